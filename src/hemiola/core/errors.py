@@ -1,0 +1,81 @@
+"""Every error that Hemiola raises on purpose.
+
+    HemiolaError
+    ├── InputError            a file or an argument says something impossible
+    │   ├── RowError          one row of a table: file, line, column, value
+    │   ├── FormatError       a file whose format is unknown or ambiguous
+    │   └── UnitError         a quantity without a unit, or with an unknown one
+    ├── TopologyError         a cluster that cannot exist
+    ├── PolicyError           an unknown policy, a bad parameter, a policy that broke a rule
+    └── InternalError         a broken invariant: a defect of Hemiola itself
+
+Each says what is wrong, which value, and what to do about it.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "FormatError",
+    "HemiolaError",
+    "InputError",
+    "InternalError",
+    "PolicyError",
+    "RowError",
+    "TopologyError",
+    "UnitError",
+]
+
+
+class HemiolaError(Exception):
+    """The root: catch it to catch whatever Hemiola refuses.
+
+    Args:
+        what: what is wrong, naming the value.
+        remedy: what the reader can do about it; shown as a hint.
+    """
+
+    def __init__(self, what: str, remedy: str = "") -> None:
+        super().__init__(what)
+        self.what = what
+        self.remedy = remedy
+
+    def __str__(self) -> str:
+        return f"{self.what}\n  hint: {self.remedy}" if self.remedy else self.what
+
+
+class InputError(HemiolaError):
+    """A file or an argument says something impossible."""
+
+
+class RowError(InputError):
+    """One row of a table cannot be used."""
+
+    def __init__(
+        self, path: str, line: int, column: str, value: object, problem: str, remedy: str = ""
+    ) -> None:
+        super().__init__(f"{path}:{line}: column {column!r}: {value!r} {problem}", remedy)
+        self.path = path
+        self.line = line
+        self.column = column
+        self.value = value
+        self.problem = problem
+
+
+class FormatError(InputError):
+    """A file whose format is unknown, or could be several."""
+
+
+class UnitError(InputError):
+    """A quantity without a unit, or with one that is not known."""
+
+
+class TopologyError(HemiolaError):
+    """A cluster that cannot exist."""
+
+
+class PolicyError(HemiolaError):
+    """An unknown policy, a bad parameter, or a policy that broke a rule."""
+
+
+class InternalError(HemiolaError):
+    """A broken invariant: please report it."""

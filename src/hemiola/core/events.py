@@ -1,0 +1,71 @@
+"""What can happen to a cluster. A closed union; each event carries its time."""
+
+from __future__ import annotations
+
+import msgspec
+
+from hemiola.core.job import Job
+
+__all__ = ["Arrived", "Event", "Failed", "Finished", "Measured", "NodeBack", "NodeLost", "Started", "Timer"]
+
+
+class Arrived(msgspec.Struct, frozen=True, gc=False):
+    """A job was submitted."""
+
+    time_s: float
+    job: Job
+
+
+class Started(msgspec.Struct, frozen=True, gc=False):
+    """A job's ranks run (the engine's word that a `Start` took effect)."""
+
+    time_s: float
+    job_id: str
+
+
+class Finished(msgspec.Struct, frozen=True, gc=False):
+    """A job did all its work."""
+
+    time_s: float
+    job_id: str
+
+
+class Failed(msgspec.Struct, frozen=True, gc=False):
+    """A job ended by itself without doing all its work."""
+
+    time_s: float
+    job_id: str
+    reason: str
+
+
+class NodeLost(msgspec.Struct, frozen=True, gc=False):
+    """A host went down, and every job on it with it."""
+
+    time_s: float
+    host: int
+    reason: str = ""
+
+
+class NodeBack(msgspec.Struct, frozen=True, gc=False):
+    """A host was repaired."""
+
+    time_s: float
+    host: int
+
+
+class Measured(msgspec.Struct, frozen=True, gc=False):
+    """A running job's speed changed: ideal seconds of work done per second."""
+
+    time_s: float
+    job_id: str
+    speed: float
+
+
+class Timer(msgspec.Struct, frozen=True, gc=False):
+    """A `WakeAt` is due."""
+
+    time_s: float
+    job_id: str
+
+
+Event = Arrived | Started | Finished | Failed | NodeLost | NodeBack | Measured | Timer

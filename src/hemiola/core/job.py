@@ -1,0 +1,157 @@
+"""A job, and what one iteration of it computes and sends.
+
+Nothing here knows where a job runs or how fast: that is `cost`'s answer for a placement.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from typing import Literal
+
+import msgspec
+
+from hemiola.core.errors import InputError
+
+__all__ = ["Demand", "Job", "Pattern", "Profile", "Workload"]
+
+Pattern = Literal["ring", "all-to-all"]
+
+
+class Demand(msgspec.Struct, frozen=True):
+    """What one iteration needs on a given number of GPUs.
+
+    Attributes:
+        gpus: number of ranks.
+        compute_s: time in which nothing is sent, or behind which sending hides.
+        traffic_bytes: bytes that each rank's link carries per iteration and direction
+            (a ring all-reduce of S bytes over K ranks carries 2 (K-1)/K S).
+    """
+
+    gpus: int
+    compute_s: float
+    traffic_bytes: float
+
+
+class Profile(msgspec.Struct, frozen=True, kw_only=True):
+    """What a model's training iteration computes and sends, by number of GPUs.
+
+    Attributes:
+        name: the model, as published.
+        demands: at least one `Demand`, by ascending number of GPUs. Between two of them the
+            values are interpolated over log2(GPUs); outside them the nearest one holds, except
+            that one GPU alone sends nothing.
+        overlap: share of `compute_s` behind which communication can hide (o_j = overlap * C_j).
+        pattern: "ring" crosses each domain once; "all-to-all" loads a domain's uplink with all
+            that its ranks send to the others.
+        checkpoint_s: time to save the job's state before it is stopped.
+        restore_s: time to load it again, with start-up.
+        gpu_speed: compute speed by GPU type, relative to the type that was measured.
+        gpu_type: the type that was measured.
+        source: where the numbers come from.
+    """
+
+    name: str
+    demands: tuple[Demand, ...]
+    overlap: float = 0.0
+    pattern: Pattern = "ring"
+    checkpoint_s: float = 0.0
+    restore_s: float = 0.0
+    gpu_speed: dict[str, float] = {}
+    gpu_type: str = ""
+    source: str = ""
+
+    def __post_init__(self) -> None:
+        where = f"profile {self.name!r}"
+        if not self.demands:
+            raise InputError(f"{where} has no demands", "give at least one (gpus, compute_s, traffic_bytes)")
+        if [d.gpus for d in self.demands] != sorted({d.gpus for d in self.demands}):
+            raise InputError(f"{where}: demands must ascend by gpus, each once", "sort them")
+        for demand in self.demands:
+            if demand.gpus < 1 or not 0 < demand.compute_s < math.inf:
+                raise InputError(f"{where}: {demand} needs gpus >= 1 and compute_s > 0", "measure it again")
+            if not 0 <= demand.traffic_bytes < math.inf:
+                raise InputError(f"{where}: {demand} needs traffic_bytes >= 0", "measure it again")
+        if not 0 <= self.overlap <= 1:
+            raise InputError(f"{where}: overlap {self.overlap} is not a share", "give a number from 0 to 1")
+        for field in ("checkpoint_s", "restore_s"):
+            if not 0 <= getattr(self, field) < math.inf:
+                raise InputError(
+                    f"{where}: {field} {getattr(self, field)} is not a duration", "give seconds >= 0"
+                )
+
+    def demand(self, gpus: int) -> Demand:
+        """What one iteration needs on `gpus` GPUs (interpolated over log2 of their number)."""
+        known = self.demands
+        i = bisect_left(known, gpus, key=lambda d: d.gpus)
+        if i < len(known) and known[i].gpus == gpus:
+            return known[i]
+        if i == 0 or i == len(known):
+            nearest = known[0] if i == 0 else known[-1]
+            return Demand(gpus, nearest.compute_s, nearest.traffic_bytes if gpus > 1 else 0.0)
+        low, high = known[i - 1], known[i]
+        t = math.log2(gpus / low.gpus) / math.log2(high.gpus / low.gpus)
+        return Demand(
+            gpus,
+            low.compute_s + t * (high.compute_s - low.compute_s),
+            low.traffic_bytes + t * (high.traffic_bytes - low.traffic_bytes),
+        )
+
+
+class Job(msgspec.Struct, frozen=True, kw_only=True):
+    """One submitted job.
+
+    Attributes:
+        id: unique in its workload.
+        submit_s: arrival, seconds since the workload's origin.
+        gpus: GPUs wanted, all at once (a gang).
+        duration_s: run time on its best placement in an otherwise idle cluster, on the GPU type
+            its profile was measured on.
+        profile: what an iteration computes and sends; None runs equally fast everywhere.
+        model: the model's name, where the trace gives one.
+        user: owner.
+        queue: partition or virtual cluster.
+        gpu_type: the only type it accepts; "" accepts any.
+        required: widest tier it may span ("host", "rack", ...); "" for no limit.
+        preferred: tier that is tried first; "" for none.
+        estimate_s: run time as declared at submission; None where only the truth is known.
+        recorded_start_s: when it really started, where the trace says so.
+        recorded_state: how it really ended ("COMPLETED", "FAILED", ...).
+        recorded_hosts: the hosts it really ran on.
+    """
+
+    id: str
+    submit_s: float
+    gpus: int
+    duration_s: float
+    profile: Profile | None = None
+    model: str = ""
+    user: str = ""
+    queue: str = ""
+    gpu_type: str = ""
+    required: str = ""
+    preferred: str = ""
+    estimate_s: float | None = None
+    recorded_start_s: float | None = None
+    recorded_state: str = ""
+    recorded_hosts: tuple[str, ...] = ()
+
+
+class Workload(msgspec.Struct, frozen=True, kw_only=True):
+    """Jobs in order of arrival, and where they came from.
+
+    Attributes:
+        jobs: by ascending `submit_s`, ties in the order of the file.
+        name: what to call it in a report.
+        format: the reader that took it ("philly-csv", "slurm", "generated", ...).
+        why: how the format was recognised, in words.
+        skipped: rows left out, by reason.
+        notes: what the reader assumed (units, origin of time, states kept).
+    """
+
+    jobs: tuple[Job, ...]
+    name: str = ""
+    format: str = ""
+    why: str = ""
+    skipped: dict[str, int] = {}
+    notes: tuple[str, ...] = ()

@@ -1,0 +1,155 @@
+"""What a simulation leaves behind: one `Run` per policy and seed, and their `Comparison`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from hemiola.core.decisions import Decision
+from hemiola.core.job import Job
+from hemiola.core.topology import Topology
+
+__all__ = ["Comparison", "GpuSeconds", "JobRecord", "LoggedDecision", "Run"]
+
+
+class GpuSeconds(msgspec.Struct, frozen=True, kw_only=True):
+    """Where every GPU-second of the cluster went, from the first arrival to the end.
+
+    Their sum is the cluster's GPUs times the makespan, exactly (to rounding).
+
+    Attributes:
+        useful: computing towards a result.
+        exposed_communication: waiting for communication that nothing hid.
+        checkpoint: saving, loading, and waiting for GPUs to be handed over.
+        lost: work done again because a host failed.
+        idle_waiting: free while a waiting job would have fitted by number (the policy chose to wait).
+        idle_fragmentation: free while jobs waited, none of which would have fitted by number.
+        idle_no_demand: free with nobody asking for that many.
+        down: on failed hosts.
+    """
+
+    useful: float
+    exposed_communication: float
+    checkpoint: float
+    lost: float
+    idle_waiting: float
+    idle_fragmentation: float
+    idle_no_demand: float
+    down: float
+
+    @property
+    def total(self) -> float:
+        """The sum of all."""
+        return float(sum(msgspec.structs.astuple(self)))
+
+
+class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of one job. Times are absolute (seconds of the workload); None where it never happened.
+
+    Attributes:
+        status: "finished", "running", "waiting", "refused" or "failed".
+        why: for anything but "finished": the reason in words.
+        queueing_s: time without GPUs between arrival and end.
+        run_s: time with GPUs.
+        useful_s, exposed_communication_s, checkpoint_s, lost_s: what `run_s` was spent on.
+        ideal_s: run time on its best placement, alone.
+        tiers_s: seconds run at each tier, narrow to wide.
+    """
+
+    id: str
+    status: str
+    why: str
+    submit_s: float
+    first_start_s: float | None
+    finish_s: float | None
+    gpus: int
+    jct_s: float | None
+    queueing_s: float
+    run_s: float
+    useful_s: float
+    exposed_communication_s: float
+    checkpoint_s: float
+    lost_s: float
+    ideal_s: float
+    preemptions: int
+    migrations: int
+    tiers_s: tuple[float, ...]
+    model: str
+    user: str
+    queue: str
+
+
+class LoggedDecision(msgspec.Struct, frozen=True):
+    """A decision, when it was made, and whether it was carried out.
+
+    Attributes:
+        free_gpus: free GPUs just before it.
+        waiting: jobs waiting just before it.
+        refused: why it was not carried out; "" if it was.
+    """
+
+    time_s: float
+    decision: Decision
+    free_gpus: int
+    waiting: int
+    refused: str = ""
+
+
+class Run(msgspec.Struct, frozen=True, kw_only=True):
+    """One policy on one workload.
+
+    Attributes:
+        policy: as it was asked for ("dally:timer=break-even").
+        semantics: the card: every rule that shaped the numbers, by name.
+        origin_s: the first arrival.
+        end_s: the last job's end, or when it was interrupted.
+        records: one record per submitted job, in order of arrival.
+        interrupted: it was stopped before the end; what is there is true up to then.
+        queue_log: (time_s, jobs waiting, GPUs they want, GPUs busy) at each change, where recorded.
+    """
+
+    policy: str
+    seed: int
+    semantics: dict[str, str]
+    origin_s: float
+    end_s: float
+    gpu_seconds: GpuSeconds
+    records: tuple[JobRecord, ...]
+    decisions_made: int
+    decisions_refused: int
+    events: int
+    wall_s: float
+    cpu_s: float
+    interrupted: bool = False
+    timeline: Any = None  # a hemiola.core.timeline.Timeline
+    traffic: Any = None  # a TrafficLog, where it was recorded
+    decisions: tuple[LoggedDecision, ...] = ()
+    queue_log: tuple[tuple[float, int, int, int], ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """Runs of several policies on the same jobs, cluster and seeds.
+
+    Attributes:
+        baseline: the policy that differences are taken against.
+        workloads: per seed the jobs that ran (profiles assigned).
+        notes: what the reader of the workload assumed, and anything else worth printing.
+    """
+
+    topology: Topology
+    runs: tuple[Run, ...]
+    baseline: str
+    workload_name: str = ""
+    workload_format: str = ""
+    notes: tuple[str, ...] = ()
+    workloads: dict[int, tuple[Job, ...]] = field(default_factory=dict)
+
+    def run(self, policy: str, seed: int | None = None) -> Run:
+        """The run of a policy (of the first seed, unless one is given)."""
+        for run in self.runs:
+            if run.policy == policy and seed in (None, run.seed):
+                return run
+        raise KeyError(policy)

@@ -1,0 +1,281 @@
+"""A cluster's devices, switches and links: one type for a machine and for a cluster.
+
+Training clusters are trees of shared links (a NIC, a rack's uplink, a pod's uplink), so this is
+what is stored: hosts, and from narrow to wide the levels that partition them. Several parallel
+uplinks of one switch are one link with their total bandwidth (ECMP spread evenly).
+Columnar inside; `hosts[i]` gives names. Reading and writing files is `trace`'s business.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hemiola.core.errors import TopologyError
+
+__all__ = ["Hosts", "Level", "Topology"]
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+MAX_GPUS_PER_HOST = 72
+
+
+@dataclass(frozen=True, eq=False)
+class Hosts:
+    """The machines, one entry each in every column.
+
+    Attributes:
+        names: unique.
+        gpus: GPUs per host.
+        gpu_types: GPU type per host; "" where it is not known.
+        nic_bytes_per_s: bandwidth into the network, all NICs together, each direction.
+        nic_latency_s: latency of one hop into the network.
+        fabric_bytes_per_s: what one GPU can send to another inside its NVLink island.
+        island_gpus: GPUs per NVLink island; a job across islands of one host uses `bus_bytes_per_s`.
+        bus_bytes_per_s: what one GPU can send to another island of the same host (PCIe).
+    """
+
+    names: tuple[str, ...]
+    gpus: Ints
+    gpu_types: tuple[str, ...]
+    nic_bytes_per_s: Floats
+    nic_latency_s: Floats
+    fabric_bytes_per_s: Floats
+    island_gpus: Ints
+    bus_bytes_per_s: Floats
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+
+@dataclass(frozen=True, eq=False)
+class Level:
+    """One kind of switch above the hosts: it partitions them into domains.
+
+    Attributes:
+        name: the field's word for it: "rack", "pod", "block", ...
+        domains: the domains' names, unique.
+        domain_of_host: index into `domains`, for each host.
+        uplink_bytes_per_s: bandwidth from each domain to the level above, each direction.
+        latency_s: latency of one hop to the level above.
+    """
+
+    name: str
+    domains: tuple[str, ...]
+    domain_of_host: Ints
+    uplink_bytes_per_s: Floats
+    latency_s: float = 0.0
+
+
+@dataclass(frozen=True, eq=False)
+class Topology:
+    """A cluster: hosts, and the levels of switches above them from narrow to wide.
+
+    Tiers are numbered as a job sees them: 0 is one host, 1 is one domain of `levels[0]`, ...,
+    and the last is the whole cluster.
+
+    Example:
+        >>> Topology.flat(hosts=2, gpus_per_host=4).tiers
+        ('host', 'cluster')
+    """
+
+    name: str
+    hosts: Hosts
+    levels: tuple[Level, ...] = ()
+    source: str = field(default="", compare=False)
+
+    @cached_property
+    def tiers(self) -> tuple[str, ...]:
+        """Names of the tiers, narrow to wide; the last always spans everything."""
+        names = ["host", *(level.name for level in self.levels)]
+        if not (self.levels and len(self.levels[-1].domains) == 1):
+            names.append("cluster")
+        return tuple(names)
+
+    @cached_property
+    def gpus(self) -> int:
+        """All GPUs."""
+        return int(self.hosts.gpus.sum())
+
+    @cached_property
+    def gpu_types(self) -> tuple[str, ...]:
+        """The GPU types present, in order of first appearance."""
+        return tuple(dict.fromkeys(self.hosts.gpu_types))
+
+    def tier_index(self, name: str) -> int:
+        """The number of a tier by its name; "cluster" is always the widest."""
+        if name == "cluster":
+            return len(self.tiers) - 1
+        if name not in self.tiers:
+            raise TopologyError(
+                f"the topology {self.name!r} has no tier {name!r}", f"its tiers are {', '.join(self.tiers)}"
+            )
+        return self.tiers.index(name)
+
+    def span(self, hosts: tuple[int, ...]) -> int:
+        """The narrowest tier that holds all these hosts (indices)."""
+        if len(hosts) == 1:
+            return 0
+        rows = list(hosts)
+        for tier, level in enumerate(self.levels, start=1):
+            domains = level.domain_of_host[rows]
+            if (domains == domains[0]).all():
+                return tier
+        return len(self.tiers) - 1
+
+    @classmethod
+    def flat(
+        cls,
+        *,
+        hosts: int,
+        gpus_per_host: int,
+        gpu_type: str = "",
+        nic_bytes_per_s: float = 12.5e9,
+        fabric_bytes_per_s: float = 150e9,
+    ) -> Topology:
+        """Equal hosts under one switch that never blocks."""
+        return cls(
+            name=f"flat-{hosts}x{gpus_per_host}",
+            hosts=equal_hosts(
+                hosts,
+                gpus_per_host,
+                gpu_type=gpu_type,
+                nic_bytes_per_s=nic_bytes_per_s,
+                fabric_bytes_per_s=fabric_bytes_per_s,
+            ),
+        )
+
+    def check(self) -> Topology:
+        """Return this topology, or refuse it.
+
+        Raises:
+            TopologyError: naming the host, link or level that cannot be.
+        """
+        _check_hosts(self)
+        for level in self.levels:
+            _check_level(self, level)
+        for inner, outer in zip(self.levels, self.levels[1:], strict=False):
+            _check_nesting(self, inner, outer)
+        words = ["host", *(level.name for level in self.levels)]
+        if len(set(words)) != len(words) or "cluster" in words or "" in words:
+            raise TopologyError(
+                f"levels are named {words[1:]}",
+                'give each level a name of its own, not "host", "cluster" or ""',
+            )
+        return self
+
+
+def equal_hosts(
+    count: int,
+    gpus_per_host: int,
+    *,
+    names: tuple[str, ...] | None = None,
+    gpu_type: str = "",
+    nic_bytes_per_s: float = 12.5e9,
+    nic_latency_s: float = 5e-6,
+    fabric_bytes_per_s: float = 150e9,
+    island_gpus: int | None = None,
+    bus_bytes_per_s: float = 12e9,
+) -> Hosts:
+    """Columns for `count` equal hosts named n0, n1, ... unless `names` are given."""
+    return Hosts(
+        names=names if names is not None else tuple(f"n{i}" for i in range(count)),
+        gpus=np.full(count, gpus_per_host, dtype=np.int64),
+        gpu_types=(gpu_type,) * count,
+        nic_bytes_per_s=np.full(count, nic_bytes_per_s),
+        nic_latency_s=np.full(count, nic_latency_s),
+        fabric_bytes_per_s=np.full(count, fabric_bytes_per_s),
+        island_gpus=np.full(count, island_gpus or max(gpus_per_host, 1), dtype=np.int64),
+        bus_bytes_per_s=np.full(count, bus_bytes_per_s),
+    )
+
+
+def _check_hosts(topology: Topology) -> None:
+    hosts = topology.hosts
+    if not len(hosts):
+        raise TopologyError(
+            f"the topology {topology.name!r} has no hosts", "give it at least one host with GPUs"
+        )
+    if len(set(hosts.names)) != len(hosts):
+        seen: set[str] = set()
+        twice = next(n for n in hosts.names if n in seen or seen.add(n))  # type: ignore[func-returns-value]
+        raise TopologyError(f"the host {twice!r} appears twice", "give every host a name of its own")
+    for column in ("gpus", "gpu_types", "nic_bytes_per_s", "nic_latency_s", "fabric_bytes_per_s", "island_gpus", "bus_bytes_per_s"):  # fmt: skip
+        if len(getattr(hosts, column)) != len(hosts):
+            raise TopologyError(
+                f"{column} has {len(getattr(hosts, column))} entries for {len(hosts)} hosts",
+                "give one per host",
+            )
+    if topology.gpus == 0:
+        raise TopologyError(f"the topology {topology.name!r} has no GPU", "give at least one host GPUs")
+    rules = (
+        ("gpus", (hosts.gpus >= 0) & (hosts.gpus <= MAX_GPUS_PER_HOST), f"from 0 to {MAX_GPUS_PER_HOST}"),
+        ("nic_bytes_per_s", hosts.nic_bytes_per_s > 0, "above 0"),
+        (
+            "nic_latency_s",
+            (hosts.nic_latency_s >= 0) & np.isfinite(hosts.nic_latency_s),
+            "0 or more, and finite",
+        ),
+        ("fabric_bytes_per_s", hosts.fabric_bytes_per_s > 0, "above 0"),
+        ("bus_bytes_per_s", hosts.bus_bytes_per_s > 0, "above 0"),
+        ("island_gpus", hosts.island_gpus >= 1, "1 or more"),
+    )
+    for column, good, range_ in rules:
+        if not good.all():
+            i = int(np.flatnonzero(~good)[0])
+            raise TopologyError(
+                f"host {hosts.names[i]!r}: {column} is {getattr(hosts, column)[i]}", f"give a number {range_}"
+            )
+    uneven = (hosts.gpus > 0) & (hosts.gpus > hosts.island_gpus) & (hosts.gpus % hosts.island_gpus != 0)
+    if uneven.any():
+        i = int(np.flatnonzero(uneven)[0])
+        raise TopologyError(
+            f"host {hosts.names[i]!r}: {hosts.gpus[i]} GPUs do not divide into islands of {hosts.island_gpus[i]}",
+            "choose a size of island that divides the host's GPUs",
+        )
+
+
+def _check_level(topology: Topology, level: Level) -> None:
+    where = f"level {level.name!r}"
+    count = len(level.domains)
+    if len(level.domain_of_host) != len(topology.hosts):
+        raise TopologyError(
+            f"{where} places {len(level.domain_of_host)} hosts of {len(topology.hosts)}",
+            "place every host once",
+        )
+    if len(set(level.domains)) != count:
+        raise TopologyError(f"{where} names a domain twice", "give every domain a name of its own")
+    outside = (level.domain_of_host < 0) | (level.domain_of_host >= count)
+    if outside.any():
+        host = topology.hosts.names[int(np.flatnonzero(outside)[0])]
+        raise TopologyError(f"{where}: host {host!r} is in no {level.name}", "place every host once")
+    if len(level.uplink_bytes_per_s) != count:
+        raise TopologyError(
+            f"{where} has {len(level.uplink_bytes_per_s)} uplinks for {count} domains", "give each domain one"
+        )
+    bad = ~(level.uplink_bytes_per_s > 0)
+    if bad.any():
+        i = int(np.flatnonzero(bad)[0])
+        raise TopologyError(
+            f"{where}: the uplink of {level.domains[i]!r} is {level.uplink_bytes_per_s[i]} bytes/s",
+            "give a bandwidth above 0, or leave the level out",
+        )
+    if not 0 <= level.latency_s < np.inf:
+        raise TopologyError(f"{where}: latency is {level.latency_s} s", "give 0 or more, and finite")
+
+
+def _check_nesting(topology: Topology, inner: Level, outer: Level) -> None:
+    parent = np.full(len(inner.domains), -1, dtype=np.int64)
+    for host, (child, above) in enumerate(zip(inner.domain_of_host, outer.domain_of_host, strict=True)):
+        if parent[child] == -1:
+            parent[child] = above
+        elif parent[child] != above:
+            raise TopologyError(
+                f"{inner.name} {inner.domains[child]!r} is split between {outer.name}s "
+                f"{outer.domains[parent[child]]!r} and {outer.domains[above]!r} (host {topology.hosts.names[host]!r})",
+                f"a {inner.name} belongs to one {outer.name}; name its hosts apart or merge the {outer.name}s",
+            )
