@@ -1,0 +1,1 @@
+"""Hands on a cluster: the loop, and the drivers that carry out its decisions."""

@@ -1,0 +1,1 @@
+"""Values: what everything else speaks about. Imports nothing of Hemiola above it."""

@@ -39,7 +39,7 @@ class Timeline:
     @classmethod
     def from_rows(cls, rows: list[tuple[int, int, int, float, float, float, int, int]]) -> Timeline:
         """Columns from rows in the order of the attributes."""
-        columns: list[tuple[float, ...]] = [*zip(*rows, strict=True)] if rows else [()] * 8  # type: ignore[list-item]
+        columns: list[tuple[float, ...]] = [*zip(*rows, strict=True)] if rows else [()] * 8
         return cls(
             job=np.array(columns[0], dtype=np.int64),
             host=np.array(columns[1], dtype=np.int64),

@@ -1,0 +1,1 @@
+"""The laws of a simulated cluster: events in order, links shared, chance from a seed."""
