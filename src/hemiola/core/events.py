@@ -39,11 +39,15 @@ class Failed(msgspec.Struct, frozen=True, gc=False):
 
 
 class NodeLost(msgspec.Struct, frozen=True, gc=False):
-    """A host went down, and every job on it with it."""
+    """A host went down, and every job on it goes back to the queue.
+
+    Attributes:
+        lost_work_s: per job the work it must do again, in seconds at ideal speed.
+    """
 
     time_s: float
     host: int
-    reason: str = ""
+    lost_work_s: dict[str, float] = {}
 
 
 class NodeBack(msgspec.Struct, frozen=True, gc=False):
@@ -54,11 +58,16 @@ class NodeBack(msgspec.Struct, frozen=True, gc=False):
 
 
 class Measured(msgspec.Struct, frozen=True, gc=False):
-    """A running job's speed changed: ideal seconds of work done per second."""
+    """A running job's speed: seconds of work (at ideal speed) done per second.
+
+    Attributes:
+        resume_s: until then it saves, loads or waits and does no work; None if that did not change.
+    """
 
     time_s: float
     job_id: str
     speed: float
+    resume_s: float | None = None
 
 
 class Timer(msgspec.Struct, frozen=True, gc=False):

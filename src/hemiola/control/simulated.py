@@ -1,0 +1,416 @@
+"""The simulated cluster as a driver: event-driven, one contention law for every policy.
+
+Between two instants nothing changes but time. An instant is an arrival, a finish, a timer, or a
+host that fails or returns. After each, the jobs whose share of the network changed get a new
+speed, and with it a new finish.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from hemiola.control.driver import Driver
+from hemiola.control.ledger import Ledger
+from hemiola.control.task import Task
+from hemiola.core.decisions import Decision, Move, Pace, Placement, Start, Stop, WakeAt
+from hemiola.core.errors import PolicyError
+from hemiola.core.events import Arrived, Event, Finished, Measured, NodeBack, NodeLost, Timer
+from hemiola.core.job import Job
+from hemiola.core.timeline import Timeline, TrafficLog
+from hemiola.cost.iteration import IterationModel
+from hemiola.sched.job_state import JobState
+from hemiola.sched.view import ClusterView
+from hemiola.sim.fluid import SharedNetwork, Sharing
+
+__all__ = ["Costs", "Estimates", "SimulatedDriver"]
+
+NODE, FINISH, TIMER = 0, 1, 2
+IDLE_TIMERS = 100_000
+
+
+class Costs(msgspec.Struct, frozen=True, kw_only=True):
+    """What changing a running job costs.
+
+    Attributes:
+        checkpoint_s, restore_s: for jobs without a profile; a profile has its own.
+        scale: multiplies every such cost; 0 makes pre-emption free.
+        checkpoint_interval_s: a host failure loses the work since the last multiple of it.
+    """
+
+    checkpoint_s: float = 5.0
+    restore_s: float = 25.0
+    scale: float = 1.0
+    checkpoint_interval_s: float = 1800.0
+
+    def of(self, job: Job) -> tuple[float, float]:
+        """(save, load) seconds of a job."""
+        profile = job.profile
+        if profile is None:
+            return self.checkpoint_s * self.scale, self.restore_s * self.scale
+        return profile.checkpoint_s * self.scale, profile.restore_s * self.scale
+
+
+class Estimates:
+    """What the cost model tells policies: the same model that the simulator runs on."""
+
+    def __init__(self, model: IterationModel, costs: Costs) -> None:
+        self._model = model
+        self._costs = costs
+
+    def slowdown(self, job: JobState, tier: int) -> float:
+        """s_j(tier), at least 1."""
+        return self._model.slowdown(job.job, tier, job.narrowest)
+
+    def switch_s(self, job: JobState) -> float:
+        """Seconds to save and load the job once."""
+        return sum(self._costs.of(job.job))
+
+    def demand(self, job: JobState) -> tuple[float, float, float]:
+        """(compute_s, traffic_bytes, hidden_s) of one iteration."""
+        if job.job.profile is None:
+            return 1.0, 0.0, 0.0
+        need = self._model.need(job.job.profile, job.gpus, job.job.gpu_type)
+        return need.compute_s, need.traffic_bytes, need.hidden_s
+
+
+class SimulatedDriver(Driver):
+    """Runs jobs on a topology that exists only in numbers.
+
+    Args:
+        view: the view that the state machine keeps; read, never written.
+        jobs: in order of arrival; all must be admissible.
+        model: iteration times.
+        sharing: what links do to the jobs on them.
+        costs: of checkpoints.
+        node_events: failures and repairs, by time.
+        record: keep the timeline's rows and the queue's log.
+        record_traffic: keep what each job sent, too (grows with contention).
+        progress: called now and then with the number of jobs that ended.
+    """
+
+    def __init__(
+        self,
+        view: ClusterView,
+        jobs: Sequence[Job],
+        model: IterationModel,
+        sharing: Sharing,
+        *,
+        costs: Costs | None = None,
+        node_events: Sequence[NodeLost | NodeBack] = (),
+        record: bool = True,
+        record_traffic: bool = False,
+        progress: Callable[[int], None] | None = None,
+    ) -> None:
+        self.view = view
+        self.tasks: dict[str, Task] = {}
+        self.ledger = Ledger(view)
+        self.events_seen = 0
+        self.ended = 0
+        self._jobs = jobs
+        self._model = model
+        self._costs = costs or Costs()
+        self._capacities = model.capacities_bytes_per_s
+        self._sharing = sharing
+        self._network: SharedNetwork | None = None
+        self._crossing: dict[int, Task] = {}
+        self._heap: list[tuple[float, int, int, Any, int]] = []
+        self._sequence = 0
+        self._fresh: list[Task] = []
+        self._handover: dict[int, list[tuple[int, float]]] = {}
+        self._down_gpus = 0
+        self._node_events_left = 0
+        self._record = record
+        self._rows: list[tuple[int, int, int, float, float, float, int, int]] = []
+        self._traffic: list[tuple[int, float, float, float, float, tuple[int, ...]]] | None = (
+            [] if record_traffic else None
+        )
+        self.queue_log: list[tuple[float, int, int, int]] = []
+        self._progress = progress
+        self._tiers = len(view.topology.tiers)
+        for event in node_events:
+            self._push(event.time_s, NODE, event, 0)
+            self._node_events_left += 1
+
+    # ---- events -----------------------------------------------------------------------------
+
+    def events(self) -> Iterator[list[Event]]:
+        """One list per instant; in it failures, then finishes, timers and arrivals."""
+        jobs, heap, view = self._jobs, self._heap, self.view
+        count = len(jobs)
+        arrived = 0
+        idle_timers = 0
+        total = len(jobs)
+        now = jobs[0].submit_s if jobs else 0.0
+        while True:
+            if self._fresh or self._network is not None:
+                changes = self._settle(now)
+                if changes:
+                    yield changes
+            while heap and heap[0][1] == FINISH and heap[0][3].version != heap[0][4]:
+                heapq.heappop(heap)
+            if arrived < count:
+                next_s = jobs[arrived].submit_s
+                if heap and heap[0][0] < next_s:
+                    next_s = heap[0][0]
+            elif heap and self.ended < total:
+                next_s = heap[0][0]
+                if not view.running and not self._node_events_left:
+                    idle_timers += 1
+                    self._check_alive(idle_timers)
+                else:
+                    idle_timers = 0
+            else:
+                return
+            if next_s > now:
+                self.ledger.pass_time(next_s - now, self._down_gpus)
+                now = next_s
+            batch: list[Event] = []
+            while heap and heap[0][0] <= now:
+                _, kind, _, what, version = heapq.heappop(heap)
+                if kind == FINISH:
+                    if what.version == version:
+                        batch.append(self._finish(what, now))
+                elif kind == TIMER:
+                    batch.append(Timer(now, what))
+                else:
+                    batch.append(self._node(what))
+            while arrived < count and jobs[arrived].submit_s <= now:
+                job = jobs[arrived]
+                self.tasks[job.id] = Task(job, arrived, self._tiers)
+                batch.append(Arrived(now, job))
+                arrived += 1
+            if batch:
+                self.events_seen += len(batch)
+                yield batch
+                if self._record:
+                    self._note_queue(now)
+
+    def _check_alive(self, idle_timers: int) -> None:
+        if idle_timers > IDLE_TIMERS:
+            raise PolicyError(
+                f"the policy asked for {idle_timers} timers in a row while nothing runs and jobs wait",
+                "a policy that only wakes itself up never ends; start a job or stop asking",
+            )
+
+    def _note_queue(self, now: float) -> None:
+        view = self.view
+        wanted = sum([size * n for size, n in view.sizes.items()]) if view.waiting else 0
+        busy = view.topology.gpus - view.inventory.free - self._down_gpus
+        entry = (now, len(view.waiting), wanted, busy)
+        log = self.queue_log
+        if not log or log[-1][1:] != entry[1:]:
+            log.append(entry)
+
+    def _push(self, time_s: float, kind: int, what: Any, version: int) -> None:
+        self._sequence += 1
+        heapq.heappush(self._heap, (time_s, kind, self._sequence, what, version))
+
+    def _finish(self, task: Task, now: float) -> Finished:
+        self._leave(task, now, 0)
+        task.left_s = 0.0
+        task.finish_s = now
+        self.ended += 1
+        if self._progress is not None:
+            self._progress(self.ended)
+        return Finished(now, task.job.id)
+
+    def _node(self, event: NodeLost | NodeBack) -> Event:
+        self._node_events_left -= 1
+        gpus = int(self.view.topology.hosts.gpus[event.host])
+        down = self.view.inventory.down[event.host]
+        if isinstance(event, NodeBack):
+            self._down_gpus -= gpus if down else 0
+            return event
+        if down:
+            return event
+        self._down_gpus += gpus
+        lost: dict[str, float] = {}
+        for state in self.view.running.values():
+            assert state.placement is not None
+            if event.host in state.placement.hosts:
+                task = self.tasks[state.id]
+                task.settle(event.time_s)
+                lost[state.id] = task.roll_back(event.time_s, self._costs.checkpoint_interval_s)
+                self._leave(task, event.time_s, 4)
+        return NodeLost(event.time_s, event.host, lost)
+
+    # ---- decisions --------------------------------------------------------------------------
+
+    def execute(self, decision: Decision) -> None:
+        """Carry out an accepted decision at the view's present time."""
+        kind = type(decision)
+        if kind is Start:
+            self._begin(self.tasks[decision.job_id], decision.placement)  # type: ignore[union-attr]
+        elif kind is WakeAt:
+            self._push(decision.time_s, TIMER, decision.job_id, 0)  # type: ignore[union-attr]
+        elif kind is Stop:
+            self._hand_over(self.tasks[decision.job_id], 1)
+        elif kind is Move:
+            task = self.tasks[decision.job_id]
+            self._hand_over(task, 2)
+            self._begin(task, decision.placement)  # type: ignore[union-attr]
+        elif isinstance(decision, Pace):
+            task = self.tasks[decision.job_id]
+            if task.slot >= 0 and self._network is not None:
+                self._network.set_weight(task.slot, decision.weight)
+
+    def render(self, decision: Decision) -> str:
+        """The decision as one line."""
+        return str(decision)
+
+    def _begin(self, task: Task, placement: Placement) -> None:
+        now = self.view.now
+        delay_s = self._costs.of(task.job)[1] if task.ran else 0.0
+        if self._handover:
+            delay_s += self._wait_for_handover(placement, now)
+        hosts = placement.hosts
+        tier = 0 if len(hosts) == 1 else self.view.jobs[task.job.id].tier
+        task.begin(placement, tier, now, delay_s)
+        job = task.job
+        if job.profile is None:
+            task.speed = task.iteration_s = task.compute_s = 1.0
+        else:
+            task.best_s = self._model.best_s(job, self.view.jobs[job.id].narrowest)
+            if len(hosts) > 1:
+                self._cross(task, placement)
+                return
+            task.iteration_s, task.compute_s = self._model.on_host(job, hosts[0], placement.masks[0])
+            task.speed = task.best_s / task.iteration_s
+        self._push(task.due_s(), FINISH, task, task.version)
+        if task.speed != 1.0 or delay_s:
+            self._fresh.append(task)
+
+    def _cross(self, task: Task, placement: Placement) -> None:
+        """Enter the shared network; the speed follows when the instant's decisions are all in."""
+        crossing = self._model.crossing(task.job, placement)
+        task.crossing = crossing
+        task.compute_s = crossing.need.compute_s
+        if self._network is None:
+            self._network = SharedNetwork(self._capacities, self._sharing)
+        hidden_s = crossing.need.hidden_s - crossing.latency_s
+        task.slot = self._network.add(
+            compute_s=crossing.need.compute_s + max(0.0, -hidden_s),
+            hidden_s=max(0.0, hidden_s),
+            traffic_bytes=crossing.need.traffic_bytes,
+            links=crossing.links,
+            factors=crossing.factors,
+        )
+        self._crossing[task.slot] = task
+        task.speed = 0.0
+
+    def _settle(self, now: float) -> list[Event]:
+        """Give every job whose share changed its new speed and finish."""
+        changes: list[Event] = []
+        for task in self._fresh:
+            if task.placement is not None:
+                changes.append(Measured(now, task.job.id, task.speed, task.resume_s))
+        self._fresh.clear()
+        if self._network is None:
+            return changes
+        for slot, iteration_s, _ in self._network.settle():
+            task = self._crossing[slot]
+            crossing = task.crossing
+            assert crossing is not None
+            fresh = task.speed == 0.0
+            if not fresh:
+                self._log_traffic(task, now)
+            task.settle(now)
+            task.iteration_s = max(iteration_s, crossing.local_s)
+            task.speed = task.best_s / task.iteration_s
+            task.version += 1
+            self._push(task.due_s(), FINISH, task, task.version)
+            changes.append(Measured(now, task.job.id, task.speed, task.resume_s if fresh else None))
+        return changes
+
+    def _log_traffic(self, task: Task, now: float) -> None:
+        """Note what it sent since its last change of speed (before the change is applied)."""
+        log = self._traffic
+        since = max(task.settled_s, task.resume_s)
+        if log is not None and now > since and task.crossing is not None and task.placement is not None:
+            bytes_per_s = task.crossing.need.traffic_bytes / task.iteration_s
+            log.append((task.index, since, now, task.iteration_s, bytes_per_s, task.placement.hosts))
+
+    def _leave(self, task: Task, now: float, outcome: int) -> None:
+        """Give the GPUs back, leave the network, and note the span."""
+        if task.slot >= 0:
+            self._log_traffic(task, now)
+            assert self._network is not None
+            self._network.remove(task.slot)
+            del self._crossing[task.slot]
+            task.slot = -1
+            task.crossing = None
+        placement = task.placement
+        assert placement is not None
+        if self._record:
+            self._span(task, placement, now, outcome)
+        task.end(now)
+
+    def _span(self, task: Task, placement: Placement, now: float, outcome: int) -> None:
+        start, resume = task.start_s, min(task.resume_s, now)
+        for host, mask in zip(placement.hosts, placement.masks, strict=True):
+            self._rows.append((task.index, host, mask, start, now, resume, task.tier, outcome))
+
+    def _hand_over(self, task: Task, outcome: int) -> None:
+        """Stop a job; whoever gets its GPUs waits until its state is saved."""
+        now = self.view.now
+        placement = task.placement
+        assert placement is not None
+        worked = now > task.resume_s or task.ran
+        self._leave(task, now, outcome)
+        save_s = self._costs.of(task.job)[0] if worked else 0.0
+        if save_s:
+            for host, mask in zip(placement.hosts, placement.masks, strict=True):
+                self._handover.setdefault(host, []).append((mask, now + save_s))
+
+    def _wait_for_handover(self, placement: Placement, now: float) -> float:
+        """Seconds until the GPUs' last holders have saved their state."""
+        ready = now
+        for host, mask in zip(placement.hosts, placement.masks, strict=True):
+            pending = self._handover.get(host)
+            if pending is None:
+                continue
+            left = [(m, t) for m, t in pending if t > now]
+            ready = max([ready, *(t for m, t in left if m & mask)])
+            if left:
+                self._handover[host] = left
+            else:
+                del self._handover[host]
+        return ready - now
+
+    # ---- what is left behind ----------------------------------------------------------------
+
+    def close(self, now: float) -> None:
+        """Account for jobs that still run when a simulation is cut short."""
+        for state in list(self.view.running.values()):
+            task = self.tasks[state.id]
+            if task.placement is not None:
+                if task.slot >= 0:
+                    self._log_traffic(task, now)
+                if self._record:
+                    self._span(task, task.placement, now, 5)
+                task.end(now)
+
+    def timeline(self) -> Timeline:
+        """Every span in which a job held GPUs."""
+        return Timeline.from_rows(self._rows)
+
+    def traffic(self) -> TrafficLog | None:
+        """What jobs that cross hosts sent, if it was recorded."""
+        if self._traffic is None:
+            return None
+        columns: list[Any] = [list(c) for c in zip(*self._traffic, strict=True)] or [[], [], [], [], [], []]
+        return TrafficLog(
+            job=np.array(columns[0], dtype=np.int64),
+            start_s=np.array(columns[1], dtype=np.float64),
+            end_s=np.array(columns[2], dtype=np.float64),
+            iteration_s=np.array(columns[3], dtype=np.float64),
+            bytes_per_s=np.array(columns[4], dtype=np.float64),
+            hosts=tuple(columns[5]),
+        )
+
+

@@ -1,0 +1,244 @@
+"""How long one iteration of a job takes on a placement: the timing model under everything.
+
+    T = C + max(0, V / r + a - o)
+
+with compute time C, bytes V that each link on its way carries, the rate r it gets on its slowest
+link, latency a of the collective's steps, and the part o of the computation behind which
+communication hides. Rates on links that several jobs share are the contention law's answer
+(`contention`); everything else is here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hemiola.core.decisions import Placement
+from hemiola.core.job import Job, Profile
+from hemiola.core.topology import Topology
+
+__all__ = ["Crossing", "IterationModel", "Need"]
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """One iteration of a job on given GPUs, before the network has its say.
+
+    Attributes:
+        compute_s: C.
+        traffic_bytes: V, per link and direction.
+        hidden_s: o, the communication that C can hide.
+    """
+
+    compute_s: float
+    traffic_bytes: float
+    hidden_s: float
+
+    def iteration_s(self, rate_bytes_per_s: float, latency_s: float = 0.0) -> float:
+        """T at this rate."""
+        if not self.traffic_bytes:
+            return self.compute_s
+        return self.compute_s + max(0.0, self.traffic_bytes / rate_bytes_per_s + latency_s - self.hidden_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Crossing:
+    """What a job that spans hosts asks of the network.
+
+    Attributes:
+        need: of one iteration.
+        links: indices of the links it crosses (see `IterationModel.link_names`).
+        factors: per link, its bytes relative to `need.traffic_bytes`; None if all are 1.
+        latency_s: of the collective's steps.
+        local_s: iteration time that the slowest path inside its hosts allows.
+    """
+
+    need: Need
+    links: tuple[int, ...]
+    factors: tuple[float, ...] | None
+    latency_s: float
+    local_s: float
+
+
+class IterationModel:
+    """Iteration times on one topology.
+
+    Links are numbered: first one per host (its NICs together), then one uplink per domain of each
+    level, narrow to wide.
+
+    Args:
+        topology: where jobs run.
+    """
+
+    def __init__(self, topology: Topology) -> None:
+        self.topology = topology
+        hosts = topology.hosts
+        self._fabric = hosts.fabric_bytes_per_s.tolist()
+        self._bus = hosts.bus_bytes_per_s.tolist()
+        self._island = hosts.island_gpus.tolist()
+        self._types = hosts.gpu_types
+        self._domains = [level.domain_of_host.tolist() for level in topology.levels]
+        self._first_link = [len(hosts)]
+        for level in topology.levels:
+            self._first_link.append(self._first_link[-1] + len(level.domains))
+        self._hop_s = float(hosts.nic_latency_s.max())
+        self._needs: dict[tuple[int, int, str], Need] = {}
+        self._profiles: dict[int, Profile] = {}  # keeps profiles alive while their ids are keys
+        self._local: dict[tuple[int, int, int, int], float] = {}
+        self._best: dict[tuple[int, int, int], float] = {}
+        self._slowdowns: dict[tuple[int, int, int, int], float] = {}
+
+    @property
+    def capacities_bytes_per_s(self) -> NDArray[np.float64]:
+        """Bandwidth of every link, each direction."""
+        uplinks = [level.uplink_bytes_per_s for level in self.topology.levels]
+        return np.concatenate([self.topology.hosts.nic_bytes_per_s, *uplinks])
+
+    @property
+    def link_names(self) -> list[str]:
+        """A name for every link: the host, or "rack r3 uplink"."""
+        names = [f"{host} nic" for host in self.topology.hosts.names]
+        for level in self.topology.levels:
+            names += [f"{level.name} {domain} uplink" for domain in level.domains]
+        return names
+
+    def need(self, profile: Profile, gpus: int, gpu_type: str) -> Need:
+        """One iteration's needs on `gpus` GPUs of a type ("" for the one that was measured)."""
+        key = (id(profile), gpus, gpu_type)
+        need = self._needs.get(key)
+        if need is None:
+            self._profiles[id(profile)] = profile
+            demand = profile.demand(gpus)
+            speed = profile.gpu_speed.get(gpu_type, 1.0) if gpu_type else 1.0
+            compute_s = demand.compute_s / speed
+            need = self._needs[key] = Need(compute_s, demand.traffic_bytes, profile.overlap * compute_s)
+        return need
+
+    def on_host(self, job: Job, host: int, mask: int) -> tuple[float, float]:
+        """(iteration time, compute time) on GPUs of one host."""
+        profile = job.profile
+        assert profile is not None
+        key = (id(profile), job.gpus, host, self._islands(host, mask))
+        found = self._local.get(key)
+        need = self.need(profile, job.gpus, self._types[host])
+        if found is None:
+            found = self._local[key] = need.iteration_s(self._inside(host, mask))
+        return found, need.compute_s
+
+    def _islands(self, host: int, mask: int) -> int:
+        """How many NVLink islands of a host these GPUs touch."""
+        size = self._island[host]
+        count = 0
+        while mask:
+            if mask & ((1 << size) - 1):
+                count += 1
+            mask >>= size
+        return count
+
+    def _inside(self, host: int, mask: int) -> float:
+        """Rate between GPUs of one host: its fabric, or the bus if they touch several islands."""
+        rate: float = self._fabric[host] if self._islands(host, mask) <= 1 else self._bus[host]
+        return rate
+
+    def crossing(self, job: Job, placement: Placement) -> Crossing:
+        """What this job asks of the network on a placement over several hosts."""
+        profile = job.profile
+        assert profile is not None
+        need = self.need(profile, job.gpus, self._types[placement.hosts[0]])
+        links, factors, levels = self._links(placement, profile.pattern == "all-to-all")
+        latency_s = 2 * (job.gpus - 1) * self._latency(levels)
+        slowest = min(
+            self._inside(host, mask) for host, mask in zip(placement.hosts, placement.masks, strict=True)
+        )
+        return Crossing(need, links, factors, latency_s, need.iteration_s(slowest, latency_s))
+
+    def _links(
+        self, placement: Placement, all_to_all: bool
+    ) -> tuple[tuple[int, ...], tuple[float, ...] | None, int]:
+        """The links between these hosts, what each carries, and how many levels are climbed."""
+        gpus_of = [mask.bit_count() for mask in placement.masks]
+        links = list(placement.hosts)
+        shares = list(gpus_of)
+        levels = 0
+        for level, domains in enumerate(self._domains):
+            inside: dict[int, int] = {}
+            for host, count in zip(placement.hosts, gpus_of, strict=True):
+                domain = domains[host]
+                inside[domain] = inside.get(domain, 0) + count
+            if len(inside) == 1:
+                break
+            levels = level + 1
+            first = self._first_link[level]
+            links += [first + domain for domain in inside]
+            shares += inside.values()
+        if not all_to_all:
+            return tuple(links), None, levels
+        total = sum(gpus_of)
+        return tuple(links), tuple(k * (total - k) / max(total - 1, 1) for k in shares), levels
+
+    def _latency(self, levels: int) -> float:
+        """Latency of one hop over so many levels of switches."""
+        return self._hop_s + sum(level.latency_s for level in self.topology.levels[:levels])
+
+    def best_s(self, job: Job, narrowest: int) -> float:
+        """Iteration time alone at the narrowest tier that can hold the job, on the measured GPU type.
+
+        This is what a trace's run time is read as.
+        """
+        profile = job.profile
+        if profile is None:
+            return 1.0
+        key = (id(profile), job.gpus, narrowest)
+        best = self._best.get(key)
+        if best is None:
+            need = self.need(profile, job.gpus, "")
+            rate = max(self._fabric) if narrowest == 0 else self._alone(narrowest) / self._load(job, narrowest)
+            latency_s = 0.0 if narrowest == 0 else 2 * (job.gpus - 1) * self._latency(narrowest - 1)
+            best = self._best[key] = need.iteration_s(min(rate, max(self._fabric)), latency_s)
+        return best
+
+    def _alone(self, tier: int) -> float:
+        """The widest path between two hosts whose narrowest common tier is `tier`."""
+        rate = float(self.topology.hosts.nic_bytes_per_s.max())
+        for level in self.topology.levels[: tier - 1]:
+            rate = min(rate, float(level.uplink_bytes_per_s.max()))
+        return rate
+
+    def slowdown(self, job: Job, tier: int, narrowest: int) -> float:
+        """s_j(tier): iteration time at a tier over that at the job's narrowest, at least 1.
+
+        At a tier the job counts on its fair share of each link when every GPU below that link
+        sends: what it may rely on under load. Specification section 1.3 of Dally's substitute.
+        """
+        if job.profile is None or tier <= narrowest:
+            return 1.0
+        key = (id(job.profile), job.gpus, tier, narrowest)
+        ratio = self._slowdowns.get(key)
+        if ratio is None:
+            need = self.need(job.profile, job.gpus, "")
+            latency_s = 2 * (job.gpus - 1) * self._latency(tier - 1)
+            share = self._fair_share(job.gpus, tier) / self._load(job, tier)
+            there = need.iteration_s(min(share, max(self._fabric)), latency_s)
+            ratio = self._slowdowns[key] = max(1.0, there / self.best_s(job, narrowest))
+        return ratio
+
+    def _load(self, job: Job, tier: int) -> float:
+        """Bytes on the busiest link relative to one rank's, when full hosts send to each other."""
+        if job.profile is None or job.profile.pattern == "ring" or tier == 0:
+            return 1.0
+        inside = min(int(self.topology.hosts.gpus.max()), job.gpus - 1)
+        return inside * (job.gpus - inside) / max(job.gpus - 1, 1)
+
+    def _fair_share(self, gpus: int, tier: int) -> float:
+        """Rate a job split evenly over two domains may rely on, when every GPU's job sends."""
+        hosts = self.topology.hosts
+        per_host = float(hosts.gpus.mean())
+        half = gpus / 2
+        nic = float(hosts.nic_bytes_per_s.mean())
+        rate = nic * min(1.0, half / per_host)
+        for level in self.topology.levels[: tier - 1]:
+            gpus_below = self.topology.gpus / len(level.domains)
+            rate = min(rate, float(level.uplink_bytes_per_s.mean()) * min(1.0, half / gpus_below))
+        return rate

@@ -1,0 +1,214 @@
+"""Which GPUs are free: per host, per type, per rack and wider.
+
+Knows no job. Everything a placement rule asks is answered from indices that each allocation
+updates in constant time; see `counts`.
+"""
+
+from __future__ import annotations
+
+from hemiola.core.decisions import Placement
+from hemiola.core.errors import InternalError
+from hemiola.core.topology import Topology
+from hemiola.sched.counts import CountIndex
+
+__all__ = ["Inventory", "Pool"]
+
+
+class Pool:
+    """The hosts of one GPU type.
+
+    Attributes:
+        gpu_type: the type.
+        free: free GPUs in all.
+        capacity: GPUs on hosts that are up.
+        hosts: hosts by free GPUs.
+        levels: per level of the topology the domains by free GPUs of this type.
+        domain_free: per level and domain the free GPUs of this type.
+        largest: GPUs of its largest host.
+        members: bitset of the hosts of this type that are up.
+    """
+
+    __slots__ = ("capacity", "domain_free", "free", "gpu_type", "hosts", "largest", "levels", "members")
+
+    def __init__(self, gpu_type: str, topology: Topology, largest: int) -> None:
+        self.gpu_type = gpu_type
+        self.largest = 0
+        self.free = 0
+        self.capacity = 0
+        self.hosts = CountIndex(len(topology.hosts), largest)
+        self.domain_free = [[0] * len(level.domains) for level in topology.levels]
+        self.levels: list[CountIndex] = []
+        self.members = 0
+
+
+class Inventory:
+    """Free GPUs of a cluster, updated in place.
+
+    Attributes:
+        masks: per host the free GPUs, bit i for GPU i.
+        free: free GPUs in all.
+        releases: how often something became free; what did not fit still does not while it stands.
+    """
+
+    __slots__ = (
+        "all_masks",
+        "counts",
+        "domain_hosts",
+        "domain_of",
+        "down",
+        "free",
+        "gpu_types",
+        "island_masks",
+        "masks",
+        "pool_of",
+        "pools",
+        "rank_of_host",
+        "releases",
+        "topology",
+    )
+
+    def __init__(self, topology: Topology) -> None:
+        self.topology = topology
+        hosts = topology.hosts
+        counts = [int(n) for n in hosts.gpus]
+        self.counts = counts
+        self.all_masks = [(1 << n) - 1 for n in counts]
+        self.masks = list(self.all_masks)
+        self.domain_of = [[int(d) for d in level.domain_of_host] for level in topology.levels]
+        self.gpu_types = topology.gpu_types
+        self.pools = {t: Pool(t, topology, max(counts)) for t in self.gpu_types}
+        self.pool_of = [self.pools[t] for t in hosts.gpu_types]
+        self.down = [False] * len(hosts)
+        self.free = sum(counts)
+        self.releases = 0
+        self.island_masks = _island_masks(topology)
+        self.domain_hosts = self._fill()
+        self.rank_of_host = self._rank_hosts()
+
+    def _rank_hosts(self) -> list[int]:
+        """Each host's place in an order that keeps every domain's hosts together."""
+        outside_in = list(reversed(self.domain_of))
+        order = sorted(range(len(self.counts)), key=lambda h: (*(d[h] for d in outside_in), h))
+        rank = [0] * len(order)
+        for place, host in enumerate(order):
+            rank[host] = place
+        return rank
+
+    def _fill(self) -> list[list[int]]:
+        """Enter every host into its pool; return per level and domain the bitset of its hosts."""
+        domain_hosts = [[0] * len(level.domains) for level in self.topology.levels]
+        members: dict[str, list[int]] = {t: [] for t in self.gpu_types}
+        for host, count in enumerate(self.counts):
+            pool = self.pool_of[host]
+            pool.hosts.add(host, count)
+            pool.free += count
+            pool.capacity += count
+            pool.largest = max(pool.largest, count)
+            members[pool.gpu_type].append(host)
+            for level, domains in enumerate(self.domain_of):
+                pool.domain_free[level][domains[host]] += count
+        for level, domains in enumerate(self.domain_of):
+            for domain, hosts in _grouped(domains).items():
+                domain_hosts[level][domain] = _bitset(hosts)
+        for pool in self.pools.values():
+            pool.members = _bitset(members[pool.gpu_type])
+            for free in pool.domain_free:
+                index = CountIndex(len(free), max(free, default=0))
+                for domain, count in enumerate(free):
+                    index.add(domain, count)
+                pool.levels.append(index)
+        return domain_hosts
+
+    def take(self, placement: Placement) -> None:
+        """Occupy these GPUs; they must be free."""
+        masks = self.masks
+        for host, mask in zip(placement.hosts, placement.masks, strict=True):
+            free = masks[host]
+            if free & mask != mask:
+                raise InternalError(f"GPUs {mask:b} of host {host} are not free ({free:b})")
+            masks[host] = free ^ mask
+            self._count(host, -mask.bit_count())
+
+    def release(self, placement: Placement) -> None:
+        """Free these GPUs; they must be occupied."""
+        masks = self.masks
+        for host, mask in zip(placement.hosts, placement.masks, strict=True):
+            if masks[host] & mask:
+                raise InternalError(f"GPUs {mask:b} of host {host} are free already ({masks[host]:b})")
+            masks[host] |= mask
+            if not self.down[host]:
+                self._count(host, mask.bit_count())
+        self.releases += 1
+
+    def lose(self, host: int) -> None:
+        """A host went down: none of its GPUs can be taken."""
+        free = self.masks[host].bit_count()
+        pool = self.pool_of[host]
+        self._count(host, -free)
+        pool.hosts.remove(host, 0)
+        pool.members &= ~(1 << host)
+        pool.capacity -= self.all_masks[host].bit_count()
+        self.down[host] = True
+
+    def regain(self, host: int) -> None:
+        """A host was repaired."""
+        self.down[host] = False
+        pool = self.pool_of[host]
+        pool.hosts.add(host, 0)
+        pool.members |= 1 << host
+        pool.capacity += self.all_masks[host].bit_count()
+        self._count(host, self.masks[host].bit_count())
+        self.releases += 1
+
+    def is_free(self, placement: Placement) -> bool:
+        """Whether every GPU of a placement is there, up and free."""
+        known = len(self.masks)
+        return all(
+            0 <= host < known and not self.down[host] and self.masks[host] & mask == mask
+            for host, mask in zip(placement.hosts, placement.masks, strict=True)
+        )
+
+    def _count(self, host: int, change: int) -> None:
+        counts = self.counts
+        old = counts[host]
+        new = counts[host] = old + change
+        pool = self.pool_of[host]
+        pool.hosts.move(host, old, new)
+        pool.free += change
+        self.free += change
+        if self.domain_of:
+            for index, free, domains in zip(pool.levels, pool.domain_free, self.domain_of, strict=True):
+                domain = domains[host]
+                before = free[domain]
+                free[domain] = before + change
+                index.move(domain, before, before + change)
+
+
+def _grouped(domains: list[int]) -> dict[int, list[int]]:
+    groups: dict[int, list[int]] = {}
+    for host, domain in enumerate(domains):
+        groups.setdefault(domain, []).append(host)
+    return groups
+
+
+def _bitset(items: list[int]) -> int:
+    """One integer with these bits set (built from bytes: linear, not quadratic)."""
+    if not items:
+        return 0
+    array = bytearray(items[-1] // 8 + 1)
+    for item in items:
+        array[item >> 3] |= 1 << (item & 7)
+    return int.from_bytes(array, "little")
+
+
+def _island_masks(topology: Topology) -> list[tuple[int, ...]]:
+    """Per host the GPUs of each NVLink island."""
+    cache: dict[tuple[int, int], tuple[int, ...]] = {}
+    masks = []
+    for gpus, island in zip(topology.hosts.gpus.tolist(), topology.hosts.island_gpus.tolist(), strict=True):
+        key = (gpus, min(island, max(gpus, 1)))
+        if key not in cache:
+            size = key[1]
+            cache[key] = tuple(((1 << size) - 1) << start for start in range(0, gpus, size))
+        masks.append(cache[key])
+    return masks

@@ -1,0 +1,368 @@
+"""The cluster's state machine: events and decisions in, a consistent view out.
+
+Pure: it waits for nothing and knows no engine. Every change of a job's status stands in one
+table. A decision that cannot be is refused with the reason and changes nothing.
+
+    Arrived            -> WAITING
+    WAITING  --Start-->  RUNNING
+    RUNNING  --Stop--->  WAITING     --Move/Resize--> RUNNING
+    RUNNING  --Finished/Failed--> ENDED
+    RUNNING  --NodeLost--> WAITING
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from hemiola.core.decisions import Decision, Move, Pace, Placement, Resize, Start, Stop, WakeAt
+from hemiola.core.errors import InputError, InternalError
+from hemiola.core.events import (
+    Arrived,
+    Event,
+    Failed,
+    Finished,
+    Measured,
+    NodeBack,
+    NodeLost,
+    Started,
+    Timer,
+)
+from hemiola.sched.job_state import ENDED, RUNNING, WAITING, JobState
+from hemiola.sched.view import ClusterView
+
+__all__ = ["StateMachine"]
+
+REMEMBERED_WAITS = 64
+
+
+class StateMachine:
+    """Owns a view and is the only one to change it.
+
+    Args:
+        view: the view to keep.
+    """
+
+    def __init__(self, view: ClusterView) -> None:
+        self.view = view
+        self._shapes: dict[tuple[int, str, str, str], Any] = {}
+        self._span_cache: dict[tuple[int, ...], int] = {}
+        self._handlers: dict[type, Callable[[Any], None]] = {
+            Arrived: self._arrived,
+            Finished: self._finished,
+            Failed: self._finished,
+            Measured: self._measured,
+            Timer: self._timer,
+            NodeLost: self._node_lost,
+            NodeBack: self._node_back,
+            Started: self._started,
+        }
+        self._executors: dict[type, Callable[[Any], str]] = {
+            Start: self._start,
+            Stop: self._stop,
+            Move: self._move,
+            Resize: self._resize,
+            Pace: self._pace,
+            WakeAt: self._wake_at,
+        }
+
+    def apply(self, event: Event) -> None:
+        """Take note of what happened."""
+        view = self.view
+        if event.time_s > view.now:
+            view.now = event.time_s
+            if view.timers:
+                view.timers.clear()
+        self._handlers[type(event)](event)
+
+    def execute(self, decision: Decision) -> str:
+        """Carry out a decision; return "" or why it was refused."""
+        return self._executors[type(decision)](decision)
+
+    def _arrived(self, event: Arrived) -> None:
+        view, job = self.view, event.job
+        if job.id in view.jobs:
+            raise InputError(f"the job {job.id!r} arrived twice", "give every job an id of its own")
+        state = JobState(job, len(view.jobs), event.time_s)
+        reach = self._reach(job.gpus, job.gpu_type, job.required, job.preferred)
+        if isinstance(reach, str):
+            raise InputError(f"job {job.id!r}: {reach}", "ask admission() before it arrives")
+        state.narrowest, state.widest, state.preferred, state.pools, state.shape = reach
+        view.jobs[job.id] = state
+        self._wait(state)
+
+    def admission(self, gpus: int, gpu_type: str, required: str, preferred: str) -> str:
+        """Why no policy could ever run such a job here, or ""."""
+        reach = self._reach(gpus, gpu_type, required, preferred)
+        return reach if isinstance(reach, str) else ""
+
+    def _reach(self, gpus: int, gpu_type: str, required: str, preferred: str) -> Any:
+        """(narrowest, widest, preferred tier, pools, shape) of such a job, or why it cannot run."""
+        key = (gpus, gpu_type, required, preferred)
+        if key not in self._shapes:
+            self._shapes[key] = self._work_out_reach(*key)
+        return self._shapes[key]
+
+    def _work_out_reach(self, gpus: int, gpu_type: str, required: str, preferred: str) -> Any:
+        topology, inventory = self.view.topology, self.view.inventory
+        if gpu_type and gpu_type not in inventory.pools:
+            return f"no host has GPUs of type {gpu_type!r} (there are {', '.join(inventory.gpu_types)})"
+        for tier in (required, preferred):
+            if tier and tier != "cluster" and tier not in topology.tiers:
+                return f"the topology has no tier {tier!r} (there are {', '.join(topology.tiers)})"
+        last = len(topology.tiers) - 1
+        widest = topology.tier_index(required) if required else last
+        pools = [inventory.pools[gpu_type]] if gpu_type else list(inventory.pools.values())
+        reachable = {pool.gpu_type: _narrowest(pool, topology, gpus) for pool in pools}
+        able = tuple(pool for pool in pools if reachable[pool.gpu_type] <= widest)
+        if not able:
+            where = f"one {required}" if required else "the cluster"
+            of_type = f" of type {gpu_type}" if gpu_type else " of one type" if len(pools) > 1 else ""
+            return f"it wants {gpus} GPUs{of_type}, more than {where} has"
+        narrowest = min(reachable[pool.gpu_type] for pool in able)
+        first = topology.tier_index(preferred) if preferred else last
+        return narrowest, widest, first, able, (gpus, gpu_type, widest, first)
+
+    def _wait(self, job: JobState) -> None:
+        view = self.view
+        view.waiting[job.id] = job
+        sizes = view.sizes
+        sizes[job.gpus] = sizes.get(job.gpus, 0) + 1
+        for index in view.indexes.values():
+            index.enter(job, view.now)
+
+    def _unwait(self, job: JobState) -> None:
+        view = self.view
+        del view.waiting[job.id]
+        view.sizes[job.gpus] -= 1
+        for index in view.indexes.values():
+            index.leave(job)
+
+    def _start(self, decision: Start) -> str:
+        view = self.view
+        job = view.jobs.get(decision.job_id)
+        placement = decision.placement
+        if job is None or job.status != WAITING:
+            return "it is not waiting" if job is not None else f"no job is called {decision.job_id!r}"
+        problem = self._problem(job, placement)
+        if problem:
+            return problem
+        now = view.now
+        self._unwait(job)
+        wait_s = now - job.since_s
+        job.queued_s += wait_s
+        self._run(job, placement)
+        waits = view.waits.get((job.gpus, job.tier))
+        if waits is None:
+            waits = view.waits[job.gpus, job.tier] = deque(maxlen=REMEMBERED_WAITS)
+        waits.append((now, wait_s))
+        return ""
+
+    def _run(self, job: JobState, placement: Placement) -> None:
+        """Occupy the GPUs and count the job as running; its speed is measured later."""
+        view = self.view
+        view.inventory.take(placement)
+        job.status = RUNNING
+        job.since_s = job.settled_s = job.resume_s = view.now
+        job.placement = placement
+        job.tier = 0 if len(placement.hosts) == 1 else self._span(placement.hosts)
+        job.speed = 1.0
+        job.finish_s = view.now + job.work_s - job.done_s
+        view.running[job.id] = job
+        for index in view.indexes.values():
+            index.enter(job, view.now)
+
+    def _span(self, hosts: tuple[int, ...]) -> int:
+        tier = self._span_cache.get(hosts)
+        if tier is None:
+            tier = self._span_cache[hosts] = self.view.topology.span(hosts)
+        return tier
+
+    def _problem(self, job: JobState, placement: Placement) -> str:
+        """Why this job cannot run there, or ""."""
+        hosts, masks = placement.hosts, placement.masks
+        inventory = self.view.inventory
+        if len(hosts) == 1 and len(masks) == 1:
+            count = masks[0].bit_count()
+        else:
+            count = sum(mask.bit_count() for mask in masks)
+            if len(hosts) != len(masks) or len(set(hosts)) != len(hosts) or 0 in masks:
+                return "the placement names a host twice, or without GPUs"
+        if count != job.gpus:
+            return f"it wants {job.gpus} GPUs, the placement has {count}"
+        if not inventory.is_free(placement):
+            return "some of these GPUs are occupied, down or not there"
+        pools = job.pools
+        if len(inventory.pools) > 1:
+            used = {inventory.pool_of[host].gpu_type for host in hosts}
+            if len(used) > 1 or not used <= {pool.gpu_type for pool in pools}:
+                return f"the GPUs are of type {' and '.join(sorted(used))}, which it cannot use together"
+        if len(hosts) > 1 and job.widest < len(self.view.topology.tiers) - 1 and self._span(hosts) > job.widest:
+            return f"it must stay within one {self.view.topology.tiers[job.widest]}"
+        return ""
+
+    def _stop(self, decision: Stop) -> str:
+        job = self.view.jobs.get(decision.job_id)
+        if job is None or job.status != RUNNING:
+            return "it is not running"
+        self._halt(job)
+        job.preemptions += 1
+        self._requeue(job)
+        return ""
+
+    def _halt(self, job: JobState) -> None:
+        """Free a running job's GPUs and settle what it has done."""
+        view, now = self.view, self.view.now
+        job.done_s = job.done_at(now)
+        for index in view.indexes.values():
+            index.leave(job)
+        del view.running[job.id]
+        job.served_s += now - job.since_s
+        assert job.placement is not None
+        view.inventory.release(job.placement)
+        job.placement = None
+        job.tier = -1
+        job.settled_s = now
+
+    def _requeue(self, job: JobState) -> None:
+        job.status = WAITING
+        job.since_s = self.view.now
+        job.speed = 0.0
+        self._wait(job)
+
+    def _move(self, decision: Move) -> str:
+        job = self.view.jobs.get(decision.job_id)
+        if job is None or job.status != RUNNING:
+            return "it is not running"
+        assert job.placement is not None
+        inventory, old = self.view.inventory, job.placement
+        inventory.release(old)
+        problem = self._problem(job, decision.placement)
+        inventory.take(old)
+        if problem:
+            return problem
+        self._halt(job)
+        job.migrations += 1
+        self._run(job, decision.placement)
+        return ""
+
+    def _resize(self, decision: Resize) -> str:
+        return "no job of this workload is elastic"
+
+    def _pace(self, decision: Pace) -> str:
+        job = self.view.jobs.get(decision.job_id)
+        if job is None or job.status != RUNNING:
+            return "it is not running"
+        if not 0 < decision.weight < float("inf"):
+            return f"a weight must be above 0 and finite, not {decision.weight}"
+        return ""
+
+    def _wake_at(self, decision: WakeAt) -> str:
+        if decision.job_id and decision.job_id not in self.view.jobs:
+            return f"no job is called {decision.job_id!r}"
+        if decision.time_s < self.view.now:
+            return f"{decision.time_s} s is in the past"
+        return ""
+
+    def _finished(self, event: Finished | Failed) -> None:
+        job = self.view.jobs[event.job_id]
+        if job.status == RUNNING:
+            self._halt(job)
+        elif job.status == WAITING:
+            self._unwait(job)
+        if type(event) is Finished:
+            job.done_s = job.work_s
+        job.status = ENDED
+        job.since_s = event.time_s
+
+    def _started(self, event: Started) -> None:
+        """The engine confirms what `Start` assumed."""
+
+    def _measured(self, event: Measured) -> None:
+        view, job = self.view, self.view.jobs[event.job_id]
+        if job.status != RUNNING:
+            return
+        now = view.now
+        speed = event.speed
+        if event.resume_s is None and speed == job.speed:
+            return
+        job.done_s = job.done_at(now)
+        job.settled_s = now
+        if event.resume_s is not None:
+            job.resume_s = event.resume_s
+        job.speed = speed
+        begin = max(now, job.resume_s)
+        job.finish_s = begin + (job.work_s - job.done_s) / speed if speed > 0 else float("inf")
+        for index in view.indexes.values():
+            index.leave(job)
+            index.enter(job, now)
+
+    def _timer(self, event: Timer) -> None:
+        if not event.job_id:
+            return
+        view, job = self.view, self.view.jobs[event.job_id]
+        if job.status == ENDED:
+            return
+        view.timers.append(job)
+        for index in view.indexes.values():
+            index.leave(job)
+            index.enter(job, view.now)
+
+    def _node_lost(self, event: NodeLost) -> None:
+        view = self.view
+        if view.inventory.down[event.host]:
+            return
+        victims = [
+            job for job in view.running.values() if job.placement and event.host in job.placement.hosts
+        ]
+        for job in victims:
+            self._halt(job)
+            job.done_s = max(0.0, job.done_s - event.lost_work_s.get(job.id, 0.0))
+            self._requeue(job)
+        view.inventory.lose(event.host)
+
+    def _node_back(self, event: NodeBack) -> None:
+        if self.view.inventory.down[event.host]:
+            self.view.inventory.regain(event.host)
+
+    def validate(self) -> None:
+        """Check every invariant; for tests.
+
+        Raises:
+            InternalError: naming the first that is broken.
+        """
+        view, inventory = self.view, self.view.inventory
+        free = [mask for mask in inventory.all_masks]
+        for job in view.running.values():
+            assert job.placement is not None
+            if job.placement.gpus != job.gpus:
+                raise InternalError(f"{job.id} holds {job.placement.gpus} of {job.gpus} GPUs")
+            for host, mask in zip(job.placement.hosts, job.placement.masks, strict=True):
+                if free[host] & mask != mask:
+                    raise InternalError(f"{job.id} shares GPUs of host {host}")
+                free[host] ^= mask
+        if free != inventory.masks:
+            raise InternalError("free GPUs do not match the running jobs")
+        up = [0 if inventory.down[h] else mask.bit_count() for h, mask in enumerate(free)]
+        if sum(up) != inventory.free or up != inventory.counts:
+            raise InternalError("counts of free GPUs do not match their masks")
+        ended = sum(job.status == ENDED for job in view.jobs.values())
+        if len(view.waiting) + len(view.running) + ended != len(view.jobs):
+            raise InternalError("a job is lost")
+
+
+def _narrowest(pool: Any, topology: Any, gpus: int) -> int:
+    """The narrowest tier with a domain that has so many GPUs of this type; beyond the last if none."""
+    if pool.largest >= gpus:
+        return 0
+    types = topology.hosts.gpu_types
+    own = [n if t == pool.gpu_type else 0 for n, t in zip(topology.hosts.gpus.tolist(), types, strict=True)]
+    for tier, level in enumerate(topology.levels, start=1):
+        totals = [0] * len(level.domains)
+        for host, domain in enumerate(level.domain_of_host.tolist()):
+            totals[domain] += own[host]
+        if max(totals) >= gpus:
+            return tier
+    last = len(topology.tiers) - 1
+    return last if sum(own) >= gpus else last + 1

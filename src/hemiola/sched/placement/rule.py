@@ -1,0 +1,51 @@
+"""What a placement rule is, and how constraints and GPU types surround every one of them."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import ClassVar
+
+from hemiola.core.decisions import Placement
+from hemiola.sched.inventory import Inventory, Pool
+from hemiola.sched.job_state import JobState
+
+__all__ = ["Rule", "find"]
+
+
+class Rule(ABC):
+    """Chooses GPUs for one job among those that are free. Values: frozen, comparable, no state.
+
+    Attributes:
+        name: as in `--policy fifo:placement=NAME`.
+        says: why these nodes, in a few words; becomes part of the decision's reason.
+    """
+
+    name: ClassVar[str]
+    says: ClassVar[str]
+
+    @abstractmethod
+    def choose(self, inventory: Inventory, pool: Pool, job: JobState, widest: int) -> Placement | None:
+        """GPUs of this pool for the whole gang, spanning no tier wider than `widest`; None to wait."""
+
+
+def find(inventory: Inventory, job: JobState, rule: Rule, widest: int | None = None) -> Placement | None:
+    """A placement by this rule within the job's constraints, or None.
+
+    The required tier bounds every choice; the preferred tier is tried first. A job that accepts
+    any GPU type tries the types in the order in which the topology lists them.
+    """
+    limit = job.widest if widest is None else min(widest, job.widest)
+    gpus = job.gpus
+    if inventory.free < gpus:
+        return None
+    for pool in job.pools:
+        if pool.free < gpus:
+            continue
+        if job.preferred < limit:
+            placement = rule.choose(inventory, pool, job, job.preferred)
+            if placement is not None:
+                return placement
+        placement = rule.choose(inventory, pool, job, limit)
+        if placement is not None:
+            return placement
+    return None

@@ -1,0 +1,124 @@
+"""The one seam between Hemiola and a policy, and the loop that most policies share."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator
+from typing import ClassVar
+
+from hemiola.core.decisions import Decision, Placement, Start, Stop
+from hemiola.sched.job_state import WAITING, JobState
+from hemiola.sched.placement import Rule, find
+from hemiola.sched.queues import Order, Queue
+from hemiola.sched.view import ClusterView
+
+__all__ = ["Policy", "by_order"]
+
+
+class Policy(ABC):
+    """Decides which jobs run where. A value: a frozen dataclass whose fields are its parameters.
+
+    Attributes:
+        name: as in `--policy NAME`.
+        source: the paper or system it follows.
+    """
+
+    name: ClassVar[str] = ""
+    source: ClassVar[str] = ""
+
+    @abstractmethod
+    def decide(self, view: ClusterView) -> Iterable[Decision]:
+        """What to do now. Called after every instant at which something happened."""
+
+    def card(self) -> dict[str, str]:
+        """Its rules for the semantics card: order, placement, back-filling, pre-emption."""
+        return {}
+
+
+def by_order(
+    view: ClusterView,
+    order: Order,
+    rule: Rule,
+    *,
+    backfill: bool = True,
+    preempt: bool = False,
+) -> Iterator[Decision]:
+    """Start waiting jobs in order; with `preempt` at the cost of running ones later in order.
+
+    1. Take the first waiting job. 2. If it fits, start it. 3. Else, if stopping jobs that come
+    after it makes room, stop just those whose GPUs it needs. 4. Else pass over it (`backfill`) or
+    hold everyone behind it.
+    """
+    queue = view.queue(order)
+    while (job := queue.next()) is not None:
+        placement = find(view.inventory, job, rule)
+        if placement is not None:
+            yield Start(job.id, placement, f"{order.says}; {rule.says}")
+        elif preempt and (found := make_room(view, queue, job, rule)) is not None:
+            victims, placement = found
+            for victim in victims:
+                yield Stop(victim.id, f"{job.id} goes first ({order.says}) and needs its GPUs")
+            yield Start(job.id, placement, f"{order.says}, in place of {_names(victims)}; {rule.says}")
+        elif backfill or is_hopeless(view, job, rule):
+            queue.block(job)
+        else:
+            return
+        if placement is not None and job.status == WAITING:  # refused
+            queue.block(job)
+
+
+def make_room(
+    view: ClusterView, queue: Queue, job: JobState, rule: Rule
+) -> tuple[list[JobState], Placement] | None:
+    """The running jobs to stop, last in order first, and where `job` then goes; None if it cannot.
+
+    Stops adding victims as soon as the job fits, and spares those whose GPUs it does not use.
+    """
+    order, now = queue.order, view.now
+    key = (order.waiting(job, now), job.index)
+    need = job.gpus - sum(pool.free for pool in job.pools)
+    freed = 0
+    with view.supposing() as trial:
+        for victim in queue.worst_first(now):
+            if (order.running(victim, now), victim.index) <= key:
+                return None
+            if not _shares_pool(victim, job):
+                continue
+            trial.without((victim,))
+            freed += victim.gpus
+            if freed >= need and (placement := find(view.inventory, job, rule)) is not None:
+                return [v for v in trial.gone if _overlap(v, placement)], placement
+    return None
+
+
+def is_hopeless(view: ClusterView, job: JobState, rule: Rule) -> bool:
+    """Whether this rule could not place the job even in an empty cluster (found once per shape)."""
+    if any(view.inventory.down):
+        return False
+    key = (rule, job.shape)
+    if key not in view.hopeless:
+        with view.supposing() as trial:
+            trial.without(view.running.values())
+            view.hopeless[key] = find(view.inventory, job, rule) is None
+    return view.hopeless[key]
+
+
+def _shares_pool(victim: JobState, job: JobState) -> bool:
+    if len(job.pools) != 1:
+        return True
+    assert victim.placement is not None
+    return job.pools[0].members >> victim.placement.hosts[0] & 1 == 1
+
+
+def _overlap(victim: JobState, placement: Placement) -> bool:
+    assert victim.placement is not None
+    taken = dict(zip(placement.hosts, placement.masks, strict=True))
+    return any(
+        taken.get(host, 0) & mask
+        for host, mask in zip(victim.placement.hosts, victim.placement.masks, strict=True)
+    )
+
+
+def _names(jobs: list[JobState]) -> str:
+    shown = ", ".join(job.id for job in jobs[:3])
+    return shown if len(jobs) <= 3 else f"{shown} and {len(jobs) - 3} more"

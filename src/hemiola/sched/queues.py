@@ -1,0 +1,198 @@
+"""Waiting and running jobs in the order of a policy, kept up to date event by event.
+
+A policy asks its view for `view.queue(order)`. Waiting jobs are grouped by shape, because jobs of
+equal shape fit or fail alike: one failed attempt answers for the whole group until something is
+freed. So a decision costs a few steps per shape, however long the queue.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from bisect import bisect_left, insort
+from collections.abc import Hashable, Iterator
+from heapq import heapify, heappop, heapreplace
+from typing import Any, ClassVar
+
+from hemiola.sched.job_state import RUNNING, WAITING, JobState
+
+__all__ = ["Order", "Queue"]
+
+Key = Any  # a float or a tuple of them: whatever the order compares
+Entry = tuple[Key, int, JobState]
+
+
+class Order(ABC):
+    """Which job goes first. A value: frozen and hashable; smaller keys go first, ties by arrival."""
+
+    says: ClassVar[str]
+
+    @abstractmethod
+    def waiting(self, job: JobState, now: float) -> Key:
+        """The key of a waiting job; it stays valid until a `Timer` about the job is due."""
+
+    def running(self, job: JobState, now: float) -> Key:
+        """The key of a running job at this moment, to be compared with those that wait."""
+        return self.waiting(job, now)
+
+    def standing(self, job: JobState) -> Key:
+        """A key that sorts running jobs of equal size as `running` does, and does not change by itself."""
+        return self.running(job, job.since_s)
+
+    def group(self, job: JobState) -> Hashable:
+        """Waiting jobs of one group fit or fail alike."""
+        return job.shape
+
+
+class _Sorted:
+    """A sorted list whose front is consumed in constant time."""
+
+    __slots__ = ("entries", "start")
+
+    def __init__(self) -> None:
+        self.entries: list[Entry] = []
+        self.start = 0
+
+    def add(self, entry: Entry) -> None:
+        entries = self.entries
+        if entries and entry < entries[-1]:
+            insort(entries, entry, lo=self.start)
+        else:
+            entries.append(entry)
+
+    def discard(self, entry: Entry) -> None:
+        entries, start = self.entries, self.start
+        if entries[start] is entry:
+            self.start = start + 1
+            if start > 64 and start * 2 > len(entries):
+                del entries[: start + 1]
+                self.start = 0
+            return
+        del entries[bisect_left(entries, entry, lo=start)]
+
+    def __len__(self) -> int:
+        return len(self.entries) - self.start
+
+    @property
+    def first(self) -> Entry:
+        return self.entries[self.start]
+
+    def __iter__(self) -> Iterator[Entry]:
+        for i in range(self.start, len(self.entries)):
+            yield self.entries[i]
+
+
+class Queue:
+    """The jobs of one view in one order.
+
+    Attributes:
+        order: the order.
+        blocked: groups whose first job found no room since the last release.
+    """
+
+    __slots__ = ("_entry", "_groups", "_inventory", "_running", "_seen", "blocked", "order")
+
+    def __init__(self, order: Order, inventory: Any) -> None:
+        self.order = order
+        self.blocked: set[Hashable] = set()
+        self._groups: dict[Hashable, _Sorted] = {}
+        self._running: dict[int, _Sorted] = {}
+        self._entry: dict[int, tuple[Entry, _Sorted, Hashable]] = {}
+        self._inventory = inventory
+        self._seen = -1
+
+    def enter(self, job: JobState, now: float) -> None:
+        """File a job under its present status (the state machine calls this)."""
+        if job.status == WAITING:
+            group = self.order.group(job)
+            entry = (self.order.waiting(job, now), job.index, job)
+            home = self._groups.get(group)
+            if home is None:
+                home = self._groups[group] = _Sorted()
+            home.add(entry)
+            if home.first is entry:
+                self.blocked.discard(group)
+        elif job.status == RUNNING:
+            group = job.gpus
+            entry = (self.order.standing(job), job.index, job)
+            home = self._running.get(group)
+            if home is None:
+                home = self._running[group] = _Sorted()
+            home.add(entry)
+        else:
+            return
+        self._entry[job.index] = (entry, home, group)
+
+    def leave(self, job: JobState) -> None:
+        """Take a job out before its status changes (the state machine calls this)."""
+        found = self._entry.pop(job.index, None)
+        if found is not None:
+            entry, home, _ = found
+            home.discard(entry)
+
+    def next(self) -> JobState | None:
+        """The first waiting job whose group is not blocked, or None."""
+        if self._seen != self._inventory.releases:
+            self._seen = self._inventory.releases
+            self.blocked.clear()
+        best: Entry | None = None
+        blocked = self.blocked
+        for group, home in self._groups.items():
+            start = home.start
+            entries = home.entries
+            if start < len(entries) and group not in blocked:
+                entry = entries[start]
+                if best is None or entry < best:
+                    best = entry
+        return None if best is None else best[2]
+
+    def block(self, job: JobState) -> None:
+        """Pass over this job's group until something is released."""
+        self.blocked.add(self._entry[job.index][2])
+
+    def unblock(self) -> None:
+        """Try every group again."""
+        self.blocked.clear()
+
+    def group_of(self, job: JobState) -> Iterator[JobState]:
+        """The waiting jobs of this job's group, in order."""
+        for _, _, other in self._entry[job.index][1]:
+            yield other
+
+    def waiting(self) -> list[JobState]:
+        """All waiting jobs in order."""
+        return [entry[2] for entry in sorted(e for home in self._groups.values() for e in home)]
+
+    def worst_first(self, now: float) -> Iterator[JobState]:
+        """Running jobs, the last in order first."""
+        running = self.order.running
+        heap: list[tuple[_Reversed, int, list[Entry], int]] = []
+        for tie, home in enumerate(self._running.values()):
+            if len(home):
+                at = len(home.entries) - 1
+                entry = home.entries[at]
+                heap.append((_Reversed((running(entry[2], now), entry[1])), tie, home.entries[home.start :], at - home.start))
+        heapify(heap)
+        while heap:
+            _, tie, entries, at = heap[0]
+            yield entries[at][2]
+            if at == 0:
+                heappop(heap)
+            else:
+                entry = entries[at - 1]
+                key = _Reversed((running(entry[2], now), entry[1]))
+                heapreplace(heap, (key, tie, entries, at - 1))
+
+
+class _Reversed:
+    """Turns a min-heap into a max-heap for any comparable key."""
+
+    __slots__ = ("key",)
+
+    def __init__(self, key: Key) -> None:
+        self.key = key
+
+    def __lt__(self, other: _Reversed) -> bool:
+        return bool(other.key < self.key)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Reversed) and bool(self.key == other.key)

@@ -1,0 +1,144 @@
+"""What a policy sees of the cluster: read-only, built once, updated in place by the state machine.
+
+A policy's `decide` is usually a generator: each decision it yields is carried out before the
+generator goes on, so the view is always current. Reading costs nothing; nothing is copied.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+from hemiola.core.errors import PolicyError
+from hemiola.core.topology import Topology
+from hemiola.sched.inventory import Inventory
+from hemiola.sched.job_state import JobState
+from hemiola.sched.queues import Order, Queue
+
+__all__ = ["ClusterView", "Estimates", "Index", "IndexSpec"]
+
+
+class Estimates(Protocol):
+    """What the cost model tells a policy about a job."""
+
+    def slowdown(self, job: JobState, tier: int) -> float:
+        """Iteration time at this tier over that at the job's narrowest tier: s_j(tier), at least 1."""
+
+    def switch_s(self, job: JobState) -> float:
+        """Time to save and load the job once: what a pre-emption costs it."""
+
+    def demand(self, job: JobState) -> tuple[float, float, float]:
+        """(compute_s, traffic_bytes, hidden_s) of one iteration on the job's GPUs."""
+
+
+class Index(Protocol):
+    """Something a policy keeps about the jobs: entered and left as their status changes."""
+
+    def enter(self, job: JobState, now: float) -> None:
+        """A job has a new status."""
+
+    def leave(self, job: JobState) -> None:
+        """A job's status is about to change."""
+
+
+class IndexSpec(Protocol):
+    """A value that says which index a policy needs; the view builds it once."""
+
+    def build(self, view: ClusterView) -> Index:
+        """An empty index; every job is then entered."""
+
+
+class ClusterView:
+    """The cluster as it stands.
+
+    Attributes:
+        now: seconds of the workload.
+        topology: hosts, racks, links.
+        inventory: free GPUs, by host and wider.
+        jobs: every job that ever arrived, by id.
+        waiting, running: jobs by id, in the order in which they got that status.
+        estimates: what the cost model knows of each job.
+        timers: jobs whose `WakeAt` is due at this moment.
+        waits: for each (GPUs, tier) the recent (when, wait_s) of jobs of that size that got that tier.
+        sizes: waiting jobs by the GPUs they want.
+    """
+
+    def __init__(self, topology: Topology, estimates: Estimates) -> None:
+        self.now = 0.0
+        self.topology = topology
+        self.inventory = Inventory(topology)
+        self.jobs: dict[str, JobState] = {}
+        self.waiting: dict[str, JobState] = {}
+        self.running: dict[str, JobState] = {}
+        self.estimates = estimates
+        self.timers: list[JobState] = []
+        self.indexes: dict[Any, Any] = {}
+        self.hopeless: dict[Any, bool] = {}
+        self.waits: dict[tuple[int, int], deque[tuple[float, float]]] = {}
+        self.sizes: dict[int, int] = {}
+
+    @property
+    def free(self) -> int:
+        """Free GPUs."""
+        return self.inventory.free
+
+    def job(self, job_id: str) -> JobState:
+        """A job by its id."""
+        if job_id not in self.jobs:
+            raise PolicyError(f"no job is called {job_id!r}", "use the ids of view.jobs")
+        return self.jobs[job_id]
+
+    def queue(self, order: Order) -> Queue:
+        """The jobs in this order; kept up to date from the first call on."""
+        queue = self.indexes.get(order)
+        if queue is None:
+            queue = self.indexes[order] = Queue(order, self.inventory)
+            self._enter_all(queue)
+        return queue  # type: ignore[no-any-return]
+
+    def index(self, spec: IndexSpec) -> Any:
+        """A policy's own index, built by its spec (a hashable value) at the first call."""
+        index = self.indexes.get(spec)
+        if index is None:
+            index = self.indexes[spec] = spec.build(self)
+            self._enter_all(index)
+        return index
+
+    def _enter_all(self, index: Index) -> None:
+        for job in self.jobs.values():
+            index.enter(job, self.now)
+
+    @contextmanager
+    def supposing(self) -> Iterator[Supposition]:
+        """Ask what would fit if some running jobs were gone; all is put back at the end."""
+        trial = Supposition(self.inventory)
+        try:
+            yield trial
+        finally:
+            trial.undo()
+
+
+class Supposition:
+    """Running jobs whose GPUs are taken as free for the moment."""
+
+    def __init__(self, inventory: Inventory) -> None:
+        self._inventory = inventory
+        self._releases = inventory.releases
+        self.gone: list[JobState] = []
+
+    def without(self, jobs: Iterable[JobState]) -> None:
+        """Suppose that these running jobs were stopped."""
+        for job in jobs:
+            assert job.placement is not None
+            self._inventory.release(job.placement)
+            self.gone.append(job)
+
+    def undo(self) -> None:
+        """Put everything back."""
+        for job in self.gone:
+            assert job.placement is not None
+            self._inventory.take(job.placement)
+        self.gone.clear()
+        self._inventory.releases = self._releases
