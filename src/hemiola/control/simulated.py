@@ -129,6 +129,7 @@ class SimulatedDriver(Driver):
         self._traffic: list[tuple[int, float, float, float, float, tuple[int, ...]]] | None = (
             [] if record_traffic else None
         )
+        self.origin_s = jobs[0].submit_s if jobs else 0.0
         self.queue_log: list[tuple[float, int, int, int]] = []
         self._progress = progress
         self._tiers = len(view.topology.tiers)
@@ -412,5 +413,3 @@ class SimulatedDriver(Driver):
             bytes_per_s=np.array(columns[4], dtype=np.float64),
             hosts=tuple(columns[5]),
         )
-
-

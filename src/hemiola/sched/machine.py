@@ -198,7 +198,11 @@ class StateMachine:
             used = {inventory.pool_of[host].gpu_type for host in hosts}
             if len(used) > 1 or not used <= {pool.gpu_type for pool in pools}:
                 return f"the GPUs are of type {' and '.join(sorted(used))}, which it cannot use together"
-        if len(hosts) > 1 and job.widest < len(self.view.topology.tiers) - 1 and self._span(hosts) > job.widest:
+        if (
+            len(hosts) > 1
+            and job.widest < len(self.view.topology.tiers) - 1
+            and self._span(hosts) > job.widest
+        ):
             return f"it must stay within one {self.view.topology.tiers[job.widest]}"
         return ""
 
@@ -333,7 +337,7 @@ class StateMachine:
             InternalError: naming the first that is broken.
         """
         view, inventory = self.view, self.view.inventory
-        free = [mask for mask in inventory.all_masks]
+        free = list(inventory.all_masks)
         for job in view.running.values():
             assert job.placement is not None
             if job.placement.gpus != job.gpus:

@@ -34,9 +34,9 @@ class Order(ABC):
         """The key of a running job at this moment, to be compared with those that wait."""
         return self.waiting(job, now)
 
-    def standing(self, job: JobState) -> Key:
-        """A key that sorts running jobs of equal size as `running` does, and does not change by itself."""
-        return self.running(job, job.since_s)
+    def standing(self, job: JobState, now: float) -> Key:
+        """A key that sorts running jobs of equal size as `running` does; valid until an event about the job."""
+        return self.running(job, now)
 
     def group(self, job: JobState) -> Hashable:
         """Waiting jobs of one group fit or fail alike."""
@@ -113,7 +113,7 @@ class Queue:
                 self.blocked.discard(group)
         elif job.status == RUNNING:
             group = job.gpus
-            entry = (self.order.standing(job), job.index, job)
+            entry = (self.order.standing(job, now), job.index, job)
             home = self._running.get(group)
             if home is None:
                 home = self._running[group] = _Sorted()
@@ -170,7 +170,14 @@ class Queue:
             if len(home):
                 at = len(home.entries) - 1
                 entry = home.entries[at]
-                heap.append((_Reversed((running(entry[2], now), entry[1])), tie, home.entries[home.start :], at - home.start))
+                heap.append(
+                    (
+                        _Reversed((running(entry[2], now), entry[1])),
+                        tie,
+                        home.entries[home.start :],
+                        at - home.start,
+                    )
+                )
         heapify(heap)
         while heap:
             _, tie, entries, at = heap[0]

@@ -96,7 +96,7 @@ class ClusterView:
         if queue is None:
             queue = self.indexes[order] = Queue(order, self.inventory)
             self._enter_all(queue)
-        return queue  # type: ignore[no-any-return]
+        return queue
 
     def index(self, spec: IndexSpec) -> Any:
         """A policy's own index, built by its spec (a hashable value) at the first call."""

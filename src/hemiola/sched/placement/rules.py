@@ -8,7 +8,6 @@ from random import Random as Chance
 from hemiola.core.decisions import Placement
 from hemiola.core.errors import PolicyError
 from hemiola.sched.counts import members
-from hemiola.sched.gpus import pick
 from hemiola.sched.inventory import Inventory, Pool
 from hemiola.sched.job_state import JobState
 from hemiola.sched.placement.fill import ALL, Pairs, build, gather, in_domain, on_host

@@ -25,6 +25,9 @@ class ByArrival(Order):
         return job.submit_s
 
 
+ARRIVAL = ByArrival()
+
+
 @dataclass(frozen=True)
 class Fifo(Policy):
     """Strict order of arrival: the first that does not fit holds everyone behind it.
@@ -38,7 +41,7 @@ class Fifo(Policy):
     source = "every batch system's default"
 
     def decide(self, view: ClusterView) -> Iterable[Decision]:
-        return by_order(view, ByArrival(), self.placement, backfill=False)
+        return by_order(view, ARRIVAL, self.placement, backfill=False)
 
     def card(self) -> dict[str, str]:
         return {"order": "arrival", "backfill": "none: the head of the queue blocks", "preemption": "none"}
@@ -57,7 +60,7 @@ class FifoBackfill(Policy):
     source = "in the style of Feitelson and Weil 1998, without the reservation of EASY"
 
     def decide(self, view: ClusterView) -> Iterable[Decision]:
-        return by_order(view, ByArrival(), self.placement, backfill=True)
+        return by_order(view, ARRIVAL, self.placement, backfill=True)
 
     def card(self) -> dict[str, str]:
         return {"order": "arrival", "backfill": "whoever fits, no reservation", "preemption": "none"}

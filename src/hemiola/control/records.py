@@ -1,0 +1,110 @@
+"""From a finished (or interrupted) simulation to its `Run`: one record per job, every GPU-second."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hemiola.control.simulated import SimulatedDriver
+from hemiola.control.task import Task
+from hemiola.core.job import Job
+from hemiola.core.result import GpuSeconds, JobRecord, LoggedDecision, Run
+from hemiola.sched.job_state import JobState
+from hemiola.sched.view import ClusterView
+
+__all__ = ["build_run"]
+
+
+def build_run(
+    driver: SimulatedDriver,
+    view: ClusterView,
+    jobs: Sequence[Job],
+    refused: dict[str, str],
+    *,
+    policy: str,
+    seed: int,
+    semantics: dict[str, str],
+    decisions: tuple[LoggedDecision, ...],
+    decisions_made: int,
+    decisions_refused: int,
+    wall_s: float,
+    cpu_s: float,
+    interrupted: bool,
+) -> Run:
+    """Everything that the driver and the view know, as values."""
+    records = tuple(
+        _record(job, driver.tasks.get(job.id), view.jobs.get(job.id), refused.get(job.id, ""), view.now)
+        for job in jobs
+    )
+    return Run(
+        policy=policy,
+        seed=seed,
+        semantics=semantics,
+        origin_s=driver.origin_s,
+        end_s=max(view.now, driver.origin_s),
+        gpu_seconds=_gpu_seconds(driver, records),
+        records=records,
+        decisions_made=decisions_made,
+        decisions_refused=decisions_refused,
+        events=driver.events_seen,
+        wall_s=wall_s,
+        cpu_s=cpu_s,
+        interrupted=interrupted,
+        timeline=driver.timeline(),
+        traffic=driver.traffic(),
+        decisions=decisions,
+        queue_log=tuple(driver.queue_log),
+    )
+
+
+def _gpu_seconds(driver: SimulatedDriver, records: tuple[JobRecord, ...]) -> GpuSeconds:
+    ledger = driver.ledger
+    return GpuSeconds(
+        useful=sum(r.gpus * r.useful_s for r in records),
+        exposed_communication=sum(r.gpus * r.exposed_communication_s for r in records),
+        checkpoint=sum(r.gpus * r.checkpoint_s for r in records),
+        lost=sum(r.gpus * r.lost_s for r in records),
+        idle_waiting=ledger.waiting_gpu_s,
+        idle_fragmentation=ledger.fragmentation_gpu_s,
+        idle_no_demand=ledger.no_demand_gpu_s,
+        down=ledger.down_gpu_s,
+    )
+
+
+def _record(job: Job, task: Task | None, state: JobState | None, refused: str, now: float) -> JobRecord:
+    status, why = _status(task, state, refused)
+    finish_s = task.finish_s if task is not None else None
+    return JobRecord(
+        id=job.id,
+        status=status,
+        why=why,
+        submit_s=job.submit_s,
+        first_start_s=task.first_start_s if task is not None else None,
+        finish_s=finish_s,
+        gpus=job.gpus,
+        jct_s=finish_s - job.submit_s if finish_s is not None else None,
+        queueing_s=state.waited_s(now) if state is not None else 0.0,
+        run_s=sum(task.tiers_s) if task is not None else 0.0,
+        useful_s=task.useful_s if task is not None else 0.0,
+        exposed_communication_s=task.exposed_s if task is not None else 0.0,
+        checkpoint_s=task.checkpoint_s if task is not None else 0.0,
+        lost_s=task.lost_s if task is not None else 0.0,
+        ideal_s=job.duration_s,
+        preemptions=state.preemptions if state is not None else 0,
+        migrations=state.migrations if state is not None else 0,
+        tiers_s=tuple(task.tiers_s) if task is not None else (),
+        model=job.profile.name if job.profile is not None else job.model,
+        user=job.user,
+        queue=job.queue,
+    )
+
+
+def _status(task: Task | None, state: JobState | None, refused: str) -> tuple[str, str]:
+    if refused:
+        return "refused", refused
+    if task is None or state is None:
+        return "waiting", "the simulation was stopped before it arrived"
+    if task.finish_s is not None:
+        return "finished", ""
+    if task.placement is not None or state.placement is not None:
+        return "running", "the simulation was stopped while it ran"
+    return "waiting", f"no placement for {state.gpus} GPUs was found that the policy accepts"

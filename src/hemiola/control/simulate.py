@@ -1,0 +1,241 @@
+"""Replay a workload under several policies: the function behind `hemiola simulate`."""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from hemiola.control.driver import run_loop
+from hemiola.control.records import build_run
+from hemiola.control.semantics import Semantics
+from hemiola.core.decisions import Decision
+from hemiola.core.errors import InputError
+from hemiola.core.events import NodeBack, NodeLost
+from hemiola.core.job import Job, Workload
+from hemiola.core.result import Comparison, LoggedDecision, Run
+from hemiola.core.topology import Topology
+from hemiola.cost.iteration import IterationModel
+from hemiola.sched.machine import StateMachine
+from hemiola.sched.policies import policy_from_text
+from hemiola.sched.policy import Policy
+from hemiola.sched.view import ClusterView
+
+__all__ = ["Recording", "simulate"]
+
+Progress = Callable[[str, int, int, int], None]
+
+
+@dataclass(frozen=True)
+class Recording:
+    """What a simulation keeps beside its metrics.
+
+    Attributes:
+        timeline: spans and the queue's length, for pictures.
+        decisions: every decision with its reason, for `hemiola explain`.
+        traffic: what each job sent when, for the heat map of links.
+    """
+
+    timeline: bool = True
+    decisions: bool = False
+    traffic: bool = False
+
+
+def simulate(
+    jobs: Workload | Sequence[Job] | Callable[[int], Workload],
+    topology: Topology,
+    policies: Sequence[Policy | str],
+    *,
+    baseline: str | None = None,
+    semantics: Semantics | None = None,
+    seeds: Sequence[int] = (0,),
+    node_events: Sequence[NodeLost | NodeBack] = (),
+    recording: Recording | None = None,
+    progress: Progress | None = None,
+) -> Comparison:
+    """Run every policy on the same jobs, cluster and seeds.
+
+    Args:
+        jobs: a workload, or a function of the seed that makes one (models drawn, arrivals drawn);
+            policies are compared pairwise on equal seeds.
+        topology: the cluster; checked.
+        policies: policies, or their names with parameters ("dally:timer=break-even").
+        baseline: the policy that differences refer to, as written in `policies`; the first unless given.
+        semantics: the rules of time, cost and contention.
+        seeds: one run per policy and seed.
+        node_events: hosts that fail and return.
+        recording: what to keep.
+        progress: called now and then with (policy, seed, jobs ended, jobs).
+
+    Returns:
+        All runs. After Ctrl-C those done so far, the last one marked as interrupted.
+
+    Raises:
+        InputError, TopologyError, PolicyError: before anything runs.
+    """
+    topology.check()
+    semantics = semantics or Semantics()
+    named = _named(policies, semantics)
+    if not named:
+        raise InputError("no policy was given", "name at least one, such as fifo")
+    if not seeds:
+        raise InputError("no seed was given", "give at least one")
+    if baseline is not None and baseline not in named:
+        raise InputError(
+            f"the baseline {baseline!r} is not among the policies", f"choose one of {', '.join(named)}"
+        )
+    runs: list[Run] = []
+    workloads: dict[int, tuple[Job, ...]] = {}
+    notes: list[str] = []
+    first: Workload | None = None
+    for seed in seeds:
+        workload = _workload(jobs, seed)
+        first = first or workload
+        notes += [note for note in workload.notes if note not in notes]
+        workloads[seed] = workload.jobs
+        _check_jobs(workload.jobs)
+        for name, policy in named.items():
+            run = run_one(
+                workload.jobs, topology, policy, name=name, seed=seed, semantics=semantics,
+                node_events=node_events, recording=recording or Recording(), progress=progress,
+            )  # fmt: skip
+            runs.append(run)
+            if run.interrupted:
+                return _comparison(topology, runs, baseline or next(iter(named)), first, notes, workloads)
+    assert first is not None
+    return _comparison(topology, runs, baseline or next(iter(named)), first, notes, workloads)
+
+
+def _comparison(
+    topology: Topology,
+    runs: list[Run],
+    baseline: str,
+    workload: Workload,
+    notes: list[str],
+    workloads: dict[int, tuple[Job, ...]],
+) -> Comparison:
+    return Comparison(
+        topology=topology,
+        runs=tuple(runs),
+        baseline=baseline,
+        workload_name=workload.name,
+        workload_format=workload.format,
+        notes=tuple(notes),
+        workloads=workloads,
+    )
+
+
+def _named(policies: Sequence[Policy | str], semantics: Semantics) -> dict[str, Policy]:
+    named: dict[str, Policy] = {}
+    for item in policies:
+        policy = policy_from_text(item, semantics.policies) if isinstance(item, str) else item
+        name = item if isinstance(item, str) else policy.name or type(policy).__name__
+        if name in named:
+            raise InputError(f"the policy {name!r} was given twice", "name each once; parameters may differ")
+        named[name] = policy
+    return named
+
+
+def _workload(jobs: Workload | Sequence[Job] | Callable[[int], Workload], seed: int) -> Workload:
+    if isinstance(jobs, Workload):
+        return jobs
+    if callable(jobs):
+        return jobs(seed)
+    return Workload(jobs=tuple(sorted(jobs, key=lambda job: job.submit_s)), format="python")
+
+
+def _check_jobs(jobs: tuple[Job, ...]) -> None:
+    if not jobs:
+        raise InputError("the workload has no jobs", "look at what its reader left out, and why")
+    seen: set[str] = set()
+    for job in jobs:
+        if job.id in seen:
+            raise InputError(f"two jobs are called {job.id!r}", "give every job an id of its own")
+        seen.add(job.id)
+        if not 0 <= job.duration_s < float("inf"):
+            raise InputError(f"job {job.id!r}: duration_s is {job.duration_s}", "give seconds, 0 or more")
+        if not -float("inf") < job.submit_s < float("inf"):
+            raise InputError(f"job {job.id!r}: submit_s is {job.submit_s}", "give a finite time in seconds")
+        if job.gpus < 1:
+            raise InputError(f"job {job.id!r} wants {job.gpus} GPUs", "give 1 or more")
+
+
+def run_one(
+    jobs: tuple[Job, ...],
+    topology: Topology,
+    policy: Policy,
+    *,
+    name: str,
+    seed: int,
+    semantics: Semantics,
+    node_events: Sequence[NodeLost | NodeBack],
+    recording: Recording,
+    progress: Progress | None,
+) -> Run:
+    """One policy on one workload; ends early, marked as interrupted, on Ctrl-C."""
+    model = IterationModel(topology)
+    view = ClusterView(topology, semantics.estimates(model))
+    machine = StateMachine(view)
+    admitted, refused = _admit(jobs, machine)
+    report = None
+    if progress is not None:
+        report = _throttled(progress, name, seed, len(jobs))
+    driver = semantics.driver(
+        view, admitted, model, node_events=node_events, record=recording.timeline,
+        record_traffic=recording.traffic, progress=report,
+    )  # fmt: skip
+    log: list[LoggedDecision] = []
+    made = declined = 0
+    interrupted = False
+    wall, cpu = time.perf_counter(), time.process_time()
+    collecting = gc.isenabled()
+    gc.disable()  # a replay makes few cycles and many objects that live on
+    try:
+        made, declined = run_loop(driver, machine, policy, _noter(log, view) if recording.decisions else None)
+    except KeyboardInterrupt:
+        interrupted = True
+        driver.close(view.now)
+    finally:
+        if collecting:
+            gc.enable()
+    wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+    return build_run(
+        driver, view, jobs, refused, policy=name, seed=seed, semantics=semantics.card(policy, seed),
+        decisions=tuple(log), decisions_made=made, decisions_refused=declined, wall_s=wall, cpu_s=cpu,
+        interrupted=interrupted,
+    )  # fmt: skip
+
+
+def _admit(jobs: tuple[Job, ...], machine: StateMachine) -> tuple[list[Job], dict[str, str]]:
+    """The jobs that could run at all, and why each other one could not."""
+    admitted: list[Job] = []
+    refused: dict[str, str] = {}
+    for job in jobs:
+        why = machine.admission(job.gpus, job.gpu_type, job.required, job.preferred)
+        if why:
+            refused[job.id] = why
+        else:
+            admitted.append(job)
+    return admitted, refused
+
+
+def _noter(log: list[LoggedDecision], view: ClusterView) -> Callable[[Decision, str], None]:
+    def note(decision: Decision, refused: str) -> None:
+        if refused:
+            log[-1] = LoggedDecision(view.now, decision, log[-1].free_gpus, log[-1].waiting, refused)
+        else:
+            log.append(LoggedDecision(view.now, decision, view.inventory.free, len(view.waiting)))
+
+    return note
+
+
+def _throttled(progress: Progress, name: str, seed: int, total: int) -> Callable[[int], None]:
+    """Pass on every hundredth of the way."""
+    step = max(1, total // 100)
+
+    def report(ended: int) -> None:
+        if ended % step == 0 or ended == total:
+            progress(name, seed, ended, total)
+
+    return report

@@ -1,0 +1,93 @@
+"""The policies of the field, one file each, and how to ask for one by name.
+
+A policy from outside needs no entry here: `--policy mypackage.module:MyPolicy`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+from typing import Any
+
+from hemiola.core.errors import PolicyError
+from hemiola.sched.placement import rule_by_name
+from hemiola.sched.policies.fifo import Fifo, FifoBackfill
+from hemiola.sched.policies.shortest import Sjf, Srsf, Srtf
+from hemiola.sched.policies.tiresias import Tiresias
+from hemiola.sched.policy import Policy
+
+__all__ = ["POLICIES", "parameters", "policy_from_text"]
+
+POLICIES: dict[str, type[Policy]] = {
+    policy.name: policy for policy in (Fifo, FifoBackfill, Sjf, Srtf, Srsf, Tiresias)
+}
+
+
+def policy_from_text(text: str, known: dict[str, type[Policy]] | None = None) -> Policy:
+    """A policy from "name", "name:parameter=value,..." or "package.module:Class[,parameter=value]".
+
+    Args:
+        known: the names to choose from; `POLICIES` unless given.
+
+    Raises:
+        PolicyError: an unknown name, parameter or value, naming what is known.
+    """
+    known = POLICIES if known is None else known
+    name, _, rest = text.partition(":")
+    if name in known:
+        return _build(known[name], rest, text)
+    if "." in name or (rest and rest.split(",")[0].isidentifier() and "=" not in rest.split(",")[0]):
+        attribute, _, options = rest.partition(",")
+        return _build(_outside(name, attribute, text), options, text)
+    raise PolicyError(
+        f"no policy is called {name!r}", f"choose one of {', '.join(known)}, or package.module:Class"
+    )
+
+
+def _outside(module: str, attribute: str, text: str) -> type[Policy]:
+    try:
+        found = getattr(importlib.import_module(module), attribute)
+    except ImportError as error:
+        raise PolicyError(
+            f"{text!r}: cannot import {module!r}: {error}", "put its folder on PYTHONPATH"
+        ) from error
+    except AttributeError:
+        raise PolicyError(f"{text!r}: {module} has no {attribute!r}", "write package.module:Class") from None
+    if not callable(getattr(found, "decide", None)):
+        raise PolicyError(f"{text!r} has no method decide(view)", "derive it from hemiola.Policy")
+    return found  # type: ignore[no-any-return]
+
+
+def parameters(policy: type[Policy]) -> dict[str, dataclasses.Field[Any]]:
+    """The parameters of a policy by name."""
+    return {f.name: f for f in dataclasses.fields(policy)} if dataclasses.is_dataclass(policy) else {}
+
+
+def _build(policy: type[Policy], options: str, text: str) -> Policy:
+    fields = parameters(policy)
+    values: dict[str, Any] = {}
+    for option in filter(None, options.split(",")):
+        name, equals, value = option.partition("=")
+        if name not in fields:
+            known = ", ".join(fields) or "none"
+            raise PolicyError(f"{text!r}: no parameter is called {name!r}", f"its parameters are: {known}")
+        if not equals:
+            raise PolicyError(f"{text!r}: {name!r} has no value", f"write {name}=VALUE")
+        values[name] = _value(value, fields[name], text)
+    return policy(**values)
+
+
+def _value(value: str, field: dataclasses.Field[Any], text: str) -> Any:
+    kind = field.type if isinstance(field.type, str) else field.type.__name__
+    try:
+        if kind == "Rule":
+            return rule_by_name(value)
+        if kind == "bool":
+            return {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}[
+                value.lower()
+            ]
+        return {"int": int, "float": float}.get(kind, str)(value)
+    except (ValueError, KeyError):
+        raise PolicyError(
+            f"{text!r}: {field.name}={value!r} is not a {kind}", f"the default is {field.default}"
+        ) from None
