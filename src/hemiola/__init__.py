@@ -1,5 +1,82 @@
-"""Hemiola schedules distributed machine learning on every clock."""
+"""Hemiola schedules distributed machine learning on every clock.
+
+    import hemiola
+
+    workload = hemiola.read_workload("jobs.csv")
+    cluster = hemiola.read_topology("leaf-spine:hosts=64,gpus_per_host=8,hosts_per_rack=8")
+    comparison = hemiola.simulate(workload, cluster, ["fifo", "dally"])
+
+Names are imported when they are first used, so that `import hemiola` costs next to nothing.
+"""
 
 from __future__ import annotations
 
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hemiola.control.simulate import Recording, simulate
+    from hemiola.core.decisions import Move, Pace, Placement, Start, Stop, WakeAt
+    from hemiola.core.errors import HemiolaError
+    from hemiola.core.job import Demand, Job, Profile, Workload
+    from hemiola.core.result import Comparison, Run
+    from hemiola.core.topology import Topology
+    from hemiola.cost.profiles import assign, load_library
+    from hemiola.sched.placement import find
+    from hemiola.sched.policy import Policy
+    from hemiola.sched.view import ClusterView
+    from hemiola.sim.generate import generate
+    from hemiola.trace.topologies import read_topology
+    from hemiola.trace.workloads import read_workload
+
 __version__ = "0.1.0"
+
+_HOMES = {
+    "hemiola.control.simulate": ("Recording", "simulate"),
+    "hemiola.core.decisions": ("Move", "Pace", "Placement", "Start", "Stop", "WakeAt"),
+    "hemiola.core.errors": ("HemiolaError",),
+    "hemiola.core.job": ("Demand", "Job", "Profile", "Workload"),
+    "hemiola.core.result": ("Comparison", "Run"),
+    "hemiola.core.topology": ("Topology",),
+    "hemiola.cost.profiles": ("assign", "load_library"),
+    "hemiola.sched.placement": ("find",),
+    "hemiola.sched.policy": ("Policy",),
+    "hemiola.sched.view": ("ClusterView",),
+    "hemiola.sim.generate": ("generate",),
+    "hemiola.trace.topologies": ("read_topology",),
+    "hemiola.trace.workloads": ("read_workload",),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+__all__ = [
+    "ClusterView",
+    "Comparison",
+    "Demand",
+    "HemiolaError",
+    "Job",
+    "Move",
+    "Pace",
+    "Placement",
+    "Policy",
+    "Profile",
+    "Recording",
+    "Run",
+    "Start",
+    "Stop",
+    "Topology",
+    "WakeAt",
+    "Workload",
+    "assign",
+    "find",
+    "generate",
+    "load_library",
+    "read_topology",
+    "read_workload",
+    "simulate",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME_OF:
+        raise AttributeError(f"module 'hemiola' has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOME_OF[name]), name)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+
+import msgspec
 
 from hemiola.control.simulated import Costs, Estimates, SimulatedDriver
 from hemiola.core.errors import InputError
@@ -33,6 +35,18 @@ class Semantics:
     costs: Costs = Costs()
     law: Law = MaxMin()
     policies: dict[str, type[Policy]] = field(default_factory=lambda: POLICIES)
+
+    @property
+    def uses_profiles(self) -> bool:
+        """Whether a job's model matters to its speed under these rules."""
+        return True
+
+    def changed(
+        self, *, law: Law | None = None, scale: float = 1.0, checkpoint_interval_s: float = 1800.0
+    ) -> Semantics:
+        """The same rules with what the user set: the law, the cost of pre-emption, periodic checkpoints."""
+        costs = msgspec.structs.replace(self.costs, scale=scale, checkpoint_interval_s=checkpoint_interval_s)
+        return replace(self, law=law or self.law, costs=costs)
 
     def estimates(self, model: IterationModel) -> Estimates:
         """What policies are told of jobs."""

@@ -1,0 +1,232 @@
+"""The command line: a few verbs, each a thin call into the package.
+
+Nothing heavy is imported before the verb that needs it runs.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import App, Parameter
+
+from hemiola import __version__
+
+if TYPE_CHECKING:
+    from hemiola.control.scenario import Scenario
+    from hemiola.core.result import Comparison
+
+app = App(
+    name="hemiola",
+    help="Schedules distributed machine learning on every clock.",
+    version=__version__,
+    version_flags=["--version"],
+)
+
+Policies = Annotated[tuple[str, ...], Parameter(name="--policy", consume_multiple=True, negative="")]
+Switch = Parameter(negative="")
+
+
+@app.command
+def simulate(
+    workload: str = "",
+    /,
+    *,
+    cluster: str = "",
+    policy: Policies = (),
+    baseline: str = "",
+    semantics: str = "",
+    contention: str = "",
+    seeds: int = 0,
+    limit: int = 0,
+    json: Path | None = None,
+    jobs_csv: Path | None = None,
+    decisions: Path | None = None,
+    report: Path | None = None,
+    timeline: Path | None = None,
+    scenario: Path | None = None,
+    skip_bad_rows: Annotated[bool, Switch] = False,
+    demo: Annotated[bool, Switch] = False,
+) -> None:
+    """Replay a cluster's jobs under several policies on its network, and compare them.
+
+    Parameters
+    ----------
+    workload
+        A trace (recognised by its content), "FORMAT:FILE", or "generated:jobs=1000,load=0.8,mix=philly".
+    cluster
+        A topology's file, or a spec: "flat:hosts=8,gpus_per_host=4",
+        "leaf-spine:hosts=64,gpus_per_host=8,hosts_per_rack=8,nic=100gbit,oversubscription=4".
+    policy
+        Policies to compare, with parameters: fifo tiresias "dally:timer=break-even". See "hemiola policies".
+    baseline
+        The policy that differences refer to; the first unless given.
+    semantics
+        The rules of time and cost: event-driven, or a peer's: tiresias-sim, muri-sim, pollux-sim.
+    contention
+        How jobs on one link slow each other: max-min, interleaved, colliding, eta, isolated.
+    seeds
+        Repeat with so many seeds and give confidence intervals.
+    limit
+        Only the first so many jobs.
+    json
+        Write the metrics there.
+    jobs_csv
+        Write a row per job there.
+    decisions
+        Write every decision with its reason there, for "hemiola explain".
+    report
+        Write a page with the pictures there (HTML).
+    timeline
+        Write a timeline there that Perfetto opens.
+    scenario
+        A TOML file with all of this and more; flags given here go before it.
+    skip_bad_rows
+        Leave out rows of the trace that cannot be used, and count them.
+    demo
+        A small cluster behind congested uplinks under five policies; writes hemiola-demo.html.
+    """
+    import msgspec
+
+    from hemiola.control.scenario import DEMO, Scenario, load_scenario
+
+    if demo and scenario:
+        raise SystemExit(_fail("--demo and --scenario exclude each other", "give one of them"))
+    base = DEMO if demo else load_scenario(scenario) if scenario else Scenario()
+    given = {
+        "workload": workload, "cluster": cluster, "policies": policy, "baseline": baseline,
+        "semantics": semantics, "contention": contention, "seeds": seeds, "limit": limit,
+        "skip_bad_rows": skip_bad_rows,
+    }  # fmt: skip
+    asked = msgspec.structs.replace(base, **{name: value for name, value in given.items() if value})
+    if demo and report is None:
+        report = Path("hemiola-demo.html")
+    outputs = {
+        "json": json,
+        "jobs_csv": jobs_csv,
+        "decisions": decisions,
+        "report": report,
+        "timeline": timeline,
+    }
+    comparison = _run(asked, {name: path for name, path in outputs.items() if path is not None})
+    if any(run.interrupted for run in comparison.runs):
+        raise SystemExit(130)
+
+
+def _run(scenario: Scenario, outputs: dict[str, Path]) -> Comparison:
+    """Run with a progress bar, print the table, write the files."""
+    from rich.console import Console
+
+    from hemiola.control.scenario import run_scenario
+    from hemiola.control.simulate import Recording
+    from hemiola.report.progress import Bar
+    from hemiola.report.table import table
+
+    console = Console(stderr=True)
+    for path in outputs.values():
+        _writable(path)
+    recording = Recording(
+        timeline=bool({"report", "timeline", "decisions"} & outputs.keys()),
+        decisions="decisions" in outputs,
+        traffic="report" in outputs,
+    )
+    with Bar(console, len(scenario.policies) * scenario.seeds) as bar:
+        comparison = run_scenario(scenario, recording=recording, progress=bar.update, say=bar.say)
+    Console().print(table(comparison))
+    for name, path in outputs.items():
+        _write(name, comparison, path)
+        console.print(f"wrote {path}", style="dim", highlight=False)
+    return comparison
+
+
+def _writable(path: Path) -> None:
+    """Refuse a path that cannot be written before the work, not after it."""
+    from hemiola.core.errors import InputError
+
+    if path.is_dir():
+        raise InputError(f"{path} is a folder", "give the path of a file")
+    if not path.absolute().parent.is_dir():
+        raise InputError(
+            f"there is no folder {path.absolute().parent}", f"create it, or write {path.name} elsewhere"
+        )
+
+
+def _write(name: str, comparison: Comparison, path: Path) -> None:
+    if name == "json":
+        from hemiola.trace.results import write_json
+
+        write_json(comparison, path)
+    elif name == "jobs_csv":
+        from hemiola.trace.results import write_jobs_csv
+
+        write_jobs_csv(comparison, path)
+    elif name == "decisions":
+        from hemiola.trace.decisions import write_decisions
+
+        write_decisions(comparison, path)
+    elif name == "report":
+        from hemiola.report.html import write_report
+
+        write_report(comparison, path)
+    elif name == "timeline":
+        from hemiola.trace.perfetto import write_timeline
+
+        write_timeline(comparison, path)
+
+
+@app.command
+def policies(*, semantics: str = "event-driven") -> None:
+    """List the policies with their parameters and sources.
+
+    Parameters
+    ----------
+    semantics
+        The rules under which they exist.
+    """
+    from rich.console import Console
+
+    from hemiola.control.semantics import semantics_by_name
+    from hemiola.report.policies import policy_list
+
+    Console().print(policy_list(semantics_by_name(semantics).policies))
+
+
+@app.command
+def explain(file: Path, job: str, /, *, policy: str = "", seed: int | None = None) -> None:
+    """Tell a job's story: why it waited, for whom, why these nodes, why it was pre-empted.
+
+    Parameters
+    ----------
+    file
+        What "hemiola simulate --decisions FILE" wrote.
+    job
+        The job's id.
+    policy
+        Only under this policy; all that ran unless given.
+    seed
+        Only with this seed.
+    """
+    from hemiola.report.explain import explain as tell
+
+    print(tell(file, job, policy=policy, seed=seed))
+
+
+def _fail(what: str, remedy: str) -> int:
+    print(f"error: {what}\n  hint: {remedy}", file=sys.stderr)
+    return 2
+
+
+def main() -> None:
+    """Run the command line; errors on purpose become one message and exit status 2."""
+    from hemiola.core.errors import HemiolaError
+
+    try:
+        app()
+    except HemiolaError as error:
+        sys.exit(_fail(error.what, error.remedy))
+    except BrokenPipeError:
+        sys.stderr.close()
+        sys.exit(141)
+    except KeyboardInterrupt:
+        sys.exit(130)

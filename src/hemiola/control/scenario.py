@@ -1,0 +1,206 @@
+"""Everything that a comparison needs, as one value: from the command line, or from a TOML file.
+
+The command line has few flags; whatever else can be set stands here.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from hemiola.control.semantics import Semantics, semantics_by_name
+from hemiola.control.simulate import Progress, Recording, simulate
+from hemiola.core.errors import InputError
+from hemiola.core.events import NodeBack, NodeLost
+from hemiola.core.job import Workload
+from hemiola.core.result import Comparison
+from hemiola.core.topology import Topology
+from hemiola.core.units import parse_duration
+
+__all__ = ["DEMO", "Scenario", "load_scenario", "run_scenario"]
+
+
+class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One comparison.
+
+    Attributes:
+        workload: a file, "FORMAT:file", or a generator's spec ("generated:jobs=1000,...").
+        cluster: a topology's file or spec.
+        policies: names with parameters.
+        baseline: what differences refer to; the first policy unless given.
+        semantics: the rules of time and cost.
+        contention: the law of shared links; the semantics' own unless given.
+        seeds: how many seeds, 0, 1, ...; each draws models (and generated jobs) anew.
+        limit: only the first so many jobs.
+        mix: how models are drawn for jobs that name none; "none" leaves them without.
+        profiles: a file of the user's own profiles.
+        failures: a file of hosts that fail and return.
+        skip_bad_rows: leave rows out that cannot be used, and count them.
+        preemption_cost: multiplies every save and load; 0 makes pre-emption free.
+        checkpoint_interval: a host failure loses the work since the last multiple of it ("30min").
+    """
+
+    workload: str = ""
+    cluster: str = ""
+    policies: tuple[str, ...] = ("fifo", "tiresias", "dally")
+    baseline: str = ""
+    semantics: str = "event-driven"
+    contention: str = ""
+    seeds: int = 1
+    limit: int = 0
+    mix: str = "default"
+    profiles: str = ""
+    failures: str = ""
+    skip_bad_rows: bool = False
+    preemption_cost: float = 1.0
+    checkpoint_interval: str = "30min"
+
+
+DEMO = Scenario(
+    workload="generated:jobs=600,load=0.9,mix=lingjun,seed=1",
+    cluster="leaf-spine:hosts=64,gpus_per_host=8,hosts_per_rack=8,nic=100gbit,oversubscription=4",
+    policies=("fifo", "fifo-backfill:placement=consolidated", "tiresias", "gandiva", "dally"),
+    mix="lingjun-like",
+)
+"""What `hemiola simulate --demo` runs: large jobs on 512 GPUs behind congested uplinks."""
+
+
+def load_scenario(path: str | Path) -> Scenario:
+    """A scenario from a TOML file whose keys are the attributes of `Scenario`.
+
+    Paths in it are relative to the file.
+
+    Raises:
+        InputError: unreadable, not TOML, an unknown key, or a value of the wrong kind.
+    """
+    file = Path(path)
+    try:
+        raw = tomllib.loads(file.read_text(encoding="utf-8"))
+        scenario = msgspec.convert(raw, Scenario)
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"cannot read the scenario {path}: {error}", "give a TOML file in UTF-8") from error
+    except tomllib.TOMLDecodeError as error:
+        raise InputError(
+            f"{path} is not TOML: {error}", "see docs/guides/simulate.md for an example"
+        ) from error
+    except msgspec.ValidationError as error:
+        known = ", ".join(Scenario.__struct_fields__)
+        raise InputError(f"{path}: {error}", f"the keys of a scenario are {known}") from error
+    changes = {
+        name: str(file.parent / value)
+        for name in ("workload", "cluster", "profiles", "failures")
+        if (value := getattr(scenario, name)) and (file.parent / value).exists()
+    }
+    return msgspec.structs.replace(scenario, **changes)
+
+
+def run_scenario(
+    scenario: Scenario,
+    *,
+    recording: Recording | None = None,
+    progress: Progress | None = None,
+    say: Callable[[str], None] = lambda _: None,
+) -> Comparison:
+    """Read what the scenario names, and compare its policies.
+
+    Args:
+        say: told in words what was read and how it was recognised.
+    """
+    from hemiola.trace.topologies import read_topology
+
+    _check(scenario)
+    semantics = _semantics(scenario)
+    topology = read_topology(scenario.cluster)
+    say(f"cluster: {topology.name}, {len(topology.hosts):,} hosts, {topology.gpus:,} GPUs; {topology.source}")
+    make = _workloads(scenario, topology, semantics)
+    first = make(0)
+    say(f"workload: {first.name}, {len(first.jobs):,} jobs, read as {first.format} ({first.why})")
+    if first.skipped:
+        say("left out: " + "; ".join(f"{n:,} rows: {why}" for why, n in sorted(first.skipped.items())))
+    return simulate(
+        make,
+        topology,
+        scenario.policies,
+        baseline=scenario.baseline or None,
+        semantics=semantics,
+        seeds=range(scenario.seeds),
+        node_events=_failures(scenario, topology),
+        recording=recording,
+        progress=progress,
+    )
+
+
+def _check(scenario: Scenario) -> None:
+    if not scenario.workload:
+        raise InputError("no workload was given", 'name a file, or "generated:jobs=1000,load=0.8"')
+    if not scenario.cluster:
+        raise InputError(
+            "no cluster was given", "add --cluster FILE, or --cluster flat:hosts=8,gpus_per_host=4"
+        )
+    if scenario.seeds < 1:
+        raise InputError(f"seeds is {scenario.seeds}", "give 1 or more")
+    if scenario.limit < 0:
+        raise InputError(f"limit is {scenario.limit}", "give 1 or more, or leave it out")
+    if not 0 <= scenario.preemption_cost < float("inf"):
+        raise InputError(f"preemption_cost is {scenario.preemption_cost}", "give a factor of 0 or more")
+
+
+def _semantics(scenario: Scenario) -> Semantics:
+    from hemiola.cost.contention import by_name
+
+    semantics = semantics_by_name(scenario.semantics)
+    changes: dict[str, Any] = {}
+    if scenario.contention:
+        changes["law"] = by_name(scenario.contention)
+    interval_s = parse_duration(scenario.checkpoint_interval)
+    if interval_s <= 0:
+        raise InputError(f"checkpoint_interval is {scenario.checkpoint_interval!r}", "give more than 0")
+    return semantics.changed(scale=scenario.preemption_cost, checkpoint_interval_s=interval_s, **changes)
+
+
+def _failures(scenario: Scenario, topology: Topology) -> tuple[NodeLost | NodeBack, ...]:
+    if not scenario.failures:
+        return ()
+    from hemiola.trace.failures import read_failures
+
+    return read_failures(scenario.failures, topology)
+
+
+def _workloads(scenario: Scenario, topology: Topology, semantics: Semantics) -> Callable[[int], Workload]:
+    """A function of the seed; a file is read once, its models drawn per seed."""
+    from hemiola.cost.profiles import assign, load_library
+    from hemiola.sim.generate import generate, is_generator_spec
+
+    library = load_library(scenario.profiles or None)
+    mix = scenario.mix if semantics.uses_profiles else "none"
+    library.mix(mix)
+    cached: dict[int, Workload] = {}
+    read = None if is_generator_spec(scenario.workload) else _read(scenario)
+
+    def make(seed: int) -> Workload:
+        if seed not in cached:
+            cached.clear()
+            jobs = read if read is not None else generate(scenario.workload, seed, gpus=topology.gpus)
+            if read is None and scenario.limit:
+                jobs = msgspec.structs.replace(jobs, jobs=jobs.jobs[: scenario.limit])
+            cached[seed] = assign(jobs, library, mix=mix, seed=seed)
+        return cached[seed]
+
+    return make
+
+
+def _read(scenario: Scenario) -> Workload:
+    from hemiola.trace.workloads import FORMATS, read_workload
+
+    kind, colon, rest = scenario.workload.partition(":")
+    known = bool(colon) and kind in {known.name for known in FORMATS}
+    return read_workload(
+        rest if known else scenario.workload,
+        format=kind if known else None,
+        skip_bad_rows=scenario.skip_bad_rows,
+        limit=scenario.limit or None,
+    )

@@ -1,0 +1,64 @@
+"""A progress bar on the terminal, and lines above it. Draws nothing where nobody watches."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+__all__ = ["Bar"]
+
+
+class Bar:
+    """One bar over all runs of a comparison.
+
+    Args:
+        console: where to draw.
+        runs: how many runs there will be.
+    """
+
+    def __init__(self, console: Console, runs: int) -> None:
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+        self._console = console
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("jobs"),
+            TimeElapsedColumn(),
+            console=console,
+            transient=True,
+            disable=not console.is_terminal,
+        )
+        self._runs = runs
+        self._now: tuple[str, int] | None = None
+        self._number = 0
+        self._task = self._progress.add_task("reading", total=None)
+
+    def __enter__(self) -> Bar:
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
+        self._progress.stop()
+
+    def update(self, policy: str, seed: int, ended: int, jobs: int) -> None:
+        """So many jobs of a run have ended."""
+        if self._now != (policy, seed):
+            self._now = (policy, seed)
+            self._number += 1
+        self._progress.update(
+            self._task,
+            description=f"{policy} (run {self._number} of {self._runs})",
+            completed=ended,
+            total=jobs,
+        )
+
+    def say(self, line: str) -> None:
+        """One line above the bar."""
+        self._console.print(line, style="dim", highlight=False)
