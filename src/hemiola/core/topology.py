@@ -8,7 +8,8 @@ Columnar inside; `hosts[i]` gives names. Reading and writing files is `trace`'s 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections import Counter
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 
 import numpy as np
@@ -22,6 +23,7 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 MAX_GPUS_PER_HOST = 72
+MAX_HOSTS = 1_000_000
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,6 +53,12 @@ class Hosts:
     def __len__(self) -> int:
         return len(self.names)
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Hosts) and _same_columns(self, other)
+
+    def __hash__(self) -> int:
+        return hash((len(self), self.names[:1], self.names[-1:]))
+
 
 @dataclass(frozen=True, eq=False)
 class Level:
@@ -70,13 +78,20 @@ class Level:
     uplink_bytes_per_s: Floats
     latency_s: float = 0.0
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Level) and _same_columns(self, other)
+
+    def __hash__(self) -> int:
+        return hash((self.name, len(self.domains)))
+
 
 @dataclass(frozen=True, eq=False)
 class Topology:
     """A cluster: hosts, and the levels of switches above them from narrow to wide.
 
     Tiers are numbered as a job sees them: 0 is one host, 1 is one domain of `levels[0]`, ...,
-    and the last is the whole cluster.
+    and the last is the whole cluster. Topologies are equal by value, whatever their `source`: the
+    text that says where one came from and what was assumed.
 
     Example:
         >>> Topology.flat(hosts=2, gpus_per_host=4).tiers
@@ -87,6 +102,13 @@ class Topology:
     hosts: Hosts
     levels: tuple[Level, ...] = ()
     source: str = field(default="", compare=False)
+
+    def __eq__(self, other: object) -> bool:
+        mine = (self.name, self.hosts, self.levels)
+        return isinstance(other, Topology) and mine == (other.name, other.hosts, other.levels)
+
+    def __hash__(self) -> int:
+        return hash((self.name, self.hosts, len(self.levels)))
 
     @cached_property
     def tiers(self) -> tuple[str, ...]:
@@ -181,7 +203,13 @@ def equal_hosts(
     island_gpus: int | None = None,
     bus_bytes_per_s: float = 12e9,
 ) -> Hosts:
-    """Columns for `count` equal hosts named n0, n1, ... unless `names` are given."""
+    """Columns for `count` equal hosts named n0, n1, ... unless `names` are given.
+
+    Raises:
+        TopologyError: no hosts, or more than a million.
+    """
+    if not 1 <= count <= MAX_HOSTS:
+        raise TopologyError(f"a cluster of {count} hosts", f"give from 1 to {MAX_HOSTS:,} hosts")
     return Hosts(
         names=names if names is not None else tuple(f"n{i}" for i in range(count)),
         gpus=np.full(count, gpus_per_host, dtype=np.int64),
@@ -201,25 +229,25 @@ def _check_hosts(topology: Topology) -> None:
             f"the topology {topology.name!r} has no hosts", "give it at least one host with GPUs"
         )
     if len(set(hosts.names)) != len(hosts):
-        seen: set[str] = set()
-        twice = next(n for n in hosts.names if n in seen or seen.add(n))  # type: ignore[func-returns-value]
+        twice = next(name for name, count in Counter(hosts.names).items() if count > 1)
         raise TopologyError(f"the host {twice!r} appears twice", "give every host a name of its own")
-    for column in ("gpus", "gpu_types", "nic_bytes_per_s", "nic_latency_s", "fabric_bytes_per_s", "island_gpus", "bus_bytes_per_s"):  # fmt: skip
-        if len(getattr(hosts, column)) != len(hosts):
-            raise TopologyError(
-                f"{column} has {len(getattr(hosts, column))} entries for {len(hosts)} hosts",
-                "give one per host",
-            )
+    for column in (f.name for f in fields(hosts)):
+        entries = len(getattr(hosts, column))
+        if entries != len(hosts):
+            raise TopologyError(f"{column} has {entries} entries for {len(hosts)} hosts", "give one per host")
     if topology.gpus == 0:
         raise TopologyError(f"the topology {topology.name!r} has no GPU", "give at least one host GPUs")
+    _check_ranges(hosts)
+    _check_islands(hosts)
+
+
+def _check_ranges(hosts: Hosts) -> None:
+    """Each number of each host; a comparison with NaN is false, so NaN is refused too."""
+    latency_s = hosts.nic_latency_s
     rules = (
         ("gpus", (hosts.gpus >= 0) & (hosts.gpus <= MAX_GPUS_PER_HOST), f"from 0 to {MAX_GPUS_PER_HOST}"),
         ("nic_bytes_per_s", hosts.nic_bytes_per_s > 0, "above 0"),
-        (
-            "nic_latency_s",
-            (hosts.nic_latency_s >= 0) & np.isfinite(hosts.nic_latency_s),
-            "0 or more, and finite",
-        ),
+        ("nic_latency_s", (latency_s >= 0) & np.isfinite(latency_s), "0 or more, and finite"),
         ("fabric_bytes_per_s", hosts.fabric_bytes_per_s > 0, "above 0"),
         ("bus_bytes_per_s", hosts.bus_bytes_per_s > 0, "above 0"),
         ("island_gpus", hosts.island_gpus >= 1, "1 or more"),
@@ -230,7 +258,10 @@ def _check_hosts(topology: Topology) -> None:
             raise TopologyError(
                 f"host {hosts.names[i]!r}: {column} is {getattr(hosts, column)[i]}", f"give a number {range_}"
             )
-    uneven = (hosts.gpus > 0) & (hosts.gpus > hosts.island_gpus) & (hosts.gpus % hosts.island_gpus != 0)
+
+
+def _check_islands(hosts: Hosts) -> None:
+    uneven = (hosts.gpus > hosts.island_gpus) & (hosts.gpus % hosts.island_gpus != 0)
     if uneven.any():
         i = int(np.flatnonzero(uneven)[0])
         raise TopologyError(
@@ -270,12 +301,18 @@ def _check_level(topology: Topology, level: Level) -> None:
 
 def _check_nesting(topology: Topology, inner: Level, outer: Level) -> None:
     parent = np.full(len(inner.domains), -1, dtype=np.int64)
-    for host, (child, above) in enumerate(zip(inner.domain_of_host, outer.domain_of_host, strict=True)):
-        if parent[child] == -1:
-            parent[child] = above
-        elif parent[child] != above:
-            raise TopologyError(
-                f"{inner.name} {inner.domains[child]!r} is split between {outer.name}s "
-                f"{outer.domains[parent[child]]!r} and {outer.domains[above]!r} (host {topology.hosts.names[host]!r})",
-                f"a {inner.name} belongs to one {outer.name}; name its hosts apart or merge the {outer.name}s",
-            )
+    parent[inner.domain_of_host[::-1]] = outer.domain_of_host[::-1]  # the first host's, as the last is kept
+    split = np.flatnonzero(parent[inner.domain_of_host] != outer.domain_of_host)
+    if split.size:
+        host = int(split[0])
+        child, above = inner.domain_of_host[host], outer.domain_of_host[host]
+        raise TopologyError(
+            f"{inner.name} {inner.domains[child]!r} is split between {outer.name}s "
+            f"{outer.domains[parent[child]]!r} and {outer.domains[above]!r} (host {topology.hosts.names[host]!r})",
+            f"a {inner.name} belongs to one {outer.name}; name its hosts apart or merge the {outer.name}s",
+        )
+
+
+def _same_columns(one: Hosts | Level, other: Hosts | Level) -> bool:
+    pairs = ((getattr(one, f.name), getattr(other, f.name)) for f in fields(one))
+    return all(np.array_equal(a, b) if isinstance(a, np.ndarray) else a == b for a, b in pairs)

@@ -16,10 +16,8 @@ __all__ = ["format_bytes", "format_duration", "format_rate", "parse_duration", "
 
 _NUMBER = re.compile(r"^\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*([A-Za-zµ/]*)\s*$")
 
-_DURATIONS = {
-    "ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "sec": 1.0,
-    "min": 60.0, "h": 3600.0, "d": 86400.0,
-}  # fmt: skip
+_PER_SECOND = {"ns": 1e9, "us": 1e6, "µs": 1e6, "ms": 1e3}  # dividing keeps 5us exactly 5e-6
+_SECONDS = {"s": 1.0, "sec": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 _DECIMAL = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12, "p": 1e15}
 _BINARY = {"ki": 2.0**10, "mi": 2.0**20, "gi": 2.0**30, "ti": 2.0**40}
 
@@ -31,9 +29,13 @@ def parse_duration(text: str) -> float:
     5400.0
     """
     number, unit = _split(text, "duration", "write a unit: 10us, 5ms, 30s, 2min, 1h, 1d")
-    if unit not in _DURATIONS:
-        raise UnitError(f"{text!r} has no known unit of time", f"use one of {', '.join(_DURATIONS)}")
-    return number * _DURATIONS[unit]
+    if unit in _PER_SECOND:
+        return number / _PER_SECOND[unit]
+    if unit not in _SECONDS:
+        raise UnitError(
+            f"{text!r} has no known unit of time", f"use one of {', '.join((*_PER_SECOND, *_SECONDS))}"
+        )
+    return number * _SECONDS[unit]
 
 
 def parse_size(text: str) -> float:

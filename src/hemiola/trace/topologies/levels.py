@@ -1,0 +1,92 @@
+"""Levels from labels: each host says in which rack, pod, ... it is, and the uplinks follow.
+
+Labels may be reused: rack "1" of block "a" and rack "1" of block "b" are two racks, as in Kueue
+and in the Lingjun trace, and are then named "a/1" and "b/1".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hemiola.core.errors import InputError
+from hemiola.core.topology import Hosts, Level
+from hemiola.trace.topologies.options import Options
+
+__all__ = ["LEVEL_OPTIONS", "make_levels", "ratios_of"]
+
+LEVEL_OPTIONS = ("oversubscription", "levels")
+
+Uplink = Callable[[int, str, float], float]
+Ints = NDArray[np.int64]
+
+
+def ratios_of(options: Options, levels: int) -> list[float]:
+    """Oversubscription of each level, narrow to wide; levels that are not named have 1.
+
+    Raises:
+        InputError: more numbers than levels.
+    """
+    ratios = options.numbers("oversubscription", "1")
+    if len(ratios) > max(levels, 1):
+        raise InputError(
+            f"{options.where} has {levels} levels, but oversubscription has {len(ratios)} numbers",
+            "give at most one per level, narrow to wide, such as 4+2",
+        )
+    return ratios + [1.0] * (levels - len(ratios))
+
+
+def make_levels(
+    hosts: Hosts,
+    names: Sequence[str],
+    labels: Sequence[Sequence[str]],
+    options: Options,
+    uplink: Uplink | None = None,
+) -> tuple[Level, ...]:
+    """The levels above these hosts.
+
+    Args:
+        hosts: their NICs are what the narrowest level's uplinks carry.
+        names: one per level, narrow to wide; the option `levels` replaces them.
+        labels: one row per level, narrow to wide, with one label per host.
+        options: `LEVEL_OPTIONS`.
+        uplink: (level, domain, bytes/s of all links below) -> bytes/s of its uplink; without, the
+            sum below divided by the level's oversubscription.
+    """
+    names = _renamed(options, names)
+    ratios = ratios_of(options, len(names))
+    give: Uplink = uplink or (lambda level, domain, below: below / ratios[level])
+    levels: list[Level] = []
+    inner: Ints = np.arange(len(hosts))
+    rates = hosts.nic_bytes_per_s
+    for number, name in enumerate(names):
+        domains, place = _domains(labels[number:])
+        parent = np.empty(len(rates), dtype=np.int64)
+        parent[inner] = place
+        below = np.bincount(parent, weights=rates, minlength=len(domains))
+        rates = np.array([give(number, d, float(b)) for d, b in zip(domains, below, strict=True)])
+        levels.append(Level(name, domains, place, rates))
+        inner = place
+    return tuple(levels)
+
+
+def _renamed(options: Options, names: Sequence[str]) -> Sequence[str]:
+    given = options.words("levels")
+    if given and len(given) != len(names):
+        raise InputError(
+            f"{options.where} has {len(names)} levels, but levels names {len(given)}",
+            f"name them narrow to wide, such as levels={'+'.join(names) or '...'}",
+        )
+    return given or names
+
+
+def _domains(labels: Sequence[Sequence[str]]) -> tuple[tuple[str, ...], Ints]:
+    """Names of the first row's domains, and the domain of each host; a domain is a path upwards."""
+    paths = list(zip(*labels, strict=True))
+    index = {path: i for i, path in enumerate(dict.fromkeys(paths))}
+    plain = tuple(path[0] for path in index)
+    reused = len(set(plain)) < len(plain)
+    names = tuple("/".join(reversed(path)) for path in index) if reused else plain
+    return names, np.array([index[path] for path in paths], dtype=np.int64)

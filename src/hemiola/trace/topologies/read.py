@@ -1,0 +1,137 @@
+"""Recognise a topology by what it says, and read it.
+
+flat:hosts=8,gpus_per_host=4          a generator and its options
+cluster.toml                          a file, recognised by its content
+topo.csv,gpus_per_host=8,nic=400gbit  a file and options for what it does not say
+slurm:/etc/slurm,nic=200gbit          a file or folder whose format is named
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from hemiola.core.errors import FormatError, InputError
+from hemiola.core.topology import Topology
+from hemiola.trace.topologies.generate import GENERATORS, generate
+from hemiola.trace.topologies.native import read_native
+from hemiola.trace.topologies.nodes import read_nodes
+from hemiola.trace.topologies.options import Options, split_options
+from hemiola.trace.topologies.slurm import read_slurm
+from hemiola.trace.topologies.tables import LINGJUN_COLUMNS, TIRESIAS_COLUMNS, read_lingjun, read_tiresias
+
+__all__ = ["FORMATS", "read_topology"]
+
+FORMATS: dict[str, str] = {
+    "toml": "a [[hosts]] table",
+    "lingjun": f"the columns {','.join(LINGJUN_COLUMNS)}",
+    "tiresias": f"the columns {','.join(TIRESIAS_COLUMNS)}",
+    "slurm": "a line SwitchName= or BlockName=",
+    "nodes": "a JSON list of Kubernetes nodes",
+}
+"""By name: what each format is recognised by."""
+
+_SLURM_FILES = ("topology.conf", "topology.yaml", "slurm.conf", "gres.conf")
+
+
+def read_topology(spec: str, options: Mapping[str, str] | None = None) -> Topology:
+    """A cluster from a generator's line, a file, or Slurm's folder; checked.
+
+    Args:
+        spec: `[generator or format:][path][,key=value...]`; see the module's head.
+        options: more options, as if they stood in `spec`.
+
+    Returns:
+        The topology; its `source` says what was recognised, given and assumed.
+
+    Raises:
+        FormatError: a format that is unknown, or could be several.
+        InputError: an unknown option, a missing one, a file that cannot be read.
+        TopologyError: a cluster that cannot be.
+
+    Example:
+        >>> read_topology("leaf-spine:hosts=4,gpus_per_host=8,hosts_per_rack=2").tiers
+        ('host', 'rack', 'cluster')
+    """
+    kind, colon, rest = spec.partition(":")
+    known = bool(colon) and (kind in GENERATORS or kind in FORMATS)
+    place, values = split_options(rest if known else spec, kind if known else spec)
+    for key, value in (options or {}).items():
+        if key in values:
+            raise InputError(f"{spec}: {key} is given twice", "give every option once")
+        values[key] = value
+    if known and kind in GENERATORS:
+        if place.strip():
+            raise InputError(f"{kind}: {place!r} is no option", f"write {kind}:key=value,key=value")
+        return generate(kind, Options(values, kind))
+    return _read_path(Path(place), kind if known else None, Options(values, place))
+
+
+def _read_path(path: Path, kind: str | None, options: Options) -> Topology:
+    if not options.where or not _exists(path):
+        raise InputError(
+            f"there is no topology at {options.where!r}",
+            f"give a file, or one of {', '.join(f'{name}:...' for name in GENERATORS)}",
+        )
+    if path.is_dir():
+        if kind not in (None, "slurm"):
+            raise FormatError(f"{path} is a folder, not {FORMATS[str(kind)]}", "give a file")
+        files = {name: _text(path / name) for name in _SLURM_FILES if (path / name).is_file()}
+        return read_slurm(files, str(path), options)
+    text = _text(path)
+    recognised = kind or recognise(text, str(path))
+    topology = _read_text(recognised, text, path, options)
+    why = "as told" if kind else f"recognised by {FORMATS[recognised]}"
+    return replace(topology, source=f"{topology.source}; {why}")
+
+
+def recognise(text: str, path: str) -> str:
+    """The format of a topology file, by its content.
+
+    Raises:
+        FormatError: none fits, or several do.
+    """
+    header = {name.strip() for name in text.partition("\n")[0].split(",")}
+    fits = {
+        "toml": re.search(r"^\s*\[\[\s*hosts\s*\]\]", text, re.MULTILINE),
+        "lingjun": header.issuperset(LINGJUN_COLUMNS),
+        "tiresias": header.issuperset(TIRESIAS_COLUMNS),
+        "slurm": re.search(r"^\s*(SwitchName|BlockName)\s*=", text, re.MULTILINE | re.IGNORECASE),
+        "nodes": text.lstrip().startswith("{") and '"items"' in text,
+    }
+    found = [name for name, fit in fits.items() if fit]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise FormatError(f"{path} could be {' or '.join(found)}", f"say which: {found[0]}:{path}")
+    kinds = "; ".join(f"{name}: {mark}" for name, mark in FORMATS.items())
+    raise FormatError(f"{path} is no topology that is known", f"one is recognised by ({kinds})")
+
+
+def _read_text(kind: str, text: str, path: Path, options: Options) -> Topology:
+    if kind == "toml":
+        topology = read_native(text, str(path))
+        name = options.only(("name",)).values.get("name", topology.name)
+        return replace(topology, name=name)
+    if kind == "slurm":
+        return read_slurm({"topology.conf": text}, str(path), options)
+    if kind == "nodes":
+        kueue = _text(Path(options.values["kueue"])) if "kueue" in options else None
+        return read_nodes(text, str(path), options, kueue)
+    return (read_lingjun if kind == "lingjun" else read_tiresias)(text, str(path), options)
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError:
+        return False
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeError) as error:
+        raise InputError(f"cannot read {path}: {error}", "give a UTF-8 text file") from error

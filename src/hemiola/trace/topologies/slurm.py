@@ -1,0 +1,75 @@
+"""A Slurm cluster from its configuration folder: topology.conf, slurm.conf and gres.conf.
+
+Only the tree is required; without the other two the GPUs per host are an option.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from hemiola.core.errors import FormatError, InputError
+from hemiola.core.topology import Topology
+from hemiola.trace.topologies.hardware import HARDWARE_OPTIONS, make_hosts
+from hemiola.trace.topologies.levels import LEVEL_OPTIONS, make_levels, ratios_of
+from hemiola.trace.topologies.options import Options
+from hemiola.trace.topologies.slurm_nodes import Gpus, read_gres_conf, read_slurm_conf
+from hemiola.trace.topologies.slurm_tree import Tree, read_tree
+
+__all__ = ["read_slurm"]
+
+_OPTIONS = (*HARDWARE_OPTIONS, *LEVEL_OPTIONS, "name")
+
+
+def read_slurm(files: Mapping[str, str], path: str, options: Options) -> Topology:
+    """The cluster that these files describe.
+
+    The root switch is the cluster itself and becomes no level.
+
+    Args:
+        files: text by file name; at least "topology.conf".
+        path: the folder, or the one file, for messages.
+        options: of the hosts and levels.
+
+    Raises:
+        FormatError: a topology.yaml, which Slurm would read instead.
+        InputError, TopologyError: a line that cannot be read, or no tree.
+    """
+    options.only(_OPTIONS)
+    if "topology.yaml" in files:
+        raise FormatError(
+            f"{path} has a topology.yaml, which Slurm reads instead of topology.conf and Hemiola does not",
+            "give the topology.conf by its own path if it says the same",
+        )
+    if "topology.conf" not in files:
+        raise FormatError(f"{path} has no topology.conf", "give the folder with Slurm's configuration")
+    tree = read_tree(files["topology.conf"], path if len(files) == 1 else f"{path}/topology.conf")
+    known = _known_gpus(files, path, tree)
+    gpus, types = zip(*(known.get(node, (None, "")) for node in tree.nodes), strict=True)
+    hosts = make_hosts(options, tree.nodes, gpus, types)
+    ratios = ratios_of(options, len(tree.level_names))
+
+    def uplink(level: int, switch: str, below_bytes_per_s: float) -> float:
+        if (level, switch) in tree.passing:
+            return below_bytes_per_s
+        return tree.speeds_bytes_per_s.get(switch, below_bytes_per_s / ratios[level])
+
+    levels = make_levels(hosts, tree.level_names, tree.labels, options, uplink)
+    source = options.notes([f"Slurm {', '.join(sorted(files))} of {path}", *tree.notes])
+    return Topology(options.values.get("name", "slurm"), hosts, levels, source).check()
+
+
+def _known_gpus(files: Mapping[str, str], path: str, tree: Tree) -> dict[str, Gpus]:
+    """GPUs by node: slurm.conf, else gres.conf, else nothing."""
+    gres = read_gres_conf(files.get("gres.conf", ""), f"{path}/gres.conf")
+    every = gres.pop("", None)
+    known = dict.fromkeys(tree.nodes, every) if every else {}
+    stated = read_slurm_conf(files.get("slurm.conf", ""), f"{path}/slurm.conf")
+    known |= gres | {node: gpus for node, gpus in stated.items() if gpus[0] or node not in gres}
+    inside = set(tree.nodes)
+    outside = sorted(node for node, gpus in known.items() if gpus[0] and node not in inside)
+    if outside:
+        raise InputError(
+            f"{path}: node {outside[0]!r} has GPUs but no switch",
+            "add it to a switch in topology.conf, or drop its GPUs",
+        )
+    return known

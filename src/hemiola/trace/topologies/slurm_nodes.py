@@ -1,0 +1,104 @@
+"""How many GPUs of which type a Slurm node has: slurm.conf's `Gres=`, or gres.conf.
+
+Facts: slurm.conf(5), gres.conf(5). slurm.conf decides where both speak of a node. Generic
+resources other than `gpu` are left aside.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from hemiola.core.errors import HemiolaError, InputError
+from hemiola.core.hostlist import expand
+from hemiola.trace.topologies.options import whole
+from hemiola.trace.topologies.slurm_conf import read_conf
+
+__all__ = ["Gpus", "read_gres_conf", "read_slurm_conf"]
+
+Gpus = tuple[int, str]
+"""Number of GPUs and their type; "" where it is not said."""
+
+_GRES = re.compile(r"gpu(?::(?P<type>[^:(]+))??(?::(?P<count>[0-9]+))?(?:\(.*\))?$")
+
+
+def read_slurm_conf(text: str, path: str) -> dict[str, Gpus]:
+    """GPUs of every node that slurm.conf names; `NodeName=DEFAULT` holds for the lines after it.
+
+    Raises:
+        InputError: a hostlist or a Gres that cannot be read; two GPU types in one node.
+    """
+    found: dict[str, Gpus] = {}
+    default = ""
+    for where, pairs in _node_lines(text, path):
+        if pairs["nodename"].upper() == "DEFAULT":
+            default = pairs.get("gres", default)
+            continue
+        gpus = _gres(pairs.get("gres", default), where)
+        found.update(dict.fromkeys(_nodes(pairs["nodename"], where), gpus))
+    return found
+
+
+def read_gres_conf(text: str, path: str) -> dict[str, Gpus]:
+    """GPUs by node from gres.conf; lines without NodeName stand under "" and hold for every node.
+
+    Raises:
+        InputError: a hostlist or a count that cannot be read; two GPU types in one node.
+    """
+    found: dict[str, Gpus] = {}
+    for line, pairs in read_conf(text):
+        where = f"{path}:{line}"
+        if pairs.get("name", "").lower() != "gpu":
+            continue
+        gpus = (_count(pairs, where), pairs.get("type", ""))
+        for node in _nodes(pairs["nodename"], where) if "nodename" in pairs else [""]:
+            found[node] = _sum(found.get(node, (0, "")), gpus, where)
+    return found
+
+
+def _node_lines(text: str, path: str) -> Iterator[tuple[str, dict[str, str]]]:
+    for line, pairs in read_conf(text):
+        if "nodename" in pairs:
+            yield f"{path}:{line}", pairs
+
+
+def _nodes(hostlist: str, where: str) -> list[str]:
+    try:
+        return expand(hostlist)
+    except HemiolaError as error:
+        raise InputError(f"{where}: {error.what}", error.remedy) from error
+
+
+def _gres(text: str, where: str) -> Gpus:
+    """GPUs of `gpu:a100:8(S:0-1),shard:16`."""
+    total: Gpus = (0, "")
+    for item in re.split(r",(?![^(]*\))", text):
+        if not re.match(r"gpu(:|\(|$)", item):
+            continue
+        match = _GRES.match(item)
+        if match is None:
+            raise InputError(f"{where}: cannot read Gres={item}", "write Gres=gpu:a100:8")
+        total = _sum(total, (whole(match["count"] or "1"), match["type"] or ""), where)
+    return total
+
+
+def _count(pairs: dict[str, str], where: str) -> int:
+    if "count" in pairs:
+        try:
+            return whole(pairs["count"])
+        except HemiolaError as error:
+            raise InputError(f"{where}: Count: {error.what}", error.remedy) from error
+    if "file" in pairs:
+        return len(_nodes(pairs["file"], where))
+    if "autodetect" in pairs or "multiplefiles" in pairs:
+        raise InputError(f"{where}: how many GPUs is not said", "add Count=8, or Gres=gpu:8 to slurm.conf")
+    return 1
+
+
+def _sum(one: Gpus, other: Gpus, where: str) -> Gpus:
+    if one[0] and other[0] and one[1] != other[1]:
+        raise InputError(
+            f"{where}: a node with GPUs of two types, {one[1]!r} and {other[1]!r}",
+            "a host has one type here: describe it as two hosts",
+        )
+    return one[0] + other[0], other[1] or one[1]

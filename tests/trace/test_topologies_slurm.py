@@ -1,0 +1,259 @@
+"""Slurm's topology.conf with slurm.conf and gres.conf (topology.conf(5), gres.conf(5))."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hemiola.core.errors import FormatError, HemiolaError, InputError, TopologyError
+from hemiola.core.topology import Topology
+from hemiola.trace.topologies import read_topology
+from hemiola.trace.topologies.options import Options
+from hemiola.trace.topologies.slurm import read_slurm
+from hemiola.trace.topologies.slurm_nodes import read_gres_conf, read_slurm_conf
+
+GBIT = 1.25e8
+TWO = "SwitchName=a Nodes=n[0-1]\nSwitchName=b Nodes=n[2-3]\nSwitchName=top Switches=a,b\n"
+
+
+def read(topology_conf: str, given: str = "gpus_per_host=8", **files: str) -> Topology:
+    options = dict(pair.split("=") for pair in given.split(",") if pair)
+    texts = {"topology.conf": topology_conf, **{f"{name}.conf": text for name, text in files.items()}}
+    return read_slurm(texts, "conf", Options(options, "conf"))
+
+
+def test_two_levels_of_switches() -> None:
+    cluster = read(TWO)
+    (rack,) = cluster.levels
+    assert (rack.name, rack.domains) == ("rack", ("a", "b"))
+    assert rack.domain_of_host.tolist() == [0, 0, 1, 1]
+    assert rack.uplink_bytes_per_s.tolist() == [200 * GBIT] * 2
+    assert cluster.tiers == ("host", "rack", "cluster")
+
+
+def test_one_switch_is_a_flat_cluster() -> None:
+    assert read("SwitchName=only Nodes=n[0-3]").levels == ()
+
+
+def test_syntax() -> None:
+    conf = """
+    # comment
+    switchname=LEAF0 NODES=n[0-1] LinkSpeed=400gbit  # bigger
+    SwitchName=leaf1 \\
+        Nodes=n[2-3] LinkSpeed=40
+    SwitchName=pod0 Switches=LEAF0,leaf1 LinkSpeed=1Tbit/s
+    SwitchName=pod1 Switches=leaf2
+    SwitchName=leaf2 Nodes="n4"
+    SwitchName=core Switches=pod[0-1]
+    """
+    cluster = read(conf, "gpus_per_host=8,nic=100gbit,oversubscription=2+4,levels=leaf+spine")
+    leaf, spine = cluster.levels
+    assert (leaf.name, spine.name) == ("leaf", "spine")
+    assert leaf.domains == ("LEAF0", "leaf1", "leaf2")
+    assert leaf.uplink_bytes_per_s.tolist() == [400 * GBIT, 100 * GBIT, 50 * GBIT]
+    assert spine.uplink_bytes_per_s.tolist() == [1000 * GBIT, 50 * GBIT / 4]
+    assert "1 LinkSpeed without a unit left aside" in cluster.source
+
+
+def test_a_leaf_below_the_root_passes_through_the_pods() -> None:
+    conf = TWO.replace("top", "pod0") + "SwitchName=far Nodes=n[4-5]\nSwitchName=root Switches=pod0,far\n"
+    cluster = read(conf, "gpus_per_host=8,oversubscription=4+2")
+    rack, pod = cluster.levels
+    assert pod.domains == ("pod0", "far")
+    assert rack.uplink_bytes_per_s.tolist() == [50 * GBIT] * 3
+    assert pod.uplink_bytes_per_s.tolist() == [50 * GBIT, 50 * GBIT], (
+        "what passes through is not divided again"
+    )
+    assert "far has no pod above it" in cluster.source
+
+
+def test_deep_trees_have_numbered_levels() -> None:
+    chain = "".join(f"SwitchName=s{i} Switches=s{i - 1}\n" for i in range(1, 6))
+    assert read("SwitchName=s0 Nodes=n0\n" + chain).tiers == (
+        "host",
+        "rack",
+        "pod",
+        "core",
+        "level4",
+        "level5",
+    )
+
+
+def test_blocks() -> None:
+    cluster = read("BlockName=b1 Nodes=n[0-1]\nBlockName=b2 Nodes=n[2-3]\nBlockSizes=2,4\n")
+    assert cluster.tiers == ("host", "block", "cluster")
+    assert cluster.levels[0].domains == ("b1", "b2")
+
+
+@pytest.mark.parametrize(
+    ("conf", "error", "message"),
+    [
+        (
+            "SwitchName=a Nodes=n0\nSwitchName=b Nodes=n1",
+            TopologyError,
+            "no switch is above both 'a' and 'b'",
+        ),
+        (
+            "SwitchName=a Nodes=n0\nSwitchName=b Nodes=n0\nSwitchName=t Switches=a,b",
+            TopologyError,
+            "'n0' is below",
+        ),
+        (TWO + "SwitchName=top2 Switches=a", TopologyError, "'a' is below 'top' and 'top2'"),
+        (TWO + "SwitchName=a Nodes=n9", TopologyError, "'a' appears twice"),
+        (TWO.replace("a,b", "a,b,c"), TopologyError, "above 'c', which no line describes"),
+        (TWO + "SwitchName=x Switches=y\nSwitchName=y Switches=x", TopologyError, "above itself"),
+        (
+            TWO + "SwitchName=more Switches=top,less\nSwitchName=less Switches=more",
+            TopologyError,
+            "above itself",
+        ),
+        ("SwitchName=a Switches=a", TopologyError, "no nodes"),
+        ("", TopologyError, "no nodes"),
+        ("SwitchName=a", InputError, "conf:1: switch 'a' needs nodes or switches"),
+        ("SwitchName=a Nodes=n0 Switches=b", InputError, "one of the two"),
+        ("SwitchName=a Nodes=n[0-", InputError, "conf:1: the hostlist"),
+        ("SwitchName=a Nodes=n0 Speed=4", InputError, "conf:1: cannot read 'speed'"),
+        ("SwitchName=a Nodes=n0 LinkSpeed=4furlong", InputError, "conf:1: '4furlong'"),
+        ("BlockName=a Nodes=n0\nSwitchName=b Switches=a", InputError, "mixes blocks and switches"),
+        ("hello", InputError, "conf:1: cannot read"),
+    ],
+)
+def test_refusals(conf: str, error: type[HemiolaError], message: str) -> None:
+    with pytest.raises(error, match=message) as refusal:
+        read(conf)
+    assert refusal.value.remedy
+
+
+def test_too_many_ratios_and_names_are_refused() -> None:
+    with pytest.raises(InputError, match="1 levels, but oversubscription has 2"):
+        read(TWO, "gpus_per_host=8,oversubscription=4+2")
+    with pytest.raises(InputError, match="1 levels, but levels names 2"):
+        read(TWO, "gpus_per_host=8,levels=a+b")
+
+
+def test_gpus_from_slurm_conf() -> None:
+    conf = """
+    ClusterName=x
+    NodeName=DEFAULT Gres=gpu:a100:8
+    NodeName=n[0-1] CPUs=64
+    NodeName=n2 Gres=gpu:v100:4(S:0-1),shard:16
+    NodeName=n3 Gres=gpu:2
+    NodeName=login Gres=""
+    """
+    cluster = read(TWO, "", slurm=conf)
+    assert cluster.hosts.gpus.tolist() == [8, 8, 4, 2]
+    assert cluster.hosts.gpu_types == ("a100", "a100", "v100", "")
+    assert "gpus_per_host" not in cluster.source
+
+
+def test_gpus_from_gres_conf() -> None:
+    conf = """
+    NodeName=n[0-1] Name=gpu Type=a100 File=/dev/nvidia[0-3] Cores=0-31
+    NodeName=n[0-1] Name=gpu Type=a100 File=/dev/nvidia[4-7] Cores=32-63
+    NodeName=n2 Name=gpu Count=2
+    NodeName=n3 Name=gpu
+    NodeName=n3 Name=shard Count=99
+    """
+    cluster = read(TWO, "", gres=conf)
+    assert cluster.hosts.gpus.tolist() == [8, 8, 2, 1]
+    assert cluster.hosts.gpu_types == ("a100", "a100", "", "")
+
+
+def test_gres_for_every_node_and_slurm_conf_decides() -> None:
+    both = read(TWO, "", gres="Name=gpu Type=t4 Count=4", slurm="NodeName=n3 Gres=gpu:t4:2")
+    assert both.hosts.gpus.tolist() == [4, 4, 4, 2]
+
+
+def test_options_fill_only_what_is_open() -> None:
+    assert read(TWO, "gpus_per_host=4", gres="NodeName=n0 Name=gpu Count=8").hosts.gpus.tolist() == [
+        8,
+        4,
+        4,
+        4,
+    ]
+    assert read(TWO, "gpu_type=a100", gres="Name=gpu Count=8").gpu_types == ("a100",)
+    with pytest.raises(InputError, match="gives every host's GPUs itself"):
+        read(TWO, "gpus_per_host=4", gres="Name=gpu Count=8")
+    with pytest.raises(InputError, match="how many GPUs host 'n1' has"):
+        read(TWO, "", gres="NodeName=n0 Name=gpu Count=8")
+
+
+@pytest.mark.parametrize(
+    ("gres", "slurm", "message"),
+    [
+        (
+            "NodeName=n0 Name=gpu Type=a Count=1\nNodeName=n0 Name=gpu Type=b Count=1",
+            "",
+            "two types, 'a' and 'b'",
+        ),
+        ("", "NodeName=n0 Gres=gpu:a:1,gpu:b:1", "two types"),
+        ("", "NodeName=n0 Gres=gpu:a:b:c", "cannot read Gres"),
+        ("", "NodeName=n[0-", "slurm.conf:1: the hostlist"),
+        ("NodeName=n0 Name=gpu AutoDetect=nvml", "", "how many GPUs is not said"),
+        ("NodeName=n0 Name=gpu Count=x", "", "Count: 'x'"),
+        ("", "NodeName=elsewhere Gres=gpu:8", "'elsewhere' has GPUs but no switch"),
+    ],
+)
+def test_refused_gpus(gres: str, slurm: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        read(TWO, "gpus_per_host=8", gres=gres, slurm=slurm)
+
+
+@pytest.mark.parametrize(
+    ("gres", "gpus"),
+    [
+        ("gpu", (1, "")),
+        ("gpu:8", (8, "")),
+        ("gpu:a100", (1, "a100")),
+        ("gpu:a100:8", (8, "a100")),
+        ("gpu:a100:4(S:0,1),gpu:a100:4(S:2,3)", (8, "a100")),
+        ("gpu:nvidia_a100-sxm4-80gb:8,mps:800", (8, "nvidia_a100-sxm4-80gb")),
+        ("gpumem:8", (0, "")),
+    ],
+)
+def test_gres_text(gres: str, gpus: tuple[int, str]) -> None:
+    assert read_slurm_conf(f"NodeName=n0 Gres={gres}", "x") == {"n0": gpus}
+
+
+def test_folders(tmp_path: Path) -> None:
+    (tmp_path / "topology.conf").write_text(TWO)
+    (tmp_path / "slurm.conf").write_text("NodeName=n[0-3] Gres=gpu:h100:8")
+    cluster = read_topology(f"{tmp_path},nic=400gbit")
+    assert (cluster.gpus, cluster.gpu_types) == (32, ("h100",))
+    assert cluster.source.startswith("Slurm slurm.conf, topology.conf of")
+    (tmp_path / "topology.yaml").write_text("---")
+    with pytest.raises(FormatError, match=r"topology\.yaml, which Slurm reads instead"):
+        read_topology(str(tmp_path))
+
+
+@given(st.text(alphabet='NodeNameGrs=gpu:[0-9],() \n\\#"', max_size=60))
+def test_any_text_raises_nothing_else(text: str) -> None:
+    for reader in (read_slurm_conf, read_gres_conf):
+        try:
+            reader("NodeName=n0 Name=gpu Gres=" + text, "x")
+        except HemiolaError as error:
+            assert error.remedy
+
+
+@given(st.lists(st.integers(0, 5), min_size=1, max_size=8), st.data())
+def test_a_written_tree_reads_back(leaf_sizes: list[int], data: st.DataObject) -> None:
+    """Random three-level trees: every node lands below its own leaf and pod."""
+    pods = data.draw(st.lists(st.integers(0, 2), min_size=len(leaf_sizes), max_size=len(leaf_sizes)))
+    lines, expected, node = [], [], 0
+    for leaf, (size, pod) in enumerate(zip(leaf_sizes, pods, strict=True)):
+        lines.append(f"SwitchName=l{leaf} Nodes=n[{node}-{node + size}]")
+        expected += [(f"l{leaf}", f"p{pod}")] * (size + 1)
+        node += size + 1
+    for pod in set(pods):
+        lines.append(
+            f"SwitchName=p{pod} Switches={','.join(f'l{i}' for i, p in enumerate(pods) if p == pod)}"
+        )
+    lines.append(f"SwitchName=root Switches={','.join(f'p{pod}' for pod in set(pods))}")
+    levels = read("\n".join(data.draw(st.permutations(lines)))).levels
+    found = read("\n".join(lines))
+    assert len(levels) == 2
+    pairs = [tuple(level.domains[level.domain_of_host[i]] for level in found.levels) for i in range(node)]
+    assert pairs == expected
