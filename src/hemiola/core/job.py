@@ -118,6 +118,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
         recorded_start_s: when it really started, where the trace says so.
         recorded_state: how it really ended ("COMPLETED", "FAILED", ...).
         recorded_hosts: the hosts it really ran on.
+        facts: numbers that the trace gives beyond these, by the trace's own column names and in its
+            own units (Muri: iterations and iteration_time; Pollux: batch_size).
     """
 
     id: str
@@ -135,6 +137,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     recorded_start_s: float | None = None
     recorded_state: str = ""
     recorded_hosts: tuple[str, ...] = ()
+    facts: dict[str, float] = {}
 
 
 class Workload(msgspec.Struct, frozen=True, kw_only=True):

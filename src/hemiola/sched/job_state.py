@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hemiola.core.decisions import Placement
 from hemiola.core.job import Job
@@ -40,6 +40,7 @@ class JobState:
         pools: GPU pools it accepts, in order.
         shape: what decides whether it fits: jobs of equal shape fit or fail alike.
         mark: an order's own note on the job (Tiresias: service at its last promotion).
+        note: a policy's own note on the job (Dally: its delay).
     """
 
     __slots__ = (
@@ -52,6 +53,7 @@ class JobState:
         "mark",
         "migrations",
         "narrowest",
+        "note",
         "placement",
         "pools",
         "preemptions",
@@ -96,6 +98,7 @@ class JobState:
         self.pools: tuple[Pool, ...] = ()
         self.shape: tuple[int, str, int, int] = (0, "", 0, 0)
         self.mark = 0.0
+        self.note: Any = None
 
     def done_at(self, now: float) -> float:
         """Work done by `now`, in seconds at ideal speed."""

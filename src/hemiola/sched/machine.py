@@ -277,6 +277,8 @@ class StateMachine:
             self._unwait(job)
         if type(event) is Finished:
             job.done_s = job.work_s
+            self.view.ended += 1
+            self.view.ended_work_s += job.work_s
         job.status = ENDED
         job.since_s = event.time_s
 

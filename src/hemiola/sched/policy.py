@@ -68,7 +68,7 @@ def by_order(
 
 
 def make_room(
-    view: ClusterView, queue: Queue, job: JobState, rule: Rule
+    view: ClusterView, queue: Queue, job: JobState, rule: Rule, widest: int | None = None
 ) -> tuple[list[JobState], Placement] | None:
     """The running jobs to stop, last in order first, and where `job` then goes; None if it cannot.
 
@@ -86,7 +86,7 @@ def make_room(
                 continue
             trial.without((victim,))
             freed += victim.gpus
-            if freed >= need and (placement := find(view.inventory, job, rule)) is not None:
+            if freed >= need and (placement := find(view.inventory, job, rule, widest)) is not None:
                 return [v for v in trial.gone if _overlap(v, placement)], placement
     return None
 

@@ -7,10 +7,11 @@ generator goes on, so the view is always current. Reading costs nothing; nothing
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
 
+from hemiola.core.decisions import Placement
 from hemiola.core.errors import PolicyError
 from hemiola.core.topology import Topology
 from hemiola.sched.inventory import Inventory
@@ -63,6 +64,7 @@ class ClusterView:
         timers: jobs whose `WakeAt` is due at this moment.
         waits: for each (GPUs, tier) the recent (when, wait_s) of jobs of that size that got that tier.
         sizes: waiting jobs by the GPUs they want.
+        ended, ended_work_s: how many jobs finished, and their work in sum.
     """
 
     def __init__(self, topology: Topology, estimates: Estimates) -> None:
@@ -78,11 +80,18 @@ class ClusterView:
         self.hopeless: dict[Any, bool] = {}
         self.waits: dict[tuple[int, int], deque[tuple[float, float]]] = {}
         self.sizes: dict[int, int] = {}
+        self.ended = 0
+        self.ended_work_s = 0.0
 
     @property
     def free(self) -> int:
         """Free GPUs."""
         return self.inventory.free
+
+    @property
+    def mean_work_s(self) -> float:
+        """Mean work of the jobs that finished so far; 0 before the first."""
+        return self.ended_work_s / self.ended if self.ended else 0.0
 
     def job(self, job_id: str) -> JobState:
         """A job by its id."""
@@ -121,11 +130,16 @@ class ClusterView:
 
 
 class Supposition:
-    """Running jobs whose GPUs are taken as free for the moment."""
+    """GPUs taken as free or as occupied for the moment.
+
+    Attributes:
+        gone: the running jobs supposed to be stopped.
+    """
 
     def __init__(self, inventory: Inventory) -> None:
         self._inventory = inventory
         self._releases = inventory.releases
+        self._undo: list[tuple[Callable[[Placement], None], Placement]] = []
         self.gone: list[JobState] = []
 
     def without(self, jobs: Iterable[JobState]) -> None:
@@ -133,12 +147,17 @@ class Supposition:
         for job in jobs:
             assert job.placement is not None
             self._inventory.release(job.placement)
+            self._undo.append((self._inventory.take, job.placement))
             self.gone.append(job)
+
+    def occupy(self, placement: Placement) -> None:
+        """Suppose that these GPUs were taken."""
+        self._inventory.take(placement)
+        self._undo.append((self._inventory.release, placement))
 
     def undo(self) -> None:
         """Put everything back."""
-        for job in self.gone:
-            assert job.placement is not None
-            self._inventory.take(job.placement)
-        self.gone.clear()
+        while self._undo:
+            back, placement = self._undo.pop()
+            back(placement)
         self._inventory.releases = self._releases

@@ -11,6 +11,7 @@ from typing import Any
 
 from hemiola.core.errors import PolicyError
 from hemiola.sched.placement import rule_by_name
+from hemiola.sched.policies.dally import Dally
 from hemiola.sched.policies.fifo import Fifo, FifoBackfill
 from hemiola.sched.policies.shortest import Sjf, Srsf, Srtf
 from hemiola.sched.policies.tiresias import Tiresias
@@ -19,7 +20,7 @@ from hemiola.sched.policy import Policy
 __all__ = ["POLICIES", "parameters", "policy_from_text"]
 
 POLICIES: dict[str, type[Policy]] = {
-    policy.name: policy for policy in (Fifo, FifoBackfill, Sjf, Srtf, Srsf, Tiresias)
+    policy.name: policy for policy in (Fifo, FifoBackfill, Sjf, Srtf, Srsf, Tiresias, Dally)
 }
 
 

@@ -1,0 +1,201 @@
+"""The figures of one run, as functions of what it left behind. Knows no files and no screens.
+
+Percentiles are NumPy's "linear": between two values the position is interpolated. Figures about
+completion count finished jobs only; the number of the others stands beside them. A figure that
+has nothing to be computed from is None, never 0.
+
+Finish-time fairness is Themis' (Mahajan et al., NSDI 2020): rho = T_shared / T_ideal, where
+T_shared is the job's completion time and T_ideal what it would be on a 1/N share of the cluster.
+Here N is the mean number of jobs present during the job's own life, and a share of G/N GPUs runs
+a job of g GPUs in `ideal_s * max(1, g N / G)`. Above 1 the job got less than a fair share.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from hemiola.core.errors import InternalError
+from hemiola.core.result import GpuSeconds, JobRecord, Run
+from hemiola.core.topology import Topology
+
+__all__ = ["STATUSES", "Fairness", "Summary", "conservation", "finish_time_fairness", "summary"]
+
+STATUSES = ("finished", "running", "waiting", "refused", "failed")
+
+
+class Fairness(msgspec.Struct, frozen=True, kw_only=True):
+    """Finish-time fairness over the finished jobs; None without any.
+
+    Attributes:
+        rho_mean, rho_p95, rho_max: of rho = JCT / JCT on a fair share.
+        unfair_share: share of jobs with rho above 1.
+    """
+
+    rho_mean: float | None
+    rho_p95: float | None
+    rho_max: float | None
+    unfair_share: float | None
+
+
+class Summary(msgspec.Struct, frozen=True, kw_only=True):
+    """One run in figures. Times in seconds.
+
+    Attributes:
+        jobs_unfinished: submitted but not finished: still running or waiting, refused, failed.
+        makespan_s: from the first arrival to the end.
+        jct_mean_s, jct_p50_s, jct_p95_s, jct_p99_s: job completion time, finished jobs.
+        queueing_mean_s: mean time without GPUs, finished jobs.
+        exposed_communication_fraction: exposed / (exposed + useful) GPU-seconds.
+        gpu_utilization: (useful + exposed + checkpoint + lost) / all GPU-seconds.
+        gpu_seconds: where every one went.
+        preemptions, migrations: over all jobs.
+        simulation_wall_s, simulation_cpu_s: what the simulation itself took (differs between repeats).
+        decisions: made by the policy, of which `decisions_refused` were not carried out.
+    """
+
+    jobs_submitted: int
+    jobs_finished: int
+    jobs_unfinished: int
+    makespan_s: float
+    jct_mean_s: float | None
+    jct_p50_s: float | None
+    jct_p95_s: float | None
+    jct_p99_s: float | None
+    queueing_mean_s: float | None
+    exposed_communication_fraction: float | None
+    gpu_utilization: float | None
+    gpu_seconds: GpuSeconds
+    preemptions: int
+    migrations: int
+    simulation_wall_s: float
+    simulation_cpu_s: float
+    decisions: int
+    decisions_refused: int
+    fairness: Fairness
+
+
+def summary(run: Run, topology: Topology) -> Summary:
+    """The figures of a run.
+
+    Raises:
+        InternalError: if GPU-seconds or jobs do not add up (see `conservation`).
+    """
+    conservation(run, topology)
+    finished = [record for record in run.records if record.status == "finished"]
+    jct_s = np.array([record.jct_s for record in finished], dtype=np.float64)
+    spent = run.gpu_seconds
+    busy = spent.useful + spent.exposed_communication + spent.checkpoint + spent.lost
+    return Summary(
+        jobs_submitted=len(run.records),
+        jobs_finished=len(finished),
+        jobs_unfinished=len(run.records) - len(finished),
+        makespan_s=run.end_s - run.origin_s,
+        jct_mean_s=_mean(jct_s),
+        jct_p50_s=_percentile(jct_s, 50),
+        jct_p95_s=_percentile(jct_s, 95),
+        jct_p99_s=_percentile(jct_s, 99),
+        queueing_mean_s=_mean(np.array([record.queueing_s for record in finished], dtype=np.float64)),
+        exposed_communication_fraction=_ratio(
+            spent.exposed_communication, spent.exposed_communication + spent.useful
+        ),
+        gpu_utilization=_ratio(busy, spent.total),
+        gpu_seconds=spent,
+        preemptions=sum(record.preemptions for record in run.records),
+        migrations=sum(record.migrations for record in run.records),
+        simulation_wall_s=run.wall_s,
+        simulation_cpu_s=run.cpu_s,
+        decisions=run.decisions_made,
+        decisions_refused=run.decisions_refused,
+        fairness=_fairness(run, topology),
+    )
+
+
+def conservation(run: Run, topology: Topology) -> None:
+    """Check that nothing was lost or counted twice.
+
+    Raises:
+        InternalError: unless the GPU-seconds are the cluster's GPUs times the makespan (relative
+            1e-9), each part is non-negative, and every submitted job has one known status.
+    """
+    due = topology.gpus * (run.end_s - run.origin_s)
+    spent = run.gpu_seconds
+    where = f"run {run.policy!r}, seed {run.seed}"
+    if not math.isclose(spent.total, due, rel_tol=1e-9, abs_tol=1e-9):
+        raise InternalError(f"{where}: {spent.total!r} GPU-seconds are accounted for, of {due!r}")
+    if min(msgspec.structs.astuple(spent)) < -1e-9 * max(due, 1.0):
+        raise InternalError(f"{where}: a part of the GPU-seconds is negative: {spent}")
+    statuses = Counter(record.status for record in run.records)
+    if sum(statuses[status] for status in STATUSES) != len(run.records):
+        raise InternalError(
+            f"{where}: {len(run.records)} jobs were submitted, their states are {dict(statuses)}"
+        )
+    for record in run.records:
+        if record.status == "finished" and (record.jct_s is None or record.finish_s is None):
+            raise InternalError(f"{where}: job {record.id!r} finished, but has no completion time")
+
+
+def finish_time_fairness(run: Run, topology: Topology) -> NDArray[np.float64]:
+    """Rho of each record (see the module's head); NaN for a job that did not finish or has no work."""
+    presence = [(r.submit_s, _left(r, run)) for r in run.records if r.status != "refused"]
+    time_s, integral = _presence_integral(presence)
+    submit_s = np.array([r.submit_s for r in run.records], dtype=np.float64)
+    leave_s = np.array([_left(r, run) for r in run.records], dtype=np.float64)
+    life_s = leave_s - submit_s
+    gpus = np.array([r.gpus for r in run.records], dtype=np.float64)
+    ideal_s = np.array([r.ideal_s for r in run.records], dtype=np.float64)
+    counted = (
+        np.array([r.status == "finished" for r in run.records], dtype=bool) & (life_s > 0) & (ideal_s > 0)
+    )
+    rho = np.full(len(run.records), np.nan)
+    if counted.any():
+        area = np.interp(leave_s, time_s, integral) - np.interp(submit_s, time_s, integral)
+        present = np.maximum(area[counted] / life_s[counted], 1.0)
+        slower = np.maximum(1.0, gpus[counted] * present / topology.gpus)
+        rho[counted] = life_s[counted] / (ideal_s[counted] * slower)
+    return rho
+
+
+def _left(record: JobRecord, run: Run) -> float:
+    return run.end_s if record.finish_s is None else record.finish_s
+
+
+def _presence_integral(
+    presence: Sequence[tuple[float, float]],
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Times, and up to each of them the integral of the number of jobs present."""
+    if not presence:
+        return np.zeros(1), np.zeros(1)
+    edges = np.array(presence, dtype=np.float64).ravel(order="F")
+    step = np.repeat([1.0, -1.0], len(presence))
+    order = np.argsort(edges, kind="stable")
+    time_s, count = edges[order], np.cumsum(step[order])
+    return time_s, np.concatenate([[0.0], np.cumsum(count[:-1] * np.diff(time_s))])
+
+
+def _fairness(run: Run, topology: Topology) -> Fairness:
+    rho = finish_time_fairness(run, topology)
+    rho = rho[~np.isnan(rho)]
+    return Fairness(
+        rho_mean=_mean(rho),
+        rho_p95=_percentile(rho, 95),
+        rho_max=_percentile(rho, 100),
+        unfair_share=_mean((rho > 1 + 1e-9).astype(np.float64)),
+    )
+
+
+def _mean(values: NDArray[np.float64]) -> float | None:
+    return float(values.mean()) if len(values) else None
+
+
+def _percentile(values: NDArray[np.float64], percent: float) -> float | None:
+    return float(np.percentile(values, percent, method="linear")) if len(values) else None
+
+
+def _ratio(part: float, whole: float) -> float | None:
+    return part / whole if whole > 0 else None

@@ -1,0 +1,189 @@
+"""The moments of one job's life, in order, each in a sentence. Knows only the decisions file's types."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import groupby
+
+from hemiola.core.units import format_duration
+from hemiola.trace.decisions import DecisionLog, JobFacts, Line, Place, RunFacts, Span
+
+__all__ = ["Story"]
+
+NAMED = 3
+"""How many jobs or hosts are named before the rest is counted."""
+
+_PLACING = ("start", "move", "resize")
+
+
+class Story:
+    """What happened to one job in one run."""
+
+    def __init__(self, log: DecisionLog, run: RunFacts, job: JobFacts) -> None:
+        self.run, self.job = run, job
+        self.cluster = log.header.topology
+        mine = [line for line in log.lines if (line.policy, line.seed) == (run.policy, run.seed)]
+        self.lines = [line for line in mine if line.job == job.id]
+        self.starts = [
+            line for line in mine if line.kind in _PLACING and not line.refused and line.job != job.id
+        ]
+        self.others = [other for other in run.jobs if other.id != job.id]
+
+    def events(self) -> list[tuple[float, str]]:
+        """(time_s, sentence) in order of time."""
+        told = [(self.job.submit_s, self._arrival())]
+        told += [event for from_s, to_s in self._waits() for event in self._wait(from_s, to_s)]
+        told += [(line.time_s, sentence) for line in self.lines if (sentence := self._decision(line))]
+        told += [(span.end_s, sentence) for span in self.job.spans if (sentence := self._ending(span))]
+        told.append(self._end())
+        return sorted(told, key=lambda event: event[0])
+
+    def _arrival(self) -> str:
+        now, gpus = self.job.submit_s, sum(self.cluster.gpus)
+        holders = [
+            (other.id, span.gpus) for other in self.others for span in other.spans if _holds(span, now)
+        ]
+        free = gpus - sum(held for _, held in holders)
+        text = f"submitted. {free} of {_count(gpus, 'GPU')} were not held by a job"
+        if holders:
+            holders.sort(key=lambda holder: -holder[1])
+            named = [f"{name} ({_count(held, 'GPU')})" for name, held in holders]
+            text += f"; {_named(named)} held the others"
+        ahead = sum(_waits_at(other, now) for other in self.others)
+        return f"{text}. {_count(ahead, 'job')} {'was' if ahead == 1 else 'were'} waiting before it."
+
+    def _waits(self) -> Iterator[tuple[float, float]]:
+        since = self.job.submit_s
+        for span in self.job.spans:
+            if span.start_s > since:
+                yield since, span.start_s
+            since = span.end_s
+        until = self.run.end_s if self.job.finish_s is None else self.job.finish_s
+        if self.job.status != "refused" and until > since:
+            yield since, until
+
+    def _wait(self, from_s: float, to_s: float) -> Iterator[tuple[float, str]]:
+        """Timers set, then who started meanwhile, then what is not known."""
+        timers = [line for line in self.lines if line.kind == "wake" and from_s <= line.time_s < to_s]
+        for reason, same in groupby(timers, key=lambda line: line.reason):
+            yield self._timers(reason, list(same))
+        passed = [
+            (other, span)
+            for other in self.others
+            for span in other.spans
+            if from_s <= span.start_s < to_s and span.start_s > other.submit_s - 1e-9
+        ]
+        yield to_s, self._meanwhile(to_s - from_s, passed, bool(timers))
+
+    def _timers(self, reason: str, lines: list[Line]) -> tuple[float, str]:
+        due = lines[-1].wake_s
+        until = "" if due is None else f", until {_since(due - self.job.submit_s)}"
+        many = f" ({len(lines)} times until then)" if len(lines) > 1 else ""
+        free = f"{_count(lines[0].free_gpus, 'GPU')} {'was' if lines[0].free_gpus == 1 else 'were'} free"
+        return lines[0].time_s, f"went on waiting{until}{many}: {reason}. {_capital(free)}."
+
+    def _meanwhile(self, waited_s: float, passed: list[tuple[JobFacts, Span]], reasoned: bool) -> str:
+        text = f"had waited {format_duration(waited_s)}"
+        if not passed:
+            text += ", in which no other job started"
+        else:
+            later = [other.id for other, _ in passed if other.submit_s > self.job.submit_s]
+            text += f", in which {_count(len(passed), 'start')} of other jobs went before it"
+            if later:
+                text += f"; {_named(list(dict.fromkeys(later)))} had been submitted after it"
+            else:
+                text += f" (all submitted earlier): {_named([other.id for other, _ in passed])}"
+        return f"{text}." + ("" if reasoned else " The policy recorded no other reason for this wait.")
+
+    def _decision(self, line: Line) -> str:
+        if line.refused:
+            return f"a {line.kind} was refused: {line.refused}. (The policy's reason was: {line.reason}.)"
+        if line.kind in _PLACING:
+            verb = {"start": "started on", "move": "moved to", "resize": "resized to"}[line.kind]
+            return f"{verb} {self._where(line.placement)}: {line.reason}. {_capital(self._state(line))}"
+        if line.kind == "stop":
+            return f"was pre-empted: {line.reason}.{self._beneficiaries(line)}"
+        if line.kind == "pace":
+            return f"got weight {line.weight:g} on the links it shares: {line.reason}."
+        return ""
+
+    def _state(self, line: Line) -> str:
+        return f"{_count(line.free_gpus, 'GPU')} free and {_count(line.waiting, 'job')} waiting just before."
+
+    def _where(self, placement: tuple[Place, ...]) -> str:
+        hosts = [f"{place.host} (GPU {_numbers(place.gpus)})" for place in placement]
+        return f"{_named(hosts)}, {self._width(placement)}"
+
+    def _width(self, placement: tuple[Place, ...]) -> str:
+        names = [place.host for place in placement]
+        if len(names) == 1:
+            return "within one host"
+        index = {name: i for i, name in enumerate(self.cluster.hosts)}
+        for level, domains in self.cluster.levels.items():
+            inside = {domains[index[name]] for name in names}
+            if len(inside) == 1:
+                return f"{len(names)} hosts within {level} {inside.pop()}"
+        return f"{len(names)} hosts across the cluster"
+
+    def _beneficiaries(self, stop: Line) -> str:
+        """Who started at that moment on the hosts that it left."""
+        before = [line for line in self.lines if line.kind in _PLACING and line.time_s < stop.time_s]
+        left = {place.host for place in before[-1].placement} if before else set()
+        took = [
+            line.job
+            for line in self.starts
+            if line.time_s == stop.time_s and left & {place.host for place in line.placement}
+        ]
+        return f" {_named(list(dict.fromkeys(took)))} started there at that moment." if took else ""
+
+    def _ending(self, span: Span) -> str:
+        ran = format_duration(span.end_s - span.start_s)
+        if span.outcome == "host lost":
+            return f"lost a host after {ran}, and went back to the queue."
+        return ""
+
+    def _end(self) -> tuple[float, str]:
+        job = self.job
+        end_s = self.run.end_s if job.finish_s is None else job.finish_s
+        if job.status == "finished":
+            return end_s, f"finished, {format_duration(end_s - job.submit_s)} after it was submitted."
+        if job.status == "refused":
+            return job.submit_s, f"was refused: {job.why}."
+        word = {"failed": "failed", "running": "was still running", "waiting": "was still waiting"}[
+            job.status
+        ]
+        return end_s, f"{word}: {job.why or 'no reason was recorded'}."
+
+
+def _holds(span: Span, time_s: float) -> bool:
+    return span.start_s < time_s < span.end_s
+
+
+def _waits_at(job: JobFacts, time_s: float) -> bool:
+    gone = job.status == "refused" or (job.finish_s is not None and job.finish_s <= time_s)
+    return job.submit_s < time_s and not gone and not any(s.start_s <= time_s < s.end_s for s in job.spans)
+
+
+def _named(names: list[str]) -> str:
+    shown, rest = names[:NAMED], len(names) - NAMED
+    if rest > 0:
+        return f"{', '.join(shown)} and {rest} more"
+    return " and ".join(filter(None, [", ".join(shown[:-1]), shown[-1]]))
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def _numbers(gpus: tuple[int, ...]) -> str:
+    if len(gpus) > 2 and gpus == tuple(range(gpus[0], gpus[-1] + 1)):
+        return f"{gpus[0]}-{gpus[-1]}"
+    return ",".join(map(str, gpus))
+
+
+def _since(after_s: float) -> str:
+    return f"{format_duration(after_s)} after its submission"
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]

@@ -1,0 +1,116 @@
+"""A comparison in the terminal. Knows Rich, and how wide the terminal is only when it is drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from hemiola.core.result import Comparison
+from hemiola.report.metrics import Figures
+from hemiola.report.words import COLUMNS, Column, cell, change, semantics_card, unfinished
+
+if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions, RenderableType
+    from rich.table import Table
+
+__all__ = ["ComparisonTable", "table"]
+
+WIDE = 132
+"""From this many columns on, one table holds every figure."""
+
+
+def table(comparison: Comparison) -> ComparisonTable:
+    """The comparison as something that Rich can print: a line per policy, means over its seeds.
+
+    Raises:
+        InternalError: if a run's figures do not add up.
+    """
+    return ComparisonTable(comparison)
+
+
+class ComparisonTable:
+    """One wide table, or on a narrow terminal two, with the notes and the semantics card below."""
+
+    def __init__(self, comparison: Comparison) -> None:
+        self.comparison = comparison
+        self.figures = Figures(comparison)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
+        """What to draw in `options.max_width` columns."""
+        yield self._title()
+        if options.max_width >= WIDE:
+            yield self._table(COLUMNS, with_change=True)
+        else:
+            yield self._table(COLUMNS[:4], with_change=True)
+            yield self._table(COLUMNS[4:], with_change=False)
+        yield from self._notes()
+        yield from self._card()
+
+    def _title(self) -> RenderableType:
+        from rich.text import Text
+
+        comparison, topology = self.comparison, self.comparison.topology
+        jobs = max((whole.jobs_submitted for whole in self.figures.summaries), default=0)
+        text = Text(comparison.workload_name or "workload", style="bold")
+        text.append(f": {jobs:,} jobs on {topology.name}, {topology.gpus:,} GPUs", style="none")
+        seeds = len({run.seed for run in comparison.runs})
+        if seeds > 1:
+            text.append(f"; means over {seeds} seeds, differences paired, ± 95 % confidence", style="none")
+        return text
+
+    def _table(self, columns: Sequence[Column], *, with_change: bool) -> Table:
+        from rich import box
+        from rich.table import Table
+
+        drawn = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+        drawn.add_column("policy", overflow="fold", min_width=8, style="bold")
+        for column in columns:
+            drawn.add_column(column.short, justify="right", no_wrap=True)
+            if with_change and column is columns[0]:
+                drawn.add_column(f"vs {self.comparison.baseline}", justify="right", overflow="fold")
+        for policy in self.figures.policies:
+            drawn.add_row(self._name(policy), *self._cells(policy, columns, with_change))
+        return drawn
+
+    def _cells(self, policy: str, columns: Sequence[Column], with_change: bool) -> Iterator[str]:
+        for column in columns:
+            mean = self.figures.mean(policy, column.metric)
+            yield cell(None if mean is None else mean.mean, column.unit)
+            if with_change and column is columns[0]:
+                base = policy == self.comparison.baseline
+                yield "baseline" if base else change(self.figures.difference(policy, column.metric))
+
+    def _name(self, policy: str) -> RenderableType:
+        from rich.text import Text
+
+        cut = any(run.interrupted for run in self.comparison.runs if run.policy == policy)
+        return Text(policy) + Text(" (interrupted)", style="bold red") if cut else Text(policy)
+
+    def _notes(self) -> Iterator[RenderableType]:
+        from rich.text import Text
+
+        for warning in unfinished(self.comparison, self.figures):
+            yield Text(f"! {warning}", style="yellow")
+        for note in self.comparison.notes:
+            yield Text(f"- {note}", style="dim")
+
+    def _card(self) -> Iterator[RenderableType]:
+        from rich.table import Table
+
+        card = semantics_card(self.comparison)
+        if not card:
+            return
+        drawn = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0), title_justify="left")
+        drawn.title = "Rules that shaped these numbers"
+        drawn.add_column(style="dim", no_wrap=True)
+        drawn.add_column(style="dim", overflow="fold")
+        for rule, values in card:
+            drawn.add_row(_plain(rule), _plain("; ".join(f"{p}: {v}" if p else v for p, v in values.items())))
+        yield ""
+        yield drawn
+
+
+def _plain(text: str) -> RenderableType:
+    from rich.text import Text
+
+    return Text(text)

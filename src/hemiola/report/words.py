@@ -1,0 +1,115 @@
+"""Figures as people read them, the same in the terminal and on the page."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from hemiola.core.result import Comparison
+from hemiola.core.units import format_duration
+from hemiola.report.metrics import Figures, Interval
+
+__all__ = ["COLUMNS", "Column", "cell", "change", "semantics_card", "unfinished"]
+
+
+@dataclass(frozen=True)
+class Column:
+    """A figure of the comparison, with its heading and how it reads.
+
+    Attributes:
+        metric: as `Figures.mean` takes it.
+        better: whether less or more of it is better; "" if neither is.
+    """
+
+    metric: str
+    title: str
+    short: str
+    unit: Literal["duration", "share", "number", "count"]
+    about: str
+    better: Literal["less", "more", ""] = "less"
+
+
+COLUMNS = (
+    Column("jct_mean_s", "Mean JCT", "JCT mean", "duration", "job completion time, from submission to end"),
+    Column("jct_p50_s", "Median JCT", "median", "duration", "half of the jobs took at most this long"),
+    Column("jct_p95_s", "p95 JCT", "p95", "duration", "95 % of the jobs took at most this long"),
+    Column("jct_p99_s", "p99 JCT", "p99", "duration", "99 % of the jobs took at most this long"),
+    Column("makespan_s", "Makespan", "makespan", "duration", "from the first arrival to the last job's end"),
+    Column("queueing_mean_s", "Mean queueing", "queueing", "duration", "time without GPUs, per job"),
+    Column(
+        "exposed_communication_fraction",
+        "Exposed communication",
+        "exposed",
+        "share",
+        "share of working GPU-seconds spent waiting for the network",
+    ),
+    Column(
+        "gpu_utilization",
+        "GPU utilisation",
+        "util.",
+        "share",
+        "share of all GPU-seconds held by jobs",
+        "more",
+    ),
+    Column("preemptions", "Pre-emptions", "pre-emp.", "count", "times a job was stopped for another", ""),
+    Column(
+        "rho_mean",
+        "Mean unfairness",
+        "rho",
+        "number",
+        "JCT over the JCT on a fair share of the cluster (Themis); above 1 is less than fair",
+    ),
+)
+"""What every overview shows, in this order."""
+
+
+def cell(value: float | None, unit: str) -> str:
+    """A figure with its unit; "–" where there is none."""
+    if value is None:
+        return "–"
+    if unit == "duration":
+        return format_duration(value)
+    if unit == "share":
+        return f"{value:.1%}"
+    return f"{value:.2f}" if unit == "number" else f"{value:,.0f}"
+
+
+def change(difference: Interval | None) -> str:
+    """A relative difference with half the width of its interval: "-12.3% ± 1.1"."""
+    if difference is None:
+        return "–"
+    text = f"{difference.mean:+.1%}"
+    if difference.high is None:
+        return text
+    return f"{text} ± {100 * (difference.high - difference.mean):.1f}"
+
+
+def unfinished(comparison: Comparison, figures: Figures) -> list[str]:
+    """A sentence for each run that was interrupted or left jobs unfinished."""
+    told = []
+    for run, whole in zip(comparison.runs, figures.summaries, strict=True):
+        name = f"{run.policy}, seed {run.seed}"
+        if run.interrupted:
+            told.append(
+                f"{name}: INTERRUPTED after {format_duration(whole.makespan_s)} of simulated time; "
+                f"{whole.jobs_finished} of {whole.jobs_submitted} jobs had finished, and only they count"
+            )
+        elif whole.jobs_unfinished:
+            told.append(
+                f"{name}: {whole.jobs_unfinished} of {whole.jobs_submitted} jobs did not finish "
+                f"and do not count in JCT and queueing"
+            )
+    return told
+
+
+def semantics_card(comparison: Comparison) -> list[tuple[str, dict[str, str]]]:
+    """(rule, {policy: what holds}) for each rule; one entry "" where all policies share it."""
+    cards = {run.policy: run.semantics for run in reversed(comparison.runs)}
+    order = [run.policy for run in comparison.runs if cards.get(run.policy) is run.semantics]
+    rules = dict.fromkeys(rule for policy in order for rule in cards[policy])
+    told = []
+    for rule in rules:
+        values = {policy: cards[policy][rule] for policy in order if rule in cards[policy]}
+        shared = len(values) == len(order) and len(set(values.values())) == 1
+        told.append((rule, {"": next(iter(values.values()))} if shared else values))
+    return told

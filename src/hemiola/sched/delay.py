@@ -1,0 +1,157 @@
+"""Delay scheduling for gangs: how long a job declines wide offers, by network tier.
+
+Zaharia et al., "Delay scheduling" (EuroSys'10), for jobs whose speed depends on the widest tier
+they span. A job accepts an offer at tier l if l <= allowed, which grows from its narrowest
+feasible tier by one each time a timer of its present tier runs out.
+
+The clock runs from the first offer that the job declines: a job that waits because nothing is free
+delays nothing. Reset rule, after SPARK-18886: a timer that ran out counts as paid. A job that is
+pre-empted keeps what it paid if it last started by having waited; it starts anew only if it last
+started without declining anything.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+from hemiola.sched.job_state import JobState
+from hemiola.sched.view import ClusterView
+
+__all__ = ["AlwaysWait", "AutoTimer", "BreakEvenTimer", "Delay", "ManualTimer", "NeverWait", "Timer"]
+
+NEVER = float("inf")
+INSENSITIVE = 1.01
+"""A slowdown below this is not worth a second of waiting."""
+
+
+class Delay:
+    """What a job has declined so far.
+
+    Attributes:
+        allowed: widest tier it accepts now.
+        since_s: when it first declined an offer wider than that; None while its clock stands.
+        declined: whether it declined anything since it last started.
+    """
+
+    __slots__ = ("allowed", "declined", "since_s")
+
+    def __init__(self, allowed: int) -> None:
+        self.allowed = allowed
+        self.since_s: float | None = None
+        self.declined = False
+
+    def started(self, narrowest: int) -> None:
+        """The job got an offer: what it paid is kept, unless it paid nothing."""
+        if not self.declined:
+            self.allowed = narrowest
+        self.since_s = None
+        self.declined = False
+
+
+class Timer(ABC):
+    """How long a job holds out at a tier before it accepts the next wider one. A value."""
+
+    @abstractmethod
+    def wait_s(self, view: ClusterView, job: JobState, tier: int) -> float:
+        """Seconds from its first declined offer; `inf` for as long as it takes."""
+
+
+@dataclass(frozen=True)
+class NeverWait(Timer):
+    """Takes whatever is offered first."""
+
+    def wait_s(self, view: ClusterView, job: JobState, tier: int) -> float:
+        """Nothing."""
+        return 0.0
+
+
+@dataclass(frozen=True)
+class AlwaysWait(Timer):
+    """Holds out for its narrowest tier, however long."""
+
+    def wait_s(self, view: ClusterView, job: JobState, tier: int) -> float:
+        """For ever."""
+        return NEVER
+
+
+@dataclass(frozen=True)
+class ManualTimer(Timer):
+    """The operator's timers.
+
+    Attributes:
+        host_s: at the host tier.
+        rack_s: at every wider one.
+    """
+
+    host_s: float
+    rack_s: float
+
+    def wait_s(self, view: ClusterView, job: JobState, tier: int) -> float:
+        """The timer of this tier, the same for every job."""
+        return self.host_s if tier == 0 else self.rack_s
+
+
+@dataclass(frozen=True)
+class AutoTimer(Timer):
+    """Tuned from recent waits of jobs of the same size, sized by the job's network sensitivity.
+
+    D = (1 - s(l) / s(l+1)) * quantile of the recent waits until such a job got tier l. The first
+    factor is the share of its time that the job would lose by going one tier wider; the second is
+    how long tier l takes to come by at present.
+
+    Attributes:
+        quantile: of recent waits.
+        untuned: timers while fewer than `least` such waits are known.
+        least: waits needed.
+    """
+
+    quantile: float
+    untuned: ManualTimer
+    least: int = 4
+
+    def wait_s(self, view: ClusterView, job: JobState, tier: int) -> float:
+        """Seconds, from what was seen lately."""
+        here, wider = view.estimates.slowdown(job, tier), view.estimates.slowdown(job, tier + 1)
+        loss = 1.0 - here / wider
+        waits = view.waits.get((job.gpus, tier))
+        if waits is None or len(waits) < self.least:
+            return loss * self.untuned.wait_s(view, job, tier)
+        ordered = sorted(wait for _, wait in waits)
+        return loss * ordered[min(len(ordered) - 1, int(self.quantile * len(ordered)))]
+
+
+@dataclass(frozen=True)
+class BreakEvenTimer(Timer):
+    """Ski rental: never wait longer than going wider would cost.
+
+    D = R * (s(l+1) - s(l)) with R the work left. Waiting just so long is 2-competitive against
+    whoever knows when tier l comes free. If recent waits for tier l exceed it, waiting is
+    hopeless and D = 0. R is what is not known: taken as the larger of what the job has done and
+    the mean work of finished jobs, unless `oracle`.
+
+    Attributes:
+        tuned: the auto-tuner whose quantile bounds the wait from below.
+        oracle: use the true work left.
+    """
+
+    tuned: AutoTimer
+    oracle: bool = False
+
+    def wait_s(self, view: ClusterView, job: JobState, tier: int) -> float:
+        """Seconds, at most the break-even."""
+        slowdown = view.estimates.slowdown
+        worth_s = work_left_s(view, job, self.oracle) * (slowdown(job, tier + 1) - slowdown(job, tier))
+        waits = view.waits.get((job.gpus, tier))
+        if waits is None or len(waits) < self.tuned.least:
+            return worth_s
+        ordered = sorted(wait for _, wait in waits)
+        usual_s = ordered[min(len(ordered) - 1, int(self.tuned.quantile * len(ordered)))]
+        return 0.0 if usual_s > worth_s else worth_s
+
+
+def work_left_s(view: ClusterView, job: JobState, oracle: bool) -> float:
+    """Work left of a job, or what one may expect of it: as much as it did, at least the mean."""
+    if oracle:
+        return job.remaining_s(view.now)
+    return max(job.done_at(view.now), view.mean_work_s)

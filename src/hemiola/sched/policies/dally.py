@@ -1,0 +1,349 @@
+"""Dally: delay scheduling by network tier, network-sensitive pre-emption, self-tuning timers.
+
+In the style of Sharma, Bhasi, Singh, Kesidis, Kandemir and Das, "Dally: A network-placement
+sensitive cluster scheduler for deep learning" (arXiv 2401.16492): only its abstract is public to
+us, its formulas are not. What the abstract says is here: (i) delay scheduling for placement, (ii)
+network-sensitive pre-emption, (iii) an auto-tuner of the timers. Where it is silent we chose:
+
+- Order: discretised least attained service, as in Tiresias, so that no run time need be known;
+  within a queue the most network-sensitive first, because good places are for those who need them.
+- Sensitivity: s_j(tier) = t_j(tier) / t_j(narrowest), from the cost model (`cost.iteration`).
+- Timers: see `sched.delay`; "auto" is (iii), "break-even" bounds it by what waiting can be worth,
+  "manual", "always-wait" and "never-wait" are the baselines without which a gain means nothing.
+- Pre-emption: (a) of jobs in a lower queue, as in Tiresias, but only for a place within the tier
+  the job accepts; (b) a job that declines a wide offer may move insensitive jobs aside, and a job
+  that runs wide may move to a narrower place, if the gain
+
+      delta = sum over jobs of (gain in progress rate x GPUs) x work left - (save + load) x GPUs
+
+  is positive with each job's measured costs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+from hemiola.core.decisions import Decision, Move, Placement, Start, Stop, WakeAt
+from hemiola.core.errors import PolicyError
+from hemiola.sched.delay import (
+    INSENSITIVE,
+    NEVER,
+    AlwaysWait,
+    AutoTimer,
+    BreakEvenTimer,
+    Delay,
+    ManualTimer,
+    NeverWait,
+    Timer,
+    work_left_s,
+)
+from hemiola.sched.hosts_index import ByHost
+from hemiola.sched.job_state import RUNNING, WAITING, JobState
+from hemiola.sched.placement import Rule, TierAware, find
+from hemiola.sched.policies.tiresias import ByAttainedService, with_timers
+from hemiola.sched.policy import Policy, is_hopeless, make_room
+from hemiola.sched.queues import Queue
+from hemiola.sched.view import ClusterView
+
+__all__ = ["Dally"]
+
+BY_HOST = ByHost()
+CANDIDATES = 4
+
+
+@dataclass(frozen=True)
+class BySensitivity(ByAttainedService):
+    """Least attained service first; within a queue the most network-sensitive, then by arrival.
+
+    Waiting jobs form a group only with those that accept the same tier.
+    """
+
+    says = "least attained service, then most network-sensitive first"
+
+    def group(self, job: JobState) -> Hashable:
+        note = job.note
+        return (job.shape, job.narrowest if note is None else note.allowed)
+
+    def waiting(self, job: JobState, now: float) -> tuple[int, int, float]:
+        return super().waiting(job, now)
+
+
+@dataclass(frozen=True)
+class Dally(Policy):
+    """Waits for a narrow place as long as that pays, and makes one where that pays.
+
+    Args:
+        placement: what is offered: among free GPUs.
+        timer: auto, break-even, manual, always-wait or never-wait.
+        host_s: manual timer (and auto's before it has seen waits) at the host tier.
+        rack_s: the same at wider tiers.
+        quantile: of recent waits that the auto-tuner takes.
+        oracle: whether break-even and pre-emption know the true work left.
+        thresholds: attained service in GPU-seconds at which a job moves down a queue.
+        promote: waiting time over time run after which a job is promoted; 0 for never.
+        preempt: whether it pre-empts and moves jobs.
+        review_s: how often jobs that run wide are reviewed for a narrower place; 0 for never.
+    """
+
+    placement: Rule = TierAware()
+    timer: str = "auto"
+    host_s: float = 1800.0
+    rack_s: float = 3600.0
+    quantile: float = 0.9
+    oracle: bool = False
+    thresholds: str = "3250/7200"
+    promote: float = 8.0
+    preempt: bool = True
+    review_s: float = 300.0
+    name = "dally"
+    source = "in the style of Sharma et al., Dally, arXiv 2401.16492 (its formulas are not public to us)"
+
+    def __post_init__(self) -> None:
+        for name in ("host_s", "rack_s", "review_s", "promote"):
+            if not 0 <= getattr(self, name) < NEVER:
+                raise PolicyError(f"{name} is {getattr(self, name)}", "give seconds, 0 or more")
+        if not 0 <= self.quantile <= 1:
+            raise PolicyError(f"quantile is {self.quantile}", "give a number from 0 to 1")
+        _ = self.waits, self.order
+
+    @cached_property
+    def waits(self) -> Timer:
+        """The timer that its name stands for."""
+        manual = ManualTimer(self.host_s, self.rack_s)
+        auto = AutoTimer(self.quantile, manual)
+        timers: dict[str, Timer] = {
+            "auto": auto,
+            "break-even": BreakEvenTimer(auto, self.oracle),
+            "manual": manual,
+            "always-wait": AlwaysWait(),
+            "never-wait": NeverWait(),
+        }
+        if self.timer not in timers:
+            raise PolicyError(f"no timer is called {self.timer!r}", f"choose one of {', '.join(timers)}")
+        return timers[self.timer]
+
+    @cached_property
+    def order(self) -> BySensitivity:
+        """Its order of jobs."""
+        from hemiola.sched.policies.tiresias import Tiresias
+
+        return BySensitivity(Tiresias(thresholds=self.thresholds, promote=self.promote).limits(), self.promote)
+
+    def decide(self, view: ClusterView) -> Iterable[Decision]:
+        return with_timers(view, self.order, self._decide(view))
+
+    def _decide(self, view: ClusterView) -> Iterator[Decision]:
+        """1. Run out timers. 2. Offer what is free, in order. 3. Review those that run wide."""
+        queue = view.queue(self.order)
+        while (job := queue.next()) is not None:
+            offer = find(view.inventory, job, self.placement)
+            if offer is None:
+                yield from self._displace(view, queue, job)
+            elif (tier := _tier(view, offer)) <= self._allowed(view, job):
+                yield from self._start(job, offer, self._why(view, job, tier))
+            elif (made := self._make_way(view, job, tier)) is not None:
+                yield from made
+            else:
+                yield from self._decline(view, queue, job, tier)
+            if job.status == WAITING:
+                queue.block(job)
+        if self.preempt and self.review_s:
+            yield from self._review(view)
+
+    # ---- (i) delay scheduling ---------------------------------------------------------------
+
+    def _allowed(self, view: ClusterView, job: JobState) -> int:
+        """The widest tier that the job accepts now."""
+        note: Delay = job.note
+        if note is None:
+            note = job.note = Delay(job.narrowest)
+        last = min(job.widest, len(view.topology.tiers) - 1)
+        slowdown = view.estimates.slowdown
+        while note.allowed < last:
+            here = slowdown(job, note.allowed)
+            if slowdown(job, note.allowed + 1) < INSENSITIVE * here:
+                note.allowed += 1
+                continue
+            if note.since_s is None:
+                break
+            wait_s = self.waits.wait_s(view, job, note.allowed)
+            if view.now < note.since_s + wait_s * (1 - 1e-12):
+                break
+            note.allowed += 1
+            note.since_s = view.now
+        return note.allowed
+
+    def _decline(self, view: ClusterView, queue: Queue, job: JobState, tier: int) -> Iterator[Decision]:
+        """Turn a wide offer down and start the clock of everyone who would."""
+        names = view.topology.tiers
+        for other in list(queue.group_of(job)):
+            note: Delay = other.note or Delay(other.narrowest)
+            other.note = note
+            if note.since_s is not None or note.allowed >= tier:
+                continue
+            note.since_s = view.now
+            note.declined = True
+            wait_s = self.waits.wait_s(view, other, note.allowed)
+            if wait_s == 0.0:
+                yield WakeAt(view.now, other.id, "it does not wait at this tier")
+            elif wait_s < NEVER:
+                yield WakeAt(
+                    view.now + wait_s,
+                    other.id,
+                    f"declined a place that spans {names[tier]}; holds out for {names[note.allowed]} "
+                    f"for {wait_s:.0f} s because it would run {view.estimates.slowdown(other, tier):.2f}x slower",
+                )
+
+    def _start(self, job: JobState, place: Placement, why: str) -> Iterator[Decision]:
+        yield Start(job.id, place, why)
+        if job.status == RUNNING and job.note is not None:
+            job.note.started(job.narrowest)
+
+    def _why(self, view: ClusterView, job: JobState, tier: int) -> str:
+        if tier <= job.narrowest:
+            return f"{self.order.says}; its narrowest tier ({view.topology.tiers[tier]}) is free"
+        return f"{self.order.says}; accepts {view.topology.tiers[tier]} now; {self.placement.says}"
+
+    # ---- (ii) network-sensitive pre-emption ---------------------------------------------------
+
+    def _displace(self, view: ClusterView, queue: Queue, job: JobState) -> Iterator[Decision]:
+        """Nothing is free: take the GPUs of jobs in lower queues, within the tier it accepts."""
+        if self.preempt and not is_hopeless(view, job, self.placement):
+            widest = self._allowed(view, job)
+            found = make_room(view, queue, job, self.placement, widest)
+            if found is not None:
+                victims, place = found
+                for victim in victims:
+                    yield Stop(victim.id, f"{job.id} has had less service and needs its GPUs")
+                yield from self._start(job, place, f"{self.order.says}, in place of {len(victims)} others")
+
+    def _make_way(self, view: ClusterView, job: JobState, tier: int) -> list[Decision] | None:
+        """Move insensitive jobs off one host for a job that one host can hold, if delta > 0."""
+        if not self.preempt or job.narrowest > 0 or job.widest < 0:
+            return None
+        slowdown = view.estimates.slowdown
+        gain = work_left_s(view, job, self.oracle) * (slowdown(job, tier) - 1.0) * job.gpus
+        for pool in job.pools:
+            for seen, (host, free) in enumerate(pool.hosts.descending()):
+                if seen >= CANDIDATES or free * 2 < job.gpus:
+                    break
+                moves = self._clear(view, job, host, free, gain)
+                if moves is not None:
+                    return moves
+        return None
+
+    def _clear(
+        self, view: ClusterView, job: JobState, host: int, free: int, gain: float
+    ) -> list[Decision] | None:
+        """Moves that leave `job.gpus` free on this host and cost less than the gain, and the start."""
+        movable = [v for v in view.index(BY_HOST).on(host) if len(v.placement.hosts) == 1]
+        movable.sort(key=lambda v: (view.estimates.switch_s(v) * v.gpus, v.index))
+        cost = 0.0
+        chosen: list[JobState] = []
+        for victim in movable:
+            if free >= job.gpus:
+                break
+            cost += view.estimates.switch_s(victim) * (victim.gpus + job.gpus)
+            if cost >= gain:
+                return None
+            chosen.append(victim)
+            free += victim.gpus
+        if free < job.gpus:
+            return None
+        return self._relocate(view, job, host, chosen, cost, gain)
+
+    def _relocate(
+        self, view: ClusterView, job: JobState, host: int, chosen: list[JobState], cost: float, gain: float
+    ) -> list[Decision] | None:
+        """Where each chosen job goes instead; None if one of them would suffer."""
+        inventory = view.inventory
+        decisions: list[Decision] = []
+        with view.supposing() as trial:
+            if inventory.masks[host]:
+                trial.occupy(Placement((host,), (inventory.masks[host],)))
+            places: list[Placement] = []
+            for victim in chosen:
+                place = find(inventory, victim, self.placement, victim.tier)
+                if place is None:
+                    return None
+                trial.occupy(place)
+                places.append(place)
+                decisions.append(Move(victim.id, place, f"makes way for {job.id}, which needs one host"))
+            trial.undo()
+            for place in places:
+                trial.occupy(place)
+            trial.without(chosen)
+            target = find(inventory, job, self.placement, 0)
+        if target is None:
+            return None
+        why = f"moving {len(chosen)} jobs aside costs {cost:.0f} GPU-s and saves it {gain:.0f}"
+        return [*decisions, Start(job.id, target, why)]
+
+    def _review(self, view: ClusterView) -> Iterator[Decision]:
+        """Move a job that runs wide to a narrower place, if delta > 0."""
+        wide: WideIndex = view.index(WIDE)
+        if not wide.jobs or view.now < wide.next_s:
+            return
+        wide.next_s = view.now + self.review_s
+        if view.free:
+            for job in list(wide.jobs.values()):
+                place = self._narrower(view, job)
+                if place is not None:
+                    yield Move(job.id, place, f"a narrower place ({view.topology.tiers[_tier(view, place)]}) is free")
+        if wide.jobs:
+            yield WakeAt(wide.next_s, "", "review of jobs that run wide")
+
+    def _narrower(self, view: ClusterView, job: JobState) -> Placement | None:
+        if job.status != RUNNING or job.tier <= job.narrowest:
+            return None
+        slowdown = view.estimates.slowdown
+        work_s = work_left_s(view, job, self.oracle)
+        if work_s * (slowdown(job, job.tier) - 1.0) <= view.estimates.switch_s(job):
+            return None
+        with view.supposing() as trial:
+            trial.without((job,))
+            place = find(view.inventory, job, self.placement, job.tier - 1)
+        if place is None:
+            return None
+        saved_s = work_s * (slowdown(job, job.tier) - slowdown(job, _tier(view, place)))
+        return place if saved_s > view.estimates.switch_s(job) else None
+
+    def card(self) -> dict[str, str]:
+        return {
+            "order": f"attained service (GPU-s), queues cut at {self.thresholds}, most network-sensitive first",
+            "backfill": "whoever fits and accepts",
+            "delay": f"timer {self.timer}; clock from the first declined offer; paid delay is kept (SPARK-18886)",
+            "preemption": "lower queues, within the accepted tier; moves where delta > 0" if self.preempt else "none",
+        }
+
+
+class WideIndex:
+    """Running jobs that span more than they need."""
+
+    def __init__(self) -> None:
+        self.jobs: dict[int, JobState] = {}
+        self.next_s = 0.0
+
+    def enter(self, job: JobState, now: float) -> None:
+        """A job has a new status."""
+        if job.status == RUNNING and job.tier > job.narrowest:
+            self.jobs[job.index] = job
+
+    def leave(self, job: JobState) -> None:
+        """A job's status is about to change."""
+        self.jobs.pop(job.index, None)
+
+
+@dataclass(frozen=True)
+class _Wide:
+    def build(self, view: ClusterView) -> WideIndex:
+        return WideIndex()
+
+
+WIDE = _Wide()
+
+
+def _tier(view: ClusterView, place: Placement) -> int:
+    return 0 if len(place.hosts) == 1 else view.topology.span(place.hosts)

@@ -1,0 +1,25 @@
+"""What three published simulators do, policy by policy: each only under its own semantics.
+
+They stand apart from Hemiola's policies of the same names, because a peer's answer depends on how
+it breaks ties, when it looks, and what its placement refuses. See docs/reference/semantics.md.
+"""
+
+from __future__ import annotations
+
+from hemiola.sched.policies.peers.increment import Fifo, Fjf
+from hemiola.sched.policies.peers.ladder import Dlas, DlasGpu, MuriTiresias, PolluxTiresias
+from hemiola.sched.policies.peers.repack import Shortest, ShortestGpu, Sjf, Srsf, Srtf
+from hemiola.sched.policy import Policy
+
+__all__ = ["MURI_SIM", "POLLUX_SIM", "TIRESIAS_SIM"]
+
+TIRESIAS_SIM: dict[str, type[Policy]] = {
+    policy.name: policy for policy in (Fifo, Fjf, Sjf, Shortest, ShortestGpu, Dlas, DlasGpu)
+}
+MURI_SIM: dict[str, type[Policy]] = {
+    "srtf": Srtf,
+    "srsf": Srsf,
+    "tiresias": MuriTiresias,
+    "tiresias-l": MuriTiresias,
+}
+POLLUX_SIM: dict[str, type[Policy]] = {"tiresias": PolluxTiresias}

@@ -1,0 +1,218 @@
+"""Tiresias's and Muri's simulators, shortest first: at every instant the cluster is packed anew.
+
+All jobs, running or waiting, are offered GPUs in order as if the cluster were empty; who finds room
+runs, the rest wait. The list is sorted in place and kept, so ties fall as they fell last time.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from hemiola.core.decisions import Decision, Move, Start, Stop
+from hemiola.sched.job_state import ENDED, RUNNING, JobState
+from hemiola.sched.placement import Rule, find
+from hemiola.sched.policies.peers.placing import Packing, Pairs, placed
+from hemiola.sched.policies.peers.policy import PeerPolicy
+from hemiola.sched.policies.peers.progress import Progress, progress_of
+from hemiola.sched.view import ClusterView
+
+__all__ = ["Repack", "Shortest", "ShortestGpu", "Sjf", "Srsf", "Srtf"]
+
+
+@dataclass(frozen=True)
+class Line:
+    """Asks for the list of live jobs that a re-packing policy keeps from instant to instant."""
+
+    def build(self, view: ClusterView) -> KeptLine:
+        return KeptLine(Packing(view.inventory))
+
+
+class KeptLine:
+    """Live jobs in the order of the last instant, newcomers behind.
+
+    Attributes:
+        jobs: the list; a policy sorts it in place.
+        packing: room to pack them in.
+    """
+
+    def __init__(self, packing: Packing) -> None:
+        self.jobs: list[JobState] = []
+        self.packing = packing
+        self._known = 0
+        self._left: list[JobState] = []
+
+    def enter(self, job: JobState, now: float) -> None:
+        """Append a newcomer."""
+        if job.index >= self._known and job.status != ENDED:
+            self._known = job.index + 1
+            self.jobs.append(job)
+
+    def leave(self, job: JobState) -> None:
+        """It may have ended."""
+        self._left.append(job)
+
+    def drop_ended(self) -> None:
+        """Forget the jobs that ended."""
+        for job in self._left:
+            if job.status == ENDED and job in self.jobs:
+                self.jobs.remove(job)
+        self._left.clear()
+
+
+LINE = Line()
+
+
+@dataclass(frozen=True)
+class Repack(PeerPolicy, ABC):
+    """Sort, then pack into the empty cluster."""
+
+    says = "in order"
+
+    @abstractmethod
+    def key(self, progress: Progress, job: JobState, now: float) -> float:
+        """What it sorts by, ascending."""
+
+    def decide(self, view: ClusterView) -> Iterable[Decision]:
+        progress, line, now = progress_of(view, self.name), view.index(LINE), view.now
+        line.drop_ended()
+        line.jobs.sort(key=lambda job: self.key(progress, job, now))
+        if self.placement == "count":
+            return by_count(view, line.jobs, self.rule, self.says)
+        return by_packing(view, line.jobs, line.packing, f"{self.says}; {self.rule.says}")
+
+    def card(self) -> dict[str, str]:
+        return {
+            "order": self.says,
+            "backfill": "whoever finds room in the re-packed cluster",
+            "preemption": "of whoever finds none; a job that lands elsewhere moves, at no cost",
+        }
+
+
+def by_count(view: ClusterView, jobs: list[JobState], rule: Rule, says: str) -> Iterator[Decision]:
+    """Run the jobs whose numbers of GPUs fit one after the other; a miss is passed over."""
+    free = view.topology.gpus
+    starting: list[JobState] = []
+    stopping: list[JobState] = []
+    for job in jobs:
+        if job.gpus <= free:
+            free -= job.gpus
+            if job.status != RUNNING:
+                starting.append(job)
+        elif job.status == RUNNING:
+            stopping.append(job)
+    for job in stopping:
+        yield Stop(job.id, f"{says}, others go first")
+    for job in starting:
+        placement = find(view.inventory, job, rule)
+        if placement is not None:
+            yield Start(job.id, placement, f"{says}; {rule.says}")
+
+
+def by_packing(view: ClusterView, jobs: list[JobState], packing: Packing, says: str) -> Iterator[Decision]:
+    """Run the jobs that first fit packs into the empty cluster, each where it was packed."""
+    packing.empty()
+    chosen: dict[JobState, Pairs] = {}
+    for job in jobs:
+        if not packing.free:
+            break
+        if (pairs := packing.take(job.gpus)) is not None:
+            chosen[job] = pairs
+    for job in [job for job in view.running.values() if job not in chosen]:
+        yield Stop(job.id, f"{says}: no room in the cluster packed anew")
+    yield from _move(view, [job for job in chosen if job.status == RUNNING], chosen, says)
+    for job, pairs in chosen.items():
+        if job.status != RUNNING:
+            yield Start(job.id, placed(view.inventory, pairs), says)
+
+
+def _move(
+    view: ClusterView, running: list[JobState], chosen: dict[JobState, Pairs], says: str
+) -> Iterator[Decision]:
+    """Bring running jobs to where they were packed; where they block each other in a ring, one steps out."""
+    left = [job for job in running if _where(job) != chosen[job]]
+    while left:
+        stuck: list[JobState] = []
+        for job in left:
+            if _has_room(view, job, chosen[job]):
+                yield Move(job.id, placed(view.inventory, chosen[job], job.placement), f"packed anew: {says}")
+            else:
+                stuck.append(job)
+        if len(stuck) == len(left):
+            yield Stop(stuck.pop(0).id, "it steps out of a ring of jobs that take each other's places")
+        left = stuck
+
+
+def _where(job: JobState) -> Pairs:
+    assert job.placement is not None
+    return tuple(
+        (host, mask.bit_count())
+        for host, mask in zip(job.placement.hosts, job.placement.masks, strict=True)
+    )
+
+
+def _has_room(view: ClusterView, job: JobState, pairs: Pairs) -> bool:
+    own = dict(_where(job))
+    counts = view.inventory.counts
+    return all(counts[host] + own.get(host, 0) >= count for host, count in pairs)
+
+
+@dataclass(frozen=True)
+class Sjf(Repack):
+    """Fewest GPUs first (the peer's "smallest job first")."""
+
+    name = "sjf"
+    source = "Tiresias's simulator, --schedule sjf"
+    says = "fewest GPUs first"
+
+    def key(self, progress: Progress, job: JobState, now: float) -> float:
+        return job.gpus
+
+
+@dataclass(frozen=True)
+class Shortest(Repack):
+    """Least remaining time first."""
+
+    name = "shortest"
+    source = "Tiresias's simulator, --schedule shortest"
+    says = "least remaining time first"
+
+    def key(self, progress: Progress, job: JobState, now: float) -> float:
+        return progress.remaining_s(job, now)
+
+
+@dataclass(frozen=True)
+class ShortestGpu(Repack):
+    """Least remaining time times GPUs first."""
+
+    name = "shortest-gpu"
+    source = "Tiresias's simulator, --schedule shortest-gpu"
+    says = "least remaining service first"
+
+    def key(self, progress: Progress, job: JobState, now: float) -> float:
+        return progress.remaining_s(job, now) * job.gpus
+
+
+@dataclass(frozen=True)
+class Srtf(Repack):
+    """Muri's SRTF: least remaining time first."""
+
+    name = "srtf"
+    source = "Muri's simulator (SIGCOMM'22), --schedule shortest"
+    says = "least remaining time first"
+
+    def key(self, progress: Progress, job: JobState, now: float) -> float:
+        return progress.remaining_s(job, now)
+
+
+@dataclass(frozen=True)
+class Srsf(Repack):
+    """Muri's SRSF: least remaining time times GPUs first."""
+
+    name = "srsf"
+    source = "Muri's simulator (SIGCOMM'22), --schedule shortest-gpu"
+    says = "least remaining service first"
+
+    def key(self, progress: Progress, job: JobState, now: float) -> float:
+        return progress.remaining_s(job, now) * job.gpus

@@ -1,0 +1,315 @@
+"""The decisions file: JSON lines that hold all that is needed to tell why a job waited.
+
+The first line is the header: the cluster, and for each run its rules and what became of its
+jobs. Every other line is one decision, in the order in which it was made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from hemiola.core.decisions import Decision, Move, Pace, Placement, Resize, Start, Stop, WakeAt
+from hemiola.core.errors import InputError
+from hemiola.core.job import Job
+from hemiola.core.result import Comparison, JobRecord, LoggedDecision, Run
+from hemiola.core.series import job_spans
+from hemiola.core.timeline import Timeline
+from hemiola.core.topology import Topology
+from hemiola.trace.atomic import replacing
+from hemiola.trace.reading import read_bytes, wrong_schema
+
+__all__ = [
+    "DECISIONS_SCHEMA",
+    "Cluster",
+    "DecisionLog",
+    "Header",
+    "JobFacts",
+    "Line",
+    "Place",
+    "RunFacts",
+    "Span",
+    "read_decisions",
+    "write_decisions",
+]
+
+DECISIONS_SCHEMA = "hemiola.decisions/1"
+
+_KINDS: dict[type[Decision], str] = {
+    Start: "start",
+    Stop: "stop",
+    Move: "move",
+    Resize: "resize",
+    Pace: "pace",
+    WakeAt: "wake",
+}
+
+
+class Place(msgspec.Struct, frozen=True):
+    """GPUs of one host, by name and number."""
+
+    host: str
+    gpus: tuple[int, ...]
+
+
+class Line(msgspec.Struct, frozen=True, kw_only=True):
+    """One decision.
+
+    Attributes:
+        kind: "start", "stop", "move", "resize", "pace" or "wake".
+        placement: hosts and GPUs in rank order, for start, move and resize.
+        wake_s: when the timer is due, for wake.
+        weight: share of contended links, for pace.
+        refused: why it was not carried out; "" if it was.
+    """
+
+    policy: str
+    seed: int
+    time_s: float
+    kind: str
+    job: str
+    reason: str
+    free_gpus: int
+    waiting: int
+    refused: str
+    placement: tuple[Place, ...] = ()
+    wake_s: float | None = None
+    weight: float | None = None
+
+
+class Span(msgspec.Struct, frozen=True, array_like=True):
+    """A while in which the job held GPUs: from, work from, to, GPUs, tier's name, how it ended."""
+
+    start_s: float
+    resume_s: float
+    end_s: float
+    gpus: int
+    tier: str
+    outcome: str
+
+
+class JobFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """What a job asked for and what became of it; see `JobRecord` for the figures."""
+
+    id: str
+    gpus: int
+    submit_s: float
+    status: str
+    why: str
+    finish_s: float | None
+    queueing_s: float
+    run_s: float
+    useful_s: float
+    exposed_communication_s: float
+    checkpoint_s: float
+    lost_s: float
+    ideal_s: float
+    model: str
+    user: str
+    queue: str
+    gpu_type: str | None
+    required: str | None
+    preferred: str | None
+    spans: tuple[Span, ...]
+
+
+class RunFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """One run: its rules and its jobs in order of arrival."""
+
+    policy: str
+    seed: int
+    semantics: dict[str, str]
+    origin_s: float
+    end_s: float
+    interrupted: bool
+    jobs: tuple[JobFacts, ...]
+
+
+class Cluster(msgspec.Struct, frozen=True, kw_only=True):
+    """The cluster: hosts in order of their index, and for each level each host's domain."""
+
+    name: str
+    hosts: tuple[str, ...]
+    gpus: tuple[int, ...]
+    gpu_types: tuple[str, ...]
+    tiers: tuple[str, ...]
+    levels: dict[str, tuple[str, ...]]
+
+
+class Header(msgspec.Struct, frozen=True, kw_only=True):
+    """The first line."""
+
+    schema: str
+    workload: str
+    topology: Cluster
+    runs: tuple[RunFacts, ...]
+
+
+class DecisionLog(msgspec.Struct, frozen=True):
+    """A decisions file."""
+
+    header: Header
+    lines: tuple[Line, ...]
+
+
+def write_decisions(comparison: Comparison, path: Path) -> None:
+    """Write the decisions of every run (schema "hemiola.decisions/1").
+
+    Raises:
+        InputError: if a run kept no decisions although it made some, or the path cannot be written.
+    """
+    for run in comparison.runs:
+        if run.decisions_made and not run.decisions:
+            raise InputError(
+                f"the run of {run.policy!r}, seed {run.seed}, did not keep its {run.decisions_made} decisions",
+                "simulate again with decisions kept",
+            )
+    encode = msgspec.json.Encoder().encode
+    with replacing(path) as stream:
+        stream.write(encode(_header(comparison)) + b"\n")
+        for run in comparison.runs:
+            for logged in run.decisions:
+                stream.write(encode(_line(run, logged, comparison.topology)) + b"\n")
+
+
+def read_decisions(path: Path) -> DecisionLog:
+    """Read a file of `write_decisions` back.
+
+    Raises:
+        InputError: if it is missing, not such a file, or broken; names the line.
+    """
+    rows = read_bytes(path).splitlines()
+    try:
+        header = msgspec.json.decode(rows[0] if rows else b"", type=Header)
+    except msgspec.DecodeError as error:
+        raise wrong_schema(path, DECISIONS_SCHEMA, str(error)) from error
+    if header.schema != DECISIONS_SCHEMA:
+        raise wrong_schema(path, DECISIONS_SCHEMA, f"its schema is {header.schema!r}")
+    return DecisionLog(header, tuple(_lines(rows[1:], path)))
+
+
+def _lines(rows: list[bytes], path: Path) -> Iterator[Line]:
+    decode = msgspec.json.Decoder(Line).decode
+    for number, row in enumerate(rows, start=2):
+        try:
+            yield decode(row)
+        except msgspec.DecodeError as error:
+            raise InputError(
+                f"{path}:{number}: not a decision: {error}", "write the file again; it may have been cut off"
+            ) from error
+
+
+def _line(run: Run, logged: LoggedDecision, topology: Topology) -> Line:
+    decision = logged.decision
+    placement = getattr(decision, "placement", None)
+    return Line(
+        policy=run.policy,
+        seed=run.seed,
+        time_s=logged.time_s,
+        kind=_KINDS[type(decision)],
+        job=decision.job_id,
+        reason=decision.reason,
+        free_gpus=logged.free_gpus,
+        waiting=logged.waiting,
+        refused=logged.refused,
+        placement=() if placement is None else _places(placement, topology),
+        wake_s=decision.time_s if isinstance(decision, WakeAt) else None,
+        weight=decision.weight if isinstance(decision, Pace) else None,
+    )
+
+
+def _places(placement: Placement, topology: Topology) -> tuple[Place, ...]:
+    names, count = topology.hosts.names, len(topology.hosts)
+    return tuple(
+        Place(names[host] if 0 <= host < count else f"host {host}", tuple(_bits(mask)))
+        for host, mask in zip(placement.hosts, placement.masks, strict=True)
+    )
+
+
+def _bits(mask: int) -> Iterator[int]:
+    return (gpu for gpu in range(mask.bit_length()) if mask >> gpu & 1)
+
+
+def _header(comparison: Comparison) -> Header:
+    return Header(
+        schema=DECISIONS_SCHEMA,
+        workload=comparison.workload_name,
+        topology=_cluster(comparison.topology),
+        runs=tuple(_run_facts(run, comparison) for run in comparison.runs),
+    )
+
+
+def _cluster(topology: Topology) -> Cluster:
+    return Cluster(
+        name=topology.name,
+        hosts=topology.hosts.names,
+        gpus=tuple(topology.hosts.gpus.tolist()),
+        gpu_types=topology.hosts.gpu_types,
+        tiers=topology.tiers,
+        levels={
+            level.name: tuple(level.domains[domain] for domain in level.domain_of_host.tolist())
+            for level in topology.levels
+        },
+    )
+
+
+def _run_facts(run: Run, comparison: Comparison) -> RunFacts:
+    wanted = {job.id: job for job in comparison.workloads.get(run.seed, ())}
+    spans = _spans(run.timeline, comparison.topology, len(run.records))
+    return RunFacts(
+        policy=run.policy,
+        seed=run.seed,
+        semantics=run.semantics,
+        origin_s=run.origin_s,
+        end_s=run.end_s,
+        interrupted=run.interrupted,
+        jobs=tuple(
+            _job_facts(record, wanted.get(record.id), tuple(held))
+            for record, held in zip(run.records, spans, strict=True)
+        ),
+    )
+
+
+def _job_facts(record: JobRecord, job: Job | None, spans: tuple[Span, ...]) -> JobFacts:
+    kept = {name: getattr(record, name) for name in JobFacts.__struct_fields__ if hasattr(record, name)}
+    return JobFacts(
+        **kept,
+        gpu_type=None if job is None else job.gpu_type,
+        required=None if job is None else job.required,
+        preferred=None if job is None else job.preferred,
+        spans=spans,
+    )
+
+
+def _spans(timeline: Timeline | None, topology: Topology, jobs: int) -> list[list[Span]]:
+    spans: list[list[Span]] = [[] for _ in range(jobs)]
+    if timeline is None:
+        return spans
+    opens = job_spans(timeline)
+    gpus = _gpus_of_spans(timeline)
+    columns = (
+        timeline.job,
+        timeline.start_s,
+        timeline.resume_s,
+        timeline.end_s,
+        timeline.tier,
+        timeline.outcome,
+    )
+    for (job, start_s, resume_s, end_s, tier, outcome), held in zip(
+        zip(*(column[opens].tolist() for column in columns), strict=True), gpus, strict=True
+    ):
+        spans[job].append(
+            Span(start_s, resume_s, end_s, held, topology.tiers[tier], Timeline.OUTCOMES[outcome])
+        )
+    return spans
+
+
+def _gpus_of_spans(timeline: Timeline) -> list[int]:
+    """GPUs of each span of `job_spans`, all its hosts together."""
+    order = np.lexsort((timeline.start_s, timeline.job))
+    held = np.bitwise_count(timeline.gpu_mask).astype(np.int64)[order]
+    at = np.flatnonzero(np.isin(order, job_spans(timeline)))
+    return [int(n) for n in np.add.reduceat(held, at)] if len(at) else []

@@ -1,0 +1,121 @@
+"""A comparison as files: figures as JSON, jobs as CSV. Knows the files' schemas, not what made them.
+
+`docs/reference/results.md` describes each file. Nothing is invented: what a run has not is null
+in JSON and empty in CSV. A seeded run repeats to the byte, apart from `simulation_wall_s` and
+`simulation_cpu_s`.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from hemiola.core.metrics import finish_time_fairness, summary
+from hemiola.core.result import Comparison, JobRecord, Run
+from hemiola.core.topology import Topology
+from hemiola.trace.atomic import replacing
+from hemiola.trace.reading import read_bytes, wrong_schema
+
+__all__ = ["COMPARISON_SCHEMA", "comparison_as_json", "read_comparison", "write_jobs_csv", "write_json"]
+
+COMPARISON_SCHEMA = "hemiola.comparison/1"
+
+_JOB_FIELDS = tuple(name for name in JobRecord.__struct_fields__ if name not in ("id", "tiers_s"))
+
+
+def write_json(comparison: Comparison, path: Path) -> None:
+    """Write the figures of every run (schema "hemiola.comparison/1").
+
+    Raises:
+        InputError: if the path cannot be written.
+        InternalError: if a run's figures do not add up.
+    """
+    text = msgspec.json.format(msgspec.json.encode(comparison_as_json(comparison)), indent=2)
+    with replacing(path) as stream:
+        stream.write(text + b"\n")
+
+
+def read_comparison(path: Path) -> dict[str, Any]:
+    """Read a file of `write_json` back, as plain values.
+
+    Raises:
+        InputError: if it is missing or not such a file.
+    """
+    content = read_bytes(path)
+    try:
+        value = msgspec.json.decode(content)
+    except msgspec.DecodeError as error:
+        raise wrong_schema(path, COMPARISON_SCHEMA, str(error)) from error
+    if not isinstance(value, dict) or value.get("schema") != COMPARISON_SCHEMA:
+        found = value.get("schema") if isinstance(value, dict) else type(value).__name__
+        raise wrong_schema(path, COMPARISON_SCHEMA, f"its schema is {found!r}")
+    return value
+
+
+def comparison_as_json(comparison: Comparison) -> dict[str, Any]:
+    """The comparison as plain values, ready for JSON (no NaN: null)."""
+    return {
+        "schema": COMPARISON_SCHEMA,
+        "workload": {"name": comparison.workload_name, "format": comparison.workload_format},
+        "topology": _topology(comparison.topology),
+        "baseline": comparison.baseline,
+        "notes": list(comparison.notes),
+        "runs": [_run(run, comparison.topology) for run in comparison.runs],
+    }
+
+
+def _run(run: Run, topology: Topology) -> dict[str, Any]:
+    head = {"policy": run.policy, "seed": run.seed, "semantics": run.semantics}
+    figures = msgspec.to_builtins(summary(run, topology))
+    tail = {
+        "interrupted": run.interrupted,
+        "origin_s": run.origin_s,
+        "end_s": run.end_s,
+        "events": run.events,
+    }
+    return {**head, **figures, **tail}
+
+
+def _topology(topology: Topology) -> dict[str, Any]:
+    return {
+        "name": topology.name,
+        "hosts": len(topology.hosts),
+        "gpus": topology.gpus,
+        "gpu_types": [name for name in topology.gpu_types if name],
+        "tiers": list(topology.tiers),
+        "source": topology.source,
+    }
+
+
+def write_jobs_csv(comparison: Comparison, path: Path) -> None:
+    """Write a row for each job of each run.
+
+    Raises:
+        InputError: if the path cannot be written.
+    """
+    tiers = [f"tier_{name}_s" for name in comparison.topology.tiers]
+    header = ["policy", "seed", "interrupted", "job", *_JOB_FIELDS, "rho", *tiers]
+    with replacing(path) as stream:
+        stream.write(_csv([header]))
+        for run in comparison.runs:
+            stream.write(_csv(_job_rows(run, comparison.topology)))
+
+
+def _csv(rows: Iterable[list[Any]]) -> bytes:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(rows)
+    return text.getvalue().encode()
+
+
+def _job_rows(run: Run, topology: Topology) -> Iterator[list[Any]]:
+    head = [run.policy, run.seed, "yes" if run.interrupted else "no"]
+    for record, rho in zip(run.records, finish_time_fairness(run, topology).tolist(), strict=True):
+        fields = [getattr(record, name) for name in _JOB_FIELDS]
+        spent = [*record.tiers_s, *[0.0] * (len(topology.tiers) - len(record.tiers_s))]
+        yield [*head, record.id, *fields, None if math.isnan(rho) else rho, *spent]

@@ -1,0 +1,11 @@
+"""Workload files of many clusters and simulators, read into `core.job.Workload`.
+
+Each format is a value in a file of its own that recognises its content and reads it. Knows nothing
+of policies, topologies or simulation.
+"""
+
+from hemiola.trace.workloads.format import Format
+from hemiola.trace.workloads.read import FORMATS, read_workload
+from hemiola.trace.workloads.write import write_workload
+
+__all__ = ["FORMATS", "Format", "read_workload", "write_workload"]

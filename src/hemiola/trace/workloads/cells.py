@@ -1,0 +1,189 @@
+"""Rows of a table, cell by cell: every value is checked where it is read.
+
+Knows columns, lines and plain quantities; what they mean is each format's business.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Callable, Iterable, Iterator
+from typing import Protocol
+
+from hemiola.core.errors import FormatError, RowError
+from hemiola.trace.workloads.clock import Clock
+from hemiola.trace.workloads.ledger import Draft, Ledger
+from hemiola.trace.workloads.source import Source
+
+__all__ = ["MAX_GPUS", "MAX_SECONDS", "Cells", "read_rows", "table"]
+
+MAX_SECONDS = 1e10
+"""Over 300 years: a longer time is a wrong unit."""
+MAX_GPUS = 1_000_000
+
+
+class _Reader(Protocol):
+    """What `csv.reader` returns."""
+
+    line_num: int
+
+    def __iter__(self) -> Iterator[list[str]]: ...
+
+    def __next__(self) -> list[str]: ...
+
+
+class Cells:
+    """One row at a time: `line` and `values` change, the columns stay."""
+
+    __slots__ = ("clock", "index", "line", "path", "values")
+
+    def __init__(self, path: str, columns: Iterable[str], clock: Clock) -> None:
+        self.path = path
+        self.index = {column: i for i, column in enumerate(columns)}
+        self.values: list[str] = []
+        self.line = 0
+        self.clock = clock
+
+    def bad(self, column: str, problem: str, remedy: str = "") -> RowError:
+        """The error that names this row's value in `column`."""
+        return RowError(self.path, self.line, column, self.text(column), problem, remedy)
+
+    def text(self, column: str) -> str:
+        """The cell as it stands; "" where the table has no such column."""
+        i = self.index.get(column, -1)
+        return self.values[i] if i >= 0 else ""
+
+    def number(self, column: str) -> float:
+        """A finite number."""
+        text = self.text(column)
+        try:
+            value = float(text)
+        except ValueError:
+            raise self.bad(column, "is not a number", "give a plain number such as 12 or 0.5") from None
+        if not math.isfinite(value) or "_" in text:
+            raise self.bad(column, "is not a finite number", "give a plain number such as 12 or 0.5")
+        return value
+
+    def seconds(self, column: str, per_second: float = 1.0) -> float:
+        """A time of 0 or more, in seconds; the column counts so many units to the second."""
+        value = self.number(column) / per_second
+        if value < 0:
+            raise self.bad(column, "is negative", "give a time of 0 or more")
+        if value > MAX_SECONDS:
+            raise self.bad(column, "is more than 300 years", "check the unit of the column")
+        return value
+
+    def maybe_seconds(self, column: str) -> float | None:
+        """A time of 0 or more, or None where the cell is empty or there is no such column."""
+        return self.seconds(column) if self.text(column) else None
+
+    def whole(self, column: str) -> int:
+        """A whole number from 0 up, such as GPUs: 8 or 8.0."""
+        value = self.number(column)
+        if value != int(value) or value > MAX_GPUS:
+            raise self.bad(column, "is not a number of GPUs", f"give a whole number, at most {MAX_GPUS}")
+        if value < 0:
+            raise self.bad(column, "is negative", "give the number of GPUs that the job holds")
+        return int(value)
+
+    def gpus(self, column: str) -> int:
+        """A whole number of GPUs, at least one."""
+        value = self.whole(column)
+        if value < 1:
+            raise self.bad(column, "is no GPU at all", "give at least 1, or leave the row out")
+        return value
+
+    def moment(self, column: str) -> float:
+        """Seconds since 1970 from a date and time such as 2017-10-09 07:01:55."""
+        try:
+            return self.clock.seconds(self.text(column))
+        except ValueError as error:
+            raise self.bad(
+                column, str(error), "write 2017-10-09 07:01:55, all with or all without zone"
+            ) from None
+
+
+def table(
+    source: Source,
+    ledger: Ledger,
+    *,
+    columns: tuple[str, ...] = (),
+    delimiter: str = ",",
+    quoted: bool = True,
+    trailing: bool = False,
+) -> Iterator[Cells]:
+    """The rows of a delimited table; blank lines do not count.
+
+    Args:
+        source: the file.
+        ledger: where a row of the wrong length goes.
+        columns: the names, for a table without header; otherwise its first row gives them.
+        delimiter: one character.
+        quoted: a cell may stand in double quotes.
+        trailing: each row may end in one delimiter too many.
+    """
+    reader = _reader(source, delimiter, quoted)
+    names = columns or _header(source, reader, trailing)
+    cells, width = Cells(source.path, names, ledger.clock), len(names)
+    while True:
+        try:
+            for row in reader:
+                if not row:
+                    continue
+                cells.values, cells.line = row, reader.line_num
+                if len(row) == width or (trailing and len(row) == width + 1 and not row[-1]):
+                    yield cells
+                else:
+                    ledger.reject(_width_error(cells, names))
+            return
+        except csv.Error as error:
+            place = (source.path, reader.line_num, names[0])
+            ledger.reject(RowError(*place, str(error), "is not a row", "check quotes and line ends"))
+
+
+def _reader(source: Source, delimiter: str, quoted: bool) -> _Reader:
+    text = io.StringIO(source.text, newline="")
+    if quoted:
+        return csv.reader(text, delimiter=delimiter, strict=True)
+    return csv.reader(text, delimiter=delimiter, quoting=csv.QUOTE_NONE, strict=True)
+
+
+def read_rows(
+    rows: Iterable[Cells], ledger: Ledger, make: Callable[[Cells], Draft | str], id_column: str
+) -> None:
+    """Make a job of each row; for a sound row that is no GPU job, `make` returns the reason."""
+    for cells in rows:
+        try:
+            draft = make(cells)
+        except RowError as error:
+            ledger.reject(error)
+            continue
+        if isinstance(draft, str):
+            ledger.leave_out(draft)
+        else:
+            ledger.add(draft, cells.line, id_column)
+
+
+def _header(source: Source, reader: Iterator[list[str]], trailing: bool) -> tuple[str, ...]:
+    try:
+        names = next((tuple(word.strip() for word in row) for row in reader if row), ())
+    except csv.Error as error:
+        raise FormatError(f"{source.path}: its header cannot be read: {error}", "check its quotes") from None
+    if trailing and names and not names[-1]:
+        names = names[:-1]
+    twice = {name for name in names if names.count(name) > 1}
+    if twice or not names:
+        raise FormatError(
+            f"{source.path}: its header names {', '.join(sorted(map(repr, twice))) or 'nothing'} more than once",
+            "give every column a name of its own",
+        )
+    return names
+
+
+def _width_error(cells: Cells, names: tuple[str, ...]) -> RowError:
+    row, remedy = cells.values, f"give {len(names)} columns"
+    if len(row) < len(names):
+        return RowError(cells.path, cells.line, names[len(row)], row[-1], "ends the row too early", remedy)
+    remedy += "; one may hold the delimiter itself"
+    return RowError(cells.path, cells.line, names[-1], row[len(names)], "is a column too many", remedy)

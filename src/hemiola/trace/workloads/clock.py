@@ -1,0 +1,50 @@
+"""Dates and times as seconds since 1970, and back for a note.
+
+A file's times either all carry a zone or none does: mixing them would shift jobs by hours unseen.
+Times without zone are taken as they stand, on a clock that never changes for summer.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+__all__ = ["Clock", "origin_note"]
+
+_EPOCH = datetime(1970, 1, 1)
+_EPOCH_UTC = datetime(1970, 1, 1, tzinfo=UTC)
+_SHORTEST = len("2017-10-09 07:01")
+
+
+class Clock:
+    """Reads the timestamps of one file."""
+
+    __slots__ = ("zoned",)
+
+    def __init__(self) -> None:
+        self.zoned: bool | None = None
+
+    def seconds(self, text: str) -> float:
+        """Seconds since 1970. Raises ValueError, saying what is wrong with `text`."""
+        try:
+            moment = datetime.fromisoformat(text)
+        except ValueError:
+            raise ValueError("is not a date and time") from None
+        if len(text) < _SHORTEST:
+            raise ValueError("is not a date and time")
+        zoned = moment.tzinfo is not None
+        if zoned is not self.zoned:
+            if self.zoned is not None:
+                raise ValueError(
+                    "has a time zone, others have none" if zoned else "has no time zone, others have"
+                )
+            self.zoned = zoned
+        return (moment - (_EPOCH_UTC if zoned else _EPOCH)).total_seconds()
+
+
+def origin_note(clock: Clock, origin_s: float) -> str:
+    """A note that says when the workload's time 0 was, in the file's own time."""
+    if clock.zoned is None:
+        return f"time 0 is the first arrival, {origin_s:g} s in the file's own time"
+    moment = (_EPOCH + timedelta(seconds=origin_s)).isoformat(sep=" ")
+    zone = "UTC" if clock.zoned else "wall clock, no time zone given"
+    return f"time 0 is the first arrival, {moment} ({zone})"

@@ -1,0 +1,55 @@
+"""What the Helios and Acme tables share: the columns of a Slurm-like accounting log.
+
+Times are dates; `duration` and `queue` (seconds) repeat their differences and are checked.
+"""
+
+from __future__ import annotations
+
+from hemiola.trace.workloads.cells import Cells
+from hemiola.trace.workloads.ledger import Draft, Ledger
+
+__all__ = ["COLUMNS", "draft"]
+
+COLUMNS = frozenset(
+    {"job_id", "user", "gpu_num", "node_num", "state", "submit_time", "start_time", "end_time", "duration"}
+)
+_ABSENT = ("", "None", "Unknown", "nan", "NaT")
+_FROM_SUBMISSION = "duration counts from submission in some rows; end_time - start_time is used"
+
+
+def draft(cells: Cells, ledger: Ledger) -> Draft | str:
+    """A job of one row, or the reason why it is none. The run time is end_time - start_time."""
+    gpus = cells.whole("gpu_num")
+    submit_s = cells.moment("submit_time")
+    if gpus == 0:
+        return "CPU job"
+    if cells.text("start_time") in _ABSENT:
+        return "never started"
+    if cells.text("end_time") in _ABSENT:
+        return "still running when the log was taken"
+    start_s, end_s = cells.moment("start_time"), cells.moment("end_time")
+    _check(cells, ledger, submit_s, start_s, end_s)
+    return Draft(
+        id=cells.text("job_id"),
+        submit_s=submit_s,
+        gpus=gpus,
+        duration_s=end_s - start_s,
+        user=cells.text("user"),
+        queue=cells.text("vc"),
+        recorded_start_s=start_s,
+        recorded_state=cells.text("state"),
+    )
+
+
+def _check(cells: Cells, ledger: Ledger, submit_s: float, start_s: float, end_s: float) -> None:
+    if end_s < start_s:
+        raise cells.bad("end_time", "is before start_time", "correct or leave out the row")
+    if start_s < submit_s:
+        raise cells.bad("start_time", "is before submit_time", "correct or leave out the row")
+    declared_s = cells.seconds("duration")
+    if abs(declared_s - (end_s - start_s)) > 1.0:
+        if abs(declared_s - (end_s - submit_s)) > 1.0:
+            raise cells.bad(
+                "duration", "is not end_time - start_time", f"expected {end_s - start_s:g} s; give seconds"
+            )
+        ledger.note(_FROM_SUBMISSION)

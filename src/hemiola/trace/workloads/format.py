@@ -1,0 +1,30 @@
+"""What a format is: a value that recognises a file's content and reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from hemiola.trace.workloads.ledger import Ledger
+from hemiola.trace.workloads.source import Source
+
+__all__ = ["Format"]
+
+
+@dataclass(frozen=True)
+class Format:
+    """One workload format.
+
+    Attributes:
+        name: as `--format` names it.
+        about: what it is, in half a line.
+        match: how the content shows that it is this format, in words; "" where it is not.
+        read: puts the file's jobs, in the file's own time, into the ledger.
+        from_first: its times are counted from the first arrival; False keeps the file's origin.
+    """
+
+    name: str
+    about: str
+    match: Callable[[Source], str]
+    read: Callable[[Source, Ledger], None]
+    from_first: bool = True

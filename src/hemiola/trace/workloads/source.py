@@ -1,0 +1,147 @@
+"""A workload file as text: opened, unpacked and decoded, with every way that can fail named.
+
+Knows nothing of any format. A file is plain or gzip (told by its first bytes, not its name) and
+UTF-8, with or without a byte-order mark.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import zlib
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from hemiola.core.errors import FormatError, InputError, RowError
+
+__all__ = ["Source", "load"]
+
+_PACKED = {
+    b"PK\x03\x04": "a zip archive",
+    b"BZh": "bzip2",
+    b"\xfd7zXZ": "xz",
+    b"\x28\xb5\x2f\xfd": "zstandard",
+}
+_WIDE = (b"\xff\xfe", b"\xfe\xff")
+_HEAD_CHARACTERS = 65536
+_HEAD_ROWS = 5
+
+
+@dataclass(frozen=True)
+class Source:
+    """A file's text.
+
+    Attributes:
+        path: as given, for messages.
+        text: all of it, without byte-order mark; a line that was not UTF-8 is empty in it.
+        undecodable: lines that were not UTF-8 and were emptied (only when bad rows are skipped).
+        forced: the reader was named by the caller rather than recognised.
+    """
+
+    path: str
+    text: str
+    undecodable: int = 0
+    forced: bool = False
+
+    @property
+    def name(self) -> str:
+        """The file's name without folder and endings."""
+        return Path(self.path).name.removesuffix(".gz").rsplit(".", 1)[0]
+
+    @cached_property
+    def head(self) -> str:
+        """The beginning of the text, cut at a line's end where it has one."""
+        if len(self.text) <= _HEAD_CHARACTERS:
+            return self.text
+        head = self.text[:_HEAD_CHARACTERS]
+        return head[: head.rfind("\n") + 1] or head
+
+    @cached_property
+    def columns(self) -> frozenset[str]:
+        """The words of the first line, split at commas: a table's column names."""
+        rows = self.first_rows(",")
+        return frozenset(word.strip() for word in rows[0]) if rows else frozenset()
+
+    def first_rows(self, delimiter: str) -> list[list[str]]:
+        """Up to five rows from the top, blank lines left out; fewer where they cannot be split."""
+        rows: list[list[str]] = []
+        try:
+            for row in csv.reader(io.StringIO(self.head, newline=""), delimiter=delimiter):
+                if row:
+                    rows.append(row)
+                if len(rows) == _HEAD_ROWS:
+                    break
+        except csv.Error:
+            pass
+        return rows
+
+
+def load(path: str | Path, *, skip_bad_rows: bool = False, forced: bool = False) -> Source:
+    """Read `path`.
+
+    Raises:
+        InputError: the file is missing, no file, or a broken or truncated gzip.
+        FormatError: it is empty or packed in a way that is not read here.
+        RowError: a line is not UTF-8 (unless bad rows are skipped).
+    """
+    data = _unpack(str(path), _read(path))
+    if not data.strip():
+        raise FormatError(f"{path} is empty", "give a file with at least one job")
+    text, undecodable = _decode(str(path), data, skip_bad_rows)
+    return Source(str(path), text.removeprefix("\ufeff"), undecodable, forced)
+
+
+def _read(path: str | Path) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except FileNotFoundError:
+        raise InputError(f"{path} does not exist", "check the path") from None
+    except IsADirectoryError:
+        raise InputError(f"{path} is a folder", "name one file in it") from None
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path} cannot be read: {error}", "check the path and its permissions") from None
+
+
+def _unpack(path: str, data: bytes) -> bytes:
+    if data.startswith(b"\x1f\x8b"):
+        try:
+            data = gzip.decompress(data)
+        except EOFError:
+            raise InputError(f"{path} is a truncated gzip file", "copy or download it again") from None
+        except (OSError, zlib.error) as error:
+            raise InputError(f"{path} is a broken gzip file: {error}", "copy or download it again") from None
+    if data[257:262] == b"ustar":
+        raise FormatError(f"{path} is a tar archive", "unpack it and name one file in it")
+    for magic, what in _PACKED.items():
+        if data.startswith(magic):
+            raise FormatError(f"{path} is packed ({what})", "unpack it, or pack it with gzip")
+    if data.startswith(_WIDE):
+        raise FormatError(f"{path} is UTF-16", "save it as UTF-8")
+    return data
+
+
+def _decode(path: str, data: bytes, skip_bad_rows: bool) -> tuple[str, int]:
+    try:
+        return data.decode("utf-8"), 0
+    except UnicodeDecodeError as error:
+        if not skip_bad_rows:
+            line = data.count(b"\n", 0, error.start) + 1
+            raise RowError(
+                path,
+                line,
+                "(text)",
+                data[error.start : error.start + 1],
+                "is not UTF-8",
+                "save the file as UTF-8",
+            ) from None
+    lines = [_decode_line(line) for line in data.split(b"\n")]
+    return "\n".join(line or "" for line in lines), sum(line is None for line in lines)
+
+
+def _decode_line(line: bytes) -> str | None:
+    try:
+        return line.decode("utf-8")
+    except UnicodeDecodeError:
+        return None

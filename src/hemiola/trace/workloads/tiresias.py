@@ -1,0 +1,81 @@
+"""Tiresias's job file (Gu et al., NSDI'19): seconds, one row per job.
+
+Source: github.com/SymbioticLab/Tiresias. Columns: job_id, num_gpu, submit_time [s], iterations,
+model_name, duration [s], interval [s] ("from this job to the next job"). Muri took the columns over,
+added more and counts milliseconds: a file whose intervals do not add up to its arrivals, or whose
+every time is a whole number of thousands, is refused.
+"""
+
+from __future__ import annotations
+
+import statistics
+from itertools import pairwise
+
+from hemiola.core.errors import FormatError
+from hemiola.trace.workloads.cells import Cells, read_rows, table
+from hemiola.trace.workloads.format import Format
+from hemiola.trace.workloads.ledger import Draft, Ledger
+from hemiola.trace.workloads.source import Source
+
+__all__ = ["COLUMNS", "TIRESIAS"]
+
+COLUMNS = frozenset({"job_id", "num_gpu", "submit_time", "iterations", "model_name", "duration", "interval"})
+_ENOUGH = 3
+_MIXED = 100.0
+
+
+def _match(source: Source) -> str:
+    if source.columns >= COLUMNS and "iteration_time" not in source.columns:
+        return "its header has job_id, num_gpu, iterations, duration and interval, but no iteration_time"
+    return ""
+
+
+def _read(source: Source, ledger: Ledger) -> None:
+    intervals: list[tuple[float, float]] = []
+
+    def make(cells: Cells) -> Draft:
+        draft = Draft(
+            id=cells.text("job_id"),
+            submit_s=cells.seconds("submit_time"),
+            gpus=cells.gpus("num_gpu"),
+            duration_s=cells.seconds("duration"),
+            model=cells.text("model_name"),
+        )
+        intervals.append((draft.submit_s, cells.seconds("interval")))
+        return draft
+
+    read_rows(table(source, ledger), ledger, make, "job_id")
+    _refuse_mixed(source, ledger, intervals)
+    if not source.forced:
+        _refuse_thousands(source, ledger.drafts)
+
+
+def _refuse_mixed(source: Source, ledger: Ledger, intervals: list[tuple[float, float]]) -> None:
+    ratios = [
+        (later - now) / interval
+        for (now, interval), (later, _) in pairwise(intervals)
+        if interval > 0 and later > now
+    ]
+    if len(ratios) < _ENOUGH:
+        ledger.note("seconds throughout (too few intervals to check it)")
+        return
+    ratio = statistics.median(ratios)
+    if not 1 / _MIXED < ratio < _MIXED:
+        raise FormatError(
+            f"{source.path}: submit_time advances {ratio:g} times as fast as interval says: two units are mixed",
+            "give all of submit_time, duration and interval in seconds",
+        )
+    ledger.note(f"seconds throughout (submit_time advances {ratio:g} times as fast as interval says)")
+
+
+def _refuse_thousands(source: Source, drafts: list[Draft]) -> None:
+    times = [time for draft in drafts for time in (draft.submit_s, draft.duration_s) if time]
+    if len(times) >= 2 * _ENOUGH and all(time % 1000 == 0 for time in times):
+        raise FormatError(
+            f"{source.path}: every submit_time and duration is a whole number of thousands, "
+            "so they may be milliseconds, as Muri counts",
+            "divide them by 1000 if so; if they are seconds, say --format tiresias",
+        )
+
+
+TIRESIAS = Format("tiresias", "Tiresias's job file, seconds", _match, _read, from_first=False)

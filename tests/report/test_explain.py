@@ -1,0 +1,159 @@
+"""A job's story, checked against runs whose every step is known."""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+import pytest
+
+from hemiola.core.decisions import Move, Placement, Start, Stop, WakeAt
+from hemiola.core.errors import InputError
+from hemiola.core.job import Job
+from hemiola.core.result import Comparison, GpuSeconds, JobRecord, LoggedDecision, Run
+from hemiola.core.timeline import Timeline
+from hemiola.report.explain import WIDTH, explain
+from hemiola.trace.decisions import write_decisions
+from report.build import cluster, comparison
+
+
+def record(name: str, status: str = "finished", **given) -> JobRecord:
+    plain = JobRecord(
+        id=name, status=status, why="", submit_s=0.0, first_start_s=0.0, finish_s=None, gpus=4, jct_s=None,
+        queueing_s=0.0, run_s=0.0, useful_s=0.0, exposed_communication_s=0.0, checkpoint_s=0.0, lost_s=0.0,
+        ideal_s=600.0, preemptions=0, migrations=0, tiers_s=(), model="", user="", queue="",
+    )  # fmt: skip
+    return msgspec.structs.replace(plain, **given)
+
+
+def staged() -> Comparison:
+    """Two racks of two 4-GPU hosts: a and b hold two hosts; c waits, is pre-empted for d, loses a host."""
+    zero = dict.fromkeys(GpuSeconds.__struct_fields__, 0.0)
+    rows = [
+        (0, 0, 0b1111, 0.0, 1000.0, 0.0, 0, 0),
+        (1, 1, 0b1111, 0.0, 2000.0, 0.0, 0, 0),
+        (2, 0, 0b1111, 1000.0, 1500.0, 1000.0, 1, 1),
+        (2, 2, 0b1111, 1000.0, 1500.0, 1000.0, 1, 1),
+        (3, 0, 0b0011, 1500.0, 1600.0, 1500.0, 0, 0),
+        (2, 2, 0b1111, 1600.0, 1700.0, 1630.0, 0, 4),
+        (2, 3, 0b1111, 1800.0, 2500.0, 1830.0, 0, 0),
+    ]
+    log = [
+        (0.0, Start("a", Placement((0,), (15,)), "it was first"), 16, 2, ""),
+        (0.0, Start("b", Placement((1,), (15,)), "it was second"), 12, 1, ""),
+        (100.0, WakeAt(1300.0, "c", "declined the offer of the whole cluster for a rack"), 8, 1, ""),
+        (200.0, WakeAt(1300.0, "c", "declined the offer of the whole cluster for a rack"), 8, 1, ""),
+        (300.0, Start("c", Placement((0,), (15,)), "a mistake"), 8, 1, "n0 has no free GPU"),
+        (1000.0, Start("c", Placement((0, 2), (15, 15)), "the narrowest place that fits"), 12, 1, ""),
+        (1500.0, Stop("c", "d is more urgent"), 4, 1, ""),
+        (1500.0, Start("d", Placement((0,), (3,)), "it is urgent"), 12, 2, ""),
+        (1600.0, Start("c", Placement((2,), (15,)), "room again"), 12, 1, ""),
+        (1800.0, Move("c", Placement((3,), (15,)), "n2 is down"), 12, 1, ""),
+    ]
+    records = (
+        record("a", finish_s=1000.0), record("b", finish_s=2000.0),
+        record("c", submit_s=100.0, gpus=8, finish_s=2500.0, queueing_s=1100.0, run_s=1300.0, useful_s=910.0,
+               exposed_communication_s=300.0, checkpoint_s=60.0, lost_s=30.0, model="gpt2", user="ada"),
+        record("d", submit_s=1400.0, finish_s=1600.0, gpus=2),
+        record("e", "refused", submit_s=50.0, gpus=99, why="it wants 99 GPUs, the cluster has 16"),
+        record("f", "waiting", submit_s=2400.0, why="the simulation was stopped"),
+    )  # fmt: skip
+    wanted = tuple(
+        Job(
+            id=r.id,
+            submit_s=r.submit_s,
+            gpus=r.gpus,
+            duration_s=600.0,
+            required="rack" if r.id == "c" else "",
+        )
+        for r in records
+    )
+    run = Run(
+        policy="toy", seed=0, semantics={}, origin_s=0.0, end_s=2500.0, gpu_seconds=GpuSeconds(**zero),
+        records=records, decisions_made=len(log), decisions_refused=1, events=0, wall_s=0.0, cpu_s=0.0,
+        interrupted=True, timeline=Timeline.from_rows(rows),
+        decisions=tuple(LoggedDecision(*entry) for entry in log),
+    )  # fmt: skip
+    return Comparison(cluster(), (run,), "toy", workloads={0: wanted})
+
+
+def story(tmp_path, found, job, **chosen) -> str:
+    path = tmp_path / "decisions.jsonl"
+    write_decisions(found, path)
+    text = explain(path, job, **chosen)
+    assert max(len(line) for line in text.splitlines()) <= WIDTH
+    return re.sub(r"\s+", " ", text)
+
+
+def test_the_whole_story_in_order(tmp_path):
+    text = story(tmp_path, staged(), "c")
+    told = [
+        "Job c under toy (seed 0, INTERRUPTED before its end)",
+        "It wanted 8 GPUs inside one rack (for gpt2 of user ada); alone on its best placement it would run 10.00 min.",
+        "00:01:40 submitted. 8 of 16 GPUs were not held by a job; a (4 GPUs) and b (4 GPUs) held the others. "
+        "0 jobs were waiting before it.",
+        "00:01:40 went on waiting, until 20.00 min after its submission (2 times until then): declined the offer of "
+        "the whole cluster for a rack. 8 GPUs were free.",
+        "00:05:00 a start was refused: n0 has no free GPU. (The policy's reason was: a mistake.)",
+        "00:16:40 had waited 15.00 min, in which no other job started.",
+        "00:16:40 started on n0 (GPU 0-3) and n2 (GPU 0-3), 2 hosts across the cluster: the narrowest place that "
+        "fits. 12 GPUs free and 1 job waiting just before.",
+        "00:25:00 was pre-empted: d is more urgent. d started there at that moment.",
+        "00:26:40 had waited 1.67 min, in which 1 start of other jobs went before it; d had been submitted after it.",
+        "00:26:40 started on n2 (GPU 0-3), within one host: room again.",
+        "00:28:20 lost a host after 1.67 min, and went back to the queue.",
+        "00:30:00 moved to n3 (GPU 0-3), within one host: n2 is down.",
+        "00:41:40 finished, 40.00 min after it was submitted.",
+        "In all: 40.00 min from submission, of which it waited 18.33 min and held GPUs for 21.67 min.",
+        "15.17 min computing (70%), 5.00 min waiting for communication (23%), 1.00 min saving and loading "
+        "checkpoints (5%), 30.00 s on work that was lost (2%).",
+    ]
+    at = [text.find(part) for part in told]
+    assert -1 not in at, told[at.index(-1)]
+    assert at == sorted(at)
+
+
+def test_a_refused_job_says_why(tmp_path):
+    text = story(tmp_path, staged(), "e")
+    assert "was refused: it wants 99 GPUs, the cluster has 16." in text
+    assert "had waited" not in text
+
+
+def test_a_job_that_still_waits_says_so(tmp_path):
+    text = story(tmp_path, staged(), "f")
+    assert "was still waiting: the simulation was stopped." in text
+    assert "The policy recorded no other reason for this wait." in text
+
+
+def test_each_policy_tells_its_own_story(tmp_path):
+    found = comparison(seeds=(0, 1))
+    assert story(tmp_path, found, "job-010").count("Job job-010 under") == 3
+    assert story(tmp_path, found, "job-010", policy="sjf", seed=1).startswith(
+        "Job job-010 under sjf (seed 1)"
+    )
+
+
+def test_every_job_of_a_run_can_be_explained(tmp_path):
+    found = comparison(policies=("srtf",), stop_s=9000.0)
+    for job in found.runs[0].records:
+        assert "In all:" in story(tmp_path, found, job.id)
+
+
+def test_overtakers_are_named_and_the_rest_counted(tmp_path):
+    text = story(tmp_path, comparison(policies=("sjf",)), "job-013")
+    assert re.search(r"job-\d+, job-\d+, job-\d+ and \d+ more had been submitted after it", text)
+
+
+def test_an_unknown_job_names_the_closest(tmp_path):
+    with pytest.raises(InputError, match=r"no job 'job-01O'") as caught:
+        story(tmp_path, comparison(policies=("fifo",)), "job-01O")
+    assert "job-01" in caught.value.remedy
+
+
+def test_an_unknown_policy_or_seed_names_those_that_are(tmp_path):
+    found = comparison(policies=("fifo",))
+    with pytest.raises(InputError, match="policy 'lifo'") as caught:
+        story(tmp_path, found, "job-001", policy="lifo")
+    assert caught.value.remedy == "its runs are fifo (seed 0)"
+    with pytest.raises(InputError, match="no run of seed 7"):
+        story(tmp_path, found, "job-001", seed=7)

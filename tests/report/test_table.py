@@ -1,0 +1,69 @@
+"""The terminal's table: all there, in 80 columns as in 150."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from rich.console import Console
+
+from hemiola.report.table import table
+from hemiola.report.words import COLUMNS, cell, semantics_card
+from report.build import comparison
+
+
+def drawn(found, width: int) -> str:
+    console = Console(width=width, file=io.StringIO(), color_system=None)
+    console.print(table(found))
+    return console.file.getvalue()
+
+
+@pytest.mark.parametrize("width", [80, 100, 150])
+def test_every_figure_fits(width):
+    text = drawn(comparison(seeds=(0, 1)), width)
+    assert max(len(line) for line in text.splitlines()) <= width
+    assert all(column.short in text for column in COLUMNS)
+    assert "…" not in text
+    assert text.count("srtf ") == (1 if width >= 132 else 2)
+    assert "arrivals are exponential" in text
+    assert "30 s after a pre-emption" in text
+
+
+def test_long_names_fold_and_lose_nothing():
+    name = "dally:timer=break-even,history=1000"
+    found = comparison(policies=("fifo", name))
+    text = drawn(found, 80)
+    assert max(len(line) for line in text.splitlines()) <= 80
+    folded = "".join(line.split("  ")[0].strip() for line in text.splitlines())
+    assert name in folded.replace(" ", "")
+
+
+def test_interrupted_runs_are_marked():
+    text = drawn(comparison(stop_s=9000.0), 80)
+    assert text.count("(interrupted)") == 6
+    assert "6 of 25 jobs had" in text
+    assert "INTERRUPTED" in text
+
+
+def test_differences_show_their_uncertainty():
+    assert "±" in drawn(comparison(seeds=(0, 1)), 80)
+    assert "±" not in drawn(comparison(), 80)
+
+
+def test_markup_in_names_is_text():
+    found = comparison(policies=("fifo",))
+    found = type(found)(
+        found.topology, found.runs, "fifo", workload_name="[red]x[/red]", workloads=found.workloads
+    )
+    assert "[red]x[/red]" in drawn(found, 80)
+
+
+def test_card_tells_shared_and_own_rules():
+    card = dict(semantics_card(comparison(policies=("fifo", "sjf"))))
+    assert card == {"order": {"fifo": "fifo", "sjf": "sjf"}, "restore": {"": "30 s after a pre-emption"}}
+
+
+def test_cells_have_units():
+    assert [cell(5400.0, "duration"), cell(0.25, "share"), cell(1.5, "number"), cell(1234, "count"), cell(None, "share")] == [
+        "1.50 h", "25.0%", "1.50", "1,234", "–",
+    ]  # fmt: skip

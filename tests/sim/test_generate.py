@@ -1,0 +1,159 @@
+"""Generated workloads: what was asked for, exactly repeated."""
+
+from __future__ import annotations
+
+import statistics
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hemiola.core.errors import InputError
+from hemiola.core.job import Workload
+from hemiola.sim.arrivals import ARRIVALS
+from hemiola.sim.generate import generate, is_generator_spec
+from hemiola.sim.mixes import MIXES
+
+SPECS = st.builds(
+    "generated:jobs={},gpus={},load={},mix={},arrivals={}".format,
+    st.integers(1, 60),
+    st.integers(1, 4096),
+    st.floats(0.05, 3).map(lambda load: round(load, 3)),
+    st.sampled_from(sorted(MIXES)),
+    st.sampled_from(sorted(ARRIVALS)),
+)
+
+
+def work(workload: Workload) -> float:
+    return sum(job.gpus * job.duration_s for job in workload.jobs)
+
+
+@given(spec=SPECS, seed=st.integers(0, 1000))
+def test_the_same_seed_repeats_exactly(spec: str, seed: int) -> None:
+    assert generate(spec, seed) == generate(spec, seed)
+
+
+@given(spec=SPECS)
+def test_jobs_are_sound(spec: str) -> None:
+    workload = generate(spec)
+    arrivals = [job.submit_s for job in workload.jobs]
+    assert arrivals[0] == 0.0
+    assert arrivals == sorted(arrivals)
+    assert [job.id for job in workload.jobs] == [str(i) for i in range(len(workload.jobs))]
+    gpus = int(spec.split("gpus=")[1].split(",")[0])
+    for job in workload.jobs:
+        assert 1 <= job.gpus <= gpus
+        assert job.duration_s >= 1.0
+
+
+def test_another_seed_is_another_workload() -> None:
+    spec = "generated:jobs=50,gpus=64"
+    others = [generate(spec), generate(spec, 1), generate(f"{spec},seed=1"), generate(f"{spec},seed=2", 1)]
+    assert len({workload.jobs for workload in others}) == 4
+
+
+def test_changing_one_part_leaves_the_others_as_they_were() -> None:
+    plain = generate("generated:jobs=50,gpus=64")
+    bursts = generate("generated:jobs=50,gpus=64,arrivals=burst,models=bert+gpt2,load=0.4")
+    assert [(j.gpus, j.duration_s) for j in plain.jobs] == [(j.gpus, j.duration_s) for j in bursts.jobs]
+    assert {job.model for job in bursts.jobs} == {"bert", "gpt2"}
+    assert {job.model for job in plain.jobs} == {""}
+
+
+@pytest.mark.parametrize("arrivals", sorted(ARRIVALS))
+@pytest.mark.parametrize("mix", sorted(MIXES))
+def test_the_offered_load_is_the_one_asked_for(mix: str, arrivals: str) -> None:
+    workload = generate(f"generated:jobs=3000,gpus=1024,load=0.7,mix={mix},arrivals={arrivals}")
+    offered = work(workload) / 1024 / workload.jobs[-1].submit_s
+    assert offered == pytest.approx(0.7, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("mix", "mean_gpus", "median_gpus"),
+    [("philly", 1.304, 1), ("helios", 3.716, 1), ("acme", 5.68, 1), ("lingjun", 36.2, 8), ("muri", 4.037, 2)],
+)
+def test_sizes_follow_the_published_figures(mix: str, mean_gpus: float, median_gpus: int) -> None:
+    sizes, weights = zip(*MIXES[mix].shares.items(), strict=True)
+    assert np.average(sizes, weights=weights) == pytest.approx(mean_gpus, rel=0.05)
+    drawn = [job.gpus for job in generate(f"generated:jobs=20000,gpus=4096,mix={mix}").jobs]
+    assert statistics.mean(drawn) == pytest.approx(mean_gpus, rel=0.12)
+    assert statistics.median(drawn) in (median_gpus / 2, median_gpus, median_gpus * 2)
+
+
+@pytest.mark.parametrize("mix", sorted(MIXES))
+def test_durations_follow_the_published_median_and_mean(mix: str) -> None:
+    found = MIXES[mix]
+    assert np.exp(found.mu) == pytest.approx(found.median_s)
+    assert np.exp(found.mu + found.sigma**2 / 2) == pytest.approx(found.mean_s)
+    drawn = [job.duration_s for job in generate(f"generated:jobs=20000,gpus=4096,mix={mix}").jobs]
+    assert statistics.median(drawn) == pytest.approx(found.median_s, rel=0.05)
+    assert max(drawn) <= found.longest_s
+
+
+def test_durations_can_be_scaled() -> None:
+    plain = generate("generated:jobs=2000,gpus=64,mix=lingjun")
+    scaled = generate("generated:jobs=2000,gpus=64,mix=lingjun,duration_mean=30min")
+    for a, b in zip(plain.jobs, scaled.jobs, strict=True):
+        assert b.duration_s == pytest.approx(max(a.duration_s * 1800 / 10800, 1.0), rel=1e-9, abs=1.0)
+
+
+def test_more_jobs_arrive_by_day_than_by_night() -> None:
+    times_s = ARRIVALS["diurnal"](20_000, 10 * 86400.0, np.random.Generator(np.random.PCG64(0)))
+    hours = times_s % 86400 / 3600
+    day, night = np.sum((hours >= 11) & (hours < 17)), np.sum((hours < 5) | (hours >= 23))
+    assert day / night == pytest.approx((1 + 0.6 * 0.9) / (1 - 0.6 * 0.9), rel=0.1)
+
+
+def test_bursts_crowd() -> None:
+    gaps = {
+        name: np.diff(process(5000, 1e7, np.random.Generator(np.random.PCG64(0))))
+        for name, process in ARRIVALS.items()
+    }
+    assert np.mean(gaps["burst"] < 20) > 0.8
+    assert np.mean(gaps["poisson"] < 20) < 0.05
+    assert np.std(gaps["poisson"]) == pytest.approx(np.mean(gaps["poisson"]), rel=0.05)
+
+
+def test_the_clusters_gpus_serve_where_the_spec_names_none() -> None:
+    assert generate("generated:jobs=9", gpus=32).jobs == generate("generated:jobs=9,gpus=32").jobs
+    assert generate("generated:jobs=9,gpus=8", gpus=32).jobs == generate("generated:jobs=9,gpus=8").jobs
+
+
+def test_what_is_a_spec() -> None:
+    assert is_generator_spec("generated:jobs=3")
+    assert is_generator_spec("generated")
+    assert not is_generator_spec("generated.csv")
+    assert not is_generator_spec("philly.csv")
+
+
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        ("generated:jobz=3,gpus=8", "known are jobs, gpus, load"),
+        ("generated:jobs,gpus=8", "key=value"),
+        ("generated:jobs=0,gpus=8", "from 1"),
+        ("generated:jobs=3.5,gpus=8", "whole number"),
+        ("generated:jobs=٣,gpus=8", "whole number"),
+        ("generated:jobs=3,gpus=0", "from 1"),
+        ("generated:jobs=3", "gpus="),
+        ("generated:gpus=8,load=0", "above 0"),
+        ("generated:gpus=8,load=nan", "above 0"),
+        ("generated:gpus=8,load=much", "above 0"),
+        ("generated:gpus=8,mix=slurm", "philly"),
+        ("generated:gpus=8,arrivals=never", "poisson"),
+        ("generated:gpus=8,duration_mean=2", "write a unit"),
+        ("generated:gpus=8,duration_mean=1ms", "at least 1s"),
+        ("generated:gpus=8,gpus=9", "once"),
+        ("philly.csv", "generated:"),
+    ],
+)
+def test_what_is_not_understood_is_refused(spec: str, said: str) -> None:
+    with pytest.raises(InputError) as caught:
+        generate(spec)
+    assert said in caught.value.remedy
+
+
+def test_no_seed_below_zero() -> None:
+    with pytest.raises(InputError, match="seed is -1"):
+        generate("generated:gpus=8", -1)

@@ -1,0 +1,190 @@
+"""Rows and files that cannot be used: each is refused with its place, or skipped and counted."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import pytest
+import workload_samples as samples
+
+from hemiola.core.errors import FormatError, InputError, RowError
+from hemiola.trace.workloads import read_workload
+
+HEAD = "id,submit_s,gpus,duration_s\n"
+GOOD = "first,0,1,10\n"
+
+
+def write(folder: Path, content: str | bytes) -> Path:
+    path = folder / "jobs"
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return path
+
+
+BAD_ROWS = [
+    ("x,nan,1,10", "submit_s", "nan", "is not a finite number"),
+    ("x,0,1,inf", "duration_s", "inf", "is not a finite number"),
+    ("x,0,1,1_0", "duration_s", "1_0", "is not a finite number"),
+    ("x,-1,1,10", "submit_s", "-1", "is negative"),
+    ("x,0,1,-0.5", "duration_s", "-0.5", "is negative"),
+    ("x,soon,1,10", "submit_s", "soon", "is not a number"),
+    ("x,0,,10", "gpus", "", "is not a number"),
+    ("x,0,0,10", "gpus", "0", "is no GPU at all"),
+    ("x,0,-4,10", "gpus", "-4", "is negative"),
+    ("x,0,1.5,10", "gpus", "1.5", "is not a number of GPUs"),
+    ("x,0,1e9,10", "gpus", "1e9", "is not a number of GPUs"),
+    ("x,0,1e999,10", "gpus", "1e999", "is not a finite number"),
+    ("x,1e12,1,10", "submit_s", "1e12", "is more than 300 years"),
+    ("x,0,1", "duration_s", "1", "ends the row too early"),
+    ("x,0,1,10,more", "duration_s", "more", "is a column too many"),
+    ("first,0,1,10", "id", "first", "names a second job"),
+    (",0,1,10", "id", "", "is empty"),
+]
+
+
+@pytest.mark.parametrize(("row", "column", "value", "problem"), BAD_ROWS)
+def test_a_bad_row_is_refused_with_its_place(
+    row: str, column: str, value: str, problem: str, tmp_path: Path
+) -> None:
+    path = write(tmp_path, f"{HEAD}{GOOD}{row}\nlast,1,1,1\n")
+    with pytest.raises(RowError) as caught:
+        read_workload(path)
+    error = caught.value
+    assert (error.path, error.line, error.column, error.value) == (str(path), 3, column, value)
+    assert error.problem == problem
+    assert error.remedy
+
+
+@pytest.mark.parametrize(("row", "column", "value", "problem"), BAD_ROWS)
+def test_a_bad_row_is_skipped_and_counted(
+    row: str, column: str, value: str, problem: str, tmp_path: Path
+) -> None:
+    path = write(tmp_path, f"{HEAD}{GOOD}{row}\nlast,1,1,1\n")
+    workload = read_workload(path, skip_bad_rows=True)
+    assert [job.id for job in workload.jobs] == ["first", "last"]
+    assert workload.skipped == {f"{column} {problem}": 1}
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new", "column", "line"),
+    [
+        ("philly-csv", "2951.0,2,5902.0", "2951.0,2,5903.0", "gpu_time", 3),
+        ("philly-csv", "2017-10-09 06:13:03", "2017-10-09", "timestamp", 3),
+        ("philly-csv", "2017-10-09 06:13:03", "2017-02-30 06:13:03", "timestamp", 3),
+        ("philly-csv", "2017-10-09 06:13:03", "2017-10-09 06:13:03+08:00", "timestamp", 3),
+        ("philly-slice", ",601,", ",602.5,", "submit", 3),
+        ("philly-json", '"end_time": "2017-10-07 02:13:30"', '"end_time": "2017-10-07 00:13:30"', "end_time", 2),
+        ("philly-json", '"gpus": ["gpu0", "gpu1"]', '"gpus": 2', "attempts[0].detail[0].gpus", 2),
+        ("philly-json", '"jobid": "application_2"', '"jobid": "application_1"', "jobid", 8),
+        ("helios", "249,10", "250000,10", "duration", 3),
+        ("helios", "2020-06-09 18:45:46", "2020-06-09 18:41:30", "end_time", 3),
+        ("helios", "2020-06-09 18:41:37", "2020-06-09 18:41:00", "start_time", 3),
+        ("acme-seren", "21544.0", "2693.0", "gpu_time", 3),
+        ("pai-task-table", "1739110.0,1739300.0", "1739110.0,1739100.0", "end_time", 3),
+        ("pai-simulator", "7,0.5", "7,-0.5", "num_gpu", 2),
+        ("gavel", "\t163129\t2\t", "\t163129\t3\t", "job_type", 2),
+        ("gavel", "\t163129\t2\t", "\t-1\t2\t", "total_steps", 2),
+        ("pollux", "cifar10,6,2048", "cifar10,6,2049", "batch_size", 2),
+        ("swf", "1 0 10 3600 8", "1 0 10 3600 8.5", "allocated_processors", 3),
+        ("swf", " -1 1 3 1 -1 2", " -1 7 3 1 -1 2", "status", 3),
+        ("swf", "-1 2 -1 -1 -1\n", "-1 2 -1 -1\n", "(row)", 3),
+        ("tiresias", "1,8,30", "1,eight,30", "num_gpu", 3),
+        ("muri", "1,8,1534000", "1,8,-1", "submit_time", 3),
+        ("native-json", '"gpus": 8', '"gpus": 0', "gpus", 2),
+        ("native-json", '"gpus": 8', '"gpus": 8.5', "gpus", 2),
+        ("native-json", '"submit_s": 10', '"submit_s": -10', "submit_s", 2),
+        ("native-json", '"model"', '"modle"', "(entry)", 2),
+    ],
+)  # fmt: skip
+def test_each_format_names_what_is_wrong(
+    name: str, old: str, new: str, column: str, line: int, tmp_path: Path
+) -> None:
+    text = samples.SAMPLES[name][1]
+    assert old in text
+    path = write(tmp_path, text.replace(old, new, 1))
+    with pytest.raises(RowError) as caught:
+        read_workload(path)
+    assert (caught.value.column, caught.value.line) == (column, line)
+    assert caught.value.remedy
+    skipped = read_workload(path, skip_bad_rows=True)
+    whole = read_workload(write(tmp_path, text))
+    assert len(skipped.jobs) == len(whole.jobs) - 1
+    assert sum(skipped.skipped.values()) == sum(whole.skipped.values()) + 1
+
+
+def test_broken_utf8_is_named_by_line_and_skipped_by_line(tmp_path: Path) -> None:
+    path = write(tmp_path, HEAD.encode() + GOOD.encode() + b"\xff,0,1,1\nlast,1,1,1\n")
+    with pytest.raises(RowError) as caught:
+        read_workload(path)
+    assert (caught.value.line, caught.value.value) == (3, b"\xff")
+    workload = read_workload(path, skip_bad_rows=True)
+    assert [job.id for job in workload.jobs] == ["first", "last"]
+    assert workload.skipped == {"(text) is not UTF-8": 1}
+
+
+def test_an_open_quote_does_not_swallow_the_file_unseen(tmp_path: Path) -> None:
+    with pytest.raises(RowError, match="is not a row"):
+        read_workload(write(tmp_path, f'{HEAD}{GOOD}"x,0,1,1\nlast,1,1,1\n'))
+
+
+@pytest.mark.parametrize(
+    ("content", "kind", "said"),
+    [
+        (b"", FormatError, "is empty"),
+        (b"\n \r\n", FormatError, "is empty"),
+        (gzip.compress(b""), FormatError, "is empty"),
+        (HEAD.encode(), InputError, "holds no GPU job"),
+        (HEAD.replace("id", "submit_s").encode(), FormatError, "in no known format"),
+        (b"id,submit_s,gpus,duration_s,id\na,0,1,1,a\n", FormatError, "more than once"),
+        (b"id,submit_s,gpus,duration_s,prority\na,0,1,1,3\n", FormatError, "unknown column 'prority'"),
+        (gzip.compress(samples.TIRESIAS.encode())[:-12], InputError, "truncated gzip"),
+        (b"\x1f\x8b\x08\x00" + b"\x00" * 30, InputError, "gzip"),
+        (b"PK\x03\x04....", FormatError, "zip archive"),
+        ("id,submit_s".encode("utf-16"), FormatError, "UTF-16"),
+        (b"hello,world\n1,2\n", FormatError, "in no known format"),
+        (b'[{"jobid": "a", "attempts": []}', InputError, "cannot be read as JSON"),
+        (b'{"schema": "hemiola.workload/9", "jobs": []}', FormatError, "hemiola.workload/9"),
+        (b'{"schema": "hemiola.workload/1", "jobs": 3}', InputError, "cannot be read as JSON"),
+    ],
+)
+def test_files_that_hold_no_workload(
+    content: bytes, kind: type[Exception], said: str, tmp_path: Path
+) -> None:
+    path = write(tmp_path, content)
+    with pytest.raises(kind, match=said) as caught:
+        read_workload(path)
+    assert isinstance(caught.value, InputError)
+    assert caught.value.remedy
+    assert str(path) in caught.value.what
+
+
+def test_a_file_of_cpu_jobs_says_why_nothing_is_left(tmp_path: Path) -> None:
+    text = samples.HELIOS.replace("j1,1,", "j1,0,").replace("j2,4,", "j2,0,")
+    with pytest.raises(InputError, match="3 x CPU job"):
+        read_workload(write(tmp_path, text))
+
+
+def test_missing_files_and_folders(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="does not exist"):
+        read_workload(tmp_path / "none.csv")
+    with pytest.raises(InputError, match="is a folder"):
+        read_workload(tmp_path)
+    with pytest.raises(InputError, match="limit is 0"):
+        read_workload(write(tmp_path, samples.MURI), limit=0)
+
+
+def test_unknown_and_wrong_formats_are_named(tmp_path: Path) -> None:
+    path = write(tmp_path, samples.MURI)
+    with pytest.raises(FormatError, match="'muru' is no known format") as caught:
+        read_workload(path, format="muru")
+    assert caught.value.remedy == "did you mean muri?"
+    with pytest.raises(FormatError, match="is not tiresias") as caught:
+        read_workload(path, format="tiresias")
+    assert caught.value.remedy == "it looks like muri"
+
+
+def test_an_ambiguous_file_lists_its_candidates(tmp_path: Path) -> None:
+    both = "id,submit_s,gpus,duration_s,name,time,application,num_replicas,batch_size\n"
+    with pytest.raises(FormatError, match=r"native-csv .* or pollux") as caught:
+        read_workload(write(tmp_path, both + "a,0,1,1,a,0,ncf,1,32768\n"))
+    assert caught.value.remedy == "say which: --format native-csv or --format pollux"

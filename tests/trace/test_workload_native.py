@@ -1,0 +1,109 @@
+"""Hemiola's own formats hold whatever a job holds, and give it back unchanged."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hemiola.core.errors import FormatError, InputError
+from hemiola.core.job import Demand, Job, Profile, Workload
+from hemiola.trace.workloads import read_workload, write_workload
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=6)
+HOST = st.text(st.characters(exclude_categories=["Cs"], exclude_characters=";"), min_size=1, max_size=6)
+TIME = st.floats(0, 1e10, allow_nan=False)
+PROFILE = st.builds(
+    Profile,
+    name=TEXT,
+    demands=st.just((Demand(1, 0.1, 0.0), Demand(8, 0.11, 2e8))),
+    overlap=st.floats(0, 1),
+    gpu_speed=st.dictionaries(TEXT, st.floats(0.1, 10), max_size=2),
+)
+
+
+def jobs(profile: st.SearchStrategy[Profile | None]) -> st.SearchStrategy[Job]:
+    return st.builds(
+        Job,
+        id=TEXT.filter(bool),
+        submit_s=TIME,
+        gpus=st.integers(1, 1_000_000),
+        duration_s=TIME,
+        profile=profile,
+        model=TEXT,
+        user=TEXT,
+        queue=TEXT,
+        gpu_type=TEXT,
+        required=TEXT,
+        preferred=TEXT,
+        estimate_s=st.none() | TIME,
+        recorded_start_s=st.none() | TIME,
+        recorded_state=TEXT,
+        recorded_hosts=st.lists(HOST, max_size=3).map(tuple),
+    )
+
+
+def workloads(profile: st.SearchStrategy[Profile | None]) -> st.SearchStrategy[Workload]:
+    several = st.lists(jobs(profile), min_size=1, max_size=5, unique_by=lambda job: job.id)
+    return several.map(lambda found: Workload(jobs=tuple(sorted(found, key=lambda job: job.submit_s))))
+
+
+@pytest.mark.parametrize("ending", ["csv", "csv.gz"])
+@given(workload=workloads(st.none()))
+def test_a_table_gives_back_the_jobs(
+    ending: str, workload: Workload, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    path = tmp_path_factory.getbasetemp() / f"round-trip.{ending}"
+    write_workload(workload, path)
+    assert read_workload(path).jobs == workload.jobs
+
+
+@pytest.mark.parametrize("ending", ["json", "json.gz"])
+@given(workload=workloads(st.none() | PROFILE))
+def test_json_gives_back_the_jobs(
+    ending: str, workload: Workload, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    path = tmp_path_factory.getbasetemp() / f"round-trip.{ending}"
+    write_workload(workload, path)
+    assert read_workload(path).jobs == workload.jobs
+
+
+JOB = Job(id="a", submit_s=0.0, gpus=1, duration_s=1.0)
+
+
+def test_columns_that_no_job_fills_are_left_out(tmp_path: Path) -> None:
+    write_workload(Workload(jobs=(JOB,)), tmp_path / "w.csv")
+    assert (tmp_path / "w.csv").read_text() == "id,submit_s,gpus,duration_s\na,0.0,1,1.0\n"
+
+
+def test_equal_workloads_give_equal_files(tmp_path: Path) -> None:
+    for name in ("a.json.gz", "b.json.gz"):
+        write_workload(Workload(jobs=(JOB,), notes=("n",)), tmp_path / name)
+    assert (tmp_path / "a.json.gz").read_bytes() == (tmp_path / "b.json.gz").read_bytes()
+
+
+def test_json_keeps_the_notes(tmp_path: Path) -> None:
+    write_workload(Workload(jobs=(JOB,), notes=("from Philly",)), tmp_path / "w.json")
+    assert "from Philly" in read_workload(tmp_path / "w.json").notes
+
+
+def test_what_a_table_cannot_hold_is_refused(tmp_path: Path) -> None:
+    profile = Profile(name="p", demands=(Demand(1, 0.1, 0.0),))
+    with_profile = Job(id="a", submit_s=0.0, gpus=1, duration_s=1.0, profile=profile)
+    with_hosts = Job(id="a", submit_s=0.0, gpus=1, duration_s=1.0, recorded_hosts=("n;1",))
+    for job in (with_profile, with_hosts):
+        with pytest.raises(InputError) as caught:
+            write_workload(Workload(jobs=(job,)), tmp_path / "w.csv")
+        assert caught.value.remedy == "write JSON instead"
+    endless = Job(id="a", submit_s=0.0, gpus=1, duration_s=float("inf"))
+    with pytest.raises(InputError, match="not finite"):
+        write_workload(Workload(jobs=(endless,)), tmp_path / "w.json")
+
+
+def test_the_ending_decides(tmp_path: Path) -> None:
+    with pytest.raises(FormatError, match="ending"):
+        write_workload(Workload(jobs=(JOB,)), tmp_path / "w.xlsx")
+    with pytest.raises(InputError):
+        write_workload(Workload(jobs=(JOB,)), tmp_path / "no such folder" / "w.csv")
