@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 from unittest.mock import patch
 
@@ -12,13 +12,14 @@ import numpy as np
 from hemiola.control.semantics import Semantics
 from hemiola.control.simulate import Recording, simulate
 from hemiola.control.simulated import Costs
-from hemiola.core.decisions import Decision
+from hemiola.core.decisions import Decision, Placement, Start, WakeAt
 from hemiola.core.events import Event, NodeBack, NodeLost
 from hemiola.core.job import Demand, Job, Profile
 from hemiola.core.result import Run
 from hemiola.core.topology import Hosts, Level, Topology
 from hemiola.sched.machine import StateMachine
 from hemiola.sched.policy import Policy
+from hemiola.sched.view import ClusterView
 
 FREE = Costs(checkpoint_s=0.0, restore_s=0.0)
 NO_LIMIT = 1e18
@@ -182,3 +183,28 @@ def _check_timeline(run: Run, jobs: Sequence[Job], topology: Topology) -> None:
         if wanted.required:
             span = topology.span(tuple(host for host, _ in parts))
             assert span <= topology.tier_index(wanted.required)
+
+
+class Script(Policy):
+    """Does what it is told when it is told: {time: decisions}; nothing else."""
+
+    name = "script"
+
+    def __init__(self, lines: dict[float, list[Decision]]) -> None:
+        self.lines = dict(sorted(lines.items()))
+
+    def decide(self, view: ClusterView) -> Iterator[Decision]:
+        for time_s in [t for t in self.lines if t <= view.now]:
+            yield from self.lines.pop(time_s)
+        for time_s in list(self.lines)[:1]:
+            yield WakeAt(time_s, "", "the script goes on")
+
+
+def start(name: str, *parts: tuple[int, int]) -> Start:
+    """Start this job on (host, mask) pairs."""
+    return Start(name, at(*parts), "told so")
+
+
+def at(*parts: tuple[int, int]) -> Placement:
+    """A placement from (host, mask) pairs."""
+    return Placement(tuple(host for host, _ in parts), tuple(mask for _, mask in parts))

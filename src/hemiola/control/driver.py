@@ -17,7 +17,8 @@ from hemiola.sched.policy import Policy
 
 __all__ = ["Driver", "run_loop"]
 
-REFUSALS_PER_INSTANT = 10_000
+INSTANTS_WITHOUT_TIME = 10_000
+DECISIONS_PER_INSTANT = 100_000
 
 
 class Driver(ABC):
@@ -53,12 +54,19 @@ def run_loop(
     apply, execute, view = machine.apply, machine.execute, machine.view
     decide, carry_out = policy.decide, driver.execute
     made = refused = 0
+    then, standstill = view.now, 0
     for events in driver.events():
         for event in events:
             apply(event)
-        if len(events) and type(events[-1]) is Measured:
+        if type(events[-1]) is Measured:
             continue  # a change of speed alone asks for no decision
-        before = refused
+        if view.now > then:
+            then, standstill = view.now, 0
+        else:
+            standstill += 1
+            if standstill > INSTANTS_WITHOUT_TIME:
+                raise _never_ends(policy, f"wakes itself up again and again at {then} s")
+        here = 0
         for decision in decide(view):
             if note is not None:
                 note(decision, "")
@@ -67,14 +75,19 @@ def run_loop(
                 made += 1
             if not problem:
                 carry_out(decision)
-                continue
-            refused += 1
-            if note is not None:
-                note(decision, problem)
-            if refused - before > REFUSALS_PER_INSTANT:
-                raise PolicyError(
-                    f"the policy {policy.name or type(policy).__name__!r} repeats a refused decision at "
-                    f"{view.now} s: {decision}: {problem}",
-                    "look at what the view says of the job after the refusal",
-                )
+            else:
+                refused += 1
+                if note is not None:
+                    note(decision, problem)
+            here += 1
+            if here > DECISIONS_PER_INSTANT and here > 10 * len(view.jobs):
+                last = f"the last: {decision}" + (f", refused: {problem}" if problem else "")
+                raise _never_ends(policy, f"made {here} decisions at {view.now} s; {last}")
     return made, refused
+
+
+def _never_ends(policy: Policy, what: str) -> PolicyError:
+    return PolicyError(
+        f"the policy {policy.name or type(policy).__name__!r} never ends: it {what}",
+        "look at what the view says of a job after the decision, and stop when nothing is left to decide",
+    )

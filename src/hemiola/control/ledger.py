@@ -35,15 +35,9 @@ class Ledger:
         if not view.waiting:
             self.no_demand_gpu_s += dt_s * free
             return
-        wanted = 0
-        smallest = 1 << 62
-        for size, count in view.sizes.items():
-            if count:
-                wanted += size * count
-                if size < smallest:
-                    smallest = size
+        wanted = view.wanted_gpus
         idle = wanted if wanted < free else free
-        if smallest <= free:
+        if min(view.sizes) <= free:
             self.waiting_gpu_s += dt_s * idle
         else:
             self.fragmentation_gpu_s += dt_s * idle

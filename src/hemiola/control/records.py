@@ -2,20 +2,71 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Protocol
 
-from hemiola.control.simulated import SimulatedDriver
-from hemiola.control.task import Task
+from hemiola.control.ledger import Ledger
+from hemiola.core.decisions import Placement
 from hemiola.core.job import Job
 from hemiola.core.result import GpuSeconds, JobRecord, LoggedDecision, Run
+from hemiola.core.timeline import Timeline, TrafficLog
 from hemiola.sched.job_state import JobState
 from hemiola.sched.view import ClusterView
 
-__all__ = ["build_run"]
+__all__ = ["Account", "Replay", "build_run"]
+
+
+class Account(Protocol):
+    """Where one job's time went, as its driver has kept it."""
+
+    first_start_s: float | None
+    finish_s: float | None
+    placement: Placement | None
+    tiers_s: list[float]
+
+    @property
+    def useful_s(self) -> float:
+        """Time spent computing towards a result."""
+
+    @property
+    def exposed_s(self) -> float:
+        """Time spent waiting for communication."""
+
+    @property
+    def checkpoint_s(self) -> float:
+        """Time spent saving, loading, and waiting for GPUs to be handed over."""
+
+    @property
+    def lost_s(self) -> float:
+        """Time whose work was lost with a host."""
+
+
+class Replay(Protocol):
+    """What a simulated cluster leaves behind, whoever's rules it followed."""
+
+    origin_s: float
+    now: float
+    stop: bool
+    events_seen: int
+    ledger: Ledger
+    queue_log: list[tuple[float, int, int, int]]
+
+    @property
+    def tasks(self) -> Mapping[str, Account]:
+        """The jobs that arrived, by id."""
+
+    def close(self) -> None:
+        """Account for jobs that still run when `stop` ended the replay early."""
+
+    def timeline(self) -> Timeline:
+        """Every span in which a job held GPUs."""
+
+    def traffic(self) -> TrafficLog | None:
+        """What jobs that cross hosts sent, if it was recorded."""
 
 
 def build_run(
-    driver: SimulatedDriver,
+    driver: Replay,
     view: ClusterView,
     jobs: Sequence[Job],
     refused: dict[str, str],
@@ -32,7 +83,7 @@ def build_run(
 ) -> Run:
     """Everything that the driver and the view know, as values."""
     records = tuple(
-        _record(job, driver.tasks.get(job.id), view.jobs.get(job.id), refused.get(job.id, ""), view.now)
+        _record(job, driver.tasks.get(job.id), view.jobs.get(job.id), refused.get(job.id, ""), driver.now)
         for job in jobs
     )
     return Run(
@@ -40,7 +91,7 @@ def build_run(
         seed=seed,
         semantics=semantics,
         origin_s=driver.origin_s,
-        end_s=max(view.now, driver.origin_s),
+        end_s=driver.now,
         gpu_seconds=_gpu_seconds(driver, records),
         records=records,
         decisions_made=decisions_made,
@@ -56,7 +107,7 @@ def build_run(
     )
 
 
-def _gpu_seconds(driver: SimulatedDriver, records: tuple[JobRecord, ...]) -> GpuSeconds:
+def _gpu_seconds(driver: Replay, records: tuple[JobRecord, ...]) -> GpuSeconds:
     ledger = driver.ledger
     return GpuSeconds(
         useful=sum(r.gpus * r.useful_s for r in records),
@@ -70,7 +121,7 @@ def _gpu_seconds(driver: SimulatedDriver, records: tuple[JobRecord, ...]) -> Gpu
     )
 
 
-def _record(job: Job, task: Task | None, state: JobState | None, refused: str, now: float) -> JobRecord:
+def _record(job: Job, task: Account | None, state: JobState | None, refused: str, now: float) -> JobRecord:
     status, why = _status(task, state, refused)
     finish_s = task.finish_s if task is not None else None
     return JobRecord(
@@ -98,7 +149,7 @@ def _record(job: Job, task: Task | None, state: JobState | None, refused: str, n
     )
 
 
-def _status(task: Task | None, state: JobState | None, refused: str) -> tuple[str, str]:
+def _status(task: Account | None, state: JobState | None, refused: str) -> tuple[str, str]:
     if refused:
         return "refused", refused
     if task is None or state is None:

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import gc
+import signal
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import isfinite
+
+import msgspec
 
 from hemiola.control.driver import run_loop
-from hemiola.control.records import build_run
+from hemiola.control.records import Replay, build_run
 from hemiola.control.semantics import Semantics
 from hemiola.core.decisions import Decision
 from hemiola.core.errors import InputError
@@ -75,6 +80,7 @@ def simulate(
         InputError, TopologyError, PolicyError: before anything runs.
     """
     topology.check()
+    _check_node_events(node_events, topology)
     semantics = semantics or Semantics()
     named = _named(policies, semantics)
     if not named:
@@ -138,11 +144,44 @@ def _named(policies: Sequence[Policy | str], semantics: Semantics) -> dict[str, 
 
 
 def _workload(jobs: Workload | Sequence[Job] | Callable[[int], Workload], seed: int) -> Workload:
-    if isinstance(jobs, Workload):
-        return jobs
+    """The jobs of this seed in order of arrival, ties as they were given."""
     if callable(jobs):
-        return jobs(seed)
-    return Workload(jobs=tuple(sorted(jobs, key=lambda job: job.submit_s)), format="python")
+        jobs = jobs(seed)
+    if not isinstance(jobs, Workload):
+        jobs = Workload(jobs=tuple(jobs), format="python")
+    ordered = tuple(sorted(jobs.jobs, key=lambda job: job.submit_s))
+    return jobs if ordered == jobs.jobs else msgspec.structs.replace(jobs, jobs=ordered)
+
+
+def _check_node_events(events: Sequence[NodeLost | NodeBack], topology: Topology) -> None:
+    for event in events:
+        if not 0 <= event.host < len(topology.hosts):
+            raise InputError(
+                f"{type(event).__name__} names host {event.host}", f"hosts are 0 to {len(topology.hosts) - 1}"
+            )
+        if not isfinite(event.time_s):
+            raise InputError(f"{type(event).__name__} is at {event.time_s} s", "give a finite time")
+
+
+class _Stopper:
+    """Turns Ctrl-C into a clean stop between two instants; a second one stops at once."""
+
+    def __init__(self, driver: Replay) -> None:
+        self._driver = driver
+        self._mine = threading.current_thread() is threading.main_thread()
+
+    def __enter__(self) -> None:
+        if self._mine:
+            self._before = signal.signal(signal.SIGINT, self._stop)
+
+    def __exit__(self, *_: object) -> None:
+        if self._mine:
+            signal.signal(signal.SIGINT, self._before)
+
+    def _stop(self, *_: object) -> None:
+        if self._driver.stop:
+            raise KeyboardInterrupt
+        self._driver.stop = True
 
 
 def _check_jobs(jobs: tuple[Job, ...]) -> None:
@@ -175,7 +214,7 @@ def run_one(
 ) -> Run:
     """One policy on one workload; ends early, marked as interrupted, on Ctrl-C."""
     model = IterationModel(topology)
-    view = ClusterView(topology, semantics.estimates(model))
+    view = ClusterView(topology, semantics.estimates(model), now=jobs[0].submit_s)
     machine = StateMachine(view)
     admitted, refused = _admit(jobs, machine)
     report = None
@@ -186,24 +225,24 @@ def run_one(
         record_traffic=recording.traffic, progress=report,
     )  # fmt: skip
     log: list[LoggedDecision] = []
-    made = declined = 0
-    interrupted = False
     wall, cpu = time.perf_counter(), time.process_time()
     collecting = gc.isenabled()
     gc.disable()  # a replay makes few cycles and many objects that live on
     try:
-        made, declined = run_loop(driver, machine, policy, _noter(log, view) if recording.decisions else None)
-    except KeyboardInterrupt:
-        interrupted = True
-        driver.close(view.now)
+        with _Stopper(driver):
+            made, declined = run_loop(
+                driver, machine, policy, _noter(log, view) if recording.decisions else None
+            )
     finally:
         if collecting:
             gc.enable()
+    if driver.stop:
+        driver.close()
     wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
     return build_run(
         driver, view, jobs, refused, policy=name, seed=seed, semantics=semantics.card(policy, seed),
         decisions=tuple(log), decisions_made=made, decisions_refused=declined, wall_s=wall, cpu_s=cpu,
-        interrupted=interrupted,
+        interrupted=driver.stop,
     )  # fmt: skip
 
 

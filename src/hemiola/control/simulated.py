@@ -122,6 +122,7 @@ class SimulatedDriver(Driver):
         self._sequence = 0
         self._fresh: list[Task] = []
         self._handover: dict[int, list[tuple[int, float]]] = {}
+        self._down: set[int] = set()
         self._down_gpus = 0
         self._node_events_left = 0
         self._record = record
@@ -129,10 +130,13 @@ class SimulatedDriver(Driver):
         self._traffic: list[tuple[int, float, float, float, float, tuple[int, ...]]] | None = (
             [] if record_traffic else None
         )
-        self.origin_s = jobs[0].submit_s if jobs else 0.0
+        self.origin_s = jobs[0].submit_s if jobs else view.now
+        self.now = self.origin_s
+        self.stop = False
         self.queue_log: list[tuple[float, int, int, int]] = []
         self._progress = progress
         self._tiers = len(view.topology.tiers)
+        self._gpus = view.topology.gpus
         for event in node_events:
             self._push(event.time_s, NODE, event, 0)
             self._node_events_left += 1
@@ -146,8 +150,8 @@ class SimulatedDriver(Driver):
         arrived = 0
         idle_timers = 0
         total = len(jobs)
-        now = jobs[0].submit_s if jobs else 0.0
-        while True:
+        now = self.now
+        while not self.stop:
             if self._fresh or self._network is not None:
                 changes = self._settle(now)
                 if changes:
@@ -169,7 +173,7 @@ class SimulatedDriver(Driver):
                 return
             if next_s > now:
                 self.ledger.pass_time(next_s - now, self._down_gpus)
-                now = next_s
+                now = self.now = next_s
             batch: list[Event] = []
             while heap and heap[0][0] <= now:
                 _, kind, _, what, version = heapq.heappop(heap)
@@ -200,9 +204,8 @@ class SimulatedDriver(Driver):
 
     def _note_queue(self, now: float) -> None:
         view = self.view
-        wanted = sum([size * n for size, n in view.sizes.items()]) if view.waiting else 0
-        busy = view.topology.gpus - view.inventory.free - self._down_gpus
-        entry = (now, len(view.waiting), wanted, busy)
+        busy = self._gpus - view.inventory.free - self._down_gpus
+        entry = (now, len(view.waiting), view.wanted_gpus, busy)
         log = self.queue_log
         if not log or log[-1][1:] != entry[1:]:
             log.append(entry)
@@ -217,24 +220,29 @@ class SimulatedDriver(Driver):
         task.finish_s = now
         self.ended += 1
         if self._progress is not None:
-            self._progress(self.ended)
+            try:
+                self._progress(self.ended)
+            except KeyboardInterrupt:
+                self.stop = True
         return Finished(now, task.job.id)
 
     def _node(self, event: NodeLost | NodeBack) -> Event:
         self._node_events_left -= 1
         gpus = int(self.view.topology.hosts.gpus[event.host])
-        down = self.view.inventory.down[event.host]
+        down = event.host in self._down
         if isinstance(event, NodeBack):
-            self._down_gpus -= gpus if down else 0
+            if down:
+                self._down.remove(event.host)
+                self._down_gpus -= gpus
             return event
         if down:
             return event
+        self._down.add(event.host)
         self._down_gpus += gpus
         lost: dict[str, float] = {}
         for state in self.view.running.values():
-            assert state.placement is not None
-            if event.host in state.placement.hosts:
-                task = self.tasks[state.id]
+            task = self.tasks[state.id]
+            if task.placement is not None and event.host in task.placement.hosts:
                 task.settle(event.time_s)
                 lost[state.id] = task.roll_back(event.time_s, self._costs.checkpoint_interval_s)
                 self._leave(task, event.time_s, 4)
@@ -266,9 +274,13 @@ class SimulatedDriver(Driver):
 
     def _begin(self, task: Task, placement: Placement) -> None:
         now = self.view.now
-        delay_s = self._costs.of(task.job)[1] if task.ran else 0.0
+        delay_s = 0.0
+        if task.ran:
+            delay_s = max(0.0, task.saved_s - now)
         if self._handover:
-            delay_s += self._wait_for_handover(placement, now)
+            delay_s = max(delay_s, self._wait_for_handover(placement, now))
+        if task.ran:
+            delay_s += self._costs.of(task.job)[1]
         hosts = placement.hosts
         tier = 0 if len(hosts) == 1 else self.view.jobs[task.job.id].tier
         task.begin(placement, tier, now, delay_s)
@@ -361,9 +373,10 @@ class SimulatedDriver(Driver):
         now = self.view.now
         placement = task.placement
         assert placement is not None
-        worked = now > task.resume_s or task.ran
+        worked = now > task.resume_s
         self._leave(task, now, outcome)
         save_s = self._costs.of(task.job)[0] if worked else 0.0
+        task.saved_s = now + save_s
         if save_s:
             for host, mask in zip(placement.hosts, placement.masks, strict=True):
                 self._handover.setdefault(host, []).append((mask, now + save_s))
@@ -385,10 +398,10 @@ class SimulatedDriver(Driver):
 
     # ---- what is left behind ----------------------------------------------------------------
 
-    def close(self, now: float) -> None:
+    def close(self) -> None:
         """Account for jobs that still run when a simulation is cut short."""
-        for state in list(self.view.running.values()):
-            task = self.tasks[state.id]
+        now = self.now
+        for task in self.tasks.values():
             if task.placement is not None:
                 if task.slot >= 0:
                     self._log_traffic(task, now)

@@ -19,6 +19,8 @@ class Task:
         version: counts changes of its finish; older finishes in the heap are void.
         best_s, iteration_s, compute_s: iteration time at its best, now, and the compute in it.
         slot: its slot in the shared network, or -1.
+        ran: whether it made progress before its present span, so that there is a state to load.
+        saved_s: when its state is saved.
         useful_s, exposed_s, checkpoint_s, lost_s: where its time with GPUs went.
     """
 
@@ -38,6 +40,7 @@ class Task:
         "placement",
         "ran",
         "resume_s",
+        "saved_s",
         "settled_s",
         "slot",
         "span_exposed_s",
@@ -68,6 +71,7 @@ class Task:
         self.placement: Placement | None = None
         self.tier = 0
         self.ran = False
+        self.saved_s = 0.0
         self.first_start_s: float | None = None
         self.finish_s: float | None = None
         self.useful_s = 0.0
@@ -117,7 +121,8 @@ class Task:
         self.tiers_s[self.tier] += now - self.start_s
         self.version += 1
         self.placement = None
-        self.ran = True
+        if now > self.resume_s:
+            self.ran = True
 
     def roll_back(self, now: float, interval_s: float) -> float:
         """Lose what was done since the last periodic checkpoint; return the work lost."""

@@ -74,6 +74,9 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
                 raise InputError(f"{where}: {demand} needs traffic_bytes >= 0", "measure it again")
         if not 0 <= self.overlap <= 1:
             raise InputError(f"{where}: overlap {self.overlap} is not a share", "give a number from 0 to 1")
+        for kind, speed in self.gpu_speed.items():
+            if not 0 < speed < math.inf:
+                raise InputError(f"{where}: gpu_speed of {kind!r} is {speed}", "give a factor above 0")
         for field in ("checkpoint_s", "restore_s"):
             if not 0 <= getattr(self, field) < math.inf:
                 raise InputError(

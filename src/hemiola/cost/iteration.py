@@ -10,6 +10,7 @@ communication hides. Rates on links that several jobs share are the contention l
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -80,14 +81,16 @@ class IterationModel:
         self._island = hosts.island_gpus.tolist()
         self._types = hosts.gpu_types
         self._domains = [level.domain_of_host.tolist() for level in topology.levels]
+        self._gpus = hosts.gpus.tolist()
         self._first_link = [len(hosts)]
         for level in topology.levels:
             self._first_link.append(self._first_link[-1] + len(level.domains))
+        self._capacities = self.capacities_bytes_per_s.tolist()
         self._hop_s = float(hosts.nic_latency_s.max())
         self._needs: dict[tuple[int, int, str], Need] = {}
         self._profiles: dict[int, Profile] = {}  # keeps profiles alive while their ids are keys
         self._local: dict[tuple[int, int, int, int], float] = {}
-        self._best: dict[tuple[int, int, int], float] = {}
+        self._best: dict[tuple[int, int, int, str], float] = {}
         self._slowdowns: dict[tuple[int, int, int, int], float] = {}
 
     @property
@@ -148,7 +151,7 @@ class IterationModel:
         assert profile is not None
         need = self.need(profile, job.gpus, self._types[placement.hosts[0]])
         links, factors, levels = self._links(placement, profile.pattern == "all-to-all")
-        latency_s = 2 * (job.gpus - 1) * self._latency(levels)
+        latency_s = 2 * (job.gpus - 1) * self._latency(levels) if need.traffic_bytes else 0.0
         slowest = min(
             self._inside(host, mask) for host, mask in zip(placement.hosts, placement.masks, strict=True)
         )
@@ -183,28 +186,71 @@ class IterationModel:
         return self._hop_s + sum(level.latency_s for level in self.topology.levels[:levels])
 
     def best_s(self, job: Job, narrowest: int) -> float:
-        """Iteration time alone at the narrowest tier that can hold the job, on the measured GPU type.
+        """Iteration time alone on the best placement in an empty cluster, on the measured GPU type.
 
         This is what a trace's run time is read as.
+
+        Args:
+            narrowest: the narrowest tier that can hold the job.
         """
         profile = job.profile
         if profile is None:
             return 1.0
-        key = (id(profile), job.gpus, narrowest)
+        key = (id(profile), job.gpus, narrowest, job.gpu_type)
         best = self._best.get(key)
         if best is None:
-            need = self.need(profile, job.gpus, "")
-            rate = max(self._fabric) if narrowest == 0 else self._alone(narrowest) / self._load(job, narrowest)
-            latency_s = 0.0 if narrowest == 0 else 2 * (job.gpus - 1) * self._latency(narrowest - 1)
-            best = self._best[key] = need.iteration_s(min(rate, max(self._fabric)), latency_s)
+            best = self._best[key] = min(
+                self._alone_s(job, place) for place in self._best_places(job, narrowest)
+            )
         return best
 
-    def _alone(self, tier: int) -> float:
-        """The widest path between two hosts whose narrowest common tier is `tier`."""
-        rate = float(self.topology.hosts.nic_bytes_per_s.max())
-        for level in self.topology.levels[: tier - 1]:
-            rate = min(rate, float(level.uplink_bytes_per_s.max()))
-        return rate
+    def _alone_s(self, job: Job, place: Placement) -> float:
+        """Iteration time on a placement without any other traffic, on the measured GPU type."""
+        assert job.profile is not None
+        need = self.need(job.profile, job.gpus, "")
+        if len(place.hosts) == 1:
+            return need.iteration_s(self._inside(place.hosts[0], place.masks[0]))
+        crossing = self.crossing(job, place)
+        factors = crossing.factors or (1.0,) * len(crossing.links)
+        rate = min(
+            [self._capacities[link] / f for link, f in zip(crossing.links, factors, strict=True) if f > 0]
+        )
+        slowest = min(map(self._inside, place.hosts, place.masks))
+        return need.iteration_s(min(rate, slowest), crossing.latency_s)
+
+    def _best_places(self, job: Job, narrowest: int) -> Iterator[Placement]:
+        """Per domain of the narrowest tier that can hold the job, its largest hosts filled in order."""
+        for hosts in self._domains_at(narrowest, job.gpu_type):
+            left = job.gpus
+            chosen: list[int] = []
+            masks: list[int] = []
+            for host in sorted(hosts, key=lambda h: -self._gpus[h]):
+                count = min(left, self._gpus[host])
+                if count:
+                    chosen.append(host)
+                    masks.append((1 << count) - 1)
+                    left -= count
+            if not left and (narrowest > 0) == (len(chosen) > 1):
+                yield Placement(tuple(chosen), tuple(masks))
+
+    def _domains_at(self, tier: int, gpu_type: str) -> Iterator[list[int]]:
+        """Hosts of each domain of a tier, of one GPU type each; alike domains only once."""
+        seen = set()
+        domains = self._domains[tier - 1] if 0 < tier <= len(self._domains) else [0] * len(self._gpus)
+        groups: dict[tuple[int, str], list[int]] = {}
+        for host, kind in enumerate(self._types):
+            if self._gpus[host] and gpu_type in ("", kind):
+                groups.setdefault((host if tier == 0 else domains[host], kind), []).append(host)
+        for hosts in groups.values():
+            look = tuple((self._gpus[h], self._capacities[h], self._fabric[h], self._bus[h]) for h in hosts)
+            links = tuple(
+                self._capacities[self._first_link[level] + d[h]]
+                for level, d in enumerate(self._domains[: max(tier - 1, 0)])
+                for h in hosts
+            )
+            if (look, links) not in seen:
+                seen.add((look, links))
+                yield hosts
 
     def slowdown(self, job: Job, tier: int, narrowest: int) -> float:
         """s_j(tier): iteration time at a tier over that at the job's narrowest, at least 1.
@@ -225,7 +271,7 @@ class IterationModel:
         return ratio
 
     def _load(self, job: Job, tier: int) -> float:
-        """Bytes on the busiest link relative to one rank's, when full hosts send to each other."""
+        """Bytes on a full host's NIC relative to one rank's."""
         if job.profile is None or job.profile.pattern == "ring" or tier == 0:
             return 1.0
         inside = min(int(self.topology.hosts.gpus.max()), job.gpus - 1)

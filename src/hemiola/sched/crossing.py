@@ -15,7 +15,7 @@ from hemiola.core.decisions import Pace, Placement
 from hemiola.sched.counts import members
 from hemiola.sched.inventory import Inventory
 from hemiola.sched.job_state import RUNNING, JobState
-from hemiola.sched.view import ClusterView
+from hemiola.sched.view import ClusterView, Index
 
 __all__ = ["CROSSING", "Crosser", "CrossingJobs", "crossed_links", "groups", "meetings", "pace"]
 
@@ -25,23 +25,21 @@ class Crosser:
 
     Attributes:
         job: the job.
-        span: tells this stay on its GPUs from the job's other ones.
         links: the links it crosses.
         alone_s: time to send one iteration's traffic over the slowest of them, alone.
         weight: its share of links, as last asked for.
     """
 
-    __slots__ = ("alone_s", "job", "links", "span", "weight")
+    __slots__ = ("alone_s", "job", "links", "weight")
 
     def __init__(self, job: JobState, links: tuple[int, ...], alone_s: float) -> None:
         self.job = job
-        self.span = _span(job)
         self.links = links
         self.alone_s = alone_s
         self.weight = 1.0
 
 
-class CrossingJobs:
+class CrossingJobs(Index):
     """All running jobs that send over the network; an index.
 
     Attributes:
@@ -57,16 +55,11 @@ class CrossingJobs:
             self._first_link.append(self._first_link[-1] + len(level.domains))
         self._view = view
         self._all: dict[int, Crosser] = {}
-        self._left: set[int] = set()
         self.changed = False
 
     def enter(self, job: JobState, now: float) -> None:
-        """Note a job that starts; one whose speed alone changed is still the same."""
+        """Note a job that starts; every stay on GPUs begins with the neutral weight."""
         if job.status != RUNNING or job.tier == 0:
-            return
-        self._left.discard(job.index)
-        known = self._all.get(job.index)
-        if known is not None and known.span == _span(job):
             return
         traffic_bytes = self._view.estimates.demand(job)[1]
         if traffic_bytes:
@@ -77,22 +70,19 @@ class CrossingJobs:
             self.changed = True
 
     def leave(self, job: JobState) -> None:
-        """It may be gone, or come back at once with another speed."""
-        if job.index in self._all:
-            self._left.add(job.index)
+        """It leaves its GPUs, if it had any."""
+        if self._all.pop(job.index, None) is not None:
+            self.changed = True
+
+    def refresh(self, job: JobState, now: float) -> None:
+        """Its speed is of no interest here."""
 
     def settle(self) -> list[Crosser] | None:
         """All crossers in order of arrival, or None if they are still the same as last time."""
-        for index in self._left:
-            del self._all[index]
-        changed = self.changed or bool(self._left)
-        self._left.clear()
+        if not self.changed:
+            return None
         self.changed = False
-        return [self._all[index] for index in sorted(self._all)] if changed else None
-
-
-def _span(job: JobState) -> tuple[float, int, int]:
-    return job.since_s, job.preemptions, job.migrations
+        return [self._all[index] for index in sorted(self._all)]
 
 
 @dataclass(frozen=True)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hemiola.sched.job_state import RUNNING, JobState
-from hemiola.sched.view import ClusterView
+from hemiola.sched.view import ClusterView, Index
 
 __all__ = ["ByHost", "HostsIndex"]
 
 
-class HostsIndex:
+class HostsIndex(Index):
     """Running jobs by host, kept up to date by the view."""
 
     def __init__(self) -> None:

@@ -160,13 +160,14 @@ class Inventory:
         self._count(host, self.masks[host].bit_count())
         self.releases += 1
 
+    def is_free_on(self, host: int, mask: int) -> bool:
+        """Whether these GPUs of one host are there, up and free."""
+        masks = self.masks
+        return 0 <= host < len(masks) and masks[host] & mask == mask and not self.down[host]
+
     def is_free(self, placement: Placement) -> bool:
         """Whether every GPU of a placement is there, up and free."""
-        known = len(self.masks)
-        return all(
-            0 <= host < known and not self.down[host] and self.masks[host] & mask == mask
-            for host, mask in zip(placement.hosts, placement.masks, strict=True)
-        )
+        return all(map(self.is_free_on, placement.hosts, placement.masks))
 
     def _count(self, host: int, change: int) -> None:
         counts = self.counts

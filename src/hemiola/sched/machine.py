@@ -14,10 +14,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from math import inf
 from typing import Any
 
 from hemiola.core.decisions import Decision, Move, Pace, Placement, Resize, Start, Stop, WakeAt
-from hemiola.core.errors import InputError, InternalError
+from hemiola.core.errors import InputError, InternalError, PolicyError
 from hemiola.core.events import (
     Arrived,
     Event,
@@ -74,11 +75,19 @@ class StateMachine:
             view.now = event.time_s
             if view.timers:
                 view.timers.clear()
+            if view.returned:
+                view.returned.clear()
         self._handlers[type(event)](event)
 
     def execute(self, decision: Decision) -> str:
         """Carry out a decision; return "" or why it was refused."""
-        return self._executors[type(decision)](decision)
+        executor = self._executors.get(type(decision))
+        if executor is None:
+            raise PolicyError(
+                f"the policy decided {decision!r}, which is no decision",
+                "yield Start, Stop, Move, Resize, Pace or WakeAt",
+            )
+        return executor(decision)
 
     def _arrived(self, event: Arrived) -> None:
         view, job = self.view, event.job
@@ -127,15 +136,23 @@ class StateMachine:
     def _wait(self, job: JobState) -> None:
         view = self.view
         view.waiting[job.id] = job
+        gpus = job.gpus
         sizes = view.sizes
-        sizes[job.gpus] = sizes.get(job.gpus, 0) + 1
+        sizes[gpus] = sizes.get(gpus, 0) + 1
+        view.wanted_gpus += gpus
         for index in view.indexes.values():
             index.enter(job, view.now)
 
     def _unwait(self, job: JobState) -> None:
         view = self.view
         del view.waiting[job.id]
-        view.sizes[job.gpus] -= 1
+        gpus = job.gpus
+        sizes = view.sizes
+        if sizes[gpus] == 1:
+            del sizes[gpus]
+        else:
+            sizes[gpus] -= 1
+        view.wanted_gpus -= gpus
         for index in view.indexes.values():
             index.leave(job)
 
@@ -185,6 +202,8 @@ class StateMachine:
         inventory = self.view.inventory
         if len(hosts) == 1 and len(masks) == 1:
             count = masks[0].bit_count()
+            if count == job.gpus and len(inventory.pools) == 1 and inventory.is_free_on(hosts[0], masks[0]):
+                return ""
         else:
             count = sum(mask.bit_count() for mask in masks)
             if len(hosts) != len(masks) or len(set(hosts)) != len(hosts) or 0 in masks:
@@ -265,8 +284,8 @@ class StateMachine:
     def _wake_at(self, decision: WakeAt) -> str:
         if decision.job_id and decision.job_id not in self.view.jobs:
             return f"no job is called {decision.job_id!r}"
-        if decision.time_s < self.view.now:
-            return f"{decision.time_s} s is in the past"
+        if not self.view.now <= decision.time_s < inf:
+            return f"{decision.time_s} s is not a time to come"
         return ""
 
     def _finished(self, event: Finished | Failed) -> None:
@@ -301,8 +320,7 @@ class StateMachine:
         begin = max(now, job.resume_s)
         job.finish_s = begin + (job.work_s - job.done_s) / speed if speed > 0 else float("inf")
         for index in view.indexes.values():
-            index.leave(job)
-            index.enter(job, now)
+            index.refresh(job, now)
 
     def _timer(self, event: Timer) -> None:
         if not event.job_id:
@@ -312,8 +330,7 @@ class StateMachine:
             return
         view.timers.append(job)
         for index in view.indexes.values():
-            index.leave(job)
-            index.enter(job, view.now)
+            index.refresh(job, view.now)
 
     def _node_lost(self, event: NodeLost) -> None:
         view = self.view
@@ -326,6 +343,7 @@ class StateMachine:
             self._halt(job)
             job.done_s = max(0.0, job.done_s - event.lost_work_s.get(job.id, 0.0))
             self._requeue(job)
+            view.returned.append(job)
         view.inventory.lose(event.host)
 
     def _node_back(self, event: NodeBack) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Hashable, Iterator
 from heapq import heapify, heappop, heapreplace
 from typing import Any, ClassVar
 
+from hemiola.sched.index import Index
 from hemiola.sched.job_state import RUNNING, WAITING, JobState
 
 __all__ = ["Order", "Queue"]
@@ -69,19 +70,12 @@ class _Sorted:
             return
         del entries[bisect_left(entries, entry, lo=start)]
 
-    def __len__(self) -> int:
-        return len(self.entries) - self.start
-
-    @property
-    def first(self) -> Entry:
-        return self.entries[self.start]
-
     def __iter__(self) -> Iterator[Entry]:
         for i in range(self.start, len(self.entries)):
             yield self.entries[i]
 
 
-class Queue:
+class Queue(Index):
     """The jobs of one view in one order.
 
     Attributes:
@@ -102,15 +96,19 @@ class Queue:
 
     def enter(self, job: JobState, now: float) -> None:
         """File a job under its present status (the state machine calls this)."""
+        group: Hashable
         if job.status == WAITING:
             group = self.order.group(job)
             entry = (self.order.waiting(job, now), job.index, job)
             home = self._groups.get(group)
             if home is None:
                 home = self._groups[group] = _Sorted()
-            home.add(entry)
-            if home.first is entry:
+                home.entries.append(entry)
                 self.blocked.discard(group)
+            else:
+                home.add(entry)
+                if home.entries[home.start] is entry:
+                    self.blocked.discard(group)
         elif job.status == RUNNING:
             group = job.gpus
             entry = (self.order.standing(job, now), job.index, job)
@@ -126,8 +124,21 @@ class Queue:
         """Take a job out before its status changes (the state machine calls this)."""
         found = self._entry.pop(job.index, None)
         if found is not None:
-            entry, home, _ = found
+            entry, home, group = found
             home.discard(entry)
+            if home.start == len(home.entries):
+                del (self._groups if job.status == WAITING else self._running)[group]  # type: ignore[arg-type]
+
+    def refresh(self, job: JobState, now: float) -> None:
+        """File a job anew because time or its speed changed its key.
+
+        A running job that comes later in order than before may now make room for others.
+        """
+        before = self._entry.get(job.index)
+        self.leave(job)
+        self.enter(job, now)
+        if job.status == RUNNING and before is not None and self._entry[job.index][0] > before[0]:
+            self.blocked.clear()
 
     def next(self) -> JobState | None:
         """The first waiting job whose group is not blocked, or None."""
@@ -137,10 +148,8 @@ class Queue:
         best: Entry | None = None
         blocked = self.blocked
         for group, home in self._groups.items():
-            start = home.start
-            entries = home.entries
-            if start < len(entries) and group not in blocked:
-                entry = entries[start]
+            if group not in blocked:
+                entry = home.entries[home.start]
                 if best is None or entry < best:
                     best = entry
         return None if best is None else best[2]
@@ -165,29 +174,22 @@ class Queue:
     def worst_first(self, now: float) -> Iterator[JobState]:
         """Running jobs, the last in order first."""
         running = self.order.running
-        heap: list[tuple[_Reversed, int, list[Entry], int]] = []
+        heap: list[tuple[_Reversed, int, _Sorted, int]] = []
         for tie, home in enumerate(self._running.values()):
-            if len(home):
-                at = len(home.entries) - 1
-                entry = home.entries[at]
-                heap.append(
-                    (
-                        _Reversed((running(entry[2], now), entry[1])),
-                        tie,
-                        home.entries[home.start :],
-                        at - home.start,
-                    )
-                )
+            entry = home.entries[-1]
+            key = _Reversed((running(entry[2], now), entry[1]))
+            heap.append((key, tie, home, len(home.entries) - 1))
         heapify(heap)
         while heap:
-            _, tie, entries, at = heap[0]
+            _, tie, home, at = heap[0]
+            entries = home.entries
             yield entries[at][2]
-            if at == 0:
+            if at == home.start:
                 heappop(heap)
             else:
                 entry = entries[at - 1]
                 key = _Reversed((running(entry[2], now), entry[1]))
-                heapreplace(heap, (key, tie, entries, at - 1))
+                heapreplace(heap, (key, tie, home, at - 1))
 
 
 class _Reversed:

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from hemiola.core.decisions import WakeAt
 from hemiola.sched.job_state import JobState
 from hemiola.sched.queues import Order, Queue
-from hemiola.sched.view import ClusterView
+from hemiola.sched.view import ClusterView, Index
 
 __all__ = ["Rounds", "RoundsEvery", "reorder"]
 
 
-class Rounds:
+class Rounds(Index):
     """Rounds at multiples of a period; an index, so that each view has its own.
 
     Args:
@@ -34,6 +34,9 @@ class Rounds:
         """Of no interest here."""
 
     def leave(self, job: JobState) -> None:
+        """Of no interest here."""
+
+    def refresh(self, job: JobState, now: float) -> None:
         """Of no interest here."""
 
     def is_due(self, now: float) -> bool:
@@ -72,3 +75,4 @@ def reorder(view: ClusterView, queue: Queue, order: Order) -> None:
     queue.order = order
     for job in jobs:
         queue.enter(job, view.now)
+    queue.unblock()

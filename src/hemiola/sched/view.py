@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from hemiola.core.decisions import Placement
 from hemiola.core.errors import PolicyError
 from hemiola.core.topology import Topology
+from hemiola.sched.index import Index
 from hemiola.sched.inventory import Inventory
 from hemiola.sched.job_state import JobState
 from hemiola.sched.queues import Order, Queue
@@ -34,16 +35,6 @@ class Estimates(Protocol):
         """(compute_s, traffic_bytes, hidden_s) of one iteration on the job's GPUs."""
 
 
-class Index(Protocol):
-    """Something a policy keeps about the jobs: entered and left as their status changes."""
-
-    def enter(self, job: JobState, now: float) -> None:
-        """A job has a new status."""
-
-    def leave(self, job: JobState) -> None:
-        """A job's status is about to change."""
-
-
 class IndexSpec(Protocol):
     """A value that says which index a policy needs; the view builds it once."""
 
@@ -62,13 +53,15 @@ class ClusterView:
         waiting, running: jobs by id, in the order in which they got that status.
         estimates: what the cost model knows of each job.
         timers: jobs whose `WakeAt` is due at this moment.
+        returned: jobs that a failing host put back in the queue at this moment.
         waits: for each (GPUs, tier) the recent (when, wait_s) of jobs of that size that got that tier.
-        sizes: waiting jobs by the GPUs they want.
+        sizes: how many jobs wait, by the GPUs they want.
+        wanted_gpus: GPUs that all waiting jobs want together.
         ended, ended_work_s: how many jobs finished, and their work in sum.
     """
 
-    def __init__(self, topology: Topology, estimates: Estimates) -> None:
-        self.now = 0.0
+    def __init__(self, topology: Topology, estimates: Estimates, now: float = 0.0) -> None:
+        self.now = now
         self.topology = topology
         self.inventory = Inventory(topology)
         self.jobs: dict[str, JobState] = {}
@@ -76,10 +69,12 @@ class ClusterView:
         self.running: dict[str, JobState] = {}
         self.estimates = estimates
         self.timers: list[JobState] = []
+        self.returned: list[JobState] = []
         self.indexes: dict[Any, Any] = {}
         self.hopeless: dict[Any, bool] = {}
         self.waits: dict[tuple[int, int], deque[tuple[float, float]]] = {}
         self.sizes: dict[int, int] = {}
+        self.wanted_gpus = 0
         self.ended = 0
         self.ended_work_s = 0.0
 

@@ -45,7 +45,7 @@ from hemiola.sched.placement import Rule, TierAware, find
 from hemiola.sched.policies.tiresias import ByAttainedService, with_timers
 from hemiola.sched.policy import Policy, is_hopeless, make_room
 from hemiola.sched.queues import Queue
-from hemiola.sched.view import ClusterView
+from hemiola.sched.view import ClusterView, Index
 
 __all__ = ["Dally"]
 
@@ -129,7 +129,9 @@ class Dally(Policy):
         """Its order of jobs."""
         from hemiola.sched.policies.tiresias import Tiresias
 
-        return BySensitivity(Tiresias(thresholds=self.thresholds, promote=self.promote).limits(), self.promote)
+        return BySensitivity(
+            Tiresias(thresholds=self.thresholds, promote=self.promote).limits(), self.promote
+        )
 
     def decide(self, view: ClusterView) -> Iterable[Decision]:
         return with_timers(view, self.order, self._decide(view))
@@ -291,7 +293,9 @@ class Dally(Policy):
             for job in list(wide.jobs.values()):
                 place = self._narrower(view, job)
                 if place is not None:
-                    yield Move(job.id, place, f"a narrower place ({view.topology.tiers[_tier(view, place)]}) is free")
+                    yield Move(
+                        job.id, place, f"a narrower place ({view.topology.tiers[_tier(view, place)]}) is free"
+                    )
         if wide.jobs:
             yield WakeAt(wide.next_s, "", "review of jobs that run wide")
 
@@ -315,11 +319,13 @@ class Dally(Policy):
             "order": f"attained service (GPU-s), queues cut at {self.thresholds}, most network-sensitive first",
             "backfill": "whoever fits and accepts",
             "delay": f"timer {self.timer}; clock from the first declined offer; paid delay is kept (SPARK-18886)",
-            "preemption": "lower queues, within the accepted tier; moves where delta > 0" if self.preempt else "none",
+            "preemption": "lower queues, within the accepted tier; moves where delta > 0"
+            if self.preempt
+            else "none",
         }
 
 
-class WideIndex:
+class WideIndex(Index):
     """Running jobs that span more than they need."""
 
     def __init__(self) -> None:

@@ -37,7 +37,7 @@ from hemiola.sched.placement import Rule, TierAware, find
 from hemiola.sched.policy import Policy, by_order
 from hemiola.sched.queues import Order
 from hemiola.sched.rounds import Rounds, RoundsEvery
-from hemiola.sched.view import ClusterView
+from hemiola.sched.view import ClusterView, Index
 
 __all__ = ["ByTurn", "Gandiva", "worth_moving"]
 
@@ -79,7 +79,7 @@ class ByTurn(Order):
         return -job.since_s
 
 
-class _SpreadJobs:
+class _SpreadJobs(Index):
     """Running jobs that would run faster at a narrower tier; an index.
 
     Attributes:
@@ -98,8 +98,11 @@ class _SpreadJobs:
             self.jobs[job.index] = job
 
     def leave(self, job: JobState) -> None:
-        """It stops, or comes back at once."""
+        """It leaves its GPUs."""
         self.jobs.pop(job.index, None)
+
+    def refresh(self, job: JobState, now: float) -> None:
+        """Its speed is of no interest here."""
 
 
 @dataclass(frozen=True)
@@ -138,6 +141,8 @@ class Gandiva(Policy):
 
     def decide(self, view: ClusterView) -> Iterable[Decision]:
         rounds: Rounds = view.index(RoundsEvery(self.slice_s))
+        if rounds.is_due(view.now):
+            view.queue(self.order).unblock()  # turns are over now
         yield from by_order(view, self.order, self.placement, preempt=True)
         if self.migrate:
             yield from self._consolidate(view)

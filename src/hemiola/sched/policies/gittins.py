@@ -38,7 +38,7 @@ from hemiola.sched.placement import Rule, TierAware
 from hemiola.sched.policies.tiresias import ByAttainedService, Tiresias
 from hemiola.sched.policy import Policy, by_order
 from hemiola.sched.rounds import reorder
-from hemiola.sched.view import ClusterView
+from hemiola.sched.view import ClusterView, Index
 
 __all__ = ["ByGittinsIndex", "Gittins", "gittins_index"]
 
@@ -134,7 +134,7 @@ def learnt_order(
     )
 
 
-class _Memory:
+class _Memory(Index):
     """What a run has learnt, and the timers it waits for; an index that looks at no event.
 
     Attributes:
@@ -150,6 +150,9 @@ class _Memory:
         """Of no interest here."""
 
     def leave(self, job: JobState) -> None:
+        """Of no interest here."""
+
+    def refresh(self, job: JobState, now: float) -> None:
         """Of no interest here."""
 
 
@@ -205,7 +208,7 @@ class Gittins(Policy):
         memory: _Memory = view.index(_MemorySpec(self.learn_after))
         if len(view.jobs) - len(view.waiting) - len(view.running) >= memory.learn_at:
             yield from self._learn(view, memory)
-        for job in dict.fromkeys(view.timers):
+        for job in dict.fromkeys((*view.timers, *view.returned)):
             yield from self._wake(view, memory, job)
         for decision in by_order(view, self.order, self.placement, preempt=True):
             yield decision

@@ -45,7 +45,7 @@ from hemiola.sched.placement import Rule
 from hemiola.sched.placement.fill import Pairs, build
 from hemiola.sched.policies.shortest import ByRemainingService
 from hemiola.sched.policy import Policy, by_order
-from hemiola.sched.view import ClusterView
+from hemiola.sched.view import ClusterView, Index
 
 __all__ = ["HostWorkload", "LeastWorkload", "Lwf", "adadual_overlaps", "adadual_share", "adadual_threshold"]
 
@@ -84,7 +84,7 @@ def adadual_share(own_bytes: float, other_bytes: float, threshold: float) -> flo
     return comes_second * second + (1.0 - comes_second) * first
 
 
-class HostWorkload:
+class HostWorkload(Index):
     """Seconds of work that the GPUs of each host still have before them; an index.
 
     The sum over a host's GPUs of (finish - now) is kept as the sum of finishes and their number.

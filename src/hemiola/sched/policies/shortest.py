@@ -1,4 +1,9 @@
-"""Shortest first, in three forms. They know each job's true run time: oracles to measure others by."""
+"""Shortest first, in three forms. They know each job's true run time: oracles to measure others by.
+
+Remaining time is work left at ideal speed, for jobs that run and jobs that wait alike, so that two
+jobs never take turns at pre-empting each other. Victims are taken in the order that held when
+their speed last changed.
+"""
 
 from __future__ import annotations
 
@@ -36,10 +41,10 @@ class ByRemaining(Order):
         return job.work_s - job.done_s
 
     def running(self, job: JobState, now: float) -> float:
-        return job.finish_s - now
+        return job.remaining_s(now)
 
     def standing(self, job: JobState, now: float) -> float:
-        return job.finish_s
+        return max(now, job.resume_s) + job.remaining_s(now)
 
 
 @dataclass(frozen=True)
@@ -52,10 +57,10 @@ class ByRemainingService(Order):
         return (job.work_s - job.done_s) * job.gpus
 
     def running(self, job: JobState, now: float) -> float:
-        return (job.finish_s - now) * job.gpus
+        return job.remaining_s(now) * job.gpus
 
     def standing(self, job: JobState, now: float) -> float:
-        return job.finish_s
+        return max(now, job.resume_s) + job.remaining_s(now)
 
 
 DURATION, REMAINING, SERVICE = ByDuration(), ByRemaining(), ByRemainingService()

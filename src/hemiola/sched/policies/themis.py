@@ -37,7 +37,7 @@ from hemiola.sched.placement import Rule, TierAware
 from hemiola.sched.policy import Policy, by_order
 from hemiola.sched.queues import Order
 from hemiola.sched.rounds import Rounds, RoundsEvery, reorder
-from hemiola.sched.view import ClusterView
+from hemiola.sched.view import ClusterView, Index
 
 __all__ = ["Auction", "ByAuction", "Themis", "finish_time_fairness", "ideal_s"]
 
@@ -98,7 +98,7 @@ class _ThemisOrder(Order):
 QUEUE = _ThemisOrder()
 
 
-class Auction:
+class Auction(Index):
     """Knows each job's rho, and ranks all jobs by one auction; an index.
 
     Args:
@@ -122,6 +122,9 @@ class Auction:
             self._presence_at_arrival[job.index] = self._presence_s + self._present * (now - self._noted_s)
 
     def leave(self, job: JobState) -> None:
+        """Of no interest here."""
+
+    def refresh(self, job: JobState, now: float) -> None:
         """Of no interest here."""
 
     def note(self) -> None:

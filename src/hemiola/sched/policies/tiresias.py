@@ -12,6 +12,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from math import inf
 
 from hemiola.core.decisions import Decision, Start, Stop, WakeAt
 from hemiola.core.errors import PolicyError
@@ -69,7 +70,7 @@ def with_timers(
     view: ClusterView, order: ByAttainedService, decisions: Iterable[Decision]
 ) -> Iterator[Decision]:
     """The same decisions, with a timer wherever a job's queue will change by itself."""
-    for job in tuple(view.timers):
+    for job in (*view.timers, *view.returned):
         yield from _wake(view, order, job)
     for decision in decisions:
         yield decision
@@ -106,9 +107,9 @@ class Tiresias(Policy):
 
     def __post_init__(self) -> None:
         limits = self.limits()
-        if list(limits) != sorted(set(limits)) or (limits and limits[0] <= 0):
+        if list(limits) != sorted(set(limits)) or not all(0 < limit < inf for limit in limits):
             raise PolicyError(f"thresholds {self.thresholds!r} do not ascend from above 0", "write 3250/7200")
-        if not self.promote >= 0:
+        if not 0 <= self.promote < inf:
             raise PolicyError(f"promote is {self.promote}", "give 0 (never) or more")
 
     def limits(self) -> tuple[float, ...]:

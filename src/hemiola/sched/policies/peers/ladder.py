@@ -11,19 +11,19 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
 from hemiola.core.decisions import Decision, Start, Stop, WakeAt
 from hemiola.core.topology import Topology
 from hemiola.sched.job_state import ENDED, RUNNING, JobState
-from hemiola.sched.placement import BestFit, Rule, find
+from hemiola.sched.placement import Rule, find
 from hemiola.sched.policies.peers.placing import Emptiest, scheme
 from hemiola.sched.policies.peers.policy import PeerPolicy
 from hemiola.sched.policies.peers.progress import Progress, progress_of
 from hemiola.sched.policy import Policy
-from hemiola.sched.view import ClusterView
+from hemiola.sched.view import ClusterView, Index
 
 __all__ = ["Dlas", "DlasGpu", "Ladder", "MuriTiresias", "PolluxTiresias"]
 
@@ -42,7 +42,7 @@ class Rungs:
         return KeptRungs(self.count)
 
 
-class KeptRungs:
+class KeptRungs(Index):
     """The queues of one view.
 
     Attributes:
@@ -55,7 +55,7 @@ class KeptRungs:
         self.queues: list[list[JobState]] = [[] for _ in range(count)]
         self.level: dict[int, int] = {}
         self.climbing: dict[int, JobState] = {}
-        self._left: list[JobState] = []
+        self._left: dict[int, JobState] = {}
 
     def enter(self, job: JobState, now: float) -> None:
         """Append a newcomer to the first queue; note who runs."""
@@ -70,12 +70,12 @@ class KeptRungs:
     def leave(self, job: JobState) -> None:
         """It no longer runs or waits as it did."""
         self.climbing.pop(job.index, None)
-        self._left.append(job)
+        self._left[job.index] = job
 
     def drop_ended(self) -> None:
         """Forget the jobs that ended."""
-        for job in self._left:
-            if job.status == ENDED and job.index in self.level:
+        for job in self._left.values():
+            if job.status == ENDED:
                 self.queues[self.level.pop(job.index)].remove(job)
         self._left.clear()
 
@@ -260,5 +260,3 @@ class PolluxTiresias(Ladder):
 
     def card(self) -> dict[str, str]:
         return {**super().card(), "placement": f"{Emptiest.name}: {Emptiest.says}"}
-
-

@@ -16,7 +16,7 @@ from hemiola.sched.placement import Rule, find
 from hemiola.sched.policies.peers.placing import Packing, Pairs, placed
 from hemiola.sched.policies.peers.policy import PeerPolicy
 from hemiola.sched.policies.peers.progress import Progress, progress_of
-from hemiola.sched.view import ClusterView
+from hemiola.sched.view import ClusterView, Index
 
 __all__ = ["Repack", "Shortest", "ShortestGpu", "Sjf", "Srsf", "Srtf"]
 
@@ -29,7 +29,7 @@ class Line:
         return KeptLine(Packing(view.inventory))
 
 
-class KeptLine:
+class KeptLine(Index):
     """Live jobs in the order of the last instant, newcomers behind.
 
     Attributes:
@@ -41,7 +41,7 @@ class KeptLine:
         self.jobs: list[JobState] = []
         self.packing = packing
         self._known = 0
-        self._left: list[JobState] = []
+        self._left: dict[int, JobState] = {}
 
     def enter(self, job: JobState, now: float) -> None:
         """Append a newcomer."""
@@ -51,12 +51,12 @@ class KeptLine:
 
     def leave(self, job: JobState) -> None:
         """It may have ended."""
-        self._left.append(job)
+        self._left[job.index] = job
 
     def drop_ended(self) -> None:
         """Forget the jobs that ended."""
-        for job in self._left:
-            if job.status == ENDED and job in self.jobs:
+        for job in self._left.values():
+            if job.status == ENDED:
                 self.jobs.remove(job)
         self._left.clear()
 
@@ -147,8 +147,7 @@ def _move(
 def _where(job: JobState) -> Pairs:
     assert job.placement is not None
     return tuple(
-        (host, mask.bit_count())
-        for host, mask in zip(job.placement.hosts, job.placement.masks, strict=True)
+        (host, mask.bit_count()) for host, mask in zip(job.placement.hosts, job.placement.masks, strict=True)
     )
 
 

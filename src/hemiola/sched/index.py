@@ -1,0 +1,26 @@
+"""What keeps itself up to date as jobs change: the base of queues and of policies' own indices."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+from hemiola.sched.job_state import JobState
+
+__all__ = ["Index"]
+
+
+class Index(ABC):
+    """Something a policy keeps about the jobs: entered and left as their status changes."""
+
+    @abstractmethod
+    def enter(self, job: JobState, now: float) -> None:
+        """A job has a new status."""
+
+    @abstractmethod
+    def leave(self, job: JobState) -> None:
+        """A job's status is about to change."""
+
+    def refresh(self, job: JobState, now: float) -> None:
+        """A timer about the job is due, or its speed changed; its status did not."""
+        self.leave(job)
+        self.enter(job, now)
