@@ -198,6 +198,13 @@ def simulate(
     topology: Topology, work: tuple[Job, ...], policy: str, seed: int, stop_s: float = float("inf")
 ) -> Run:
     """A run of "fifo", "sjf" or "srtf"."""
+    return simulate_with_queue(topology, work, policy, seed, stop_s)[0]
+
+
+def simulate_with_queue(
+    topology: Topology, work: tuple[Job, ...], policy: str, seed: int, stop_s: float = float("inf")
+) -> tuple[Run, list[tuple[float, int, int, int]]]:
+    """The same, and after each change (time_s, jobs waiting, GPUs they want, GPUs busy)."""
     loop = TinyCluster(topology, work, shortest=policy != "fifo", preempt=policy == "srtf")
     end_s = loop.run(stop_s)
     records = tuple(_record(state, end_s) for state in loop.states)
@@ -207,15 +214,16 @@ def simulate(
         spent["exposed_communication"] += state.exposed_s * state.job.gpus
         spent["checkpoint"] += state.checkpoint_s * state.job.gpus
     columns = list(zip(*loop.traffic, strict=True)) or [()] * 6
-    return Run(
+    run = Run(
         policy=policy, seed=seed, semantics={"order": policy, "restore": "30 s after a pre-emption"},
         origin_s=work[0].submit_s, end_s=end_s,
         gpu_seconds=GpuSeconds(**spent, lost=0.0, **loop.idle, down=0.0),
         records=records, decisions_made=len(loop.log), decisions_refused=0, events=len(loop.queue),
         wall_s=0.01, cpu_s=0.01, interrupted=stop_s < float("inf"), timeline=Timeline.from_rows(loop.spans),
         traffic=TrafficLog(*(np.array(c) for c in columns[:5]), columns[5]),
-        decisions=tuple(loop.log), queue_log=tuple(loop.queue),
+        decisions=tuple(loop.log),
     )  # fmt: skip
+    return run, loop.queue
 
 
 def _record(state: _State, end_s: float) -> JobRecord:

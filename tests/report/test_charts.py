@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hemiola.core.timeline import TrafficLog
+from hemiola.core.timeline import Timeline, TrafficLog
 from hemiola.report import chart_gantt
 from hemiola.report.binning import binned, step_means
 from hemiola.report.chart import POLICY_COLORS, policy_color, policy_dash, time_scale, words_for
@@ -136,6 +139,14 @@ def test_charts_leave_out_what_was_not_recorded():
     found = comparison(count=3, topology=cluster(racks=1, hosts_per_rack=1, gpus_per_host=8))
     assert heat_maps(found) is None
     assert "links" not in [chart.id for chart in charts(Figures(found))]
+
+
+@pytest.mark.parametrize("timeline", [None, Timeline.from_rows([])])
+def test_no_chart_is_drawn_from_a_timeline_that_was_not_kept(timeline):
+    found = comparison()
+    bare = tuple(msgspec.structs.replace(r, timeline=timeline, traffic=None) for r in found.runs)
+    drawn = {chart.id for chart in charts(Figures(replace(found, runs=bare)))}
+    assert not drawn & {"utilisation", "queue", "tiers", "links", "gantt"}
 
 
 def test_policies_stay_apart():

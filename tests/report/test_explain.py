@@ -92,8 +92,8 @@ def test_the_whole_story_in_order(tmp_path):
         "It wanted 8 GPUs inside one rack (for gpt2 of user ada); alone on its best placement it would run 10.00 min.",
         "00:01:40 submitted. 8 of 16 GPUs were not held by a job; a (4 GPUs) and b (4 GPUs) held the others. "
         "0 jobs were waiting before it.",
-        "00:01:40 went on waiting, until 20.00 min after its submission (2 times until then): declined the offer of "
-        "the whole cluster for a rack. 8 GPUs were free.",
+        "00:01:40 kept waiting, to be looked at again at 00:21:40 (said 2 times): declined the offer of the whole "
+        "cluster for a rack. 8 GPUs were free.",
         "00:05:00 a start was refused: n0 has no free GPU. (The policy's reason was: a mistake.)",
         "00:16:40 had waited 15.00 min, in which no other job started.",
         "00:16:40 started on n0 (GPU 0-3) and n2 (GPU 0-3), 2 hosts across the cluster: the narrowest place that "

@@ -14,7 +14,7 @@ from hemiola.core.result import Comparison, Run
 from hemiola.core.series import queue_series
 from hemiola.core.topology import Topology
 from hemiola.report.metrics import Figures, difference, interval
-from report.build import cluster, comparison, jobs, simulate
+from report.build import cluster, comparison, jobs, simulate, simulate_with_queue
 
 
 def brute_rho(run: Run, topology: Topology, index: int) -> float:
@@ -140,12 +140,11 @@ def test_figures_of_parts_are_found_by_name():
 @pytest.mark.parametrize("policy", ["fifo", "srtf"])
 @pytest.mark.parametrize("stop_s", [math.inf, 9000.0])
 def test_queue_derived_from_spans_equals_the_recorded_one(policy, stop_s):
-    run = simulate(cluster(), jobs(60, 2), policy, 2, stop_s)
-    logged, derived = queue_series(run), queue_series(msgspec.structs.replace(run, queue_log=()))
+    run, queue = simulate_with_queue(cluster(), jobs(60, 2), policy, 2, stop_s)
+    log = np.array(queue)
+    steps = queue_series(run)
     at = np.linspace(run.origin_s, run.end_s - 1e-3, 3000)
-    for name in ("waiting", "wanted", "busy"):
-        values = [
-            getattr(series, name)[np.searchsorted(series.time_s, at, side="right") - 1]
-            for series in (logged, derived)
-        ]
-        assert (values[0] == values[1]).all(), name
+    recorded = log[np.searchsorted(log[:, 0], at, side="right") - 1]
+    now = np.searchsorted(steps.time_s, at, side="right") - 1
+    for column, series in enumerate((steps.waiting, steps.wanted, steps.busy), start=1):
+        assert (recorded[:, column] == series[now]).all()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 
+import msgspec
 import pytest
 from rich.console import Console
 
@@ -24,7 +26,8 @@ def test_every_figure_fits(width):
     assert max(len(line) for line in text.splitlines()) <= width
     assert all(column.short in text for column in COLUMNS)
     assert "…" not in text
-    assert text.count("srtf ") == (1 if width >= 132 else 2)
+    figures = text.split("Rules that shaped")[0]
+    assert figures.count("srtf ") == (1 if width >= 132 else 2)
     assert "arrivals are exponential" in text
     assert "30 s after a pre-emption" in text
 
@@ -61,6 +64,12 @@ def test_markup_in_names_is_text():
 def test_card_tells_shared_and_own_rules():
     card = dict(semantics_card(comparison(policies=("fifo", "sjf"))))
     assert card == {"order": {"fifo": "fifo", "sjf": "sjf"}, "restore": {"": "30 s after a pre-emption"}}
+
+
+def test_card_lists_what_differs_between_seeds():
+    found = comparison(seeds=(0, 1), policies=("fifo", "sjf"))
+    runs = tuple(msgspec.structs.replace(run, semantics={"seed": str(run.seed)}) for run in found.runs)
+    assert semantics_card(replace(found, runs=runs)) == [("seed", {"": "0, 1"})]
 
 
 def test_cells_have_units():

@@ -12,8 +12,10 @@ import pytest
 from hemiola.core.errors import FormatError, InputError
 from hemiola.core.metrics import finish_time_fairness, summary
 from hemiola.core.result import Run
+from hemiola.core.timeline import Timeline
 from hemiola.trace.atomic import replacing
-from hemiola.trace.decisions import read_decisions, write_decisions
+from hemiola.trace.decision_log import read_decisions
+from hemiola.trace.decisions import write_decisions
 from hemiola.trace.perfetto import write_timeline
 from hemiola.trace.results import read_comparison, write_jobs_csv, write_json
 from report.build import comparison
@@ -115,12 +117,21 @@ def test_spans_of_the_header_hold_all_gpu_time(tmp_path):
         assert [span.outcome for span in job.spans].count("pre-empted") == record.preemptions
 
 
-def test_decisions_that_were_not_kept_are_not_made_up(tmp_path):
+@pytest.mark.parametrize(
+    ("write", "gone"),
+    [
+        (write_decisions, {"decisions": ()}),
+        (write_decisions, {"timeline": Timeline.from_rows([])}),
+        (write_timeline, {"timeline": None}),
+        (write_timeline, {"timeline": Timeline.from_rows([])}),
+    ],
+)
+def test_what_was_not_kept_is_not_made_up(tmp_path, write, gone):
     found = comparison(policies=("fifo",))
-    bare: Run = msgspec.structs.replace(found.runs[0], decisions=())
+    bare: Run = msgspec.structs.replace(found.runs[0], **gone)
     found = type(found)(found.topology, (bare,), "fifo")
-    with pytest.raises(InputError, match="did not keep its"):
-        write_decisions(found, tmp_path / "d.jsonl")
+    with pytest.raises(InputError, match=r"kept no timeline|did not keep its"):
+        write(found, tmp_path / "file")
     assert list(tmp_path.iterdir()) == []
 
 

@@ -66,8 +66,7 @@ def run_loop(
             standstill += 1
             if standstill > INSTANTS_WITHOUT_TIME:
                 raise _never_ends(policy, f"wakes itself up again and again at {then} s")
-        here = 0
-        for decision in decide(view):
+        for here, decision in enumerate(decide(view)):
             if note is not None:
                 note(decision, "")
             problem = execute(decision)
@@ -79,7 +78,6 @@ def run_loop(
                 refused += 1
                 if note is not None:
                     note(decision, problem)
-            here += 1
             if here > DECISIONS_PER_INSTANT and here > 10 * len(view.jobs):
                 last = f"the last: {decision}" + (f", refused: {problem}" if problem else "")
                 raise _never_ends(policy, f"made {here} decisions at {view.now} s; {last}")

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol
 
 from hemiola.control.ledger import Ledger
-from hemiola.core.decisions import Placement
+from hemiola.core.decisions import Decision, Placement
+from hemiola.core.events import Event
 from hemiola.core.job import Job
 from hemiola.core.result import GpuSeconds, JobRecord, LoggedDecision, Run
 from hemiola.core.timeline import Timeline, TrafficLog
@@ -42,14 +43,13 @@ class Account(Protocol):
 
 
 class Replay(Protocol):
-    """What a simulated cluster leaves behind, whoever's rules it followed."""
+    """A driver whose cluster exists only in numbers, and what it leaves behind."""
 
     origin_s: float
     now: float
     stop: bool
     events_seen: int
     ledger: Ledger
-    queue_log: list[tuple[float, int, int, int]]
 
     @property
     def tasks(self) -> Mapping[str, Account]:
@@ -57,6 +57,15 @@ class Replay(Protocol):
 
     def close(self) -> None:
         """Account for jobs that still run when `stop` ended the replay early."""
+
+    def events(self) -> Iterator[list[Event]]:
+        """As of any driver."""
+
+    def execute(self, decision: Decision) -> None:
+        """As of any driver."""
+
+    def render(self, decision: Decision) -> str:
+        """As of any driver."""
 
     def timeline(self) -> Timeline:
         """Every span in which a job held GPUs."""
@@ -103,7 +112,6 @@ def build_run(
         timeline=driver.timeline(),
         traffic=driver.traffic(),
         decisions=decisions,
-        queue_log=tuple(driver.queue_log),
     )
 
 

@@ -2,49 +2,121 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import msgspec
 
+from hemiola.control.records import Replay
 from hemiola.control.simulated import Costs, Estimates, SimulatedDriver
 from hemiola.core.errors import InputError
 from hemiola.core.events import NodeBack, NodeLost
 from hemiola.core.job import Job
+from hemiola.core.topology import Topology
 from hemiola.cost.contention import Law, MaxMin
 from hemiola.cost.iteration import IterationModel
 from hemiola.sched.policies import POLICIES
 from hemiola.sched.policy import Policy
 from hemiola.sched.view import ClusterView
+from hemiola.sched.view import Estimates as Told
 
-__all__ = ["Semantics", "semantics_by_name"]
+__all__ = ["Rules", "Semantics", "known_semantics", "semantics_by_name"]
+
+DEFAULT_INTERVAL_S = 1800.0
 
 
-@dataclass(frozen=True)
-class Semantics:
-    """How time passes and what things cost.
+class Rules(ABC):
+    """How time passes and what things cost. Values: frozen.
 
     Attributes:
         name: "event-driven", or the peer whose rules these are.
-        costs: of changing a running job.
-        law: how jobs that share a link slow each other.
         policies: the policies that exist under these rules, by name.
+        default_policies: those compared where none is named.
+        uses_profiles: whether a job's model matters to its speed under these rules.
     """
 
-    name: str = "event-driven"
-    costs: Costs = Costs()
-    law: Law = MaxMin()
-    policies: dict[str, type[Policy]] = field(default_factory=lambda: POLICIES)
+    name: ClassVar[str]
+    policies: ClassVar[dict[str, type[Policy]]]
+    default_policies: ClassVar[tuple[str, ...]]
+    uses_profiles: ClassVar[bool] = False
 
-    @property
-    def uses_profiles(self) -> bool:
-        """Whether a job's model matters to its speed under these rules."""
-        return True
+    @abstractmethod
+    def estimates(self, model: IterationModel) -> Told:
+        """What policies are told of jobs."""
+
+    @abstractmethod
+    def driver(
+        self,
+        view: ClusterView,
+        jobs: Sequence[Job],
+        model: IterationModel,
+        *,
+        node_events: Sequence[NodeLost | NodeBack],
+        record: bool,
+        record_traffic: bool,
+        progress: Callable[[int], None] | None,
+    ) -> Replay:
+        """The cluster that plays by these rules.
+
+        Raises:
+            InputError, TopologyError: it cannot be played by these rules, and why.
+        """
+
+    @abstractmethod
+    def card(self, policy: Policy, seed: int) -> dict[str, str]:
+        """Every rule that shaped the numbers, by name."""
+
+    def refusal(self, job: Job, policy: Policy, topology: Topology) -> str:
+        """Why this job could never run under these rules and this policy, or ""."""
+        return ""
 
     def changed(
-        self, *, law: Law | None = None, scale: float = 1.0, checkpoint_interval_s: float = 1800.0
+        self,
+        *,
+        law: Law | None = None,
+        scale: float = 1.0,
+        checkpoint_interval_s: float = DEFAULT_INTERVAL_S,
+    ) -> Rules:
+        """The same rules with what the user set: the law, the cost of pre-emption, periodic checkpoints.
+
+        Raises:
+            InputError: these rules are fixed.
+        """
+        if law is not None or scale != 1.0 or checkpoint_interval_s != DEFAULT_INTERVAL_S:
+            what = "contention" if law is not None else "cost of pre-emption or of checkpoints"
+            raise InputError(
+                f"{self.name} has its own fixed rules; its {what} cannot be set",
+                "leave the option out, or use --semantics event-driven",
+            )
+        return self
+
+
+@dataclass(frozen=True)
+class Semantics(Rules):
+    """Hemiola's own rules.
+
+    Attributes:
+        costs: of changing a running job.
+        law: how jobs that share a link slow each other.
+    """
+
+    costs: Costs = Costs()
+    law: Law = MaxMin()
+    name = "event-driven"
+    policies = POLICIES
+    default_policies = ("fifo", "tiresias", "dally")
+    uses_profiles = True
+
+    def changed(
+        self,
+        *,
+        law: Law | None = None,
+        scale: float = 1.0,
+        checkpoint_interval_s: float = DEFAULT_INTERVAL_S,
     ) -> Semantics:
-        """The same rules with what the user set: the law, the cost of pre-emption, periodic checkpoints."""
+        """The same rules with what the user set."""
         costs = msgspec.structs.replace(self.costs, scale=scale, checkpoint_interval_s=checkpoint_interval_s)
         return replace(self, law=law or self.law, costs=costs)
 
@@ -100,9 +172,18 @@ class Semantics:
         }
 
 
-def semantics_by_name(name: str) -> Semantics:
+def known_semantics() -> dict[str, Rules]:
+    """All rules, by name; Hemiola's own first."""
+    from hemiola.control.peers.muri import MuriSim
+    from hemiola.control.peers.pollux import PolluxSim
+    from hemiola.control.peers.tiresias import TiresiasSim
+
+    return {rules.name: rules for rules in (Semantics(), TiresiasSim(), MuriSim(), PolluxSim())}
+
+
+def semantics_by_name(name: str) -> Rules:
     """The rules of that name."""
-    known = {"event-driven": Semantics}
+    known = known_semantics()
     if name not in known:
         raise InputError(f"no semantics is called {name!r}", f"choose one of {', '.join(known)}")
-    return known[name]()
+    return known[name]

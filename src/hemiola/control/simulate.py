@@ -9,12 +9,13 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import isfinite
+from typing import cast
 
 import msgspec
 
-from hemiola.control.driver import run_loop
+from hemiola.control.driver import Driver, run_loop
 from hemiola.control.records import Replay, build_run
-from hemiola.control.semantics import Semantics
+from hemiola.control.semantics import Rules, Semantics
 from hemiola.core.decisions import Decision
 from hemiola.core.errors import InputError
 from hemiola.core.events import NodeBack, NodeLost
@@ -53,7 +54,7 @@ def simulate(
     policies: Sequence[Policy | str],
     *,
     baseline: str | None = None,
-    semantics: Semantics | None = None,
+    semantics: Rules | None = None,
     seeds: Sequence[int] = (0,),
     node_events: Sequence[NodeLost | NodeBack] = (),
     recording: Recording | None = None,
@@ -132,7 +133,7 @@ def _comparison(
     )
 
 
-def _named(policies: Sequence[Policy | str], semantics: Semantics) -> dict[str, Policy]:
+def _named(policies: Sequence[Policy | str], semantics: Rules) -> dict[str, Policy]:
     named: dict[str, Policy] = {}
     for item in policies:
         policy = policy_from_text(item, semantics.policies) if isinstance(item, str) else item
@@ -207,7 +208,7 @@ def run_one(
     *,
     name: str,
     seed: int,
-    semantics: Semantics,
+    semantics: Rules,
     node_events: Sequence[NodeLost | NodeBack],
     recording: Recording,
     progress: Progress | None,
@@ -216,7 +217,7 @@ def run_one(
     model = IterationModel(topology)
     view = ClusterView(topology, semantics.estimates(model), now=jobs[0].submit_s)
     machine = StateMachine(view)
-    admitted, refused = _admit(jobs, machine)
+    admitted, refused = _admit(jobs, machine, lambda job: semantics.refusal(job, policy, topology))
     report = None
     if progress is not None:
         report = _throttled(progress, name, seed, len(jobs))
@@ -231,7 +232,7 @@ def run_one(
     try:
         with _Stopper(driver):
             made, declined = run_loop(
-                driver, machine, policy, _noter(log, view) if recording.decisions else None
+                cast(Driver, driver), machine, policy, _noter(log, view) if recording.decisions else None
             )
     finally:
         if collecting:
@@ -246,12 +247,14 @@ def run_one(
     )  # fmt: skip
 
 
-def _admit(jobs: tuple[Job, ...], machine: StateMachine) -> tuple[list[Job], dict[str, str]]:
+def _admit(
+    jobs: tuple[Job, ...], machine: StateMachine, refusal: Callable[[Job], str]
+) -> tuple[list[Job], dict[str, str]]:
     """The jobs that could run at all, and why each other one could not."""
     admitted: list[Job] = []
     refused: dict[str, str] = {}
     for job in jobs:
-        why = machine.admission(job.gpus, job.gpu_type, job.required, job.preferred)
+        why = machine.admission(job.gpus, job.gpu_type, job.required, job.preferred) or refusal(job)
         if why:
             refused[job.id] = why
         else:

@@ -133,10 +133,8 @@ class SimulatedDriver(Driver):
         self.origin_s = jobs[0].submit_s if jobs else view.now
         self.now = self.origin_s
         self.stop = False
-        self.queue_log: list[tuple[float, int, int, int]] = []
         self._progress = progress
         self._tiers = len(view.topology.tiers)
-        self._gpus = view.topology.gpus
         for event in node_events:
             self._push(event.time_s, NODE, event, 0)
             self._node_events_left += 1
@@ -186,14 +184,12 @@ class SimulatedDriver(Driver):
                     batch.append(self._node(what))
             while arrived < count and jobs[arrived].submit_s <= now:
                 job = jobs[arrived]
-                self.tasks[job.id] = Task(job, arrived, self._tiers)
+                self.tasks[job.id] = Task(job, arrived, job.duration_s, [0.0] * self._tiers)
                 batch.append(Arrived(now, job))
                 arrived += 1
             if batch:
                 self.events_seen += len(batch)
                 yield batch
-                if self._record:
-                    self._note_queue(now)
 
     def _check_alive(self, idle_timers: int) -> None:
         if idle_timers > IDLE_TIMERS:
@@ -201,14 +197,6 @@ class SimulatedDriver(Driver):
                 f"the policy asked for {idle_timers} timers in a row while nothing runs and jobs wait",
                 "a policy that only wakes itself up never ends; start a job or stop asking",
             )
-
-    def _note_queue(self, now: float) -> None:
-        view = self.view
-        busy = self._gpus - view.inventory.free - self._down_gpus
-        entry = (now, len(view.waiting), view.wanted_gpus, busy)
-        log = self.queue_log
-        if not log or log[-1][1:] != entry[1:]:
-            log.append(entry)
 
     def _push(self, time_s: float, kind: int, what: Any, version: int) -> None:
         self._sequence += 1
@@ -364,7 +352,7 @@ class SimulatedDriver(Driver):
         task.end(now)
 
     def _span(self, task: Task, placement: Placement, now: float, outcome: int) -> None:
-        start, resume = task.start_s, min(task.resume_s, now)
+        start, resume = task.start_s, task.resume_s if task.resume_s < now else now
         for host, mask in zip(placement.hosts, placement.masks, strict=True):
             self._rows.append((task.index, host, mask, start, now, resume, task.tier, outcome))
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from hemiola.core.decisions import Placement
 from hemiola.core.job import Job
 from hemiola.cost.iteration import Crossing
@@ -9,7 +11,7 @@ from hemiola.cost.iteration import Crossing
 __all__ = ["Task"]
 
 
-class Task:
+class Task(msgspec.Struct, eq=False, gc=False):
     """Physical truth about one job; the state machine only knows what it is told.
 
     Attributes:
@@ -24,64 +26,33 @@ class Task:
         useful_s, exposed_s, checkpoint_s, lost_s: where its time with GPUs went.
     """
 
-    __slots__ = (
-        "best_s",
-        "checkpoint_s",
-        "compute_s",
-        "crossing",
-        "exposed_s",
-        "finish_s",
-        "first_start_s",
-        "index",
-        "iteration_s",
-        "job",
-        "left_s",
-        "lost_s",
-        "placement",
-        "ran",
-        "resume_s",
-        "saved_s",
-        "settled_s",
-        "slot",
-        "span_exposed_s",
-        "span_left_s",
-        "span_useful_s",
-        "speed",
-        "start_s",
-        "tier",
-        "tiers_s",
-        "useful_s",
-        "version",
-    )
-
-    def __init__(self, job: Job, index: int, tiers: int) -> None:
-        self.job = job
-        self.index = index
-        self.left_s = job.duration_s
-        self.speed = 1.0
-        self.settled_s = 0.0
-        self.resume_s = 0.0
-        self.start_s = 0.0
-        self.version = 0
-        self.best_s = 1.0
-        self.iteration_s = 1.0
-        self.compute_s = 1.0
-        self.slot = -1
-        self.crossing: Crossing | None = None
-        self.placement: Placement | None = None
-        self.tier = 0
-        self.ran = False
-        self.saved_s = 0.0
-        self.first_start_s: float | None = None
-        self.finish_s: float | None = None
-        self.useful_s = 0.0
-        self.exposed_s = 0.0
-        self.checkpoint_s = 0.0
-        self.lost_s = 0.0
-        self.span_left_s = 0.0
-        self.span_useful_s = 0.0
-        self.span_exposed_s = 0.0
-        self.tiers_s = [0.0] * tiers
+    job: Job
+    index: int
+    left_s: float
+    tiers_s: list[float]
+    settled_s: float = 0.0
+    resume_s: float = 0.0
+    start_s: float = 0.0
+    saved_s: float = 0.0
+    speed: float = 1.0
+    version: int = 0
+    best_s: float = 1.0
+    iteration_s: float = 1.0
+    compute_s: float = 1.0
+    slot: int = -1
+    tier: int = 0
+    ran: bool = False
+    crossing: Crossing | None = None
+    placement: Placement | None = None
+    first_start_s: float | None = None
+    finish_s: float | None = None
+    useful_s: float = 0.0
+    exposed_s: float = 0.0
+    checkpoint_s: float = 0.0
+    lost_s: float = 0.0
+    span_left_s: float = 0.0
+    span_useful_s: float = 0.0
+    span_exposed_s: float = 0.0
 
     def begin(self, placement: Placement, tier: int, now: float, delay_s: float) -> None:
         """It gets GPUs, and makes progress after `delay_s`."""

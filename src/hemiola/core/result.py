@@ -107,7 +107,6 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
         end_s: the last job's end, or when it was interrupted.
         records: one record per submitted job, in order of arrival.
         interrupted: it was stopped before the end; what is there is true up to then.
-        queue_log: (time_s, jobs waiting, GPUs they want, GPUs busy) at each change, where recorded.
     """
 
     policy: str
@@ -126,7 +125,6 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     timeline: Any = None  # a hemiola.core.timeline.Timeline
     traffic: Any = None  # a TrafficLog, where it was recorded
     decisions: tuple[LoggedDecision, ...] = ()
-    queue_log: tuple[tuple[float, int, int, int], ...] = ()
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from hemiola.core.result import Run
 from hemiola.core.timeline import Timeline
 
-__all__ = ["QueueSeries", "job_spans", "queue_series"]
+__all__ = ["QueueSeries", "has_timeline", "job_spans", "queue_series"]
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -46,15 +46,16 @@ def job_spans(timeline: Timeline) -> Ints:
     return order[first].astype(np.int64)
 
 
-def queue_series(run: Run) -> QueueSeries:
-    """Queue and busy GPUs over time: as recorded, or else derived from timeline and records."""
-    if run.queue_log:
-        log = np.array(run.queue_log, dtype=np.float64)
-        last = np.append(log[1:, 0] != log[:-1, 0], True)
-        log = log[last]
-        counts = log[:, 1:].astype(np.int64)
-        return QueueSeries(log[:, 0], counts[:, 0], counts[:, 1], counts[:, 2])
+def has_timeline(run: Run) -> bool:
+    """Whether the run's spans were recorded (an empty timeline of jobs that ran was not)."""
     if run.timeline is None:
+        return False
+    return len(run.timeline.job) > 0 or not any(record.run_s > 0 for record in run.records)
+
+
+def queue_series(run: Run) -> QueueSeries:
+    """Queue and busy GPUs over time, from timeline and records; empty without a timeline."""
+    if not has_timeline(run):
         return QueueSeries(np.zeros(0), *(np.zeros(0, dtype=np.int64) for _ in range(3)))
     return _derived(run, run.timeline)
 

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hemiola.core.result import Comparison
+from hemiola.core.series import has_timeline
 from hemiola.core.topology import Topology
 from hemiola.report.chart import Chart, Drawing, policy_color, policy_dash, time_scale, words_for
 from hemiola.report.metrics import Figures, Interval
@@ -206,8 +207,10 @@ def gpu_seconds(figures: Figures) -> Chart:
     )
 
 
-def tiers(figures: Figures) -> Chart:
-    """How widely jobs were spread: GPU-seconds held at each tier, as shares; all seeds."""
+def tiers(figures: Figures) -> Chart | None:
+    """How widely jobs were spread: GPU-seconds held at each tier, as shares; None without timelines."""
+    if not all(has_timeline(run) for run in figures.comparison.runs):
+        return None
     topology = figures.comparison.topology
     held = {policy: _held_by_tier(figures.comparison, policy) / 3600 for policy in figures.policies}
     traces = []

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from hemiola.core.result import Comparison, Run
-from hemiola.core.series import queue_series
+from hemiola.core.series import has_timeline, queue_series
 from hemiola.core.units import format_duration
 from hemiola.report.binning import step_means
 from hemiola.report.chart import Chart, Drawing, policy_color, time_scale, words_for
@@ -30,18 +30,18 @@ def first_runs(comparison: Comparison) -> list[Run]:
 
 
 def over_time(comparison: Comparison) -> Iterator[Chart]:
-    """GPUs in use, and jobs waiting."""
-    runs = first_runs(comparison)
-    longest_s = max(run.end_s - run.origin_s for run in runs)
+    """GPUs in use, and jobs waiting; nothing for runs that kept no timeline."""
+    told = [(i, run, queue_series(run)) for i, run in enumerate(first_runs(comparison)) if has_timeline(run)]
+    if not told:
+        return
+    longest_s = max(run.end_s - run.origin_s for _, run, _ in told)
     scale, unit = time_scale(longest_s)
-    steps = [queue_series(run) for run in runs]
-    bin_s = longest_s / _STEPS
-    averaged = max(len(step.time_s) for step in steps) > _STEPS
-    fine = f" Each step is a mean over about {format_duration(bin_s)}." if averaged else ""
+    averaged = max(len(steps.time_s) for _, _, steps in told) > _STEPS
+    fine = f" Each step is a mean over about {format_duration(longest_s / _STEPS)}." if averaged else ""
     total = comparison.topology.gpus
     axis = {"title": {"text": f"{unit} since the first arrival"}, "rangemode": "tozero"}
-    busy = [_line(run, i, step.time_s, step.busy / total, scale) for i, (run, step) in _pairs(runs, steps)]
-    waiting = [_line(run, i, step.time_s, step.waiting, scale) for i, (run, step) in _pairs(runs, steps)]
+    busy = [_line(run, i, steps.time_s, steps.busy / total, scale) for i, run, steps in told]
+    waiting = [_line(run, i, steps.time_s, steps.waiting, scale) for i, run, steps in told]
     share = {"title": {"text": "GPUs in use"}, "tickformat": ".0%", "range": [0, 1.02]}
     queue = {"title": {"text": "jobs waiting"}, "rangemode": "tozero"}
     for trace in busy:
@@ -53,19 +53,15 @@ def over_time(comparison: Comparison) -> Iterator[Chart]:
         title="GPUs in use over time",
         about=f"Share of the cluster's {total:,} GPUs held by jobs.{fine}",
         drawings={"": Drawing(busy, {"xaxis": axis, "yaxis": share})},
-        height_px=320,
+        height_px=340,
     )
     yield Chart(
         id="queue",
         title="Jobs waiting over time",
         about=f"Jobs in the queue.{fine}",
         drawings={"": Drawing(waiting, {"xaxis": axis, "yaxis": queue})},
-        height_px=320,
+        height_px=340,
     )
-
-
-def _pairs(runs: list[Run], steps: list[Any]) -> Iterator[tuple[int, tuple[Run, Any]]]:
-    return enumerate(zip(runs, steps, strict=True))
 
 
 def _line(run: Run, index: int, time_s: Any, value: Any, scale: float) -> dict[str, Any]:

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from hemiola.core.errors import InputError
 from hemiola.core.units import format_duration
-from hemiola.report.story import Story
-from hemiola.trace.decisions import DecisionLog, JobFacts, RunFacts, read_decisions
+from hemiola.report.story import Story, clock
+from hemiola.trace.decision_log import DecisionLog, JobFacts, RunFacts, read_decisions
 
 __all__ = ["explain"]
 
@@ -73,7 +73,7 @@ def _paragraphs(log: DecisionLog, run: RunFacts, job: JobFacts) -> Iterator[str]
     yield _wrapped(f"It wanted {_wish(job)}; alone on its best placement it would run {alone}.", 2)
     yield "  Times count from the first arrival, as days and h:min:s."
     for time_s, text in Story(log, run, job).events():
-        yield _wrapped(f"{_clock(time_s - run.origin_s):>12}  {text}", 16)
+        yield _wrapped(f"{clock(time_s - run.origin_s):>12}  {text}", 16)
     yield from _totals(job, run)
 
 
@@ -117,9 +117,3 @@ def _wrapped(text: str, hanging: int) -> str:
         break_long_words=False,
         break_on_hyphens=False,
     )
-
-
-def _clock(since_s: float) -> str:
-    days, rest = divmod(round(since_s), 86400)
-    clock = f"{rest // 3600:02d}:{rest // 60 % 60:02d}:{rest % 60:02d}"
-    return f"{days}d {clock}" if days else clock

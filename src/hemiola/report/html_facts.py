@@ -20,7 +20,7 @@ __all__ = ["cluster_facts", "job_mix", "notes", "semantics"]
 def semantics(comparison: Comparison) -> str:
     """Every rule that shaped the numbers; where policies differ, each policy's own."""
     rows = [
-        (rule, "; ".join(f"{policy}: {value}" if policy else value for policy, value in values.items()))
+        (rule, "\n".join(f"{policy}: {value}" if policy else value for policy, value in values.items()))
         for rule, values in semantics_card(comparison)
     ]
     return _section("Rules that shaped these numbers", "", _definitions(rows))
@@ -53,9 +53,8 @@ def _profiles(jobs: tuple[Job, ...], work_s: float) -> str:
     for job in jobs:
         mix.setdefault(job.profile.name if job.profile else "", []).append(job)
     rows = [_profile(name, mix[name], len(jobs), work_s) for name in sorted(mix, key=lambda n: -len(mix[n]))]
-    return _table(
-        ("profile", "jobs", "share of work", "overlap", "pattern", "checkpoint + restore", "source"), rows
-    )
+    heads = ("profile", "jobs", "share of work", "overlap", "pattern", "checkpoint + restore", "source")
+    return _table(heads, rows, "sources")
 
 
 def _profile(name: str, mine: list[Job], jobs: int, work_s: float) -> tuple[str, ...]:
@@ -134,10 +133,10 @@ def _definitions(rows: Iterable[tuple[str, str]]) -> str:
     return f"<dl>{items}</dl>" if items else ""
 
 
-def _table(heads: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
+def _table(heads: tuple[str, ...], rows: Iterable[tuple[str, ...]], look: str = "") -> str:
     head = "".join(f"<th>{escape(name)}</th>" for name in heads)
     body = "".join(
         f"<tr><th>{escape(row[0])}</th>{''.join(f'<td>{escape(value)}</td>' for value in row[1:])}</tr>"
         for row in rows
     )
-    return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+    return f'<div class="scroll"><table class="{look}"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'

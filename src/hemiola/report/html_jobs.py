@@ -26,8 +26,8 @@ _HEADS = (
     "alone",
     "rho",
     "what took the time",
-    "last placed because",
 )
+_REASON = "last placed because"
 
 
 def slowest_jobs(comparison: Comparison) -> str:
@@ -44,8 +44,8 @@ def _policy(run: Run, comparison: Comparison) -> str:
     rho = finish_time_fairness(run, comparison.topology).tolist()
     reasons = _reasons(run)
     order = sorted(range(len(run.records)), key=lambda i: _slowness(run.records[i]))[:SHOWN]
-    rows = "".join(_row(run.records[i], rho[i], reasons.get(run.records[i].id, "")) for i in order)
-    heads = "".join(f"<th>{head}</th>" for head in _HEADS)
+    rows = "".join(_row(run.records[i], rho[i], reasons) for i in order)
+    heads = "".join(f"<th>{head}</th>" for head in (*_HEADS, *([_REASON] if reasons else [])))
     return (
         f"<details><summary>{escape(run.policy)} (seed {run.seed})</summary><div class='scroll'>"
         f"<table class='jobs'><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table></div></details>"
@@ -64,7 +64,7 @@ def _reasons(run: Run) -> dict[str, str]:
     }
 
 
-def _row(record: JobRecord, rho: float, reason: str) -> str:
+def _row(record: JobRecord, rho: float, reasons: dict[str, str]) -> str:
     jct = format_duration(record.jct_s) if record.jct_s is not None else f"{record.status}: {record.why}"
     cells = (
         record.model or "–",
@@ -75,7 +75,7 @@ def _row(record: JobRecord, rho: float, reason: str) -> str:
         format_duration(record.ideal_s),
         "–" if rho != rho else f"{rho:.2f}",
         ", ".join(_parts(record)) or "–",
-        reason or "–",
+        *([reasons.get(record.id, "–")] if reasons else []),
     )
     return f"<tr><th>{escape(record.id)}</th>{''.join(f'<td>{escape(text)}</td>' for text in cells)}</tr>"
 

@@ -6,14 +6,16 @@ from collections.abc import Iterator
 from itertools import groupby
 
 from hemiola.core.units import format_duration
-from hemiola.trace.decisions import DecisionLog, JobFacts, Line, Place, RunFacts, Span
+from hemiola.trace.decision_log import DecisionLog, JobFacts, Line, Place, RunFacts, Span
 
-__all__ = ["Story"]
+__all__ = ["Story", "clock"]
 
 NAMED = 3
 """How many jobs or hosts are named before the rest is counted."""
 
 _PLACING = ("start", "move", "resize")
+_AT_ONCE = {"stop": 1, "wake": 2, "start": 4, "move": 4, "resize": 4, "pace": 4}
+"""What comes first of what happens at the same time: it is stopped, waits, has waited, starts."""
 
 
 class Story:
@@ -31,12 +33,15 @@ class Story:
 
     def events(self) -> list[tuple[float, str]]:
         """(time_s, sentence) in order of time."""
-        told = [(self.job.submit_s, self._arrival())]
-        told += [event for from_s, to_s in self._waits() for event in self._wait(from_s, to_s)]
-        told += [(line.time_s, sentence) for line in self.lines if (sentence := self._decision(line))]
-        told += [(span.end_s, sentence) for span in self.job.spans if (sentence := self._ending(span))]
+        told = [(self.job.submit_s, 0, self._arrival())]
+        told += [(span.end_s, 1, sentence) for span in self.job.spans if (sentence := self._ending(span))]
+        for from_s, to_s in self._waits():
+            told += [(time_s, 2, sentence) for time_s, sentence in self._timers(from_s, to_s)]
+            told.append((to_s, 3, self._meanwhile(from_s, to_s)))
+        for line in self.lines:
+            told += [(line.time_s, _AT_ONCE[line.kind], sentence) for sentence in self._decision(line)]
         told.append(self._end())
-        return sorted(told, key=lambda event: event[0])
+        return [(time_s, sentence) for time_s, _, sentence in sorted(told, key=lambda event: event[:2])]
 
     def _arrival(self) -> str:
         now, gpus = self.job.submit_s, sum(self.cluster.gpus)
@@ -62,50 +67,44 @@ class Story:
         if self.job.status != "refused" and until > since:
             yield since, until
 
-    def _wait(self, from_s: float, to_s: float) -> Iterator[tuple[float, str]]:
-        """Timers set, then who started meanwhile, then what is not known."""
-        timers = [line for line in self.lines if line.kind == "wake" and from_s <= line.time_s < to_s]
-        for reason, same in groupby(timers, key=lambda line: line.reason):
-            yield self._timers(reason, list(same))
-        passed = [
-            (other, span)
-            for other in self.others
-            for span in other.spans
-            if from_s <= span.start_s < to_s and span.start_s > other.submit_s - 1e-9
-        ]
-        yield to_s, self._meanwhile(to_s - from_s, passed, bool(timers))
+    def _timers(self, from_s: float, to_s: float) -> Iterator[tuple[float, str]]:
+        """The timers that the policy set while the job waited; equal ones in a row once."""
+        mine = [line for line in self.lines if line.kind == "wake" and from_s <= line.time_s < to_s]
+        for reason, same in groupby(mine, key=lambda line: line.reason):
+            lines = list(same)
+            again = f" (said {len(lines)} times)" if len(lines) > 1 else ""
+            free = f"{_count(lines[0].free_gpus, 'GPU')} {'was' if lines[0].free_gpus == 1 else 'were'} free"
+            due_s = lines[-1].wake_s
+            when = "" if due_s is None else f" at {clock(due_s - self.run.origin_s)}"
+            yield lines[0].time_s, f"kept waiting, to be looked at again{when}{again}: {reason}. {free}."
 
-    def _timers(self, reason: str, lines: list[Line]) -> tuple[float, str]:
-        due = lines[-1].wake_s
-        until = "" if due is None else f", until {_since(due - self.job.submit_s)}"
-        many = f" ({len(lines)} times until then)" if len(lines) > 1 else ""
-        free = f"{_count(lines[0].free_gpus, 'GPU')} {'was' if lines[0].free_gpus == 1 else 'were'} free"
-        return lines[0].time_s, f"went on waiting{until}{many}: {reason}. {_capital(free)}."
-
-    def _meanwhile(self, waited_s: float, passed: list[tuple[JobFacts, Span]], reasoned: bool) -> str:
-        text = f"had waited {format_duration(waited_s)}"
+    def _meanwhile(self, from_s: float, to_s: float) -> str:
+        """How long it waited, and who started in that while."""
+        passed = [other for other in self.others for span in other.spans if from_s <= span.start_s < to_s]
+        text = f"had waited {format_duration(to_s - from_s)}"
         if not passed:
             text += ", in which no other job started"
         else:
-            later = [other.id for other, _ in passed if other.submit_s > self.job.submit_s]
+            later = [other.id for other in passed if other.submit_s > self.job.submit_s]
             text += f", in which {_count(len(passed), 'start')} of other jobs went before it"
             if later:
                 text += f"; {_named(list(dict.fromkeys(later)))} had been submitted after it"
             else:
-                text += f" (all submitted earlier): {_named([other.id for other, _ in passed])}"
+                earlier = list(dict.fromkeys(other.id for other in passed))
+                text += f" (all submitted earlier): {_named(earlier)}"
+        reasoned = any(line.kind == "wake" and from_s <= line.time_s < to_s for line in self.lines)
         return f"{text}." + ("" if reasoned else " The policy recorded no other reason for this wait.")
 
-    def _decision(self, line: Line) -> str:
+    def _decision(self, line: Line) -> Iterator[str]:
         if line.refused:
-            return f"a {line.kind} was refused: {line.refused}. (The policy's reason was: {line.reason}.)"
-        if line.kind in _PLACING:
+            yield f"a {line.kind} was refused: {line.refused}. (The policy's reason was: {line.reason}.)"
+        elif line.kind in _PLACING:
             verb = {"start": "started on", "move": "moved to", "resize": "resized to"}[line.kind]
-            return f"{verb} {self._where(line.placement)}: {line.reason}. {_capital(self._state(line))}"
-        if line.kind == "stop":
-            return f"was pre-empted: {line.reason}.{self._beneficiaries(line)}"
-        if line.kind == "pace":
-            return f"got weight {line.weight:g} on the links it shares: {line.reason}."
-        return ""
+            yield f"{verb} {self._where(line.placement)}: {line.reason}. {self._state(line)}"
+        elif line.kind == "stop":
+            yield f"was pre-empted: {line.reason}.{self._beneficiaries(line)}"
+        elif line.kind == "pace":
+            yield f"got weight {line.weight:g} on the links it shares: {line.reason}."
 
     def _state(self, line: Line) -> str:
         return f"{_count(line.free_gpus, 'GPU')} free and {_count(line.waiting, 'job')} waiting just before."
@@ -142,17 +141,24 @@ class Story:
             return f"lost a host after {ran}, and went back to the queue."
         return ""
 
-    def _end(self) -> tuple[float, str]:
+    def _end(self) -> tuple[float, int, str]:
         job = self.job
         end_s = self.run.end_s if job.finish_s is None else job.finish_s
         if job.status == "finished":
-            return end_s, f"finished, {format_duration(end_s - job.submit_s)} after it was submitted."
+            return end_s, 5, f"finished, {format_duration(end_s - job.submit_s)} after it was submitted."
         if job.status == "refused":
-            return job.submit_s, f"was refused: {job.why}."
+            return job.submit_s, 5, f"was refused: {job.why}."
         word = {"failed": "failed", "running": "was still running", "waiting": "was still waiting"}[
             job.status
         ]
-        return end_s, f"{word}: {job.why or 'no reason was recorded'}."
+        return end_s, 5, f"{word}: {job.why or 'no reason was recorded'}."
+
+
+def clock(since_s: float) -> str:
+    """Time since the first arrival as [days] h:min:s."""
+    days, rest = divmod(round(since_s), 86400)
+    time = f"{rest // 3600:02d}:{rest // 60 % 60:02d}:{rest % 60:02d}"
+    return f"{days}d {time}" if days else time
 
 
 def _holds(span: Span, time_s: float) -> bool:
@@ -179,11 +185,3 @@ def _numbers(gpus: tuple[int, ...]) -> str:
     if len(gpus) > 2 and gpus == tuple(range(gpus[0], gpus[-1] + 1)):
         return f"{gpus[0]}-{gpus[-1]}"
     return ",".join(map(str, gpus))
-
-
-def _since(after_s: float) -> str:
-    return f"{format_duration(after_s)} after its submission"
-
-
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]

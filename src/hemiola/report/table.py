@@ -105,7 +105,7 @@ class ComparisonTable:
         drawn.add_column(style="dim", no_wrap=True)
         drawn.add_column(style="dim", overflow="fold")
         for rule, values in card:
-            drawn.add_row(_plain(rule), _plain("; ".join(f"{p}: {v}" if p else v for p, v in values.items())))
+            drawn.add_row(_plain(rule), _plain("\n".join(f"{p}: {v}" if p else v for p, v in values.items())))
         yield ""
         yield drawn
 

@@ -103,13 +103,21 @@ def unfinished(comparison: Comparison, figures: Figures) -> list[str]:
 
 
 def semantics_card(comparison: Comparison) -> list[tuple[str, dict[str, str]]]:
-    """(rule, {policy: what holds}) for each rule; one entry "" where all policies share it."""
-    cards = {run.policy: run.semantics for run in reversed(comparison.runs)}
-    order = [run.policy for run in comparison.runs if cards.get(run.policy) is run.semantics]
-    rules = dict.fromkeys(rule for policy in order for rule in cards[policy])
-    told = []
-    for rule in rules:
-        values = {policy: cards[policy][rule] for policy in order if rule in cards[policy]}
-        shared = len(values) == len(order) and len(set(values.values())) == 1
-        told.append((rule, {"": next(iter(values.values()))} if shared else values))
-    return told
+    """(rule, {policy: what holds}) for each rule; one entry "" where all policies share it.
+
+    What differs between a policy's seeds is listed: "0, 1, 2".
+    """
+    card: dict[str, dict[str, dict[str, None]]] = {}
+    for run in comparison.runs:
+        for rule, value in run.semantics.items():
+            card.setdefault(rule, {}).setdefault(run.policy, {})[value] = None
+    policies = {run.policy for run in comparison.runs}
+    return [
+        (rule, _shared({policy: ", ".join(found) for policy, found in values.items()}, len(policies)))
+        for rule, values in card.items()
+    ]
+
+
+def _shared(values: dict[str, str], policies: int) -> dict[str, str]:
+    same = len(values) == policies and len(set(values.values())) == 1
+    return {"": next(iter(values.values()))} if same else values

@@ -13,14 +13,17 @@ started without declining anything.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import deque
 from dataclasses import dataclass
 
-from hemiola.sched.job_state import JobState
+from hemiola.sched.index import Index
+from hemiola.sched.job_state import RUNNING, JobState
 from hemiola.sched.view import ClusterView
 
 __all__ = ["AlwaysWait", "AutoTimer", "BreakEvenTimer", "Delay", "ManualTimer", "NeverWait", "Timer"]
 
 NEVER = float("inf")
+REMEMBERED = 64
 INSENSITIVE = 1.01
 """A slowdown below this is not worth a second of waiting."""
 
@@ -47,6 +50,33 @@ class Delay:
             self.allowed = narrowest
         self.since_s = None
         self.declined = False
+
+
+class RecentWaits(Index):
+    """How long jobs waited lately until they got a tier, by their GPUs and that tier."""
+
+    def __init__(self) -> None:
+        self.waits: dict[tuple[int, int], deque[float]] = {}
+
+    def enter(self, job: JobState, now: float) -> None:
+        """A job that just started has waited `wait_s`."""
+        if job.status == RUNNING and job.since_s == now:
+            self.waits.setdefault((job.gpus, job.tier), deque(maxlen=REMEMBERED)).append(job.wait_s)
+
+    def leave(self, job: JobState) -> None:
+        """Nothing: what was seen stays seen."""
+
+    def refresh(self, job: JobState, now: float) -> None:
+        """Nothing: no job started."""
+
+
+@dataclass(frozen=True)
+class _RecentWaitsSpec:
+    def build(self, view: ClusterView) -> RecentWaits:
+        return RecentWaits()
+
+
+RECENT_WAITS = _RecentWaitsSpec()
 
 
 class Timer(ABC):
@@ -114,11 +144,18 @@ class AutoTimer(Timer):
         """Seconds, from what was seen lately."""
         here, wider = view.estimates.slowdown(job, tier), view.estimates.slowdown(job, tier + 1)
         loss = 1.0 - here / wider
-        waits = view.waits.get((job.gpus, tier))
-        if waits is None or len(waits) < self.least:
+        usual_s = self.usual_s(view, job, tier)
+        if usual_s is None:
             return loss * self.untuned.wait_s(view, job, tier)
-        ordered = sorted(wait for _, wait in waits)
-        return loss * ordered[min(len(ordered) - 1, int(self.quantile * len(ordered)))]
+        return loss * usual_s
+
+    def usual_s(self, view: ClusterView, job: JobState, tier: int) -> float | None:
+        """The quantile of recent waits until a job of this size got this tier; None if too few are known."""
+        recent: RecentWaits = view.index(RECENT_WAITS)
+        waits = recent.waits.get((job.gpus, tier), ())
+        if len(waits) < self.least:
+            return None
+        return sorted(waits)[min(len(waits) - 1, int(self.quantile * len(waits)))]
 
 
 @dataclass(frozen=True)
@@ -142,12 +179,8 @@ class BreakEvenTimer(Timer):
         """Seconds, at most the break-even."""
         slowdown = view.estimates.slowdown
         worth_s = work_left_s(view, job, self.oracle) * (slowdown(job, tier + 1) - slowdown(job, tier))
-        waits = view.waits.get((job.gpus, tier))
-        if waits is None or len(waits) < self.tuned.least:
-            return worth_s
-        ordered = sorted(wait for _, wait in waits)
-        usual_s = ordered[min(len(ordered) - 1, int(self.tuned.quantile * len(ordered)))]
-        return 0.0 if usual_s > worth_s else worth_s
+        usual_s = self.tuned.usual_s(view, job, tier)
+        return 0.0 if usual_s is not None and usual_s > worth_s else worth_s
 
 
 def work_left_s(view: ClusterView, job: JobState, oracle: bool) -> float:

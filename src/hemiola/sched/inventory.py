@@ -47,7 +47,9 @@ class Inventory:
     Attributes:
         masks: per host the free GPUs, bit i for GPU i.
         free: free GPUs in all.
+        down: per host whether it is down; `down_hosts` counts them.
         releases: how often something became free; what did not fit still does not while it stands.
+        released_gpus: how many GPUs became free so far.
     """
 
     __slots__ = (
@@ -56,6 +58,7 @@ class Inventory:
         "domain_hosts",
         "domain_of",
         "down",
+        "down_hosts",
         "free",
         "gpu_types",
         "island_masks",
@@ -63,6 +66,7 @@ class Inventory:
         "pool_of",
         "pools",
         "rank_of_host",
+        "released_gpus",
         "releases",
         "topology",
     )
@@ -79,8 +83,10 @@ class Inventory:
         self.pools = {t: Pool(t, topology, max(counts)) for t in self.gpu_types}
         self.pool_of = [self.pools[t] for t in hosts.gpu_types]
         self.down = [False] * len(hosts)
+        self.down_hosts = 0
         self.free = sum(counts)
         self.releases = 0
+        self.released_gpus = 0
         self.island_masks = _island_masks(topology)
         self.domain_hosts = self._fill()
         self.rank_of_host = self._rank_hosts()
@@ -122,7 +128,7 @@ class Inventory:
     def take(self, placement: Placement) -> None:
         """Occupy these GPUs; they must be free."""
         masks = self.masks
-        for host, mask in zip(placement.hosts, placement.masks, strict=True):
+        for host, mask in zip(placement.hosts, placement.masks):  # noqa: B905 - as long by construction
             free = masks[host]
             if free & mask != mask:
                 raise InternalError(f"GPUs {mask:b} of host {host} are not free ({free:b})")
@@ -131,13 +137,15 @@ class Inventory:
 
     def release(self, placement: Placement) -> None:
         """Free these GPUs; they must be occupied."""
-        masks = self.masks
-        for host, mask in zip(placement.hosts, placement.masks, strict=True):
+        masks, down = self.masks, self.down
+        for host, mask in zip(placement.hosts, placement.masks):  # noqa: B905 - as long by construction
             if masks[host] & mask:
                 raise InternalError(f"GPUs {mask:b} of host {host} are free already ({masks[host]:b})")
             masks[host] |= mask
-            if not self.down[host]:
-                self._count(host, mask.bit_count())
+            if not down[host]:
+                gpus = mask.bit_count()
+                self.released_gpus += gpus
+                self._count(host, gpus)
         self.releases += 1
 
     def lose(self, host: int) -> None:
@@ -149,15 +157,18 @@ class Inventory:
         pool.members &= ~(1 << host)
         pool.capacity -= self.all_masks[host].bit_count()
         self.down[host] = True
+        self.down_hosts += 1
 
     def regain(self, host: int) -> None:
         """A host was repaired."""
         self.down[host] = False
+        self.down_hosts -= 1
         pool = self.pool_of[host]
         pool.hosts.add(host, 0)
         pool.members |= 1 << host
         pool.capacity += self.all_masks[host].bit_count()
         self._count(host, self.masks[host].bit_count())
+        self.released_gpus += self.masks[host].bit_count()
         self.releases += 1
 
     def is_free_on(self, host: int, mask: int) -> bool:

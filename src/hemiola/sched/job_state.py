@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import msgspec
 
 from hemiola.core.decisions import Placement
 from hemiola.core.job import Job
-
-if TYPE_CHECKING:
-    from hemiola.sched.inventory import Pool
 
 __all__ = ["ENDED", "RUNNING", "WAITING", "JobState"]
 
 WAITING, RUNNING, ENDED = 0, 1, 2
 
 
-class JobState:
+class JobState(msgspec.Struct, eq=False, gc=False):
     """One job as it stands now.
 
     Attributes:
@@ -33,6 +32,7 @@ class JobState:
         finish_s: when it will end at its present speed.
         served_s: seconds it has held GPUs before its present span.
         queued_s: seconds it waited before its present wait.
+        wait_s: length of its last wait that ended.
         preemptions, migrations: how often.
         narrowest: narrowest tier that could ever hold it.
         widest: widest tier it may span (its `required` constraint).
@@ -43,68 +43,40 @@ class JobState:
         note: a policy's own note on the job (Dally: its delay).
     """
 
-    __slots__ = (
-        "done_s",
-        "finish_s",
-        "gpus",
-        "id",
-        "index",
-        "job",
-        "mark",
-        "migrations",
-        "narrowest",
-        "note",
-        "placement",
-        "pools",
-        "preemptions",
-        "preferred",
-        "queued_s",
-        "resume_s",
-        "served_s",
-        "settled_s",
-        "shape",
-        "since_s",
-        "speed",
-        "status",
-        "submit_s",
-        "tier",
-        "widest",
-        "work_s",
-    )
-
-    def __init__(self, job: Job, index: int, now: float) -> None:
-        self.job = job
-        self.id = job.id
-        self.index = index
-        self.gpus = job.gpus
-        self.submit_s = job.submit_s
-        self.work_s = job.duration_s
-        self.status = WAITING
-        self.since_s = now
-        self.placement: Placement | None = None
-        self.tier = -1
-        self.done_s = 0.0
-        self.settled_s = now
-        self.speed = 0.0
-        self.resume_s = now
-        self.finish_s = math.inf
-        self.served_s = 0.0
-        self.queued_s = 0.0
-        self.preemptions = 0
-        self.migrations = 0
-        self.narrowest = 0
-        self.widest = 0
-        self.preferred = 0
-        self.pools: tuple[Pool, ...] = ()
-        self.shape: tuple[int, str, int, int] = (0, "", 0, 0)
-        self.mark = 0.0
-        self.note: Any = None
+    job: Job
+    id: str
+    index: int
+    gpus: int
+    submit_s: float
+    work_s: float
+    since_s: float
+    settled_s: float
+    resume_s: float
+    narrowest: int
+    widest: int
+    preferred: int
+    pools: tuple[Any, ...]
+    shape: tuple[int, str, int, int]
+    status: int = WAITING
+    placement: Placement | None = None
+    tier: int = -1
+    done_s: float = 0.0
+    speed: float = 0.0
+    finish_s: float = math.inf
+    served_s: float = 0.0
+    queued_s: float = 0.0
+    wait_s: float = 0.0
+    preemptions: int = 0
+    migrations: int = 0
+    mark: float = 0.0
+    note: Any = None
 
     def done_at(self, now: float) -> float:
         """Work done by `now`, in seconds at ideal speed."""
         if self.status != RUNNING:
             return self.done_s
-        return self.done_s + max(0.0, now - max(self.settled_s, self.resume_s)) * self.speed
+        since = self.resume_s if self.resume_s > self.settled_s else self.settled_s
+        return self.done_s + (now - since) * self.speed if now > since else self.done_s
 
     def remaining_s(self, now: float) -> float:
         """Work left at `now`, in seconds at ideal speed."""

@@ -12,7 +12,6 @@ table. A decision that cannot be is refused with the reason and changes nothing.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from math import inf
 from typing import Any
@@ -34,8 +33,6 @@ from hemiola.sched.job_state import ENDED, RUNNING, WAITING, JobState
 from hemiola.sched.view import ClusterView
 
 __all__ = ["StateMachine"]
-
-REMEMBERED_WAITS = 64
 
 
 class StateMachine:
@@ -93,12 +90,13 @@ class StateMachine:
         view, job = self.view, event.job
         if job.id in view.jobs:
             raise InputError(f"the job {job.id!r} arrived twice", "give every job an id of its own")
-        state = JobState(job, len(view.jobs), event.time_s)
         reach = self._reach(job.gpus, job.gpu_type, job.required, job.preferred)
-        if isinstance(reach, str):
+        if type(reach) is str:
             raise InputError(f"job {job.id!r}: {reach}", "ask admission() before it arrives")
-        state.narrowest, state.widest, state.preferred, state.pools, state.shape = reach
-        view.jobs[job.id] = state
+        now = event.time_s
+        state = view.jobs[job.id] = JobState(
+            job, job.id, len(view.jobs), job.gpus, job.submit_s, job.duration_s, now, now, now, *reach
+        )
         self._wait(state)
 
     def admission(self, gpus: int, gpu_type: str, required: str, preferred: str) -> str:
@@ -109,9 +107,10 @@ class StateMachine:
     def _reach(self, gpus: int, gpu_type: str, required: str, preferred: str) -> Any:
         """(narrowest, widest, preferred tier, pools, shape) of such a job, or why it cannot run."""
         key = (gpus, gpu_type, required, preferred)
-        if key not in self._shapes:
-            self._shapes[key] = self._work_out_reach(*key)
-        return self._shapes[key]
+        reach = self._shapes.get(key)
+        if reach is None:
+            reach = self._shapes[key] = self._work_out_reach(*key)
+        return reach
 
     def _work_out_reach(self, gpus: int, gpu_type: str, required: str, preferred: str) -> Any:
         topology, inventory = self.view.topology, self.view.inventory
@@ -167,13 +166,9 @@ class StateMachine:
             return problem
         now = view.now
         self._unwait(job)
-        wait_s = now - job.since_s
-        job.queued_s += wait_s
+        job.wait_s = now - job.since_s
+        job.queued_s += job.wait_s
         self._run(job, placement)
-        waits = view.waits.get((job.gpus, job.tier))
-        if waits is None:
-            waits = view.waits[job.gpus, job.tier] = deque(maxlen=REMEMBERED_WAITS)
-        waits.append((now, wait_s))
         return ""
 
     def _run(self, job: JobState, placement: Placement) -> None:

@@ -7,10 +7,12 @@ from collections.abc import Iterable, Iterator
 from typing import ClassVar
 
 from hemiola.core.decisions import Decision, Placement, Start, Stop
+from hemiola.sched.gpus import pick
+from hemiola.sched.inventory import Inventory
 from hemiola.sched.job_state import WAITING, JobState
 from hemiola.sched.placement import Rule, find
 from hemiola.sched.queues import Order, Queue
-from hemiola.sched.view import ClusterView
+from hemiola.sched.view import ClusterView, Supposition
 
 __all__ = ["Policy", "by_order"]
 
@@ -50,11 +52,16 @@ def by_order(
     hold everyone behind it.
     """
     queue = view.queue(order)
+    inventory, now = view.inventory, view.now
     while (job := queue.next()) is not None:
-        placement = find(view.inventory, job, rule)
+        placement = find(inventory, job, rule)
         if placement is not None:
             yield Start(job.id, placement, f"{order.says}; {rule.says}")
-        elif preempt and (found := make_room(view, queue, job, rule)) is not None:
+        elif (
+            preempt
+            and (preempt := outranks_any(queue, job, now))
+            and (found := make_room(view, queue, job, rule))
+        ):
             victims, placement = found
             for victim in victims:
                 yield Stop(victim.id, f"{job.id} goes first ({order.says}) and needs its GPUs")
@@ -67,33 +74,74 @@ def by_order(
             queue.block(job)
 
 
+def outranks_any(queue: Queue, job: JobState, now: float) -> bool:
+    """Whether any running job comes after this one; if not, none comes after later ones either."""
+    worst = queue.worst(now)
+    if worst is None:
+        return False
+    order = queue.order
+    return bool((order.running(worst, now), worst.index) > (order.waiting(job, now), job.index))
+
+
 def make_room(
     view: ClusterView, queue: Queue, job: JobState, rule: Rule, widest: int | None = None
 ) -> tuple[list[JobState], Placement] | None:
     """The running jobs to stop, last in order first, and where `job` then goes; None if it cannot.
 
     Stops adding victims as soon as the job fits, and spares those whose GPUs it does not use.
+    The caller has seen that `job` does not fit as things are, and that it outranks some running job.
+    After a failure it is not tried again before as many GPUs were released as were short: until
+    then, what is free and what later jobs hold together cannot have grown by more.
     """
     order, now = queue.order, view.now
     key = (order.waiting(job, now), job.index)
-    need = job.gpus - sum(pool.free for pool in job.pools)
-    freed = 0
-    with view.supposing() as trial:
+    need = job.gpus - sum([pool.free for pool in job.pools])
+    inventory = view.inventory
+    if queue.short.get(job.index, 0) > inventory.released_gpus:
+        return None
+    worst = queue.worst(now)
+    if worst is not None and (place := _in_place_of(inventory, worst, job)) is not None:
+        return [worst], place
+    victims: list[JobState] = []
+    trial: Supposition | None = None
+    try:
         for victim in queue.worst_first(now):
             if (order.running(victim, now), victim.index) <= key:
-                return None
+                break
             if not _shares_pool(victim, job):
                 continue
-            trial.without((victim,))
-            freed += victim.gpus
-            if freed >= need and (placement := find(view.inventory, job, rule, widest)) is not None:
+            victims.append(victim)
+            need -= victim.gpus
+            if need > 0:
+                continue
+            trial = trial or Supposition(inventory)
+            trial.without(victims)
+            victims.clear()
+            placement = find(inventory, job, rule, widest)
+            if placement is not None:
                 return [v for v in trial.gone if _overlap(v, placement)], placement
+    finally:
+        if trial is not None:
+            trial.undo()
+    queue.short[job.index] = inventory.released_gpus + max(need, 1)
     return None
+
+
+def _in_place_of(inventory: Inventory, victim: JobState, job: JobState) -> Placement | None:
+    """The victim's one host, if that is enough: nothing else fitted, so no rule could choose another."""
+    held = victim.placement
+    assert held is not None
+    if len(held.hosts) > 1 or job.gpus > victim.gpus or not _shares_pool(victim, job):
+        return None
+    host = held.hosts[0]
+    return Placement(
+        (host,), (pick(inventory.masks[host] | held.masks[0], job.gpus, inventory.island_masks[host]),)
+    )
 
 
 def is_hopeless(view: ClusterView, job: JobState, rule: Rule) -> bool:
     """Whether this rule could not place the job even in an empty cluster (found once per shape)."""
-    if any(view.inventory.down):
+    if view.inventory.down_hosts:
         return False
     key = (rule, job.shape)
     if key not in view.hopeless:

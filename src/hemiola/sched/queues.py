@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from bisect import bisect_left, insort
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Mapping
 from heapq import heapify, heappop, heapreplace
 from typing import Any, ClassVar
 
 from hemiola.sched.index import Index
+from hemiola.sched.inventory import Inventory
 from hemiola.sched.job_state import RUNNING, WAITING, JobState
 
 __all__ = ["Order", "Queue"]
@@ -36,8 +37,12 @@ class Order(ABC):
         return self.waiting(job, now)
 
     def standing(self, job: JobState, now: float) -> Key:
-        """A key that sorts running jobs of equal size as `running` does; valid until an event about the job."""
+        """A key that sorts the running jobs of one `kind` as `running` does, until an event about the job."""
         return self.running(job, now)
+
+    def kind(self, job: JobState) -> Hashable:
+        """Running jobs among which `standing` keeps its order as time passes."""
+        return 0
 
     def group(self, job: JobState) -> Hashable:
         """Waiting jobs of one group fit or fail alike."""
@@ -81,15 +86,31 @@ class Queue(Index):
     Attributes:
         order: the order.
         blocked: groups whose first job found no room since the last release.
+        short: per job that stopping others did not help, how many GPUs must be released in all
+            before it could.
     """
 
-    __slots__ = ("_entry", "_groups", "_inventory", "_running", "_seen", "blocked", "order")
+    __slots__ = (
+        "_entry",
+        "_groups",
+        "_inventory",
+        "_now_running",
+        "_running",
+        "_seen",
+        "_tracks",
+        "blocked",
+        "order",
+        "short",
+    )
 
-    def __init__(self, order: Order, inventory: Any) -> None:
+    def __init__(self, order: Order, inventory: Inventory, running: Mapping[str, JobState]) -> None:
         self.order = order
+        self._now_running = running
+        self._tracks = False
         self.blocked: set[Hashable] = set()
+        self.short: dict[int, int] = {}
         self._groups: dict[Hashable, _Sorted] = {}
-        self._running: dict[int, _Sorted] = {}
+        self._running: dict[Hashable, _Sorted] = {}
         self._entry: dict[int, tuple[Entry, _Sorted, Hashable]] = {}
         self._inventory = inventory
         self._seen = -1
@@ -110,7 +131,9 @@ class Queue(Index):
                 if home.entries[home.start] is entry:
                     self.blocked.discard(group)
         elif job.status == RUNNING:
-            group = job.gpus
+            if not self._tracks:
+                return
+            group = self.order.kind(job)
             entry = (self.order.standing(job, now), job.index, job)
             home = self._running.get(group)
             if home is None:
@@ -127,7 +150,7 @@ class Queue(Index):
             entry, home, group = found
             home.discard(entry)
             if home.start == len(home.entries):
-                del (self._groups if job.status == WAITING else self._running)[group]  # type: ignore[arg-type]
+                del (self._groups if job.status == WAITING else self._running)[group]
 
     def refresh(self, job: JobState, now: float) -> None:
         """File a job anew because time or its speed changed its key.
@@ -135,10 +158,12 @@ class Queue(Index):
         A running job that comes later in order than before may now make room for others.
         """
         before = self._entry.get(job.index)
+        if before is None:
+            return
         self.leave(job)
         self.enter(job, now)
-        if job.status == RUNNING and before is not None and self._entry[job.index][0] > before[0]:
-            self.blocked.clear()
+        if job.status == RUNNING and self._entry[job.index][0] > before[0]:
+            self.unblock()
 
     def next(self) -> JobState | None:
         """The first waiting job whose group is not blocked, or None."""
@@ -159,8 +184,9 @@ class Queue(Index):
         self.blocked.add(self._entry[job.index][2])
 
     def unblock(self) -> None:
-        """Try every group again."""
+        """Try every group again, with stopping others too."""
         self.blocked.clear()
+        self.short.clear()
 
     def group_of(self, job: JobState) -> Iterator[JobState]:
         """The waiting jobs of this job's group, in order."""
@@ -171,11 +197,31 @@ class Queue(Index):
         """All waiting jobs in order."""
         return [entry[2] for entry in sorted(e for home in self._groups.values() for e in home)]
 
+    def worst(self, now: float) -> JobState | None:
+        """The running job that is last in order."""
+        if self._tracks and len(self._running) == 1:
+            for home in self._running.values():
+                return home.entries[-1][2]
+        return next(self.worst_first(now), None)
+
     def worst_first(self, now: float) -> Iterator[JobState]:
-        """Running jobs, the last in order first."""
+        """Running jobs, the last in order first. They are filed from the first call on."""
+        if not self._tracks:
+            self._tracks = True
+            for job in self._now_running.values():
+                self.enter(job, now)
+        homes = list(self._running.values())
+        if len(homes) != 1:
+            yield from self._merged(homes, now)
+            return
+        entries, start = homes[0].entries, homes[0].start
+        for at in range(len(entries) - 1, start - 1, -1):
+            yield entries[at][2]
+
+    def _merged(self, homes: list[_Sorted], now: float) -> Iterator[JobState]:
         running = self.order.running
         heap: list[tuple[_Reversed, int, _Sorted, int]] = []
-        for tie, home in enumerate(self._running.values()):
+        for tie, home in enumerate(homes):
             entry = home.entries[-1]
             key = _Reversed((running(entry[2], now), entry[1]))
             heap.append((key, tie, home, len(home.entries) - 1))

@@ -6,7 +6,6 @@ generator goes on, so the view is always current. Reading costs nothing; nothing
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
@@ -54,7 +53,6 @@ class ClusterView:
         estimates: what the cost model knows of each job.
         timers: jobs whose `WakeAt` is due at this moment.
         returned: jobs that a failing host put back in the queue at this moment.
-        waits: for each (GPUs, tier) the recent (when, wait_s) of jobs of that size that got that tier.
         sizes: how many jobs wait, by the GPUs they want.
         wanted_gpus: GPUs that all waiting jobs want together.
         ended, ended_work_s: how many jobs finished, and their work in sum.
@@ -72,7 +70,6 @@ class ClusterView:
         self.returned: list[JobState] = []
         self.indexes: dict[Any, Any] = {}
         self.hopeless: dict[Any, bool] = {}
-        self.waits: dict[tuple[int, int], deque[tuple[float, float]]] = {}
         self.sizes: dict[int, int] = {}
         self.wanted_gpus = 0
         self.ended = 0
@@ -98,7 +95,7 @@ class ClusterView:
         """The jobs in this order; kept up to date from the first call on."""
         queue = self.indexes.get(order)
         if queue is None:
-            queue = self.indexes[order] = Queue(order, self.inventory)
+            queue = self.indexes[order] = Queue(order, self.inventory, self.running)
             self._enter_all(queue)
         return queue
 
@@ -133,7 +130,7 @@ class Supposition:
 
     def __init__(self, inventory: Inventory) -> None:
         self._inventory = inventory
-        self._releases = inventory.releases
+        self._before = inventory.releases, inventory.released_gpus
         self._undo: list[tuple[Callable[[Placement], None], Placement]] = []
         self.gone: list[JobState] = []
 
@@ -155,4 +152,4 @@ class Supposition:
         while self._undo:
             back, placement = self._undo.pop()
             back(placement)
-        self._inventory.releases = self._releases
+        self._inventory.releases, self._inventory.released_gpus = self._before

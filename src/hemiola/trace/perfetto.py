@@ -15,8 +15,9 @@ from typing import Any
 
 import msgspec
 
+from hemiola.core.errors import InputError
 from hemiola.core.result import Comparison, Run
-from hemiola.core.series import queue_series
+from hemiola.core.series import has_timeline, queue_series
 from hemiola.core.timeline import Timeline
 from hemiola.core.topology import Topology
 from hemiola.trace.atomic import replacing
@@ -32,8 +33,14 @@ def write_timeline(comparison: Comparison, path: Path) -> None:
     """Write what every run's GPUs did; compressed if the path ends in ".gz".
 
     Raises:
-        InputError: if the path cannot be written.
+        InputError: if a run kept no timeline, or the path cannot be written.
     """
+    for run in comparison.runs:
+        if not has_timeline(run):
+            raise InputError(
+                f"the run of {run.policy!r}, seed {run.seed}, kept no timeline",
+                "simulate again with the timeline kept",
+            )
     encode = msgspec.json.Encoder().encode
     about = {
         "schema": TIMELINE_SCHEMA,
@@ -55,8 +62,7 @@ def _events(comparison: Comparison) -> Iterator[dict[str, Any]]:
         first = number * (hosts + 1) + 1
         yield from _names(run, comparison.topology, first)
         yield from _counters(run, first)
-        if run.timeline is not None:
-            yield from _spans(run, run.timeline, comparison.topology, first + 1)
+        yield from _spans(run, run.timeline, comparison.topology, first + 1)
 
 
 def _names(run: Run, topology: Topology, first: int) -> Iterator[dict[str, Any]]:

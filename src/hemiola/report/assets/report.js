@@ -3,6 +3,7 @@
 (() => {
   const charts = JSON.parse(document.getElementById("charts").textContent);
   const root = document.documentElement;
+  const STRIP = 30;
   const errors = [];
   const fail = (what) => {
     errors.push(String(what));
@@ -39,21 +40,23 @@
     };
   }
 
-  function legend() {
-    const place = narrow() ? { y: 0, yref: "container", yanchor: "bottom" } : { y: 1.02, yanchor: "bottom" };
-    return { orientation: "h", x: 0, xanchor: "left", font: { color: "--ink", size: narrow() ? 11 : 12.5 }, ...place };
+  // Below on a phone; else above, under the strip in which the buttons appear.
+  function legend(height) {
+    const place = narrow() ? { y: 0, yanchor: "bottom" } : { y: 1 - STRIP / height, yanchor: "top" };
+    const font = { color: "--ink", size: narrow() ? 11 : 12.5 };
+    return { orientation: "h", x: 0, xanchor: "left", yref: "container", font, ...place };
   }
 
   function whole(layout, card, height) {
-    const zoomed = card.querySelector("select") !== null;
+    const strip = !card.parentElement.matches(".grid") && !(narrow() && !card.querySelector("select"));
     return {
       paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", height,
-      margin: { l: 8, r: 14, t: zoomed ? 34 : 8, b: 36 }, dragmode: touch ? false : "zoom",
+      margin: { l: 8, r: 14, t: strip ? STRIP + 4 : 8, b: 36 }, dragmode: touch ? false : "zoom",
       hoverlabel: { bgcolor: "--paper", bordercolor: "--line", font: { color: "--ink", size: 13 }, align: "left" },
       modebar: { bgcolor: "rgba(0,0,0,0)", color: "--soft", activecolor: "--accent" },
       ...layout,
       font: { family: getComputedStyle(document.body).fontFamily, color: "--ink", size: 13 },
-      legend: { ...legend(), ...layout.legend },
+      legend: { ...legend(height), ...layout.legend },
       xaxis: axis(layout.xaxis), yaxis: axis(layout.yaxis),
     };
   }

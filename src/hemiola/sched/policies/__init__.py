@@ -11,17 +11,25 @@ from typing import Any
 
 from hemiola.core.errors import PolicyError
 from hemiola.sched.placement import rule_by_name
+from hemiola.sched.policies.crux import Crux
 from hemiola.sched.policies.dally import Dally
 from hemiola.sched.policies.fifo import Fifo, FifoBackfill
+from hemiola.sched.policies.gandiva import Gandiva
+from hemiola.sched.policies.gittins import Gittins
+from hemiola.sched.policies.lwf import Lwf
 from hemiola.sched.policies.shortest import Sjf, Srsf, Srtf
+from hemiola.sched.policies.themis import Themis
 from hemiola.sched.policies.tiresias import Tiresias
 from hemiola.sched.policy import Policy
 
 __all__ = ["POLICIES", "parameters", "policy_from_text"]
 
 POLICIES: dict[str, type[Policy]] = {
-    policy.name: policy for policy in (Fifo, FifoBackfill, Sjf, Srtf, Srsf, Tiresias, Dally)
-}
+    policy.name: policy
+    for policy in (
+        Fifo, FifoBackfill, Sjf, Srtf, Srsf, Tiresias, Gittins, Gandiva, Themis, Lwf, Crux, Dally,
+    )
+}  # fmt: skip
 
 
 def policy_from_text(text: str, known: dict[str, type[Policy]] | None = None) -> Policy:

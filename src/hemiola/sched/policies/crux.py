@@ -20,8 +20,8 @@ Where our cluster differs, and what was chosen:
 - *No choice of paths* (Crux's first step): links are trees here, parallel uplinks count as one.
 - *W* is GPUs times computing time, not FLOP: the model's jobs say no FLOP.
 - *t* takes every link to carry the job's bytes once, also for all-to-all traffic.
-- *k* is clipped to 1/100 .. 100, and is 1 where neither gains; the pair is played for 60 of the
-  longer iterations. The paper's testbed measures a job alone for 30 s; here its profile is known.
+- *k* is clipped to 1/100 .. 100, and is 1 where neither gains; the pair is played for up to 60
+  of the longer iterations. The paper's testbed measures a job alone for 30 s; here its profile is known.
 - *Levels are per group* of jobs that hang together through shared links: others never meet. A group
   of at most K jobs needs no compression.
 """
@@ -118,7 +118,7 @@ def correction(reference: Rhythm, other: Rhythm, horizon_s: float | None = None)
         >>> correction(Rhythm(2.0, 2.0), Rhythm(1.0, 1.0), 12.0)
         1.5
     """
-    horizon = horizon_s or PLAYED_ITERATIONS * max(reference.period_s, other.period_s)
+    horizon = horizon_s or _horizon_s(*sorted((reference.period_s, other.period_s)))
     reference_leads, other_follows = sent_s(reference, other, horizon)
     other_leads, reference_follows = sent_s(other, reference, horizon)
     x, y = reference_leads - reference_follows, other_leads - other_follows
@@ -126,6 +126,11 @@ def correction(reference: Rhythm, other: Rhythm, horizon_s: float | None = None)
     if x <= least and y <= least:
         return 1.0
     return min(max(y / max(x, least), 1 / LARGEST_CORRECTION), LARGEST_CORRECTION)
+
+
+def _horizon_s(shorter_s: float, longer_s: float) -> float:
+    """Many iterations of the longer one, but fewer where that would be thousands of the shorter one."""
+    return max(3 * longer_s, min(PLAYED_ITERATIONS * longer_s, 50 * PLAYED_ITERATIONS * shorter_s))
 
 
 def compress(
@@ -258,10 +263,9 @@ class Crux(Policy):
             raise PolicyError(f"order is {self.order!r}", f"choose one of {', '.join(ORDERS)}")
         if not 1 <= self.levels <= 64:
             raise PolicyError(f"levels is {self.levels}", "give 1 to 64")
-        if not 1 <= self.ratio < math.inf or self.ratio**self.levels > 1e9:
-            raise PolicyError(
-                f"ratio is {self.ratio} over {self.levels} levels", "give 1 or more, below 1e9 in all"
-            )
+        if not 1 <= self.ratio <= 1e9 ** (1 / self.levels):
+            most = 1e9 ** (1 / self.levels)
+            raise PolicyError(f"ratio is {self.ratio}", f"give 1 to {most:.3g} for {self.levels} levels")
         if self.orders < 1:
             raise PolicyError(f"orders is {self.orders}", "give 1 or more")
 

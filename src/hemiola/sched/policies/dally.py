@@ -43,7 +43,7 @@ from hemiola.sched.hosts_index import ByHost
 from hemiola.sched.job_state import RUNNING, WAITING, JobState
 from hemiola.sched.placement import Rule, TierAware, find
 from hemiola.sched.policies.tiresias import ByAttainedService, with_timers
-from hemiola.sched.policy import Policy, is_hopeless, make_room
+from hemiola.sched.policy import Policy, is_hopeless, make_room, outranks_any
 from hemiola.sched.queues import Queue
 from hemiola.sched.view import ClusterView, Index
 
@@ -214,8 +214,9 @@ class Dally(Policy):
         """Nothing is free: take the GPUs of jobs in lower queues, within the tier it accepts."""
         if self.preempt and not is_hopeless(view, job, self.placement):
             widest = self._allowed(view, job)
-            found = make_room(view, queue, job, self.placement, widest)
-            if found is not None:
+            if outranks_any(queue, job, view.now) and (
+                found := make_room(view, queue, job, self.placement, widest)
+            ):
                 victims, place = found
                 for victim in victims:
                     yield Stop(victim.id, f"{job.id} has had less service and needs its GPUs")

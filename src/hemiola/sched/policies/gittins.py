@@ -14,8 +14,11 @@ What the paper leaves open or does otherwise, and what was chosen:
   without an index (queue, then those that run, then arrival). An operator would start with history.
 - *D.* The supremum over all D, not one fixed D as in the released simulator (which also sorts
   ascending and sums S where S - a is meant; neither is followed).
-- *Continuous index.* It is kept piecewise constant, at the values at `cells` quantiles of service,
-  so that an order can only change when a timer is due.
+- *Continuous index.* It is piecewise constant here, known at `cells` quantiles of service, so that an
+  order can only change when a timer is due.
+- *Within a queue* the index orders those that wait; those that run stay, as queues are there to
+  limit pre-emption. With `eager` a higher index stops a running job of the same queue, too; with
+  `thresholds=` (one queue) as well, that is the index alone.
 - Service counts what a job held, saving and loading included, as `attained` does.
 - Promotion is as in `tiresias`: service starts afresh after waiting `promote` times the time run.
 """
@@ -64,22 +67,17 @@ def gittins_index(sample: ArrayLike, attained: ArrayLike) -> NDArray[np.float64]
         [0.25, 0.5, 0.125]
     """
     service = np.sort(np.asarray(sample, dtype=np.float64))
-    cumulated = np.concatenate([[0.0], np.cumsum(service)])
     ages = np.asarray(attained, dtype=np.float64)
     alive_from = np.searchsorted(service, ages, side="right")
-    return np.array(
-        [_index_at(service, cumulated, age, first) for age, first in zip(ages, alive_from, strict=True)]
-    )
+    return np.array([_best(service[first:] - age) for age, first in zip(ages, alive_from, strict=True)])
 
 
-def _index_at(service: NDArray[np.float64], cumulated: NDArray[np.float64], age: float, first: int) -> float:
-    """The best D is one at which some job ends: try the remaining service of each."""
-    longer = service[first:]
-    if not len(longer):
+def _best(left: NDArray[np.float64]) -> float:
+    """The index of jobs with so much left, ascending; the best D is one at which some job ends."""
+    if not len(left):
         return 0.0
-    ended = np.arange(1, len(longer) + 1)
-    cost = cumulated[first + 1 :] - cumulated[first] - ended * age + (len(longer) - ended) * (longer - age)
-    return float((ended / cost).max())
+    ended = np.arange(1, len(left) + 1)
+    return float((ended / (np.cumsum(left) + (len(left) - ended) * left)).max())
 
 
 @dataclass(frozen=True)
@@ -99,21 +97,16 @@ class ByGittinsIndex(ByAttainedService):
     eager: bool = False
     says = "lowest queue, then highest Gittins index first"
 
-    def waiting(self, job: JobState, now: float) -> tuple[int, int, int, float]:
-        level, waits, since_s = super().waiting(job, now)  # notes a promotion
-        service = job.service_gpu_s(now) - job.mark
-        return self._key(level, waits, service, since_s)
-
-    def running(self, job: JobState, now: float) -> tuple[int, int, int, float]:
-        level, waits, since_s = super().running(job, now)
-        return self._key(level, waits, job.service_gpu_s(now) - job.mark, since_s)
-
-    def _key(self, level: int, waits: int, service: float, since_s: float) -> tuple[int, int, int, float]:
+    def waiting(self, job: JobState, now: float) -> tuple[int, int, float]:
+        level, _, submit_s = super().waiting(job, now)  # notes a promotion
         if self.eager and self.cells_gpu_s:
-            return self.ranks[level], 0, waits, since_s
-        if not waits:
-            return level, 0, 0, since_s
-        return level, 1, self.ranks[bisect_right(self.cells_gpu_s, service)], since_s
+            return self.ranks[level], 1, submit_s
+        rank = self.ranks[bisect_right(self.cells_gpu_s, job.service_gpu_s(now) - job.mark)]
+        return level, 1 + rank, submit_s
+
+    def running(self, job: JobState, now: float) -> tuple[int, int, float]:
+        level, _, since_s = super().running(job, now)
+        return (self.ranks[level] if self.eager and self.cells_gpu_s else level), 0, since_s
 
 
 def learnt_order(
@@ -170,8 +163,8 @@ class Gittins(Policy):
 
     Args:
         placement: which free GPUs a job gets.
-        thresholds: attained service in GPU-seconds at which a job moves down, joined by "/"; ""
-            for one queue, that is, for the index alone.
+        thresholds: attained service in GPU-seconds at which a job moves down, joined by "/"; "" for
+            one queue.
         promote: waiting time over time run after which a job is promoted; 0 for never.
         learn_after: jobs that must have ended before the index counts.
         cells: values that the index is known at.
@@ -243,6 +236,7 @@ class Gittins(Policy):
             "order": f"{queues}Gittins index within, of the jobs that ended so far",
             "learning": f"after {self.learn_after} jobs, then whenever twice as many have ended",
             "backfill": "whoever fits",
-            "preemption": "of jobs with a lower index or in a lower queue, only as many as needed",
+            "preemption": f"of jobs in a lower queue{' or with a lower index' if self.eager else ''}, "
+            "only as many as needed",
             "promotion": f"after waiting {self.promote:g}x the time run" if self.promote else "never",
         }

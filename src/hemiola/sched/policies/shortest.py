@@ -62,6 +62,9 @@ class ByRemainingService(Order):
     def standing(self, job: JobState, now: float) -> float:
         return max(now, job.resume_s) + job.remaining_s(now)
 
+    def kind(self, job: JobState) -> int:
+        return job.gpus
+
 
 DURATION, REMAINING, SERVICE = ByDuration(), ByRemaining(), ByRemainingService()
 

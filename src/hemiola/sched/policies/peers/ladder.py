@@ -29,7 +29,6 @@ __all__ = ["Dlas", "DlasGpu", "Ladder", "MuriTiresias", "PolluxTiresias"]
 
 TIRESIAS_LIMITS = (3250.0, 7200.0)
 POLLUX_LIMITS = (16 * 3600.0,)
-ROUNDING_S = 1e-6
 
 
 @dataclass(frozen=True)
@@ -49,12 +48,14 @@ class KeptRungs(Index):
         queues: jobs in order, the first queue first.
         level: the queue of each job, by its index.
         climbing: running jobs that can still go down, by index.
+        heads: of those of one queue and size, the one that was served most at the last instant.
     """
 
     def __init__(self, count: int) -> None:
         self.queues: list[list[JobState]] = [[] for _ in range(count)]
         self.level: dict[int, int] = {}
         self.climbing: dict[int, JobState] = {}
+        self.heads: dict[tuple[int, int], tuple[JobState, float]] = {}
         self._left: dict[int, JobState] = {}
 
     def enter(self, job: JobState, now: float) -> None:
@@ -94,21 +95,19 @@ class Ladder(Policy, ABC):
 
     Attributes:
         limits: service at which a job leaves each queue but the last.
+        gpu_time: whether service is GPU-seconds; else it is seconds.
         running_first: whether those that run stand before those that wait in their queue.
     """
 
     limits: ClassVar[tuple[float, ...]]
+    gpu_time: ClassVar[bool] = True
     running_first: ClassVar[bool] = True
-
-    @abstractmethod
-    def service(self, job: JobState, attained_s: float) -> float:
-        """Attained service in the unit of `limits`."""
 
     @abstractmethod
     def rule_for(self) -> Rule:
         """Which GPUs a job gets, once their number is granted."""
 
-    def next_step_s(self, job: JobState, limit: float, attained_s: float, now: float) -> float:
+    def next_step_s(self, gpus: int, limit: float, attained_s: float, now: float) -> float:
         """When a running job is looked at again by itself; infinity for never."""
         return math.inf
 
@@ -119,7 +118,7 @@ class Ladder(Policy, ABC):
         rungs.drop_ended()
         for job in self._due(rungs, progress, view.now):
             rungs.demote(job)
-        starting, stopping = self._grant(rungs, view.topology.gpus)
+        starting, stopping = self._grant(rungs, view)
         for job in stopping:
             yield Stop(job.id, "jobs with less attained service, or longer in its queue, take the GPUs")
         rule = self.rule_for()
@@ -127,21 +126,39 @@ class Ladder(Policy, ABC):
             placement = find(view.inventory, job, rule)
             if placement is not None:
                 yield Start(job.id, placement, f"least attained service first; {rule.says}")
-        wake_s = self._wake_s(rungs, progress, view.now)
+        self._note_heads(rungs, progress, view.now)
+        wake_s = self._wake_s(rungs, view.now)
         if wake_s < math.inf:
             yield WakeAt(max(wake_s, view.now), "", "then a job's attained service reaches a limit")
 
     def _due(self, rungs: KeptRungs, progress: Progress, now: float) -> list[JobState]:
-        """Running jobs that have reached their queue's limit, in order of arrival."""
-        limits, level = self.limits, rungs.level
-        due = [
-            job
-            for index, job in rungs.climbing.items()
-            if self.service(job, progress.attained_s(job, now)) >= limits[level[index]]
-        ]
-        return sorted(due, key=lambda job: job.index) if len(due) > 1 else due
+        """Running jobs that have reached their queue's limit, in order of arrival.
 
-    def _grant(self, rungs: KeptRungs, free: int) -> tuple[list[JobState], list[JobState]]:
+        Jobs of one queue and size gain alike, so while no head is due, nobody behind it is.
+        """
+        heads = [head for head, _ in rungs.heads.values()]
+        if all(head.index in rungs.climbing for head in heads) and not self._past(
+            rungs, progress, heads, now
+        ):
+            return []
+        due = self._past(rungs, progress, list(rungs.climbing.values()), now)
+        return sorted(due, key=lambda job: job.index)
+
+    def _past(self, rungs: KeptRungs, progress: Progress, jobs: list[JobState], now: float) -> list[JobState]:
+        limits, level, gpu_time = self.limits, rungs.level, self.gpu_time
+        return [
+            job
+            for job, attained_s in zip(jobs, progress.attained_s(jobs, now), strict=True)
+            if attained_s * (job.gpus if gpu_time else 1) >= limits[level[job.index]]
+        ]
+
+    def _grant(self, rungs: KeptRungs, view: ClusterView) -> tuple[list[JobState], list[JobState]]:
+        """Who must start and who must stop."""
+        if len(view.waiting) <= 1 and view.wanted_gpus <= view.free:
+            return list(view.waiting.values()), []
+        return self._walk(rungs, view.topology.gpus)
+
+    def _walk(self, rungs: KeptRungs, free: int) -> tuple[list[JobState], list[JobState]]:
         """Give away `free` GPUs along the queues: who must start, who must stop."""
         starting: list[JobState] = []
         stopping: list[JobState] = []
@@ -162,12 +179,22 @@ class Ladder(Policy, ABC):
                 rungs.queues[level] = runs + waits
         return starting, stopping
 
-    def _wake_s(self, rungs: KeptRungs, progress: Progress, now: float) -> float:
-        limits, level = self.limits, rungs.level
+    def _note_heads(self, rungs: KeptRungs, progress: Progress, now: float) -> None:
+        level, heads = rungs.level, rungs.heads
+        heads.clear()
+        climbing = rungs.climbing.values()
+        for job, attained_s in zip(climbing, progress.attained_s(climbing, now), strict=True):
+            group = (level[job.index], job.gpus)
+            head = heads.get(group)
+            if head is None or attained_s > head[1]:
+                heads[group] = (job, attained_s)
+
+    def _wake_s(self, rungs: KeptRungs, now: float) -> float:
+        """When the first job is looked at again: the head of its queue and size is the first there."""
         return min(
             (
-                self.next_step_s(job, limits[level[index]], progress.attained_s(job, now), now)
-                for index, job in rungs.climbing.items()
+                self.next_step_s(gpus, self.limits[level], attained_s, now)
+                for (level, gpus), (_, attained_s) in rungs.heads.items()
             ),
             default=math.inf,
         )
@@ -203,11 +230,9 @@ class Dlas(CountedLadder):
 
     name = "dlas"
     source = "Tiresias's simulator, --schedule dlas"
+    gpu_time = False
 
-    def service(self, job: JobState, attained_s: float) -> float:
-        return attained_s
-
-    def next_step_s(self, job: JobState, limit: float, attained_s: float, now: float) -> float:
+    def next_step_s(self, gpus: int, limit: float, attained_s: float, now: float) -> float:
         return limit - attained_s + now
 
 
@@ -222,11 +247,8 @@ class DlasGpu(CountedLadder):
     name = "dlas-gpu"
     source = "Tiresias's simulator, --schedule dlas-gpu"
 
-    def service(self, job: JobState, attained_s: float) -> float:
-        return attained_s * job.gpus
-
-    def next_step_s(self, job: JobState, limit: float, attained_s: float, now: float) -> float:
-        return math.ceil((limit - attained_s) / job.gpus) + now
+    def next_step_s(self, gpus: int, limit: float, attained_s: float, now: float) -> float:
+        return math.ceil((limit - attained_s) / gpus) + now
 
 
 @dataclass(frozen=True)
@@ -236,11 +258,8 @@ class MuriTiresias(CountedLadder):
     name = "tiresias"
     source = "Muri's simulator (SIGCOMM'22), --schedule dlas-gpu"
 
-    def service(self, job: JobState, attained_s: float) -> float:
-        return attained_s * job.gpus + ROUNDING_S
-
-    def next_step_s(self, job: JobState, limit: float, attained_s: float, now: float) -> float:
-        return math.ceil(limit / job.gpus) - attained_s + now
+    def next_step_s(self, gpus: int, limit: float, attained_s: float, now: float) -> float:
+        return max(math.ceil(limit / gpus) - attained_s + now, math.nextafter(now, math.inf))
 
 
 @dataclass(frozen=True)
@@ -251,9 +270,6 @@ class PolluxTiresias(Ladder):
     source = "Pollux's simulator (OSDI'21), policy tiresias"
     limits = POLLUX_LIMITS
     running_first = False
-
-    def service(self, job: JobState, attained_s: float) -> float:
-        return attained_s * job.gpus
 
     def rule_for(self) -> Rule:
         return Emptiest()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Protocol, cast
 
 from hemiola.core.errors import PolicyError
@@ -17,8 +18,8 @@ class Progress(Protocol):
     def remaining_s(self, job: JobState, now: float) -> float:
         """Seconds of work left, as the peer predicts them."""
 
-    def attained_s(self, job: JobState, now: float) -> float:
-        """Seconds in which it held GPUs."""
+    def attained_s(self, jobs: Iterable[JobState], now: float) -> list[float]:
+        """Seconds in which each of them held GPUs."""
 
 
 def progress_of(view: ClusterView, policy: str) -> Progress:

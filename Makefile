@@ -1,0 +1,82 @@
+# All that a developer types. Every target makes what it needs: a virtual environment in .venv,
+# filled anew only when pyproject.toml changes.
+#   make demo PYTHON=/path/to/python3.11    to use another Python
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
+RUN := $(VENV)/.hemiola-run
+DEV := $(VENV)/.hemiola-dev
+DOCS := $(VENV)/.hemiola-docs
+BENCHMARKS = $(filter-out benchmarks/network_sensitivity.py, \
+	$(shell grep -ls '__name__ == "__main__"' benchmarks/*.py))
+
+.PHONY: help demo test check static format-check lint types layers bench results docs generated format clean
+.DEFAULT_GOAL := help
+
+help:  ## what can be made
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 14
+
+demo: $(RUN)  ## compare five policies on a congested cluster and write a report (two minutes at most)
+	@echo "Compiling the network kernel (seconds the first time, then cached) ..."
+	@$(BIN)/python -c "from hemiola.sim.fluid import warm_up; warm_up()"
+	$(BIN)/hemiola simulate --demo
+	@echo
+	@echo "The report: $(CURDIR)/hemiola-demo.html (open it in a browser; it needs no network)"
+
+test: $(DEV)  ## run the tests
+	$(BIN)/python -m pytest -n auto
+
+check: static test  ## format, lint, types, layers, tests: what has to pass before a change is merged
+
+static: format-check lint types layers
+
+format-check: $(DEV)
+	$(BIN)/ruff format --check
+
+lint: $(DEV)
+	$(BIN)/ruff check
+
+types: $(DEV)
+	$(BIN)/mypy
+	$(BIN)/mypy examples/*.py
+
+layers: $(DEV)
+	$(BIN)/lint-imports
+
+bench: $(DEV)  ## measure speed, as multiples of the bare loop in benchmarks/floor.py
+	@for file in $(BENCHMARKS); do echo "== $$file"; $(BIN)/python $$file || exit 1; done
+
+results: $(DEV)  ## find where network-awareness pays (takes long)
+	$(BIN)/python benchmarks/network_sensitivity.py
+
+docs: $(DOCS)  ## build the documentation into site/
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "The documentation: $(CURDIR)/site/index.html"
+
+generated: $(DEV)  ## write the generated reference pages and the examples' outputs anew
+	$(BIN)/python tools/generated.py
+
+format: $(DEV)  ## put the code into its one form
+	$(BIN)/ruff check --fix --quiet
+	$(BIN)/ruff format
+
+clean:  ## remove what make made
+	rm -rf $(VENV) site out .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+
+$(RUN): pyproject.toml
+	@echo "Installing into $(VENV) ..."
+	@tools/venv.sh $(PYTHON) $(VENV)
+	@$(PIP) install --editable .
+	@touch $@
+
+$(DEV): $(RUN)
+	@echo "Installing the development tools ..."
+	@$(PIP) install --upgrade "pip>=25.1"
+	@$(PIP) install --group dev
+	@touch $@
+
+$(DOCS): $(DEV)
+	@$(PIP) install --group docs
+	@touch $@
