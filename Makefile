@@ -15,7 +15,7 @@ BENCHMARKS = $(filter-out benchmarks/network_sensitivity.py, \
 .PHONY: help demo test check static format-check lint types layers bench results docs generated format clean
 .DEFAULT_GOAL := help
 
-help:  ## what can be made
+help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 14
 
 demo: $(RUN)  ## compare five policies on a congested cluster and write a report (two minutes at most)
@@ -52,7 +52,7 @@ results: $(DEV)  ## find where network-awareness pays (takes long)
 	$(BIN)/python benchmarks/network_sensitivity.py
 
 docs: $(DOCS)  ## build the documentation into site/
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 	@echo "The documentation: $(CURDIR)/site/index.html"
 
 generated: $(DEV)  ## write the generated reference pages and the examples' outputs anew

@@ -221,6 +221,7 @@ def main() -> None:
     """Run the command line; errors on purpose become one message and exit status 2."""
     from hemiola.core.errors import HemiolaError
 
+    sys.path.insert(0, "")  # so that --policy my_module:MyPolicy finds a file in the present folder
     try:
         app()
     except HemiolaError as error:

@@ -9,9 +9,10 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from replays import FREE, check_run, cluster, job, profile, replay, steps, times
+from replays import FREE, check_run, cluster, job, profile, replay, times
 
 from hemiola.control.simulated import Costs
+from hemiola.core.decisions import Start, Stop
 from hemiola.core.events import NodeBack, NodeLost
 from hemiola.core.job import Demand, Job, Profile
 from hemiola.core.result import Run
@@ -87,6 +88,20 @@ def everyone_ends(run: Run, rule: str) -> None:
     assert statuses <= allowed, [r for r in run.records if r.status not in allowed]
 
 
+def nobody_is_stopped_for_nothing(run: Run) -> None:
+    """A job may be stopped and go elsewhere in one instant, to make room; never back to the same GPUs."""
+    last: dict[str, Start] = {}
+    stopped: dict[str, float] = {}
+    for entry in run.decisions:
+        decision = entry.decision
+        if isinstance(decision, Stop):
+            stopped[decision.job_id] = entry.time_s
+        elif isinstance(decision, Start):
+            again = stopped.get(decision.job_id) == entry.time_s
+            assert not again or last[decision.job_id].placement != decision.placement, decision
+            last[decision.job_id] = decision
+
+
 @pytest.mark.parametrize("text", TEXTS)
 @settings(max_examples=25)
 @given(data=st.data())
@@ -98,8 +113,8 @@ def test_every_run_adds_up_and_every_job_ends(text: str, data: Any) -> None:
     everyone_ends(run, text)
     assert run.decisions_refused == 0, [d for d in run.decisions if d.refused]
     assert all(entry.decision.reason for entry in run.decisions)
-    done = steps(run)
-    assert not [s for s in done if s[1] == "Start" and (s[0], "Stop", s[2]) in done], "stopped for nothing"
+    if all(wanted.duration_s for wanted in jobs):
+        nobody_is_stopped_for_nothing(run)
 
 
 @pytest.mark.parametrize("text", TEXTS)
@@ -218,11 +233,11 @@ def test_a_lone_job_runs_as_long_as_its_trace_says(text: str) -> None:
             if run.records[0].status == "waiting" and "yarn" in text:
                 continue
             start_s, end_s = times(run)["a"]
-            assert start_s == 5.0, (name, gpus)
             assert end_s is not None
-            if not any(blind in text for blind in ("random", "first-fit", "best-fit")):
-                assert end_s == pytest.approx(105.0), (name, gpus)
-            assert end_s >= 105.0 - 1e-9
+            if any(blind in text for blind in ("random", "first-fit", "best-fit")):
+                assert end_s >= 105.0 - 1e-9  # they look at no topology
+            else:
+                assert (start_s, end_s) == (5.0, pytest.approx(105.0)), (name, gpus)
 
 
 @pytest.mark.parametrize("name", sorted(POLICIES))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from hemiola.control.ledger import Ledger
 from hemiola.core.decisions import Decision, Placement
@@ -24,6 +24,7 @@ class Account(Protocol):
     finish_s: float | None
     placement: Placement | None
     tiers_s: list[float]
+    ideal_s: float
 
     @property
     def useful_s(self) -> float:
@@ -92,7 +93,14 @@ def build_run(
 ) -> Run:
     """Everything that the driver and the view know, as values."""
     records = tuple(
-        _record(job, driver.tasks.get(job.id), view.jobs.get(job.id), refused.get(job.id, ""), driver.now)
+        _record(
+            job,
+            driver.tasks.get(job.id),
+            view.jobs.get(job.id),
+            refused.get(job.id, ""),
+            driver.now,
+            interrupted,
+        )
         for job in jobs
     )
     return Run(
@@ -129,35 +137,54 @@ def _gpu_seconds(driver: Replay, records: tuple[JobRecord, ...]) -> GpuSeconds:
     )
 
 
-def _record(job: Job, task: Account | None, state: JobState | None, refused: str, now: float) -> JobRecord:
-    status, why = _status(task, state, refused)
-    finish_s = task.finish_s if task is not None else None
+def _record(
+    job: Job, task: Account | None, state: JobState | None, refused: str, now: float, interrupted: bool
+) -> JobRecord:
+    model = job.profile.name if job.profile is not None else job.model
+    about: dict[str, Any] = {"id": job.id, "submit_s": job.submit_s, "gpus": job.gpus}
+    about |= {"model": model, "user": job.user, "queue": job.queue}
+    status, why = _status(task, state, refused, interrupted)
+    if task is None or state is None:
+        return JobRecord(status=status, why=why, ideal_s=job.duration_s, **_NOTHING, **about)
+    finish_s = task.finish_s
+    tiers_s = tuple(task.tiers_s)
     return JobRecord(
-        id=job.id,
         status=status,
         why=why,
-        submit_s=job.submit_s,
-        first_start_s=task.first_start_s if task is not None else None,
+        first_start_s=task.first_start_s,
         finish_s=finish_s,
-        gpus=job.gpus,
         jct_s=finish_s - job.submit_s if finish_s is not None else None,
-        queueing_s=state.waited_s(now) if state is not None else 0.0,
-        run_s=sum(task.tiers_s) if task is not None else 0.0,
-        useful_s=task.useful_s if task is not None else 0.0,
-        exposed_communication_s=task.exposed_s if task is not None else 0.0,
-        checkpoint_s=task.checkpoint_s if task is not None else 0.0,
-        lost_s=task.lost_s if task is not None else 0.0,
-        ideal_s=job.duration_s,
-        preemptions=state.preemptions if state is not None else 0,
-        migrations=state.migrations if state is not None else 0,
-        tiers_s=tuple(task.tiers_s) if task is not None else (),
-        model=job.profile.name if job.profile is not None else job.model,
-        user=job.user,
-        queue=job.queue,
+        queueing_s=state.waited_s(now),
+        run_s=sum(tiers_s),
+        useful_s=task.useful_s,
+        exposed_communication_s=task.exposed_s,
+        checkpoint_s=task.checkpoint_s,
+        lost_s=task.lost_s,
+        ideal_s=task.ideal_s,
+        preemptions=state.preemptions,
+        migrations=state.migrations,
+        tiers_s=tiers_s,
+        **about,
     )
 
 
-def _status(task: Account | None, state: JobState | None, refused: str) -> tuple[str, str]:
+_NOTHING: dict[str, Any] = {
+    "first_start_s": None,
+    "finish_s": None,
+    "jct_s": None,
+    "queueing_s": 0.0,
+    "run_s": 0.0,
+    "useful_s": 0.0,
+    "exposed_communication_s": 0.0,
+    "checkpoint_s": 0.0,
+    "lost_s": 0.0,
+    "preemptions": 0,
+    "migrations": 0,
+    "tiers_s": (),
+}
+
+
+def _status(task: Account | None, state: JobState | None, refused: str, interrupted: bool) -> tuple[str, str]:
     if refused:
         return "refused", refused
     if task is None or state is None:
@@ -166,4 +193,6 @@ def _status(task: Account | None, state: JobState | None, refused: str) -> tuple
         return "finished", ""
     if task.placement is not None or state.placement is not None:
         return "running", "the simulation was stopped while it ran"
+    if interrupted:
+        return "waiting", "the simulation was stopped while it waited"
     return "waiting", f"no placement for {state.gpus} GPUs was found that the policy accepts"

@@ -12,8 +12,8 @@ from typing import Any
 
 import msgspec
 
-from hemiola.control.semantics import Semantics, semantics_by_name
-from hemiola.control.simulate import Progress, Recording, simulate
+from hemiola.control.semantics import Rules, semantics_by_name
+from hemiola.control.simulate import Progress, Recording, simulate, without_collection
 from hemiola.core.errors import InputError
 from hemiola.core.events import NodeBack, NodeLost
 from hemiola.core.job import Workload
@@ -38,6 +38,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         limit: only the first so many jobs.
         mix: how models are drawn for jobs that name none; "none" leaves them without.
         profiles: a file of the user's own profiles.
+        recorded_on: the cluster that the run times were measured on; `cluster` unless given.
         failures: a file of hosts that fail and return.
         skip_bad_rows: leave rows out that cannot be used, and count them.
         preemption_cost: multiplies every save and load; 0 makes pre-emption free.
@@ -54,6 +55,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     limit: int = 0
     mix: str = "default"
     profiles: str = ""
+    recorded_on: str = ""
     failures: str = ""
     skip_bad_rows: bool = False
     preemption_cost: float = 1.0
@@ -92,12 +94,13 @@ def load_scenario(path: str | Path) -> Scenario:
         raise InputError(f"{path}: {error}", f"the keys of a scenario are {known}") from error
     changes = {
         name: str(file.parent / value)
-        for name in ("workload", "cluster", "profiles", "failures")
+        for name in ("workload", "cluster", "profiles", "recorded_on", "failures")
         if (value := getattr(scenario, name)) and (file.parent / value).exists()
     }
     return msgspec.structs.replace(scenario, **changes)
 
 
+@without_collection()
 def run_scenario(
     scenario: Scenario,
     *,
@@ -129,6 +132,7 @@ def run_scenario(
         semantics=semantics,
         seeds=range(scenario.seeds),
         node_events=_failures(scenario, topology),
+        recorded_on=read_topology(scenario.recorded_on) if scenario.recorded_on else None,
         recording=recording,
         progress=progress,
     )
@@ -149,7 +153,7 @@ def _check(scenario: Scenario) -> None:
         raise InputError(f"preemption_cost is {scenario.preemption_cost}", "give a factor of 0 or more")
 
 
-def _semantics(scenario: Scenario) -> Semantics:
+def _semantics(scenario: Scenario) -> Rules:
     from hemiola.cost.contention import by_name
 
     semantics = semantics_by_name(scenario.semantics)
@@ -170,14 +174,15 @@ def _failures(scenario: Scenario, topology: Topology) -> tuple[NodeLost | NodeBa
     return read_failures(scenario.failures, topology)
 
 
-def _workloads(scenario: Scenario, topology: Topology, semantics: Semantics) -> Callable[[int], Workload]:
+def _workloads(scenario: Scenario, topology: Topology, semantics: Rules) -> Callable[[int], Workload]:
     """A function of the seed; a file is read once, its models drawn per seed."""
     from hemiola.cost.profiles import assign, load_library
     from hemiola.sim.generate import generate, is_generator_spec
 
     library = load_library(scenario.profiles or None)
     mix = scenario.mix if semantics.uses_profiles else "none"
-    library.mix(mix)
+    if mix != "none":
+        library.mix(mix)
     cached: dict[int, Workload] = {}
     read = None if is_generator_spec(scenario.workload) else _read(scenario)
 

@@ -6,7 +6,8 @@ import gc
 import signal
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from math import isfinite
 from typing import cast
@@ -48,6 +49,19 @@ class Recording:
     traffic: bool = False
 
 
+@contextmanager
+def without_collection() -> Iterator[None]:
+    """Keep Python's cycle collector still: a replay makes few cycles, and many objects that live on."""
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collecting:
+            gc.enable()
+
+
+@without_collection()
 def simulate(
     jobs: Workload | Sequence[Job] | Callable[[int], Workload],
     topology: Topology,
@@ -57,6 +71,7 @@ def simulate(
     semantics: Rules | None = None,
     seeds: Sequence[int] = (0,),
     node_events: Sequence[NodeLost | NodeBack] = (),
+    recorded_on: Topology | None = None,
     recording: Recording | None = None,
     progress: Progress | None = None,
 ) -> Comparison:
@@ -71,6 +86,8 @@ def simulate(
         semantics: the rules of time, cost and contention.
         seeds: one run per policy and seed.
         node_events: hosts that fail and return.
+        recorded_on: the cluster on which the run times were measured; `topology` unless given.
+            Give the same one to comparisons on several fabrics.
         recording: what to keep.
         progress: called now and then with (policy, seed, jobs ended, jobs).
 
@@ -105,7 +122,8 @@ def simulate(
         for name, policy in named.items():
             run = run_one(
                 workload.jobs, topology, policy, name=name, seed=seed, semantics=semantics,
-                node_events=node_events, recording=recording or Recording(), progress=progress,
+                node_events=node_events, recorded_on=recorded_on, recording=recording or Recording(),
+                progress=progress,
             )  # fmt: skip
             runs.append(run)
             if run.interrupted:
@@ -210,11 +228,12 @@ def run_one(
     seed: int,
     semantics: Rules,
     node_events: Sequence[NodeLost | NodeBack],
+    recorded_on: Topology | None,
     recording: Recording,
     progress: Progress | None,
 ) -> Run:
     """One policy on one workload; ends early, marked as interrupted, on Ctrl-C."""
-    model = IterationModel(topology)
+    model = IterationModel(topology, recorded_on)
     view = ClusterView(topology, semantics.estimates(model), now=jobs[0].submit_s)
     machine = StateMachine(view)
     admitted, refused = _admit(jobs, machine, lambda job: semantics.refusal(job, policy, topology))

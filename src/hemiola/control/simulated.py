@@ -8,6 +8,7 @@ speed, and with it a new finish.
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -18,7 +19,7 @@ from hemiola.control.driver import Driver
 from hemiola.control.ledger import Ledger
 from hemiola.control.task import Task
 from hemiola.core.decisions import Decision, Move, Pace, Placement, Start, Stop, WakeAt
-from hemiola.core.errors import PolicyError
+from hemiola.core.errors import InputError, PolicyError
 from hemiola.core.events import Arrived, Event, Finished, Measured, NodeBack, NodeLost, Timer
 from hemiola.core.job import Job
 from hemiola.core.timeline import Timeline, TrafficLog
@@ -46,6 +47,15 @@ class Costs(msgspec.Struct, frozen=True, kw_only=True):
     restore_s: float = 25.0
     scale: float = 1.0
     checkpoint_interval_s: float = 1800.0
+
+    def __post_init__(self) -> None:
+        for name in ("checkpoint_s", "restore_s", "scale"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise InputError(f"the cost {name} is {getattr(self, name)}", "give 0 or more")
+        if not 0 < self.checkpoint_interval_s < math.inf:
+            raise InputError(
+                f"checkpoint_interval_s is {self.checkpoint_interval_s}", "give seconds, more than 0"
+            )
 
     def of(self, job: Job) -> tuple[float, float]:
         """(save, load) seconds of a job."""
@@ -184,7 +194,9 @@ class SimulatedDriver(Driver):
                     batch.append(self._node(what))
             while arrived < count and jobs[arrived].submit_s <= now:
                 job = jobs[arrived]
-                self.tasks[job.id] = Task(job, arrived, job.duration_s, [0.0] * self._tiers)
+                self.tasks[job.id] = Task(
+                    job, arrived, job.duration_s, [0.0] * self._tiers, ideal_s=job.duration_s
+                )
                 batch.append(Arrived(now, job))
                 arrived += 1
             if batch:
@@ -276,7 +288,9 @@ class SimulatedDriver(Driver):
         if job.profile is None:
             task.speed = task.iteration_s = task.compute_s = 1.0
         else:
-            task.best_s = self._model.best_s(job, self.view.jobs[job.id].narrowest)
+            narrowest = self.view.jobs[job.id].narrowest
+            task.best_s = self._model.recorded_s(job, narrowest)
+            task.ideal_s = job.duration_s * self._model.best_s(job, narrowest) / task.best_s
             if len(hosts) > 1:
                 self._cross(task, placement)
                 return

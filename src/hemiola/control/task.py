@@ -19,7 +19,8 @@ class Task(msgspec.Struct, eq=False, gc=False):
         speed: work per second at present.
         resume_s: until then it saves, loads or waits for GPUs.
         version: counts changes of its finish; older finishes in the heap are void.
-        best_s, iteration_s, compute_s: iteration time at its best, now, and the compute in it.
+        best_s, iteration_s, compute_s: iteration time where it was recorded, now, and the compute in it.
+        ideal_s: run time on its best placement here, alone.
         slot: its slot in the shared network, or -1.
         ran: whether it made progress before its present span, so that there is a state to load.
         saved_s: when its state is saved.
@@ -37,6 +38,7 @@ class Task(msgspec.Struct, eq=False, gc=False):
     speed: float = 1.0
     version: int = 0
     best_s: float = 1.0
+    ideal_s: float = 0.0
     iteration_s: float = 1.0
     compute_s: float = 1.0
     slot: int = -1

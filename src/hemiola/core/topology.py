@@ -138,6 +138,35 @@ class Topology:
             )
         return self.tiers.index(name)
 
+    def narrowest(self, gpus: int, gpu_type: str = "") -> int | None:
+        """The narrowest tier with a domain that has so many GPUs of one type; None if none has.
+
+        Args:
+            gpu_type: the type; "" for whichever type gets narrowest.
+        """
+        kinds = (gpu_type,) if gpu_type else self.gpu_types
+        found = [tier for kind in kinds if (tier := self._narrowest(gpus, kind)) is not None]
+        return min(found, default=None)
+
+    def _narrowest(self, gpus: int, gpu_type: str) -> int | None:
+        for tier, most in enumerate(self._most_gpus(gpu_type)):
+            if most >= gpus:
+                return tier
+        return None
+
+    def _most_gpus(self, gpu_type: str) -> tuple[int, ...]:
+        """Per tier the GPUs of this type in its largest domain."""
+        if gpu_type not in self._largest:
+            own = np.where([kind == gpu_type for kind in self.hosts.gpu_types], self.hosts.gpus, 0)
+            domains = [np.arange(len(own)), *(level.domain_of_host for level in self.levels)]
+            domains += [np.zeros(len(own), dtype=np.int64)] * (len(self.tiers) - len(domains))
+            self._largest[gpu_type] = tuple(int(np.bincount(d, weights=own).max()) for d in domains)
+        return self._largest[gpu_type]
+
+    @cached_property
+    def _largest(self) -> dict[str, tuple[int, ...]]:
+        return {}
+
     def span(self, hosts: tuple[int, ...]) -> int:
         """The narrowest tier that holds all these hosts (indices)."""
         if len(hosts) == 1:

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hemiola.core.decisions import Placement
+from hemiola.core.errors import InputError
 from hemiola.core.job import Job, Profile
 from hemiola.core.topology import Topology
 
@@ -71,10 +72,14 @@ class IterationModel:
 
     Args:
         topology: where jobs run.
+        recorded_on: the cluster that the workload's run times were measured on; `topology` itself
+            unless given. Comparisons across fabrics need it: only then does a job do as many
+            iterations on each of them.
     """
 
-    def __init__(self, topology: Topology) -> None:
+    def __init__(self, topology: Topology, recorded_on: Topology | None = None) -> None:
         self.topology = topology
+        self._recorded_on = None if recorded_on is None else IterationModel(recorded_on)
         hosts = topology.hosts
         self._fabric = hosts.fabric_bytes_per_s.tolist()
         self._bus = hosts.bus_bytes_per_s.tolist()
@@ -188,8 +193,6 @@ class IterationModel:
     def best_s(self, job: Job, narrowest: int) -> float:
         """Iteration time alone on the best placement in an empty cluster, on the measured GPU type.
 
-        This is what a trace's run time is read as.
-
         Args:
             narrowest: the narrowest tier that can hold the job.
         """
@@ -203,6 +206,22 @@ class IterationModel:
                 self._alone_s(job, place) for place in self._best_places(job, narrowest)
             )
         return best
+
+    def recorded_s(self, job: Job, narrowest: int) -> float:
+        """What an iteration took where the trace was recorded: run time / this = iterations.
+
+        A trace's run time is read as that on the job's best placement there, alone.
+        """
+        there = self._recorded_on
+        if there is None:
+            return self.best_s(job, narrowest)
+        tier = there.topology.narrowest(job.gpus)
+        if tier is None:
+            raise InputError(
+                f"job {job.id!r} wants {job.gpus} GPUs, more than {there.topology.name} has",
+                "give the cluster that the workload was recorded on",
+            )
+        return there.best_s(job, tier)
 
     def _alone_s(self, job: Job, place: Placement) -> float:
         """Iteration time on a placement without any other traffic, on the measured GPU type."""
@@ -258,13 +277,13 @@ class IterationModel:
         At a tier the job counts on its fair share of each link when every GPU below that link
         sends: what it may rely on under load. Specification section 1.3 of Dally's substitute.
         """
-        if job.profile is None or tier <= narrowest:
+        if job.profile is None or tier <= narrowest or job.gpus == 1:
             return 1.0
         key = (id(job.profile), job.gpus, tier, narrowest)
         ratio = self._slowdowns.get(key)
         if ratio is None:
             need = self.need(job.profile, job.gpus, "")
-            latency_s = 2 * (job.gpus - 1) * self._latency(tier - 1)
+            latency_s = 2 * (job.gpus - 1) * self._latency(tier - 1) if need.traffic_bytes else 0.0
             share = self._fair_share(job.gpus, tier) / self._load(job, tier)
             there = need.iteration_s(min(share, max(self._fabric)), latency_s)
             ratio = self._slowdowns[key] = max(1.0, there / self.best_s(job, narrowest))

@@ -97,7 +97,7 @@ def _draw(run: Run, topology: Topology, hidden: NDArray[np.bool_]) -> Drawing:
             traces.append(_bars(run, mine, scale, tier_words(name), tier_color(tier, topology)))
     if opening := [bar for bar in drawn if bar.resume_s > bar.start_s]:
         traces.append(_openings(run, opening, scale))
-    return Drawing(traces, _layout(topology, offset, unit))
+    return Drawing(traces, _layout(topology, offset, unit, (run.end_s - run.origin_s) / scale))
 
 
 def _blocks(timeline: Timeline, rows: NDArray[np.int64], offset: NDArray[np.int64]) -> Iterator[_Bar]:
@@ -198,7 +198,7 @@ def _ground(
     ]
 
 
-def _layout(topology: Topology, offset: NDArray[np.int64], unit: str) -> dict[str, Any]:
+def _layout(topology: Topology, offset: NDArray[np.int64], unit: str, end: float) -> dict[str, Any]:
     hosts = len(topology.hosts)
     shown = range(0, hosts, max(1, -(-hosts // _TICKS)))
     middle = [(low + high) / 2 for low, high in pairwise(offset.tolist())]
@@ -207,7 +207,7 @@ def _layout(topology: Topology, offset: NDArray[np.int64], unit: str) -> dict[st
         "barmode": "overlay",
         "bargap": 0,
         "shapes": [_rule(edge) for edge in edges],
-        "xaxis": {"title": {"text": f"{unit} since the first arrival"}},
+        "xaxis": {"title": {"text": f"{unit} since the first arrival"}, "range": [0, end]},
         "yaxis": {
             "range": [topology.gpus, 0],
             "tickvals": [middle[host] for host in shown],

@@ -144,13 +144,14 @@ def _dots(figures: Figures, columns: list[Column], index: int, policy: str) -> d
 def completion(figures: Figures) -> Chart:
     """The distribution of completion times of all seeds, on a logarithmic axis."""
     times = {policy: _jct(figures.comparison, policy) for policy in figures.policies}
-    scale, unit = time_scale(max((float(np.median(t)) for t in times.values() if len(t)), default=0.0))
+    scale, unit = time_scale(min((float(np.median(t)) for t in times.values() if len(t)), default=0.0))
     traces = [_curve(times[policy] / scale, policy, i, unit) for i, policy in enumerate(figures.policies)]
     layout = {
         "xaxis": {
             "title": {"text": f"job completion time, {unit} (logarithmic)"},
             "type": "log",
             "dtick": "D2",
+            "exponentformat": "none",
         },
         "yaxis": {"title": {"text": "share of finished jobs"}, "tickformat": ".0%", "range": [0, 1.02]},
         "hovermode": "closest",

@@ -21,6 +21,9 @@ class Index(ABC):
         """A job's status is about to change."""
 
     def refresh(self, job: JobState, now: float) -> None:
-        """A timer about the job is due, or its speed changed; its status did not."""
+        """A timer about the job is due; its status did not change."""
         self.leave(job)
         self.enter(job, now)
+
+    def measured(self, job: JobState, now: float) -> None:  # noqa: B027 - to do nothing is the rule
+        """The job's speed changed. Most indexes do not care."""

@@ -40,6 +40,7 @@ class JobState(msgspec.Struct, eq=False, gc=False):
         pools: GPU pools it accepts, in order.
         shape: what decides whether it fits: jobs of equal shape fit or fail alike.
         mark: an order's own note on the job (Tiresias: service at its last promotion).
+        wake_s: when an order's own timer about the job is due; earlier ones are out of date.
         note: a policy's own note on the job (Dally: its delay).
     """
 
@@ -69,6 +70,7 @@ class JobState(msgspec.Struct, eq=False, gc=False):
     preemptions: int = 0
     migrations: int = 0
     mark: float = 0.0
+    wake_s: float = 0.0
     note: Any = None
 
     def done_at(self, now: float) -> float:

@@ -122,15 +122,15 @@ class StateMachine:
         last = len(topology.tiers) - 1
         widest = topology.tier_index(required) if required else last
         pools = [inventory.pools[gpu_type]] if gpu_type else list(inventory.pools.values())
-        reachable = {pool.gpu_type: _narrowest(pool, topology, gpus) for pool in pools}
-        able = tuple(pool for pool in pools if reachable[pool.gpu_type] <= widest)
+        reach = [(pool, topology.narrowest(gpus, pool.gpu_type)) for pool in pools]
+        able = {pool: tier for pool, tier in reach if tier is not None and tier <= widest}
         if not able:
             where = f"one {required}" if required else "the cluster"
             of_type = f" of type {gpu_type}" if gpu_type else " of one type" if len(pools) > 1 else ""
             return f"it wants {gpus} GPUs{of_type}, more than {where} has"
-        narrowest = min(reachable[pool.gpu_type] for pool in able)
+        narrowest = min(able.values())
         first = topology.tier_index(preferred) if preferred else last
-        return narrowest, widest, first, able, (gpus, gpu_type, widest, first)
+        return narrowest, widest, first, tuple(able), (gpus, gpu_type, widest, first)
 
     def _wait(self, job: JobState) -> None:
         view = self.view
@@ -279,8 +279,10 @@ class StateMachine:
     def _wake_at(self, decision: WakeAt) -> str:
         if decision.job_id and decision.job_id not in self.view.jobs:
             return f"no job is called {decision.job_id!r}"
-        if not self.view.now <= decision.time_s < inf:
-            return f"{decision.time_s} s is not a time to come"
+        if decision.time_s < self.view.now:
+            return f"{decision.time_s} s is in the past"
+        if not decision.time_s < inf:
+            return f"{decision.time_s} s is no time"
         return ""
 
     def _finished(self, event: Finished | Failed) -> None:
@@ -289,6 +291,7 @@ class StateMachine:
             self._halt(job)
         elif job.status == WAITING:
             self._unwait(job)
+            job.queued_s += event.time_s - job.since_s
         if type(event) is Finished:
             job.done_s = job.work_s
             self.view.ended += 1
@@ -315,7 +318,7 @@ class StateMachine:
         begin = max(now, job.resume_s)
         job.finish_s = begin + (job.work_s - job.done_s) / speed if speed > 0 else float("inf")
         for index in view.indexes.values():
-            index.refresh(job, now)
+            index.measured(job, now)
 
     def _timer(self, event: Timer) -> None:
         if not event.job_id:
@@ -369,19 +372,3 @@ class StateMachine:
         ended = sum(job.status == ENDED for job in view.jobs.values())
         if len(view.waiting) + len(view.running) + ended != len(view.jobs):
             raise InternalError("a job is lost")
-
-
-def _narrowest(pool: Any, topology: Any, gpus: int) -> int:
-    """The narrowest tier with a domain that has so many GPUs of this type; beyond the last if none."""
-    if pool.largest >= gpus:
-        return 0
-    types = topology.hosts.gpu_types
-    own = [n if t == pool.gpu_type else 0 for n, t in zip(topology.hosts.gpus.tolist(), types, strict=True)]
-    for tier, level in enumerate(topology.levels, start=1):
-        totals = [0] * len(level.domains)
-        for host, domain in enumerate(level.domain_of_host.tolist()):
-            totals[domain] += own[host]
-        if max(totals) >= gpus:
-            return tier
-    last = len(topology.tiers) - 1
-    return last if sum(own) >= gpus else last + 1

@@ -91,7 +91,8 @@ def make_room(
     Stops adding victims as soon as the job fits, and spares those whose GPUs it does not use.
     The caller has seen that `job` does not fit as things are, and that it outranks some running job.
     After a failure it is not tried again before as many GPUs were released as were short: until
-    then, what is free and what later jobs hold together cannot have grown by more.
+    then, what is free and what later jobs hold together cannot have grown by more. Where only
+    their scatter was in the way, before a quarter of its size was released.
     """
     order, now = queue.order, view.now
     key = (order.waiting(job, now), job.index)
@@ -102,29 +103,37 @@ def make_room(
     worst = queue.worst(now)
     if worst is not None and (place := _in_place_of(inventory, worst, job)) is not None:
         return [worst], place
-    victims: list[JobState] = []
-    trial: Supposition | None = None
+    trial = Supposition(inventory)
     try:
-        for victim in queue.worst_first(now):
-            if (order.running(victim, now), victim.index) <= key:
-                break
-            if not _shares_pool(victim, job):
-                continue
-            victims.append(victim)
-            need -= victim.gpus
-            if need > 0:
-                continue
-            trial = trial or Supposition(inventory)
+        for victims in _growing(queue, order, key, job, need, now):
             trial.without(victims)
-            victims.clear()
             placement = find(inventory, job, rule, widest)
             if placement is not None:
                 return [v for v in trial.gone if _overlap(v, placement)], placement
     finally:
-        if trial is not None:
-            trial.undo()
-    queue.short[job.index] = inventory.released_gpus + max(need, 1)
+        gone = sum([victim.gpus for victim in trial.gone])
+        trial.undo()
+    queue.short[job.index] = inventory.released_gpus + max(need - gone, job.gpus // 4, 1)
     return None
+
+
+def _growing(
+    queue: Queue, order: Order, key: tuple[object, int], job: JobState, need: int, now: float
+) -> Iterator[list[JobState]]:
+    """Later jobs, last first: as many as free `need` GPUs, then 1, 2, 4, ... more at a time."""
+    batch: list[JobState] = []
+    size = 1
+    for victim in queue.worst_first(now):
+        if (order.running(victim, now), victim.index) <= key:
+            break
+        if _shares_pool(victim, job):
+            batch.append(victim)
+            need -= victim.gpus
+            if need <= 0 and len(batch) >= size:
+                yield batch
+                batch, size = [], size * 2
+    if batch and need <= 0:
+        yield batch
 
 
 def _in_place_of(inventory: Inventory, victim: JobState, job: JobState) -> Placement | None:
@@ -148,14 +157,14 @@ def is_hopeless(view: ClusterView, job: JobState, rule: Rule) -> bool:
         with view.supposing() as trial:
             trial.without(view.running.values())
             view.hopeless[key] = find(view.inventory, job, rule) is None
-    return view.hopeless[key]
+    return bool(view.hopeless[key])
 
 
 def _shares_pool(victim: JobState, job: JobState) -> bool:
     if len(job.pools) != 1:
         return True
     assert victim.placement is not None
-    return job.pools[0].members >> victim.placement.hosts[0] & 1 == 1
+    return bool(job.pools[0].members >> victim.placement.hosts[0] & 1)
 
 
 def _overlap(victim: JobState, placement: Placement) -> bool:

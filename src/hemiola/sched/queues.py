@@ -27,6 +27,8 @@ class Order(ABC):
     """Which job goes first. A value: frozen and hashable; smaller keys go first, ties by arrival."""
 
     says: ClassVar[str]
+    knows_speed: ClassVar[bool] = False
+    """Whether a running job's key depends on its speed."""
 
     @abstractmethod
     def waiting(self, job: JobState, now: float) -> Key:
@@ -155,15 +157,22 @@ class Queue(Index):
     def refresh(self, job: JobState, now: float) -> None:
         """File a job anew because time or its speed changed its key.
 
-        A running job that comes later in order than before may now make room for others.
+        A running job that fell behind a waiting one may now make room for it.
         """
         before = self._entry.get(job.index)
         if before is None:
             return
         self.leave(job)
         self.enter(job, now)
-        if job.status == RUNNING and self._entry[job.index][0] > before[0]:
-            self.unblock()
+        if job.status == RUNNING and self.blocked and self._entry[job.index][0] > before[0]:
+            key = self.order.running(job, now)
+            if any(key > home.entries[home.start][0] for home in self._groups.values()):
+                self.unblock()
+
+    def measured(self, job: JobState, now: float) -> None:
+        """File a running job anew if its speed is part of its key."""
+        if self.order.knows_speed and self._tracks:
+            self.refresh(job, now)
 
     def next(self) -> JobState | None:
         """The first waiting job whose group is not blocked, or None."""

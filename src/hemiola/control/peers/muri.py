@@ -53,6 +53,7 @@ class Iterations(PeerTask):
         super().__init__(job, index, tiers)
         self.step_s = job.facts["iteration_time"] * STRETCH / PER_SECOND
         self.left = job.facts["iterations"]
+        self.ideal_s = self.left * self.step_s
         self.start_up_s = start_up_s(job.model, job.gpus)
         self.ran_s = 0.0
         self.since_s = 0.0

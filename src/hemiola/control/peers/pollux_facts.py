@@ -88,9 +88,7 @@ def batch_of(application: str, batch_size: int, gpus: int) -> Batch:
         InputError: an application that Pollux has no record of.
     """
     if application not in LIMITS:
-        raise InputError(
-            f"pollux-sim knows no application {application!r}", f"it knows {', '.join(LIMITS)}"
-        )
+        raise InputError(f"pollux-sim knows no application {application!r}", f"it knows {', '.join(LIMITS)}")
     limits = LIMITS[application]
     share = -(-batch_size // gpus)
     accumulated = -(-share // limits.on_one_gpu) - 1

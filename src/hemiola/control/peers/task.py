@@ -21,6 +21,7 @@ class PeerTask(ABC):
         resume_s: until then its span does no work, as the timeline shows it.
         version: counts its spans; what was predicted in an older one is void.
         checkpoint_s: time with GPUs in which the peer counts no progress.
+        ideal_s: run time alone, never stopped.
     """
 
     exposed_s = 0.0
@@ -37,6 +38,7 @@ class PeerTask(ABC):
         self.first_start_s: float | None = None
         self.finish_s: float | None = None
         self.checkpoint_s = 0.0
+        self.ideal_s = job.duration_s
         self.tiers_s = [0.0] * tiers
 
     @property

@@ -26,7 +26,7 @@ class WholeSeconds(PeerTask):
 
     def __init__(self, job: Job, index: int, tiers: int) -> None:
         super().__init__(job, index, tiers)
-        self.work_s = float(math.floor(job.duration_s))
+        self.work_s = self.ideal_s = float(math.floor(job.duration_s))
         self.ran_s = 0.0
 
     def attained_s(self, now: float) -> float:

@@ -16,7 +16,8 @@ Crux schedules traffic, not jobs: order and placement of jobs are a host schedul
 
 Where our cluster differs, and what was chosen:
 - *Strict priority* is approximated by weights: a job of one level has `ratio` times the share of one
-  of the next. Laws of contention that know no shares ("eta", "isolated") ignore them.
+  of the next. Laws of contention that know no shares ("eta", "isolated") ignore them; where everybody
+  always sends ("colliding") the lower levels starve, which no real job's pauses would let happen.
 - *No choice of paths* (Crux's first step): links are trees here, parallel uplinks count as one.
 - *W* is GPUs times computing time, not FLOP: the model's jobs say no FLOP.
 - *t* takes every link to carry the job's bytes once, also for all-to-all traffic.

@@ -36,6 +36,7 @@ class ByRemaining(Order):
     """Least remaining time first."""
 
     says = "least remaining time first"
+    knows_speed = True
 
     def waiting(self, job: JobState, now: float) -> float:
         return job.work_s - job.done_s
@@ -52,6 +53,7 @@ class ByRemainingService(Order):
     """Least remaining time times GPUs first."""
 
     says = "least remaining service first"
+    knows_speed = True
 
     def waiting(self, job: JobState, now: float) -> float:
         return (job.work_s - job.done_s) * job.gpus

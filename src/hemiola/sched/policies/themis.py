@@ -9,7 +9,8 @@ At every round (section 5)
 3. the winners are those that maximise the product of 1 / rho of all bidders;
 4. what is left goes to the others: whoever has GPUs keeps them, then the worst rho first.
 
-Between rounds, what becomes free goes to those that wait, in the order of the last round.
+Between rounds, what becomes free goes to those that wait, in the order of the last round; who came
+since then stands behind them.
 
 Where the paper is silent or our cluster differs, and what was chosen:
 - *One app is one job*, a gang of fixed size: all or nothing. So a bid has two rows, with GPUs for one

@@ -25,6 +25,8 @@ from hemiola.sched.view import ClusterView
 __all__ = ["ByAttainedService", "Tiresias", "with_timers"]
 
 EPSILON = 1e-9
+SOONEST_S = 1e-3
+"""A timer is never nearer than this: rounding must not set it to the present instant for ever."""
 
 
 @dataclass(frozen=True)
@@ -69,9 +71,10 @@ class ByAttainedService(Order):
 def with_timers(
     view: ClusterView, order: ByAttainedService, decisions: Iterable[Decision]
 ) -> Iterator[Decision]:
-    """The same decisions, with a timer wherever a job's queue will change by itself."""
-    for job in (*view.timers, *view.returned):
-        yield from _wake(view, order, job)
+    """The same decisions, with one timer per job whose queue will change by itself."""
+    for job in view.timers + view.returned:
+        if job.wake_s <= view.now:
+            yield from _wake(view, order, job)
     for decision in decisions:
         yield decision
         if type(decision) is Start or type(decision) is Stop:
@@ -80,13 +83,15 @@ def with_timers(
 
 def _wake(view: ClusterView, order: ByAttainedService, job: JobState) -> Iterator[Decision]:
     at = order.next_change_s(job, view.now)
+    job.wake_s = 0.0
     if at is not None:
+        job.wake_s = at = max(at, view.now + SOONEST_S)
         what = (
             "its attained service crosses a threshold"
             if job.status == RUNNING
             else "it has waited long enough"
         )
-        yield WakeAt(max(at, view.now), job.id, f"then {what}")
+        yield WakeAt(at, job.id, f"then {what}")
 
 
 @dataclass(frozen=True)

@@ -35,11 +35,13 @@ class KeptLine(Index):
     Attributes:
         jobs: the list; a policy sorts it in place.
         packing: room to pack them in.
+        spots: where the last packing put each job that runs.
     """
 
     def __init__(self, packing: Packing) -> None:
         self.jobs: list[JobState] = []
         self.packing = packing
+        self.spots: dict[JobState, Pairs] = {}
         self._known = 0
         self._left: dict[int, JobState] = {}
 
@@ -52,6 +54,17 @@ class KeptLine(Index):
     def leave(self, job: JobState) -> None:
         """It may have ended."""
         self._left[job.index] = job
+
+    def pack(self) -> dict[JobState, Pairs]:
+        """Where first fit puts the jobs, in order, into the empty cluster; who is not in it finds no room."""
+        packing, chosen = self.packing, {}
+        packing.empty()
+        for job in self.jobs:
+            if not packing.free:
+                break
+            if (pairs := packing.take(job.gpus)) is not None:
+                chosen[job] = pairs
+        return chosen
 
     def drop_ended(self) -> None:
         """Forget the jobs that ended."""
@@ -80,7 +93,7 @@ class Repack(PeerPolicy, ABC):
         line.jobs.sort(key=lambda job: self.key(progress, job, now))
         if self.placement == "count":
             return by_count(view, line.jobs, self.rule, self.says)
-        return by_packing(view, line.jobs, line.packing, f"{self.says}; {self.rule.says}")
+        return by_packing(view, line, f"{self.says}; {self.rule.says}")
 
     def card(self) -> dict[str, str]:
         return {
@@ -110,28 +123,23 @@ def by_count(view: ClusterView, jobs: list[JobState], rule: Rule, says: str) -> 
             yield Start(job.id, placement, f"{says}; {rule.says}")
 
 
-def by_packing(view: ClusterView, jobs: list[JobState], packing: Packing, says: str) -> Iterator[Decision]:
+def by_packing(view: ClusterView, line: KeptLine, says: str) -> Iterator[Decision]:
     """Run the jobs that first fit packs into the empty cluster, each where it was packed."""
-    packing.empty()
-    chosen: dict[JobState, Pairs] = {}
-    for job in jobs:
-        if not packing.free:
-            break
-        if (pairs := packing.take(job.gpus)) is not None:
-            chosen[job] = pairs
+    chosen, before = line.pack(), line.spots
+    line.spots = chosen
     for job in [job for job in view.running.values() if job not in chosen]:
         yield Stop(job.id, f"{says}: no room in the cluster packed anew")
-    yield from _move(view, [job for job in chosen if job.status == RUNNING], chosen, says)
+    moving = [job for job, spot in chosen.items() if job.status == RUNNING and before[job] != spot]
+    yield from _move(view, moving, chosen, says)
     for job, pairs in chosen.items():
         if job.status != RUNNING:
             yield Start(job.id, placed(view.inventory, pairs), says)
 
 
 def _move(
-    view: ClusterView, running: list[JobState], chosen: dict[JobState, Pairs], says: str
+    view: ClusterView, left: list[JobState], chosen: dict[JobState, Pairs], says: str
 ) -> Iterator[Decision]:
     """Bring running jobs to where they were packed; where they block each other in a ring, one steps out."""
-    left = [job for job in running if _where(job) != chosen[job]]
     while left:
         stuck: list[JobState] = []
         for job in left:
@@ -144,17 +152,10 @@ def _move(
         left = stuck
 
 
-def _where(job: JobState) -> Pairs:
-    assert job.placement is not None
-    return tuple(
-        (host, mask.bit_count()) for host, mask in zip(job.placement.hosts, job.placement.masks, strict=True)
-    )
-
-
 def _has_room(view: ClusterView, job: JobState, pairs: Pairs) -> bool:
-    own = dict(_where(job))
-    counts = view.inventory.counts
-    return all(counts[host] + own.get(host, 0) >= count for host, count in pairs)
+    assert job.placement is not None
+    counts, own = view.inventory.counts, dict(zip(job.placement.hosts, job.placement.masks, strict=True))
+    return all(counts[host] + own.get(host, 0).bit_count() >= count for host, count in pairs)
 
 
 @dataclass(frozen=True)

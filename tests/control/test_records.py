@@ -1,0 +1,113 @@
+"""What a run says of each job and of the whole, whatever became of it."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from replays import FREE, Script, check_run, cluster, job, profile, replay, start, times
+
+from hemiola.control.simulated import Costs
+from hemiola.core.decisions import Stop
+from hemiola.core.events import NodeBack, NodeLost
+
+TWO = cluster([2])
+
+
+def test_every_field_of_a_job_that_was_stopped_twice() -> None:
+    jobs = [job("a", 1, 2, 10, profile=profile(1.0, 0.0, name="bert"), user="ann", queue="prod")]
+    lines = {1.0: [start("a", (0, 3))], 4.0: [Stop("a", "")], 9.0: [start("a", (0, 3))],
+             11.0: [Stop("a", "")], 20.0: [start("a", (0, 3))]}  # fmt: skip
+    run = replay(jobs, TWO, Script(lines), costs=FREE)  # type: ignore[arg-type]
+    check_run(run, jobs, TWO)
+    a = run.records[0]
+    assert (a.submit_s, a.first_start_s, a.finish_s, a.jct_s) == (1, 1, 25, 24)
+    assert (a.queueing_s, a.run_s, a.useful_s, a.preemptions, a.ideal_s) == (14, 10, 10, 2, 10)
+    assert (a.model, a.user, a.queue, a.gpus, a.tiers_s) == ("bert", "ann", "prod", 2, (10, 0))
+    spans = [(float(s), float(e)) for s, e in zip(run.timeline.start_s, run.timeline.end_s, strict=True)]
+    assert spans == [(1, 4), (9, 11), (20, 25)]
+    assert [run.timeline.OUTCOMES[o] for o in run.timeline.outcome] == ["pre-empted", "pre-empted", "finished"]
+
+
+def test_a_run_says_what_it_cost_and_under_which_rules() -> None:
+    run = replay([job("a", 0, 2, 10)], TWO, "fifo", seed=7)
+    assert run.seed == 7 and run.semantics["seed"] == "7"
+    assert run.policy == "fifo" and run.semantics["order"] == "arrival"
+    assert (run.decisions_made, run.decisions_refused, run.events) == (1, 0, 2)
+    assert run.wall_s >= 0 and run.cpu_s >= 0 and not run.interrupted
+
+
+# ---- interrupted -----------------------------------------------------------------------------
+
+
+def interrupt_after(ended: int) -> object:
+    def progress(policy: str, seed: int, done: int, jobs: int) -> None:
+        if done >= ended:
+            raise KeyboardInterrupt
+
+    return progress
+
+
+def test_an_interrupted_run_is_true_up_to_its_end() -> None:
+    """b ends at 20 s, which interrupts it; c runs on until 30 s, d waits for the whole cluster."""
+    jobs = [job("a", 0, 1, 10), job("b", 0, 1, 20), job("c", 0, 1, 30), job("d", 5, 4, 5), job("e", 90, 1, 1)]
+    topology = cluster([4])
+    run = replay(jobs, topology, "fifo", progress=interrupt_after(2))
+    check_run(run, jobs, topology)
+    assert run.interrupted and run.end_s == 20
+    assert [r.status for r in run.records] == ["finished", "finished", "running", "waiting", "waiting"]
+    c, d, e = run.records[2:]
+    assert (c.run_s, c.useful_s, c.finish_s) == (20, 20, None)
+    assert d.queueing_s == 15 and e.queueing_s == 0
+    assert "stopped" in c.why and "before it arrived" in e.why
+    assert "stopped" in d.why, "nobody can say that no placement would have been found"
+
+
+@settings(max_examples=40)
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 20), st.integers(1, 4), st.sampled_from([0.0, 3.0, 8.0, 20.0])),
+        min_size=1, max_size=8,
+    ),
+    st.integers(1, 8), st.sampled_from(["fifo", "srtf", "tiresias", "fifo-backfill"]), st.booleans(),
+)  # fmt: skip
+def test_whenever_it_is_interrupted_the_books_balance(
+    sizes: list[tuple[int, int, float]], ended: int, policy: str, fails: bool
+) -> None:
+    topology = cluster([2, 2], nic=0.5)
+    models = (None, profile(1.0, 1.0), profile(1.0, 0.2, overlap=0.5))
+    jobs = [job(f"j{n}", at, g, d, profile=models[n % 3]) for n, (at, g, d) in enumerate(sorted(sizes))]
+    failures = [NodeLost(8.0, 0), NodeBack(11.0, 0)] if fails else []
+    costs = Costs(checkpoint_s=1.0, restore_s=2.0, checkpoint_interval_s=3.0)
+    run = replay(jobs, topology, policy, costs=costs, failures=failures, progress=interrupt_after(ended))
+    check_run(run, jobs, topology)
+    assert run.interrupted == (ended <= len(jobs))
+    if run.interrupted:
+        assert sum(r.status == "finished" for r in run.records) >= ended
+
+
+def test_an_interrupt_at_the_very_end_is_an_interrupt_of_nothing() -> None:
+    jobs = [job("a", 0, 1, 10)]
+    run = replay(jobs, TWO, "fifo", progress=interrupt_after(1))
+    check_run(run, jobs, TWO)
+    assert times(run) == {"a": (0, 10)}
+
+
+def test_progress_is_told_of_the_last_job() -> None:
+    told: list[tuple[str, int, int, int]] = []
+    jobs = [job(f"j{n}", 0, 1, n + 1) for n in range(250)]
+    replay(jobs, TWO, "fifo", seed=3, progress=lambda *what: told.append(what))
+    assert told[-1] == ("fifo", 3, 250, 250)
+    assert 100 <= len(told) <= 130
+
+
+@pytest.mark.parametrize("rule", ["tier-aware", "yarn"])
+def test_a_job_that_never_found_a_place_says_so(rule: str) -> None:
+    topology = cluster([2], [2])
+    jobs = [job("a", 0, 4, 10)]
+    run = replay(jobs, topology, f"fifo:placement={rule}")
+    record = run.records[0]
+    if rule == "yarn":
+        assert record.status == "waiting" and "4 GPUs" in record.why
+    else:
+        assert record.status == "finished"

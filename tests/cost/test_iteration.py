@@ -1,0 +1,179 @@
+"""The timing model, each term by hand: T = C + max(0, V / r + a - o)."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from replays import at, cluster, job, profile
+
+from hemiola.core.job import Demand, Job, Profile
+from hemiola.core.topology import Topology
+from hemiola.cost.iteration import IterationModel, Need
+
+RACKS = cluster([4, 4], [4, 4], nic=3.0, uplink=1.5, fabric=6.0, latency_s=0.01)
+
+
+def wanting(gpus: int, model: Profile, **more: Any) -> Job:
+    return job("a", 0.0, gpus, 10.0, profile=model, **more)
+
+
+@pytest.mark.parametrize(
+    ("need", "rate", "latency_s", "seconds"),
+    [
+        (Need(1.0, 2.0, 0.0), 4.0, 0.0, 1.5),
+        (Need(1.0, 2.0, 0.0), 4.0, 0.25, 1.75),
+        (Need(1.0, 2.0, 0.5), 4.0, 0.0, 1.0),  # all of it hides
+        (Need(1.0, 2.0, 0.5), 4.0, 0.25, 1.25),
+        (Need(1.0, 2.0, 0.5), 1.0, 0.0, 2.5),
+        (Need(1.0, 2.0, 0.0), math.inf, 0.0, 1.0),
+        (Need(1.0, 0.0, 0.0), 4.0, 9.0, 1.0),  # who sends nothing waits for nothing
+    ],
+)
+def test_an_iteration_by_hand(need: Need, rate: float, latency_s: float, seconds: float) -> None:
+    assert need.iteration_s(rate, latency_s) == pytest.approx(seconds)
+
+
+def test_links_are_hosts_first_then_uplinks() -> None:
+    model = IterationModel(RACKS)
+    assert list(model.capacities_bytes_per_s) == [3.0] * 4 + [1.5] * 2
+    assert model.link_names == ["n0 nic", "n1 nic", "n2 nic", "n3 nic", "rack r0 uplink", "rack r1 uplink"]
+
+
+def test_a_crossing_lists_each_link_once_and_climbs_only_as_far_as_needed() -> None:
+    model = IterationModel(RACKS)
+    near = model.crossing(wanting(4, profile()), at((0, 3), (1, 3)))
+    assert (near.links, near.factors) == ((0, 1), None)
+    assert near.latency_s == pytest.approx(2 * 3 * 0.01)
+    far = model.crossing(wanting(6, profile()), at((0, 3), (1, 3), (3, 3)))
+    assert (far.links, far.factors) == ((0, 1, 3, 4, 5), None)
+    # the slowest path inside a host, with the latency of the whole
+    assert far.local_s == pytest.approx(1 + 1 / 6 + 2 * 5 * 0.01)
+
+
+def test_an_all_to_all_weighs_each_link_by_what_crosses_it() -> None:
+    """k of K ranks send k (K - k) / (K - 1) ranks' bytes over the link that parts them from the rest."""
+    crossing = IterationModel(RACKS).crossing(
+        wanting(6, profile(pattern="all-to-all")), at((0, 7), (1, 1), (3, 3))
+    )
+    assert crossing.links == (0, 1, 3, 4, 5)
+    assert crossing.factors == pytest.approx((3 * 3 / 5, 1 * 5 / 5, 2 * 4 / 5, 4 * 2 / 5, 2 * 4 / 5))
+
+
+def test_a_pod_is_climbed_through_its_racks() -> None:
+    topology = cluster([1], [1], [1], pods=[0, 0, 1])
+    model = IterationModel(topology)
+    # hosts 0-2, racks 3-5, pods 6-7
+    assert model.crossing(wanting(2, profile()), at((0, 1), (1, 1))).links == (0, 1, 3, 4)
+    assert model.crossing(wanting(2, profile()), at((0, 1), (2, 1))).links == (0, 2, 3, 5, 6, 7)
+
+
+def test_gpus_of_another_type_scale_the_computing_and_what_it_hides() -> None:
+    model = profile(2.0, 1.0, overlap=0.5, gpu_speed={"fast": 4.0})
+    need = IterationModel(RACKS).need(model, 4, "fast")
+    assert (need.compute_s, need.traffic_bytes, need.hidden_s) == (0.5, 1.0, 0.25)
+    measured = IterationModel(RACKS).need(model, 4, "")
+    assert (measured.compute_s, measured.hidden_s) == (2.0, 1.0)
+
+
+def test_islands_and_the_bus_between_them() -> None:
+    topology = cluster([8], island=4, fabric=2.0, bus=0.5)
+    model, wanted = IterationModel(topology), wanting(4, profile())
+    assert model.on_host(wanted, 0, 0b1111) == (1.5, 1.0)
+    assert model.on_host(wanted, 0, 0b11110000) == (1.5, 1.0)
+    assert model.on_host(wanted, 0, 0b00111100) == (3.0, 1.0)
+    assert model.on_host(wanted, 0, 0b1111) == (1.5, 1.0)
+
+
+def test_equal_profiles_are_not_mixed_up_when_one_is_forgotten() -> None:
+    model = IterationModel(RACKS)
+    seen = [
+        model.on_host(wanting(4, profile(float(c), 0.0, name=f"m{c}")), 0, 0b1111)[0] for c in range(1, 200)
+    ]
+    assert seen == [float(c) for c in range(1, 200)]
+
+
+@pytest.mark.parametrize("pattern", ["ring", "all-to-all"])
+@pytest.mark.parametrize("gpus", [1, 2, 4, 5, 8, 9, 12, 16])
+def test_a_slowdown_is_one_at_home_and_grows_with_distance(pattern: Any, gpus: int) -> None:
+    model = IterationModel(RACKS)
+    wanted = wanting(gpus, Profile(name="m", demands=(Demand(2, 1.0, 1.0),), pattern=pattern))
+    narrowest = 0 if gpus <= 4 else 1 if gpus <= 8 else 2
+    slowdowns = [model.slowdown(wanted, tier, narrowest) for tier in range(3)]
+    assert slowdowns[: narrowest + 1] == [1.0] * (narrowest + 1)
+    assert slowdowns == sorted(slowdowns)
+    if gpus == 1:
+        assert slowdowns == [1.0, 1.0, 1.0], "one GPU sends nothing"
+
+
+def test_a_job_without_a_profile_or_traffic_does_not_mind_where_it_runs() -> None:
+    model = IterationModel(RACKS)
+    assert model.slowdown(job("a", 0, 8, 1), 2, 0) == 1.0
+    assert model.best_s(job("a", 0, 8, 1), 0) == 1.0
+    assert model.slowdown(wanting(8, profile(1.0, 0.0)), 2, 1) == 1.0
+
+
+@pytest.mark.parametrize("gpus", [2, 4, 6, 8])
+def test_a_slowdown_under_load_by_hand(gpus: int) -> None:
+    """Split evenly over two racks of 8 GPUs, a job may rely on gpus / 2 of the 8 shares of an uplink."""
+    topology = cluster([4, 4], [4, 4], nic=1e18, uplink=2.0, fabric=1e18)
+    model = IterationModel(topology)
+    narrowest = 0 if gpus <= 4 else 1
+    share = 2.0 * (gpus / 2) / 8
+    assert model.slowdown(wanting(gpus, profile(1.0, 1.0)), 2, narrowest) == pytest.approx(1 + 1 / share)
+
+
+TOPOLOGIES = [
+    RACKS,
+    cluster([2, 2], [2, 2], [4], [4], pods=[0, 0, 1, 1], uplink=2.0, pod_uplink=0.5, fabric=3.0),
+    cluster([8, 8], island=4, fabric=2.0, bus=0.5),
+    cluster([4, 2], [3, 4], uplink=0.3, fabric=3.0, latency_s=0.1),
+]
+
+
+@settings(max_examples=200)
+@given(
+    st.sampled_from(TOPOLOGIES), st.data(), st.floats(0.1, 5.0), st.floats(0.0, 5.0), st.floats(0.0, 1.0),
+    st.sampled_from(["ring", "all-to-all"]),
+)  # fmt: skip
+def test_no_placement_beats_the_best_and_the_best_can_be_reached(
+    topology: Topology, data: Any, compute_s: float, traffic: float, overlap: float, pattern: Any
+) -> None:
+    """`best_s` is what a trace's run time is read as: alone, no placement may be faster than it."""
+    model = IterationModel(topology)
+    kind = Profile(name="m", demands=(Demand(2, compute_s, traffic),), overlap=overlap, pattern=pattern)
+    total = topology.gpus
+    gpus = data.draw(st.integers(1, total))
+    narrowest = _narrowest(topology, gpus)
+    order = data.draw(st.permutations(range(len(topology.hosts))))
+    pairs, left = [], gpus
+    for host in order:
+        count = min(left, int(topology.hosts.gpus[host]))
+        mask = sum(data.draw(st.permutations([1 << i for i in range(int(topology.hosts.gpus[host]))]))[:count])
+        if count:
+            pairs.append((host, mask))
+        left -= count
+    wanted = wanting(gpus, kind)
+    assert _alone_s(model, wanted, pairs) >= model.best_s(wanted, narrowest) * (1 - 1e-9)
+
+
+def _narrowest(topology: Topology, gpus: int) -> int:
+    counts = topology.hosts.gpus
+    if counts.max() >= gpus:
+        return 0
+    for tier, level in enumerate(topology.levels, start=1):
+        if max(counts[level.domain_of_host == d].sum() for d in range(len(level.domains))) >= gpus:
+            return tier
+    return len(topology.tiers) - 1
+
+
+def _alone_s(model: IterationModel, wanted: Job, pairs: list[tuple[int, int]]) -> float:
+    if len(pairs) == 1:
+        return model.on_host(wanted, *pairs[0])[0]
+    crossing = model.crossing(wanted, at(*pairs))
+    factors = crossing.factors or (1.0,) * len(crossing.links)
+    rate = min(model.capacities_bytes_per_s[link] / f for link, f in zip(crossing.links, factors, strict=True))
+    return max(crossing.need.iteration_s(rate, crossing.latency_s), crossing.local_s)
