@@ -12,7 +12,7 @@ DOCS := $(VENV)/.hemiola-docs
 BENCHMARKS = $(filter-out benchmarks/network_sensitivity.py, \
 	$(shell grep -ls '__name__ == "__main__"' benchmarks/*.py))
 
-.PHONY: help demo test check static format-check lint types layers bench results docs generated format clean
+.PHONY: help demo test check static format-check lint types layers bench results docs generated picture format clean
 .DEFAULT_GOAL := help
 
 help:  ## this list
@@ -57,6 +57,11 @@ docs: $(DOCS)  ## build the documentation into site/
 
 generated: $(DEV)  ## write the generated reference pages and the examples' outputs anew
 	$(BIN)/python tools/generated.py
+
+picture: $(RUN)  ## take the README's picture of the report anew (needs chromium)
+	mkdir -p out
+	$(BIN)/hemiola simulate --demo --report out/demo.html
+	tools/screenshot.sh out/demo.html docs/images/report.png
 
 format: $(DEV)  ## put the code into its one form
 	$(BIN)/ruff check --fix --quiet

@@ -1,4 +1,4 @@
-"""Write anew what is generated: two reference pages, and what the examples print.
+"""Write anew what is generated: two reference pages, what the examples print, what the README shows of it.
 
     make generated
 
@@ -13,6 +13,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -37,8 +38,20 @@ def generated() -> dict[str, Callable[[], str]]:
     pages: dict[str, Callable[[], str]] = {
         "docs/reference/cli.md": command_line,
         "docs/reference/policies.md": policies,
+        "README.md": readme,
     }
     return pages | {path: lambda command=command: output(command) for path, command in EXAMPLES.items()}
+
+
+def readme() -> str:
+    """The README with the table that the demonstration prints."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = ("hemiola", "simulate", "--demo", "--report", f"{folder}/report.html")
+        printed = output(command).splitlines()[1:]
+    table = "\n".join(printed[: printed.index("", 2)])
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    shown = f"<!-- demo -->\n```text\n{table}\n```\n<!-- /demo -->"
+    return re.sub("<!-- demo -->.*<!-- /demo -->", lambda _: shown, text, flags=re.DOTALL)
 
 
 def output(command: tuple[str, ...]) -> str:
@@ -48,7 +61,7 @@ def output(command: tuple[str, ...]) -> str:
         if command[0] == "python"
         else [sys.executable, "-c", "from hemiola.cli import main; main()"]
     )
-    environment = {**os.environ, "PYTHONPATH": "examples", "COLUMNS": "140", "PYTHONWARNINGS": "error"}
+    environment = {**os.environ, "PYTHONPATH": "examples", "COLUMNS": "150", "PYTHONWARNINGS": "error"}
     done = subprocess.run(
         [*main, *command[1:]], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
     )

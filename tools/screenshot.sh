@@ -5,4 +5,4 @@ set -eu
 page=$(realpath "$1")
 picture=$(realpath "$2")
 chromium --headless --no-sandbox --disable-gpu --hide-scrollbars --virtual-time-budget=20000 \
-    --window-size="${3:-1280,1040}" --screenshot="$picture" "file://$page" 2>/dev/null
+    --window-size="${3:-1280,1290}" --screenshot="$picture" "file://$page" 2>/dev/null

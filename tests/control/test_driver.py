@@ -16,7 +16,7 @@ from hemiola.sched.placement import TierAware, find
 from hemiola.sched.policy import Policy
 from hemiola.sched.view import ClusterView
 
-TOO_OFTEN = 3_000_000
+TOO_OFTEN = 1_000_000
 
 
 class Tape(Driver):
@@ -146,11 +146,18 @@ def pace_for_ever(view: ClusterView) -> Iterator[Decision]:
     "speak", [wake_now, wake_soon, refused_for_ever, timers_for_ever, back_and_forth, pace_for_ever]
 )
 @pytest.mark.parametrize("more", [0, 1], ids=["alone", "with an arrival to come"])
-def test_a_policy_that_never_ends_is_told_so(speak: Any, more: int) -> None:
+def test_a_policy_that_never_ends_is_told_so(speak: Any, more: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hemiola.control.driver.DECISIONS_PER_INSTANT", 2000, raising=False)
+    monkeypatch.setattr("hemiola.control.simulated.IDLE_TIMERS", 2000, raising=False)
     jobs = [job("a", 0, 4, 10), job("b", 1000, 4, 10)][: 1 + more]
     with pytest.raises(PolicyError) as caught:
         replay(jobs, cluster([4]), Says(speak))
     assert caught.value.remedy
+
+
+def test_the_patience_of_the_loop_ends_after_a_second_or_two() -> None:
+    with pytest.raises(PolicyError, match="never ends"):
+        replay([job("a", 0, 4, 10)], cluster([4]), Says(timers_for_ever))
 
 
 def test_a_policy_that_wakes_up_often_but_gets_on_is_left_alone() -> None:

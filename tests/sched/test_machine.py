@@ -141,7 +141,6 @@ def test_the_view_of_one_job_through_its_life() -> None:
     machine.apply(Finished(135.0, "a"))
     assert (state.status, state.waited_s(999.0), state.held_s(999.0)) == (ENDED, 20.0, 115.0)
     assert state.done_s == state.work_s
-    assert list(machine.view.waits[2, 0]) == [(10.0, 10.0), (40.0, 10.0)]
 
 
 def test_a_job_that_fails_while_it_waits_keeps_its_waiting_time() -> None:

@@ -63,7 +63,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 DEMO = Scenario(
-    workload="generated:jobs=600,load=0.9,mix=lingjun,seed=1",
+    workload="generated:jobs=1000,load=1.0,mix=lingjun,largest=128,duration_max=12h,seed=2",
     cluster="leaf-spine:hosts=64,gpus_per_host=8,hosts_per_rack=8,nic=100gbit,oversubscription=4",
     policies=("fifo", "fifo-backfill:placement=consolidated", "tiresias", "gandiva", "dally"),
     mix="lingjun-like",

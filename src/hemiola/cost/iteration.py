@@ -297,7 +297,11 @@ class IterationModel:
         return inside * (job.gpus - inside) / max(job.gpus - 1, 1)
 
     def _fair_share(self, gpus: int, tier: int) -> float:
-        """Rate a job split evenly over two domains may rely on, when every GPU's job sends."""
+        """Rate that a job at this tier may rely on when every GPU's job sends.
+
+        Inside a domain it is split over two hosts at best; across domains the part that decides is
+        the smallest, one host's worth, whose fair share of that domain's uplink is smallest.
+        """
         hosts = self.topology.hosts
         per_host = float(hosts.gpus.mean())
         half = gpus / 2
@@ -305,5 +309,6 @@ class IterationModel:
         rate = nic * min(1.0, half / per_host)
         for level in self.topology.levels[: tier - 1]:
             gpus_below = self.topology.gpus / len(level.domains)
-            rate = min(rate, float(level.uplink_bytes_per_s.mean()) * min(1.0, half / gpus_below))
+            part = min(half, per_host)
+            rate = min(rate, float(level.uplink_bytes_per_s.mean()) * min(1.0, part / gpus_below))
         return rate

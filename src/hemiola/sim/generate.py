@@ -24,7 +24,18 @@ from hemiola.sim.mixes import MIXES, Mix
 __all__ = ["generate", "is_generator_spec"]
 
 _PREFIX = "generated"
-_KEYS = ("jobs", "gpus", "load", "mix", "arrivals", "duration_mean", "models", "seed")
+_KEYS = (
+    "jobs",
+    "gpus",
+    "load",
+    "mix",
+    "arrivals",
+    "duration_mean",
+    "duration_max",
+    "largest",
+    "models",
+    "seed",
+)
 _MOST = 10_000_000
 _SHORTEST_S = 1.0
 
@@ -39,6 +50,8 @@ class _Spec:
     mix: Mix = MIXES["philly"]
     arrivals: str = "poisson"
     duration_mean_s: float | None = None
+    duration_max_s: float = math.inf
+    largest: int = 0
     models: tuple[str, ...] = ()
     seed: int = 0
 
@@ -53,8 +66,9 @@ def generate(spec: str, seed: int = 0, *, gpus: int | None = None) -> Workload:
 
     Args:
         spec: "generated:key=value,...". Keys: jobs (1000), gpus, load (0.8), mix (philly), arrivals
-            (poisson, diurnal or burst), duration_mean (the mix's own), models (a+b+c, drawn evenly),
-            seed (0).
+            (poisson, diurnal or burst), duration_mean (the mix's own), duration_max (the mix's own
+            longest; longer ones are cut), largest (GPUs of the largest job), models (a+b+c, drawn
+            evenly), seed (0).
         seed: a further seed, for the repetitions of one experiment; both count.
         gpus: the cluster's GPUs, for a spec that does not say `gpus`.
 
@@ -105,7 +119,8 @@ def _models(asked: _Spec, rng: np.random.Generator) -> list[str]:
 
 def _sizes(asked: _Spec, total: int, rng: np.random.Generator) -> NDArray[np.int64]:
     """GPUs per job; sizes that the cluster cannot hold are never drawn."""
-    fitting = {size: share for size, share in asked.mix.shares.items() if size <= total}
+    most = min(total, asked.largest or total)
+    fitting = {size: share for size, share in asked.mix.shares.items() if size <= most}
     weights = np.cumsum(list(fitting.values()))
     drawn = np.searchsorted(weights, rng.random(asked.jobs) * weights[-1], side="right")
     sizes: NDArray[np.int64] = np.array(list(fitting), dtype=np.int64)[drawn]
@@ -116,7 +131,8 @@ def _durations(asked: _Spec, rng: np.random.Generator) -> NDArray[np.float64]:
     mix = asked.mix
     scale = 1.0 if asked.duration_mean_s is None else asked.duration_mean_s / mix.mean_s
     drawn = np.exp(mix.mu + mix.sigma * rng.standard_normal(asked.jobs)) * scale
-    return np.clip(drawn, _SHORTEST_S, max(mix.longest_s * scale, _SHORTEST_S))
+    longest_s = max(min(mix.longest_s * scale, asked.duration_max_s), _SHORTEST_S)
+    return np.clip(drawn, _SHORTEST_S, longest_s)
 
 
 def _notes(asked: _Spec, total: int, horizon_s: float) -> tuple[str, ...]:
@@ -124,8 +140,11 @@ def _notes(asked: _Spec, total: int, horizon_s: float) -> tuple[str, ...]:
         f"jobs arrive over {format_duration(horizon_s)} and offer {asked.load:g} of {total} GPUs in that time",
         f"mix {asked.mix.name}: {asked.mix.source}",
     ]
-    if max(asked.mix.shares) > total:
-        notes.append(f"sizes above {total} GPUs were left out of the mix")
+    most = min(total, asked.largest or total)
+    if max(asked.mix.shares) > most:
+        notes.append(f"sizes above {most} GPUs were left out of the mix")
+    if asked.duration_max_s < asked.mix.longest_s:
+        notes.append(f"durations are cut at {format_duration(asked.duration_max_s)}")
     if asked.duration_mean_s is not None:
         notes.append(
             f"durations are scaled to a mean of {format_duration(asked.duration_mean_s)} before the cut"
@@ -147,14 +166,16 @@ def _parse(spec: str) -> _Spec:
             raise InputError(f"{spec!r} says {key} twice", "say it once")
         given[key] = value
     asked = _Spec()
-    mean = given.get("duration_mean")
+    mean, longest = given.get("duration_mean"), given.get("duration_max")
     return _Spec(
         jobs=_whole(given, "jobs", asked.jobs, 1),
         gpus=_whole(given, "gpus", asked.gpus, 1),
         load=_load(given, asked.load),
         mix=MIXES[_choice(given, "mix", asked.mix.name, tuple(MIXES))],
         arrivals=_choice(given, "arrivals", asked.arrivals, tuple(ARRIVALS)),
-        duration_mean_s=None if mean is None else _duration(mean),
+        duration_mean_s=None if mean is None else _duration("duration_mean", mean),
+        duration_max_s=math.inf if longest is None else _duration("duration_max", longest),
+        largest=_whole(given, "largest", asked.largest, 1),
         models=tuple(filter(None, given.get("models", "").split("+"))),
         seed=_whole(given, "seed", asked.seed, 0),
     )
@@ -186,8 +207,8 @@ def _choice(given: dict[str, str], key: str, default: str, known: tuple[str, ...
     return value
 
 
-def _duration(text: str) -> float:
-    mean_s = parse_duration(text)
-    if mean_s < _SHORTEST_S:
-        raise InputError(f"duration_mean is {text!r}", "give at least 1s")
-    return mean_s
+def _duration(key: str, text: str) -> float:
+    duration_s = parse_duration(text)
+    if duration_s < _SHORTEST_S:
+        raise InputError(f"{key} is {text!r}", "give at least 1s")
+    return duration_s
