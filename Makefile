@@ -9,8 +9,6 @@ PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 RUN := $(VENV)/.hemiola-run
 DEV := $(VENV)/.hemiola-dev
 DOCS := $(VENV)/.hemiola-docs
-BENCHMARKS = $(filter-out benchmarks/network_sensitivity.py, \
-	$(shell grep -ls '__name__ == "__main__"' benchmarks/*.py))
 
 .PHONY: help demo test check static format-check lint types layers bench results docs generated picture format clean
 .DEFAULT_GOAL := help
@@ -46,7 +44,8 @@ layers: $(DEV)
 	$(BIN)/lint-imports
 
 bench: $(DEV)  ## measure speed, as multiples of the bare loop in benchmarks/floor.py
-	@for file in $(BENCHMARKS); do echo "== $$file"; $(BIN)/python $$file || exit 1; done
+	$(BIN)/python benchmarks/speed.py
+	$(BIN)/python benchmarks/contention.py
 
 results: $(DEV)  ## find where network-awareness pays (takes long)
 	$(BIN)/python benchmarks/network_sensitivity.py

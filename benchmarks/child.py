@@ -1,8 +1,8 @@
-"""One replay in a process of its own, so that its peak memory is its own: prints one line of JSON.
+"""One replay in a process of its own, so that its peak memory is its own.
 
-    python benchmarks/child.py '{"policy": "fifo", "cluster": "...", "workload": "...", "limit": 0}'
+    run(policy="fifo", cluster="flat:...", workload="generated:...", limit=0, latency=False)
 
-With "latency" the time of each decision is measured too, which slows the replay itself a little.
+With `latency` the time of each decision is measured too, which slows the replay itself a little.
 """
 
 from __future__ import annotations
@@ -22,6 +22,12 @@ from hemiola import ClusterView, Policy
 from hemiola.core.decisions import Decision
 from hemiola.sched.policies import policy_from_text
 from hemiola.sim.fluid import warm_up
+
+
+MAIN = (
+    "import json, sys; sys.path.insert(0, sys.argv[1]); import child; "
+    "print(json.dumps(child.replay(json.loads(sys.argv[2]))))"
+)
 
 
 class Stopwatch(Policy):
@@ -109,13 +115,9 @@ def replay(spec: dict[str, Any]) -> dict[str, Any]:
 
 def run(**spec: Any) -> dict[str, Any]:
     """The same in a process of its own."""
-    command = [sys.executable, str(Path(__file__).resolve()), json.dumps(spec)]
+    command = [sys.executable, "-c", MAIN, str(Path(__file__).resolve().parent), json.dumps(spec)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(f"the replay {spec} failed:\n{done.stderr}")
     result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return result
-
-
-if __name__ == "__main__":
-    print(json.dumps(replay(json.loads(sys.argv[1]))))

@@ -48,7 +48,7 @@ class Source:
 
 def philly_slice(jobs: int = SLICE_JOBS) -> Source:
     """The first jobs of the slice of Philly that the peers were measured on."""
-    return _philly(SLICE, jobs, SLICE_JOBS, "load=1.1")
+    return _philly(SLICE, jobs, SLICE_JOBS, "load=2")
 
 
 def philly_all(jobs: int = ALL_JOBS) -> Source:

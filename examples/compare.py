@@ -3,10 +3,9 @@
 PYTHONPATH=examples python examples/compare.py
 """
 
-from shortest_gpu_first import ShortestGpuFirst
-
 import hemiola
 from hemiola.core.metrics import summary
+from shortest_gpu_first import ShortestGpuFirst
 
 RACKS = "leaf-spine:hosts=16,gpus_per_host=8,hosts_per_rack=3,nic=100gbit,oversubscription={}"
 JOBS = "generated:jobs=150,load=2,mix=lingjun,duration_mean=1h"

@@ -82,7 +82,7 @@ def command_line() -> str:
         "# Command line",
         MARK,
         "The same as `hemiola --help` and `hemiola COMMAND --help`. Exit status: 0 done, 1 a defect of "
-        "Hemiola, 2 something wrong with what was given (one line says what, one what to do about it), "
+        "Hemiola (a traceback; please report it), 2 something wrong with what was given (one line says what, one what to do about it), "
         "130 interrupted by Ctrl-C (what was done so far is printed and written, marked as interrupted).",
     ]
     for function in (cli.simulate, cli.policies, cli.explain):

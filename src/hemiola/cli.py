@@ -38,8 +38,8 @@ def simulate(
     baseline: str = "",
     semantics: str = "",
     contention: str = "",
-    seeds: int = 0,
-    limit: int = 0,
+    seeds: int | None = None,
+    limit: int | None = None,
     json: Path | None = None,
     jobs_csv: Path | None = None,
     decisions: Path | None = None,
@@ -96,10 +96,11 @@ def simulate(
     base = DEMO if demo else load_scenario(scenario) if scenario else Scenario()
     given = {
         "workload": workload, "cluster": cluster, "policies": policy, "baseline": baseline,
-        "semantics": semantics, "contention": contention, "seeds": seeds, "limit": limit,
-        "skip_bad_rows": skip_bad_rows,
+        "semantics": semantics, "contention": contention, "skip_bad_rows": skip_bad_rows,
     }  # fmt: skip
-    asked = msgspec.structs.replace(base, **{name: value for name, value in given.items() if value})
+    changes: dict[str, object] = {name: value for name, value in given.items() if value}
+    changes |= {name: n for name, n in (("seeds", seeds), ("limit", limit)) if n is not None}
+    asked = msgspec.structs.replace(base, **changes)
     if demo and report is None:
         report = Path("hemiola-demo.html")
     outputs = {

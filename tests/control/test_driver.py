@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pytest
-from replays import CheckedMachine, check_run, cluster, job, replay, start, times
 
 from hemiola.control.driver import Driver, run_loop
 from hemiola.core.decisions import Decision, Pace, Start, Stop, WakeAt
@@ -15,6 +14,7 @@ from hemiola.core.events import Arrived, Event, Finished, Measured
 from hemiola.sched.placement import TierAware, find
 from hemiola.sched.policy import Policy
 from hemiola.sched.view import ClusterView
+from replays import CheckedMachine, check_run, cluster, job, replay, start, times
 
 TOO_OFTEN = 1_000_000
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from replays import FREE, Script, check_run, cluster, job, profile, replay, start, times
 
 from hemiola.control.simulated import Costs
 from hemiola.core.decisions import Stop
 from hemiola.core.events import NodeBack, NodeLost
+from replays import FREE, Script, check_run, cluster, job, profile, replay, start, times
 
 TWO = cluster([2])
 
@@ -26,7 +26,11 @@ def test_every_field_of_a_job_that_was_stopped_twice() -> None:
     assert (a.model, a.user, a.queue, a.gpus, a.tiers_s) == ("bert", "ann", "prod", 2, (10, 0))
     spans = [(float(s), float(e)) for s, e in zip(run.timeline.start_s, run.timeline.end_s, strict=True)]
     assert spans == [(1, 4), (9, 11), (20, 25)]
-    assert [run.timeline.OUTCOMES[o] for o in run.timeline.outcome] == ["pre-empted", "pre-empted", "finished"]
+    assert [run.timeline.OUTCOMES[o] for o in run.timeline.outcome] == [
+        "pre-empted",
+        "pre-empted",
+        "finished",
+    ]
 
 
 def test_a_run_says_what_it_cost_and_under_which_rules() -> None:

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from replays import check_run, cluster, job, replay, times
 
 from hemiola.control.semantics import Semantics, semantics_by_name
 from hemiola.control.simulate import Recording, simulate
@@ -19,6 +18,7 @@ from hemiola.core.topology import Hosts, Topology
 from hemiola.cost.contention import Isolated
 from hemiola.sched.policies.fifo import Fifo
 from hemiola.sched.policies.tiresias import Tiresias
+from replays import check_run, cluster, job, profile, replay, times
 
 ONE = cluster([4])
 JOBS = [job("a", 0, 2, 10), job("b", 1, 4, 5), job("c", 2, 2, 3)]
@@ -30,7 +30,12 @@ def test_every_policy_runs_on_every_seed_and_pairs_up() -> None:
                         notes=("times in seconds", f"seed {seed}"))  # fmt: skip
 
     result = simulate(drawn, ONE, ["fifo", "sjf"], seeds=[3, 5])
-    assert [(run.policy, run.seed) for run in result.runs] == [("fifo", 3), ("sjf", 3), ("fifo", 5), ("sjf", 5)]
+    assert [(run.policy, run.seed) for run in result.runs] == [
+        ("fifo", 3),
+        ("sjf", 3),
+        ("fifo", 5),
+        ("sjf", 5),
+    ]
     assert result.workload_name == "drawn" and result.baseline == "fifo"
     assert result.notes == ("times in seconds", "seed 3", "seed 5")
     assert [j.id for j in result.workloads[5]] == ["s5-0", "s5-1", "s5-2"]
@@ -195,8 +200,6 @@ def test_an_error_of_a_policy_is_not_swallowed_and_the_signal_is_handed_back() -
 
 def test_faster_links_and_a_kinder_law_never_lengthen_a_lone_job() -> None:
     """Of one job alone this is sure; of many it is not (Graham's anomalies)."""
-    from replays import profile
-
     ends = []
     for uplink in (0.25, 0.5, 1.0, 2.0, 1e9):
         topology = cluster([2, 2], [2, 2], uplink=uplink, nic=1.0)

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from replays import FREE, Script, at, check_run, cluster, job, profile, replay, start, times
 
 from hemiola.control.simulated import Costs
 from hemiola.core.decisions import Decision, Move, Pace, Placement, Resize, Start, Stop, WakeAt
@@ -21,6 +20,7 @@ from hemiola.core.topology import Topology
 from hemiola.sched.placement import TierAware, find
 from hemiola.sched.policy import Policy
 from hemiola.sched.view import ClusterView
+from replays import FREE, Script, at, check_run, cluster, job, profile, replay, start, times
 
 GOLDEN = (1 + math.sqrt(5)) / 2
 SHARED = cluster([1, 1], [1, 1], nic=1e18)  # two racks whose uplinks of 1 byte/s are all that limits
@@ -371,7 +371,11 @@ CHAOTIC = [
 @settings(max_examples=60)
 @given(st.integers(0, 10**6), st.sampled_from(CHAOTIC), st.data())
 def test_whatever_a_policy_tries_the_books_balance(seed: int, topology: Topology, data: Any) -> None:
-    models = (None, UNIT, profile(0.5, 2.0, overlap=0.5, checkpoint_s=1.0, restore_s=2.0, gpu_speed={"B": 0.5}))
+    models = (
+        None,
+        UNIT,
+        profile(0.5, 2.0, overlap=0.5, checkpoint_s=1.0, restore_s=2.0, gpu_speed={"B": 0.5}),
+    )
     jobs = [
         job(
             f"j{n}", float(3 * (n // 2)), data.draw(st.integers(1, 6)), data.draw(st.sampled_from([0.0, 4.0, 30.0])),
@@ -381,7 +385,9 @@ def test_whatever_a_policy_tries_the_books_balance(seed: int, topology: Topology
     ]  # fmt: skip
     lost = [NodeLost(9.0, 0), NodeLost(9.0, 1), NodeBack(9.0, 1), NodeBack(20.0, 0)]
     lost = lost if data.draw(st.booleans()) else []
-    costs = data.draw(st.sampled_from([FREE, Costs(checkpoint_s=2.0, restore_s=3.0, checkpoint_interval_s=5.0)]))
+    costs = data.draw(
+        st.sampled_from([FREE, Costs(checkpoint_s=2.0, restore_s=3.0, checkpoint_interval_s=5.0)])
+    )
     run = replay(jobs, topology, Chaos(seed), costs=costs, failures=lost)
     check_run(run, jobs, topology)
     assert {r.status for r in run.records} <= {"finished", "refused"}
@@ -391,3 +397,29 @@ def test_whatever_a_policy_tries_the_books_balance(seed: int, topology: Topology
             assert record.run_s >= 0
         if record.status == "finished" and record.exposed_communication_s == 0 and record.lost_s == 0:
             assert record.useful_s >= work[record.id] * (1 - 1e-9)
+
+
+# ---- run times that were recorded elsewhere --------------------------------------------------
+
+
+def test_a_run_time_recorded_on_another_fabric_keeps_its_iterations() -> None:
+    """There T = 1 + 1/1, here 1 + 1/0.5: ten seconds there are five iterations, fifteen seconds here."""
+    here, there = cluster([1, 1], nic=0.5), cluster([1, 1], nic=1.0)
+    jobs = [job("a", 0, 2, 10, profile=UNIT), job("plain", 20, 2, 10)]
+    run = replay(jobs, here, "fifo", recorded_on=there)
+    check_run(run, jobs, here)
+    assert times(run) == {"a": (0, pytest.approx(15)), "plain": (20, 30)}
+    assert run.records[0].ideal_s == pytest.approx(15)
+
+
+def test_recorded_on_the_same_cluster_changes_nothing() -> None:
+    topology = CHAOTIC[0]
+    jobs = [job(f"j{n}", n, 1 + 2 * n, 20, profile=UNIT) for n in range(5)]
+    one, two = replay(jobs, topology, "srtf"), replay(jobs, topology, "srtf", recorded_on=topology)
+    assert one.records == two.records
+
+
+def test_a_job_larger_than_the_cluster_it_was_recorded_on_is_an_error_of_the_input() -> None:
+    jobs = [job("a", 0, 4, 10, profile=UNIT)]
+    with pytest.raises(InputError, match="'a' wants 4 GPUs"):
+        replay(jobs, cluster([4]), "fifo", recorded_on=cluster([2]))

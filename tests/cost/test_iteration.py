@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from replays import at, cluster, job, profile
 
 from hemiola.core.job import Demand, Job, Profile
 from hemiola.core.topology import Topology
 from hemiola.cost.iteration import IterationModel, Need
+from replays import at, cluster, job, profile
 
 RACKS = cluster([4, 4], [4, 4], nic=3.0, uplink=1.5, fabric=6.0, latency_s=0.01)
 
@@ -176,5 +176,7 @@ def _alone_s(model: IterationModel, wanted: Job, pairs: list[tuple[int, int]]) -
         return model.on_host(wanted, *pairs[0])[0]
     crossing = model.crossing(wanted, at(*pairs))
     factors = crossing.factors or (1.0,) * len(crossing.links)
-    rate = min(model.capacities_bytes_per_s[link] / f for link, f in zip(crossing.links, factors, strict=True))
+    rate = min(
+        model.capacities_bytes_per_s[link] / f for link, f in zip(crossing.links, factors, strict=True)
+    )
     return max(crossing.need.iteration_s(rate, crossing.latency_s), crossing.local_s)

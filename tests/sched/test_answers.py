@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from replays import FREE, check_run, cluster, job, replay, steps, times
 
 from hemiola.control.simulated import Costs
 from hemiola.core.events import NodeBack, NodeLost
 from hemiola.core.job import Job
+from hemiola.sched.placement import Yarn
 from hemiola.sched.policies.fifo import Fifo
 from hemiola.sched.policies.shortest import Srtf
-from hemiola.sched.placement import Yarn
+from replays import FREE, check_run, cluster, job, replay, steps, times
 
 ONE = cluster([4])
 
@@ -80,6 +80,14 @@ def test_the_saving_of_a_victim_delays_whoever_takes_its_gpus() -> None:
     assert (a.queueing_s, a.run_s, a.useful_s, a.checkpoint_s, a.preemptions) == (5, 13, 10, 3, 1)
     assert (b.queueing_s, b.run_s, b.useful_s, b.checkpoint_s, b.preemptions) == (0, 5, 3, 2, 0)
     assert run.gpu_seconds.useful == 26 and run.gpu_seconds.checkpoint == 10
+
+
+@pytest.mark.parametrize("policy", ["srtf", "srsf"])
+def test_a_job_that_was_one_gpu_short_tries_again_when_one_is_released(policy: str) -> None:
+    """w would stop l (3 GPUs), but needs h's GPU too, and h goes first: at 10 it is free."""
+    jobs = [job("h", 0, 1, 10), job("l", 0, 3, 100), job("w", 1, 4, 20)]
+    run = replay(jobs, ONE, policy)
+    assert times(run) == {"h": (0, 10), "l": (0, 120), "w": (10, 30)}
 
 
 def test_only_as_many_victims_as_needed_the_last_in_order_first() -> None:
@@ -217,7 +225,14 @@ def test_work_since_the_last_checkpoint_is_done_again() -> None:
     run = replay(jobs, topology, "fifo", costs=costs, failures=[NodeLost(50, 0), NodeBack(60, 0)])
     check_run(run, jobs, topology)
     a = run.records[0]
-    assert (a.finish_s, a.run_s, a.useful_s, a.lost_s, a.queueing_s, a.preemptions) == (120, 120, 100, 20, 0, 0)
+    assert (a.finish_s, a.run_s, a.useful_s, a.lost_s, a.queueing_s, a.preemptions) == (
+        120,
+        120,
+        100,
+        20,
+        0,
+        0,
+    )
     assert run.gpu_seconds.down == 40 and run.gpu_seconds.lost == 80
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from replays import check_run, cluster, job, replay, steps, times
 
 from hemiola.core.errors import PolicyError
 from hemiola.core.events import NodeBack, NodeLost
 from hemiola.sched.policies.tiresias import ByAttainedService, Tiresias
+from replays import check_run, cluster, job, replay, steps, times
 
 TWO = cluster([2])
 
@@ -57,6 +57,17 @@ def test_waiting_as_long_as_it_has_run_promotes_a_job() -> None:
         (32, "Start", "a"),
     ]  # fmt: skip
     assert times(run) == {"a": (0, 42), "b": (10, 32)}
+
+
+def test_a_promoted_job_may_stop_whom_it_could_not_stop_before() -> None:
+    """c is in the last queue from 60 on and too small to make room for j; a falls to j's queue at 67.
+
+    j, stopped at 62 after 12 s, is promoted at 74: now it goes before a, though nothing was released since.
+    """
+    jobs = [job("c", 0, 1, 500), job("j", 50, 4, 100), job("a", 62, 4, 200)]
+    run = replay(jobs, cluster([5]), Tiresias(thresholds="20/60", promote=1))
+    starts = [t for t, what, name in steps(run) if (what, name) == ("Start", "j")]
+    assert starts[:2] == [50, 74]
 
 
 def test_a_job_put_back_by_a_failure_is_promoted_too() -> None:

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from replays import check_run, cluster, job, replay
 
+from hemiola.control.simulated import Costs
+from hemiola.core.decisions import Decision, Placement, Start, Stop
 from hemiola.core.job import Job
 from hemiola.core.topology import Topology
+from hemiola.sched.job_state import JobState
+from hemiola.sched.placement import Rule, TierAware, find
+from hemiola.sched.policies.shortest import ByRemaining, ByRemainingService, Srsf, Srtf
+from hemiola.sched.policies.tiresias import ByAttainedService, Tiresias, with_timers
+from hemiola.sched.policy import Policy
+from hemiola.sched.queues import Order
+from hemiola.sched.view import ClusterView
+from replays import FREE, check_run, cluster, job, replay, steps
 
 CLUSTERS = [cluster([4, 4]), cluster([3, 2], [4])]
 KEYS = {
@@ -79,3 +90,89 @@ def test_without_constraints_the_rule_of_placement_changes_nothing(
     topology = CLUSTERS[1]
     run = replay(jobs, topology, f"{policy}:placement={rule}")
     assert {r.id: (r.first_start_s, r.finish_s) for r in run.records} == naive(jobs, topology, policy)
+
+
+# ---- pre-emption -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Naive(Policy):
+    """The same loop from its definition: no memory, nothing skipped, everything sorted afresh."""
+
+    order: Order
+    rule: Rule = TierAware()
+    name = "naive"
+
+    def decide(self, view: ClusterView) -> Iterable[Decision]:
+        decisions = self._decide(view)
+        if isinstance(self.order, ByAttainedService):
+            return with_timers(view, self.order, decisions)
+        return decisions
+
+    def _decide(self, view: ClusterView) -> Iterator[Decision]:
+        while (found := self._first(view)) is not None:
+            yield from found
+
+    def _first(self, view: ClusterView) -> list[Decision] | None:
+        now = view.now
+        keys = {s.id: (self.order.waiting(s, now), s.index) for s in view.waiting.values()}
+        for name in sorted(keys, key=lambda each: keys[each]):
+            state = view.jobs[name]
+            placement = find(view.inventory, state, self.rule)
+            if placement is not None:
+                return [Start(name, placement, "it fits")]
+            found = self._in_place_of_others(view, state, keys[name])
+            if found is not None:
+                return found
+        return None
+
+    def _in_place_of_others(self, view: ClusterView, state: JobState, key: Any) -> list[Decision] | None:
+        ranks = {s.id: (self.order.running(s, view.now), s.index) for s in view.running.values()}
+        with view.supposing() as trial:
+            for victim in sorted(ranks, key=lambda each: ranks[each], reverse=True):
+                if ranks[victim] <= key:
+                    return None
+                trial.without([view.jobs[victim]])
+                placement = find(view.inventory, state, self.rule)
+                if placement is not None:
+                    needed = [v for v in trial.gone if _meet(v.placement, placement)]
+                    stops: list[Decision] = [Stop(v.id, "it comes later") for v in needed]
+                    return [*stops, Start(state.id, placement, "in place of others")]
+        return None
+
+
+def _meet(one: Placement | None, other: Placement) -> bool:
+    return one is not None and not set(one.ranks()).isdisjoint(other.ranks())
+
+
+PREEMPTIVE: dict[str, tuple[Policy, Order]] = {
+    "srtf": (Srtf(), ByRemaining()),
+    "srsf": (Srsf(), ByRemainingService()),
+    "tiresias": (Tiresias(thresholds="8/40", promote=0.0), ByAttainedService((8.0, 40.0), 0.0)),
+    "tiresias with promotion": (Tiresias(thresholds="8/40", promote=2.0), ByAttainedService((8.0, 40.0), 2.0)),
+}  # fmt: skip
+
+
+@settings(max_examples=100)
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 30), st.sampled_from([1, 2, 4]), st.integers(1, 40)), min_size=2, max_size=12
+    ),
+    st.sampled_from(sorted(PREEMPTIVE)),
+    st.sampled_from([cluster([6]), cluster([3, 2, 2]), cluster([4, 1], [1, 2]), cluster([1, 1, 1, 1, 1])]),
+    st.booleans(),
+)  # fmt: skip
+def test_preemption_equals_the_naive_one(
+    sizes: list[tuple[int, int, int]], policy: str, topology: Topology, dear: bool
+) -> None:
+    """Start for start, stop for stop: jobs without constraints fit by number, so no scatter is in the way.
+
+    Sizes are powers of two, so that all times are exact.
+    """
+    jobs = [job(f"j{n}", float(at), gpus, float(long)) for n, (at, gpus, long) in enumerate(sorted(sizes))]
+    costs = Costs(checkpoint_s=1.0, restore_s=2.0) if dear else FREE
+    fast, order = PREEMPTIVE[policy]
+    one, two = (replay(jobs, topology, each, costs=costs) for each in (fast, Naive(order)))
+    assert steps(one) == steps(two)
+    assert one.records == two.records
+    check_run(one, jobs, topology)

@@ -9,7 +9,6 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from replays import FREE, check_run, cluster, job, profile, replay, times
 
 from hemiola.control.simulated import Costs
 from hemiola.core.decisions import Start, Stop
@@ -20,12 +19,15 @@ from hemiola.core.topology import Topology
 from hemiola.sched.placement import RULES
 from hemiola.sched.policies import POLICIES, parameters
 from hemiola.sched.policies.tiresias import Tiresias
+from replays import FREE, check_run, cluster, job, profile, replay, times
 
 CLUSTERS = {
     "flat": cluster([4, 4, 4], nic=2.0, latency_s=1e-3),
     "two racks": cluster([4, 4], [4, 2], nic=3.0, uplink=2.0),
     "three levels": cluster([2, 2], [2, 2], [4], [4], pods=[0, 0, 1, 1], uplink=2.0, pod_uplink=0.5),
-    "two types": cluster([4, 2], [4, 4], types=["A", "B", "A", "B"], uplink=0.7, island=2, bus=0.4, fabric=5.0),
+    "two types": cluster(
+        [4, 2], [4, 4], types=["A", "B", "A", "B"], uplink=0.7, island=2, bus=0.4, fabric=5.0
+    ),
 }
 PROFILES = (
     None,
@@ -56,7 +58,9 @@ TEXTS = texts()
 @st.composite
 def workloads(draw: Any, topology: Topology, profiles: tuple[Profile | None, ...] = PROFILES) -> list[Job]:
     count = draw(st.integers(1, 9))
-    arrivals = sorted(draw(st.lists(st.sampled_from([0.0, 0.0, 3.0, 10.0, 31.5, 60.0]), min_size=count, max_size=count)))
+    arrivals = sorted(
+        draw(st.lists(st.sampled_from([0.0, 0.0, 3.0, 10.0, 31.5, 60.0]), min_size=count, max_size=count))
+    )
     tiers = ["", "", "", *topology.tiers]
     return [
         job(
@@ -162,7 +166,9 @@ def test_models_that_send_nothing_run_like_jobs_without_a_model(text: str, data:
     assert times(one) == times(two)
 
 
-ORDERED_BY_TIME_ALONE = [text for text in TEXTS if text.split(":")[0] in ("fifo", "fifo-backfill", "sjf", "srtf", "srsf")]
+ORDERED_BY_TIME_ALONE = [
+    text for text in TEXTS if text.split(":")[0] in ("fifo", "fifo-backfill", "sjf", "srtf", "srsf")
+]
 
 
 @settings(max_examples=30)
@@ -178,7 +184,9 @@ def test_when_every_time_is_scaled_the_schedule_is(text: str, data: Any, scale: 
     slow = [NodeLost(f.time_s * scale, f.host) if isinstance(f, NodeLost) else NodeBack(f.time_s * scale, f.host) for f in lost]  # fmt: skip
     costs = Costs(checkpoint_s=2.0 * scale, restore_s=5.0 * scale, checkpoint_interval_s=20.0 * scale)
     one = replay(jobs, topology, _tiresias(text, 1.0), costs=COSTS, failures=lost)
-    two = replay([_slower(j, scale) for j in jobs], topology, _tiresias(text, scale), costs=costs, failures=slow)
+    two = replay(
+        [_slower(j, scale) for j in jobs], topology, _tiresias(text, scale), costs=costs, failures=slow
+    )
     for a, b in zip(one.records, two.records, strict=True):
         assert a.status == b.status
         if a.finish_s is not None:

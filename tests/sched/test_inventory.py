@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from replays import cluster, job
 
-from hemiola.core.decisions import Placement
+from hemiola.core.decisions import Placement, Start
 from hemiola.core.errors import InternalError, PolicyError
 from hemiola.core.events import Arrived
 from hemiola.core.topology import Topology
 from hemiola.sched.inventory import Inventory
 from hemiola.sched.machine import StateMachine
 from hemiola.sched.view import ClusterView
+from replays import cluster, job
 
 CLUSTERS = [
     cluster([4, 4]),
@@ -103,15 +104,13 @@ def test_hosts_of_one_domain_stand_together_in_the_order_of_ranks(topology: Topo
     order = sorted(range(len(topology.hosts)), key=lambda h: inventory.rank_of_host[h])
     for level in topology.levels:
         domains = [int(level.domain_of_host[h]) for h in order]
-        changes = sum(a != b for a, b in zip(domains, domains[1:], strict=False))
+        changes = sum(a != b for a, b in itertools.pairwise(domains))
         assert changes == len(set(domains)) - 1
 
 
 def test_a_supposition_leaves_no_trace() -> None:
     view = ClusterView(CLUSTERS[0], estimates=None)  # type: ignore[arg-type]
     machine = StateMachine(view)
-    from hemiola.core.decisions import Start
-
     machine.apply(Arrived(0.0, job("a", 0, 4, 10)))
     assert machine.execute(Start("a", Placement((0,), (0b1111,)), "")) == ""
     before = (list(view.inventory.masks), view.free, view.inventory.releases)

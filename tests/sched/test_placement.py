@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from itertools import combinations
+from itertools import combinations, pairwise
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from replays import cluster, job
 
 from hemiola.core.decisions import Placement
 from hemiola.core.errors import PolicyError
@@ -31,6 +30,7 @@ from hemiola.sched.placement import (
     rule_by_name,
 )
 from hemiola.sched.view import ClusterView
+from replays import cluster, job
 
 CLUSTERS = [
     cluster([4, 4, 4]),
@@ -109,7 +109,7 @@ def check_promises(case: Case, placement: Placement) -> None:
     assert len(kinds) == 1 and kinds <= {pool.gpu_type for pool in state.pools}
     for level in topology.levels:
         domains = [int(level.domain_of_host[h]) for h in placement.hosts]
-        changes = sum(a != b for a, b in zip(domains, domains[1:], strict=False))
+        changes = sum(a != b for a, b in pairwise(domains))
         assert changes == len(set(domains)) - 1, "a ring would cross a domain twice"
 
 

@@ -52,7 +52,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     semantics: str = "event-driven"
     contention: str = ""
     seeds: int = 1
-    limit: int = 0
+    limit: int | None = None
     mix: str = "default"
     profiles: str = ""
     recorded_on: str = ""
@@ -67,6 +67,7 @@ DEMO = Scenario(
     cluster="leaf-spine:hosts=64,gpus_per_host=8,hosts_per_rack=8,nic=100gbit,oversubscription=4",
     policies=("fifo", "fifo-backfill:placement=consolidated", "tiresias", "gandiva", "dally"),
     mix="lingjun-like",
+    seeds=3,
 )
 """What `hemiola simulate --demo` runs: large jobs on 512 GPUs behind congested uplinks."""
 
@@ -147,7 +148,7 @@ def _check(scenario: Scenario) -> None:
         )
     if scenario.seeds < 1:
         raise InputError(f"seeds is {scenario.seeds}", "give 1 or more")
-    if scenario.limit < 0:
+    if scenario.limit is not None and scenario.limit < 1:
         raise InputError(f"limit is {scenario.limit}", "give 1 or more, or leave it out")
     if not 0 <= scenario.preemption_cost < float("inf"):
         raise InputError(f"preemption_cost is {scenario.preemption_cost}", "give a factor of 0 or more")
@@ -207,5 +208,5 @@ def _read(scenario: Scenario) -> Workload:
         rest if known else scenario.workload,
         format=kind if known else None,
         skip_bad_rows=scenario.skip_bad_rows,
-        limit=scenario.limit or None,
+        limit=scenario.limit,
     )

@@ -17,6 +17,7 @@ from hemiola.core.job import Job
 from hemiola.core.topology import Topology
 from hemiola.cost.contention import Law, MaxMin
 from hemiola.cost.iteration import IterationModel
+from hemiola.sched.placement import Rule
 from hemiola.sched.policies import POLICIES
 from hemiola.sched.policy import Policy
 from hemiola.sched.view import ClusterView
@@ -165,7 +166,7 @@ class Semantics(Rules):
             "host failure": f"work since the last multiple of {costs.checkpoint_interval_s:g} s is done again",
             "tie-break": "order of arrival",
             "placement": f"{placement.name}: {placement.says}"
-            if placement is not None
+            if isinstance(placement, Rule)
             else "the policy's own",
             **policy.card(),
             "seed": str(seed),

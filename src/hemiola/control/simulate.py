@@ -25,7 +25,7 @@ from hemiola.core.result import Comparison, LoggedDecision, Run
 from hemiola.core.topology import Topology
 from hemiola.cost.iteration import IterationModel
 from hemiola.sched.machine import StateMachine
-from hemiola.sched.policies import policy_from_text
+from hemiola.sched.policies import policy_from_text, policy_text
 from hemiola.sched.policy import Policy
 from hemiola.sched.view import ClusterView
 
@@ -155,7 +155,7 @@ def _named(policies: Sequence[Policy | str], semantics: Rules) -> dict[str, Poli
     named: dict[str, Policy] = {}
     for item in policies:
         policy = policy_from_text(item, semantics.policies) if isinstance(item, str) else item
-        name = item if isinstance(item, str) else policy.name or type(policy).__name__
+        name = item if isinstance(item, str) else policy_text(policy)
         if name in named:
             raise InputError(f"the policy {name!r} was given twice", "name each once; parameters may differ")
         named[name] = policy
@@ -215,6 +215,8 @@ def _check_jobs(jobs: tuple[Job, ...]) -> None:
             raise InputError(f"job {job.id!r}: duration_s is {job.duration_s}", "give seconds, 0 or more")
         if not -float("inf") < job.submit_s < float("inf"):
             raise InputError(f"job {job.id!r}: submit_s is {job.submit_s}", "give a finite time in seconds")
+        if job.estimate_s is not None and not 0 <= job.estimate_s < float("inf"):
+            raise InputError(f"job {job.id!r}: estimate_s is {job.estimate_s}", "give seconds, or None")
         if job.gpus < 1:
             raise InputError(f"job {job.id!r} wants {job.gpus} GPUs", "give 1 or more")
 
@@ -244,6 +246,9 @@ def run_one(
         view, admitted, model, node_events=node_events, record=recording.timeline,
         record_traffic=recording.traffic, progress=report,
     )  # fmt: skip
+    card = semantics.card(policy, seed)
+    if recorded_on is not None:
+        card["recorded on"] = f"run times are those of {recorded_on.name}: equally many iterations here"
     log: list[LoggedDecision] = []
     wall, cpu = time.perf_counter(), time.process_time()
     collecting = gc.isenabled()
@@ -260,7 +265,7 @@ def run_one(
         driver.close()
     wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
     return build_run(
-        driver, view, jobs, refused, policy=name, seed=seed, semantics=semantics.card(policy, seed),
+        driver, view, jobs, refused, policy=name, seed=seed, semantics=card,
         decisions=tuple(log), decisions_made=made, decisions_refused=declined, wall_s=wall, cpu_s=cpu,
         interrupted=driver.stop,
     )  # fmt: skip

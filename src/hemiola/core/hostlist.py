@@ -70,7 +70,8 @@ def compress(names: Sequence[str]) -> str:
     while len(items) != before:
         before = len(items)
         items = list(_fold(items))
-    return ",".join("".join(item) for item in items)
+    folded, plain = ",".join("".join(item) for item in items), ",".join(names)
+    return folded if len(folded) < len(plain) else plain
 
 
 def _items(text: str) -> Iterator[tuple[int, str]]:

@@ -70,6 +70,8 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
         for demand in self.demands:
             if demand.gpus < 1 or not 0 < demand.compute_s < math.inf:
                 raise InputError(f"{where}: {demand} needs gpus >= 1 and compute_s > 0", "measure it again")
+            if demand.gpus == 1 and demand.traffic_bytes:
+                raise InputError(f"{where}: {demand} sends, but one GPU alone sends nothing", "give it 0")
             if not 0 <= demand.traffic_bytes < math.inf:
                 raise InputError(f"{where}: {demand} needs traffic_bytes >= 0", "measure it again")
         if not 0 <= self.overlap <= 1:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from hemiola.core.decisions import Decision, Placement, Start, Stop
 from hemiola.sched.gpus import pick
@@ -15,6 +15,8 @@ from hemiola.sched.queues import Order, Queue
 from hemiola.sched.view import ClusterView, Supposition
 
 __all__ = ["Policy", "by_order"]
+
+ONE_BY_ONE = 16
 
 
 class Policy(ABC):
@@ -103,37 +105,50 @@ def make_room(
     worst = queue.worst(now)
     if worst is not None and (place := _in_place_of(inventory, worst, job)) is not None:
         return [worst], place
+    later = _Later(queue, job, key, now)
     trial = Supposition(inventory)
     try:
-        for victims in _growing(queue, order, key, job, need, now):
+        for victims in later.batches(need):
             trial.without(victims)
             placement = find(inventory, job, rule, widest)
             if placement is not None:
                 return [v for v in trial.gone if _overlap(v, placement)], placement
     finally:
-        gone = sum([victim.gpus for victim in trial.gone])
         trial.undo()
-    queue.short[job.index] = inventory.released_gpus + max(need - gone, job.gpus // 4, 1)
+    queue.short[job.index] = inventory.released_gpus + max(need - later.gpus, job.gpus // 4, 1)
     return None
 
 
-def _growing(
-    queue: Queue, order: Order, key: tuple[object, int], job: JobState, need: int, now: float
-) -> Iterator[list[JobState]]:
-    """Later jobs, last first: as many as free `need` GPUs, then 1, 2, 4, ... more at a time."""
-    batch: list[JobState] = []
-    size = 1
-    for victim in queue.worst_first(now):
-        if (order.running(victim, now), victim.index) <= key:
-            break
-        if _shares_pool(victim, job):
+class _Later:
+    """Running jobs that come after a waiting one, last first.
+
+    Attributes:
+        gpus: GPUs of those seen so far.
+    """
+
+    def __init__(self, queue: Queue, job: JobState, key: tuple[Any, int], now: float) -> None:
+        self._queue, self._job, self._key, self._now = queue, job, key, now
+        self.gpus = 0
+
+    def batches(self, need: int) -> Iterator[list[JobState]]:
+        """As many as free `need` GPUs; then one more at a time, and after `ONE_BY_ONE` twice as many each time."""
+        running, now = self._queue.order.running, self._now
+        batch: list[JobState] = []
+        tried, size = 0, 1
+        for victim in self._queue.worst_first(now):
+            if (running(victim, now), victim.index) <= self._key:
+                break
+            if not _shares_pool(victim, self._job):
+                continue
             batch.append(victim)
-            need -= victim.gpus
-            if need <= 0 and len(batch) >= size:
+            self.gpus += victim.gpus
+            if self.gpus >= need and len(batch) >= size:
                 yield batch
-                batch, size = [], size * 2
-    if batch and need <= 0:
-        yield batch
+                batch = []
+                tried += 1
+                size = 1 if tried < ONE_BY_ONE else size * 2
+        if batch and self.gpus >= need:
+            yield batch
 
 
 def _in_place_of(inventory: Inventory, victim: JobState, job: JobState) -> Placement | None:

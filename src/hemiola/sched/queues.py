@@ -162,6 +162,8 @@ class Queue(Index):
         before = self._entry.get(job.index)
         if before is None:
             return
+        if job.status == WAITING:
+            self.short.pop(job.index, None)
         self.leave(job)
         self.enter(job, now)
         if job.status == RUNNING and self.blocked and self._entry[job.index][0] > before[0]:

@@ -48,7 +48,7 @@ class InstantReplay(PeerReplay[AnyTask]):
             now = self.now = next_s
             self.wake_s = math.inf
             if finish_s == now:
-                batch += [self.finish(task, now, now) for task in self.due(now)]
+                batch += [self.finish(task, now) for task in self.due(now)]
             while arrived < len(jobs) and jobs[arrived].submit_s == now:
                 self.arrive(jobs[arrived])
                 batch.append(Arrived(now, jobs[arrived]))

@@ -71,7 +71,6 @@ class Epochs(PeerTask):
             self.epoch += 1
             if self.epoch == len(self.epochs):
                 self.done_s = now
-                self.checkpoint_s += max(left_s, 0.0)
                 return
             self.left = self.epochs[self.epoch]
 
@@ -135,7 +134,15 @@ class PolluxReplay(PeerReplay[Epochs]):
     def _finish(self, ended: list[Epochs]) -> Iterator[Event]:
         for task in ended:
             assert task.done_s is not None
-            yield self.finish(task, task.done_s, self.now)
+            self._hold(task.job.gpus * (self.now - task.done_s))
+            yield self.finish(task, task.done_s)
+
+    def _hold(self, gpu_s: float) -> None:
+        """GPUs of a job that is done stay idle to the end of the round, wanted or not."""
+        if self.view.waiting:
+            self.ledger.waiting_gpu_s += gpu_s
+        else:
+            self.ledger.no_demand_gpu_s += gpu_s
 
     def _arrivals(self) -> Iterator[Event]:
         jobs = self.jobs

@@ -69,9 +69,9 @@ class PeerReplay(Driver, Generic[AnyTask]):
         """Open its account."""
         self.tasks[job.id] = self._make(job, len(self.tasks), len(self.view.topology.tiers))
 
-    def finish(self, task: AnyTask, finish_s: float, now: float) -> Finished:
-        """It ended at `finish_s` and gives its GPUs back now."""
-        self._leave(task, now, FINISHED)
+    def finish(self, task: AnyTask, finish_s: float) -> Finished:
+        """It ended at that time."""
+        self._leave(task, finish_s, FINISHED)
         task.finish_s = finish_s
         self.ended += 1
         if self._progress is not None:

@@ -22,7 +22,7 @@ from hemiola.sched.policies.themis import Themis
 from hemiola.sched.policies.tiresias import Tiresias
 from hemiola.sched.policy import Policy
 
-__all__ = ["POLICIES", "parameters", "policy_from_text"]
+__all__ = ["POLICIES", "parameters", "policy_from_text", "policy_text"]
 
 POLICIES: dict[str, type[Policy]] = {
     policy.name: policy
@@ -80,10 +80,33 @@ def _build(policy: type[Policy], options: str, text: str) -> Policy:
         if name not in fields:
             known = ", ".join(fields) or "none"
             raise PolicyError(f"{text!r}: no parameter is called {name!r}", f"its parameters are: {known}")
+        if name in values:
+            raise PolicyError(f"{text!r} gives {name!r} twice", "give each parameter once")
         if not equals:
             raise PolicyError(f"{text!r}: {name!r} has no value", f"write {name}=VALUE")
         values[name] = _value(value, fields[name], text)
-    return policy(**values)
+    missing = [name for name, f in fields.items() if name not in values and not _has_default(f)]
+    if missing:
+        raise PolicyError(f"{text!r}: {missing[0]!r} has no value", f"write {missing[0]}=VALUE")
+    try:
+        return policy(**values)
+    except TypeError as error:
+        raise PolicyError(f"{text!r}: {error}", "make it a dataclass whose fields have defaults") from error
+
+
+def _has_default(field: dataclasses.Field[Any]) -> bool:
+    return not (field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING)
+
+
+def policy_text(policy: Policy) -> str:
+    """What `policy_from_text` reads back: the name, and the parameters that are not default."""
+    set_ = [
+        f"{name}={getattr(value, 'name', value)}"
+        for name, f in parameters(type(policy)).items()
+        if (value := getattr(policy, name)) != f.default
+    ]
+    name = policy.name or type(policy).__name__
+    return f"{name}:{','.join(set_)}" if set_ else name
 
 
 def _value(value: str, field: dataclasses.Field[Any], text: str) -> Any:
