@@ -85,11 +85,11 @@ def _once(
     replayed: list[tuple[float, int, float]],
     hosts: int,
 ) -> None:
-    before = floor_s(replayed, hosts, 8, 3)
+    before = floor_s(replayed, hosts, 8)
     comparison, took = timed(
         lambda: hemiola.simulate(setting.workload, setting.topology, [policy], recording=setting.recording)
     )
-    after = floor_s(replayed, hosts, 8, 3)
+    after = floor_s(replayed, hosts, 8)
     near = (before + after) / 2
     floors += [before, after]
     row.floors.append(took.cpu_s / near)

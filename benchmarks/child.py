@@ -23,7 +23,6 @@ from hemiola.core.decisions import Decision
 from hemiola.sched.policies import policy_from_text
 from hemiola.sim.fluid import warm_up
 
-
 MAIN = (
     "import json, sys; sys.path.insert(0, sys.argv[1]); import child; "
     "print(json.dumps(child.replay(json.loads(sys.argv[2]))))"

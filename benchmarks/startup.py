@@ -41,7 +41,7 @@ def measure(jobs: int = SLICE_JOBS, rounds: int = 5) -> str:
     return "\n\n".join(
         [
             f"`...` stands for {source.says} and `--cluster {SMALL}`; {rounds} runs after one that fills caches, "
-            "median (least–most), Python's own start (0.02 s) included.",
+            "median (least–most).",
             table(["command", "target", "wall s", "CPU s"], lines),
         ]
     )

@@ -109,9 +109,10 @@ def steps(run: Run) -> list[tuple[float, str, str]]:
 class CheckedMachine(StateMachine):
     """Validates itself after every event and decision; a refused decision must change nothing."""
 
-    def apply(self, event: Event) -> None:
-        super().apply(event)
-        self.validate()
+    def apply(self, *events: Event) -> None:
+        for event in events:
+            super().apply(event)
+            self.validate()
 
     def execute(self, decision: Decision) -> str:
         before = self._fingerprint()

@@ -11,7 +11,7 @@ from hemiola.core.errors import InputError, PolicyError
 from hemiola.core.events import NodeLost
 from hemiola.cost.contention import MaxMin
 from hemiola.sched.policies import policy_from_text
-from replays import cluster, job
+from replays import check_run, cluster, job
 
 PEERS = ("tiresias-sim", "muri-sim", "pollux-sim")
 LINES = (
@@ -90,3 +90,22 @@ def test_a_policy_from_outside_runs_under_a_peers_rules_too() -> None:
         "hemiola.sched.policies.fifo:Fifo",
     )
     assert [record.finish_s for record in run.records] == [5, 10]
+
+
+MURI_FACTS = {"iterations": 100.0, "iteration_time": 1000.0}
+
+
+@pytest.mark.parametrize("name", PEERS)
+def test_an_interrupted_replay_is_true_up_to_then(name: str) -> None:
+    facts = {**MURI_FACTS, "batch_size": 32768.0}
+    jobs = [job(str(i), 40.0 * i, 1, 50.0 + 40 * i, model="ncf", facts=facts) for i in range(6)]
+
+    def interrupt(policy: str, seed: int, ended: int, total: int) -> None:
+        if ended == 2:
+            raise KeyboardInterrupt
+
+    rules, topology = semantics_by_name(name), cluster([2])
+    run = simulate(jobs, topology, [rules.default_policies[-1]], semantics=rules, progress=interrupt).runs[0]
+    assert run.interrupted
+    assert 2 <= sum(record.status == "finished" for record in run.records) < 6
+    check_run(run, jobs, topology)

@@ -90,6 +90,17 @@ def test_a_job_that_was_one_gpu_short_tries_again_when_one_is_released(policy: s
     assert times(run) == {"h": (0, 10), "l": (0, 120), "w": (10, 30)}
 
 
+@pytest.mark.parametrize("restore_s", [0, 30])
+def test_a_job_that_loads_hides_nobody_behind_it(restore_s: float) -> None:
+    """r has 15 s of work left, loading or not; n has 37 s when w, with 20 s, arrives: w stops n."""
+    topology = cluster([2, 2], types=["A", "B"])
+    jobs = [job("r", 0, 2, 15, gpu_type="A"), job("n", 0, 2, 40, gpu_type="B"), job("w", 3, 2, 20)]
+    costs = Costs(checkpoint_s=0, restore_s=restore_s, checkpoint_interval_s=1)
+    run = replay(jobs, topology, "srtf", costs=costs, failures=[NodeLost(1, 0), NodeBack(2, 0)])
+    check_run(run, jobs, topology)
+    assert times(run) == {"r": (0, 16 + restore_s), "n": (0, 60 + restore_s), "w": (3, 23)}
+
+
 def test_only_as_many_victims_as_needed_the_last_in_order_first() -> None:
     jobs = [job("a", 0, 2, 100), job("b", 0, 1, 50), job("c", 0, 1, 60), job("d", 1, 2, 5)]
     run = replay(jobs, cluster([2, 2]), "srtf")

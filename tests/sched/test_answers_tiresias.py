@@ -70,11 +70,12 @@ def test_a_promoted_job_may_stop_whom_it_could_not_stop_before() -> None:
     assert starts[:2] == [50, 74]
 
 
-def test_a_job_put_back_by_a_failure_is_promoted_too() -> None:
+@pytest.mark.parametrize("thresholds", ["5", "5/1000"])
+def test_a_job_put_back_by_a_failure_is_promoted_too(thresholds: str) -> None:
     """a ran 10 s and lost its host: after 20 s of waiting (promote=2) it goes before the newcomers."""
     jobs = [job("a", 0, 1, 1000)] + [job(f"b{n}", 10 + n, 1, 20) for n in range(30)]
     lost = [NodeLost(10, 0), NodeBack(10.5, 0)]
-    run = replay(jobs, cluster([1]), Tiresias(thresholds="5", promote=2), failures=lost)
+    run = replay(jobs, cluster([1]), Tiresias(thresholds=thresholds, promote=2), failures=lost)
     check_run(run, jobs, cluster([1]))
     second = [t for t, what, name in steps(run) if (what, name) == ("Start", "a")][1]
     assert second < 60, "it waits since 10 s and has run 10 s"

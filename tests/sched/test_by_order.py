@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from hemiola.control.simulated import Costs
 from hemiola.core.decisions import Decision, Placement, Start, Stop
+from hemiola.core.events import NodeBack, NodeLost
 from hemiola.core.job import Job
 from hemiola.core.topology import Topology
 from hemiola.sched.job_state import JobState
@@ -160,19 +161,24 @@ PREEMPTIVE: dict[str, tuple[Policy, Order]] = {
     ),
     st.sampled_from(sorted(PREEMPTIVE)),
     st.sampled_from([cluster([6]), cluster([3, 2, 2]), cluster([4, 1], [1, 2]), cluster([1, 1, 1, 1, 1])]),
-    st.booleans(),
+    st.sampled_from(["free", "dear", "hosts fail"]),
 )  # fmt: skip
 def test_preemption_equals_the_naive_one(
-    sizes: list[tuple[int, int, int]], policy: str, topology: Topology, dear: bool
+    sizes: list[tuple[int, int, int]], policy: str, topology: Topology, life: str
 ) -> None:
     """Start for start, stop for stop: jobs without constraints fit by number, so no scatter is in the way.
 
     Sizes are powers of two, so that all times are exact.
     """
     jobs = [job(f"j{n}", float(at), gpus, float(long)) for n, (at, gpus, long) in enumerate(sorted(sizes))]
-    costs = Costs(checkpoint_s=1.0, restore_s=2.0) if dear else FREE
+    costs = Costs(checkpoint_s=1.0, restore_s=2.0) if life == "dear" else FREE
+    last = len(topology.hosts) - 1
+    lost = [NodeLost(7.0, 0), NodeBack(11.0, 0), NodeLost(13.0, last), NodeBack(29.0, last)]
     fast, order = PREEMPTIVE[policy]
-    one, two = (replay(jobs, topology, each, costs=costs) for each in (fast, Naive(order)))
+    one, two = (
+        replay(jobs, topology, each, costs=costs, failures=lost if life == "hosts fail" else [])
+        for each in (fast, Naive(order))
+    )
     assert steps(one) == steps(two)
     assert one.records == two.records
     check_run(one, jobs, topology)

@@ -56,8 +56,7 @@ def run_loop(
     made = refused = 0
     then, standstill = view.now, 0
     for events in driver.events():
-        for event in events:
-            apply(event)
+        apply(*events)
         if type(events[-1]) is Measured:
             continue  # a change of speed alone asks for no decision
         if view.now > then:

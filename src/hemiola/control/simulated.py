@@ -359,16 +359,13 @@ class SimulatedDriver(Driver):
             del self._crossing[task.slot]
             task.slot = -1
             task.crossing = None
-        placement = task.placement
-        assert placement is not None
         if self._record:
-            self._span(task, placement, now, outcome)
+            placement = task.placement
+            assert placement is not None
+            start, resume = task.start_s, task.resume_s if task.resume_s < now else now
+            for host, mask in zip(placement.hosts, placement.masks):  # noqa: B905 - as long by construction
+                self._rows.append((task.index, host, mask, start, now, resume, task.tier, outcome))
         task.end(now)
-
-    def _span(self, task: Task, placement: Placement, now: float, outcome: int) -> None:
-        start, resume = task.start_s, task.resume_s if task.resume_s < now else now
-        for host, mask in zip(placement.hosts, placement.masks, strict=True):
-            self._rows.append((task.index, host, mask, start, now, resume, task.tier, outcome))
 
     def _hand_over(self, task: Task, outcome: int) -> None:
         """Stop a job; whoever gets its GPUs waits until its state is saved."""
@@ -405,11 +402,7 @@ class SimulatedDriver(Driver):
         now = self.now
         for task in self.tasks.values():
             if task.placement is not None:
-                if task.slot >= 0:
-                    self._log_traffic(task, now)
-                if self._record:
-                    self._span(task, task.placement, now, 5)
-                task.end(now)
+                self._leave(task, now, 5)
 
     def timeline(self) -> Timeline:
         """Every span in which a job held GPUs."""

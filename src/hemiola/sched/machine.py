@@ -65,16 +65,17 @@ class StateMachine:
             WakeAt: self._wake_at,
         }
 
-    def apply(self, event: Event) -> None:
-        """Take note of what happened."""
-        view = self.view
-        if event.time_s > view.now:
-            view.now = event.time_s
-            if view.timers:
-                view.timers.clear()
-            if view.returned:
-                view.returned.clear()
-        self._handlers[type(event)](event)
+    def apply(self, *events: Event) -> None:
+        """Take note of what happened, in this order."""
+        view, handlers = self.view, self._handlers
+        for event in events:
+            if event.time_s > view.now:
+                view.now = event.time_s
+                if view.timers:
+                    view.timers.clear()
+                if view.returned:
+                    view.returned.clear()
+            handlers[type(event)](event)
 
     def execute(self, decision: Decision) -> str:
         """Carry out a decision; return "" or why it was refused."""

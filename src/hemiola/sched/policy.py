@@ -55,10 +55,11 @@ def by_order(
     """
     queue = view.queue(order)
     inventory, now = view.inventory, view.now
-    while (job := queue.next()) is not None:
+    why = f"{order.says}; {rule.says}"
+    while (job := queue.next(inventory.free if backfill and not preempt else None)) is not None:
         placement = find(inventory, job, rule)
         if placement is not None:
-            yield Start(job.id, placement, f"{order.says}; {rule.says}")
+            yield Start(job.id, placement, why)
         elif (
             preempt
             and (preempt := outranks_any(queue, job, now))

@@ -38,8 +38,11 @@ class Order(ABC):
         """The key of a running job at this moment, to be compared with those that wait."""
         return self.waiting(job, now)
 
-    def standing(self, job: JobState, now: float) -> Key:
-        """A key that sorts the running jobs of one `kind` as `running` does, until an event about the job."""
+    def standing(self, job: JobState, now: float) -> Key | None:
+        """A key that sorts the running jobs of one `kind` as `running` does, until an event about the job.
+
+        None while there is none; the job is then asked again each time.
+        """
         return self.running(job, now)
 
     def kind(self, job: JobState) -> Hashable:
@@ -54,9 +57,10 @@ class Order(ABC):
 class _Sorted:
     """A sorted list whose front is consumed in constant time."""
 
-    __slots__ = ("entries", "start")
+    __slots__ = ("entries", "gpus", "start")
 
-    def __init__(self) -> None:
+    def __init__(self, gpus: int = 0) -> None:
+        self.gpus = gpus
         self.entries: list[Entry] = []
         self.start = 0
 
@@ -96,6 +100,7 @@ class Queue(Index):
         "_entry",
         "_groups",
         "_inventory",
+        "_loose",
         "_now_running",
         "_running",
         "_seen",
@@ -108,6 +113,7 @@ class Queue(Index):
     def __init__(self, order: Order, inventory: Inventory, running: Mapping[str, JobState]) -> None:
         self.order = order
         self._now_running = running
+        self._loose: dict[int, JobState] = {}
         self._tracks = False
         self.blocked: set[Hashable] = set()
         self.short: dict[int, int] = {}
@@ -125,7 +131,7 @@ class Queue(Index):
             entry = (self.order.waiting(job, now), job.index, job)
             home = self._groups.get(group)
             if home is None:
-                home = self._groups[group] = _Sorted()
+                home = self._groups[group] = _Sorted(job.gpus)
                 home.entries.append(entry)
                 self.blocked.discard(group)
             else:
@@ -135,8 +141,12 @@ class Queue(Index):
         elif job.status == RUNNING:
             if not self._tracks:
                 return
+            key = self.order.standing(job, now)
+            if key is None:
+                self._loose[job.index] = job
+                return
             group = self.order.kind(job)
-            entry = (self.order.standing(job, now), job.index, job)
+            entry = (key, job.index, job)
             home = self._running.get(group)
             if home is None:
                 home = self._running[group] = _Sorted()
@@ -148,7 +158,9 @@ class Queue(Index):
     def leave(self, job: JobState) -> None:
         """Take a job out before its status changes (the state machine calls this)."""
         found = self._entry.pop(job.index, None)
-        if found is not None:
+        if found is None:
+            self._loose.pop(job.index, None)
+        else:
             entry, home, group = found
             home.discard(entry)
             if home.start == len(home.entries):
@@ -161,12 +173,15 @@ class Queue(Index):
         """
         before = self._entry.get(job.index)
         if before is None:
+            if self._loose.pop(job.index, None) is not None:
+                self.enter(job, now)
             return
         if job.status == WAITING:
             self.short.pop(job.index, None)
         self.leave(job)
         self.enter(job, now)
-        if job.status == RUNNING and self.blocked and self._entry[job.index][0] > before[0]:
+        after = self._entry.get(job.index)
+        if job.status == RUNNING and self.blocked and (after is None or after[0] > before[0]):
             key = self.order.running(job, now)
             if any(key > home.entries[home.start][0] for home in self._groups.values()):
                 self.unblock()
@@ -176,15 +191,19 @@ class Queue(Index):
         if self.order.knows_speed and self._tracks:
             self.refresh(job, now)
 
-    def next(self) -> JobState | None:
-        """The first waiting job whose group is not blocked, or None."""
+    def next(self, most_gpus: int | None = None) -> JobState | None:
+        """The first waiting job whose group is not blocked, or None.
+
+        Args:
+            most_gpus: pass over jobs that want more.
+        """
         if self._seen != self._inventory.releases:
             self._seen = self._inventory.releases
             self.blocked.clear()
         best: Entry | None = None
         blocked = self.blocked
         for group, home in self._groups.items():
-            if group not in blocked:
+            if group not in blocked and (most_gpus is None or home.gpus <= most_gpus):
                 entry = home.entries[home.start]
                 if best is None or entry < best:
                     best = entry
@@ -210,7 +229,7 @@ class Queue(Index):
 
     def worst(self, now: float) -> JobState | None:
         """The running job that is last in order."""
-        if self._tracks and len(self._running) == 1:
+        if self._tracks and len(self._running) == 1 and not self._loose:
             for home in self._running.values():
                 return home.entries[-1][2]
         return next(self.worst_first(now), None)
@@ -221,13 +240,21 @@ class Queue(Index):
             self._tracks = True
             for job in self._now_running.values():
                 self.enter(job, now)
+        if self._loose:
+            self._settle_loose(now)
         homes = list(self._running.values())
-        if len(homes) != 1:
+        if len(homes) != 1 or self._loose:
             yield from self._merged(homes, now)
             return
         entries, start = homes[0].entries, homes[0].start
         for at in range(len(entries) - 1, start - 1, -1):
             yield entries[at][2]
+
+    def _settle_loose(self, now: float) -> None:
+        """File those that have a standing key by now."""
+        loose, self._loose = self._loose, {}
+        for job in loose.values():
+            self.enter(job, now)
 
     def _merged(self, homes: list[_Sorted], now: float) -> Iterator[JobState]:
         running = self.order.running
@@ -236,6 +263,10 @@ class Queue(Index):
             entry = home.entries[-1]
             key = _Reversed((running(entry[2], now), entry[1]))
             heap.append((key, tie, home, len(home.entries) - 1))
+        for tie, job in self._loose.items():
+            alone = _Sorted(job.gpus)
+            alone.entries.append((None, job.index, job))
+            heap.append((_Reversed((running(job, now), job.index)), -1 - tie, alone, 0))
         heapify(heap)
         while heap:
             _, tie, home, at = heap[0]

@@ -147,9 +147,7 @@ class MuriSim(PeerRules):
         for job in jobs:
             _check(job)
         tasks: dict[str, Iterations] = {}
-        told = view.estimates
-        assert isinstance(told, PeerEstimates)
-        told.watch(tasks)
+        self.tell(view, tasks)
         return MuriReplay(view, jobs, tasks, record=record, progress=progress)
 
     def card(self, policy: Policy, seed: int) -> dict[str, str]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+from hemiola.control.peers.task import PeerEstimates, PeerTask
 from hemiola.control.semantics import Rules
 from hemiola.core.errors import InputError, TopologyError
 from hemiola.core.events import NodeBack, NodeLost
@@ -12,6 +13,7 @@ from hemiola.core.job import Job
 from hemiola.core.topology import Topology
 from hemiola.sched.policies.peers.policy import PeerPolicy
 from hemiola.sched.policy import Policy
+from hemiola.sched.view import ClusterView
 
 __all__ = ["PeerRules"]
 
@@ -28,6 +30,12 @@ class PeerRules(Rules, ABC):
                 f"it wants {job.gpus} GPUs, more than one switch has; placement=yarn never crosses switches"
             )
         return ""
+
+    def tell(self, view: ClusterView, tasks: Mapping[str, PeerTask]) -> None:
+        """Let policies see what a driver keeps in these accounts."""
+        told = view.estimates
+        assert isinstance(told, PeerEstimates)
+        told.watch(tasks)
 
     def check(self, topology: Topology, node_events: Sequence[NodeLost | NodeBack]) -> None:
         """Refuse what the peer cannot describe.

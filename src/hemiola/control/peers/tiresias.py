@@ -108,9 +108,7 @@ class TiresiasSim(PeerRules):
         """The cluster that plays by these rules."""
         self.check(view.topology, node_events)
         tasks: dict[str, WholeSeconds] = {}
-        told = view.estimates
-        assert isinstance(told, PeerEstimates)
-        told.watch(tasks)
+        self.tell(view, tasks)
         return TiresiasReplay(view, jobs, tasks, record=record, progress=progress)
 
     def card(self, policy: Policy, seed: int) -> dict[str, str]:

@@ -139,7 +139,7 @@ class Dally(Policy):
     def _decide(self, view: ClusterView) -> Iterator[Decision]:
         """1. Run out timers. 2. Offer what is free, in order. 3. Review those that run wide."""
         queue = view.queue(self.order)
-        while (job := queue.next()) is not None:
+        while (job := queue.next(None if self.preempt else view.free)) is not None:
             offer = find(view.inventory, job, self.placement)
             if offer is None:
                 yield from self._displace(view, queue, job)

@@ -44,8 +44,8 @@ class ByRemaining(Order):
     def running(self, job: JobState, now: float) -> float:
         return job.remaining_s(now)
 
-    def standing(self, job: JobState, now: float) -> float:
-        return max(now, job.resume_s) + job.remaining_s(now)
+    def standing(self, job: JobState, now: float) -> float | None:
+        return now + job.remaining_s(now) if job.resume_s <= now else None
 
 
 @dataclass(frozen=True)
@@ -61,8 +61,8 @@ class ByRemainingService(Order):
     def running(self, job: JobState, now: float) -> float:
         return job.remaining_s(now) * job.gpus
 
-    def standing(self, job: JobState, now: float) -> float:
-        return max(now, job.resume_s) + job.remaining_s(now)
+    def standing(self, job: JobState, now: float) -> float | None:
+        return now + job.remaining_s(now) if job.resume_s <= now else None
 
     def kind(self, job: JobState) -> int:
         return job.gpus

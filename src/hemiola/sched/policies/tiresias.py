@@ -72,9 +72,8 @@ def with_timers(
     view: ClusterView, order: ByAttainedService, decisions: Iterable[Decision]
 ) -> Iterator[Decision]:
     """The same decisions, with one timer per job whose queue will change by itself."""
-    for job in view.timers + view.returned:
-        if job.wake_s <= view.now:
-            yield from _wake(view, order, job)
+    for job in [*(job for job in view.timers if job.wake_s <= view.now), *view.returned]:
+        yield from _wake(view, order, job)
     for decision in decisions:
         yield decision
         if type(decision) is Start or type(decision) is Stop:

@@ -6,9 +6,9 @@ it breaks ties, when it looks, and what its placement refuses. See docs/referenc
 
 from __future__ import annotations
 
+from hemiola.sched.policies.peers.dlas import Dlas, DlasGpu, MuriTiresias, PolluxTiresias
 from hemiola.sched.policies.peers.increment import Fifo, Fjf
-from hemiola.sched.policies.peers.ladder import Dlas, DlasGpu, MuriTiresias, PolluxTiresias
-from hemiola.sched.policies.peers.repack import Shortest, ShortestGpu, Sjf, Srsf, Srtf
+from hemiola.sched.policies.peers.shortest import Shortest, ShortestGpu, Sjf, Srsf, Srtf
 from hemiola.sched.policy import Policy
 
 __all__ = ["MURI_SIM", "POLLUX_SIM", "TIRESIAS_SIM"]

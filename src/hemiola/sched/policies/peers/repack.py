@@ -18,7 +18,7 @@ from hemiola.sched.policies.peers.policy import PeerPolicy
 from hemiola.sched.policies.peers.progress import Progress, progress_of
 from hemiola.sched.view import ClusterView, Index
 
-__all__ = ["Repack", "Shortest", "ShortestGpu", "Sjf", "Srsf", "Srtf"]
+__all__ = ["Repack"]
 
 
 @dataclass(frozen=True)
@@ -156,63 +156,3 @@ def _has_room(view: ClusterView, job: JobState, pairs: Pairs) -> bool:
     assert job.placement is not None
     counts, own = view.inventory.counts, dict(zip(job.placement.hosts, job.placement.masks, strict=True))
     return all(counts[host] + own.get(host, 0).bit_count() >= count for host, count in pairs)
-
-
-@dataclass(frozen=True)
-class Sjf(Repack):
-    """Fewest GPUs first (the peer's "smallest job first")."""
-
-    name = "sjf"
-    source = "Tiresias's simulator, --schedule sjf"
-    says = "fewest GPUs first"
-
-    def key(self, progress: Progress, job: JobState, now: float) -> float:
-        return job.gpus
-
-
-@dataclass(frozen=True)
-class Shortest(Repack):
-    """Least remaining time first."""
-
-    name = "shortest"
-    source = "Tiresias's simulator, --schedule shortest"
-    says = "least remaining time first"
-
-    def key(self, progress: Progress, job: JobState, now: float) -> float:
-        return progress.remaining_s(job, now)
-
-
-@dataclass(frozen=True)
-class ShortestGpu(Repack):
-    """Least remaining time times GPUs first."""
-
-    name = "shortest-gpu"
-    source = "Tiresias's simulator, --schedule shortest-gpu"
-    says = "least remaining service first"
-
-    def key(self, progress: Progress, job: JobState, now: float) -> float:
-        return progress.remaining_s(job, now) * job.gpus
-
-
-@dataclass(frozen=True)
-class Srtf(Repack):
-    """Muri's SRTF: least remaining time first."""
-
-    name = "srtf"
-    source = "Muri's simulator (SIGCOMM'22), --schedule shortest"
-    says = "least remaining time first"
-
-    def key(self, progress: Progress, job: JobState, now: float) -> float:
-        return progress.remaining_s(job, now)
-
-
-@dataclass(frozen=True)
-class Srsf(Repack):
-    """Muri's SRSF: least remaining time times GPUs first."""
-
-    name = "srsf"
-    source = "Muri's simulator (SIGCOMM'22), --schedule shortest-gpu"
-    says = "least remaining service first"
-
-    def key(self, progress: Progress, job: JobState, now: float) -> float:
-        return progress.remaining_s(job, now) * job.gpus
