@@ -8,7 +8,7 @@ from clocks import table
 from network_findings import Points, above_floor
 from network_grid import BASELINES, DALLY, NO_PREEMPTION, TIMERS, Study
 from network_points import Cell
-from network_words import BATCH, CLAIMED_AGAINST, differences, hours, listed, sweep
+from network_words import BATCH, CLAIMED_AGAINST, differences, hours, listed, sweep, whole
 
 ALL = {
     **BASELINES,
@@ -37,7 +37,7 @@ def fabric_section(points: Points, study: Study) -> str:
     )
     parts.append(
         "And how far exposed communication is above its floor:\n\n"
-        + _by_nic(study, lambda c, p: f"{above_floor(points, c, p).mean:+.0%}".replace("-", "−"))
+        + _by_nic(study, lambda c, p: whole(above_floor(points, c, p).mean))
     )
     return "\n\n".join(parts)
 

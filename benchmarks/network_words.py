@@ -42,6 +42,12 @@ def label(cell: Cell) -> str:
     return f"{cell.mix}, {cell.nic_gbit:g} Gbit/s, {cell.oversubscription:g}:1, {load}"
 
 
+def whole(share: float) -> str:
+    """A signed share in whole percent; nought has no sign."""
+    text = f"{share:+.0%}"
+    return "0%" if text in ("+0%", "-0%") else text.replace("-", "−")
+
+
 def listed(values: Iterable[float]) -> str:
     """Numbers, joined by commas."""
     return ", ".join(f"{value:g}" for value in values)

@@ -23,6 +23,8 @@ from hemiola.core.topology import Topology
 
 __all__ = ["Crossing", "IterationModel", "Need"]
 
+STRAY_GPUS = 2
+
 
 @dataclass(frozen=True, slots=True)
 class Need:
@@ -299,16 +301,16 @@ class IterationModel:
     def _fair_share(self, gpus: int, tier: int) -> float:
         """Rate that a job at this tier may rely on when every GPU's job sends.
 
-        Inside a domain it is split over two hosts at best; across domains the part that decides is
-        the smallest, one host's worth, whose fair share of that domain's uplink is smallest.
+        What a job gets when it takes a wider place is scattered: the piece that decides is the
+        smallest, on a host and in a domain full of others. `STRAY_GPUS` of its GPUs are there, and
+        their fair share of that host's NIC and that domain's uplink is what it may rely on.
         """
         hosts = self.topology.hosts
         per_host = float(hosts.gpus.mean())
-        half = gpus / 2
+        stray = min(gpus / 2, STRAY_GPUS)
         nic = float(hosts.nic_bytes_per_s.mean())
-        rate = nic * min(1.0, half / per_host)
+        rate = nic * min(1.0, stray / per_host)
         for level in self.topology.levels[: tier - 1]:
             gpus_below = self.topology.gpus / len(level.domains)
-            part = min(half, per_host)
-            rate = min(rate, float(level.uplink_bytes_per_s.mean()) * min(1.0, part / gpus_below))
+            rate = min(rate, float(level.uplink_bytes_per_s.mean()) * min(1.0, stray / gpus_below))
         return rate

@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from bisect import bisect_left, insort
 from collections.abc import Hashable, Iterator, Mapping
 from heapq import heapify, heappop, heapreplace
+from math import inf
 from typing import Any, ClassVar
 
 from hemiola.sched.index import Index
@@ -100,6 +101,7 @@ class Queue(Index):
         "_entry",
         "_groups",
         "_inventory",
+        "_asked_s",
         "_loose",
         "_now_running",
         "_running",
@@ -114,6 +116,7 @@ class Queue(Index):
         self.order = order
         self._now_running = running
         self._loose: dict[int, JobState] = {}
+        self._asked_s = -inf
         self._tracks = False
         self.blocked: set[Hashable] = set()
         self.short: dict[int, int] = {}
@@ -229,10 +232,16 @@ class Queue(Index):
 
     def worst(self, now: float) -> JobState | None:
         """The running job that is last in order."""
-        if self._tracks and len(self._running) == 1 and not self._loose:
-            for home in self._running.values():
-                return home.entries[-1][2]
-        return next(self.worst_first(now), None)
+        if not self._tracks or len(self._running) != 1:
+            return next(self.worst_first(now), None)
+        if self._loose:
+            self._settle_loose(now)
+        for home in self._running.values():
+            last = home.entries[-1][2]
+        if not self._loose:
+            return last
+        running = self.order.running
+        return max([last, *self._loose.values()], key=lambda job: (running(job, now), job.index))
 
     def worst_first(self, now: float) -> Iterator[JobState]:
         """Running jobs, the last in order first. They are filed from the first call on."""
@@ -251,10 +260,12 @@ class Queue(Index):
             yield entries[at][2]
 
     def _settle_loose(self, now: float) -> None:
-        """File those that have a standing key by now."""
-        loose, self._loose = self._loose, {}
-        for job in loose.values():
-            self.enter(job, now)
+        """File those that have a standing key by now; it is asked for once an instant."""
+        if now > self._asked_s:
+            self._asked_s = now
+            loose, self._loose = self._loose, {}
+            for job in loose.values():
+                self.enter(job, now)
 
     def _merged(self, homes: list[_Sorted], now: float) -> Iterator[JobState]:
         running = self.order.running
