@@ -112,10 +112,13 @@ def replay(spec: dict[str, Any]) -> dict[str, Any]:
     return result
 
 
-def run(**spec: Any) -> dict[str, Any]:
-    """The same in a process of its own."""
+def run(*, limit_s: float | None = None, **spec: Any) -> dict[str, Any]:
+    """The same in a process of its own; TimeoutError if it takes longer than `limit_s` of wall time."""
     command = [sys.executable, "-c", MAIN, str(Path(__file__).resolve().parent), json.dumps(spec)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=limit_s)
+    except subprocess.TimeoutExpired:
+        raise TimeoutError(f"the replay {spec} took more than {limit_s} s") from None
     if done.returncode:
         raise RuntimeError(f"the replay {spec} failed:\n{done.stderr}")
     result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])

@@ -17,9 +17,10 @@ from hemiola.sim.fluid import warm_up
 SIZES = (64, 256, 1024, 4096, 16384, 100_000)
 POLICIES = ("fifo", "srtf", "tiresias")
 LEAN = hemiola.Recording(timeline=False)
-RELAXED, CROWDED = 0.8, 3.0
+RELAXED, CROWDED = 0.8, 10.0
 CROWDED_MOST = 16384
 EVENTS_LEAST = 20_000
+JOBS_REPEATED = 40_000
 
 Costs = dict[tuple[float, str], dict[int, float]]
 
@@ -43,30 +44,31 @@ def measure(
 
 
 def _size(costs: Costs, load: float, gpus: int, jobs_per_gpu: float, rounds: int) -> str:
-    """Measure all policies on one cluster; return FIFO's mean wait in words."""
+    """Measure all policies on one cluster; return FIFO's mean wait in words.
+
+    A small cluster replays several workloads, so that it too has events enough to be timed.
+    """
     topology = leaf_spine(gpus)
-    workload = with_models(generated(max(200, int(jobs_per_gpu * gpus)), load).read(gpus))
+    jobs = max(100, int(jobs_per_gpu * gpus))
+    seeds = range(max(1, EVENTS_LEAST // (2 * jobs)))
+    workloads = [with_models(generated(jobs, load).read(gpus, seed)) for seed in seeds]
     waited = 0.0
     for policy in POLICIES:
         found: list[float] = []
-        repeats = rounds if len(workload.jobs) * 2 < EVENTS_LEAST * 4 else 1
-        small = max(1, EVENTS_LEAST // (2 * len(workload.jobs)))
-        for _ in range(repeats):
-            runs = [
-                hemiola.simulate(workload, topology, [policy], recording=LEAN).runs[0] for _ in range(small)
-            ]
+        for _ in range(rounds if jobs < JOBS_REPEATED else 1):
+            runs = [hemiola.simulate(jobs, topology, [policy], recording=LEAN).runs[0] for jobs in workloads]
             found.append(1e6 * sum(run.cpu_s for run in runs) / sum(run.events for run in runs))
         costs[load, policy][gpus] = median(found)
         if policy == "fifo":
-            waited = sum(record.queueing_s for record in runs[0].records) / len(workload.jobs)
-    return f"{waited:,.0f}"
+            waited = sum(record.queueing_s for run in runs for record in run.records)
+    return f"{waited / (jobs * len(workloads)):,.0f}"
 
 
 def _says(jobs_per_gpu: float) -> str:
     return (
         "CPU µs per event (arrival, end, timer) of the replay, everything on, jobs in the style of Philly on "
         f"leaf–spines of growing size: {jobs_per_gpu:g} jobs per GPU at load {RELAXED:g}, where few wait, and twice as "
-        f"many at load {CROWDED:g}, where there is always a queue (up to {CROWDED_MOST:,} GPUs). The last column is "
+        f"many at load {CROWDED:g}, where jobs queue and pre-empt (up to {CROWDED_MOST:,} GPUs). The last column is "
         "what growth with the logarithm of the cluster's size would allow: log(largest) / log(smallest)."
     )
 

@@ -100,7 +100,13 @@ def _panel(panel: Panel, left: float, top: float, percent: bool, x_name: str) ->
 
 def _grid(frame: Frame, value: float, percent: bool) -> str:
     y = frame.y(value)
-    label = f"{value:+.0%}" if percent and value else f"{value:g}" + ("%" if percent else "")
+    label = (
+        f"{value:+.0%}"
+        if percent and value and frame.low < 0
+        else f"{value:.0%}"
+        if percent
+        else f"{value:g}"
+    )
     kind = "zero" if value == 0 else "grid"
     return (
         f'<line class="{kind}" x1="{frame.left}" x2="{frame.left + WIDE}" y1="{y:.1f}" y2="{y:.1f}"/>'

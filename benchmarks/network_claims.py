@@ -52,14 +52,16 @@ simulation. Here is `dally` with its default parameters: for each figure and bas
 
 
 def _explained(points: Points, found: Sequence[Best]) -> str:
-    """What is true of the comparison whatever the numbers are."""
+    """What follows from what consolidation means, with the figure to it."""
     strict = [one for one in found if one.metric == "exposed_gpu_s" and "consolidated" in one.baseline]
-    reached = max(-points.difference(o.cell, DALLY, o.baseline, o.metric, fresh=True).mean for o in strict)
+    again = [points.difference(o.cell, DALLY, o.baseline, o.metric, fresh=True).mean for o in strict]
     return (
-        "The word *consolidation* decides. Waiting for the narrowest tier (the two rows *consolidated*) leaves little more than the "
-        f"communication that nobody can avoid, so there is little to take from it: {100 * reached:.0f} % of exposed communication "
-        "at best. Consolidation as best effort (Tiresias, Gandiva: the narrowest tier that has room at the moment) spreads jobs when the "
-        "cluster is full, and that is where the large figures are."
+        "The word *consolidation* decides. Waiting for the narrowest tier (*consolidated*) leaves little more than the "
+        "communication that nobody can avoid, so there is little to take from it: "
+        f"{100 * max(0.0, -min(again)):.0f} % where it is most. Consolidation as best effort (the narrowest tier that has room at "
+        "the moment) spreads jobs whenever the cluster is full, and the large reductions are reductions of that. The `tiresias` of these rows takes "
+        "wide places at once and moves no running job, so a long one that starts badly stays so until it is pre-empted or ends; the paper on "
+        "Tiresias consolidates the models whose tensors are skewed and spreads the others, which lies between the two rows."
     )
 
 

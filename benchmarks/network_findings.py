@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 
-from network_grid import FRESH
-from network_points import Cell, Row
+from network_points import FRESH, Cell, Row
 
 from hemiola.report.metrics import Interval, interval
 

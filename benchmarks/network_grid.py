@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from network_points import RESETS_ALWAYS, RESETS_NEVER, Cell, Point
+from network_points import FRESH, RESETS_ALWAYS, RESETS_NEVER, Cell, Point
 
 DALLY = "dally"
 TIMERS = {
@@ -32,8 +32,6 @@ RESETS = {
 }
 LAWS = ("max-min", "interleaved", "colliding", "isolated")
 LAW_POLICIES = (*BASELINES.values(), DALLY, TIMERS["break-even"], TIMERS["always-wait"], TIMERS["never-wait"])
-FRESH = 100
-"""Seeds from here on confirm what the others found."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +54,7 @@ class Study:
     loads: tuple[float, ...] = (0.6, 0.8, 1.2)
     load_nics: tuple[float, ...] = (10, 25, 100)
     batch: float = 20.0
-    batch_nics: tuple[float, ...] = (25,)
+    batch_nics: tuple[float, ...] = (10, 25)
     special: tuple[tuple[str, float, float], ...] = (("lingjun", 25, 4), ("muri", 10, 4))
     seeds: int = 5
     fresh: int = 10
@@ -103,6 +101,6 @@ class Study:
 
 FULL = Study()
 QUICK = Study(
-    nics=(10, 100, 1600), others=((25, 1),), loads=(0.6,), load_nics=(25,), batch_nics=(), seeds=3, fresh=3,
-    scale=0.2, special=(("lingjun", 25, 4),),
+    mixes=("lingjun", "muri"), nics=(10, 50, 400), others=((50, 1),), loads=(0.6,), load_nics=(50,), batch_nics=(),
+    special=(("lingjun", 50, 4),), seeds=3, fresh=3, scale=0.5,
 )  # fmt: skip

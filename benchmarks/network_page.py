@@ -10,6 +10,7 @@ from network_claims import claims_section, nothing_section
 from network_findings import Best, Points
 from network_grid import DALLY, POLICIES, Study
 from network_points import GPUS, HOSTS, HOSTS_PER_RACK, MIXES, REFERENCE
+from network_short import short_section
 from network_sweeps import fabric_section, load_section, oversubscription_section
 from network_words import listed, sweep
 
@@ -49,6 +50,7 @@ def page(points: Points, study: Study, found: Sequence[Best], about: str, pictur
     sections = [
         HEAD,
         about,
+        short_section(points, study, found),
         claims_section(points, study, found)
         + _picture(pictures, "claims", "Dally's difference over fabric speed"),
         nothing_section(points, study),

@@ -46,7 +46,7 @@ def by_fabric(points: Points, study: Study) -> str:
 
 def by_load(points: Points, study: Study) -> str:
     """The same by load, at one NIC."""
-    nic = study.batch_nics[0] if study.batch_nics else study.load_nics[0]
+    nic = 25 if 25 in study.load_nics else study.load_nics[0]
     rows = []
     for mix in study.mixes:
         cells = [
@@ -95,6 +95,6 @@ def by_timer(points: Points, study: Study) -> str:
             Line(name, {nic: one[name] for nic, one in found.items()}, colour)
             for colour, name in enumerate(TIMERS)
         ]
-        row.append(Panel(f"{mix}: regret in mean JCT", lines, -0.05, 0.4))
+        row.append(Panel(f"{mix}: regret in mean JCT", lines, -0.05, 0.25))
     title = f"Each timer against the best one of the cell (load 1, {study.over:g}:1; bands: 95 %)"
     return draw(title, [row], "NIC, Gbit/s")

@@ -14,7 +14,6 @@ import argparse
 import csv
 import json
 import os
-import sys
 from collections.abc import Sequence
 from datetime import date
 from pathlib import Path
@@ -98,13 +97,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--write", type=Path, metavar="FILE.md", help="the page, with its pictures in img/ beside it"
     )
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    asked = parser.parse_args(given)
+    asked = parser.parse_args(arguments)
     study = QUICK if asked.quick else FULL
     rows, found = study_rows(study, Memory(asked.cache), asked.workers)
     if asked.out is not None:
         write_rows(rows, asked.out)
-    command = " ".join(["python benchmarks/network_sensitivity.py", *given])
+    command = "python benchmarks/network_sensitivity.py" + (" --quick" if asked.quick else "")
     text = make_page(rows, study, found, command, asked.write)
     if asked.write is None:
         print(text)

@@ -42,6 +42,11 @@ def label(cell: Cell) -> str:
     return f"{cell.mix}, {cell.nic_gbit:g} Gbit/s, {cell.oversubscription:g}:1, {load}"
 
 
+def tenths(share: float) -> str:
+    """A signed share in percent, without the sign of the unit."""
+    return f"{100 * share:+.1f}".replace("-", "−")
+
+
 def whole(share: float) -> str:
     """A signed share in whole percent; nought has no sign."""
     text = f"{share:+.0%}"

@@ -35,10 +35,10 @@ class Source:
     says: str
     limit: int = 0
 
-    def read(self, gpus: int) -> Workload:
+    def read(self, gpus: int, seed: int = 0) -> Workload:
         """The jobs, without models. Those generated have their load from the number of GPUs."""
         if self.text.startswith("generated:"):
-            return hemiola.generate(self.text, gpus=gpus)
+            return hemiola.generate(self.text, seed, gpus=gpus)
         return hemiola.read_workload(self.text, limit=self.limit or None)
 
     def command(self) -> list[str]:

@@ -164,8 +164,7 @@ def _check_timeline(run: Run, jobs: Sequence[Job], topology: Topology) -> None:
     line = run.timeline
     held: dict[int, list[tuple[float, float, int]]] = {}
     gangs: dict[tuple[int, float, float], list[tuple[int, int]]] = {}
-    admitted = {r.id for r in run.records if r.status != "refused"}
-    runnable = [j for j in jobs if j.id in admitted]
+    runnable = sorted(jobs, key=lambda job: job.submit_s)
     for row in range(len(line.job)):
         start, end = float(line.start_s[row]), float(line.end_s[row])
         host, mask = int(line.host[row]), int(line.gpu_mask[row])

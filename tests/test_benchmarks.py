@@ -66,7 +66,10 @@ def test_replays_in_processes_of_their_own() -> None:
 def test_the_largest_cluster_with_the_time_of_each_decision() -> None:
     import at_scale
 
-    assert "met, met" in at_scale.huge(jobs=40, cluster=CLUSTER, policies=["fifo"])
+    text = at_scale.huge(jobs=40, cluster=CLUSTER, policies=["fifo"])
+    assert text.count(": met |") == 4
+    given_up = at_scale.huge(jobs=40, cluster=CLUSTER, policies=["fifo"], limit_s=0.01)
+    assert given_up.count("more than 0.01 wall s: missed") == 2
 
 
 def test_the_curve_and_its_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,15 +15,20 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from hemiola.control.semantics import Semantics
     from hemiola.control.simulate import Recording, simulate
     from hemiola.core.decisions import Move, Pace, Placement, Start, Stop, WakeAt
     from hemiola.core.errors import HemiolaError
     from hemiola.core.job import Demand, Job, Profile, Workload
+    from hemiola.core.metrics import summary
     from hemiola.core.result import Comparison, Run
     from hemiola.core.topology import Topology
     from hemiola.cost.profiles import assign, load_library
-    from hemiola.sched.placement import find
-    from hemiola.sched.policy import Policy
+    from hemiola.sched.index import Index
+    from hemiola.sched.job_state import JobState
+    from hemiola.sched.placement import Rule, TierAware, find
+    from hemiola.sched.policy import Policy, by_order
+    from hemiola.sched.queues import Order
     from hemiola.sched.view import ClusterView
     from hemiola.sim.generate import generate
     from hemiola.trace.topologies import read_topology
@@ -39,8 +44,13 @@ _HOMES = {
     "hemiola.core.result": ("Comparison", "Run"),
     "hemiola.core.topology": ("Topology",),
     "hemiola.cost.profiles": ("assign", "load_library"),
-    "hemiola.sched.placement": ("find",),
-    "hemiola.sched.policy": ("Policy",),
+    "hemiola.control.semantics": ("Semantics",),
+    "hemiola.core.metrics": ("summary",),
+    "hemiola.sched.index": ("Index",),
+    "hemiola.sched.job_state": ("JobState",),
+    "hemiola.sched.placement": ("Rule", "TierAware", "find"),
+    "hemiola.sched.policy": ("Policy", "by_order"),
+    "hemiola.sched.queues": ("Order",),
     "hemiola.sched.view": ("ClusterView",),
     "hemiola.sim.generate": ("generate",),
     "hemiola.trace.topologies": ("read_topology",),
@@ -53,26 +63,34 @@ __all__ = [
     "Comparison",
     "Demand",
     "HemiolaError",
+    "Index",
     "Job",
+    "JobState",
     "Move",
+    "Order",
     "Pace",
     "Placement",
     "Policy",
     "Profile",
     "Recording",
+    "Rule",
     "Run",
+    "Semantics",
     "Start",
     "Stop",
+    "TierAware",
     "Topology",
     "WakeAt",
     "Workload",
     "assign",
+    "by_order",
     "find",
     "generate",
     "load_library",
     "read_topology",
     "read_workload",
     "simulate",
+    "summary",
 ]
 
 

@@ -132,7 +132,7 @@ def _run(scenario: Scenario, outputs: dict[str, Path]) -> Comparison:
         decisions="decisions" in outputs,
         traffic="report" in outputs,
     )
-    with Bar(console, len(scenario.policies) * scenario.seeds) as bar:
+    with Bar(console) as bar:
         comparison = run_scenario(scenario, recording=recording, progress=bar.update, say=bar.say)
     Console().print(table(comparison))
     for name, path in outputs.items():
@@ -220,13 +220,14 @@ def _fail(what: str, remedy: str) -> int:
 
 def main() -> None:
     """Run the command line; errors on purpose become one message and exit status 2."""
-    from hemiola.core.errors import HemiolaError
+    from hemiola.core.errors import HemiolaError, InternalError
 
     sys.path.insert(0, "")  # so that --policy my_module:MyPolicy finds a file in the present folder
     try:
         app()
     except HemiolaError as error:
-        sys.exit(_fail(error.what, error.remedy))
+        status = _fail(error.what, error.remedy)
+        sys.exit(1 if isinstance(error, InternalError) else status)
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(141)

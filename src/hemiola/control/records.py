@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Protocol, TypeVar
 
+import numpy as np
+
+from hemiola.control.driver import Driver
 from hemiola.control.ledger import Ledger
-from hemiola.core.decisions import Decision, Placement
-from hemiola.core.events import Event
+from hemiola.core.decisions import Placement
 from hemiola.core.job import Job
 from hemiola.core.result import GpuSeconds, JobRecord, LoggedDecision, Run
 from hemiola.core.timeline import Timeline, TrafficLog
@@ -15,6 +19,9 @@ from hemiola.sched.job_state import JobState
 from hemiola.sched.view import ClusterView
 
 __all__ = ["Account", "Replay", "build_run"]
+
+
+AnyLog = TypeVar("AnyLog", Timeline, TrafficLog | None)
 
 
 class Account(Protocol):
@@ -43,7 +50,7 @@ class Account(Protocol):
         """Time whose work was lost with a host."""
 
 
-class Replay(Protocol):
+class Replay(Driver):
     """A driver whose cluster exists only in numbers, and what it leaves behind."""
 
     origin_s: float
@@ -53,24 +60,19 @@ class Replay(Protocol):
     ledger: Ledger
 
     @property
-    def tasks(self) -> Mapping[str, Account]:
+    @abstractmethod
+    def accounts(self) -> Mapping[str, Account]:
         """The jobs that arrived, by id."""
 
+    @abstractmethod
     def close(self) -> None:
         """Account for jobs that still run when `stop` ended the replay early."""
 
-    def events(self) -> Iterator[list[Event]]:
-        """As of any driver."""
-
-    def execute(self, decision: Decision) -> None:
-        """As of any driver."""
-
-    def render(self, decision: Decision) -> str:
-        """As of any driver."""
-
+    @abstractmethod
     def timeline(self) -> Timeline:
         """Every span in which a job held GPUs."""
 
+    @abstractmethod
     def traffic(self) -> TrafficLog | None:
         """What jobs that cross hosts sent, if it was recorded."""
 
@@ -95,7 +97,7 @@ def build_run(
     records = tuple(
         _record(
             job,
-            driver.tasks.get(job.id),
+            driver.accounts.get(job.id),
             view.jobs.get(job.id),
             refused.get(job.id, ""),
             driver.now,
@@ -117,10 +119,18 @@ def build_run(
         wall_s=wall_s,
         cpu_s=cpu_s,
         interrupted=interrupted,
-        timeline=driver.timeline(),
-        traffic=driver.traffic(),
+        timeline=_by_record(driver.timeline(), jobs, refused),
+        traffic=_by_record(driver.traffic(), jobs, refused),
         decisions=decisions,
     )
+
+
+def _by_record(log: AnyLog, jobs: Sequence[Job], refused: dict[str, str]) -> AnyLog:
+    """The same rows with jobs counted as the run's records are; drivers count admitted jobs only."""
+    if log is None or not refused:
+        return log
+    place = np.array([i for i, job in enumerate(jobs) if job.id not in refused], dtype=np.int64)
+    return replace(log, job=place[log.job])
 
 
 def _gpu_seconds(driver: Replay, records: tuple[JobRecord, ...]) -> GpuSeconds:

@@ -30,7 +30,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     Attributes:
         workload: a file, "FORMAT:file", or a generator's spec ("generated:jobs=1000,...").
         cluster: a topology's file or spec.
-        policies: names with parameters.
+        policies: names with parameters; the semantics' own choice unless given.
         baseline: what differences refer to; the first policy unless given.
         semantics: the rules of time and cost.
         contention: the law of shared links; the semantics' own unless given.
@@ -47,7 +47,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     workload: str = ""
     cluster: str = ""
-    policies: tuple[str, ...] = ("fifo", "tiresias", "dally")
+    policies: tuple[str, ...] = ()
     baseline: str = ""
     semantics: str = "event-driven"
     contention: str = ""
@@ -128,7 +128,7 @@ def run_scenario(
     return simulate(
         make,
         topology,
-        scenario.policies,
+        scenario.policies or semantics.default_policies,
         baseline=scenario.baseline or None,
         semantics=semantics,
         seeds=range(scenario.seeds),

@@ -10,11 +10,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import isfinite
-from typing import cast
 
 import msgspec
 
-from hemiola.control.driver import Driver, run_loop
+from hemiola.control.driver import run_loop
 from hemiola.control.records import Replay, build_run
 from hemiola.control.semantics import Rules, Semantics
 from hemiola.core.decisions import Decision
@@ -251,16 +250,8 @@ def run_one(
         card["recorded on"] = f"run times are those of {recorded_on.name}: equally many iterations here"
     log: list[LoggedDecision] = []
     wall, cpu = time.perf_counter(), time.process_time()
-    collecting = gc.isenabled()
-    gc.disable()  # a replay makes few cycles and many objects that live on
-    try:
-        with _Stopper(driver):
-            made, declined = run_loop(
-                cast(Driver, driver), machine, policy, _noter(log, view) if recording.decisions else None
-            )
-    finally:
-        if collecting:
-            gc.enable()
+    with _Stopper(driver):
+        made, declined = run_loop(driver, machine, policy, _noter(log, view) if recording.decisions else None)
     if driver.stop:
         driver.close()
     wall, cpu = time.perf_counter() - wall, time.process_time() - cpu

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
 import numpy as np
 
-from hemiola.control.driver import Driver
 from hemiola.control.ledger import Ledger
+from hemiola.control.records import Account, Replay
 from hemiola.control.task import Task
 from hemiola.core.decisions import Decision, Move, Pace, Placement, Start, Stop, WakeAt
 from hemiola.core.errors import InputError, PolicyError
@@ -88,7 +88,7 @@ class Estimates:
         return need.compute_s, need.traffic_bytes, need.hidden_s
 
 
-class SimulatedDriver(Driver):
+class SimulatedDriver(Replay):
     """Runs jobs on a topology that exists only in numbers.
 
     Args:
@@ -403,6 +403,11 @@ class SimulatedDriver(Driver):
         for task in self.tasks.values():
             if task.placement is not None:
                 self._leave(task, now, 5)
+
+    @property
+    def accounts(self) -> Mapping[str, Account]:
+        """The jobs that arrived, by id."""
+        return self.tasks
 
     def timeline(self) -> Timeline:
         """Every span in which a job held GPUs."""

@@ -16,10 +16,9 @@ class Bar:
 
     Args:
         console: where to draw.
-        runs: how many runs there will be.
     """
 
-    def __init__(self, console: Console, runs: int) -> None:
+    def __init__(self, console: Console) -> None:
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
         self._console = console
@@ -33,9 +32,6 @@ class Bar:
             transient=True,
             disable=not console.is_terminal,
         )
-        self._runs = runs
-        self._now: tuple[str, int] | None = None
-        self._number = 0
         self._task = self._progress.add_task("reading", total=None)
 
     def __enter__(self) -> Bar:
@@ -49,15 +45,7 @@ class Bar:
 
     def update(self, policy: str, seed: int, ended: int, jobs: int) -> None:
         """So many jobs of a run have ended."""
-        if self._now != (policy, seed):
-            self._now = (policy, seed)
-            self._number += 1
-        self._progress.update(
-            self._task,
-            description=f"{policy} (run {self._number} of {self._runs})",
-            completed=ended,
-            total=jobs,
-        )
+        self._progress.update(self._task, description=f"{policy}, seed {seed}", completed=ended, total=jobs)
 
     def say(self, line: str) -> None:
         """One line above the bar."""

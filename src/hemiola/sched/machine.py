@@ -167,6 +167,10 @@ class StateMachine:
             return problem
         now = view.now
         self._unwait(job)
+        if job.stopped_s == now:
+            job.stopped_s = -inf
+            job.preemptions -= 1
+            job.migrations += 1
         job.wait_s = now - job.since_s
         job.queued_s += job.wait_s
         self._run(job, placement)
@@ -227,6 +231,7 @@ class StateMachine:
             return "it is not running"
         self._halt(job)
         job.preemptions += 1
+        job.stopped_s = self.view.now
         self._requeue(job)
         return ""
 

@@ -98,10 +98,10 @@ class Queue(Index):
     """
 
     __slots__ = (
+        "_asked_s",
         "_entry",
         "_groups",
         "_inventory",
-        "_asked_s",
         "_loose",
         "_now_running",
         "_running",

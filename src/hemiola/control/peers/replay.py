@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Generic, TypeVar
 
-from hemiola.control.driver import Driver
 from hemiola.control.ledger import Ledger
 from hemiola.control.peers.task import PeerTask
+from hemiola.control.records import Account, Replay
 from hemiola.core.decisions import Decision, Move, Placement, Start, Stop, WakeAt
 from hemiola.core.events import Finished
 from hemiola.core.job import Job
@@ -21,7 +21,7 @@ FINISHED, STOPPED, MOVED, STILL_RUNNING = 0, 1, 2, 5
 AnyTask = TypeVar("AnyTask", bound=PeerTask)
 
 
-class PeerReplay(Driver, Generic[AnyTask]):
+class PeerReplay(Replay, Generic[AnyTask]):
     """A cluster without network, failures or costs of its own.
 
     Args:
@@ -128,6 +128,11 @@ class PeerReplay(Driver, Generic[AnyTask]):
         """Account for jobs that still run when `stop` ended the replay early."""
         for task in list(self.running.values()):
             self._leave(task, self.now, STILL_RUNNING)
+
+    @property
+    def accounts(self) -> Mapping[str, Account]:
+        """The jobs that arrived, by id."""
+        return self.tasks
 
     def timeline(self) -> Timeline:
         """Every span in which a job held GPUs."""
