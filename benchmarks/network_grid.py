@@ -102,5 +102,5 @@ class Study:
 FULL = Study()
 QUICK = Study(
     mixes=("lingjun", "muri"), nics=(10, 50, 400), others=((50, 1),), loads=(0.6,), load_nics=(50,), batch_nics=(),
-    special=(("lingjun", 50, 4),), seeds=3, fresh=3, scale=0.5,
+    special=(("lingjun", 50, 4),), seeds=3, fresh=3,
 )  # fmt: skip

@@ -45,7 +45,7 @@ def about(rows: Sequence[Row], command: str) -> str:
     )  # fmt: skip
     return (
         f"Made on {date.today():%Y-%m-%d} by `{command}` with Hemiola {hemiola.__version__} (code {fingerprint()}): "
-        f"{len(rows):,} replays, {sum(row['cpu_s'] for row in rows) / 60:.0f} minutes of CPU, with {philly}, "
+        f"{len(rows):,} replays, {sum(row['cpu_s'] for row in rows) / 60:.1f} minutes of CPU, with {philly}, "
         f"on {machine()}. Replays are deterministic: the same command gives the same figures."
     )
 

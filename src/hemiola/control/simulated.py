@@ -164,8 +164,12 @@ class SimulatedDriver(Replay):
                 changes = self._settle(now)
                 if changes:
                     yield changes
-            while heap and heap[0][1] == FINISH and heap[0][3].version != heap[0][4]:
-                heapq.heappop(heap)
+            while (
+                heap
+                and heap[0][1] == FINISH
+                and (heap[0][3].version != heap[0][4] or heap[0][3].due_s > heap[0][0])
+            ):
+                self._renew(heapq.heappop(heap))
             if arrived < count:
                 next_s = jobs[arrived].submit_s
                 if heap and heap[0][0] < next_s:
@@ -184,10 +188,13 @@ class SimulatedDriver(Replay):
                 now = self.now = next_s
             batch: list[Event] = []
             while heap and heap[0][0] <= now:
-                _, kind, _, what, version = heapq.heappop(heap)
+                entry = heapq.heappop(heap)
+                _, kind, _, what, version = entry
                 if kind == FINISH:
-                    if what.version == version:
+                    if what.version == version and what.due_s <= now:
                         batch.append(self._finish(what, now))
+                    else:
+                        self._renew(entry)
                 elif kind == TIMER:
                     batch.append(Timer(now, what))
                 else:
@@ -209,6 +216,13 @@ class SimulatedDriver(Replay):
                 f"the policy asked for {idle_timers} timers in a row while nothing runs and jobs wait",
                 "a policy that only wakes itself up never ends; start a job or stop asking",
             )
+
+    def _renew(self, entry: tuple[float, int, int, Any, int]) -> None:
+        """Drop a void finish; put one that came too early back where it is due."""
+        task = entry[3]
+        if task.version == entry[4]:
+            task.entry_s = task.due_s
+            self._push(task.due_s, FINISH, task, task.version)
 
     def _push(self, time_s: float, kind: int, what: Any, version: int) -> None:
         self._sequence += 1
@@ -296,7 +310,8 @@ class SimulatedDriver(Replay):
                 return
             task.iteration_s, task.compute_s = self._model.on_host(job, hosts[0], placement.masks[0])
             task.speed = task.best_s / task.iteration_s
-        self._push(task.due_s(), FINISH, task, task.version)
+        if task.predict():
+            self._push(task.due_s, FINISH, task, task.version)
         if task.speed != 1.0 or delay_s:
             self._fresh.append(task)
 
@@ -337,8 +352,8 @@ class SimulatedDriver(Replay):
             task.settle(now)
             task.iteration_s = max(iteration_s, crossing.local_s)
             task.speed = task.best_s / task.iteration_s
-            task.version += 1
-            self._push(task.due_s(), FINISH, task, task.version)
+            if task.predict():
+                self._push(task.due_s, FINISH, task, task.version)
             changes.append(Measured(now, task.job.id, task.speed, task.resume_s if fresh else None))
         return changes
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import msgspec
 
 from hemiola.core.decisions import Placement
@@ -20,6 +22,8 @@ class Task(msgspec.Struct, eq=False, gc=False):
         resume_s: until then it saves, loads or waits for GPUs.
         version: counts changes of its finish; older finishes in the heap are void.
         best_s, iteration_s, compute_s: iteration time where it was recorded, now, and the compute in it.
+        due_s: when it will finish at its present speed.
+        entry_s: the time of its entry in the heap of finishes, at most `due_s`.
         ideal_s: run time on its best placement here, alone.
         slot: its slot in the shared network, or -1.
         ran: whether it made progress before its present span, so that there is a state to load.
@@ -38,6 +42,8 @@ class Task(msgspec.Struct, eq=False, gc=False):
     speed: float = 1.0
     version: int = 0
     best_s: float = 1.0
+    due_s: float = math.inf
+    entry_s: float = math.inf
     ideal_s: float = 0.0
     iteration_s: float = 1.0
     compute_s: float = 1.0
@@ -93,6 +99,7 @@ class Task(msgspec.Struct, eq=False, gc=False):
         self.settle(now)
         self.tiers_s[self.tier] += now - self.start_s
         self.version += 1
+        self.entry_s = math.inf
         self.placement = None
         if now > self.resume_s:
             self.ran = True
@@ -111,6 +118,12 @@ class Task(msgspec.Struct, eq=False, gc=False):
         self.left_s += work * part
         return work * part
 
-    def due_s(self) -> float:
-        """When it will finish at its present speed."""
-        return max(self.settled_s, self.resume_s) + max(0.0, self.left_s) / self.speed
+    def predict(self) -> bool:
+        """Work out `due_s`; return whether the heap needs a new entry, because it comes earlier than that."""
+        begin = self.settled_s if self.settled_s > self.resume_s else self.resume_s
+        self.due_s = begin + (self.left_s if self.left_s > 0.0 else 0.0) / self.speed
+        if self.due_s >= self.entry_s:
+            return False
+        self.version += 1
+        self.entry_s = self.due_s
+        return True

@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from bisect import bisect_left, insort
 from collections.abc import Hashable, Iterator, Mapping
 from heapq import heapify, heappop, heapreplace
+from itertools import islice
 from math import inf
 from typing import Any, ClassVar
 
@@ -19,6 +20,9 @@ from hemiola.sched.inventory import Inventory
 from hemiola.sched.job_state import RUNNING, WAITING, JobState
 
 __all__ = ["Order", "Queue"]
+
+MOST_LOOSE = 32
+"""So many running jobs without a standing key are looked at; more would cost more than they tell."""
 
 Key = Any  # a float or a tuple of them: whatever the order compares
 Entry = tuple[Key, int, JobState]
@@ -241,7 +245,8 @@ class Queue(Index):
         if not self._loose:
             return last
         running = self.order.running
-        return max([last, *self._loose.values()], key=lambda job: (running(job, now), job.index))
+        few = islice(self._loose.values(), MOST_LOOSE)
+        return max([last, *few], key=lambda job: (running(job, now), job.index))
 
     def worst_first(self, now: float) -> Iterator[JobState]:
         """Running jobs, the last in order first. They are filed from the first call on."""
@@ -274,7 +279,7 @@ class Queue(Index):
             entry = home.entries[-1]
             key = _Reversed((running(entry[2], now), entry[1]))
             heap.append((key, tie, home, len(home.entries) - 1))
-        for tie, job in self._loose.items():
+        for tie, job in islice(self._loose.items(), MOST_LOOSE):
             alone = _Sorted(job.gpus)
             alone.entries.append((None, job.index, job))
             heap.append((_Reversed((running(job, now), job.index)), -1 - tie, alone, 0))
