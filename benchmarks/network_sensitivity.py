@@ -40,12 +40,13 @@ def study_rows(study: Study, memory: Memory, workers: int) -> tuple[list[Row], l
 
 def about(rows: Sequence[Row], command: str) -> str:
     """How this page came about."""
-    philly = "real jobs of Philly" if os.environ.get("HEMIOLA_SHARED") else (
-        "jobs generated after Philly's statistics (HEMIOLA_SHARED is not set)"
-    )  # fmt: skip
+    philly = ""
+    if any(row["mix"] == "philly" for row in rows):
+        real = bool(os.environ.get("HEMIOLA_SHARED"))
+        philly = "real jobs of Philly, " if real else "Philly's jobs generated (HEMIOLA_SHARED is not set), "
     return (
         f"Made on {date.today():%Y-%m-%d} by `{command}` with Hemiola {hemiola.__version__} (code {fingerprint()}): "
-        f"{len(rows):,} replays, {sum(row['cpu_s'] for row in rows) / 60:.1f} minutes of CPU, with {philly}, "
+        f"{len(rows):,} replays, {sum(row['cpu_s'] for row in rows) / 60:.1f} minutes of CPU, {philly}"
         f"on {machine()}. Replays are deterministic: the same command gives the same figures."
     )
 

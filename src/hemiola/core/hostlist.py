@@ -71,7 +71,7 @@ def compress(names: Sequence[str]) -> str:
         before = len(items)
         items = list(_fold(items))
     folded, plain = ",".join("".join(item) for item in items), ",".join(names)
-    return folded if len(folded) < len(plain) else plain
+    return folded if len(folded) <= len(plain) + 1 else plain  # n[0-1] reads better than n0,n1
 
 
 def _items(text: str) -> Iterator[tuple[int, str]]:

@@ -33,8 +33,8 @@ class JobState(msgspec.Struct, eq=False, gc=False):
         served_s: seconds it has held GPUs before its present span.
         queued_s: seconds it waited before its present wait.
         wait_s: length of its last wait that ended.
-        preemptions, migrations: how often; stopped and started in one instant is a migration.
-        stopped_s: when a policy last stopped it.
+        preemptions, migrations: how often; stopped and started by one decision is a migration.
+        stopped_in: the state machine's count of instants when a policy last stopped it.
         narrowest: narrowest tier that could ever hold it.
         widest: widest tier it may span (its `required` constraint).
         preferred: tier to try first.
@@ -68,7 +68,7 @@ class JobState(msgspec.Struct, eq=False, gc=False):
     served_s: float = 0.0
     queued_s: float = 0.0
     wait_s: float = 0.0
-    stopped_s: float = -math.inf
+    stopped_in: int = -1
     preemptions: int = 0
     migrations: int = 0
     mark: float = 0.0

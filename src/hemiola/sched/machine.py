@@ -45,6 +45,7 @@ class StateMachine:
     def __init__(self, view: ClusterView) -> None:
         self.view = view
         self._shapes: dict[tuple[int, str, str, str], Any] = {}
+        self._instant = 0
         self._span_cache: dict[tuple[int, ...], int] = {}
         self._handlers: dict[type, Callable[[Any], None]] = {
             Arrived: self._arrived,
@@ -68,6 +69,7 @@ class StateMachine:
     def apply(self, *events: Event) -> None:
         """Take note of what happened, in this order."""
         view, handlers = self.view, self._handlers
+        self._instant += 1
         for event in events:
             if event.time_s > view.now:
                 view.now = event.time_s
@@ -167,8 +169,8 @@ class StateMachine:
             return problem
         now = view.now
         self._unwait(job)
-        if job.stopped_s == now:
-            job.stopped_s = -inf
+        if job.stopped_in == self._instant:
+            job.stopped_in = -1
             job.preemptions -= 1
             job.migrations += 1
         job.wait_s = now - job.since_s
@@ -231,7 +233,7 @@ class StateMachine:
             return "it is not running"
         self._halt(job)
         job.preemptions += 1
-        job.stopped_s = self.view.now
+        job.stopped_in = self._instant
         self._requeue(job)
         return ""
 
