@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from statistics import median
 from typing import Any
 
 import child
@@ -36,7 +37,7 @@ def philly(jobs: int = ALL_JOBS, rounds: int = 3, policies: Sequence[str] = tupl
         first = first or runs[0]
         cpu = [run["cpu_s"] for run in runs]
         limit = LIMITS_S.get(policy)
-        said = "" if limit is None else f"{limit:g} s: {verdict(sorted(cpu)[len(cpu) // 2], limit)}"
+        said = "" if limit is None else f"{limit:g} s: {verdict(median(cpu), limit)}"
         walls = spread([run["wall_s"] for run in runs])
         loop = spread([run["loop_s"] for run in runs])
         peak = max(run["peak_mib"] for run in runs)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from xml.sax.saxutils import escape
 
-WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 720, 380, 60, 160, 40, 45
+WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 800, 400, 60, 230, 40, 45
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7")
 STYLE = (
     "text{font:13px sans-serif;fill:#333}.axis{stroke:#999}.grid{stroke:#999;opacity:.25}"
@@ -17,12 +17,12 @@ STYLE = (
 
 @dataclass(frozen=True)
 class Line:
-    """One line: y by x, a colour by number, dashed or not."""
+    """One line: y by x, a colour by number, and its dashes as SVG writes them ("" for none)."""
 
     name: str
     points: dict[int, float]
     colour: int
-    dashed: bool = False
+    dash: str = ""
 
 
 def draw(lines: Sequence[Line], title: str) -> str:
@@ -63,7 +63,7 @@ def _grid(value: float, top: float) -> str:
 def _line(line: Line, xs: Sequence[int], top: float) -> str:
     points = [(_x(x, xs), _y(y, top)) for x, y in sorted(line.points.items())]
     colour = COLOURS[line.colour % len(COLOURS)]
-    dash = ' stroke-dasharray="6 4"' if line.dashed else ""
+    dash = f' stroke-dasharray="{line.dash}"' if line.dash else ""
     path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
     dots = "".join(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{colour}"/>' for x, y in points)
     return f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"{dash}/>{dots}'

@@ -78,10 +78,10 @@ def test_the_curve_and_its_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(curve, "EVENTS_LEAST", 1)
     picture = tmp_path / "curve.svg"
     text = curve.measure(picture, sizes=(16, 32), jobs_per_gpu=1.0, rounds=1)
-    assert text.count("| srtf |") == 2
+    assert text.count("| srtf |") == 3
     root = ElementTree.fromstring(picture.read_text(encoding="utf-8"))
     assert root.tag.endswith("svg")
-    assert len([e for e in root if e.tag.endswith("polyline")]) == 6
+    assert len([e for e in root if e.tag.endswith("polyline")]) == 9
     assert picture.stat().st_size < 50_000
 
 

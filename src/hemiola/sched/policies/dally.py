@@ -49,6 +49,7 @@ from hemiola.sched.view import ClusterView, Index
 
 __all__ = ["Dally"]
 
+Way = tuple[list[Move], Placement, str]  # who moves aside, where the job then goes, and why it pays
 BY_HOST = ByHost()
 CANDIDATES = 4
 
@@ -146,7 +147,9 @@ class Dally(Policy):
             elif (tier := _tier(view, offer)) <= self._allowed(view, job):
                 yield from self._start(job, offer, self._why(view, job, tier))
             elif (made := self._make_way(view, job, tier)) is not None:
-                yield from made
+                moves, place, why = made
+                yield from moves
+                yield from self._start(job, place, why)
             else:
                 yield from self._decline(view, queue, job, tier)
             if job.status == WAITING:
@@ -222,7 +225,7 @@ class Dally(Policy):
                     yield Stop(victim.id, f"{job.id} has had less service and needs its GPUs")
                 yield from self._start(job, place, f"{self.order.says}, in place of {len(victims)} others")
 
-    def _make_way(self, view: ClusterView, job: JobState, tier: int) -> list[Decision] | None:
+    def _make_way(self, view: ClusterView, job: JobState, tier: int) -> Way | None:
         """Move insensitive jobs off one host for a job that one host can hold, if delta > 0."""
         if not self.preempt or job.narrowest > 0 or job.widest < 0:
             return None
@@ -237,9 +240,7 @@ class Dally(Policy):
                     return moves
         return None
 
-    def _clear(
-        self, view: ClusterView, job: JobState, host: int, free: int, gain: float
-    ) -> list[Decision] | None:
+    def _clear(self, view: ClusterView, job: JobState, host: int, free: int, gain: float) -> Way | None:
         """Moves that leave `job.gpus` free on this host and cost less than the gain, and the start."""
         movable = [v for v in view.index(BY_HOST).on(host) if len(v.placement.hosts) == 1]
         movable.sort(key=lambda v: (view.estimates.switch_s(v) * v.gpus, v.index))
@@ -259,10 +260,10 @@ class Dally(Policy):
 
     def _relocate(
         self, view: ClusterView, job: JobState, host: int, chosen: list[JobState], cost: float, gain: float
-    ) -> list[Decision] | None:
+    ) -> Way | None:
         """Where each chosen job goes instead; None if one of them would suffer."""
         inventory = view.inventory
-        decisions: list[Decision] = []
+        moves: list[Move] = []
         with view.supposing() as trial:
             if inventory.masks[host]:
                 trial.occupy(Placement((host,), (inventory.masks[host],)))
@@ -273,7 +274,7 @@ class Dally(Policy):
                     return None
                 trial.occupy(place)
                 places.append(place)
-                decisions.append(Move(victim.id, place, f"makes way for {job.id}, which needs one host"))
+                moves.append(Move(victim.id, place, f"makes way for {job.id}, which needs one host"))
             trial.undo()
             for place in places:
                 trial.occupy(place)
@@ -282,7 +283,7 @@ class Dally(Policy):
         if target is None:
             return None
         why = f"moving {len(chosen)} jobs aside costs {cost:.0f} GPU-s and saves it {gain:.0f}"
-        return [*decisions, Start(job.id, target, why)]
+        return moves, target, why
 
     def _review(self, view: ClusterView) -> Iterator[Decision]:
         """Move a job that runs wide to a narrower place, if delta > 0."""
