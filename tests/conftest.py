@@ -17,7 +17,9 @@ SHARED = os.environ.get("HEMIOLA_SHARED")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "shared_data: needs the traces under $HEMIOLA_SHARED (left out without)")
+    config.addinivalue_line(
+        "markers", "shared_data: needs the traces under $HEMIOLA_SHARED (left out without)"
+    )
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
