@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-import hemiola
 from chart import Line, draw
 from clocks import table
 from workloads import generated, leaf_spine, with_models
 
+import hemiola
 from hemiola.sim.fluid import warm_up
 
 SIZES = (64, 256, 1024, 4096, 16384, 100_000)
