@@ -84,7 +84,12 @@ class JobState(msgspec.Struct, eq=False, gc=False):
 
     def remaining_s(self, now: float) -> float:
         """Work left at `now`, in seconds at ideal speed."""
-        return max(0.0, self.work_s - self.done_at(now))
+        left = self.work_s - self.done_s
+        if self.status == RUNNING:
+            since = self.resume_s if self.resume_s > self.settled_s else self.settled_s
+            if now > since:
+                left -= (now - since) * self.speed
+        return left if left > 0.0 else 0.0
 
     def held_s(self, now: float) -> float:
         """Seconds it has held GPUs by `now`."""
@@ -92,7 +97,9 @@ class JobState(msgspec.Struct, eq=False, gc=False):
 
     def service_gpu_s(self, now: float) -> float:
         """Attained service: GPUs times seconds held (Tiresias, section 3.1)."""
-        return self.gpus * self.held_s(now)
+        if self.status == RUNNING:
+            return self.gpus * (self.served_s + now - self.since_s)
+        return self.gpus * self.served_s
 
     def waited_s(self, now: float) -> float:
         """Seconds without GPUs since arrival."""

@@ -111,6 +111,7 @@ class Queue(Index):
         "_running",
         "_seen",
         "_tracks",
+        "_worst",
         "blocked",
         "order",
         "short",
@@ -121,6 +122,7 @@ class Queue(Index):
         self._now_running = running
         self._loose: dict[int, JobState] = {}
         self._asked_s = -inf
+        self._worst: tuple[float, JobState | None] | None = None
         self._tracks = False
         self.blocked: set[Hashable] = set()
         self.short: dict[int, int] = {}
@@ -148,6 +150,7 @@ class Queue(Index):
         elif job.status == RUNNING:
             if not self._tracks:
                 return
+            self._worst = None
             key = self.order.standing(job, now)
             if key is None:
                 self._loose[job.index] = job
@@ -164,6 +167,8 @@ class Queue(Index):
 
     def leave(self, job: JobState) -> None:
         """Take a job out before its status changes (the state machine calls this)."""
+        if job.status == RUNNING:
+            self._worst = None
         found = self._entry.pop(job.index, None)
         if found is None:
             self._loose.pop(job.index, None)
@@ -235,7 +240,12 @@ class Queue(Index):
         return [entry[2] for entry in sorted(e for home in self._groups.values() for e in home)]
 
     def worst(self, now: float) -> JobState | None:
-        """The running job that is last in order."""
+        """The running job that is last in order; worked out once until something changes."""
+        if self._worst is None or self._worst[0] != now:
+            self._worst = now, self._find_worst(now)
+        return self._worst[1]
+
+    def _find_worst(self, now: float) -> JobState | None:
         if not self._tracks or len(self._running) != 1:
             return next(self.worst_first(now), None)
         if self._loose:
@@ -257,12 +267,28 @@ class Queue(Index):
         if self._loose:
             self._settle_loose(now)
         homes = list(self._running.values())
-        if len(homes) != 1 or self._loose:
+        if len(homes) != 1:
             yield from self._merged(homes, now)
+            return
+        if self._loose:
+            yield from self._beside(homes[0], now)
             return
         entries, start = homes[0].entries, homes[0].start
         for at in range(len(entries) - 1, start - 1, -1):
             yield entries[at][2]
+
+    def _beside(self, home: _Sorted, now: float) -> Iterator[JobState]:
+        """One sorted list with the few loose jobs in their places."""
+        running, entries, start = self.order.running, home.entries, home.start
+        at = len(entries) - 1
+        loose = [(running(job, now), index) for index, job in islice(self._loose.items(), MOST_LOOSE)]
+        for key in sorted(loose, reverse=True):
+            while at >= start and (running(entries[at][2], now), entries[at][1]) > key:
+                yield entries[at][2]
+                at -= 1
+            yield self._loose[key[1]]
+        for rest in range(at, start - 1, -1):
+            yield entries[rest][2]
 
     def _settle_loose(self, now: float) -> None:
         """File those that have a standing key by now; it is asked for once an instant."""
