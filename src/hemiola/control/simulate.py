@@ -27,6 +27,7 @@ from hemiola.sched.machine import StateMachine
 from hemiola.sched.policies import policy_from_text, policy_text
 from hemiola.sched.policy import Policy
 from hemiola.sched.view import ClusterView
+from hemiola.sim.fluid import warm_up
 
 __all__ = ["Recording", "simulate"]
 
@@ -118,6 +119,8 @@ def simulate(
         notes += [note for note in workload.notes if note not in notes]
         workloads[seed] = workload.jobs
         _check_jobs(workload.jobs)
+        if len(topology.hosts) > 1 and any(job.gpus > 1 and job.profile is not None for job in workload.jobs):
+            warm_up()  # the network's kernel: before the clock starts
         for name, policy in named.items():
             run = run_one(
                 workload.jobs, topology, policy, name=name, seed=seed, semantics=semantics,

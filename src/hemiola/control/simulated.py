@@ -127,6 +127,7 @@ class SimulatedDriver(Replay):
         self._capacities = model.capacities_bytes_per_s
         self._sharing = sharing
         self._network: SharedNetwork | None = None
+        self._unsettled = False
         self._crossing: dict[int, Task] = {}
         self._heap: list[tuple[float, int, int, Any, int]] = []
         self._sequence = 0
@@ -160,7 +161,7 @@ class SimulatedDriver(Replay):
         total = len(jobs)
         now = self.now
         while not self.stop:
-            if self._fresh or self._network is not None:
+            if self._fresh or self._unsettled:
                 changes = self._settle(now)
                 if changes:
                     yield changes
@@ -281,6 +282,7 @@ class SimulatedDriver(Replay):
             task = self.tasks[decision.job_id]
             if task.slot >= 0 and self._network is not None:
                 self._network.set_weight(task.slot, decision.weight)
+                self._unsettled = True
 
     def render(self, decision: Decision) -> str:
         """The decision as one line."""
@@ -297,14 +299,16 @@ class SimulatedDriver(Replay):
             delay_s += self._costs.of(task.job)[1]
         hosts = placement.hosts
         tier = 0 if len(hosts) == 1 else self.view.jobs[task.job.id].tier
-        task.begin(placement, tier, now, delay_s)
         job = task.job
         if job.profile is None:
+            task.begin(placement, tier, now, delay_s)
             task.speed = task.iteration_s = task.compute_s = 1.0
         else:
-            narrowest = self.view.jobs[job.id].narrowest
-            task.best_s = self._model.recorded_s(job, narrowest)
-            task.ideal_s = job.duration_s * self._model.best_s(job, narrowest) / task.best_s
+            if task.first_start_s is None:
+                narrowest = self.view.jobs[job.id].narrowest
+                task.best_s = self._model.recorded_s(job, narrowest)
+                task.ideal_s = job.duration_s * self._model.best_s(job, narrowest) / task.best_s
+            task.begin(placement, tier, now, delay_s)
             if len(hosts) > 1:
                 self._cross(task, placement)
                 return
@@ -331,6 +335,7 @@ class SimulatedDriver(Replay):
             factors=crossing.factors,
         )
         self._crossing[task.slot] = task
+        self._unsettled = True
         task.speed = 0.0
 
     def _settle(self, now: float) -> list[Event]:
@@ -340,8 +345,9 @@ class SimulatedDriver(Replay):
             if task.placement is not None:
                 changes.append(Measured(now, task.job.id, task.speed, task.resume_s))
         self._fresh.clear()
-        if self._network is None:
+        if self._network is None or not self._unsettled:
             return changes
+        self._unsettled = False
         for slot, iteration_s, _ in self._network.settle():
             task = self._crossing[slot]
             crossing = task.crossing
@@ -371,6 +377,7 @@ class SimulatedDriver(Replay):
             self._log_traffic(task, now)
             assert self._network is not None
             self._network.remove(task.slot)
+            self._unsettled = True
             del self._crossing[task.slot]
             task.slot = -1
             task.crossing = None

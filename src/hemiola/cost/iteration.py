@@ -96,7 +96,11 @@ class IterationModel:
         self._hop_s = float(hosts.nic_latency_s.max())
         self._needs: dict[tuple[int, int, str], Need] = {}
         self._profiles: dict[int, Profile] = {}  # keeps profiles alive while their ids are keys
-        self._local: dict[tuple[int, int, int, int], float] = {}
+        self._local: dict[tuple[int, int, int, int], tuple[float, float]] = {}
+        self._one_island = (hosts.gpus <= hosts.island_gpus).tolist()
+        looks = list(zip(self._types, self._fabric, self._bus, self._island, strict=True))
+        kinds = {look: i for i, look in enumerate(dict.fromkeys(looks))}
+        self._kind = [kinds[look] for look in looks]
         self._best: dict[tuple[int, int, int, str], float] = {}
         self._slowdowns: dict[tuple[int, int, int, int], float] = {}
 
@@ -130,12 +134,13 @@ class IterationModel:
         """(iteration time, compute time) on GPUs of one host."""
         profile = job.profile
         assert profile is not None
-        key = (id(profile), job.gpus, host, self._islands(host, mask))
+        islands = 1 if self._one_island[host] else self._islands(host, mask)
+        key = (id(profile), job.gpus, self._kind[host], islands)
         found = self._local.get(key)
-        need = self.need(profile, job.gpus, self._types[host])
         if found is None:
-            found = self._local[key] = need.iteration_s(self._inside(host, mask))
-        return found, need.compute_s
+            need = self.need(profile, job.gpus, self._types[host])
+            found = self._local[key] = need.iteration_s(self._inside(host, mask)), need.compute_s
+        return found
 
     def _islands(self, host: int, mask: int) -> int:
         """How many NVLink islands of a host these GPUs touch."""
