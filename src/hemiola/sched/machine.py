@@ -280,7 +280,7 @@ class StateMachine:
         job = self.view.jobs.get(decision.job_id)
         if job is None or job.status != RUNNING:
             return "it is not running"
-        if not 0 < decision.weight < float("inf"):
+        if not 0 < decision.weight < inf:
             return f"a weight must be above 0 and finite, not {decision.weight}"
         return ""
 
@@ -324,7 +324,7 @@ class StateMachine:
             job.resume_s = event.resume_s
         job.speed = speed
         begin = max(now, job.resume_s)
-        job.finish_s = begin + (job.work_s - job.done_s) / speed if speed > 0 else float("inf")
+        job.finish_s = begin + (job.work_s - job.done_s) / speed if speed > 0 else inf
         for index in view.indexes.values():
             index.measured(job, now)
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from hemiola.control.peers.instants import InstantReplay
 from hemiola.control.peers.rules import PeerRules
-from hemiola.control.peers.task import PeerEstimates, PeerTask
+from hemiola.control.peers.task import PeerTask
 from hemiola.core.decisions import Placement
 from hemiola.core.errors import InputError
 from hemiola.core.events import NodeBack, NodeLost
@@ -126,10 +126,6 @@ class MuriSim(PeerRules):
     name = "muri-sim"
     policies = MURI_SIM
     default_policies = ("srtf", "srsf", "tiresias")
-
-    def estimates(self, model: IterationModel) -> PeerEstimates:
-        """What policies are told of jobs."""
-        return PeerEstimates()
 
     def driver(
         self,

@@ -11,6 +11,7 @@ from hemiola.core.errors import InputError, TopologyError
 from hemiola.core.events import NodeBack, NodeLost
 from hemiola.core.job import Job
 from hemiola.core.topology import Topology
+from hemiola.cost.iteration import IterationModel
 from hemiola.sched.policies.peers.policy import PeerPolicy
 from hemiola.sched.policy import Policy
 from hemiola.sched.view import ClusterView
@@ -20,6 +21,10 @@ __all__ = ["PeerRules"]
 
 class PeerRules(Rules, ABC):
     """Rules of a published simulator."""
+
+    def estimates(self, model: IterationModel) -> PeerEstimates:
+        """What policies are told of jobs."""
+        return PeerEstimates()
 
     def refusal(self, job: Job, policy: Policy, topology: Topology) -> str:
         """Why this job could never run: too large for the scheme, or with wishes the peer does not know."""

@@ -9,7 +9,7 @@ from heapq import heappop, heappush
 
 from hemiola.control.peers.instants import InstantReplay
 from hemiola.control.peers.rules import PeerRules
-from hemiola.control.peers.task import PeerEstimates, PeerTask
+from hemiola.control.peers.task import PeerTask
 from hemiola.core.decisions import Placement
 from hemiola.core.events import NodeBack, NodeLost
 from hemiola.core.job import Job
@@ -89,10 +89,6 @@ class TiresiasSim(PeerRules):
     name = "tiresias-sim"
     policies = TIRESIAS_SIM
     default_policies = ("fifo", "shortest-gpu", "dlas-gpu")
-
-    def estimates(self, model: IterationModel) -> PeerEstimates:
-        """What policies are told of jobs."""
-        return PeerEstimates()
 
     def driver(
         self,

@@ -6,7 +6,8 @@ us, its formulas are not. What the abstract says is here: (i) delay scheduling f
 network-sensitive pre-emption, (iii) an auto-tuner of the timers. Where it is silent we chose:
 
 - Order: discretised least attained service, as in Tiresias, so that no run time need be known;
-  within a queue the most network-sensitive first, because good places are for those who need them.
+  within a queue by arrival. Network sensitivity decides how long a job waits and who moves aside,
+  not who goes first.
 - Sensitivity: s_j(tier) = t_j(tier) / t_j(narrowest), from the cost model (`cost.iteration`).
 - Timers: see `sched.delay`; "auto" is (iii), "break-even" bounds it by what waiting can be worth,
   "manual", "always-wait" and "never-wait" are the baselines without which a gain means nothing.
@@ -42,7 +43,7 @@ from hemiola.sched.delay import (
 from hemiola.sched.hosts_index import ByHost
 from hemiola.sched.job_state import RUNNING, WAITING, JobState
 from hemiola.sched.placement import Rule, TierAware, find
-from hemiola.sched.policies.tiresias import ByAttainedService, with_timers
+from hemiola.sched.policies.tiresias import ByAttainedService, Tiresias, with_timers
 from hemiola.sched.policy import Policy, is_hopeless, make_room, outranks_any
 from hemiola.sched.queues import Queue
 from hemiola.sched.view import ClusterView, Index
@@ -55,20 +56,12 @@ CANDIDATES = 4
 
 
 @dataclass(frozen=True)
-class BySensitivity(ByAttainedService):
-    """Least attained service first; within a queue the most network-sensitive, then by arrival.
-
-    Waiting jobs form a group only with those that accept the same tier.
-    """
-
-    says = "least attained service, then most network-sensitive first"
+class ByServiceAndTier(ByAttainedService):
+    """Least attained service first; waiting jobs form a group only with those that accept the same tier."""
 
     def group(self, job: JobState) -> Hashable:
         note = job.note
         return (job.shape, job.narrowest if note is None else note.allowed)
-
-    def waiting(self, job: JobState, now: float) -> tuple[int, int, float]:
-        return super().waiting(job, now)
 
 
 @dataclass(frozen=True)
@@ -126,13 +119,10 @@ class Dally(Policy):
         return timers[self.timer]
 
     @cached_property
-    def order(self) -> BySensitivity:
+    def order(self) -> ByServiceAndTier:
         """Its order of jobs."""
-        from hemiola.sched.policies.tiresias import Tiresias
-
-        return BySensitivity(
-            Tiresias(thresholds=self.thresholds, promote=self.promote).limits(), self.promote
-        )
+        tiresias = Tiresias(thresholds=self.thresholds, promote=self.promote)
+        return ByServiceAndTier(tiresias.limits(), self.promote)
 
     def decide(self, view: ClusterView) -> Iterable[Decision]:
         return with_timers(view, self.order, self._decide(view))
@@ -318,7 +308,7 @@ class Dally(Policy):
 
     def card(self) -> dict[str, str]:
         return {
-            "order": f"attained service (GPU-s), queues cut at {self.thresholds}, most network-sensitive first",
+            "order": f"attained service (GPU-s), queues cut at {self.thresholds}, FIFO within",
             "backfill": "whoever fits and accepts",
             "delay": f"timer {self.timer}; clock from the first declined offer; paid delay is kept (SPARK-18886)",
             "preemption": "lower queues, within the accepted tier; moves where delta > 0"
