@@ -85,12 +85,12 @@ def command_line() -> str:
         "Hemiola (a traceback; please report it), 2 something wrong with what was given (one line says what, one what to do about it), "
         "130 interrupted by Ctrl-C (what was done so far is printed and written, marked as interrupted).",
     ]
-    for function in (cli.simulate, cli.policies, cli.explain):
-        parts += _command(function)
+    for words, function in cli.VERBS.items():
+        parts += _command(words, function)
     return "\n\n".join(parts) + "\n"
 
 
-def _command(function: Callable[..., None]) -> Iterator[str]:
+def _command(words: str, function: Callable[..., None]) -> Iterator[str]:
     about, _, parameters = (inspect.getdoc(function) or "").partition("Parameters\n----------\n")
     meanings = dict(re.findall(r"^(\w+)\n((?:    .*\n?)+)", parameters, re.MULTILINE))
     positional, rows = [], []
@@ -101,8 +101,8 @@ def _command(function: Callable[..., None]) -> Iterator[str]:
             positional.append(f"[{written}]" if parameter.default == "" else written)
         meaning = " ".join(meanings[name].split())
         rows.append(f"| `{written}` | {_cell(meaning)} |")
-    yield f"## hemiola {function.__name__}"
-    yield f"`{' '.join(['hemiola', function.__name__, *positional, '[OPTIONS]'])}`"
+    yield f"## hemiola {words}"
+    yield f"`{' '.join(['hemiola', words, *positional, '[OPTIONS]'])}`"
     yield about.strip()
     yield "\n".join(["| | |", "|---|---|", *rows])
 

@@ -6,6 +6,9 @@
     │   ├── FormatError       a file whose format is unknown or ambiguous
     │   └── UnitError         a quantity without a unit, or with an unknown one
     ├── TopologyError         a cluster that cannot exist
+    ├── GraphError            a dataflow graph that cannot exist, or a model that cannot be captured
+    ├── HardwareError         a description of hardware that cannot exist
+    ├── LabError              the laboratory cannot be built or does not stand
     ├── PolicyError           an unknown policy, a bad parameter, a policy that broke a rule
     └── InternalError         a broken invariant: a defect of Hemiola itself
 
@@ -16,9 +19,12 @@ from __future__ import annotations
 
 __all__ = [
     "FormatError",
+    "GraphError",
+    "HardwareError",
     "HemiolaError",
     "InputError",
     "InternalError",
+    "LabError",
     "PolicyError",
     "RowError",
     "TopologyError",
@@ -71,6 +77,18 @@ class UnitError(InputError):
 
 class TopologyError(HemiolaError):
     """A cluster that cannot exist."""
+
+
+class GraphError(HemiolaError):
+    """A dataflow graph that cannot exist, or a model that cannot be captured."""
+
+
+class HardwareError(HemiolaError):
+    """A description of hardware that cannot exist."""
+
+
+class LabError(HemiolaError):
+    """The laboratory cannot be built, or does not stand."""
 
 
 class PolicyError(HemiolaError):

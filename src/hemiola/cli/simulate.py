@@ -1,34 +1,24 @@
-"""The command line: a few verbs, each a thin call into the package.
-
-Nothing heavy is imported before the verb that needs it runs.
-"""
+"""`hemiola simulate`, `policies` and `explain`."""
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from cyclopts import App, Parameter
+from cyclopts import Parameter
 
-from hemiola import __version__
+from hemiola.cli.output import fail, writable
 
 if TYPE_CHECKING:
     from hemiola.control.scenario import Scenario
     from hemiola.core.result import Comparison
 
-app = App(
-    name="hemiola",
-    help="Schedules distributed machine learning on every clock.",
-    version=__version__,
-    version_flags=["--version"],
-)
+__all__ = ["explain", "policies", "simulate"]
 
 Policies = Annotated[tuple[str, ...], Parameter(name="--policy", consume_multiple=True, negative="")]
 Switch = Parameter(negative="")
 
 
-@app.command
 def simulate(
     workload: str = "",
     /,
@@ -92,7 +82,7 @@ def simulate(
     from hemiola.control.scenario import DEMO, Scenario, load_scenario
 
     if demo and scenario:
-        raise SystemExit(_fail("--demo and --scenario exclude each other", "give one of them"))
+        raise SystemExit(fail("--demo and --scenario exclude each other", "give one of them"))
     base = DEMO if demo else load_scenario(scenario) if scenario else Scenario()
     given = {
         "workload": workload, "cluster": cluster, "policies": policy, "baseline": baseline,
@@ -126,7 +116,7 @@ def _run(scenario: Scenario, outputs: dict[str, Path]) -> Comparison:
 
     console = Console(stderr=True)
     for path in outputs.values():
-        _writable(path)
+        writable(path)
     recording = Recording(
         timeline=bool({"report", "timeline", "decisions"} & outputs.keys()),
         decisions="decisions" in outputs,
@@ -139,18 +129,6 @@ def _run(scenario: Scenario, outputs: dict[str, Path]) -> Comparison:
         _write(name, comparison, path)
         console.print(f"wrote {path}", style="dim", highlight=False)
     return comparison
-
-
-def _writable(path: Path) -> None:
-    """Refuse a path that cannot be written before the work, not after it."""
-    from hemiola.core.errors import InputError
-
-    if path.is_dir():
-        raise InputError(f"{path} is a folder", "give the path of a file")
-    if not path.absolute().parent.is_dir():
-        raise InputError(
-            f"there is no folder {path.absolute().parent}", f"create it, or write {path.name} elsewhere"
-        )
 
 
 def _write(name: str, comparison: Comparison, path: Path) -> None:
@@ -176,7 +154,6 @@ def _write(name: str, comparison: Comparison, path: Path) -> None:
         write_timeline(comparison, path)
 
 
-@app.command
 def policies(*, semantics: str = "event-driven") -> None:
     """List the policies with their parameters and sources.
 
@@ -193,7 +170,6 @@ def policies(*, semantics: str = "event-driven") -> None:
     Console().print(policy_list(semantics_by_name(semantics).policies))
 
 
-@app.command
 def explain(file: Path, job: str, /, *, policy: str = "", seed: int | None = None) -> None:
     """Tell a job's story: why it waited, for whom, why these nodes, why it was pre-empted.
 
@@ -211,25 +187,3 @@ def explain(file: Path, job: str, /, *, policy: str = "", seed: int | None = Non
     from hemiola.report.explain import explain as tell
 
     print(tell(file, job, policy=policy, seed=seed))
-
-
-def _fail(what: str, remedy: str) -> int:
-    print(f"error: {what}\n  hint: {remedy}", file=sys.stderr)
-    return 2
-
-
-def main() -> None:
-    """Run the command line; errors on purpose become one message and exit status 2."""
-    from hemiola.core.errors import HemiolaError, InternalError
-
-    sys.path.insert(0, "")  # so that --policy my_module:MyPolicy finds a file in the present folder
-    try:
-        app()
-    except HemiolaError as error:
-        status = _fail(error.what, error.remedy)
-        sys.exit(1 if isinstance(error, InternalError) else status)
-    except BrokenPipeError:
-        sys.stderr.close()
-        sys.exit(141)
-    except KeyboardInterrupt:
-        sys.exit(130)

@@ -1,0 +1,62 @@
+"""The command line: a few verbs, each a thin call into the package, one file per family of verbs.
+
+Nothing heavy is imported before the verb that needs it runs.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+
+from cyclopts import App
+
+from hemiola import __version__
+from hemiola.cli.output import fail
+from hemiola.cli.simulate import explain, policies, simulate
+
+__all__ = ["VERBS", "app", "main"]
+
+VERBS: dict[str, Callable[..., None]] = {"simulate": simulate, "policies": policies, "explain": explain}
+"""The functions behind the verbs, by what is typed; "lab up" is the verb up of the family lab."""
+
+app = App(
+    name="hemiola",
+    help="Schedules distributed machine learning on every clock.",
+    version=__version__,
+    version_flags=["--version"],
+)
+
+FAMILIES: dict[str, str] = {}
+"""What a family of verbs is about, by its first word."""
+
+
+def _register() -> None:
+    families = {word: App(name=word, help=about) for word, about in FAMILIES.items()}
+    for family in families.values():
+        app.command(family)
+    for words, function in VERBS.items():
+        first, _, second = words.partition(" ")
+        if second:
+            families[first].command(function, name=second)
+        else:
+            app.command(function, name=first)
+
+
+_register()
+
+
+def main() -> None:
+    """Run the command line; errors on purpose become one message and exit status 2."""
+    from hemiola.core.errors import HemiolaError, InternalError
+
+    sys.path.insert(0, "")  # so that --policy my_module:MyPolicy finds a file in the present folder
+    try:
+        app()
+    except HemiolaError as error:
+        status = fail(error.what, error.remedy)
+        sys.exit(1 if isinstance(error, InternalError) else status)
+    except BrokenPipeError:
+        sys.stderr.close()
+        sys.exit(141)
+    except KeyboardInterrupt:
+        sys.exit(130)
