@@ -146,6 +146,7 @@ class SimulatedDriver(Replay):
         self.stop = False
         self._progress = progress
         self._tiers = len(view.topology.tiers)
+        self._elsewhere = model.recorded_elsewhere
         for event in node_events:
             self._push(event.time_s, NODE, event, 0)
             self._node_events_left += 1
@@ -154,7 +155,7 @@ class SimulatedDriver(Replay):
 
     def events(self) -> Iterator[list[Event]]:
         """One list per instant; in it failures, then finishes, timers and arrivals."""
-        jobs, heap, view = self._jobs, self._heap, self.view
+        jobs, heap, view, tiers = self._jobs, self._heap, self.view, self._tiers
         count = len(jobs)
         arrived = 0
         idle_timers = 0
@@ -202,9 +203,7 @@ class SimulatedDriver(Replay):
                     batch.append(self._node(what))
             while arrived < count and jobs[arrived].submit_s <= now:
                 job = jobs[arrived]
-                self.tasks[job.id] = Task(
-                    job, arrived, job.duration_s, [0.0] * self._tiers, ideal_s=job.duration_s
-                )
+                self.tasks[job.id] = Task(job, arrived, job.duration_s, [0.0] * tiers, job.duration_s)
                 batch.append(Arrived(now, job))
                 arrived += 1
             if batch:
@@ -307,7 +306,8 @@ class SimulatedDriver(Replay):
             if task.first_start_s is None:
                 narrowest = self.view.jobs[job.id].narrowest
                 task.best_s = self._model.recorded_s(job, narrowest)
-                task.ideal_s = job.duration_s * self._model.best_s(job, narrowest) / task.best_s
+                if self._elsewhere:
+                    task.ideal_s = job.duration_s * self._model.best_s(job, narrowest) / task.best_s
             task.begin(placement, tier, now, delay_s)
             if len(hosts) > 1:
                 self._cross(task, placement)

@@ -35,6 +35,7 @@ class Task(msgspec.Struct, eq=False, gc=False):
     index: int
     left_s: float
     tiers_s: list[float]
+    ideal_s: float
     settled_s: float = 0.0
     resume_s: float = 0.0
     start_s: float = 0.0
@@ -44,7 +45,6 @@ class Task(msgspec.Struct, eq=False, gc=False):
     best_s: float = 1.0
     due_s: float = math.inf
     entry_s: float = math.inf
-    ideal_s: float = 0.0
     iteration_s: float = 1.0
     compute_s: float = 1.0
     slot: int = -1

@@ -105,6 +105,11 @@ class IterationModel:
         self._slowdowns: dict[tuple[int, int, int, int], float] = {}
 
     @property
+    def recorded_elsewhere(self) -> bool:
+        """Whether run times were measured on another cluster than this one."""
+        return self._recorded_on is not None
+
+    @property
     def capacities_bytes_per_s(self) -> NDArray[np.float64]:
         """Bandwidth of every link, each direction."""
         uplinks = [level.uplink_bytes_per_s for level in self.topology.levels]

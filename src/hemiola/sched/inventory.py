@@ -53,6 +53,7 @@ class Inventory:
     """
 
     __slots__ = (
+        "_above",
         "all_masks",
         "counts",
         "domain_hosts",
@@ -89,6 +90,13 @@ class Inventory:
         self.released_gpus = 0
         self.island_masks = _island_masks(topology)
         self.domain_hosts = self._fill()
+        self._above = [
+            [
+                (index, free, domains[host])
+                for index, free, domains in zip(pool.levels, pool.domain_free, self.domain_of, strict=True)
+            ]
+            for host, pool in enumerate(self.pool_of)
+        ]
         self.rank_of_host = self._rank_hosts()
 
     def _rank_hosts(self) -> list[int]:
@@ -188,12 +196,10 @@ class Inventory:
         pool.hosts.move(host, old, new)
         pool.free += change
         self.free += change
-        if self.domain_of:
-            for index, free, domains in zip(pool.levels, pool.domain_free, self.domain_of, strict=True):
-                domain = domains[host]
-                before = free[domain]
-                free[domain] = before + change
-                index.move(domain, before, before + change)
+        for index, free, domain in self._above[host]:
+            before = free[domain]
+            after = free[domain] = before + change
+            index.move(domain, before, after)
 
 
 def _grouped(domains: list[int]) -> dict[int, list[int]]:

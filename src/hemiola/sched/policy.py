@@ -55,11 +55,10 @@ def by_order(
     """
     queue = view.queue(order)
     inventory, now = view.inventory, view.now
-    why = f"{order.says}; {rule.says}"
     while (job := queue.next(inventory.free if backfill and not preempt else None)) is not None:
         placement = find(inventory, job, rule)
         if placement is not None:
-            yield Start(job.id, placement, why)
+            yield Start(job.id, placement, f"{order.says}; {rule.says}")
         elif (
             preempt
             and (preempt := outranks_any(queue, job, now))
@@ -72,6 +71,7 @@ def by_order(
         elif backfill or is_hopeless(view, job, rule):
             queue.block(job)
         else:
+            queue.hold(job)
             return
         if placement is not None and job.status == WAITING:  # refused
             queue.block(job)

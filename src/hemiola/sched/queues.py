@@ -103,8 +103,10 @@ class Queue(Index):
 
     __slots__ = (
         "_asked_s",
+        "_by_shape",
         "_entry",
         "_groups",
+        "_held",
         "_inventory",
         "_loose",
         "_now_running",
@@ -126,6 +128,8 @@ class Queue(Index):
         self._tracks = False
         self.blocked: set[Hashable] = set()
         self.short: dict[int, int] = {}
+        self._by_shape = type(order).group is Order.group
+        self._held: Entry | None = None
         self._groups: dict[Hashable, _Sorted] = {}
         self._running: dict[Hashable, _Sorted] = {}
         self._entry: dict[int, tuple[Entry, _Sorted, Hashable]] = {}
@@ -136,8 +140,10 @@ class Queue(Index):
         """File a job under its present status (the state machine calls this)."""
         group: Hashable
         if job.status == WAITING:
-            group = self.order.group(job)
+            group = job.shape if self._by_shape else self.order.group(job)
             entry = (self.order.waiting(job, now), job.index, job)
+            if self._held is not None and entry < self._held:
+                self._held = None
             home = self._groups.get(group)
             if home is None:
                 home = self._groups[group] = _Sorted(job.gpus)
@@ -168,12 +174,16 @@ class Queue(Index):
     def leave(self, job: JobState) -> None:
         """Take a job out before its status changes (the state machine calls this)."""
         if job.status == RUNNING:
+            if not self._tracks:
+                return
             self._worst = None
         found = self._entry.pop(job.index, None)
         if found is None:
             self._loose.pop(job.index, None)
         else:
             entry, home, group = found
+            if entry is self._held:
+                self._held = None
             home.discard(entry)
             if home.start == len(home.entries):
                 del (self._groups if job.status == WAITING else self._running)[group]
@@ -211,7 +221,10 @@ class Queue(Index):
         """
         if self._seen != self._inventory.releases:
             self._seen = self._inventory.releases
+            self._held = None
             self.blocked.clear()
+        elif self._held is not None:
+            return None
         best: Entry | None = None
         blocked = self.blocked
         for group, home in self._groups.items():
@@ -225,8 +238,13 @@ class Queue(Index):
         """Pass over this job's group until something is released."""
         self.blocked.add(self._entry[job.index][2])
 
+    def hold(self, job: JobState) -> None:
+        """Hold everyone behind this job, the first, until something is released or one goes before it."""
+        self._held = self._entry[job.index][0]
+
     def unblock(self) -> None:
         """Try every group again, with stopping others too."""
+        self._held = None
         self.blocked.clear()
         self.short.clear()
 

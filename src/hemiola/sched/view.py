@@ -69,6 +69,8 @@ class ClusterView:
         self.timers: list[JobState] = []
         self.returned: list[JobState] = []
         self.indexes: dict[Any, Any] = {}
+        self._asked: Order | None = None  # the last order asked for: most policies have but one
+        self._answer: Queue
         self.hopeless: dict[Any, bool] = {}
         self.sizes: dict[int, int] = {}
         self.wanted_gpus = 0
@@ -93,11 +95,14 @@ class ClusterView:
 
     def queue(self, order: Order) -> Queue:
         """The jobs in this order; kept up to date from the first call on."""
+        if order is self._asked:
+            return self._answer
         queue = self.indexes.get(order)
         if queue is None:
             queue = self.indexes[order] = Queue(order, self.inventory, self.running)
             self._enter_all(queue)
-        return queue
+        self._asked, self._answer = order, queue
+        return self._answer
 
     def index(self, spec: IndexSpec) -> Any:
         """A policy's own index, built by its spec (a hashable value) at the first call."""
