@@ -150,15 +150,22 @@ def _gpu_seconds(driver: Replay, records: tuple[JobRecord, ...]) -> GpuSeconds:
 def _record(
     job: Job, task: Account | None, state: JobState | None, refused: str, now: float, interrupted: bool
 ) -> JobRecord:
-    model = job.profile.name if job.profile is not None else job.model
-    about: dict[str, Any] = {"id": job.id, "submit_s": job.submit_s, "gpus": job.gpus}
-    about |= {"model": model, "user": job.user, "queue": job.queue}
     status, why = _status(task, state, refused, interrupted)
+    model = job.profile.name if job.profile is not None else job.model
     if task is None or state is None:
-        return JobRecord(status=status, why=why, ideal_s=job.duration_s, **_NOTHING, **about)
+        return JobRecord(
+            id=job.id, submit_s=job.submit_s, gpus=job.gpus, model=model, user=job.user, queue=job.queue,
+            status=status, why=why, ideal_s=job.duration_s, **_NOTHING,
+        )  # fmt: skip
     finish_s = task.finish_s
     tiers_s = tuple(task.tiers_s)
     return JobRecord(
+        id=job.id,
+        submit_s=job.submit_s,
+        gpus=job.gpus,
+        model=model,
+        user=job.user,
+        queue=job.queue,
         status=status,
         why=why,
         first_start_s=task.first_start_s,
@@ -174,7 +181,6 @@ def _record(
         preemptions=state.preemptions,
         migrations=state.migrations,
         tiers_s=tiers_s,
-        **about,
     )
 
 
@@ -195,12 +201,12 @@ _NOTHING: dict[str, Any] = {
 
 
 def _status(task: Account | None, state: JobState | None, refused: str, interrupted: bool) -> tuple[str, str]:
+    if task is not None and task.finish_s is not None:
+        return "finished", ""
     if refused:
         return "refused", refused
     if task is None or state is None:
         return "waiting", "the simulation was stopped before it arrived"
-    if task.finish_s is not None:
-        return "finished", ""
     if task.placement is not None or state.placement is not None:
         return "running", "the simulation was stopped while it ran"
     if interrupted:

@@ -96,7 +96,8 @@ class Task(msgspec.Struct, eq=False, gc=False):
 
     def end(self, now: float) -> None:
         """It gives its GPUs back."""
-        self.settle(now)
+        if now > self.settled_s:
+            self.settle(now)
         self.tiers_s[self.tier] += now - self.start_s
         self.version += 1
         self.entry_s = math.inf

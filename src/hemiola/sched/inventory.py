@@ -92,7 +92,7 @@ class Inventory:
         self.domain_hosts = self._fill()
         self._above = [
             [
-                (index, free, domains[host])
+                (index.move, free, domains[host])
                 for index, free, domains in zip(pool.levels, pool.domain_free, self.domain_of, strict=True)
             ]
             for host, pool in enumerate(self.pool_of)
@@ -192,14 +192,14 @@ class Inventory:
         counts = self.counts
         old = counts[host]
         new = counts[host] = old + change
-        pool = self.pool_of[host]
-        pool.hosts.move(host, old, new)
-        pool.free += change
         self.free += change
-        for index, free, domain in self._above[host]:
+        pool = self.pool_of[host]
+        pool.free += change
+        pool.hosts.move(host, old, new)
+        for move, free, domain in self._above[host]:
             before = free[domain]
             after = free[domain] = before + change
-            index.move(domain, before, after)
+            move(domain, before, after)
 
 
 def _grouped(domains: list[int]) -> dict[int, list[int]]:

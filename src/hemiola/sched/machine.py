@@ -93,7 +93,9 @@ class StateMachine:
         view, job = self.view, event.job
         if job.id in view.jobs:
             raise InputError(f"the job {job.id!r} arrived twice", "give every job an id of its own")
-        reach = self._reach(job.gpus, job.gpu_type, job.required, job.preferred)
+        reach = self._shapes.get((job.gpus, job.gpu_type, job.required, job.preferred))
+        if reach is None:
+            reach = self._reach(job.gpus, job.gpu_type, job.required, job.preferred)
         if type(reach) is str:
             raise InputError(f"job {job.id!r}: {reach}", "ask admission() before it arrives")
         now = event.time_s
