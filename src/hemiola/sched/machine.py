@@ -169,30 +169,30 @@ class StateMachine:
         problem = self._problem(job, placement)
         if problem:
             return problem
-        now = view.now
         self._unwait(job)
         if job.stopped_in == self._instant:
             job.stopped_in = -1
             job.preemptions -= 1
             job.migrations += 1
-        job.wait_s = now - job.since_s
-        job.queued_s += job.wait_s
+        waited_s = job.wait_s = view.now - job.since_s
+        job.queued_s += waited_s
         self._run(job, placement)
         return ""
 
     def _run(self, job: JobState, placement: Placement) -> None:
         """Occupy the GPUs and count the job as running; its speed is measured later."""
         view = self.view
+        now = view.now
         view.inventory.take(placement)
         job.status = RUNNING
-        job.since_s = job.settled_s = job.resume_s = view.now
+        job.since_s = job.settled_s = job.resume_s = now
         job.placement = placement
         job.tier = 0 if len(placement.hosts) == 1 else self._span(placement.hosts)
         job.speed = 1.0
-        job.finish_s = view.now + job.work_s - job.done_s
+        job.finish_s = now + job.work_s - job.done_s
         view.running[job.id] = job
         for index in view.indexes.values():
-            index.enter(job, view.now)
+            index.enter(job, now)
 
     def _span(self, hosts: tuple[int, ...]) -> int:
         tier = self._span_cache.get(hosts)
@@ -296,7 +296,8 @@ class StateMachine:
         return ""
 
     def _finished(self, event: Finished | Failed) -> None:
-        job = self.view.jobs[event.job_id]
+        view = self.view
+        job = view.jobs[event.job_id]
         if job.status == RUNNING:
             self._halt(job)
         elif job.status == WAITING:
@@ -304,8 +305,8 @@ class StateMachine:
             job.queued_s += event.time_s - job.since_s
         if type(event) is Finished:
             job.done_s = job.work_s
-            self.view.ended += 1
-            self.view.ended_work_s += job.work_s
+            view.ended += 1
+            view.ended_work_s += job.work_s
         job.status = ENDED
         job.since_s = event.time_s
 

@@ -225,6 +225,8 @@ class Queue(Index):
             self.blocked.clear()
         elif self._held is not None:
             return None
+        if not self._groups:
+            return None
         best: Entry | None = None
         blocked = self.blocked
         for group, home in self._groups.items():
