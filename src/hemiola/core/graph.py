@@ -38,6 +38,7 @@ class Signature(msgspec.Struct, frozen=True):
         operation: as the framework calls it ("aten.addmm.default").
         arguments: what it was called with, in order; a tensor is {"shape", "dtype", "stride"}, a list
             of tensors a list of those, anything else itself (numbers, text, booleans, None, lists).
+            What JSON has no word for is text: "torch.float32", "torch.contiguous_format", any device "device".
         keywords: the same by name.
     """
 
@@ -58,7 +59,7 @@ class Parameter(msgspec.Struct, frozen=True, kw_only=True):
         size_bytes: of the parameter.
         gradient_bytes: of its gradient; 0 if it gets none.
         trainable: whether it asks for a gradient.
-        first_use: the operation that reads it first in forward; -1 if none does.
+        first_use: the operation that reads it first in forward (a view of it reads nothing); -1 if none does.
         gradient_ready: the operation after which its gradient is complete (of the last micro-step); -1 if never.
         updated: the optimizer's last operation on it; -1 if none.
     """
@@ -96,7 +97,7 @@ class Operations:
         phase: index into `PHASES`.
         micro_step: 0, 1, ... where gradients are accumulated over several forward and backward passes.
         flop: floating point operations (a multiply-add counts two).
-        read_bytes, written_bytes: of its tensors, each once.
+        read_bytes, written_bytes: of its tensors, each once; of a table only the rows that are looked up.
         module: index into the graph's `modules`.
         forward: for a backward operation the forward operation it belongs to; -1 elsewhere.
         signature: index into the graph's `signatures`.
@@ -137,7 +138,7 @@ class Graph:
         parameters: in the model's own order (`named_parameters`).
         buffers: the model's other state.
         samples: sequences or images per iteration and rank, all micro-steps together; 0 if not known.
-        saved_bytes: most bytes alive at once beside parameters, gradients and optimizer state (activations).
+        saved_bytes: most bytes alive at once beside parameters, buffers, gradients and optimizer state (activations).
         optimizer_bytes: of the optimizer's state.
         source: where it came from and how (framework's version, mixed precision, assumptions).
     """
@@ -170,6 +171,8 @@ class Graph:
         Raises:
             GraphError: naming the operation or parameter that cannot be.
         """
+        if strangers := set(self.blocks) - set(self.modules):
+            raise GraphError(f"the block {min(strangers)!r} is no module of the graph", "capture it again")
         _check_columns(self)
         _check_dependencies(self)
         _check_parameters(self)
@@ -180,7 +183,7 @@ def _check_columns(graph: Graph) -> None:
     operations = graph.operations
     rules = (
         ("kind", len(KINDS), 0), ("phase", len(PHASES), 0), ("module", len(graph.modules), 0),
-        ("signature", len(graph.signatures), 0), ("forward", len(operations), -1),
+        ("signature", len(graph.signatures), 0), ("forward", len(operations), -1), ("micro_step", 1 << 15, 0),
     )  # fmt: skip
     for column, count, least in rules:
         values = getattr(operations, column)
@@ -192,7 +195,7 @@ def _check_columns(graph: Graph) -> None:
         if bad.size:
             i = int(bad[0])
             raise GraphError(
-                f"operation {i} ({operations.name[i]}): {column} is {values[i]}, out of {least}..{count - 1}",
+                f"operation {i} ({operations.name[i]}): {column} is {values[i]}, not in {least}..{count - 1}",
                 "the file is damaged: capture it again",
             )
     for column in ("flop", "read_bytes", "written_bytes"):

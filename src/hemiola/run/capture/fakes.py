@@ -1,0 +1,114 @@
+"""A model whose tensors are stood in for, and which is as it was afterwards."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+
+from hemiola.core.errors import GraphError
+
+__all__ = ["Fakes", "substituted"]
+
+
+class Fakes:
+    """Stand-ins for tensors, one for each, made under the fake mode that is entered.
+
+    Args:
+        device: where all of them pretend to be.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._made: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+
+    def __call__(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The stand-in for a tensor: same shape, strides, type and flags."""
+        known = self._made.get(id(tensor))
+        if known is None:
+            known = self._made[id(tensor)] = (tensor, self._make(tensor))
+        return known[1]
+
+    def _make(self, tensor: torch.Tensor) -> torch.Tensor:
+        if isinstance(tensor, (nn.UninitializedParameter, nn.UninitializedBuffer)):
+            raise GraphError(
+                "the model has parameters without a shape yet (a lazy module)",
+                "call it once with real inputs, then capture it",
+            )
+        if type(tensor).__name__ == "DTensor" or tensor.layout is not torch.strided:
+            raise GraphError(
+                f"the model holds a {type(tensor).__name__} of layout {tensor.layout}",
+                "capture the plain model, before it is sharded, quantized or made sparse",
+            )
+        fake = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=self._device)
+        if isinstance(tensor, nn.Parameter):
+            return nn.Parameter(fake, requires_grad=tensor.requires_grad)
+        return fake.requires_grad_() if tensor.requires_grad else fake
+
+    def within(self, value: Any) -> Any:
+        """A value with the tensors in its lists, tuples and mappings stood in for."""
+        if isinstance(value, torch.Tensor):
+            return self(value)
+        if isinstance(value, dict):
+            return {key: self.within(item) for key, item in value.items()}
+        if isinstance(value, tuple) and hasattr(value, "_fields"):
+            return type(value)(*map(self.within, value))
+        return type(value)(map(self.within, value)) if isinstance(value, (list, tuple)) else value
+
+
+@contextmanager
+def substituted(model: nn.Module, fakes: Callable[[torch.Tensor], torch.Tensor]) -> Iterator[None]:
+    """Put stand-ins into every module, and everything back as it was at the end.
+
+    Attributes, and the lists, dicts and sets that they hold, get their old content back, whatever
+    the model's own code did to them meanwhile.
+    """
+    saved = [(module, _Saved(vars(module))) for module in model.modules()]
+    try:
+        for _, state in saved:
+            state.replace(fakes)
+        yield
+    finally:
+        for _, state in saved:
+            state.restore()
+
+
+class _Saved:
+    """The attributes of one module, and the content of its containers."""
+
+    def __init__(self, attributes: dict[str, Any]) -> None:
+        self._attributes = attributes
+        self._content = dict(attributes)
+        self._held = [
+            (value, value.copy())
+            for value in attributes.values()
+            if isinstance(value, (dict, list, set, deque))
+        ]
+
+    def replace(self, fakes: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        containers: list[Any] = [self._attributes, *(held for held, _ in self._held)]
+        for container in containers:
+            for place, value in _places(container):
+                if isinstance(value, torch.Tensor):
+                    container[place] = fakes(value)
+
+    def restore(self) -> None:
+        for held, content in self._held:
+            held.clear()
+            if isinstance(held, (list, deque)):
+                held.extend(content)
+            else:
+                held.update(content)
+        self._attributes.clear()
+        self._attributes.update(self._content)
+
+
+def _places(container: Any) -> list[tuple[Any, Any]]:
+    """What can be put in the place of what, in a dict or a list."""
+    if isinstance(container, dict):
+        return list(container.items())
+    return list(enumerate(container)) if isinstance(container, list) else []

@@ -1,0 +1,226 @@
+"""One training iteration, step by step, on stand-ins for tensors that have shapes and no values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._pytree import tree_leaves
+
+from hemiola.core.errors import GraphError, InputError
+from hemiola.core.graph import Graph
+from hemiola.run.capture.assemble import assemble
+from hemiola.run.capture.fakes import Fakes, substituted
+from hemiola.run.capture.inventory import Inventory, inventory_of
+from hemiola.run.capture.losses import scalar_loss
+from hemiola.run.capture.modules import ModulePaths
+from hemiola.run.capture.optimizers import optimizer_over, state_tensors
+from hemiola.run.capture.recorder import BACKWARD, FORWARD, OPTIMIZER, Recorder
+from hemiola.run.capture.refusals import explained, quiet
+
+__all__ = ["Options", "capture_iteration"]
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to capture: see `hemiola.run.capture.capture`."""
+
+    accumulate: int = 1
+    autocast: str | None = None
+    device: str = ""
+    name: str = ""
+
+
+def capture_iteration(given: Any, inputs: Any, loss: Any, optimizer: Any, options: Options) -> Graph:
+    """Capture: see `hemiola.run.capture.capture`."""
+    model = _unwrapped(given)
+    _check(options, loss)
+    device = _device(model, options.device)
+    inventory = inventory_of(model)
+    with ExitStack() as stack:
+        stack.enter_context(torch.inference_mode(False))
+        stack.enter_context(torch.enable_grad())
+        if torch.get_default_device().type == "meta":
+            stack.enter_context(device)  # what the model makes for itself shall be where its stand-ins are
+        stack.enter_context(FakeTensorMode())
+        fakes = Fakes(device)
+        stack.enter_context(quiet())
+        stack.enter_context(substituted(model, fakes))
+        paths = ModulePaths(model)
+        run = _Iteration(model, inventory, paths, fakes, device, options)
+        stack.enter_context(paths.followed())
+        loss_source = run.forward_and_backward(_arguments(inputs, fakes), loss)
+        state_bytes, optimizer_source = run.update(optimizer)
+        source = _source(model, device, options, loss_source, optimizer_source)
+        return assemble(
+            run.recorder, inventory, paths, run.gradient_ready, run.gradient_bytes,
+            name=options.name or type(model).__name__, model=model, source=source,
+            samples=_samples(inputs) * options.accumulate, optimizer_bytes=state_bytes,
+        )  # fmt: skip
+
+
+class _Iteration:
+    """The iteration while it is recorded."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        inventory: Inventory,
+        paths: ModulePaths,
+        fakes: Fakes,
+        device: torch.device,
+        options: Options,
+    ) -> None:
+        self._model = model
+        self._inventory = inventory
+        self._fakes = fakes
+        self._device = device
+        self._options = options
+        self._parameters = [fakes(parameter) for parameter in inventory.parameters]
+        owners = [paths.place(names[0].rpartition(".")[0]) for names in inventory.names]
+        self.recorder = Recorder(paths, self._parameters, owners, fakes)
+        self.gradient_ready: dict[int, int] = {}
+        self.gradient_bytes: dict[int, int] = {}
+        for i, parameter in enumerate(self._parameters):
+            if parameter.requires_grad:
+                parameter.register_post_accumulate_grad_hook(lambda ready, i=i: self._accumulated(i, ready))
+
+    def forward_and_backward(self, arguments: tuple[list[Any], dict[str, Any]], loss: Any) -> str:
+        """Every micro-step; returns where the loss came from."""
+        source = ""
+        for tensor in tree_leaves(arguments):
+            if isinstance(tensor, torch.Tensor):
+                self.recorder.storages.of(tensor, born=0, counted=True)
+        for micro_step in range(self._options.accumulate):
+            self.recorder.micro_step = micro_step
+            self.recorder.phase = FORWARD
+            with self.recorder, self._precision():
+                with explained("the model's forward"):
+                    output = self._model(*arguments[0], **arguments[1])
+                with explained("the loss"):
+                    value, source = scalar_loss(output, loss)
+            self.recorder.phase = BACKWARD
+            self.recorder.links.begin_backward(value)
+            with self.recorder, explained("the model's backward"):
+                value.backward()
+        return source
+
+    def update(self, given: Any) -> tuple[int, str]:
+        """The optimizer's step, as it is once its state exists; returns the state's bytes, and what it was."""
+        trained = [parameter for parameter in self._parameters if parameter.requires_grad]
+        self.recorder.phase = OPTIMIZER
+        with explained("the optimizer's step", "capture with another optimizer, such as AdamW"):
+            known = {id(parameter) for parameter in self._inventory.parameters}
+            optimizer = optimizer_over(given, trained, self._fakes, known)
+            optimizer.step()
+            state_bytes = self._note_state(optimizer)
+            with self.recorder:
+                optimizer.step()
+        rate = optimizer.param_groups[0].get("lr") if optimizer.param_groups else None
+        return state_bytes, f"{type(optimizer).__name__}(lr={rate})" + (
+            "" if given is not None else " by default"
+        )
+
+    def _precision(self) -> Any:
+        dtype = {"bfloat16": torch.bfloat16, "float16": torch.float16, None: None}[self._options.autocast]
+        return torch.autocast(self._device.type, dtype=dtype or torch.bfloat16, enabled=dtype is not None)
+
+    def _accumulated(self, i: int, parameter: torch.Tensor) -> None:
+        self.gradient_ready[i] = len(self.recorder.rows) - 1
+        gradient = parameter.grad
+        assert gradient is not None
+        if gradient.layout is not torch.strided:
+            name = self._inventory.names[i][0]
+            raise GraphError(f"the gradient of {name!r} is sparse", "capture the model with `sparse=False`")
+        self.gradient_bytes[i] = gradient.numel() * gradient.itemsize
+        storage = self.recorder.storages.of(gradient)
+        storage.counted, storage.parameter = False, i
+
+    def _note_state(self, optimizer: torch.optim.Optimizer) -> int:
+        index = {id(parameter): i for i, parameter in enumerate(self._parameters)}
+        size_bytes = 0
+        for parameter, tensors in state_tensors(optimizer).items():
+            for tensor in tensors:
+                self.recorder.storages.of(tensor).parameter = index[id(parameter)]
+                size_bytes += tensor.numel() * tensor.itemsize
+        return size_bytes
+
+
+def _unwrapped(model: Any) -> nn.Module:
+    """The module inside of what DistributedDataParallel or torch.compile put around it."""
+    while isinstance(model, (nn.parallel.DistributedDataParallel, nn.DataParallel)) or hasattr(
+        model, "_orig_mod"
+    ):
+        model = model._orig_mod if hasattr(model, "_orig_mod") else model.module
+    if not isinstance(model, nn.Module):
+        raise InputError(f"the model is a {type(model).__name__}", "give a torch.nn.Module")
+    if isinstance(model, torch.jit.ScriptModule):
+        raise GraphError("the model is compiled by torch.jit", "capture the module that it was made from")
+    return model
+
+
+def _check(options: Options, loss: Any) -> None:
+    if options.accumulate < 1:
+        raise InputError(f"accumulate is {options.accumulate}", "give a number of micro-steps of at least 1")
+    if options.autocast not in (None, "bfloat16", "float16"):
+        raise InputError(f"autocast is {options.autocast!r}", 'give "bfloat16", "float16" or nothing')
+    if loss is not None and not callable(loss):
+        raise InputError(
+            f"the loss is a {type(loss).__name__}",
+            "give a function from the model's output to a scalar tensor",
+        )
+    if isinstance(loss, nn.Module) and next(loss.parameters(), None) is not None:
+        raise GraphError(
+            f"the loss ({type(loss).__name__}) has parameters of its own",
+            "make it part of the model: a module whose forward returns the loss",
+        )
+
+
+def _device(model: nn.Module, asked: str) -> torch.device:
+    own = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
+    device = torch.device(asked) if asked else own
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise InputError(
+            "operations for a GPU cannot be captured here: this PyTorch finds no GPU",
+            'capture with device "cpu"',
+        )
+    return device if device.type == "cuda" else torch.device("cpu")
+
+
+def _arguments(inputs: Any, fakes: Fakes) -> tuple[list[Any], dict[str, Any]]:
+    if isinstance(inputs, Mapping):
+        return [], {str(name): fakes.within(value) for name, value in inputs.items()}
+    if isinstance(inputs, (tuple, list)) and not hasattr(inputs, "_fields"):
+        return [fakes.within(value) for value in inputs], {}
+    return [fakes.within(inputs)], {}
+
+
+def _samples(inputs: Any) -> int:
+    """The first dimension of the first tensor; 0 without one."""
+    if isinstance(inputs, torch.Tensor):
+        return inputs.shape[0] if inputs.dim() else 0
+    values = (
+        inputs.values()
+        if isinstance(inputs, Mapping)
+        else inputs
+        if isinstance(inputs, (list, tuple))
+        else ()
+    )
+    return next((found for value in values if (found := _samples(value))), 0)
+
+
+def _source(model: nn.Module, device: torch.device, options: Options, loss: str, optimizer: str) -> str:
+    facts = [
+        f"captured with PyTorch {torch.__version__} for {device.type}",
+        f"loss: {loss}",
+        f"optimizer: {optimizer}",
+        f"{options.accumulate} micro-steps" if options.accumulate > 1 else "",
+        f"autocast to {options.autocast}" if options.autocast else "",
+        "" if model.training else "the model is in evaluation mode",
+    ]
+    return "; ".join(fact for fact in facts if fact)

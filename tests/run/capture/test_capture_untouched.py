@@ -1,0 +1,108 @@
+"""A captured model is as it was: values, gradients, flags, hooks and attributes, also after an error."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+import pytest
+import torch
+from capture_samples import small
+from torch import Tensor, nn
+from torch.nn.modules import module as hooks
+
+from hemiola.core.errors import GraphError
+from hemiola.run.capture import capture
+
+
+def facts(model: nn.Module) -> list[Any]:
+    """All that could change, by identity and by value."""
+    state: list[Any] = []
+    for path, module in model.named_modules():
+        state.append((path, module.training, sorted(vars(module))))
+        state += [(path, name, id(value)) for name, value in vars(module).items()]
+        for table in ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_parameters", "_buffers"):
+            state.append((path, table, [(name, id(value)) for name, value in getattr(module, table).items()]))
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        state.append(
+            (name, type(tensor), tensor.requires_grad, tensor.grad, tensor._version, tensor.tolist())
+        )
+        state.append((name, len(tensor._post_accumulate_grad_hooks or ()), tensor._backward_hooks))
+    return [*state, len(hooks._global_forward_hooks), len(hooks._global_forward_pre_hooks)]
+
+
+@pytest.mark.parametrize("name", ["mlp", "inception", "dlrm", "gpt2", "t5", "resnet"])
+def test_a_model_is_untouched(name: str) -> None:
+    example = small(name)
+    example.model.eval()
+    next(iter(example.model.children())).train()
+    before, generator = facts(example.model), torch.get_rng_state()
+    capture(*example, optimizer=torch.optim.AdamW)
+    assert facts(example.model) == before
+    assert torch.equal(torch.get_rng_state(), generator)
+
+
+class Careless(nn.Module):
+    """Writes into itself wherever it can, and fails if told to."""
+
+    def __init__(self, fails: bool) -> None:
+        super().__init__()
+        self.lstm, self.norm = nn.LSTM(8, 8), nn.BatchNorm1d(8)
+        self.constant = torch.ones(8)
+        self.register_buffer("total", torch.zeros(8))
+        self.history: list[Tensor] = []
+        self.recent: deque[Tensor] = deque(maxlen=2)
+        self.cache: dict[str, Any] = {"calls": 0}
+        self.seen: set[int] = set()
+        self.fails = fails
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        self.cache["calls"] += 1
+        self.constant += 1
+        self.total = self.total + 1
+        self.last = self.norm(self.lstm(inputs)[0]) * self.constant
+        self.history.append(self.last)
+        self.recent.append(self.last)
+        self.seen.add(3)
+        self.eval()
+        if self.fails and self.last.sum() > 0:
+            raise AssertionError
+        return self.last.sum()
+
+
+def test_a_careless_model_is_untouched() -> None:
+    model = Careless(fails=False)
+    before = facts(model)
+    capture(model, torch.zeros(4, 8))
+    assert facts(model) == before
+    assert (model.history, list(model.recent), model.cache, model.seen) == ([], [], {"calls": 0}, set())
+    assert model.constant.tolist() == [1.0] * 8
+    assert model(torch.randn(4, 8)).isfinite()
+
+
+def test_a_model_that_fails_is_untouched() -> None:
+    model = Careless(fails=True)
+    before = facts(model)
+    with pytest.raises(GraphError):
+        capture(model, torch.zeros(4, 8))
+    assert facts(model) == before
+
+
+def test_gradients_that_are_there_stay() -> None:
+    model = nn.Linear(3, 2)
+    model(torch.ones(1, 3)).sum().backward()
+    gradient = model.weight.grad
+    assert gradient is not None
+    before = gradient.tolist()
+    capture(model, torch.ones(1, 3))
+    assert model.weight.grad is gradient
+    assert gradient.tolist() == before
+
+
+def test_capturing_twice_gives_the_same() -> None:
+    example = small("gpt2")
+    first, second = capture(*example), capture(*example)
+    assert first.operations.name == second.operations.name
+    assert first.operations.dep.tolist() == second.operations.dep.tolist()
+    assert first.parameters == second.parameters
+    assert first.saved_bytes == second.saved_bytes
