@@ -1,1 +1,32 @@
-"""Several hosts on one machine: network namespaces joined by shaped links."""
+"""Several hosts on one machine: network namespaces joined by shaped links.
+
+    from hemiola.lab import Lab
+
+    with Lab(hosts=4, rate="1gbit", host_rates={"h3": "250mbit"}) as lab:
+        outcome = lab.run(["python", "train.py"])
+
+Needs Linux, root and `pip install 'hemiola[lab]'`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hemiola.lab.lab import Lab, attach
+    from hemiola.lab.settings import Settings
+    from hemiola.lab.spec import LabSpec
+    from hemiola.lab.watch import Outcome
+
+__all__ = ["Lab", "LabSpec", "Outcome", "Settings", "attach"]
+
+_HOMES = {"Lab": "lab", "attach": "lab", "LabSpec": "spec", "Outcome": "watch", "Settings": "settings"}
+
+
+def __getattr__(name: str) -> Any:
+    """Import late: the guardian's small process shares this package and needs none of it."""
+    import importlib
+
+    if name not in _HOMES:
+        raise AttributeError(f"module 'hemiola.lab' has no attribute {name!r}")
+    return getattr(importlib.import_module(f"hemiola.lab.{_HOMES[name]}"), name)

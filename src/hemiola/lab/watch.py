@@ -1,0 +1,158 @@
+"""Follows the processes of one run: passes on what they print, and ends all when one fails."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import signal
+import subprocess
+import time
+from collections.abc import Mapping
+from typing import IO, TextIO
+
+import msgspec
+
+from hemiola.lab.processes import belonging, end_processes
+from hemiola.lab.settings import Settings
+
+__all__ = ["GRACE_S", "Outcome", "Watch"]
+
+GRACE_S = 5.0
+"""How long processes have between being asked to end and being killed."""
+
+CHUNK_BYTES = 65536
+LINE_MAX_BYTES = 1 << 20
+CHUNKS_AT_END = 32
+"""More than a pipe holds: what the dead have written, but no more from one that escaped."""
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """How a run ended, and how the lab was set.
+
+    Attributes:
+        status: 0, or the exit status of the host that failed first; 128 + the signal that ended it.
+        statuses: of every host, in the order in which they ended.
+        settings: as the kernel reported them before the run.
+    """
+
+    status: int
+    statuses: dict[str, int]
+    settings: Settings
+
+
+class Watch:
+    """One run's processes, by host; each has pipes for its output, read here without threads."""
+
+    def __init__(
+        self, run: str, processes: Mapping[str, subprocess.Popen[bytes]], out: TextIO, err: TextIO
+    ) -> None:
+        self.statuses: dict[str, int] = {}
+        self._run = run
+        self._processes = dict(processes)
+        self._selector = selectors.DefaultSelector()
+        self._pipes: list[_Pipe] = []
+        self._kill_at_s: float | None = None
+        width = max(map(len, processes))
+        for host, process in self._processes.items():
+            self._selector.register(os.pidfd_open(process.pid), selectors.EVENT_READ, host)
+            for stream, sink in ((process.stdout, out), (process.stderr, err)):
+                assert stream is not None
+                pipe = _Pipe(stream, f"{host:{width}} | ", sink)
+                self._pipes.append(pipe)
+                self._selector.register(stream, selectors.EVENT_READ, pipe)
+
+    def follow(self) -> None:
+        """Until every process has ended; the first failure ends the others."""
+        while self._living():
+            self._step()
+            if self._kill_at_s is None and any(self.statuses.values()):
+                self.ask_to_end(signal.SIGTERM)
+
+    def ask_to_end(self, number: signal.Signals) -> None:
+        """Signal each process and its group; from then they have `GRACE_S` until they are killed."""
+        self._signal(number)
+        self._kill_at_s = time.monotonic() + GRACE_S
+
+    def close(self) -> None:
+        """End what is left of the run, pass on the last output, and let go of everything."""
+        try:
+            end_processes(belonging(self._run), grace_s=GRACE_S if self._kill_at_s is None else 0.0)
+            for host in self._living():
+                self._processes[host].kill()
+                self._note(host)
+            for pipe in self._pipes:
+                pipe.drain()
+        finally:
+            for key in list(self._selector.get_map().values()):
+                if isinstance(key.data, str):
+                    os.close(key.fd)
+            for pipe in self._pipes:
+                pipe.stream.close()
+            self._selector.close()
+
+    def _living(self) -> list[str]:
+        return [host for host in self._processes if host not in self.statuses]
+
+    def _step(self) -> None:
+        """Wait for output, an end, or the time to kill."""
+        wait_s = None if self._kill_at_s is None else max(0.0, self._kill_at_s - time.monotonic())
+        for key, _ in self._selector.select(wait_s):
+            if isinstance(key.data, _Pipe):
+                if not key.data.pass_on():
+                    self._selector.unregister(key.fileobj)
+            else:
+                self._selector.unregister(key.fileobj)
+                os.close(key.fd)
+                self._note(key.data)
+        if self._kill_at_s is not None and time.monotonic() >= self._kill_at_s:
+            self._signal(signal.SIGKILL)
+            for host in self._living():
+                self._note(host)
+
+    def _note(self, host: str) -> None:
+        status = self._processes[host].wait()
+        self.statuses[host] = status if status >= 0 else 128 - status
+
+    def _signal(self, number: signal.Signals) -> None:
+        for host in self._living():
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._processes[host].pid, number)
+
+
+class _Pipe:
+    """A process's output on its way to ours, line by line with the host's name before each."""
+
+    def __init__(self, stream: IO[bytes], prefix: str, sink: TextIO) -> None:
+        self.stream = stream
+        self._prefix = prefix
+        self._sink = sink
+        self._rest = b""
+        os.set_blocking(stream.fileno(), False)
+
+    def pass_on(self) -> bool:
+        """Pass on what has come, a chunk at most; False: nothing is there, or nothing comes any more."""
+        try:
+            data = os.read(self.stream.fileno(), CHUNK_BYTES)
+        except BlockingIOError:
+            return False
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        if len(self._rest) > LINE_MAX_BYTES:
+            lines, self._rest = [*lines, self._rest], b""
+        self._print(lines)
+        return bool(data)
+
+    def drain(self) -> None:
+        """Pass on all that is left, an unfinished line too."""
+        for _ in range(CHUNKS_AT_END):
+            if not self.pass_on():
+                break
+        if self._rest:
+            self._print([self._rest])
+            self._rest = b""
+
+    def _print(self, lines: list[bytes]) -> None:
+        if lines:
+            text = (f"{self._prefix}{line.decode(errors='replace')}\n" for line in lines)
+            self._sink.write("".join(text))
+            self._sink.flush()

@@ -1,0 +1,65 @@
+"""`hemiola lab` as it is typed."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+from lab_helpers import hemiola, left_of
+
+from hemiola.cli import lab as cli_lab
+from hemiola.lab import Lab, state
+
+
+def lab(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(hemiola("lab", *words), capture_output=True, text=True)
+
+
+def test_from_up_to_down(name: str) -> None:
+    rates = ("--rate", "1gbit", "--host-rate", "h3=250mbit", "--host-rate", "h2=100mbit")
+    up = lab("up", "--hosts", "4", *rates, "--racks", "2", "--uplink", "500mbit", "--name", name)
+    assert up.returncode == 0, up.stderr
+    assert "250 Mbit/s" in up.stdout and "100 Mbit/s" in up.stdout and "rack0-rack1" in up.stdout
+
+    again = lab("up", "--hosts", "4", "--name", name)
+    assert again.returncode == 2 and "stands already" in again.stderr
+
+    status = lab("status", "--name", name)
+    assert f"{name}: up\n" in status.stdout and "tcp_ecn" in status.stdout
+
+    words = ["--", "sh", "-c", 'echo "$@"', "sh", "--name", "x", "--", "-h"]
+    run = lab("run", "--name", name, "--hosts", "h1,h3", *words)
+    assert run.returncode == 0
+    assert sorted(run.stdout.splitlines()) == ["h1 | --name x -- -h", "h3 | --name x -- -h"]
+    assert "gso_max_size 6250" in run.stderr
+
+    failed = lab("run", "--name", name, "--", "sh", "-c", "exit $((RANK + 7))")
+    assert failed.returncode in (7, 8, 9, 10)
+    assert f"failed first, with status {failed.returncode}" in failed.stderr
+
+    down = lab("down", "--name", name)
+    assert (down.returncode, down.stdout) == (0, f"removed {name}\n")
+    assert left_of(name) == []
+    twice = lab("down", "--name", name)
+    assert twice.returncode == 2 and f"no lab '{name}'" in twice.stderr
+
+
+def test_mistakes_are_named(name: str) -> None:
+    wrong = lab("run", "--name", f"{name}-not", "--", "true")
+    assert wrong.returncode == 2 and f"{name}-not" in wrong.stderr
+    pair = lab("up", "--hosts", "2", "--host-rate", "h1", "--name", name)
+    assert pair.returncode == 2 and "HOST=RATE" in pair.stderr
+
+
+def test_all_leaves_the_labs_of_programs_that_run(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(state, "FOLDER", tmp_path)  # so that "all" means the two of this test
+    with Lab(1, name=f"{name}-mine"):
+        Lab(1, name=f"{name}-free").up(stays=True)
+        cli_lab.down(all=True)
+        assert capsys.readouterr().out == f"removed {name}-free\n"
+        assert [one.spec.name for one in state.load_all()] == [f"{name}-mine"]
+        cli_lab.status()
+        assert f"{name}-mine: up, until process" in capsys.readouterr().out
