@@ -39,7 +39,8 @@ class Rank(msgspec.Struct, frozen=True):
         host: where it ran.
         device: "cpu", "cuda:0", ...; "" if not known.
         clock_offset_s: what was added to its clock to bring it onto the timeline's.
-        clock_error_s: half the width of the interval that the offset is known to lie in.
+        clock_error_s: half the width of the interval that the offset is known to lie in; infinite if nothing
+            is known of it.
     """
 
     rank: int
@@ -171,7 +172,8 @@ class JobTimeline:
         names: every other name, once.
         groups: sets of ranks (their numbers) that communicate.
         spans, transfers, iterations: the columns.
-        dependencies: rows (before, after) of indices into `spans`, where they are known.
+        dependencies: rows (before, after) of indices into `spans`, where they are known: `after` had to wait
+            for `before`, or was caused by it (a launch and its kernel). Their order says nothing.
         attributes: per span what its source said beyond the columns (plain JSON values), or empty for
             none at all.
         predicted: whether it was computed and not measured.
@@ -225,7 +227,7 @@ class JobTimeline:
                     if not np.array_equal(column, getattr(others, name), equal_nan=column.dtype.kind == "f"):
                         return f"{entry.name}.{name}: {column} against {getattr(others, name)}"
             elif isinstance(mine, np.ndarray):
-                if not np.array_equal(mine, others):
+                if not np.array_equal(np.unique(mine, axis=0), np.unique(others, axis=0)):
                     return f"{entry.name}: {mine} against {others}"
             elif mine != others:
                 return f"{entry.name}: {mine!r} against {others!r}"
@@ -243,7 +245,7 @@ def _check_names(timeline: JobTimeline) -> None:
             twice = next(value for at, value in enumerate(values) if value in values[:at])
             raise _wrong(f"{what} hold {twice!r} twice")
     for rank in timeline.ranks:
-        if not np.isfinite((rank.clock_offset_s, rank.clock_error_s)).all() or rank.clock_error_s < 0:
+        if not (np.isfinite(rank.clock_offset_s) and rank.clock_error_s >= 0):
             raise _wrong(
                 f"rank {rank.rank} has the clock offset {rank.clock_offset_s} ± {rank.clock_error_s}"
             )

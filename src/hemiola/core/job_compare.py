@@ -1,0 +1,77 @@
+"""Two timelines side by side: before and after a change, or predicted and measured."""
+
+from __future__ import annotations
+
+import msgspec
+
+from hemiola.core.job_metrics import JobMetrics
+from hemiola.core.job_parts import PARTS
+
+__all__ = ["Difference", "JobComparison", "changed", "compare"]
+
+
+class Difference(msgspec.Struct, frozen=True):
+    """One figure of both, in seconds per rank and iteration; None where one of them has none.
+
+    Attributes:
+        kind: "part", or the kind of transfer or operation.
+    """
+
+    kind: str
+    name: str
+    before_s: float | None
+    after_s: float | None
+
+    @property
+    def change_s(self) -> float:
+        """After less before; what only one has counts as 0 in the other."""
+        return (self.after_s or 0.0) - (self.before_s or 0.0)
+
+
+class JobComparison(msgspec.Struct, frozen=True):
+    """What differs between two jobs.
+
+    Attributes:
+        iteration_ratio: median iteration time after over before: below 1 is faster.
+        parts: the parts of the iteration (mean over ranks), and the whole, in the order of `PARTS`.
+        transfers: time on the wire by bucket, matched by name and collective, largest change first.
+        exposed: the same for exposed time.
+        operations: the same for operations, matched by kind and name.
+    """
+
+    iteration_ratio: float
+    parts: tuple[Difference, ...]
+    transfers: tuple[Difference, ...]
+    exposed: tuple[Difference, ...]
+    operations: tuple[Difference, ...]
+
+
+def compare(before: JobMetrics, after: JobMetrics) -> JobComparison:
+    """Differences of `after` to `before`, by part, by transfer and by operation."""
+    return JobComparison(
+        iteration_ratio=after.iteration_s.median / before.iteration_s.median,
+        parts=tuple(
+            Difference("part", part, before.mean(part), after.mean(part)) for part in (*PARTS, "iteration")
+        ),
+        transfers=_matched(
+            *({(t.collective, t.name): t.wire_s for t in one.transfers} for one in (before, after))
+        ),
+        exposed=_matched(
+            *({(t.collective, t.name): t.exposed_s for t in one.transfers} for one in (before, after))
+        ),
+        operations=_matched(
+            *({(o.kind, o.name): o.seconds for o in one.operations} for one in (before, after))
+        ),
+    )
+
+
+def _matched(
+    before: dict[tuple[str, str], float], after: dict[tuple[str, str], float]
+) -> tuple[Difference, ...]:
+    found = [Difference(*key, before.get(key), after.get(key)) for key in dict.fromkeys((*before, *after))]
+    return tuple(sorted(found, key=lambda one: -abs(one.change_s)))
+
+
+def changed(found: tuple[Difference, ...]) -> tuple[Difference, ...]:
+    """Those that differ by more than a nanosecond."""
+    return tuple(one for one in found if abs(one.change_s) > 1e-9)

@@ -1,0 +1,277 @@
+"""What a training job did, in figures: the one number, the parts, the bounds, the late ranks, the path.
+
+Pure functions of a `JobTimeline`, the same for what was measured and what was predicted. Figures are of
+steady iterations (`job_parts.steady` has the rule). A figure that cannot be known is NaN, never 0.
+
+The one number is `exposed_share`: of all the time that the ranks spent in an iteration, the share in which
+communication held them up (`job_parts` says on what evidence); the median over steady iterations.
+
+Scheduling efficiency is TicTac's (Hashemi et al., MLSys 2019, and its released code): with M and P the
+union of a rank's communicating and computing time and U from the first to the last instant of either,
+
+    E = (M + P - U) / (M + P - max(M, P))        1: all that can be hidden is; 0: nothing is
+    S = (M + P - max(M, P)) / max(M, P)          by how much hiding could speed the iteration up at most
+
+E is never above 1; it is below 0 where gaps, in which nothing went on, outweigh the overlap. Where M or P
+is 0 there is nothing to hide: S is 0 and E is NaN; where both are, all are NaN.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from hemiola.core.job_completed import Evidence, completed
+from hemiola.core.job_parts import PARTS, Parts, activity, iteration_times, parts, steady
+from hemiola.core.job_path import CriticalPath, critical_path
+from hemiola.core.job_tables import (
+    Operation,
+    PathItem,
+    Straggler,
+    Transfer,
+    operation_table,
+    path_items,
+    straggler_table,
+    transfer_table,
+    waits_per_iteration,
+)
+from hemiola.core.job_timeline import JobTimeline
+from hemiola.core.job_transfers import Lateness, Matched, lateness, matched, waiting
+
+__all__ = ["Efficiency", "JobMetrics", "RankFigures", "Spread", "efficiency", "job_metrics"]
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+
+class Spread(msgspec.Struct, frozen=True):
+    """Values in five figures (percentiles are NumPy's "linear")."""
+
+    median: float
+    p25: float
+    p75: float
+    low: float
+    high: float
+
+
+class Efficiency(msgspec.Struct, frozen=True):
+    """How much of what could be hidden was (see the module's head); seconds per iteration.
+
+    Attributes:
+        communication_s, computation_s, makespan_s: M, P and U.
+        cost_max_s, cost_min_s: M + P, and max(M, P): without any overlap, and with all there can be.
+        efficiency: E.
+        speedup: S.
+        ratio: M / P, TicTac's a; infinite without computation.
+    """
+
+    communication_s: float
+    computation_s: float
+    makespan_s: float
+    cost_max_s: float
+    cost_min_s: float
+    efficiency: float
+    speedup: float
+    ratio: float
+
+
+class RankFigures(msgspec.Struct, frozen=True):
+    """One rank's steady iterations: means in seconds, which sum to `iteration_s`.
+
+    Attributes:
+        rank: its number.
+        wire_s: of `exposed_s`, while its own communication was under way.
+        exposed_share: median over its iterations.
+    """
+
+    rank: int
+    iteration_s: float
+    compute_s: float
+    overlapped_s: float
+    exposed_s: float
+    input_s: float
+    other_s: float
+    idle_s: float
+    wire_s: float
+    exposed_share: float
+    efficiency: Efficiency
+
+
+@dataclass(frozen=True, eq=False)
+class JobMetrics:
+    """All figures of a job.
+
+    Attributes:
+        timeline: completed: what the figures are of.
+        evidence: what exposed communication rests on.
+        notes: what was left out or assumed, in words.
+        parts: every rank's every iteration.
+        steady: numbers of the iterations that the figures are of.
+        warm_up: numbers of those left out.
+        iteration_s: mean over ranks of an iteration's duration, spread over steady iterations.
+        exposed_share: the one number.
+        exposed_share_worst, worst_rank: the largest median share of a rank, and its number.
+        ranks: each rank's figures.
+        efficiency: of the mean over ranks and iterations.
+        waiting_share: TicTac's straggler metric: the longest that a rank was held up for late ranks in an
+            iteration, over the iteration's time; median over steady iterations. NaN without collectives
+            that can be matched.
+        stragglers: each rank's lateness, latest first.
+        transfers: each bucket's or tensor's figures, most exposed first.
+        operations: time per iteration by kind and name, longest first.
+        path: critical path of the steady iteration whose time is nearest to the median.
+        path_items: what the path consists of, longest first.
+    """
+
+    timeline: JobTimeline
+    evidence: Evidence
+    notes: tuple[str, ...]
+    parts: Parts
+    steady: tuple[int, ...]
+    warm_up: tuple[int, ...]
+    iteration_s: Spread
+    exposed_share: float
+    exposed_share_worst: float
+    worst_rank: int
+    ranks: tuple[RankFigures, ...]
+    efficiency: Efficiency
+    waiting_share: float
+    stragglers: tuple[Straggler, ...]
+    transfers: tuple[Transfer, ...]
+    operations: tuple[Operation, ...]
+    path: CriticalPath
+    path_items: tuple[PathItem, ...]
+
+    def mean(self, part: str) -> float:
+        """Mean over ranks of one of `PARTS` or "wire", "iteration", in seconds per iteration."""
+        return float(np.mean([getattr(rank, f"{part}_s") for rank in self.ranks]))
+
+
+def job_metrics(timeline: JobTimeline) -> JobMetrics:
+    """Compute every figure; O(n log n) in spans and transfers.
+
+    Raises:
+        InputError: if nothing was recorded.
+    """
+    whole = completed(timeline)
+    timeline = whole.timeline
+    acts = activity(whole)
+    every = parts(timeline, acts)
+    numbers = steady(every, predicted=timeline.predicted)
+    chosen = np.isin(every.number, numbers)
+    found = every.rows(chosen)
+    transfers = matched(timeline, every)
+    in_steady = (transfers.row >= 0) & chosen[transfers.row] if len(transfers.row) else transfers.row >= 0
+    late = lateness(timeline, transfers, in_steady)
+    waits = waiting(transfers, late, acts)
+    ranks = tuple(_rank(timeline, found, rank) for rank in np.unique(found.rank).tolist())
+    worst = max(ranks, key=lambda rank: rank.exposed_share)
+    path = _path(timeline, every, transfers, numbers)
+    held = waits_per_iteration(waits, every, numbers)
+    return JobMetrics(
+        timeline=timeline,
+        evidence=whole.evidence,
+        notes=(*whole.notes, *_notes(timeline, every, transfers, late)),
+        parts=every,
+        steady=tuple(numbers.tolist()),
+        warm_up=tuple(np.setdiff1d(every.number, numbers).tolist()),
+        iteration_s=_spread(iteration_times(found)[1]),
+        exposed_share=_exposed_share(found),
+        exposed_share_worst=worst.exposed_share,
+        worst_rank=worst.rank,
+        ranks=ranks,
+        efficiency=_mean_efficiency(ranks),
+        waiting_share=float(np.median(held)) if len(late.instance) else math.nan,
+        stragglers=straggler_table(timeline, transfers, late, waits, in_steady, len(numbers)),
+        transfers=transfer_table(timeline, transfers, every, acts, in_steady),
+        operations=operation_table(timeline, every, chosen),
+        path=path,
+        path_items=path_items(timeline, path),
+    )
+
+
+def efficiency(communication_s: float, computation_s: float, makespan_s: float) -> Efficiency:
+    """E, S and the bounds from M, P and U (see the module's head)."""
+    cost_max, cost_min = communication_s + computation_s, max(communication_s, computation_s)
+    hideable = min(communication_s, computation_s)
+    return Efficiency(
+        communication_s=communication_s,
+        computation_s=computation_s,
+        makespan_s=makespan_s,
+        cost_max_s=cost_max,
+        cost_min_s=cost_min,
+        efficiency=(cost_max - makespan_s) / hideable if hideable > 0 else math.nan,
+        speedup=hideable / cost_min if cost_min > 0 else math.nan,
+        ratio=communication_s / computation_s
+        if computation_s > 0
+        else math.inf
+        if communication_s > 0
+        else math.nan,
+    )
+
+
+def _rank(timeline: JobTimeline, found: Parts, rank: int) -> RankFigures:
+    mine = found.rows(found.rank == rank)
+    seconds = {f"{part}_s": float(getattr(mine, f"{part}_s").mean()) for part in (*PARTS, "wire")}
+    bounds = (mine.communication_s.mean(), mine.computation_s.mean(), mine.makespan_s.mean())
+    return RankFigures(
+        rank=timeline.ranks[rank].rank,
+        iteration_s=float(mine.duration_s.mean()),
+        exposed_share=float(np.median(mine.exposed_s / mine.duration_s)),
+        efficiency=efficiency(*map(float, bounds)),
+        **seconds,
+    )
+
+
+def _mean_efficiency(ranks: tuple[RankFigures, ...]) -> Efficiency:
+    columns = ("communication_s", "computation_s", "makespan_s")
+    return efficiency(
+        *(float(np.mean([getattr(rank.efficiency, name) for rank in ranks])) for name in columns)
+    )
+
+
+def _exposed_share(found: Parts) -> float:
+    _, place = np.unique(found.number, return_inverse=True)
+    share = np.bincount(place, weights=found.exposed_s) / np.bincount(place, weights=found.duration_s)
+    return float(np.median(share))
+
+
+def _spread(values: Floats) -> Spread:
+    p25, median, p75 = (float(value) for value in np.percentile(values, (25, 50, 75)))
+    return Spread(median, p25, p75, float(values.min()), float(values.max()))
+
+
+def _path(timeline: JobTimeline, every: Parts, found: Matched, numbers: Ints) -> CriticalPath:
+    """Through the steady iteration whose time is nearest to the median."""
+    all_numbers, all_times = iteration_times(every)
+    time_s = all_times[np.isin(all_numbers, numbers)]
+    number = int(numbers[np.argmin(np.abs(time_s - np.median(time_s)))])
+    mine = every.number == number
+    return critical_path(
+        timeline, found, number, float(every.start_s[mine].min()), float(every.end_s[mine].max())
+    )
+
+
+def _notes(timeline: JobTimeline, every: Parts, found: Matched, late: Lateness) -> list[str]:
+    notes = []
+    if not len(timeline.iterations):
+        notes.append("the source does not know where iterations begin: the whole trace counts as one")
+    silent = len(timeline.ranks) - len(np.unique(every.rank))
+    if silent:
+        notes.append(f"{silent} of {len(timeline.ranks)} ranks recorded no iteration and are left out")
+    unknown = int((~np.isfinite(found.log.enqueue_s)).sum())
+    if unknown:
+        notes.append(
+            f"the source does not say when {unknown:,} of {len(found.log):,} transfers were handed over: their first byte "
+            "counts as their rank's arrival"
+        )
+    unsure = int((late.last < 0).sum())
+    if unsure:
+        notes.append(
+            f"at {unsure:,} of {len(late.last):,} collectives the ranks came so close together that the clocks cannot tell the last"
+        )
+    return notes

@@ -1,0 +1,174 @@
+"""Transfers: which rows are one collective, how each bucket fared, and who came late.
+
+A collective's rows on different ranks are found by their name, kind and group, and by being the
+k-th of that sort in the rank's iteration. Where ranks disagree on how many there are, nobody can say
+which belong together, and none is matched.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hemiola.core.job_intervals import runs, union
+from hemiola.core.job_parts import Activity, Parts, located
+from hemiola.core.job_timeline import JobTimeline, TransferLog
+
+__all__ = ["Lateness", "Matched", "Waiting", "lateness", "matched", "waiting"]
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+
+_PAIRED = {"send": "send and receive", "recv": "send and receive"}
+"""The two ends of one transfer are one collective."""
+
+
+@dataclass(frozen=True, eq=False)
+class Matched:
+    """Transfers with their place in the job.
+
+    Attributes:
+        log: the transfers.
+        arrival_s: when each rank had come: handed over, or where the source does not say that, first byte.
+        row: index into `Parts` of the iteration in which each was handed over; -1 outside.
+        key: equal for the same bucket, kind, group and k in every rank and iteration.
+        occurrence: k, from 0: how often the same came before in this rank's iteration.
+        instance: equal for rows that are one collective; -1 where that cannot be told.
+        instances: how many there are.
+    """
+
+    log: TransferLog
+    arrival_s: Floats
+    row: Ints
+    key: Ints
+    occurrence: Ints
+    instance: Ints
+    instances: int
+
+
+def matched(timeline: JobTimeline, found: Parts) -> Matched:
+    """Find what belongs together (see the module's head)."""
+    log = timeline.transfers
+    when = np.where(np.isfinite(log.enqueue_s), log.enqueue_s, log.first_byte_s)
+    row = located(found, log.rank, log.iteration, when)
+    number = np.where(row >= 0, found.number[row], -1) if len(found) else row
+    sort = _dense(log.name, _collectives(timeline)[log.collective], log.group)
+    occurrence = _occurrence(log.rank, number, sort, when)
+    key = _dense(sort, occurrence)
+    instance = _dense(number, key)
+    instance = np.where(_agreed(log.rank, number, sort), instance, -1)
+    return Matched(log, when, row, key, occurrence, instance, int(instance.max(initial=-1)) + 1)
+
+
+def _collectives(timeline: JobTimeline) -> Ints:
+    """For each name a number, equal for the two ends of a transfer."""
+    names = [_PAIRED.get(name, name) for name in timeline.names]
+    return np.unique(np.array(names, dtype=object).astype(str), return_inverse=True)[1].astype(np.int64)
+
+
+def _dense(*columns: Ints) -> Ints:
+    """A number for each row, equal where all columns are."""
+    if not len(columns[0]):
+        return np.empty(0, dtype=np.int64)
+    order = np.lexsort(columns[::-1])
+    first = runs(*(column[order] for column in columns))
+    number = np.zeros(len(order), dtype=np.int64)
+    number[order] = np.repeat(np.arange(len(first)), np.diff(np.append(first, len(order))))
+    return number
+
+
+def _occurrence(rank: Ints, number: Ints, sort: Ints, when: Floats) -> Ints:
+    order = np.lexsort((when, sort, number, rank))
+    first = runs(rank[order], number[order], sort[order])
+    length = np.diff(np.append(first, len(order)))
+    count = np.empty(len(order), dtype=np.int64)
+    count[order] = np.arange(len(order)) - np.repeat(first, length)
+    return count
+
+
+def _agreed(rank: Ints, number: Ints, sort: Ints) -> Bools:
+    """Whether every rank that took part in an iteration's collectives of a sort did so equally often."""
+    mine = _dense(number, sort, rank)
+    times = np.bincount(mine)[mine] if len(mine) else mine
+    both = _dense(number, sort)
+    most = np.zeros(int(both.max(initial=-1)) + 1, dtype=np.int64)
+    least = np.full(len(most), np.iinfo(np.int64).max)
+    np.maximum.at(most, both, times)
+    np.minimum.at(least, both, times)
+    return np.asarray(most[both] == least[both])
+
+
+@dataclass(frozen=True, eq=False)
+class Lateness:
+    """Who came last to each collective of at least two ranks, one entry each.
+
+    Attributes:
+        instance: of the collective.
+        last: index of the rank that handed over last; -1 where the clocks cannot tell.
+        margin_s: how much later than the one before it.
+        arrival_s: when the last one handed over.
+    """
+
+    instance: Ints
+    last: Ints
+    margin_s: Floats
+    arrival_s: Floats
+
+
+def lateness(timeline: JobTimeline, found: Matched, chosen: Bools) -> Lateness:
+    """Of the chosen rows. The last is known if its margin exceeds both clocks' errors together."""
+    log = found.log
+    rows = np.flatnonzero(chosen & (found.instance >= 0) & np.isfinite(found.arrival_s))
+    rows = rows[np.lexsort((found.arrival_s[rows], found.instance[rows]))]
+    first = runs(found.instance[rows])
+    stop = np.append(first[1:], len(rows))
+    several = stop - first >= 2
+    last, second = rows[stop[several] - 1], rows[stop[several] - 2]
+    error = np.array([rank.clock_error_s for rank in timeline.ranks], dtype=np.float64)
+    margin = found.arrival_s[last] - found.arrival_s[second]
+    sure = margin > error[log.rank[last]] + error[log.rank[second]]
+    who = np.where(sure & (log.rank[last] != log.rank[second]), log.rank[last], -1)
+    return Lateness(found.instance[last], who, margin, found.arrival_s[last])
+
+
+@dataclass(frozen=True, eq=False)
+class Waiting:
+    """How long ranks were held up because another had not come, one entry per rank, iteration and culprit.
+
+    Attributes:
+        rank: who waited.
+        culprit: for whom.
+        row: index into `Parts`.
+        waited_s: exposed time of `rank` between its own arrival (or its first asking for the result,
+            if that is later) and the culprit's arrival.
+    """
+
+    rank: Ints
+    culprit: Ints
+    row: Ints
+    waited_s: Floats
+
+
+def waiting(found: Matched, late: Lateness, acts: list[Activity]) -> Waiting:
+    """Who waited for whom. Several collectives that a rank awaits at once count once per culprit."""
+    log = found.log
+    culprit_of = np.full(found.instances + 1, -1, dtype=np.int64)
+    arrival_of = np.full(found.instances + 1, np.nan)
+    culprit_of[late.instance], arrival_of[late.instance] = late.last, late.arrival_s
+    culprit, arrival = culprit_of[found.instance], arrival_of[found.instance]
+    low = np.fmax(found.arrival_s, log.needed_s)
+    use = (culprit >= 0) & (culprit != log.rank) & (arrival > low) & (found.row >= 0) & (found.instance >= 0)
+    group = _dense(log.rank[use], culprit[use], found.row[use])
+    example = np.zeros(int(group.max(initial=-1)) + 1, dtype=np.int64)
+    example[group] = np.flatnonzero(use)
+    which, start, end = union(group, low[use], arrival[use])
+    rank = log.rank[example][which] if len(which) else which
+    held = np.zeros(len(which))
+    for one in np.unique(rank):
+        mine = rank == one
+        held[mine] = acts[int(one)].sets["exposed"].within(start[mine], end[mine])
+    total = np.bincount(which, weights=held, minlength=len(example)).astype(np.float64)
+    return Waiting(log.rank[example], culprit[example], found.row[example], total)

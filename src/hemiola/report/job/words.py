@@ -1,0 +1,188 @@
+"""A job's figures in plain words, the same in the terminal and on the page."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from hemiola.core.job_compare import JobComparison
+from hemiola.core.job_metrics import JobMetrics
+from hemiola.core.units import format_bytes, format_duration, format_rate
+
+__all__ = [
+    "EVIDENCE", "PART_ABOUT", "PART_WORDS", "bytes_or_dash", "compared", "duration", "finding", "labels", "percent",
+    "rate", "reasons", "seconds_scale", "signed", "steady_words",
+]  # fmt: skip
+
+PART_WORDS = {
+    "compute": "computing",
+    "overlapped": "computing over communication",
+    "wire": "waiting, own transfer under way",
+    "others": "waiting for others",
+    "exposed": "waiting for communication",
+    "input": "waiting for input",
+    "other": "other work",
+    "idle": "nothing recorded",
+}
+
+PART_ABOUT = {
+    "compute": "computing, no communication of this rank under way",
+    "overlapped": "computing while communication is under way: hidden, it costs nothing",
+    "exposed": "held up by communication",
+    "input": "not computing: waiting for or preparing the next batch",
+    "other": "copies, and the framework's own work",
+    "idle": "nothing was recorded",
+}
+
+EVIDENCE = {
+    "waits": "measured: the recording says when each rank stood still for communication",
+    "transfers": "measured: from when each transfer was needed until its consumer went on",
+    "inferred": "inferred: communication under way while the rank computes nothing, since the source records no waits",
+}
+
+
+def duration(value_s: float) -> str:
+    """A time, "–" where it is not known."""
+    return "–" if math.isnan(value_s) else format_duration(0.0 if abs(value_s) < 1e-10 else value_s)
+
+
+def signed(value_s: float) -> str:
+    """A difference of times with its sign."""
+    if math.isnan(value_s) or abs(value_s) < 1e-9:
+        return "–" if math.isnan(value_s) else "0 s"
+    return f"{'+' if value_s > 0 else ''}{format_duration(value_s)}"
+
+
+def percent(share: float, digits: int = 0) -> str:
+    """A share, "–" where it is not known."""
+    return "–" if math.isnan(share) else f"{100 * share:.{digits}f} %"
+
+
+def bytes_or_dash(size_bytes: float) -> str:
+    """A size, "–" where it is not known."""
+    return "–" if math.isnan(size_bytes) else format_bytes(size_bytes)
+
+
+def rate(bytes_per_s: float) -> str:
+    """A rate in bits per second, "–" where it is not known."""
+    return "–" if math.isnan(bytes_per_s) else format_rate(bytes_per_s)
+
+
+def seconds_scale(longest_s: float) -> tuple[float, str]:
+    """(seconds per unit, unit's name) that suits times up to `longest_s` on an axis."""
+    for scale, name in ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs")):
+        if longest_s >= 2 * scale:
+            return scale, name
+    return 1e-9, "ns"
+
+
+def finding(metrics: JobMetrics) -> str:
+    """The one number, in one sentence."""
+    whole = metrics.iteration_s.median
+    if metrics.exposed_share < 0.005:
+        return f"Communication holds up less than 0.5 % of each iteration ({duration(whole)})."
+    held = percent(metrics.exposed_share, 0 if metrics.exposed_share >= 0.1 else 1)
+    return f"{held} of each iteration waits for communication: {duration(metrics.exposed_share * whole)} of {duration(whole)}."
+
+
+def reasons(metrics: JobMetrics) -> Iterator[str]:
+    """What is behind the number, most telling first: each a sentence that stands alone."""
+    yield from _late(metrics)
+    yield from _path(metrics)
+    yield from _overlap(metrics)
+    yield from _rest(metrics)
+
+
+def _late(metrics: JobMetrics) -> Iterator[str]:
+    exposed = metrics.mean("exposed") * len(metrics.ranks)
+    if not metrics.stragglers or exposed <= 0:
+        return
+    worst = metrics.stragglers[0]
+    share = worst.waited_s / exposed
+    if share >= 0.1 and worst.last:
+        yield (
+            f"Rank {worst.rank} comes last at {percent(worst.last_share)} of the collectives, {duration(worst.margin_s)} "
+            f"after the one before it: {percent(share)} of all waiting is for it."
+        )
+    else:
+        yield "No rank is late enough to matter: the waiting is for the transfers themselves."
+
+
+def _path(metrics: JobMetrics) -> Iterator[str]:
+    kinds = metrics.path.by_kind()
+    whole = sum(kinds.values())
+    if not whole:
+        return
+    names = {
+        "compute": "computing", "idle": "gaps", "wait": "waiting", "other": "other work", "input": "input", "copy": "copies"
+    }  # fmt: skip
+    parts = [
+        f"{percent(s / whole)} {names.get(kind, kind)}" for kind, s in kinds.items() if s / whole >= 0.01
+    ]
+    named = [item for item in metrics.path_items if item.name]
+    text = f"The critical path is {', '.join(parts)}"
+    if named and named[0].share >= 0.05:
+        text += f"; its largest piece is {named[0].name} ({percent(named[0].share)})"
+    yield text + "."
+
+
+def _overlap(metrics: JobMetrics) -> Iterator[str]:
+    bounds = metrics.efficiency
+    if math.isnan(bounds.efficiency):
+        yield "No rank both computes and communicates: there is nothing to overlap."
+        return
+    saved = bounds.makespan_s - bounds.cost_min_s
+    yield (
+        f"Hiding all communication that can be hidden would save at most {duration(max(saved, 0.0))} of "
+        f"{duration(bounds.makespan_s)} (scheduling efficiency E = {bounds.efficiency:.2f})."
+    )
+
+
+def _rest(metrics: JobMetrics) -> Iterator[str]:
+    whole = metrics.mean("iteration")
+    for part, words in (
+        ("input", "waits for input"),
+        ("idle", "has nothing recorded"),
+        ("other", "is other work"),
+    ):
+        if metrics.mean(part) >= 0.05 * whole:
+            yield f"{percent(metrics.mean(part) / whole)} of each iteration {words}."
+
+
+def compared(comparison: JobComparison, names: tuple[str, str]) -> str:
+    """How this job stands to the other, in one sentence; names are (other, this)."""
+    ratio = comparison.iteration_ratio
+    parts = sorted(comparison.parts[:-1], key=lambda part: -abs(part.change_s))
+    most = parts[0]
+    if abs(ratio - 1) < 0.005:
+        return f"{names[1]} and {names[0]} take the same time per iteration (within 0.5 %)."
+    word = "shorter" if ratio < 1 else "longer"
+    return (
+        f"An iteration of {names[1]} is {percent(abs(1 - ratio), 1)} {word} than of {names[0]}; the largest change is in "
+        f"{PART_WORDS[most.name]} ({signed(most.change_s)})."
+    )
+
+
+def labels(this: JobMetrics, other: JobMetrics) -> tuple[str, str]:
+    """(other's, this job's) names, made different where they are not."""
+    names = [_label(one) for one in (other, this)]
+    if names[0] == names[1]:
+        sources = [one.timeline.source for one in (other, this)]
+        names = (
+            sources
+            if sources[0] != sources[1] and all(sources)
+            else [f"{names[0]} (before)", f"{names[1]} (after)"]
+        )
+    return names[0], names[1]
+
+
+def _label(metrics: JobMetrics) -> str:
+    name = metrics.timeline.name or "job"
+    return f"{name} (predicted)" if metrics.timeline.predicted else name
+
+
+def steady_words(metrics: JobMetrics) -> str:
+    """Which iterations the figures are of."""
+    count, left_out = len(metrics.steady), len(metrics.warm_up)
+    text = f"{count} iteration{'s' if count > 1 else ''}"
+    return f"{text} ({left_out} of warm-up left out)" if left_out else text

@@ -1,0 +1,203 @@
+"""The page of a job: whole, without network, safe against names, and drawn by a real browser."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import shutil
+import subprocess
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from core.job_build import Build
+from hemiola.core.errors import InputError
+from hemiola.core.job_metrics import JobMetrics, job_metrics
+from hemiola.core.job_timeline import SPAN_KINDS
+from hemiola.report.job import write_job_report
+from hemiola.report.job.lanes import Drawn, drawn, path_iteration_s
+from hemiola.report.job.page import charts, render
+from report.job.sample import ddp
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+EVIL = "</script><img src=x onerror=alert(1)>"
+
+
+def without_plotly(page: str) -> str:
+    """The page less its longest script."""
+    return page.replace(max(re.findall(r"<script>.*?</script>", page, flags=re.S), key=len), "")
+
+
+class Elements(HTMLParser):
+    """Complains about elements that are not closed in order."""
+
+    EMPTY = frozenset({"meta", "link", "br", "img"})
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.ids: list[str] = []
+        self.seen: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.seen.append(tag)
+        self.ids += [value for name, value in attrs if name == "id" and value]
+        if tag not in self.EMPTY:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def draw(metrics: JobMetrics, most: int = 80_000) -> Drawn:
+    return drawn(metrics, path_iteration_s(metrics), most)
+
+
+def column(data: dict[str, Any], name: str, kind: type) -> np.ndarray[Any, Any]:
+    return np.frombuffer(base64.b64decode(data[name]), dtype=kind)
+
+
+@pytest.mark.parametrize("other", [False, True], ids=["one", "two"])
+def test_the_page_is_whole_and_needs_no_network(tmp_path, other):
+    path = tmp_path / "job.html"
+    write_job_report(
+        ddp(), path, other=ddp(rate=3e9, name="faster") if other else None, title="My job & others"
+    )
+    page = path.read_text()
+    rest = without_plotly(page)
+    assert not re.search(r"""(src|href)=["']?(https?:)?//""", rest)
+    assert "http" not in rest
+    assert "@import" not in rest
+    assert page.count("plotly.js v") == 1
+    found = Elements()
+    found.feed(rest)
+    found.close()
+    assert found.open == []
+    assert len(found.ids) == len(set(found.ids))
+    assert "<h1>My job &amp; others</h1>" in page
+    assert rest.count('class="viewer"') == 1 + other
+    assert ("<h2>Differences</h2>" in page) == other
+
+
+def test_the_page_says_the_figures():
+    metrics = job_metrics(ddp())
+    page = without_plotly(render(metrics))
+    assert f"{100 * metrics.exposed_share:.0f} % of each iteration waits for communication" in page
+    assert f"<b>{100 * metrics.exposed_share:.1f} %</b>" in page
+    assert f"<b>{metrics.efficiency.efficiency:.2f}</b>" in page
+    assert f"<b>{1e3 * metrics.iteration_s.median:.2f} ms</b>" in page
+    assert "transformer.h.3" in page
+    assert "0.8 % of iteration time" in page
+    assert "5 iterations (1 of warm-up left out)" in page
+
+
+def test_charts_agree_with_the_figures():
+    metrics = job_metrics(ddp())
+    chart = next(chart for chart in charts(metrics, None, ("", "")) if chart.id == "parts")
+    bars = chart.drawings[""].data
+    total = np.sum([bar["x"] for bar in bars], axis=0)
+    slowest_first = sorted(metrics.ranks, key=lambda rank: -rank.exposed_share)
+    assert bars[0]["y"] == [f"rank {rank.rank}" for rank in slowest_first]
+    assert total == pytest.approx([1e3 * rank.iteration_s for rank in slowest_first])
+
+
+def test_json_without_nan_and_names_that_are_no_markup():
+    page = render(job_metrics(ddp(evil=EVIL)), job_metrics(ddp(evil=EVIL, rate=1e9)))
+    rest = without_plotly(page)
+    assert "<img" not in rest
+    blocks = re.findall(r'<script type="application/json" id="[^"]*">(.*?)</script>', page, flags=re.S)
+    assert len(blocks) == 3
+    for text in blocks:
+        json.loads(text, parse_constant=lambda word: pytest.fail(word))
+
+
+def test_a_drawn_timeline_is_the_timeline():
+    metrics = job_metrics(ddp(iterations=2))
+    data = draw(metrics).data
+    tick = data["seconds"] / (2**32 - 1)
+    start, end = (column(data, name, np.uint32) * tick for name in ("start", "end"))
+    kind, row = column(data, "kind", np.uint8), column(data, "row", np.uint16)
+    spans = metrics.timeline.spans
+    assert data["length"] == len(spans)
+    assert (np.diff(row) >= 0).all()
+    for rank in range(4):
+        for which in range(len(SPAN_KINDS)):
+            mine = np.isin(row, [i for i, one in enumerate(data["rows"]) if one["rank"] == rank]) & (
+                kind == which
+            )
+            here = (spans.rank == rank) & (spans.kind == which)
+            assert (end - start)[mine].sum() == pytest.approx(
+                (spans.end_s - spans.start_s)[here].sum(), abs=1e-6
+            )
+
+
+def test_many_spans_are_joined_and_the_page_says_so(tmp_path):
+    timeline = ddp(ranks=8, iterations=12, operations=80)
+    assert len(timeline.spans) > 180_000
+    metrics = job_metrics(timeline)
+    write_job_report(metrics, tmp_path / "large.html")
+    assert (tmp_path / "large.html").stat().st_size < 8_000_000
+    few = draw(metrics, 5000)
+    assert few.data["length"] <= 5000
+    assert "short spans joined into blocks" in few.about
+    assert "iterations" in few.about
+    count = column(few.data, "count", np.uint32)
+    assert count.max() > 1
+    assert [one[3] for one in few.data["iterations"]].count(1) == 1
+
+
+def test_of_many_ranks_the_late_one_is_drawn():
+    found = draw(job_metrics(ddp(ranks=40, iterations=3, late=33)))
+    ranks = {one["rank"] for one in found.data["rows"]}
+    assert 33 in ranks
+    assert len(ranks) == 16
+    assert "16 of 40 ranks" in found.about
+
+
+def test_a_job_about_which_little_is_known(tmp_path):
+    build = Build()
+    build.span(0, "compute", 0, 1)
+    page = without_plotly(render(job_metrics(build.timeline(name=""))))
+    assert "What the job did" in page
+    assert "there is nothing to overlap" in page
+    assert "the whole trace counts as one" in page
+    with pytest.raises(InputError, match="nothing was recorded"):
+        write_job_report(Build().timeline(), tmp_path / "nothing.html")
+    assert not (tmp_path / "nothing.html").exists()
+
+
+def browse(page: Path, folder: Path, scheme: int) -> tuple[str, list[str]]:
+    """The page's elements after its scripts ran, and what the console said of errors."""
+    flags = [
+        "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+        "--disable-component-update", "--disable-sync", "--enable-logging=stderr", "--virtual-time-budget=20000",
+    ]  # fmt: skip
+    command = [
+        CHROMIUM, *flags, f"--user-data-dir={folder}", f"--blink-settings=preferredColorScheme={scheme}", "--dump-dom",
+        page.as_uri(),
+    ]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    return done.stdout, [line for line in done.stderr.splitlines() if "CONSOLE" in line]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(CHROMIUM is None, reason="no browser: install chromium")
+@pytest.mark.parametrize("scheme", [0, 1], ids=["dark", "light"])
+def test_a_browser_draws_everything(tmp_path, scheme):
+    one, other = job_metrics(ddp(evil=EVIL)), job_metrics(ddp(evil=EVIL, rate=1e9))
+    write_job_report(one, tmp_path / "job.html", other=other)
+    elements, complaints = browse(tmp_path / "job.html", tmp_path / "profile", scheme)
+    assert complaints == []
+    assert "data-errors" not in elements
+    ids = [chart.id for chart in charts(one, other, ("a", "b"))]
+    assert f'data-drawn="{len(ids)}"' in elements
+    for metrics in (one, other):
+        assert f'data-drawn="{draw(metrics).data["length"]}"' in elements
+    cards = dict(re.findall(r'data-chart="([^"]+)"(.*?)</section>', elements, flags=re.S))
+    assert set(cards) == set(ids)
+    for name, card in cards.items():
+        assert re.search(r'class="(point|trace scatter|trace bars)', card), f"{name} is empty"

@@ -1,0 +1,122 @@
+"""A job in the terminal and as JSON, and the verb that shows it."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+
+import pytest
+from rich.console import Console
+
+from core.job_build import Build
+from hemiola.cli.inspect import inspect
+from hemiola.core.errors import InputError
+from hemiola.core.job_metrics import job_metrics
+from hemiola.report.job.inspection import INSPECTION_SCHEMA, inspection_as_json, write_inspection
+from hemiola.report.job.table import job_table
+from hemiola.report.job.words import finding, labels, reasons
+from hemiola.trace.jobs.timeline_json import write_timeline
+from report.job.sample import ddp
+
+
+def told(renderable: object, width: int = 110) -> str:
+    console = Console(width=width, file=io.StringIO())
+    with console.capture() as capture:
+        console.print(renderable)
+    return capture.get()
+
+
+def late_rank() -> Build:
+    """Rank 1 comes 6 s after rank 0 and the others wait for nothing else but 1 s of transfer."""
+    build = Build(2)
+    for rank, ready in ((0, 2), (1, 8)):
+        build.span(rank, "compute", 0, ready, "[bold]work")
+        sent = build.transfer(rank, "bucket", ready, 8, 9, ready, 9, size=1e9)
+        build.span(rank, "wait", ready, 9, transfer=sent)
+        build.iteration(rank, 0, 0, 10)
+    return build
+
+
+def test_the_sentences():
+    metrics = job_metrics(late_rank().timeline())
+    assert finding(metrics) == "40 % of each iteration waits for communication: 4.00 s of 10.00 s."
+    first, path, bound, *rest = reasons(metrics)
+    assert first == (
+        "Rank 1 comes last at 100 % of the collectives, 6.00 s after the one before it: 75 % of all waiting is for it."
+    )
+    assert path == (
+        "The critical path is 80 % computing, 10 % communication, 10 % gaps; its largest piece is [bold]work (80 %)."
+    )
+    assert bound.startswith("Hiding all communication that can be hidden would save at most 4.00 s of 9.00 s")
+    assert rest == ["10 % of each iteration has nothing recorded."]
+
+
+def test_no_communication_is_said():
+    build = Build()
+    build.span(0, "compute", 0, 4)
+    metrics = job_metrics(build.timeline())
+    assert finding(metrics).startswith("Communication holds up less than 0.5 %")
+    assert "No rank both computes and communicates: there is nothing to overlap." in list(reasons(metrics))
+
+
+@pytest.mark.parametrize("width", [80, 140])
+def test_the_table(width):
+    text = told(job_table(job_metrics(late_rank().timeline())), width)
+    assert "a test: measured, 2 ranks, 1 iteration" in text
+    assert "[bold]work" in text
+    assert "1 of 1 (100 %)" in " ".join(text.split())
+    assert ("8 Gbit/s" in text) == (width > 100)
+    assert all(len(line) <= width for line in text.splitlines())
+    assert "measured: the recording says when each rank stood still" in " ".join(text.split())
+
+
+def test_two_jobs_of_one_name_are_told_apart():
+    one, other = job_metrics(ddp(source="a")), job_metrics(ddp(source="b", rate=1e9))
+    assert labels(one, other) == ("b", "a")
+    same = job_metrics(ddp(source="a"))
+    assert labels(one, same) == ("gpt-small (before)", "gpt-small (after)")
+    assert labels(job_metrics(ddp(predicted=True)), other) == ("gpt-small", "gpt-small (predicted)")
+    assert "shorter than of b" in " ".join(told(job_table(one, other)).split())
+
+
+def test_json_has_every_figure_and_no_nan(tmp_path):
+    metrics = job_metrics(late_rank().timeline())
+    write_inspection(metrics, tmp_path / "found.json", job_metrics(ddp()))
+    found = json.loads((tmp_path / "found.json").read_text(), parse_constant=lambda word: pytest.fail(word))
+    assert found["schema"] == INSPECTION_SCHEMA
+    assert found["exposed_share"] == pytest.approx(0.4)
+    assert found["stragglers"][1]["margin_s"] is None
+    assert math.isnan(metrics.stragglers[1].margin_s)
+    assert found["critical_path"]["pieces"][0] == {
+        "rank": 1, "kind": "compute", "name": "[bold]work", "start_s": 0.0, "end_s": 8.0
+    }  # fmt: skip
+    parts = ("compute", "overlapped", "exposed", "input", "other", "idle")
+    for row in found["iterations"]:
+        assert sum(row[f"{part}_s"] for part in parts) == pytest.approx(row["duration_s"])
+    assert found["against"]["name"] == "gpt-small"
+    assert len(found["differences"]["parts"]) == len(parts) + 1
+    assert "differences" not in inspection_as_json(metrics)
+
+
+def test_the_verb_writes_what_is_asked_for(tmp_path, capsys):
+    fast, slow = tmp_path / "fast.json", tmp_path / "slow.json"
+    write_timeline(ddp(rate=3e9, name="fast"), fast)
+    write_timeline(ddp(name="slow"), slow)
+    asked = {name: tmp_path / f"out.{name}" for name in ("report", "json", "perfetto")}
+    inspect(fast, against=(slow,), title="Both", **asked)
+    out = " ".join(capsys.readouterr().out.split())
+    assert "fast: measured, 4 ranks, 5 iterations" in out
+    assert "shorter than of slow" in out
+    assert "<h1>Both</h1>" in asked["report"].read_text()
+    assert json.loads(asked["json"].read_text())["against"]["name"] == "slow"
+    assert json.loads(asked["perfetto"].read_text())
+
+
+def test_the_verb_refuses_before_it_works(tmp_path):
+    with pytest.raises(InputError, match="no file to inspect"):
+        inspect()
+    with pytest.raises(InputError, match="there is no folder"):
+        inspect(tmp_path / "absent.json", report=tmp_path / "no" / "where.html")
+    with pytest.raises(InputError):
+        inspect(tmp_path / "absent.json")
