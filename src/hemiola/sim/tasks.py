@@ -8,15 +8,22 @@ core-seconds, its bandwidth the number of cores, and no task draws more than it 
 
 from __future__ import annotations
 
+import math
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["Execution", "Tasks"]
+from hemiola.core.errors import InputError
+
+__all__ = ["Execution", "Row", "Tasks", "tasks_from_columns", "tasks_from_rows"]
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+Number = TypeVar("Number", bound=np.generic)
+LinkSharing = Literal["fair", "priority"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,7 +64,7 @@ class Tasks:
     resources: int
     in_order: NDArray[np.bool_]
     link_bytes_per_s: Floats
-    sharing: str = "fair"
+    sharing: LinkSharing = "fair"
 
     def __len__(self) -> int:
         return len(self.duration_s)
@@ -87,3 +94,140 @@ class Execution:
     def makespan_s(self) -> float:
         """When the last task ended; 0 without tasks."""
         return float(self.end_s.max(initial=0.0))
+
+
+@dataclass(frozen=True)
+class Row:
+    """One task by names, for `tasks_from_rows`; the fields are those of `Tasks`.
+
+    Attributes:
+        name: what others call it in `after`.
+        resource: name of the resource that it holds; "" for none.
+        path: names of the links that its bytes cross.
+        after: names of the tasks that it waits for.
+    """
+
+    name: str
+    duration_s: float = 0.0
+    resource: str = ""
+    priority: int = 0
+    release_s: float = 0.0
+    size_bytes: float = 0.0
+    rate_max_bytes_per_s: float = math.inf
+    path: Sequence[str] = ()
+    after: Sequence[str] = ()
+
+
+def tasks_from_rows(
+    rows: Sequence[Row],
+    link_bytes_per_s: Mapping[str, float],
+    *,
+    in_order: Collection[str] = (),
+    sharing: LinkSharing = "fair",
+) -> Tasks:
+    """Few tasks, written down by name; a task's index is its place in `rows`.
+
+    Resources are numbered as they first appear, links as in `link_bytes_per_s`.
+
+    Raises:
+        InputError: for two rows of one name, and for a task, link or resource that is not there.
+    """
+    tasks = {row.name: index for index, row in enumerate(rows)}
+    if len(tasks) < len(rows):
+        raise InputError("two tasks have one name", "give each row a name of its own")
+    links = {name: index for index, name in enumerate(link_bytes_per_s)}
+    resources = {
+        name: index for index, name in enumerate(dict.fromkeys(r.resource for r in rows if r.resource))
+    }
+    _numbers("in_order", in_order, resources)
+    after = [_numbers(row.name, row.after, tasks) for row in rows]
+    path = [_numbers(row.name, row.path, links) for row in rows]
+    return tasks_from_columns(
+        [row.duration_s for row in rows],
+        resource=[resources.get(row.resource, -1) for row in rows],
+        priority=[row.priority for row in rows],
+        release_s=[row.release_s for row in rows],
+        size_bytes=[row.size_bytes for row in rows],
+        rate_max_bytes_per_s=[row.rate_max_bytes_per_s for row in rows],
+        crosses=(
+            [task for task, names in enumerate(path) for _ in names],
+            [k for names in path for k in names],
+        ),
+        waits=(
+            [task for task, names in enumerate(after) for _ in names],
+            [k for names in after for k in names],
+        ),
+        resources=len(resources),
+        in_order=[name in in_order for name in resources],
+        link_bytes_per_s=list(link_bytes_per_s.values()),
+        sharing=sharing,
+    )
+
+
+def tasks_from_columns(
+    duration_s: ArrayLike,
+    *,
+    resource: ArrayLike = -1,
+    priority: ArrayLike = 0,
+    release_s: ArrayLike = 0.0,
+    size_bytes: ArrayLike = 0.0,
+    rate_max_bytes_per_s: ArrayLike = math.inf,
+    crosses: tuple[ArrayLike, ArrayLike] = ((), ()),
+    waits: tuple[ArrayLike, ArrayLike] = ((), ()),
+    resources: int = 0,
+    in_order: ArrayLike = False,
+    link_bytes_per_s: ArrayLike = (),
+    sharing: LinkSharing = "fair",
+) -> Tasks:
+    """Many tasks, from arrays; a number in place of a column holds for all.
+
+    Args:
+        duration_s: one entry per task; the columns that are not named here are those of `Tasks`.
+        crosses: (tasks, links), pair by pair: which task's bytes cross which link.
+        waits: (tasks, dependencies), pair by pair: which task waits for which other one.
+
+    Raises:
+        InputError: for a pair whose task is not there. The rest is checked where tasks are executed.
+    """
+    duration = np.asarray(duration_s, dtype=np.float64)
+    count = len(duration)
+    path_start, path = _by_task("crosses", crosses, count)
+    dep_start, dep = _by_task("waits", waits, count)
+    return Tasks(
+        duration_s=duration,
+        resource=_column(resource, np.int64, count),
+        priority=_column(priority, np.int64, count),
+        release_s=_column(release_s, np.float64, count),
+        size_bytes=_column(size_bytes, np.float64, count),
+        rate_max_bytes_per_s=_column(rate_max_bytes_per_s, np.float64, count),
+        path_start=path_start,
+        path=path,
+        dep_start=dep_start,
+        dep=dep,
+        resources=resources,
+        in_order=_column(in_order, np.bool_, resources),
+        link_bytes_per_s=np.asarray(link_bytes_per_s, dtype=np.float64),
+        sharing=sharing,
+    )
+
+
+def _numbers(who: str, names: Collection[str], known: Mapping[str, int]) -> list[int]:
+    for name in names:
+        if name not in known:
+            raise InputError(f"{who!r} names {name!r}, which is not there", f"there are {', '.join(known)}")
+    return [known[name] for name in names]
+
+
+def _column(given: ArrayLike, kind: type[Number], count: int) -> NDArray[Number]:
+    column = np.asarray(given, dtype=kind)
+    return np.full(count, column) if column.ndim == 0 else column
+
+
+def _by_task(what: str, pairs: tuple[ArrayLike, ArrayLike], count: int) -> tuple[Ints, Ints]:
+    """Starts and entries, ordered by task; pairs of one task keep their order."""
+    tasks, entries = (np.asarray(side, dtype=np.int64) for side in pairs)
+    if len(tasks) and not (tasks.min() >= 0 and tasks.max() < count):
+        raise InputError(f"{what} names a task that is not there", f"give numbers from 0 to {count - 1}")
+    start = np.zeros(count + 1, dtype=np.int64)
+    np.cumsum(np.bincount(tasks, minlength=count), out=start[1:])
+    return start, entries[np.argsort(tasks, kind="stable")]

@@ -1,0 +1,301 @@
+"""How long a collective takes: its algorithm's steps and bytes, and the links between the ranks of a placement.
+
+The alpha-beta model (Thakur, Rabenseifner and Gropp, IJHPCA 2005): a collective of n ranks on S bytes
+takes `steps(n)` latencies and sends `share(n) * S` bytes per rank. On a cluster every link between a
+domain (a host, a rack) and the rest carries `crossing(inside, n) * S` bytes per direction. Ranks are
+numbered host by host, so a ring enters and leaves each domain once.
+
+Which algorithm runs is the library's choice (`Library`): gloo's only one, or NCCL's fastest by NCCL's own
+table. Who else uses the links is the executor's matter.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from hemiola.core.errors import InputError
+from hemiola.core.hardware import CollectiveCost, Hardware
+from hemiola.cost.places import Place
+
+__all__ = [
+    "ALGORITHMS",
+    "GLOO",
+    "NCCL",
+    "Algorithm",
+    "Cost",
+    "Library",
+    "Variant",
+    "collective_cost",
+    "library_of",
+]
+
+
+@dataclass(frozen=True)
+class Algorithm:
+    """One way to run a collective on S bytes (of the whole tensor).
+
+    Attributes:
+        name: "ring", "halving-doubling", "direct", "tree".
+        steps: latencies on the way, by number of ranks.
+        share: bytes that the busiest rank sends, relative to S, by number of ranks.
+        crossing: bytes that leave a domain with `inside` of the `ranks`, relative to S.
+    """
+
+    name: str
+    steps: Callable[[int], float]
+    share: Callable[[int], float]
+    crossing: Callable[[int, int], float]
+
+
+@dataclass(frozen=True)
+class Variant:
+    """An algorithm as a library implements it (NCCL: with one of its protocols).
+
+    Attributes:
+        algorithm: which one.
+        start_s: before the first byte, however many ranks.
+        local_s, network_s: one step inside of a host, and between hosts.
+        efficiency: share of a link's bandwidth that carries the tensor's bytes.
+    """
+
+    algorithm: Algorithm
+    start_s: float
+    local_s: float
+    network_s: float
+    efficiency: float = 1.0
+
+
+@dataclass(frozen=True)
+class Library:
+    """A collective library.
+
+    Attributes:
+        name: "gloo" or "nccl".
+        at_once: collectives of one group that are in progress at once.
+        variants: by collective; the fastest is used.
+        source: where the constants come from.
+    """
+
+    name: str
+    at_once: int
+    variants: dict[str, tuple[Variant, ...]]
+    source: str
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What one collective needs on one placement.
+
+    Attributes:
+        algorithm: the one that was chosen.
+        latency_s: all its steps.
+        loads: bytes by link (its number in `Place`), per direction, headers included.
+        sent_bytes: by the busiest rank.
+        rate_max_bytes_per_s: no rank sends faster, however free the links are.
+        cpu_s: processor time of one rank, beside its computation.
+        spread: relative, of the time; 0 if not known.
+    """
+
+    algorithm: str
+    latency_s: float
+    loads: tuple[tuple[int, float], ...]
+    sent_bytes: float
+    rate_max_bytes_per_s: float
+    cpu_s: float = 0.0
+    spread: float = 0.0
+
+    def seconds(self, place: Place) -> float:
+        """With the links to itself and the processor free."""
+        rates = place.bytes_per_s
+        slowest = max((size / float(rates[link]) for link, size in self.loads), default=0.0)
+        return self.latency_s + max(slowest, self.sent_bytes / self.rate_max_bytes_per_s)
+
+
+def _log(ranks: int) -> int:
+    return math.ceil(math.log2(ranks)) if ranks > 1 else 0
+
+
+def _folded(ranks: int) -> float:
+    """Halving and doubling on the largest power of two; the ranks beyond it hand their tensor over and get it back."""
+    power = 1 << int(math.log2(ranks))
+    return 2 * (power - 1) / power + (2 if power < ranks else 0)
+
+
+def _apart(inside: int, ranks: int) -> float:
+    """Direct exchange: each of these sends a slice to every rank outside."""
+    return inside * (ranks - inside) / ranks
+
+
+def _twice_ring(ranks: int) -> float:
+    return 2 * (ranks - 1) / ranks
+
+
+def _ring(ranks: int) -> float:
+    return (ranks - 1) / ranks
+
+
+_ALL_REDUCE = (
+    Algorithm("ring", lambda n: 2 * (n - 1), _twice_ring, lambda m, n: _twice_ring(n)),
+    Algorithm(
+        "halving-doubling",
+        lambda n: 2 * int(math.log2(n)) + (2 if n & (n - 1) else 0),
+        _folded,
+        lambda m, n: 2 * (1 - m / n) if not n & (n - 1) and not m & (m - 1) else _folded(n) * min(m, n - m),
+    ),
+    Algorithm("direct", lambda n: 2, _twice_ring, lambda m, n: 2 * _apart(m, n)),
+    Algorithm("tree", lambda n: 2 * _log(n), lambda n: 2.0, lambda m, n: 2.0),
+)
+_HALF = (
+    Algorithm("ring", lambda n: n - 1, _ring, lambda m, n: _ring(n)),
+    Algorithm(
+        "halving-doubling",
+        _log,
+        _ring,
+        lambda m, n: 1 - m / n if not n & (n - 1) else min(m, n - m) * _ring(n),
+    ),
+    Algorithm("direct", lambda n: 1, _ring, _apart),
+)
+
+ALGORITHMS: dict[str, tuple[Algorithm, ...]] = {
+    "all-reduce": _ALL_REDUCE,
+    "all-gather": _HALF,
+    "reduce-scatter": _HALF,
+    "all-to-all": (Algorithm("direct", lambda n: n - 1, _ring, _apart),),
+    "broadcast": (
+        Algorithm("tree", _log, _log, lambda m, n: _log(math.ceil(n / m))),
+        Algorithm("ring", lambda n: _log(n) + n - 1, _twice_ring, lambda m, n: _twice_ring(n)),
+    ),
+    "send": (Algorithm("direct", lambda n: 1, lambda n: 1.0, lambda m, n: 1.0),),
+}
+"""By collective. "tree" all-reduce is the pipelined double binary tree, "tree" broadcast the binomial one,
+"ring" broadcast scatters and gathers. All-gather's and reduce-scatter's S is the whole tensor, all-to-all's
+one rank's. Halving-doubling meets near ranks first, with the largest parts; where the number of ranks, or of
+those inside, is no power of two, its crossing is an upper bound."""
+
+
+def algorithm(collective: str, name: str) -> Algorithm:
+    """One algorithm by its name.
+
+    Raises:
+        InputError: there is none.
+    """
+    for known in ALGORITHMS.get(collective, ()):
+        if known.name == name:
+            return known
+    offered = ", ".join(f"{c}/{a.name}" for c, those in ALGORITHMS.items() for a in those)
+    raise InputError(f"there is no {name!r} {collective!r}", f"known: {offered}")
+
+
+_TCP_PAYLOAD = 1448 / 1514
+_GLOO_STEP_S = 150e-6
+
+
+def _gloo(collective: str, name: str) -> tuple[Variant, ...]:
+    return (Variant(algorithm(collective, name), 0.0, _GLOO_STEP_S, _GLOO_STEP_S, _TCP_PAYLOAD),)
+
+
+GLOO = Library(
+    name="gloo",
+    at_once=2,
+    variants={
+        "all-reduce": _gloo("all-reduce", "ring"),
+        "reduce-scatter": _gloo("all-reduce", "ring"),
+        "all-gather": _gloo("all-gather", "ring"),
+        "broadcast": _gloo("broadcast", "tree"),
+        "send": _gloo("send", "direct"),
+    },
+    source="gloo: one ring; reduce-scatter is an all-reduce (its bytes on the wire, counted); two threads per "
+    "group; 1448 of 1514 bytes of a frame carry data; a step takes 150 µs where none was measured",
+)
+
+
+def _nccl(collective: str) -> tuple[Variant, ...]:
+    """Ring and tree with the protocols LL, LL128, Simple: (start, NVLink, network in µs, share of bandwidth)."""
+    ring = algorithm(collective, "ring")
+    rows = [(ring, 6.6, 0.6, 2.7, 0.5), (ring, 14.0, 1.9, 4.0, 0.9375), (ring, 8.4, 3.4, 14.0, 1.0)]
+    if collective == "all-reduce":
+        tree = algorithm(collective, "tree")
+        rows += [(tree, 6.8, 0.6, 5.0, 0.5), (tree, 14.0, 1.25, 8.5, 0.9375), (tree, 8.4, 4.0, 14.0, 1.0)]
+    return tuple(Variant(a, s * 1e-6, x * 1e-6, n * 1e-6, e) for a, s, x, n, e in rows)
+
+
+NCCL = Library(
+    name="nccl",
+    at_once=1,
+    variants={
+        **{c: _nccl(c) for c in ("all-reduce", "all-gather", "reduce-scatter", "broadcast")},
+        "send": (Variant(algorithm("send", "direct"), 8.4e-6, 3.4e-6, 14e-6),),
+    },
+    source="NCCL: latencies of its own tuning table (src/graph/tuning.cc), the fastest of ring and tree with LL "
+    "(half of the bandwidth), LL128 (15/16) and Simple; the whole of the links' bandwidth",
+)
+
+
+def library_of(hardware: Hardware) -> Library:
+    """What PyTorch uses on it: gloo on processors, NCCL on GPUs."""
+    return GLOO if hardware.kind == "cpu" else NCCL
+
+
+def collective_cost(
+    collective: str, size_bytes: float, place: Place, library: Library, hardware: Hardware | None = None
+) -> Cost:
+    """What a collective of all ranks of a placement needs, with its library's fastest algorithm.
+
+    Args:
+        size_bytes: of the whole tensor.
+        hardware: whose measurements go before the library's constants.
+
+    Raises:
+        InputError: the library has no such collective.
+    """
+    if collective not in library.variants:
+        raise InputError(f"{library.name} has no {collective!r}", f"it has {', '.join(library.variants)}")
+    variants = library.variants[collective]
+    measured = _measured(hardware, library, variants[0], collective, place)
+    costs = [variant_cost(variant, size_bytes, place, measured) for variant in variants]
+    return min(costs, key=lambda cost: cost.seconds(place))
+
+
+def variant_cost(
+    variant: Variant, size_bytes: float, place: Place, measured: CollectiveCost | None = None
+) -> Cost:
+    """What one algorithm needs on a placement; nothing on one rank."""
+    ranks, hosts = place.ranks, len(place.counts)
+    if ranks < 2:
+        return Cost(variant.algorithm.name, 0.0, (), 0.0, math.inf)
+    steps = variant.algorithm.steps(ranks)
+    far = variant.algorithm.steps(hosts) if hosts > 1 else 0
+    local_s = measured.alpha_s if measured else variant.local_s
+    network_s = local_s + place.latency_s if measured else max(variant.network_s, place.latency_s)
+    sent = variant.algorithm.share(ranks) * size_bytes
+    crossing = variant.algorithm.crossing
+    loads = [
+        (i, (sent if link.inner else crossing(link.inside, ranks) * size_bytes) / variant.efficiency)
+        for i, link in enumerate(place.links)
+    ]
+    return Cost(
+        algorithm=variant.algorithm.name,
+        latency_s=variant.start_s + (steps - far) * local_s + far * network_s,
+        loads=tuple(load for load in loads if load[1] > 0),
+        sent_bytes=sent,
+        rate_max_bytes_per_s=measured.bytes_per_s if measured else math.inf,
+        cpu_s=measured.cpu_s_per_byte * sent + measured.cpu_s_per_step * steps if measured else 0.0,
+        spread=measured.spread if measured else 0.0,
+    )
+
+
+def _measured(
+    hardware: Hardware | None, library: Library, variant: Variant, collective: str, place: Place
+) -> CollectiveCost | None:
+    """The measurement that fits best: of this collective, or of the one it runs as, near this number of ranks."""
+    if hardware is None:
+        return None
+    own = [c for c in hardware.collectives if c.backend == library.name]
+    runs_as = [c for c, those in ALGORITHMS.items() if variant.algorithm in those]
+    for name in (collective, *runs_as, "all-reduce"):
+        found = [c for c in own if c.collective == name]
+        if found:
+            return min(found, key=lambda c: abs(math.log2(c.ranks / place.ranks)))
+    return None

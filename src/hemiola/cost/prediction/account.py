@@ -1,0 +1,221 @@
+"""Reads an executed iteration: where its time went, what each transfer cost, the critical path, the links."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hemiola.core.graph import PHASES
+from hemiola.cost.prediction.setting import Setting
+from hemiola.cost.prediction.steady import Run
+from hemiola.cost.prediction.uncertainty import straggling
+from hemiola.cost.prediction.value import Breakdown, LinkUse, PathStep, TransferUse
+from hemiola.cost.strategies import Transfer
+
+__all__ = [
+    "bound_s",
+    "breakdown",
+    "busy_s",
+    "critical_path",
+    "link_shape",
+    "link_uses",
+    "ready_s",
+    "shown_iteration",
+    "step_name",
+    "transfer_uses",
+]
+
+
+def breakdown(run: Run) -> tuple[Breakdown, NDArray[np.float64]]:
+    """Where the slowest rank's iteration went, and how long it stood still before each of its steps."""
+    start_s, end_s, gaps = _steps(run)
+    parts = np.array([step.parts_s for step in run.steps])
+    static = parts.sum(axis=1)
+    share = np.divide(parts, static[:, None], out=np.zeros_like(parts), where=static[:, None] > 0)
+    forward_s, backward_s, optimizer_s, overhead_s = ((end_s - start_s)[:, None] * share).sum(axis=0).tolist()
+    return Breakdown(forward_s, backward_s, optimizer_s, float(gaps.sum()), overhead_s), gaps
+
+
+def _steps(run: Run) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+    """Start and end of the slowest rank's last steps, and the gap before each."""
+    tasks = run.lowered.step_task[-1, run.slowest]
+    start_s, end_s = run.execution.start_s[tasks], run.execution.end_s[tasks]
+    before = np.concatenate([[run.start_s], end_s[:-1]])
+    return start_s, end_s, np.maximum(start_s - before, 0.0)
+
+
+def transfer_uses(setting: Setting, run: Run, gaps: NDArray[np.float64]) -> tuple[TransferUse, ...]:
+    """Each transfer; a gap counts for the one that ended last of those that the step waited for."""
+    execution, lowered = run.execution, run.lowered
+    exposed = np.zeros(len(setting.transfers))
+    for number, step in enumerate(run.steps):
+        ends = {t: _end(run, -1, t) for t in step.waits} | {t: _end(run, -2, t) for t in step.waits_before}
+        if ends and gaps[number] > 0:
+            exposed[max(ends, key=lambda t: ends[t])] += gaps[number]
+    found = []
+    for number, (transfer, cost) in enumerate(zip(setting.transfers, setting.costs, strict=True)):
+        iteration = shown_iteration(transfer)
+        flow = lowered.flow_tasks[iteration][number][0]
+        found.append(
+            TransferUse(
+                transfer.name,
+                transfer.collective,
+                cost.algorithm,
+                transfer.size_bytes,
+                ready_s(setting, run, number) - run.start_s,
+                float(execution.start_s[flow]) - run.start_s,
+                _end(run, iteration, number) - run.start_s,
+                float(exposed[number]),
+            )
+        )
+    return tuple(found)
+
+
+def shown_iteration(transfer: Transfer) -> int:
+    """The iteration whose transfer belongs to the steady one: what it needs was sent in the one before."""
+    return -2 if transfer.next_iteration else -1
+
+
+def ready_s(setting: Setting, run: Run, number: int) -> float:
+    """When a transfer could start: the slowest rank's step before it, or the server's update."""
+    transfer = setting.transfers[number]
+    iteration = shown_iteration(transfer)
+    if transfer.follows >= 0:
+        return _end(run, iteration, transfer.follows) + float(
+            setting.update_s[list(transfer.parameters)].sum()
+        )
+    steps = [i for i, step in enumerate(run.steps) if number in step.sends]
+    return float(run.execution.end_s[run.lowered.step_task[iteration][:, steps]].max())
+
+
+def _end(run: Run, iteration: int, transfer: int) -> float:
+    return float(run.execution.end_s[run.lowered.done_tasks[iteration][transfer]].max())
+
+
+def busy_s(run: Run) -> float:
+    """In how much of the steady iteration a transfer was in progress."""
+    spans = sorted(_clipped(run, [t for done in run.lowered.flow_tasks for flows in done for t in flows]))
+    total, reached = 0.0, -np.inf
+    for start_s, end_s, _ in spans:
+        total += max(0.0, end_s - max(start_s, reached))
+        reached = max(reached, end_s)
+    return total
+
+
+def _clipped(run: Run, tasks: list[int]) -> list[tuple[float, float, int]]:
+    """(start, end, task) of those that overlap with the steady iteration, since its start."""
+    start_s, end_s = run.execution.start_s, run.execution.end_s
+    found = []
+    for task in tasks:
+        a, b = max(float(start_s[task]), run.start_s), min(float(end_s[task]), run.end_s)
+        if b > a:
+            found.append((a - run.start_s, b - run.start_s, task))
+    return found
+
+
+def critical_path(setting: Setting, run: Run) -> tuple[PathStep, ...]:
+    """Back from the last task through what let each start, until the iteration's beginning.
+
+    Steps of one phase that follow one another are one.
+    """
+    found: list[PathStep] = []
+    first = -1  # of the steps that the last entry stands for
+    for task, start_s, end_s in _path_tasks(run):
+        step = int(run.lowered.step_of[task])
+        if found and first >= 0 and step >= 0 and _one_phase(setting, run, first, step):
+            name = _stretch(setting, run.steps[first].first, run.steps[step].last)
+            found[-1] = PathStep(name, "compute", found[-1].start_s, end_s)
+            continue
+        first = step if step >= 0 and run.steps[step].kind == "compute" else -1
+        found.append(PathStep(*_what(setting, run, task), start_s, end_s))
+    return tuple(found)
+
+
+def _path_tasks(run: Run) -> list[tuple[int, float, float]]:
+    """(task, start, end) of the critical path within the steady iteration, since its start."""
+    execution = run.execution
+    task, found = int(run.lowered.step_task[-1, run.slowest, -1]), []
+    while task >= 0 and execution.end_s[task] > run.start_s:
+        before = int(execution.blocker[task])
+        start_s = max(float(execution.end_s[before]) if before >= 0 else 0.0, run.start_s)
+        end_s = float(execution.end_s[task])
+        if end_s > start_s:
+            found.append((task, start_s - run.start_s, end_s - run.start_s))
+        task = before
+    return found[::-1]
+
+
+def _one_phase(setting: Setting, run: Run, first: int, step: int) -> bool:
+    """Whether two steps compute in the same phase."""
+    ends = [run.steps[first], run.steps[step]]
+    if any(s.kind != "compute" or s.first == s.last for s in ends):
+        return False
+    phase = setting.graph.operations.phase
+    return bool(phase[ends[0].first] == phase[ends[1].last - 1])
+
+
+def _what(setting: Setting, run: Run, task: int) -> tuple[str, str]:
+    step, transfer = int(run.lowered.step_of[task]), int(run.lowered.transfer_of[task])
+    if transfer >= 0:
+        moved = setting.transfers[transfer]
+        return f"{moved.collective} {moved.name}", "communication"
+    if step >= 0:
+        return step_name(setting, run, step), "compute" if run.steps[step].kind == "compute" else "overhead"
+    return "processor time of communication", "communication"
+
+
+def step_name(setting: Setting, run: Run, number: int) -> str:
+    """A step in words."""
+    step = run.steps[number]
+    if step.kind != "compute":
+        waited = step.waits or step.waits_before
+        return f"copy {setting.transfers[waited[0]].name}" if waited else step.kind
+    if step.first == step.last:
+        return "waiting for the last transfers"
+    return _stretch(setting, step.first, step.last)
+
+
+def _stretch(setting: Setting, first: int, last: int) -> str:
+    """A stretch of operations: its phase, and the modules of its first and its last."""
+    operations = setting.graph.operations
+    names = [setting.graph.modules[int(operations.module[i])] for i in (first, last - 1)]
+    known = [name for name in dict.fromkeys(names) if name]
+    return " ".join([PHASES[int(operations.phase[first])], " to ".join(known)]).strip()
+
+
+def link_uses(setting: Setting, iteration_s: float) -> tuple[LinkUse, ...]:
+    """Bytes of an iteration on every link that is used, the busiest first."""
+    place = setting.place
+    total = np.zeros(len(place.names))
+    for cost in setting.costs:
+        for link, size in cost.loads:
+            total[link] += size
+    busy = np.divide(total, place.bytes_per_s * max(iteration_s, 1e-300))
+    order = np.argsort(-busy, kind="stable")
+    return tuple(LinkUse(place.names[i], float(total[i]), float(busy[i])) for i in order if total[i] > 0)
+
+
+def link_shape(setting: Setting, run: Run, link: str) -> tuple[tuple[float, float, float], ...]:
+    """(from, to, bytes) on one link over the steady iteration, one entry per transfer."""
+    if not link:
+        return ()
+    number = setting.place.names.index(link)
+    first, end_s = run.execution.first_byte_s, run.execution.end_s
+    found = []
+    for transfers in run.lowered.flow_tasks:
+        for transfer, flows in enumerate(transfers):
+            size = dict(setting.costs[transfer].loads).get(number, 0.0)
+            if not (size and flows):
+                continue
+            a, b = float(first[flows[0]]), float(end_s[flows].max())
+            low, high = max(a, run.start_s), min(b, run.end_s)
+            if high > low:
+                found.append((low - run.start_s, high - run.start_s, size * (high - low) / (b - a)))
+    return tuple(sorted(found))
+
+
+def bound_s(setting: Setting, run: Run) -> float:
+    """Least length of an iteration, whatever the order: a rank's own steps, or the busiest link."""
+    own_s = sum(step.seconds for step in run.steps) * straggling(setting)
+    uses = link_uses(setting, 1.0)
+    return max(own_s, uses[0].busy if uses else 0.0)

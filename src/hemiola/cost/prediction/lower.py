@@ -1,0 +1,295 @@
+"""From one rank's steps and the transfers' costs to tasks for the executor, over several iterations.
+
+1. A rank's steps follow one another, and an iteration's first its predecessor's last.
+2. A collective starts when it is ready on all ranks and the library has a place for it: `at_once` of a
+   group run at once, in the order of issue. It is one flow per kind of link load, after its latency.
+3. A push waits in its server's queue, as does a pull in the other direction; between them the server
+   updates the parameter.
+4. Where ranks compete for processor cores, steps are flows over the cores, and so is what a collective
+   costs its ranks' processors.
+
+Ranks that are alike do the same at the same time: one of each kind is executed, with its part of the
+cores, and of links that are loaded alike the narrowest is kept.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hemiola.cost.collectives import Cost
+from hemiola.cost.prediction.setting import Setting
+from hemiola.cost.prediction.steps import Step
+from hemiola.sim.tasks import Tasks, tasks_from_columns
+
+__all__ = ["Lowered", "Scale", "lower"]
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Factors on what computing and sending takes: 1 for the expected, others for an interval's ends."""
+
+    compute: float = 1.0
+    network: float = 1.0
+
+
+@dataclass(frozen=True, eq=False)
+class Lowered:
+    """Tasks, and what each of them is.
+
+    Attributes:
+        tasks: for the executor.
+        ranks: the ranks that are executed; each stands for those like it.
+        step_task: [iterations, ranks, steps], the task of each step.
+        flow_tasks: per iteration and transfer, its flows; the first decides when it started.
+        done_tasks: per iteration and transfer, all tasks that have to end before it is complete.
+        step_of, transfer_of: per task, which step or transfer it is; -1 if none.
+    """
+
+    tasks: Tasks
+    ranks: tuple[int, ...]
+    step_task: NDArray[np.int64]
+    flow_tasks: list[list[list[int]]]
+    done_tasks: list[list[list[int]]]
+    step_of: NDArray[np.int64]
+    transfer_of: NDArray[np.int64]
+
+
+@dataclass
+class _Rows:
+    """Tasks in the making."""
+
+    duration: list[float] = field(default_factory=list)
+    size: list[float] = field(default_factory=list)
+    rate: list[float] = field(default_factory=list)
+    resource: list[int] = field(default_factory=list)
+    step: list[int] = field(default_factory=list)
+    transfer: list[int] = field(default_factory=list)
+    crosses: tuple[list[int], list[int]] = field(default_factory=lambda: ([], []))
+    waits: tuple[list[int], list[int]] = field(default_factory=lambda: ([], []))
+
+    def add(
+        self, duration_s: float, after: list[int], *, size: float = 0.0, path: tuple[int, ...] = (),
+        rate: float = math.inf, resource: int = -1, step: int = -1, transfer: int = -1,
+    ) -> int:  # fmt: skip
+        """One more task; its number."""
+        number = len(self.duration)
+        self.duration.append(duration_s)
+        self.size.append(size)
+        self.rate.append(rate)
+        self.resource.append(resource)
+        self.step.append(step)
+        self.transfer.append(transfer)
+        self.crosses[0].extend([number] * len(path))
+        self.crosses[1].extend(path)
+        self.waits[0].extend([number] * len(after))
+        self.waits[1].extend(after)
+        return number
+
+
+def lower(setting: Setting, steps: tuple[Step, ...], iterations: int, scale: Scale) -> Lowered:
+    """The tasks of so many iterations."""
+    return _Lowering(setting, steps, scale).run(iterations)
+
+
+class _Lowering:
+    """The working state of `lower`."""
+
+    def __init__(self, setting: Setting, steps: tuple[Step, ...], scale: Scale) -> None:
+        self.setting, self.steps, self.scale = setting, steps, scale
+        self.rows = _Rows()
+        self.ranks = _representatives(setting)
+        self.flows, bandwidth = _flows(setting)
+        self.cores = _core_links(setting, self.ranks, len(bandwidth))
+        self.bandwidth = [*bandwidth, *self.cores.capacities]
+        self.servers = getattr(setting.strategy, "servers", 0) if setting.transfers else 0
+        self.pull_of = {t.follows: i for i, t in enumerate(setting.transfers) if t.follows >= 0}
+        self.step_task: list[list[list[int]]] = []
+        self.flow_tasks: list[list[list[int]]] = []
+        self.done: list[list[list[int]]] = []
+        self.issued: list[list[int]] = []
+
+    def run(self, iterations: int) -> Lowered:
+        for _ in range(iterations):
+            self._iteration()
+        rows = self.rows
+        in_order = [True] * (3 * self.servers)
+        tasks = tasks_from_columns(
+            rows.duration, resource=rows.resource, size_bytes=rows.size, rate_max_bytes_per_s=rows.rate,
+            crosses=rows.crosses, waits=rows.waits, resources=len(in_order), in_order=in_order,
+            link_bytes_per_s=self.bandwidth,
+        )  # fmt: skip
+        return Lowered(
+            tasks, self.ranks, np.array(self.step_task, dtype=np.int64), self.flow_tasks, self.done,
+            np.array(rows.step, dtype=np.int64), np.array(rows.transfer, dtype=np.int64),
+        )  # fmt: skip
+
+    def _iteration(self) -> None:
+        """One iteration: tasks in an order in which all that is waited for is there already."""
+        count = len(self.setting.transfers)
+        self.flow_tasks.append([[] for _ in range(count)])
+        self.done.append([[] for _ in range(count)])
+        self.step_task.append([[] for _ in self.ranks])
+        for number, step in enumerate(self.steps):
+            for place in range(len(self.ranks)):
+                self.step_task[-1][place].append(self._step(number, step, place))
+            for transfer in step.sends:
+                self._send(transfer, [own[-1] for own in self.step_task[-1]])
+
+    def _step(self, number: int, step: Step, place: int) -> int:
+        after = [task for transfer in step.waits for task in self._awaited(-1, transfer, place)]
+        if len(self.done) > 1:
+            after += [task for transfer in step.waits_before for task in self._awaited(-2, transfer, place)]
+        mine = self.step_task[-1][place]
+        if mine:
+            after.append(mine[-1])
+        elif len(self.step_task) > 1:
+            after.append(self.step_task[-2][place][-1])
+        seconds = step.seconds * self.scale.compute
+        threads = max(self.setting.hardware.threads_per_rank, 1)
+        if self.cores.links and seconds:
+            return self.rows.add(
+                0.0, after, size=seconds * threads, path=(self.cores.links[place],), rate=threads, step=number
+            )
+        return self.rows.add(seconds, after, step=number)
+
+    def _awaited(self, iteration: int, transfer: int, place: int) -> list[int]:
+        """What has to end before this rank has the transfer: its flows, and this rank's own processor."""
+        flows = self.flow_tasks[iteration][transfer]
+        own = self.done[iteration][transfer][len(flows) :]
+        return flows + own[place : place + 1]
+
+    def _send(self, number: int, after: list[int]) -> None:
+        transfer = self.setting.transfers[number]
+        if transfer.server >= 0:
+            self._push(number, after)
+            return
+        at_once = self.setting.library.at_once
+        if len(self.issued) >= at_once:
+            after = after + self.issued[-at_once]
+        done = self._transfer(number, after)
+        self.issued.append(done)
+
+    def _push(self, number: int, after: list[int]) -> None:
+        """To its server, updated there, and back."""
+        transfer = self.setting.transfers[number]
+        pushed = self._transfer(number, after, 3 * transfer.server)
+        update_s = float(self.setting.update_s[list(transfer.parameters)].sum()) * self.scale.compute
+        updated = self.rows.add(update_s, pushed, resource=3 * transfer.server + 1, transfer=number)
+        self._transfer(self.pull_of[number], [updated], 3 * transfer.server + 2)
+
+    def _transfer(self, number: int, after: list[int], resource: int = -1) -> list[int]:
+        """Its flows, the slowest first, and what they cost the ranks' processors."""
+        cost, flows = self.setting.costs[number], self.flows[number]
+        latency_s = cost.latency_s * self.scale.network
+        found = []
+        if not flows:
+            own_s = latency_s + cost.sent_bytes / cost.rate_max_bytes_per_s * self.scale.network
+            found.append(self.rows.add(own_s, after, resource=resource, transfer=number))
+        for place, (size, path) in enumerate(flows):
+            cap = math.inf
+            if math.isfinite(cost.rate_max_bytes_per_s):
+                cap = size * cost.rate_max_bytes_per_s / cost.sent_bytes
+            found.append(
+                self.rows.add(
+                    latency_s,
+                    after,
+                    size=size * self.scale.network,
+                    path=path,
+                    rate=cap,
+                    resource=resource if place == 0 else -1,
+                    transfer=number,
+                )
+            )
+        self.flow_tasks[-1][number] = found
+        busy = self._processors(number, cost, after)
+        self.done[-1][number] = found + busy
+        return found + busy
+
+    def _processors(self, number: int, cost: Cost, after: list[int]) -> list[int]:
+        if not (cost.cpu_s and self.cores.links):
+            return []
+        size = cost.cpu_s * self.scale.network
+        return [self.rows.add(0.0, after, size=size, path=(link,), rate=1.0) for link in self.cores.links]
+
+
+def _representatives(setting: Setting) -> tuple[int, ...]:
+    """One rank of each kind (by how many share its host), or all."""
+    if not setting.options.symmetric:
+        return tuple(range(setting.place.ranks))
+    first, found, kinds = 0, [], set()
+    for _, count in setting.place.counts:
+        kind = count if setting.hardware.kind == "cpu" and setting.options.cores is None else 0
+        if kind not in kinds:
+            kinds.add(kind)
+            found.append(first)
+        first += count
+    return tuple(found)
+
+
+@dataclass(frozen=True)
+class _Cores:
+    """The link of cores that each executed rank computes on, and their capacities; empty without contention."""
+
+    links: tuple[int, ...] = ()
+    capacities: tuple[float, ...] = ()
+
+
+def _core_links(setting: Setting, ranks: tuple[int, ...], first: int) -> _Cores:
+    hardware, options, place = setting.hardware, setting.options, setting.place
+    if hardware.kind != "cpu":
+        return _Cores()
+    at_once = setting.library.at_once if setting.transfers else 0
+    wanted = hardware.threads_per_rank + at_once
+    if options.cores is not None:
+        if place.ranks * wanted <= options.cores:
+            return _Cores()
+        if options.symmetric:
+            return _Cores((first,) * len(ranks), (options.cores / place.ranks * len(ranks),))
+        return _Cores((first,) * len(ranks), (options.cores,))
+    counts = [place.counts[place.host_of[rank]][1] for rank in ranks]
+    if max(counts) * wanted <= hardware.cores:
+        return _Cores()
+    if options.symmetric:
+        return _Cores(
+            tuple(range(first, first + len(ranks))), tuple(hardware.cores / count for count in counts)
+        )
+    links = tuple(first + place.host_of[rank] for rank in ranks)
+    return _Cores(links, (float(hardware.cores),) * len(place.counts))
+
+
+def _flows(setting: Setting) -> tuple[list[list[tuple[float, tuple[int, ...]]]], list[float]]:
+    """Per transfer its flows as (bytes, links), the slowest first; and the links' bandwidth.
+
+    Links that every transfer loads alike are one, as narrow as the narrowest of them, unless every rank is
+    executed by itself.
+    """
+    costs, rates = setting.costs, setting.place.bytes_per_s
+    loads = [dict(cost.loads) for cost in costs]
+    used = sorted({link for load in loads for link in load})
+    distinct = {id(cost): load for cost, load in zip(costs, loads, strict=True)}
+    looks = {link: tuple(load.get(link, 0.0) for load in distinct.values()) for link in used}
+    kept: dict[tuple[float, ...], int] = {}
+    for link in used:
+        look = looks[link] if setting.options.symmetric else (float(link),)
+        if look not in kept or rates[link] < rates[kept[look]]:
+            kept[look] = link
+    number = {link: i for i, link in enumerate(sorted(kept.values()))}
+    bandwidth = [float(rates[link]) for link in number]
+    return [_grouped(load, number, bandwidth) for load in loads], bandwidth
+
+
+def _grouped(
+    load: dict[int, float], number: dict[int, int], bandwidth: list[float]
+) -> list[tuple[float, tuple[int, ...]]]:
+    """One flow per number of bytes, over all links that carry so many."""
+    sizes = Counter(load[link] for link in load if link in number)
+    flows = [
+        (size, tuple(number[link] for link in load if load[link] == size and link in number))
+        for size in sizes
+    ]
+    return sorted(flows, key=lambda flow: -flow[0] / min(bandwidth[link] for link in flow[1]))

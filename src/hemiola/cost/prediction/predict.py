@@ -1,0 +1,122 @@
+"""Predicts what one training iteration takes somewhere: DeepProphet's offline prediction.
+
+"Offline analysis of the dataflow graph with given hardware" (Xia, HKUST 2019: abstract only; text and code
+are not public), so everything below the idea is ours:
+
+1. every operation gets its time on the hardware (`cost.operations`);
+2. the strategy says what is exchanged, when it is ready and who needs it (`cost.strategies`);
+3. collectives become latencies and bytes on the placement's links (`cost.collectives`);
+4. all of it is executed for several iterations on shared links and cores (`sim.executor`);
+5. the steady iteration is read: its length, its parts, its critical path (`account`).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hemiola.core.errors import GraphError, InputError
+from hemiola.core.graph import Graph
+from hemiola.core.hardware import Hardware
+from hemiola.core.topology import Topology
+from hemiola.cost.places import place_ranks
+from hemiola.cost.prediction import account
+from hemiola.cost.prediction.estimates import estimate, exact
+from hemiola.cost.prediction.lower import Scale
+from hemiola.cost.prediction.setting import USUAL, Options, Setting
+from hemiola.cost.prediction.steady import Run, run_steady
+from hemiola.cost.prediction.uncertainty import interval_scales, straggling
+from hemiola.cost.prediction.value import Prediction
+from hemiola.cost.strategies import PLAIN_DDP, Strategy
+
+__all__ = ["predict"]
+
+
+def predict(
+    graph: Graph,
+    hardware: Hardware,
+    topology: Topology,
+    ranks: int,
+    strategy: Strategy = PLAIN_DDP,
+    *,
+    placement: tuple[int, ...] | None = None,
+    options: Options = USUAL,
+    seconds: NDArray[np.float64] | None = None,
+    plan: None = None,
+) -> Prediction:
+    """What one iteration takes on so many ranks.
+
+    Args:
+        graph: one rank's iteration.
+        hardware: what each rank computes on.
+        topology: where the ranks are; each takes a GPU (a slot) of a host.
+        strategy: how they exchange.
+        placement: ranks per host in order; None fills the hosts in order.
+        options: overlap, straggling, symmetry, shared cores.
+        seconds: of every operation, in place of the hardware's estimate (emulated computation).
+        plan: reserved for plans of transfers.
+
+    Raises:
+        GraphError: an empty graph, or one that the strategy cannot train.
+        InputError: more ranks than GPUs, a placement that does not fit, a plan.
+        TopologyError: a link without bandwidth.
+        HardwareError: hardware that cannot be.
+    """
+    if plan is not None:
+        raise InputError("plans are not predicted yet", "leave plan out")
+    if not len(graph.operations):
+        raise GraphError(f"the graph {graph.name!r} has no operations", "capture it again")
+    topology.check()
+    hardware.check()
+    place = place_ranks(topology, ranks, placement)
+    estimates = estimate(graph, hardware) if seconds is None else exact(seconds)
+    setting = Setting(graph, hardware, place, strategy, estimates, options)
+    expected = Scale(straggling(setting))
+    run = run_steady(setting, expected)
+    low_s, high_s = _interval(setting, expected, run.iteration_s)
+    alone_s = run.iteration_s if expected == Scale() else run_steady(setting, Scale()).iteration_s
+    return _read(setting, run, low_s, high_s, max(0.0, run.iteration_s - alone_s))
+
+
+def _interval(setting: Setting, expected: Scale, middle_s: float) -> tuple[float, float]:
+    scales = interval_scales(setting, expected)
+    if scales is None:
+        return middle_s, middle_s
+    ends = [run_steady(setting, scale).iteration_s for scale in scales]
+    return min(*ends, middle_s), max(*ends, middle_s)
+
+
+def _read(setting: Setting, run: Run, low_s: float, high_s: float, straggling_s: float) -> Prediction:
+    parts, gaps = account.breakdown(run)
+    place, graph = setting.place, setting.graph
+    links = account.link_uses(setting, run.iteration_s)
+    length_s = max(run.iteration_s, 1e-300)
+    notes = setting.notes
+    if not run.settled:
+        notes += ("iterations do not repeat exactly: the mean of several is given",)
+    return Prediction(
+        name=graph.name,
+        hardware=setting.hardware.name,
+        topology=place.topology.name,
+        strategy=setting.strategy.label,
+        ranks=place.ranks,
+        hosts=len(place.counts),
+        iteration_s=run.iteration_s,
+        low_s=low_s,
+        high_s=high_s,
+        confidence=setting.options.confidence,
+        bound_s=account.bound_s(setting, run),
+        breakdown=parts,
+        communication_s=account.busy_s(run),
+        transfers=account.transfer_uses(setting, run, gaps),
+        critical_path=account.critical_path(setting, run),
+        links=links,
+        shape=account.link_shape(setting, run, links[0].name if links else ""),
+        flop_per_s=graph.flop / length_s,
+        memory_bytes=setting.strategy.memory_bytes(graph, place.ranks),
+        samples_per_s=graph.samples * place.ranks / length_s,
+        straggling_s=straggling_s,
+        notes=notes,
+        _setting=setting,
+        _run=run,
+    )

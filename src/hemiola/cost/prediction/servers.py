@@ -1,0 +1,50 @@
+"""What a push to a parameter server, or a pull from it, loads: all workers send to one host, or it to all of them.
+
+Workers are alike and push a parameter together, so a push is one many-to-one transfer, as a collective is.
+A worker on the server's own host uses no link.
+"""
+
+from __future__ import annotations
+
+import math
+
+from hemiola.core.hardware import Hardware
+from hemiola.cost.collectives import Cost, Library
+from hemiola.cost.places import Place
+from hemiola.cost.strategies import Transfer
+
+__all__ = ["server_cost"]
+
+
+def server_cost(transfer: Transfer, servers: int, place: Place, library: Library, hardware: Hardware) -> Cost:
+    """The bytes on every link for one parameter of all workers.
+
+    Server i of n stands on the host of rank i * ranks / n.
+    """
+    home = place.host_of[transfer.server * place.ranks // servers]
+    push = transfer.collective == "push"
+    variant = library.variants["send"][0]
+    measured = [c for c in hardware.collectives if c.backend == library.name]
+    best = next((c for c in measured if c.collective == "send"), measured[0] if measured else None)
+    loads = []
+    for i, link in enumerate(place.links):
+        if link.inner:
+            continue
+        own = home in link.hosts
+        copies = place.ranks - link.inside if own else link.inside
+        outgoing = push != own
+        loads.append(
+            (i if outgoing else i + len(place.links), copies * transfer.size_bytes / variant.efficiency)
+        )
+    alpha_s = best.alpha_s if best else variant.local_s
+    return Cost(
+        algorithm="direct",
+        latency_s=variant.start_s
+        + (max(alpha_s, variant.network_s) if not best else alpha_s)
+        + place.latency_s,
+        loads=tuple(load for load in loads if load[1] > 0),
+        sent_bytes=transfer.size_bytes,
+        rate_max_bytes_per_s=best.bytes_per_s if best else math.inf,
+        cpu_s=best.cpu_s_per_byte * transfer.size_bytes + best.cpu_s_per_step if best else 0.0,
+        spread=best.spread if best else 0.0,
+    )

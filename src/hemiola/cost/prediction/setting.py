@@ -1,0 +1,186 @@
+"""Everything that a prediction is about, as one value; and what was assumed where nothing was measured."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hemiola.core.errors import GraphError, InputError
+from hemiola.core.graph import PHASES, Graph
+from hemiola.core.hardware import Hardware
+from hemiola.cost.collectives import Cost, Library, collective_cost, library_of
+from hemiola.cost.places import Place
+from hemiola.cost.prediction.estimates import Estimates
+from hemiola.cost.prediction.servers import server_cost
+from hemiola.cost.strategies import Strategy, Transfer
+
+__all__ = ["USUAL", "Options", "Setting"]
+
+OPTIMIZER = PHASES.index("optimizer")
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a prediction is made.
+
+    Attributes:
+        overlap: whether the ranks compute while they send; without, computation waits for each transfer.
+        straggling: whether a step that waits for all ranks waits for the slowest of so many (by the spread
+            of the hardware's iterations, `Hardware.noise`, where that was measured).
+        symmetric: ranks that are alike are executed once; without, every rank by itself.
+        cores: processor cores that all ranks share, where the hosts are really one machine; None where each
+            host has the hardware's.
+        library: the collective library; None for PyTorch's choice (gloo on processors, NCCL on GPUs).
+        confidence: share of cases that the interval is to hold.
+    """
+
+    overlap: bool = True
+    straggling: bool = True
+    symmetric: bool = True
+    cores: float | None = None
+    library: Library | None = None
+    confidence: float = 0.9
+
+    def __post_init__(self) -> None:
+        if self.cores is not None and not self.cores > 0:
+            raise InputError(f"{self.cores} cores", "give a number above 0")
+        if not 0 < self.confidence < 1:
+            raise InputError(f"confidence {self.confidence}", "give a share above 0 and below 1, such as 0.9")
+
+
+USUAL = Options()
+"""Overlap, stragglers, symmetry, and PyTorch's collective library."""
+
+
+@dataclass(frozen=True, eq=False)
+class Setting:
+    """One graph on one placement with one strategy.
+
+    Attributes:
+        graph, hardware, place, strategy, options: as given.
+        estimates: of each operation on this hardware.
+    """
+
+    graph: Graph
+    hardware: Hardware
+    place: Place
+    strategy: Strategy
+    estimates: Estimates
+    options: Options = USUAL
+
+    def __post_init__(self) -> None:
+        seconds = self.estimates.seconds
+        if len(seconds) != len(self.graph.operations):
+            raise GraphError(
+                f"seconds: {len(seconds)} entries for {len(self.graph.operations)} operations",
+                "estimate the same graph that is predicted",
+            )
+        if not (np.isfinite(seconds) & (seconds >= 0)).all():
+            raise GraphError("seconds has an entry that is no number of 0 or more", "estimate it again")
+
+    @cached_property
+    def library(self) -> Library:
+        """The collective library."""
+        return self.options.library or library_of(self.hardware)
+
+    @cached_property
+    def transfers(self) -> tuple[Transfer, ...]:
+        """What is exchanged, in the order of issue."""
+        found = self.strategy.transfers(self.graph, self.place.ranks, self.hardware.kind)
+        return found if self.options.overlap else tuple(self._at_once(transfer) for transfer in found)
+
+    def _at_once(self, transfer: Transfer) -> Transfer:
+        """The same transfer, waited for as soon as it is ready."""
+        if transfer.collective == "push":
+            return transfer
+        if transfer.collective == "pull":
+            return replace(transfer, before=len(self.graph.operations), next_iteration=False)
+        return replace(transfer, before=transfer.after + 1)
+
+    @cached_property
+    def costs(self) -> tuple[Cost, ...]:
+        """What each transfer needs of the links and the processor."""
+        known: dict[tuple[str, float, int], Cost] = {}
+        return tuple(self._cost(transfer, known) for transfer in self.transfers)
+
+    def _cost(self, transfer: Transfer, known: dict[tuple[str, float, int], Cost]) -> Cost:
+        key = (transfer.collective, transfer.size_bytes, transfer.server)
+        if key not in known:
+            if transfer.server < 0:
+                known[key] = collective_cost(
+                    transfer.collective, transfer.size_bytes, self.place, self.library, self.hardware
+                )
+            else:
+                servers = getattr(self.strategy, "servers", 1)
+                known[key] = server_cost(transfer, servers, self.place, self.library, self.hardware)
+        return known[key]
+
+    @cached_property
+    def compute_s(self) -> NDArray[np.float64]:
+        """Seconds that a rank computes per operation: of the optimizer only its share."""
+        share = self.strategy.optimizer_share(self.place.ranks)
+        seconds = self.estimates.seconds
+        if share == 1:
+            return seconds
+        fixed = np.minimum(seconds, self.hardware.phases["optimizer"].operation_s if share else 0.0)
+        own = self.graph.operations.phase == OPTIMIZER
+        return np.where(own, fixed + (seconds - fixed) * share, seconds)
+
+    @cached_property
+    def added_s(self) -> NDArray[np.float64]:
+        """Seconds after each operation for exchanging: hooks, packing, starting a collective.
+
+        One entry more than operations: the last is for what is ready at the iteration's start.
+        """
+        added = np.zeros(len(self.graph.operations) + 1)
+        exchange = self.hardware.exchange
+        for transfer in self.transfers:
+            added[transfer.after] += self.copy_s(transfer.pack_bytes)
+            if exchange is not None and transfer.collective == "all-reduce":
+                added[transfer.after] += exchange.bucket_s
+                for i in transfer.parameters:
+                    added[self.graph.parameters[i].gradient_ready] += exchange.parameter_s
+        return added
+
+    def copy_s(self, size_bytes: float) -> float:
+        """Copying so many bytes on the device: half of DDP's measured copying there and back, else read and write."""
+        if self.hardware.exchange is not None:
+            return size_bytes * self.hardware.exchange.copy_s_per_byte / 2
+        return 2 * size_bytes / self.hardware.memory_bytes_per_s
+
+    @cached_property
+    def iteration_s(self) -> float:
+        """Per iteration beside everything else."""
+        exchange = self.hardware.exchange
+        own = exchange.iteration_s if exchange is not None and self.transfers else 0.0
+        return self.hardware.iteration_s + own
+
+    @cached_property
+    def update_s(self) -> NDArray[np.float64]:
+        """Seconds in which a server updates each parameter: its share, by bytes, of the optimizer's work."""
+        sizes = np.array([p.gradient_bytes for p in self.graph.parameters], dtype=np.float64)
+        total = float(self.estimates.seconds[self.graph.operations.phase == OPTIMIZER].sum())
+        return total * sizes / max(float(sizes.sum()), 1.0)
+
+    @cached_property
+    def notes(self) -> tuple[str, ...]:
+        """What was assumed, and what a reader should know before relying on the number."""
+        found = []
+        memory = self.strategy.memory_bytes(self.graph, self.place.ranks)
+        if memory > self.hardware.memory_bytes:
+            found.append(
+                f"does not fit: {memory / 1e9:.1f} GB per rank, {self.hardware.name} has "
+                f"{self.hardware.memory_bytes / 1e9:.1f} GB"
+            )
+        if self.transfers:
+            own = [c for c in self.hardware.collectives if c.backend == self.library.name]
+            if not own:
+                found.append(f"no measured {self.library.name} transfers: {self.library.source}")
+            if self.hardware.exchange is None:
+                found.append(
+                    "what exchanging gradients costs the processor was not measured: only copies are counted"
+                )
+        return tuple(found)

@@ -1,0 +1,57 @@
+"""How far off a prediction may be: spreads of operations, of whole iterations, and of transfers.
+
+Calibration gives spreads as half the interquartile range over the median; a normal law with that spread
+has the standard deviation spread / 0.6745. Calls of one measured signature are off together, different
+signatures apart; what was not measured is off together with its kind. Whole iterations (`Hardware.noise`) come on top. The interval is the iteration executed again with
+all computing, and all sending, longer (shorter) by as many standard deviations as the confidence asks for.
+"""
+
+from __future__ import annotations
+
+import math
+from statistics import NormalDist
+
+import numpy as np
+
+from hemiola.cost.prediction.estimates import QUARTILE
+from hemiola.cost.prediction.lower import Scale
+from hemiola.cost.prediction.setting import Setting
+
+__all__ = ["expected_maximum", "interval_scales", "straggling"]
+
+
+def expected_maximum(count: int) -> float:
+    """Expected largest of so many standard normal draws (Blom, "Statistical Estimates", 1958)."""
+    return NormalDist().inv_cdf((count - 0.375) / (count + 0.25)) if count > 1 else 0.0
+
+
+def straggling(setting: Setting) -> float:
+    """Factor on computing: each iteration waits for the slowest of its ranks, where its noise was measured."""
+    if not (setting.options.straggling and setting.transfers and setting.hardware.measured_on):
+        return 1.0
+    return 1.0 + expected_maximum(setting.place.ranks) * setting.hardware.noise / QUARTILE
+
+
+def interval_scales(setting: Setting, expected: Scale) -> tuple[Scale, Scale] | None:
+    """Factors for the interval's two ends; None where no spread is known."""
+    deviations = NormalDist().inv_cdf(0.5 + setting.options.confidence / 2)
+    compute = deviations * _compute_deviation(setting)
+    network = deviations * _network_deviation(setting)
+    if not compute and not network:
+        return None
+    low = Scale(expected.compute * max(0.0, 1 - compute), max(0.0, 1 - network))
+    return low, Scale(expected.compute * (1 + compute), 1 + network)
+
+
+def _compute_deviation(setting: Setting) -> float:
+    total = float(setting.compute_s.sum())
+    own = np.bincount(setting.estimates.together, weights=setting.compute_s * setting.estimates.deviation)
+    of_operations = math.sqrt(float((own**2).sum())) / total if total else 0.0
+    return math.hypot(of_operations, setting.hardware.noise / QUARTILE)
+
+
+def _network_deviation(setting: Setting) -> float:
+    """The transfers' own, weighted by how long they take."""
+    seconds = np.array([cost.seconds(setting.place) for cost in setting.costs])
+    spreads = np.array([cost.spread for cost in setting.costs])
+    return float((seconds * spreads).sum() / seconds.sum()) / QUARTILE if seconds.sum() else 0.0

@@ -1,0 +1,157 @@
+"""What a prediction says: values that reports, tables and files are made of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from hemiola.core.job_timeline import JobTimeline
+
+if TYPE_CHECKING:
+    from hemiola.cost.prediction.setting import Setting
+    from hemiola.cost.prediction.steady import Run
+
+__all__ = ["Breakdown", "LinkUse", "PathStep", "Prediction", "TransferUse"]
+
+
+class Breakdown(msgspec.Struct, frozen=True):
+    """Where an iteration of the slowest rank goes; the parts add up to it.
+
+    Attributes:
+        forward_s, backward_s, optimizer_s: computing, longer than alone where cores are shared.
+        exposed_s: the rank stands still for communication.
+        overhead_s: copies into and out of buffers, hooks, the loop.
+    """
+
+    forward_s: float
+    backward_s: float
+    optimizer_s: float
+    exposed_s: float
+    overhead_s: float
+
+    @property
+    def iteration_s(self) -> float:
+        """All of it."""
+        return self.forward_s + self.backward_s + self.optimizer_s + self.exposed_s + self.overhead_s
+
+
+class TransferUse(msgspec.Struct, frozen=True):
+    """One transfer of the steady iteration; seconds since the iteration began on the slowest rank.
+
+    Attributes:
+        name, collective, algorithm: what, and how.
+        size_bytes: of the tensor.
+        ready_s: ready on all ranks.
+        start_s: its turn came.
+        end_s: complete.
+        exposed_s: the rank stood still for it.
+    """
+
+    name: str
+    collective: str
+    algorithm: str
+    size_bytes: float
+    ready_s: float
+    start_s: float
+    end_s: float
+    exposed_s: float
+
+
+class PathStep(msgspec.Struct, frozen=True):
+    """One link of the chain that made the iteration as long as it is.
+
+    Attributes:
+        name: what it was.
+        kind: "compute", "communication" or "overhead".
+        start_s, end_s: since the iteration began.
+    """
+
+    name: str
+    kind: str
+    start_s: float
+    end_s: float
+
+
+class LinkUse(msgspec.Struct, frozen=True):
+    """What an iteration sends over a link, per direction, headers included.
+
+    Attributes:
+        name: of the link.
+        bytes: per iteration.
+        busy: share of the iteration that these bytes alone would take.
+    """
+
+    name: str
+    bytes: float
+    busy: float
+
+
+@dataclass(frozen=True, eq=False)
+class Prediction:
+    """What one iteration of a graph takes somewhere, and why.
+
+    Attributes:
+        name: the graph's.
+        hardware, topology, strategy: what was asked about.
+        ranks, hosts: how many.
+        iteration_s: expected, in the steady state.
+        low_s, high_s: interval that holds `confidence` of cases, by the spreads of operations, of whole
+            iterations and of measured transfers; equal to `iteration_s` where no spread is known.
+        confidence: share of cases.
+        bound_s: no order of these operations and transfers could be faster: the rank's own computation,
+            the busiest link, or the busiest processor.
+        breakdown: of the slowest rank.
+        communication_s: in which a transfer was in progress; the rest of it than `exposed_s` was hidden.
+        transfers: of the steady iteration, in the order of issue.
+        critical_path: first to last.
+        links: every link that is used, the busiest first.
+        shape: (from, to, bytes) on the busiest link over the iteration.
+        flop_per_s: of one rank.
+        memory_bytes: of one rank.
+        samples_per_s: of all ranks; 0 where the graph does not say how many an iteration takes.
+        straggling_s: how much of the expected iteration is waiting for the slowest of the ranks.
+        notes: what was assumed.
+    """
+
+    name: str
+    hardware: str
+    topology: str
+    strategy: str
+    ranks: int
+    hosts: int
+    iteration_s: float
+    low_s: float
+    high_s: float
+    confidence: float
+    bound_s: float
+    breakdown: Breakdown
+    communication_s: float
+    transfers: tuple[TransferUse, ...]
+    critical_path: tuple[PathStep, ...]
+    links: tuple[LinkUse, ...]
+    shape: tuple[tuple[float, float, float], ...]
+    flop_per_s: float
+    memory_bytes: float
+    samples_per_s: float
+    straggling_s: float
+    notes: tuple[str, ...]
+    _setting: Setting
+    _run: Run
+
+    @property
+    def exposed_s(self) -> float:
+        """Communication that no computation hides."""
+        return self.breakdown.exposed_s
+
+    @property
+    def traffic_bytes(self) -> float:
+        """Bytes of the busiest link per iteration and direction."""
+        return self.links[0].bytes if self.links else 0.0
+
+    def timeline(self) -> JobTimeline:
+        """The steady iteration as a timeline, every operation a span."""
+        from hemiola.cost.prediction.timeline import predicted_timeline
+
+        return predicted_timeline(self._setting, self._run, self.name)

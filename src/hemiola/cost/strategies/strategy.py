@@ -1,0 +1,82 @@
+"""What a synchronisation strategy is: which tensors a graph's ranks exchange, when each is ready and who needs it.
+
+A strategy knows the graph's order, not time: how long a transfer takes is `collectives`', and when it
+happens the prediction's answer.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from hemiola.core.graph import PHASES, Graph
+
+__all__ = ["Device", "Strategy", "Transfer", "first_of_phase"]
+
+Device = Literal["cpu", "gpu"]
+"""What computes: a GPU's streams run beside the host's thread, a CPU's collectives may block it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """One tensor (a bucket, a unit, a parameter) that ranks exchange in an iteration.
+
+    Attributes:
+        name: what to call it ("bucket 0").
+        collective: "all-reduce", "all-gather", "reduce-scatter", "push" or "pull".
+        size_bytes: of the whole tensor: what is reduced, what is gathered, what a worker pushes.
+        parameters: indices into the graph's parameters.
+        after: the operation whose end makes it ready; -1 for the iteration's start.
+        before: the operation that needs it; the number of operations for the iteration's end, -1 for nobody.
+        next_iteration: whether `before` belongs to the next iteration.
+        pack_bytes, unpack_bytes: copied by the rank's own computation before it is sent, and after.
+        follows: the transfer (index) that has to be complete on all ranks first; -1 for none.
+        server: the parameter server it goes to or comes from; -1 for a collective.
+    """
+
+    name: str
+    collective: str
+    size_bytes: float
+    parameters: tuple[int, ...]
+    after: int
+    before: int
+    next_iteration: bool = False
+    pack_bytes: float = 0.0
+    unpack_bytes: float = 0.0
+    follows: int = -1
+    server: int = -1
+
+
+class Strategy(ABC):
+    """How ranks keep their parameters equal. A value: frozen, compared by its fields."""
+
+    @abstractmethod
+    def transfers(self, graph: Graph, ranks: int, device: Device = "gpu") -> tuple[Transfer, ...]:
+        """What the ranks exchange in one iteration, in the order in which it is issued.
+
+        Raises:
+            GraphError: the graph cannot be trained this way.
+        """
+
+    @abstractmethod
+    def memory_bytes(self, graph: Graph, ranks: int) -> float:
+        """Most bytes that one rank holds at once: parameters, gradients, optimizer, activations, buffers."""
+
+    @property
+    @abstractmethod
+    def label(self) -> str:
+        """As it is written on the command line; `parse_strategy` reads it back."""
+
+    def optimizer_share(self, ranks: int) -> float:
+        """How much of the optimizer's work each rank does."""
+        return 1.0
+
+
+def first_of_phase(graph: Graph, phase: str) -> int:
+    """The first operation of a phase, or of what comes after it where the graph has none of it."""
+    number = PHASES.index(phase)
+    later = np.flatnonzero(graph.operations.phase >= number)
+    return int(later[0]) if later.size else len(graph.operations)

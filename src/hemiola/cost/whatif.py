@@ -1,0 +1,132 @@
+"""What would help? One prediction per change, beside the one that was asked for.
+
+Twice the bandwidth, half the ranks per host, other buckets, computing and sending one after the other, other
+hardware. A change that cannot be made here (too few hosts to spread over) is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import msgspec
+
+from hemiola.core.errors import InputError
+from hemiola.core.graph import Graph
+from hemiola.core.hardware import Hardware
+from hemiola.core.topology import Topology
+from hemiola.cost.places import place_ranks
+from hemiola.cost.prediction import USUAL, Options, Prediction, predict
+from hemiola.cost.strategies import DDP, Strategy
+
+__all__ = ["Question", "WhatIf", "halved_placement", "scaled_network", "what_ifs"]
+
+MIB = 2**20
+BUCKETS = (1 * MIB, 5 * MIB, 25 * MIB, 100 * MIB)
+
+
+class WhatIf(msgspec.Struct, frozen=True):
+    """One change and what it does.
+
+    Attributes:
+        change: in words.
+        iteration_s, low_s, high_s, exposed_s: with it.
+        relative: iteration time with it over that without it; below 1 it helps.
+    """
+
+    change: str
+    iteration_s: float
+    low_s: float
+    high_s: float
+    exposed_s: float
+    relative: float
+
+
+@dataclass(frozen=True, eq=False)
+class Question:
+    """What `predict` is asked, as a value that can be changed."""
+
+    graph: Graph
+    hardware: Hardware
+    topology: Topology
+    ranks: int
+    strategy: Strategy
+    placement: tuple[int, ...] | None = None
+    options: Options = USUAL
+
+    def answer(self) -> Prediction:
+        """The prediction."""
+        return predict(
+            self.graph, self.hardware, self.topology, self.ranks, self.strategy,
+            placement=self.placement, options=self.options,
+        )  # fmt: skip
+
+
+def what_ifs(question: Question, base: Prediction, others: Sequence[Hardware] = ()) -> tuple[WhatIf, ...]:
+    """Each change alone.
+
+    Args:
+        base: the answer to `question`.
+        others: hardware to compare with.
+    """
+    found = []
+    for change, asked in _changes(question, others):
+        answer = asked.answer()
+        found.append(
+            WhatIf(
+                change,
+                answer.iteration_s,
+                answer.low_s,
+                answer.high_s,
+                answer.exposed_s,
+                answer.iteration_s / base.iteration_s,
+            )
+        )
+    return tuple(found)
+
+
+def _changes(question: Question, others: Sequence[Hardware]) -> Iterator[tuple[str, Question]]:
+    if question.ranks > 1:
+        yield "network bandwidth ×2", replace(question, topology=scaled_network(question.topology, 2.0))
+        spread = halved_placement(question)
+        if spread is not None:
+            yield "half the ranks per host", replace(question, placement=spread)
+        if isinstance(question.strategy, DDP):
+            yield from _buckets(question, question.strategy)
+        yield "no overlap", replace(question, options=replace(question.options, overlap=False))
+    for hardware in others:
+        if hardware.name != question.hardware.name:
+            yield f"on {hardware.name}", replace(question, hardware=hardware)
+
+
+def _buckets(question: Question, strategy: DDP) -> Iterator[tuple[str, Question]]:
+    for size in BUCKETS:
+        if size != strategy.limits[1]:
+            changed = replace(strategy, bucket_bytes=float(size), first_bucket_bytes=None)
+            yield f"buckets of {size // MIB} MiB", replace(question, strategy=changed)
+
+
+def scaled_network(topology: Topology, factor: float) -> Topology:
+    """The same cluster with so many times the bandwidth between hosts."""
+    hosts = replace(topology.hosts, nic_bytes_per_s=topology.hosts.nic_bytes_per_s * factor)
+    levels = tuple(
+        replace(level, uplink_bytes_per_s=level.uplink_bytes_per_s * factor) for level in topology.levels
+    )
+    return replace(topology, name=f"{topology.name} ×{factor:g}", hosts=hosts, levels=levels)
+
+
+def halved_placement(question: Question) -> tuple[int, ...] | None:
+    """Half as many ranks on each host, spread over more hosts in order; None where that cannot be."""
+    place = place_ranks(question.topology, question.ranks, question.placement)
+    most = max(count for _, count in place.counts)
+    if most < 2:
+        return None
+    left, counts = question.ranks, []
+    for gpus in question.topology.hosts.gpus.tolist():
+        counts.append(min(left, gpus, (most + 1) // 2))
+        left -= counts[-1]
+    try:
+        place_ranks(question.topology, question.ranks, tuple(counts))
+    except InputError:
+        return None
+    return tuple(counts)

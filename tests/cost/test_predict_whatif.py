@@ -1,0 +1,105 @@
+"""What-ifs beside the prediction they start from, and profiles that the cluster's simulator reads."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tiny_graphs import device, flat, layers
+
+from hemiola.core.errors import InputError
+from hemiola.core.graph import Graph
+from hemiola.core.hardware import Hardware
+from hemiola.core.topology import Level, Topology, equal_hosts
+from hemiola.cost.job_profile import fit_profile, profile_file
+from hemiola.cost.profiles import load_library
+from hemiola.cost.strategies import DDP, FSDP, ParameterServer, parse_strategy
+from hemiola.cost.whatif import Question, halved_placement, scaled_network, what_ifs
+
+LAYERS = 12
+
+
+def model(layer_bytes: int = 40_000_000, seconds: float = 0.01) -> Graph:
+    """Equal layers whose forward reads as many bytes as memory gives in `seconds`, backward twice that."""
+    graph, _ = layers([layer_bytes] * LAYERS, [1] * LAYERS, [1] * LAYERS, blocks=True)
+    work = np.array([seconds] * LAYERS + [2 * seconds] * LAYERS + [0.0])
+    graph.operations.read_bytes[:] = work * 1e12
+    graph.operations.written_bytes[:] = 0
+    graph.operations.flop[:] = 0
+    return graph
+
+
+def gpu(name: str = "one", rate: float = 1e12) -> Hardware:
+    return device(name=name, memory_bytes_per_s=rate)
+
+
+def racks(rate: float) -> Topology:
+    level = Level("rack", ("a", "b"), np.array([0, 0, 1, 1]), np.array([rate, rate]))
+    hosts = equal_hosts(4, 4, nic_bytes_per_s=rate, fabric_bytes_per_s=100e9)
+    return Topology("racks", hosts, (level,)).check()
+
+
+def test_each_change_is_its_own_prediction() -> None:
+    question = Question(model(), gpu(), flat(8, 4, rate=2e9), 8, DDP())
+    base = question.answer()
+    found = {change.change: change for change in what_ifs(question, base, [gpu("one"), gpu("fast", 2e12)])}
+    assert list(found) == [
+        "network bandwidth ×2", "half the ranks per host", "buckets of 1 MiB", "buckets of 5 MiB",
+        "buckets of 100 MiB", "no overlap", "on fast",
+    ]  # fmt: skip
+    doubled = Question(model(), gpu(), flat(8, 4, rate=4e9), 8, DDP()).answer()
+    assert found["network bandwidth ×2"].iteration_s == pytest.approx(doubled.iteration_s)
+    assert found["no overlap"].iteration_s == pytest.approx(0.36 + sum(
+        t.end_s - t.start_s for t in base.transfers), rel=0.05)  # fmt: skip
+    assert found["on fast"].relative == pytest.approx(found["on fast"].iteration_s / base.iteration_s)
+
+
+def test_halving_needs_hosts_to_spread_over() -> None:
+    assert halved_placement(Question(model(), gpu(), flat(4, 4), 8, DDP())) == (2, 2, 2, 2)
+    assert halved_placement(Question(model(), gpu(), flat(2, 4), 8, DDP())) is None
+    assert halved_placement(Question(model(), gpu(), flat(8, 1), 8, DDP())) is None
+
+
+def test_a_scaled_network_leaves_the_hosts_inside_alone() -> None:
+    doubled = scaled_network(racks(1e9), 2.0)
+    assert (doubled.hosts.nic_bytes_per_s == 2e9).all() and (
+        doubled.levels[0].uplink_bytes_per_s == 2e9
+    ).all()
+    assert (doubled.hosts.fabric_bytes_per_s == 100e9).all()
+
+
+@pytest.mark.parametrize("text", ["ddp", "ddp:bucket=100MiB", "fsdp"])
+@pytest.mark.parametrize(
+    ("rate", "mean", "most"), [(0.3e9, 0.02, 0.05), (3e9, 0.06, 0.12), (50e9, 0.03, 0.08)]
+)
+def test_the_simulators_law_repeats_the_predictions(text: str, rate: float, mean: float, most: float) -> None:
+    """Bound by the network, between, bound by computation. Between, the law lacks the last bucket's tail."""
+    fit = fit_profile(model(), gpu(), racks(rate), parse_strategy(text))
+    assert {time.gpus for time in fit.times} == {1, 2, 4, 8, 16}
+    assert {time.tier for time in fit.times} == {"host", "rack", "cluster"}
+    assert fit.mean_error <= mean
+    assert fit.largest_error <= most
+
+
+def test_a_profile_is_a_file_that_the_library_reads(tmp_path: Path) -> None:
+    fit = fit_profile(model(), gpu(), racks(1e9), FSDP(), gpus=(1, 4, 16), name="house/layers")
+    path = tmp_path / "own.json"
+    path.write_bytes(profile_file(fit))
+    assert load_library(str(path)).find("house/layers") == fit.profile
+    assert [demand.gpus for demand in fit.profile.demands] == [1, 4, 16]
+    assert fit.profile.demands[0].traffic_bytes == 0
+    assert fit.profile.demands[0].compute_s == pytest.approx(0.36)
+
+
+def test_compute_time_is_never_below_what_a_fast_network_leaves() -> None:
+    """On a slow network alone, C and the overlap cannot be told apart: C stays physical."""
+    fit = fit_profile(model(), gpu(), flat(8, 1, rate=0.1e9), DDP(), gpus=(8,))
+    assert fit.profile.demands[0].compute_s >= 0.36 * (1 - 1e-9)
+
+
+def test_what_no_profile_can_say_is_refused() -> None:
+    with pytest.raises(InputError, match="parameter server"):
+        fit_profile(model(), gpu(), racks(1e9), ParameterServer())
+    with pytest.raises(InputError, match="no numbers"):
+        fit_profile(model(), gpu(), racks(1e9), gpus=())
