@@ -1,0 +1,167 @@
+"""A JSON object of any size, member by member, and its long lists element by element.
+
+Memory is bounded by the largest element, not by the file: a trace of a gigabyte is one list of
+small objects. Knows JSON and damage, not what the members mean.
+"""
+
+from __future__ import annotations
+
+import codecs
+import json
+import zlib
+from collections.abc import Collection, Iterator
+from io import BufferedReader
+from pathlib import Path
+from typing import Any
+
+from hemiola.core.errors import InputError
+from hemiola.trace.jobs.opening import opened
+
+__all__ = ["JsonStream"]
+
+_BLOCK = 1 << 20
+_LARGEST = 64 << 20
+"""Characters of one element or member; what is longer is damage (an unclosed quote, say)."""
+
+_SPACE = " \t\r\n"
+
+
+class JsonStream:
+    """Reads `{"key": value, "list": [element, ...], ...}`, or a bare list, whose key is then "".
+
+    Args:
+        path: the file; unpacked if it is gzip.
+        lists: the keys whose lists are given element by element.
+        salvage: end where the file is damaged, and say so in `damage`, in place of raising.
+
+    Attributes:
+        damage: what is wrong with the file and where; "" if nothing is, as far as was read.
+        elements: how many elements of lists were given.
+    """
+
+    def __init__(self, path: Path, lists: Collection[str], *, salvage: bool = False) -> None:
+        self.damage = ""
+        self.elements = 0
+        self._path = path
+        self._lists = frozenset(lists)
+        self._salvage = salvage
+
+    def members(self) -> Iterator[tuple[str, Any]]:
+        """Each member's key and value; for a streamed list its key and element, once per element.
+
+        Raises:
+            InputError: naming the byte where the file is cut off or damaged, and what could be read.
+        """
+        with opened(self._path) as stream:
+            text = _Text(stream)
+            try:
+                yield from self._top(text)
+            except (ValueError, RecursionError, MemoryError) as error:
+                reason = text.broken or str(error) or type(error).__name__
+                self.damage = (
+                    f"cut off or damaged at byte {text.position()}, after {self.elements} elements: {reason}"
+                )
+        if self.damage and not self._salvage:
+            raise InputError(
+                f"{str(self._path)!r} is {self.damage}",
+                f"copy it again, or read with salvage for the {self.elements} elements before the damage"
+                if self.elements
+                else "copy it again; nothing before the damage can be used",
+            )
+
+    def _top(self, text: _Text) -> Iterator[tuple[str, Any]]:
+        if text.peek() == "[":
+            yield from self._elements(text, "")
+        else:
+            text.take("{")
+            while text.peek() != "}":
+                key = text.value()
+                if not isinstance(key, str):
+                    raise ValueError(f"a key is {key!r}")
+                text.take(":")
+                if key in self._lists and text.peek() == "[":
+                    yield from self._elements(text, key)
+                else:
+                    yield key, text.value()
+                if text.peek() != "}":
+                    text.take(",")
+            text.take("}")
+        if text.peek():
+            raise ValueError("something follows the end")
+
+    def _elements(self, text: _Text, key: str) -> Iterator[tuple[str, Any]]:
+        text.take("[")
+        while text.peek() != "]":
+            value = text.value()
+            self.elements += 1
+            yield key, value
+            if text.peek() != "]":
+                text.take(",")
+        text.take("]")
+
+
+class _Text:
+    """The part of the file that is being read, as text."""
+
+    def __init__(self, stream: BufferedReader) -> None:
+        self.broken = ""
+        self._stream = stream
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        self._parse = json.JSONDecoder().raw_decode
+        self._text = ""
+        self._at = 0
+        self._before_bytes = 0
+        self._ended = False
+
+    def position(self) -> int:
+        """Bytes of the (unpacked) file before the next character."""
+        return self._before_bytes + _size(self._text[: self._at])
+
+    def peek(self) -> str:
+        """The next character that is no space; "" at the end."""
+        while True:
+            while self._at < len(self._text):
+                if self._text[self._at] not in _SPACE:
+                    return self._text[self._at]
+                self._at += 1
+            if self._ended:
+                return ""
+            self._more()
+
+    def take(self, expected: str) -> None:
+        """Step over the next character, which has to be this one."""
+        found = self.peek()
+        if found != expected:
+            raise ValueError(
+                f"{expected!r} expected, {found!r} found" if found else "the file ends too early"
+            )
+        self._at += 1
+
+    def value(self) -> Any:
+        """The next value, whole."""
+        if not self.peek():
+            raise ValueError("the file ends too early")
+        while True:
+            try:
+                value, end = self._parse(self._text, self._at)
+                if end < len(self._text) or self._ended:
+                    self._at = end
+                    return value
+            except json.JSONDecodeError as error:
+                if self._ended or len(self._text) - self._at > _LARGEST:
+                    raise ValueError(error.msg) from error
+            self._more()
+
+    def _more(self) -> None:
+        try:
+            block = self._stream.read1(_BLOCK)  # what stands before damage is not lost with it
+        except (EOFError, zlib.error, OSError) as error:
+            self.broken, block = f"{error}", b""
+        self._before_bytes += _size(self._text[: self._at])
+        self._ended = not block
+        self._text = self._text[self._at :] + self._decoder.decode(block, final=self._ended)
+        self._at = 0
+
+
+def _size(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode(errors="replace"))

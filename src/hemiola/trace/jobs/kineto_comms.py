@@ -1,0 +1,145 @@
+"""Which spans of a Kineto file are communication, and of what. Knows NCCL's and gloo's events.
+
+NCCL: the kernels are the communication; they, or the "record_param_comms" event with the same
+"External id", say collective, sizes, type and ranks. gloo: the "gloo:..." annotations on its own
+threads are; the c10d operation that asked for one is the recorded function before it.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from hemiola.trace.jobs.collectives import collective_of, is_nccl_kernel, size_of_type, tensors_bytes
+from hemiola.trace.jobs.kineto_file import Event, KinetoFile, steps_at
+
+__all__ = ["Communication", "communications"]
+
+
+@dataclass(frozen=True)
+class Communication:
+    """One rank's part in one collective.
+
+    Attributes:
+        row: of the span, in the file's columns.
+        collective: in Hemiola's words.
+        ordinal: how many of the same collective in the same group came before it in its iteration.
+        size_bytes: that the rank puts in (or gets, where it puts nothing in); NaN if not told.
+        group: numbers of the ranks; empty if not told.
+        enqueued_by: row of the operation that asked for it; -1 if not told.
+        key: what is the same on every rank that takes part.
+    """
+
+    row: int
+    collective: str
+    ordinal: int
+    size_bytes: float
+    group: tuple[int, ...]
+    enqueued_by: int
+    key: Hashable
+
+
+def communications(file: KinetoFile) -> list[Communication]:
+    """The communication in a file, in the order in which it was asked for."""
+    parts = sorted(_nccl(file) + _gloo(file), key=_issued(file))
+    asked_us = np.array([file.start_us[part[4] if part[4] >= 0 else part[0]] for part in parts])
+    steps = steps_at(file.steps, asked_us).tolist()
+    counts: Counter[Hashable] = Counter()
+    found = []
+    for (row, collective, size_bytes, group, enqueued_by, identity), step in zip(parts, steps, strict=True):
+        place = (collective, group, step)
+        key = (collective, group, identity) if identity is not None else (*place, counts[place])
+        found.append(Communication(row, collective, counts[place], size_bytes, group, enqueued_by, key))
+        counts[place] += 1
+    return found
+
+
+_Part = tuple[int, str, float, tuple[int, ...], int, Hashable]
+
+
+def _issued(file: KinetoFile) -> Callable[[_Part], tuple[float, int]]:
+    """The order of asking, which is the same on every rank: gloo's threads may begin in another one."""
+    return lambda part: (file.start_us[part[4] if part[4] >= 0 else part[0]], part[0])
+
+
+def _nccl(file: KinetoFile) -> list[_Part]:
+    asked = {
+        event.arguments.get("External id"): event.arguments
+        for event in file.communication
+        if event.name == "record_param_comms" and "Collective name" in event.arguments
+    }
+    parts: list[_Part] = []
+    for event in file.communication:
+        if is_nccl_kernel(event.name):
+            told = event.arguments
+            if "Collective name" not in told:
+                told = asked.get(told.get("External id"), {})
+            collective = collective_of(str(told.get("Collective name", ""))) or collective_of(event.name)
+            sequence = told.get("Seq")
+            identity = (told.get("Process Group Name"), sequence) if isinstance(sequence, int) else None
+            parts.append((event.row, collective or "unknown", _size(told), _group(told), -1, identity))
+    return parts
+
+
+def _size(told: dict[str, Any]) -> float:
+    given, got = told.get("In msg nelems"), told.get("Out msg nelems")
+    numbers = given if isinstance(given, int) and given > 0 else got
+    return numbers * size_of_type(str(told.get("dtype", ""))) if isinstance(numbers, int) else math.nan
+
+
+def _group(told: dict[str, Any]) -> tuple[int, ...]:
+    """The ranks; none where the profiler cut the list short ("[0, 1, ...]") and the gap cannot be told."""
+    text = str(told.get("Process Group Ranks", ""))
+    try:
+        return tuple(msgspec.json.decode(text.encode(), type=list[int]))
+    except (msgspec.MsgspecError, UnicodeEncodeError):
+        return ()
+
+
+def _gloo(file: KinetoFile) -> list[_Part]:
+    everyone = _everyone(file)
+    calls = _calls(file)
+    parts: list[_Part] = []
+    for event in file.communication:
+        if event.name.startswith(("gloo:", "mpi:", "ucc:")):
+            collective = collective_of(event.name) or "unknown"
+            size_bytes = tensors_bytes(event.arguments.get("Input Dims"), event.arguments.get("Input type"))
+            if collective == "barrier" and math.isnan(size_bytes):
+                size_bytes = 0.0
+            call = _call(file, calls.get(collective, []), event)
+            parts.append((event.row, collective, size_bytes, everyone, call, None))
+    return parts
+
+
+def _calls(file: KinetoFile) -> dict[str, list[tuple[int, int]]]:
+    """By collective the record and row of each operation of c10d, in the order of records."""
+    calls: dict[str, list[tuple[int, int]]] = {}
+    for event in file.communication:
+        if event.name.startswith("c10d::") and file.record[event.row] >= 0:
+            calls.setdefault(collective_of(event.name), []).append((file.record[event.row], event.row))
+    return {collective: sorted(rows) for collective, rows in calls.items()}
+
+
+def _call(file: KinetoFile, calls: list[tuple[int, int]], event: Event) -> int:
+    """The row of the operation that made the collective: the last of its kind recorded before it; -1 for none."""
+    place = bisect_left(calls, (file.record[event.row], -1)) - 1
+    if file.record[event.row] < 0 or place < 0:
+        return -1
+    row = calls[place][1]
+    return row if file.start_us[row] <= file.start_us[event.row] else -1
+
+
+def _everyone(file: KinetoFile) -> tuple[int, ...]:
+    """All ranks, if there is no other group that a collective could be of."""
+    about = file.about.get("distributedInfo")
+    if not isinstance(about, dict) or about.get("pg_count", 1) != 1:
+        return ()
+    size = about.get("world_size")
+    return tuple(range(size)) if isinstance(size, int) and 0 < size <= 1 << 20 else ()

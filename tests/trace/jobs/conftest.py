@@ -1,0 +1,31 @@
+"""The real traces that the tests share: recorded once, on this machine."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def gloo_traces(tmp_path_factory):
+    """A folder with the Kineto and execution traces of both ranks of a real DDP job on gloo."""
+    folder = tmp_path_factory.mktemp("gloo")
+    script = Path(__file__).with_name("gloo_job.py")
+    environment = os.environ | {"GLOO_SOCKET_IFNAME": "lo"}  # a host's name need not resolve
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, str(script), str(folder), str(rank), "2"],
+            stderr=subprocess.PIPE,
+            env=environment,
+        )
+        for rank in (0, 1)
+    ]
+    for rank in ranks:
+        _, said = rank.communicate(timeout=60)
+        assert rank.returncode == 0, said.decode()[-2000:]
+    (folder / "rendezvous").unlink(missing_ok=True)
+    return folder

@@ -1,0 +1,151 @@
+"""Damaged files give Hemiola's errors, never a library's, and never a hang; unknown files are refused in words."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import random
+
+import pytest
+from job_samples import nccl_trace, two_ranks, write_json
+
+from hemiola.core.errors import FormatError, HemiolaError, InputError
+from hemiola.trace.jobs.chakra import write_et
+from hemiola.trace.jobs.chakra_to import to_chakra
+from hemiola.trace.jobs.execution_trace import read_execution_trace
+from hemiola.trace.jobs.perfetto_job import write_perfetto
+from hemiola.trace.jobs.read import read_job
+from hemiola.trace.jobs.timeline_json import write_timeline
+
+MUTATIONS = 60
+
+
+def chakra_json(path):
+    nodes = [
+        {
+            "Id": at,
+            "Name": f"n{at}",
+            "NodeType": 4 + 3 * (at % 2),
+            "data_deps": [at - 1],
+            "runtime": 5,
+            "comm_type": 0,
+        }
+        for at in range(9)
+    ]
+    write_json({"workload_graph": nodes}, path)
+
+
+def execution(path):
+    tensor = [9, 5, 0, 4, 4, "cpu"]
+    node = {
+        "id": 2,
+        "name": "a",
+        "ctrl_deps": 1,
+        "inputs": {"values": [tensor]},
+        "outputs": {"values": [[tensor]]},
+        "attrs": [{"name": "rf_id", "value": 3}],
+    }
+    write_json({"schema": "1.1.1-chakra.0.0.4", "pid": 1, "nodes": [node] * 3}, path)
+
+
+SAMPLES = {
+    "timeline.json": lambda path: write_timeline(two_ranks(), path),
+    "timeline.json.gz": lambda path: write_timeline(two_ranks(), path),
+    "perfetto.json": lambda path: write_perfetto(two_ranks(), path),
+    "kineto.json": lambda path: write_json(nccl_trace(0), path),
+    "kineto.json.gz": lambda path: path.write_bytes(
+        gzip.compress(json.dumps(nccl_trace(0)).encode(), mtime=0)
+    ),
+    "chakra.et": lambda path: write_et(to_chakra(two_ranks())[0], path),
+    "chakra.json": chakra_json,
+    "execution.json": execution,
+}
+
+
+def read(path):
+    if path.name.startswith("execution"):
+        read_execution_trace(path)
+    else:
+        read_job([path])
+    if path.name.startswith("kineto"):
+        read_job([path], salvage=True)
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+@pytest.mark.parametrize("how", ["cut", "flip", "swap"])
+def test_damage_is_an_error_of_hemiola_or_harmless(tmp_path, name, how):
+    path = tmp_path / name
+    SAMPLES[name](path)
+    read(path)
+    whole = path.read_bytes()
+    chance = random.Random(f"{name} {how}")
+    refused = 0
+    for _ in range(MUTATIONS):
+        path.write_bytes(bytes(mutated(bytearray(whole), how, chance)))
+        try:
+            read(path)
+        except HemiolaError as error:
+            refused += 1
+            assert path.name in error.what
+    assert refused > (MUTATIONS // 2 if how == "cut" else 3)
+
+
+def mutated(content, how, chance):
+    at = chance.randrange(len(content))
+    if how == "cut":
+        return content[:at]
+    if how == "flip":
+        for _ in range(chance.choice((1, 1, 8))):
+            content[chance.randrange(len(content))] ^= 1 << chance.randrange(8)
+        return content
+    other = chance.randrange(len(content))
+    length = chance.choice((1, 3, 40))
+    return content[:at] + content[other : other + length] + content[at + length :]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"{", b"{}", b"[]", b"[1, 2]", b'{"a": 1}', b"\x89PNG\r\n\x1a\n", b"time,job\n1,2\n", b"[" * 100_000,
+     b'{"traceEvents": []}', b'{"nodes": [{"ph": 1}]}', b'{"otherData": {"schema": "hemiola.timeline/1"}, "traceEvents": [{"ph": "M"}]}'],
+)  # fmt: skip
+def test_unknown_files_are_refused(tmp_path, content):
+    (tmp_path / "file").write_bytes(content)
+    with pytest.raises(InputError, match="file"):
+        read_job([tmp_path / "file"])
+
+
+def test_an_unknown_format_says_what_was_looked_for(tmp_path):
+    with pytest.raises(FormatError) as caught:
+        read_job([write_json({"a": 1}, tmp_path / "x.json")])
+    assert "it has the members 'a'" in caught.value.what
+    for word in ("hemiola.job-timeline/1", "traceEvents", "workload_graph", "nodes", "protobuf"):
+        assert word in caught.value.remedy
+
+
+def test_files_of_different_formats_are_refused(tmp_path):
+    write_timeline(two_ranks(), tmp_path / "a.json")
+    write_json(nccl_trace(0), tmp_path / "b.json")
+    with pytest.raises(FormatError, match="different formats"):
+        read_job([tmp_path])
+    with pytest.raises(FormatError, match="each of the 2 files is a whole job"):
+        read_job([tmp_path / "a.json", tmp_path / "a.json"])
+
+
+def test_missing_and_empty(tmp_path):
+    with pytest.raises(InputError, match="No such file"):
+        read_job([tmp_path / "nothing.json"])
+    with pytest.raises(InputError, match="no trace file is in"):
+        read_job([tmp_path])
+    with pytest.raises(InputError, match="no trace file is named"):
+        read_job([])
+
+
+def test_text_that_is_no_unicode_is_refused_when_written(tmp_path):
+    trace = nccl_trace(0)
+    trace["traceEvents"][4]["name"] = "a\ud800b"
+    timeline = read_job([write_json(trace, tmp_path / "x.json")])
+    for write in (write_timeline, write_perfetto):
+        with pytest.raises(InputError, match="cannot be kept"):
+            write(timeline, tmp_path / "y.json")
+    with pytest.raises(InputError, match="cannot be kept"):
+        to_chakra(timeline)
