@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from hemiola.core.result import Comparison, Run
     from hemiola.core.topology import Topology
     from hemiola.cost.profiles import assign, load_library
+    from hemiola.run.capture import capture
+    from hemiola.run.record import record
     from hemiola.sched.index import Index
     from hemiola.sched.job_state import JobState
     from hemiola.sched.placement import Rule, TierAware, find
@@ -46,6 +48,8 @@ _HOMES = {
     "hemiola.cost.profiles": ("assign", "load_library"),
     "hemiola.control.semantics": ("Semantics",),
     "hemiola.core.metrics": ("summary",),
+    "hemiola.run.capture": ("capture",),
+    "hemiola.run.record": ("record",),
     "hemiola.sched.index": ("Index",),
     "hemiola.sched.job_state": ("JobState",),
     "hemiola.sched.placement": ("Rule", "TierAware", "find"),
@@ -84,11 +88,13 @@ __all__ = [
     "Workload",
     "assign",
     "by_order",
+    "capture",
     "find",
     "generate",
     "load_library",
     "read_topology",
     "read_workload",
+    "record",
     "simulate",
     "summary",
 ]

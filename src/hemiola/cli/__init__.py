@@ -11,12 +11,29 @@ from collections.abc import Callable
 from cyclopts import App
 
 from hemiola import __version__
+from hemiola.cli import lab
+from hemiola.cli.capture import capture
+from hemiola.cli.inspect import inspect
 from hemiola.cli.output import fail
+from hemiola.cli.predict import predict
 from hemiola.cli.simulate import explain, policies, simulate
+from hemiola.cli.trace import trace
 
 __all__ = ["VERBS", "app", "main"]
 
-VERBS: dict[str, Callable[..., None]] = {"simulate": simulate, "policies": policies, "explain": explain}
+VERBS: dict[str, Callable[..., None]] = {
+    "simulate": simulate,
+    "policies": policies,
+    "explain": explain,
+    "capture": capture,
+    "trace": trace,
+    "inspect": inspect,
+    "predict": predict,
+    "lab up": lab.up,
+    "lab run": lab.run,
+    "lab status": lab.status,
+    "lab down": lab.down,
+}
 """The functions behind the verbs, by what is typed; "lab up" is the verb up of the family lab."""
 
 app = App(
@@ -26,7 +43,7 @@ app = App(
     version_flags=["--version"],
 )
 
-FAMILIES: dict[str, str] = {}
+FAMILIES = {"lab": "Several hosts on this machine, joined by links of the rates you choose (needs root)."}
 """What a family of verbs is about, by its first word."""
 
 

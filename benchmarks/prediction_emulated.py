@@ -1,0 +1,97 @@
+"""Models whose computation is a sleep: the parameters and the order of a real one, and times that are known.
+
+What is predicted of them errs by the network's part alone: sleeping frees the processor as a GPU does,
+so that neither the machine's noise nor the estimate of operations plays a part.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from hemiola.core.graph import KINDS, PHASES, Graph, Operations, Parameter, Signature
+
+__all__ = ["Layer", "emulated_graph", "layers_of"]
+
+FORWARD_S = 0.06
+LEAST_SLEEP_S = 0.0005
+OTHER = KINDS.index("other")
+FORWARD, BACKWARD, OPTIMIZER = (PHASES.index(name) for name in ("forward", "backward", "optimizer"))
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One layer: its parameters together, and how long it takes."""
+
+    size_bytes: int
+    forward_s: float
+    backward_s: float
+
+
+def layers_of(graph: Graph, forward_s: float = FORWARD_S) -> list[Layer]:
+    """A layer per module with parameters, in the order of first use; time by its share of FLOP, backward twice.
+
+    Layers too short to be slept are added to the next one.
+    """
+    operations = graph.operations
+    forward = operations.phase == FORWARD
+    flop = np.bincount(
+        operations.module[forward], weights=operations.flop[forward] + 1.0, minlength=len(graph.modules)
+    )
+    sizes: dict[str, int] = {}
+    for parameter in sorted(graph.parameters, key=lambda p: p.first_use):
+        if parameter.gradient_ready >= 0:
+            sizes[parameter.module] = sizes.get(parameter.module, 0) + parameter.size_bytes
+    shares = np.array([flop[graph.modules.index(module)] for module in sizes])
+    shares /= shares.sum()
+    layers: list[Layer] = []
+    size, share = 0, 0.0
+    for own_size, own_share in zip(sizes.values(), shares.tolist(), strict=True):
+        size, share = size + own_size, share + own_share
+        if share * forward_s >= LEAST_SLEEP_S:
+            layers.append(Layer(size, share * forward_s, 2 * share * forward_s))
+            size, share = 0, 0.0
+    if size:
+        layers.append(Layer(size, LEAST_SLEEP_S, 2 * LEAST_SLEEP_S))
+    return layers
+
+
+def emulated_graph(name: str, layers: list[Layer], copied_s_per_byte: float) -> tuple[Graph, np.ndarray]:
+    """The graph of such a model, and the seconds of each of its operations.
+
+    Args:
+        copied_s_per_byte: of a gradient, which autograd adds to the one that is there.
+    """
+    count = len(layers)
+    rows = 2 * count + 1
+    phase = np.array([FORWARD] * count + [BACKWARD] * count + [OPTIMIZER], dtype=np.int8)
+    seconds = np.array(
+        [layer.forward_s for layer in layers]
+        + [layer.backward_s + layer.size_bytes * copied_s_per_byte for layer in reversed(layers)]
+        + [0.0]
+    )
+    operations = Operations(
+        name=("sleep",) * rows,
+        kind=np.full(rows, OTHER, dtype=np.int8),
+        phase=phase,
+        micro_step=np.zeros(rows, dtype=np.int16),
+        flop=np.zeros(rows),
+        read_bytes=np.zeros(rows),
+        written_bytes=np.zeros(rows),
+        module=np.zeros(rows, dtype=np.int64),
+        forward=np.array([-1] * count + list(range(count))[::-1] + [-1]),
+        signature=np.zeros(rows, dtype=np.int64),
+        dep_start=np.concatenate([[0], np.arange(rows)]),
+        dep=np.arange(rows - 1),
+    )
+    parameters = tuple(
+        Parameter(
+            name=f"weights.{i}", module="", shape=(layer.size_bytes // 4,), dtype="float32",
+            size_bytes=layer.size_bytes, gradient_bytes=layer.size_bytes,
+            first_use=i, gradient_ready=2 * count - 1 - i,
+        )
+        for i, layer in enumerate(layers)
+    )  # fmt: skip
+    graph = Graph(name=name, operations=operations, parameters=parameters, signatures=(Signature("sleep"),))
+    return graph.check(), seconds

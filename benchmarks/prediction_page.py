@@ -1,0 +1,100 @@
+"""The page of `benchmarks/prediction.py`: every case's error, bad ones included."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import date
+from statistics import mean, median
+from typing import TYPE_CHECKING
+
+from clocks import machine
+from prediction_models import CALIBRATED, MODELS
+
+from hemiola.core.hardware import Hardware
+
+if TYPE_CHECKING:
+    from prediction import Result
+
+__all__ = ["page"]
+
+HEAD = """# How far predictions are from measurements
+
+Real training jobs (PyTorch's DistributedDataParallel on gloo, one thread a rank) in a lab of network
+namespaces, and what `hemiola.cost.prediction.predict` said of them from the captured graph, the
+calibrated hardware and the link's rate. No iteration of a predicted case was measured beforehand.
+"""
+
+
+def page(results: Sequence[Result], hardware: Hardware, command: str) -> str:
+    """The Markdown."""
+    parts = [
+        HEAD,
+        f"Measured on {date.today():%Y-%m-%d} with `{command}` on: {machine()}. Calibrated: {hardware.measured_on}.",
+        "## In short",
+        _summary(results),
+        "## Real computation",
+        "Median iteration, milliseconds: measured (least–most) and predicted, with the error. The ranks share "
+        f"{hardware.cores} cores. Models marked * are among those whose operations were measured one by one.",
+        _table([r for r in results if not r.case.emulated]),
+        "## Sleeping computation",
+        "The same models' parameters, in their order, behind layers that sleep: the error of the network's part alone.",
+        _table([r for r in results if r.case.emulated]),
+    ]
+    return "\n\n".join(part.strip() for part in parts) + "\n"
+
+
+def _summary(results: Sequence[Result]) -> str:
+    groups: list[tuple[str, Callable[[Result], bool]]] = [
+        ("real computation, all", lambda r: not r.case.emulated),
+        ("... models that calibrated", lambda r: not r.case.emulated and r.case.model in CALIBRATED),
+        ("... models that did not", lambda r: not r.case.emulated and r.case.model not in CALIBRATED),
+        *(
+            (f"... {ranks} ranks", lambda r, n=ranks: not r.case.emulated and r.case.ranks == n)
+            for ranks in sorted({r.case.ranks for r in results})
+        ),
+        *(
+            (f"... {rate}", lambda r, at=rate: not r.case.emulated and r.case.rate == at)
+            for rate in dict.fromkeys(r.case.rate for r in results)
+        ),
+        ("sleeping computation", lambda r: r.case.emulated),
+    ]
+    lines = [
+        "| cases | number | mean absolute error | median | worst | inside the interval |",
+        "|---|---:|---:|---:|---:|---:|",
+    ]
+    for name, belongs in groups:
+        members = [r for r in results if belongs(r)]
+        if not members:
+            continue
+        errors = [abs(r.error) for r in members]
+        inside = sum(r.low_s <= r.measured.iteration_s <= r.high_s for r in members)
+        worst = max(members, key=lambda r: abs(r.error))
+        lines.append(
+            f"| {name} | {len(members)} | {mean(errors):.1%} | {median(errors):.1%} | {worst.error:+.1%} "
+            f"({worst.case.model}, {worst.case.ranks} ranks, {worst.case.rate}) | {inside / len(members):.0%} |"
+        )
+    return "\n".join(lines)
+
+
+def _table(results: Sequence[Result]) -> str:
+    rates = list(dict.fromkeys(r.case.rate for r in results))
+    found = {(r.case.model, r.case.ranks, r.case.rate): r for r in results}
+    lines = [
+        "| model | ranks | " + " | ".join(rates) + " |",
+        "|---|---:|" + "---:|" * len(rates),
+    ]
+    for model in [name for name in MODELS if any(r.case.model == name for r in results)]:
+        for ranks in sorted({r.case.ranks for r in results}):
+            cells = [_cell(found.get((model, ranks, rate))) for rate in rates]
+            lines.append(f"| {model}{'*' if model in CALIBRATED else ''} | {ranks} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _cell(result: Result | None) -> str:
+    if result is None:
+        return ""
+    walls = result.measured.walls_s
+    return (
+        f"{1000 * result.measured.iteration_s:.0f} ({1000 * min(walls):.0f}–{1000 * max(walls):.0f}), "
+        f"{1000 * result.predicted_s:.0f}: **{result.error:+.1%}**"
+    )
