@@ -27,6 +27,7 @@ from prediction_page import page
 import hemiola
 from hemiola.core.graph import Graph
 from hemiola.core.hardware import Hardware
+from hemiola.cost.collectives import GLOO
 from hemiola.cost.prediction import Options, predict
 from hemiola.lab import Lab
 from hemiola.run.calibrate import calibrate, calibrate_links
@@ -129,12 +130,12 @@ def ran(graphs: dict[str, Graph], rounds: int, seconds: float, path: Path | None
 def compared(case: Case, found: Measured, graph: Graph, hardware: Hardware) -> Result:
     """Predict one case. Its hosts share this machine's cores."""
     topology = Lab(hosts=case.ranks, rate=case.rate).topology()
-    options = Options(cores=float(hardware.cores))
-    seconds = None
+    options, seconds = Options(cores=float(hardware.cores)), None
     if case.emulated:
         copied_s_per_byte = 3 / hardware.memory_bytes_per_s  # the sum is read twice and written once
         graph, seconds = emulated_graph(case.model, layers_of(graph), copied_s_per_byte)
-        hardware = msgspec.structs.replace(hardware, noise=0.0, iteration_s=0.0)
+        hardware = msgspec.structs.replace(hardware, kind="gpu", noise=0.0, iteration_s=0.0)
+        options = Options(library=GLOO)  # who sleeps holds no core
     prediction = predict(graph, hardware, topology, case.ranks, options=options, seconds=seconds)
     return Result(case, prediction.iteration_s, prediction.low_s, prediction.high_s, found)
 

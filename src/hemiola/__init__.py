@@ -6,6 +6,10 @@
     cluster = hemiola.read_topology("leaf-spine:hosts=64,gpus_per_host=8,hosts_per_rack=8")
     comparison = hemiola.simulate(workload, cluster, ["fifo", "dally"])
 
+    graph = hemiola.capture(model, example_inputs)     # one training iteration, without running it
+    with hemiola.record("run.json"):                   # what a training loop really does
+        train()
+
 Names are imported when they are first used, so that `import hemiola` costs next to nothing.
 """
 
