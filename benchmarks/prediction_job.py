@@ -1,7 +1,8 @@
 """One rank of a training job that `benchmarks/prediction.py` runs in a lab: DDP on gloo, one thread.
 
-Rank 0 reads how many iterations to run from standard input, a number per line, and answers each with a
-line of JSON: the wall time of every iteration and the processor time of rank 0.
+Rank 0 reads from standard input for how many seconds to run, a number per line, and answers each with a
+line of JSON: the wall time of every iteration and the processor time of rank 0. Each time the ranks connect
+anew, since a connection keeps the segment size that suited the link's rate when it was made.
 
     prediction_job.py real MODEL          a model of prediction_models
     prediction_job.py emulated FILE       layers that sleep, from a JSON file of [bytes, forward_s, backward_s]
@@ -9,12 +10,16 @@ line of JSON: the wall time of every iteration and the processor time of rank 0.
 
 from __future__ import annotations
 
+import itertools
 import json
+import os
 import sys
 import time
 import warnings
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import torch
@@ -22,7 +27,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-BUCKET_MB = 25
+WARM_UP, FEWEST, MOST = 3, 4, 20  # iterations
+WAITS = timedelta(hours=1)  # for the next turn
 
 
 class Sleeper(torch.autograd.Function):
@@ -54,62 +60,78 @@ class Emulated(nn.Module):
         return flow.sum()
 
 
-def emulated(path: str) -> Callable[[], None]:
-    layers = [tuple(layer) for layer in json.loads(Path(path).read_text())]
-    model = DistributedDataParallel(Emulated(layers), bucket_cap_mb=None)
+Job = tuple[nn.Module, Callable[[nn.Module], None]]
+"""A model, and an iteration of it once it is wrapped."""
+
+
+def emulated(path: str) -> Job:
     flow = torch.ones(1, requires_grad=True)
 
-    def iteration() -> None:
+    def iteration(model: nn.Module) -> None:
         model.zero_grad(set_to_none=False)
         model(flow).backward()
 
-    return iteration
+    return Emulated([tuple(layer) for layer in json.loads(Path(path).read_text())]), iteration
 
 
-def real(name: str) -> Callable[[], None]:
+def real(name: str) -> Job:
     from prediction_models import MODELS, step
 
     torch.manual_seed(0)
     example = MODELS[name]("cpu")
-    model = example[0]
-    wrapped = DistributedDataParallel(model) if dist.get_world_size() > 1 else model
     forward = step(example)
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+    optimizer = torch.optim.SGD(example[0].parameters(), lr=1e-4)
 
-    def iteration() -> None:
+    def iteration(model: nn.Module) -> None:
         optimizer.zero_grad()
-        forward(wrapped).backward()
+        forward(model).backward()
         optimizer.step()
 
-    return iteration
+    return example[0], iteration
 
 
-def serve(iteration: Callable[[], None]) -> None:
-    """Run as many iterations as rank 0 is told to, until its standard input ends."""
+def timed(iteration: Callable[[], None], count: int) -> list[float]:
+    walls = []
+    for _ in range(count):
+        start = time.perf_counter()
+        iteration()
+        walls.append(time.perf_counter() - start)
+    return walls
+
+
+def turn(job: Job, seconds: float) -> dict[str, Any]:
+    """Iterations for about so long, on a process group that stands."""
+    model, iteration = DistributedDataParallel(job[0]), job[1]
     count = torch.zeros(1, dtype=torch.long)
-    while True:
-        if dist.get_rank() == 0:
-            count[0] = int(sys.stdin.readline() or -1)
-        dist.broadcast(count, 0)
-        if count < 0:
-            return
-        walls, cpu = [], time.process_time()
-        for _ in range(int(count)):
-            start = time.perf_counter()
-            iteration()
-            walls.append(time.perf_counter() - start)
-        if dist.get_rank() == 0:
-            cpu_s = (time.process_time() - cpu) / int(count)
-            print(json.dumps({"walls_s": walls, "cpu_s": cpu_s}), flush=True)
+    count[0] = round(seconds / median(timed(lambda: iteration(model), WARM_UP)))
+    dist.broadcast(count, 0)
+    cpu = time.process_time()
+    walls = timed(lambda: iteration(model), min(max(FEWEST, int(count)), MOST))
+    return {"walls_s": walls, "cpu_s": (time.process_time() - cpu) / len(walls)}
 
 
 def main() -> None:
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    dist.init_process_group("gloo")
     kind, what = sys.argv[1:3]
-    serve(emulated(what) if kind == "emulated" else real(what))
-    dist.destroy_process_group()
+    job = emulated(what) if kind == "emulated" else real(what)
+    rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    store = dist.TCPStore(
+        os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), ranks, rank == 0, timeout=WAITS
+    )
+    for number in itertools.count():
+        if rank == 0:
+            store.set(f"turn {number}", sys.stdin.readline().strip() or "end")
+        asked = store.get(f"turn {number}").decode()
+        if asked == "end":
+            break
+        group = dist.PrefixStore(f"group {number}", store)
+        dist.init_process_group("gloo", store=group, rank=rank, world_size=ranks)
+        found = turn(job, float(asked))
+        dist.barrier()
+        dist.destroy_process_group()
+        if rank == 0:
+            print(json.dumps(found), flush=True)
 
 
 if __name__ == "__main__":

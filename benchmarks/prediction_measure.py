@@ -20,7 +20,6 @@ from hemiola.lab import Lab
 __all__ = ["Case", "Measured", "measured"]
 
 JOB = Path(__file__).with_name("prediction_job.py")
-WARM_UP = 3
 
 
 @dataclass(frozen=True)
@@ -75,8 +74,7 @@ def measured(ranks: int, rates: Sequence[str], rounds: int, budget_s: float) -> 
                     for rate in rates:
                         for host in lab.hosts:
                             lab.set_rate(host, rate)
-                        first = median(ask(WARM_UP)["walls_s"])
-                        answer = ask(max(3, min(15, round(budget_s / first))))
+                        answer = ask(budget_s)
                         walls[rate] += answer["walls_s"]
                         cpu[rate].append(answer["cpu_s"])
             return {
@@ -89,7 +87,7 @@ def measured(ranks: int, rates: Sequence[str], rounds: int, budget_s: float) -> 
 
 @contextmanager
 def _job(lab: Lab, model: str, layers: list[Layer] | None) -> Iterator[Any]:
-    """A job that waits for numbers of iterations."""
+    """A job that waits to be told for how long to run."""
     with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
         what = ["real", model]
         if layers is not None:
@@ -111,15 +109,15 @@ def _job(lab: Lab, model: str, layers: list[Layer] | None) -> Iterator[Any]:
         first = processes[0]
         assert first.stdin is not None and first.stdout is not None
         try:
-            yield lambda count: _ask(first.stdin, first.stdout, count)
+            yield lambda seconds: _ask(first.stdin, first.stdout, seconds)
             first.stdin.close()
         finally:
             for process in processes:
                 process.wait(timeout=60)
 
 
-def _ask(asks: IO[str], answers: IO[str], count: int) -> dict[str, Any]:
-    print(count, file=asks, flush=True)
+def _ask(asks: IO[str], answers: IO[str], seconds: float) -> dict[str, Any]:
+    print(seconds, file=asks, flush=True)
     line = answers.readline()
     if not line:
         raise RuntimeError("the job ended before it answered: look at what its ranks printed")

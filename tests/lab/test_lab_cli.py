@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import subprocess
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 from lab_helpers import hemiola, left_of
 
 from hemiola.cli import lab as cli_lab
+from hemiola.core.errors import LabError
 from hemiola.lab import Lab, state
 
 
@@ -63,3 +65,13 @@ def test_all_leaves_the_labs_of_programs_that_run(
         assert [one.spec.name for one in state.load_all()] == [f"{name}-mine"]
         cli_lab.status()
         assert f"{name}-mine: up, until process" in capsys.readouterr().out
+
+
+def test_without_a_name_a_running_programs_lab_is_not_meant(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(state, "FOLDER", tmp_path)  # so that no lab but this test's stands
+    with Lab(1, name=name) as mine:
+        with pytest.raises(LabError, match="no lab stands"):
+            cli_lab.down()
+        assert mine.run(["true"], err=io.StringIO()).status == 0

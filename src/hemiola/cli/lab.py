@@ -147,9 +147,11 @@ def _condition(lab: State, lost: tuple[str, ...]) -> str:
 
 
 def _meant(name: str) -> str:
+    """The lab named, or else the only one that no living program calls its own."""
     from hemiola.lab.state import choose, load_all
 
-    return choose(name, () if name else tuple(lab.spec.name for lab in load_all()))
+    free = (lab for lab in load_all() if lab.owner is None or not lab.owner.lives)
+    return choose(name, () if name else tuple(lab.spec.name for lab in free))
 
 
 def _pairs(texts: tuple[str, ...]) -> dict[str, str]:
