@@ -19,6 +19,9 @@ from hemiola.lab import Lab
 
 __all__ = ["Case", "Measured", "measured"]
 
+KEEPS_MEMORY = {"MALLOC_TRIM_THRESHOLD_": "2147483647", "MALLOC_MMAP_THRESHOLD_": "33554432"}
+"""For glibc: as operations were calibrated, and as jobs are advised to run. Else page faults come on top."""
+
 JOB = Path(__file__).with_name("prediction_job.py")
 
 
@@ -99,7 +102,7 @@ def _job(lab: Lab, model: str, layers: list[Layer] | None) -> Iterator[Any]:
             lab.start(
                 host,
                 [sys.executable, str(JOB), *what],
-                env=places[host],
+                env={**KEEPS_MEMORY, **places[host]},
                 stdin=subprocess.DEVNULL if rank else subprocess.PIPE,
                 stdout=subprocess.DEVNULL if rank else subprocess.PIPE,
                 text=True,

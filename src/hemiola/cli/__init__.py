@@ -12,6 +12,7 @@ from cyclopts import App
 
 from hemiola import __version__
 from hemiola.cli import lab
+from hemiola.cli.calibrate import calibrate
 from hemiola.cli.capture import capture
 from hemiola.cli.inspect import inspect
 from hemiola.cli.output import fail
@@ -28,6 +29,7 @@ VERBS: dict[str, Callable[..., None]] = {
     "capture": capture,
     "trace": trace,
     "inspect": inspect,
+    "calibrate": calibrate,
     "predict": predict,
     "lab up": lab.up,
     "lab run": lab.run,

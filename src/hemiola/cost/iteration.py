@@ -21,9 +21,10 @@ from hemiola.core.errors import InputError
 from hemiola.core.job import Job, Profile
 from hemiola.core.topology import Topology
 
-__all__ = ["Crossing", "IterationModel", "Need"]
+__all__ = ["Alone", "Crossing", "IterationModel", "Need"]
 
 STRAY_GPUS = 2
+MOST_ISLANDS = 128  # of a host: more than it has GPUs
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +67,23 @@ class Crossing:
     local_s: float
 
 
+class Alone:
+    """How fast jobs alike (one profile, number and type of GPUs) run where nobody disturbs them.
+
+    Attributes:
+        best_s: iteration time on the best placement here.
+        recorded_s: iteration time where the trace was recorded.
+        on_host: (iteration time, compute time) by kind of host and NVLink islands touched.
+    """
+
+    __slots__ = ("best_s", "on_host", "recorded_s")
+
+    def __init__(self, best_s: float, recorded_s: float) -> None:
+        self.best_s = best_s
+        self.recorded_s = recorded_s
+        self.on_host: dict[int, tuple[float, float]] = {}
+
+
 class IterationModel:
     """Iteration times on one topology.
 
@@ -96,11 +114,12 @@ class IterationModel:
         self._hop_s = float(hosts.nic_latency_s.max())
         self._needs: dict[tuple[int, int, str], Need] = {}
         self._profiles: dict[int, Profile] = {}  # keeps profiles alive while their ids are keys
-        self._local: dict[tuple[int, int, int, int], tuple[float, float]] = {}
+        self._alone: dict[tuple[int, int, str], Alone] = {}
         self._one_island = (hosts.gpus <= hosts.island_gpus).tolist()
         looks = list(zip(self._types, self._fabric, self._bus, self._island, strict=True))
         kinds = {look: i for i, look in enumerate(dict.fromkeys(looks))}
-        self._kind = [kinds[look] for look in looks]
+        self._kind = [kinds[look] * MOST_ISLANDS for look in looks]
+        self._alike: dict[tuple[int, str], list[list[int]]] = {}
         self._best: dict[tuple[int, int, int, str], float] = {}
         self._slowdowns: dict[tuple[int, int, int, int], float] = {}
 
@@ -135,16 +154,31 @@ class IterationModel:
             need = self._needs[key] = Need(compute_s, demand.traffic_bytes, profile.overlap * compute_s)
         return need
 
-    def on_host(self, job: Job, host: int, mask: int) -> tuple[float, float]:
-        """(iteration time, compute time) on GPUs of one host."""
-        profile = job.profile
-        assert profile is not None
-        islands = 1 if self._one_island[host] else self._islands(host, mask)
-        key = (id(profile), job.gpus, self._kind[host], islands)
-        found = self._local.get(key)
+    def alone(self, job: Job) -> Alone:
+        """How fast this job, which has a profile, and those like it run undisturbed."""
+        key = (id(job.profile), job.gpus, job.gpu_type)
+        alone = self._alone.get(key)
+        if alone is None:
+            narrowest = self.topology.narrowest(job.gpus, job.gpu_type)
+            assert narrowest is not None
+            alone = self._alone[key] = Alone(self.best_s(job, narrowest), self.recorded_s(job, narrowest))
+        return alone
+
+    def on_host(self, job: Job, host: int, mask: int, alone: Alone | None = None) -> tuple[float, float]:
+        """(iteration time, compute time) on GPUs of one host.
+
+        Args:
+            alone: that of such jobs, which remembers the answer.
+        """
+        kind: int = self._kind[host]
+        kind += 1 if self._one_island[host] else self._islands(host, mask)
+        found = None if alone is None else alone.on_host.get(kind)
         if found is None:
-            need = self.need(profile, job.gpus, self._types[host])
-            found = self._local[key] = need.iteration_s(self._inside(host, mask)), need.compute_s
+            assert job.profile is not None
+            need = self.need(job.profile, job.gpus, self._types[host])
+            found = need.iteration_s(self._inside(host, mask)), need.compute_s
+            if alone is not None:
+                alone.on_host[kind] = found
         return found
 
     def _islands(self, host: int, mask: int) -> int:
@@ -264,8 +298,14 @@ class IterationModel:
             if not left and (narrowest > 0) == (len(chosen) > 1):
                 yield Placement(tuple(chosen), tuple(masks))
 
-    def _domains_at(self, tier: int, gpu_type: str) -> Iterator[list[int]]:
+    def _domains_at(self, tier: int, gpu_type: str) -> list[list[int]]:
         """Hosts of each domain of a tier, of one GPU type each; alike domains only once."""
+        key = tier, gpu_type
+        if key not in self._alike:
+            self._alike[key] = list(self._find_domains_at(tier, gpu_type))
+        return self._alike[key]
+
+    def _find_domains_at(self, tier: int, gpu_type: str) -> Iterator[list[int]]:
         seen = set()
         domains = self._domains[tier - 1] if 0 < tier <= len(self._domains) else [0] * len(self._gpus)
         groups: dict[tuple[int, str], list[int]] = {}

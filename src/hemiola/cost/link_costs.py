@@ -10,12 +10,11 @@ from numpy.typing import NDArray
 from hemiola.core.errors import HardwareError
 from hemiola.core.hardware import CollectiveCost
 from hemiola.cost.collectives import GLOO, NCCL
-from hemiola.cost.nonnegative import nonnegative_least_squares
 
 __all__ = ["fit_collective"]
 
-_ROUNDS = 20
-_OUTLIER = 1.5  # residuals beyond so many times their median count less (Huber)
+_SMALL_BYTES, _LARGE_BYTES = 16_384, 1_000_000  # up to, from: where latency, and where bandwidth, decides
+_ROUNDS = 10
 _LEAST_ALPHA_S = 1e-7
 
 Floats = NDArray[np.float64]
@@ -30,10 +29,11 @@ def fit_collective(
     spread: float = 0.0,
     runs: int = 0,
 ) -> CollectiveCost:
-    """Fit seconds = steps * alpha + share * size / bandwidth, small and large sizes counting alike.
+    """Fit seconds = steps * alpha + share * size / bandwidth.
 
-    Relative residuals are made small, and outliers count less (Huber's weights). Steps and share are
-    those of the library's algorithm (`cost.collectives`).
+    Alpha is the median over the small sizes, bandwidth that over the large ones, so that one disturbed
+    size changes little, nor do the sizes between: a shaper's bucket lets them pass at once. Steps and
+    share are those of the library's algorithm (`cost.collectives`).
 
     Args:
         backend: "gloo" or "nccl".
@@ -51,14 +51,15 @@ def fit_collective(
     sizes, seconds, cpu_s = np.array(points, dtype=float).reshape(-1, 3).T
     if len(set(sizes.tolist())) < 2:
         raise HardwareError(f"{collective} was measured at {len(sizes)} sizes", "measure at least two sizes")
-    design = np.column_stack([np.full(len(sizes), algorithm.steps(ranks)), algorithm.share(ranks) * sizes])
-    (alpha_s, per_byte_s), misfit = _robust(design, seconds)
+    steps, sent = algorithm.steps(ranks), algorithm.share(ranks) * sizes
+    alpha_s, per_byte_s = _line(sizes, steps, sent, seconds)
     if per_byte_s <= 0:
         raise HardwareError(
             f"{collective} of {ranks} ranks takes no longer for {sizes.max():g} bytes than for {sizes.min():g}",
             "measure larger sizes, on a quieter machine",
         )
-    (cpu_step_s, cpu_byte_s), _ = _robust(design, np.maximum(cpu_s, 1e-9))
+    cpu_step_s, cpu_byte_s = _line(sizes, steps, sent, cpu_s)
+    misfit = float(np.median(np.abs((steps * alpha_s + sent * per_byte_s) / seconds - 1)))
     return CollectiveCost(
         backend=backend,
         collective=collective,
@@ -66,21 +67,20 @@ def fit_collective(
         hosts=tuple(hosts),
         alpha_s=max(alpha_s, _LEAST_ALPHA_S),
         bytes_per_s=1 / per_byte_s,
-        cpu_s_per_byte=cpu_byte_s,
-        cpu_s_per_step=cpu_step_s,
+        cpu_s_per_byte=max(cpu_byte_s, 0.0),
+        cpu_s_per_step=max(cpu_step_s, 0.0),
         spread=float(np.hypot(spread, misfit)),
         points=tuple((float(a), float(b), float(c)) for a, b, c in zip(sizes, seconds, cpu_s, strict=True)),
         runs=runs,
     )
 
 
-def _robust(design: Floats, values: Floats) -> tuple[tuple[float, float], float]:
-    """Two coefficients of 0 or more with small relative residuals, and the median of these."""
-    scaled, weight = design / values[:, None], np.ones(len(values))
-    found = np.zeros(2)
+def _line(sizes: Floats, steps: float, sent: Floats, seconds: Floats) -> tuple[float, float]:
+    """Seconds per step and per byte sent, each the median over the sizes where it decides."""
+    small = (sizes <= _SMALL_BYTES) | (sizes == sizes.min())
+    large = (sizes >= _LARGE_BYTES) | (sizes == sizes.max())
+    step_s, byte_s = 0.0, 0.0
     for _ in range(_ROUNDS):
-        found = nonnegative_least_squares(scaled * weight[:, None], weight)
-        residual = np.abs(scaled @ found - 1)
-        scale = _OUTLIER * float(np.median(residual)) + 1e-12
-        weight = np.sqrt(np.minimum(1.0, scale / np.maximum(residual, 1e-12)))
-    return (float(found[0]), float(found[1])), float(np.median(np.abs(scaled @ found - 1)))
+        byte_s = float(np.median((seconds[large] - steps * step_s) / sent[large]))
+        step_s = max(float(np.median((seconds[small] - sent[small] * byte_s) / steps)), 0.0)
+    return step_s, byte_s

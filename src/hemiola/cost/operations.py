@@ -44,9 +44,6 @@ _VIEW = KINDS.index("view")
 _OPTIMIZER = PHASES.index("optimizer")
 _EMBEDDING = KINDS.index("embedding")
 _NEIGHBOURS = 3
-_UNSEEN_SPREAD = (
-    0.3  # of a roofline with efficiencies from a datasheet: Habitat, ATC 2021, table of baselines
-)
 _SAME = 0.02  # distance (in natural logarithms of work and sizes) that counts as none
 _FADE = 3  # a neighbour's weight falls with this power of its distance
 _STRANGE = 3.0  # distance of another type, and of another context
@@ -154,7 +151,7 @@ def _case_seconds(graph: Graph, cases: Ints, hardware: Hardware) -> tuple[Floats
     seconds, spread = roof.copy(), np.empty(len(cases))
     evidence = np.full(len(cases), EVIDENCE.index("roofline"), dtype=np.int8)
     for i, kind in enumerate(work.kinds.tolist()):
-        spread[i] = 0.0 if kind == _VIEW else hardware.efficiencies[KINDS[kind]].spread or _UNSEEN_SPREAD
+        spread[i] = 0.0 if kind == _VIEW else hardware.efficiencies[KINDS[kind]].spread
     classes = _classes(hardware)
     unknown: dict[str, list[int]] = {}
     for i, signature in enumerate(signatures):

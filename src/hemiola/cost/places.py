@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hemiola.core.errors import InputError
+from hemiola.core.hardware import Hardware
 from hemiola.core.topology import Topology
 
 __all__ = ["Link", "Place", "place_ranks"]
@@ -77,11 +78,18 @@ class Place:
         return out + tuple(f"{name} in" for name in out)
 
 
-def place_ranks(topology: Topology, ranks: int, placement: tuple[int, ...] | None = None) -> Place:
+def place_ranks(
+    topology: Topology,
+    ranks: int,
+    placement: tuple[int, ...] | None = None,
+    hardware: Hardware | None = None,
+) -> Place:
     """Put ranks on hosts in order.
 
     Args:
         placement: ranks per host; None fills each host's GPUs before the next one's.
+        hardware: of the ranks: no GPU sends to another of its host faster than its own NVLink, and without
+            one it takes the bus. None, or a processor: what the topology says.
 
     Raises:
         InputError: no ranks, more ranks than GPUs, a placement that does not fit.
@@ -100,7 +108,7 @@ def place_ranks(topology: Topology, ranks: int, placement: tuple[int, ...] | Non
         counts = _checked(topology, ranks, placement)
     chosen = tuple((int(host), int(counts[host])) for host in np.flatnonzero(counts))
     levels, latency_s = _uplinks(topology, chosen)
-    links = (*_nics(topology, chosen), *levels, *_inner(topology, chosen))
+    links = (*_nics(topology, chosen), *levels, *_inner(topology, chosen, hardware))
     return Place(topology, chosen, links, latency_s)
 
 
@@ -153,15 +161,19 @@ def _uplinks(topology: Topology, counts: tuple[tuple[int, int], ...]) -> tuple[l
     return links, latency_s
 
 
-def _inner(topology: Topology, counts: tuple[tuple[int, int], ...]) -> list[Link]:
+def _inner(
+    topology: Topology, counts: tuple[tuple[int, int], ...], hardware: Hardware | None
+) -> list[Link]:
     """What one GPU sends to another of its host: its fabric, or the bus where they touch several islands."""
     hosts = topology.hosts
+    own = hardware.fabric_bytes_per_s if hardware is not None and hardware.kind == "gpu" else np.inf
     found = []
     for i, (host, count) in enumerate(counts):
         if count > 1:
-            one = count <= int(hosts.island_gpus[host])
-            rate = float((hosts.fabric_bytes_per_s if one else hosts.bus_bytes_per_s)[host])
-            found.append(
-                Link(f"{hosts.names[host]} {'fabric' if one else 'bus'}", rate, frozenset([i]), count, True)
-            )
+            fabric, bus = float(hosts.fabric_bytes_per_s[host]), float(hosts.bus_bytes_per_s[host])
+            if count > int(hosts.island_gpus[host]):
+                word, rate = "bus", bus
+            else:
+                word, rate = ("fabric", min(fabric, own)) if own else ("bus", min(fabric, bus))
+            found.append(Link(f"{hosts.names[host]} {word}", rate, frozenset([i]), count, True))
     return found

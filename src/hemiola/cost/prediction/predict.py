@@ -54,7 +54,7 @@ def predict(
         placement: ranks per host in order; None fills the hosts in order.
         options: overlap, straggling, symmetry, shared cores.
         seconds: of every operation, in place of the hardware's estimate (emulated computation).
-        plan: reserved for plans of transfers.
+        plan: reserved: plans of transfers come with a later version, and every other value is refused.
 
     Raises:
         GraphError: an empty graph, or one that the strategy cannot train.
@@ -63,12 +63,12 @@ def predict(
         HardwareError: hardware that cannot be.
     """
     if plan is not None:
-        raise InputError("plans are not predicted yet", "leave plan out")
+        raise InputError("plans of transfers cannot be made or predicted yet: they come with a later version", "leave plan out")
     if not len(graph.operations):
         raise GraphError(f"the graph {graph.name!r} has no operations", "capture it again")
     topology.check()
     hardware.check()
-    place = place_ranks(topology, ranks, placement)
+    place = place_ranks(topology, ranks, placement, hardware)
     estimates = estimate(graph, hardware) if seconds is None else exact(seconds)
     setting = Setting(graph, hardware, place, strategy, estimates, options)
     expected = Scale(straggling(setting))
@@ -87,7 +87,7 @@ def _interval(setting: Setting, expected: Scale, middle_s: float) -> tuple[float
 
 
 def _read(setting: Setting, run: Run, low_s: float, high_s: float, straggling_s: float) -> Prediction:
-    parts, gaps = account.breakdown(run)
+    parts, gaps = account.breakdown(run)  # gaps: of communication alone
     place, graph = setting.place, setting.graph
     links = account.link_uses(setting, run.iteration_s)
     length_s = max(run.iteration_s, 1e-300)

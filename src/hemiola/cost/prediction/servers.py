@@ -1,7 +1,8 @@
 """What a push to a parameter server, or a pull from it, loads: all workers send to one host, or it to all of them.
 
 Workers are alike and push a parameter together, so a push is one many-to-one transfer, as a collective is.
-A worker on the server's own host uses no link.
+A worker on the server's own host uses no network, but shares with the others there what joins the GPUs of
+that host; alone with its server it uses no link.
 """
 
 from __future__ import annotations
@@ -28,20 +29,19 @@ def server_cost(transfer: Transfer, servers: int, place: Place, library: Library
     best = next((c for c in measured if c.collective == "send"), measured[0] if measured else None)
     loads = []
     for i, link in enumerate(place.links):
-        if link.inner:
-            continue
         own = home in link.hosts
-        copies = place.ranks - link.inside if own else link.inside
-        outgoing = push != own
+        if link.inner and not own:
+            continue
+        copies = place.ranks - link.inside if own and not link.inner else link.inside
+        outgoing = push != own or link.inner
         loads.append(
             (i if outgoing else i + len(place.links), copies * transfer.size_bytes / variant.efficiency)
         )
-    alpha_s = best.alpha_s if best else variant.local_s
+    step_s = variant.network_s if len(place.counts) > 1 else variant.local_s
+    alpha_s = best.alpha_s if best else step_s
     return Cost(
         algorithm="direct",
-        latency_s=variant.start_s
-        + (max(alpha_s, variant.network_s) if not best else alpha_s)
-        + place.latency_s,
+        latency_s=variant.start_s + alpha_s + place.latency_s,
         loads=tuple(load for load in loads if load[1] > 0),
         sent_bytes=transfer.size_bytes,
         rate_max_bytes_per_s=best.bytes_per_s if best else math.inf,

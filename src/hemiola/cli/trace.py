@@ -1,0 +1,120 @@
+"""`hemiola trace`: run a command, and record what the training job in it did."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
+
+from hemiola.cli.output import writable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from hemiola.core.job_timeline import JobTimeline
+    from hemiola.run.record.values import Options
+
+__all__ = ["trace"]
+
+_NOTHING = "no process of the command ran a collective or a backward pass of PyTorch"
+
+
+def trace(
+    *command: Annotated[str, Parameter(allow_leading_hyphen=True)],
+    output: Annotated[Path, Parameter(name=["--output", "-o"])] = Path("run.trace.json"),
+    full: Annotated[bool, Parameter(negative="")] = False,
+    keep: int | None = None,
+    listen: str = "",
+) -> None:
+    """Record a training job, whose script needs no change: hemiola trace -- torchrun --nproc-per-node 2 train.py.
+
+    Parameters
+    ----------
+    command
+        What to run, after "--".
+    output
+        Write the timeline there; its parts lie in a folder beside it until all ranks have ended.
+    full
+        Record every operation too, with PyTorch's profiler; slower, and says by how much.
+    keep
+        So many of the last iterations are kept at least; 1000, or 100 with --full.
+    listen
+        Serve metrics and requests for traces there while the job runs: "PORT" or "HOST:PORT"; each rank
+        of a host adds its local rank to the port.
+    """
+    from hemiola.core.errors import InputError
+    from hemiola.run.record.api import options_for
+
+    if not command:
+        raise InputError("nothing to run", "give the command after --: hemiola trace -- torchrun … train.py")
+    writable(output)
+    options = options_for(output, mode="full" if full else "light", listen=listen, keep_iterations=keep)
+    status = _run(command, options)
+    _report(options)
+    raise SystemExit(status)
+
+
+def _run(command: tuple[str, ...], options: Options) -> int:
+    """Run the command to its end; its exit status as a shell would give it."""
+    from hemiola.core.errors import InputError
+    from hemiola.run.record.injected import environment
+
+    shutil.rmtree(options.parts, ignore_errors=True)
+    try:
+        process = subprocess.Popen(command, env=environment(options))
+    except OSError as error:
+        raise InputError(
+            f"cannot run {command[0]!r}: {error.strerror}", "check that it is installed and spelled so"
+        ) from error
+    previous = signal.signal(signal.SIGTERM, lambda number, frame: process.send_signal(number))
+    try:
+        while True:
+            try:
+                status = process.wait()
+                break
+            except KeyboardInterrupt:  # the terminal has told the command too: let it end as it sees fit
+                continue
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+    return 128 - status if status < 0 else status
+
+
+def _report(options: Options) -> None:
+    """Put the parts together and say in a few lines what was recorded."""
+    from hemiola.core.errors import InputError
+    from hemiola.run.record.api import finish
+
+    path, parts = Path(options.path), Path(options.parts)
+    if not parts.is_dir():
+        print(f"nothing was recorded: {_NOTHING}", file=sys.stderr)
+        return
+    try:
+        timeline = finish(path, parts)
+    except InputError as error:
+        print(f"nothing was recorded: {error.what}", file=sys.stderr)
+        return
+    print("\n".join(_summary(timeline, path)), file=sys.stderr)
+    if "partial" in timeline.facts:
+        print(f"the ranks' parts are kept in {parts}", file=sys.stderr)
+
+
+def _summary(timeline: JobTimeline, path: Path) -> Iterator[str]:
+    """Iterations, exposed communication, where the file lies, how good the clocks are, what is missing."""
+    from hemiola.core.job_metrics import job_metrics
+    from hemiola.report.job.words import finding
+
+    ranks = len(timeline.ranks)
+    count = len(set(timeline.iterations.number.tolist()))
+    yield f"recorded {count} iterations of {ranks} rank{'s' * (ranks != 1)} into {path}"
+    if count > 1:
+        yield finding(job_metrics(timeline))
+    if ranks > 1:
+        yield f"clocks agree within {max(rank.clock_error_s for rank in timeline.ranks) * 1e6:.0f} µs"
+    if "profiler_fraction" in timeline.facts["cost"]:
+        yield f"profiled iterations took {timeline.facts['cost']['profiler_fraction']:+.1%} longer than others"
+    yield from (f"partial: {words}" for words in timeline.facts.get("partial", []))

@@ -1,0 +1,216 @@
+"""What collectives take between hosts: run this module once on each, rank 0 writes the result.
+
+    RANK=... WORLD_SIZE=... MASTER_ADDR=... MASTER_PORT=... \\
+        python -m hemiola.run.calibrate.links --output links.json
+
+`torchrun --nnodes ... --nproc-per-node 1 -m hemiola.run.calibrate.links --output links.json` does the same.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from hemiola.core.errors import InputError
+from hemiola.core.hardware import CollectiveCost
+from hemiola.cost.link_costs import fit_collective
+from hemiola.trace.atomic import replacing
+from hemiola.trace.reading import read_bytes
+
+__all__ = ["SCHEMA", "main", "read_links"]
+
+SCHEMA = "hemiola.links/1"
+SIZES = (4, 64, 1024, 16_384, 131_072, 1_048_576, 4_194_304, 16_777_216, 67_108_864)
+_FEWEST, _MOST = 5, 200  # calls of one size
+_WARM = 2
+_RENDEZVOUS = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+
+
+class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    schema: str
+    measured_on: str
+    collectives: tuple[CollectiveCost, ...]
+
+
+def read_links(path: Path) -> tuple[CollectiveCost, ...]:
+    """The collectives of a file that rank 0 wrote.
+
+    Raises:
+        InputError: if it is missing or not such a file.
+    """
+    remedy = "name what `python -m hemiola.run.calibrate.links --output FILE` wrote"
+    try:
+        found = msgspec.json.decode(read_bytes(path), type=_File)
+    except msgspec.DecodeError as error:
+        raise InputError(f"{str(path)!r} does not say what links take: {error}", remedy) from error
+    if found.schema != SCHEMA:
+        raise InputError(f"{str(path)!r} has the schema {found.schema!r}, not {SCHEMA!r}", remedy)
+    return found.collectives
+
+
+def main() -> None:
+    """Be one rank."""
+    options = _options()
+    missing = [name for name in _RENDEZVOUS if name not in os.environ]
+    if missing:
+        print(
+            f"error: {', '.join(missing)} not set\n  hint: start it with torchrun on every host",
+            file=sys.stderr,
+        )
+        raise SystemExit(2)
+    import torch.distributed as dist
+
+    dist.init_process_group(options.backend)
+    try:
+        found = _measure(options)
+        if dist.get_rank() == 0:
+            content = _File(SCHEMA, f"{platform.node()}, {options.backend}", tuple(found))
+            with replacing(options.output) as stream:
+                stream.write(msgspec.json.format(msgspec.json.encode(content), indent=1) + b"\n")
+        dist.barrier()
+    finally:
+        dist.destroy_process_group()
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--output", type=Path, required=True)
+    parser.add_argument("--backend", choices=("gloo", "nccl"), default="gloo")
+    parser.add_argument("--sizes", type=int, nargs="+", default=list(SIZES))
+    parser.add_argument("--seconds-per-size", type=float, default=0.5)
+    return parser.parse_args()
+
+
+def _measure(options: argparse.Namespace) -> list[CollectiveCost]:
+    import torch
+    import torch.distributed as dist
+
+    device = "cpu"
+    if options.backend == "nccl":
+        device = f"cuda:{os.environ.get('LOCAL_RANK', '0')}"
+        torch.cuda.set_device(device)
+    else:
+        torch.set_num_threads(1)
+    hosts: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(hosts, platform.node())
+    found = []
+    for collective, prepare in _COLLECTIVES.items():
+        points, spreads, runs = [], [], 0
+        for size in options.sizes:
+            call, size_bytes = prepare(size, device)
+            seconds, cpu_s, spread, runs = _timed(call, options.seconds_per_size, device)
+            points.append((size_bytes, seconds, cpu_s))
+            spreads.append(spread)
+        if dist.get_rank() == 0:
+            spread = float(np.median(spreads))
+            found.append(fit_collective(options.backend, collective, hosts, points, spread=spread, runs=runs))
+    return found
+
+
+def _timed(call: Callable[[], None], seconds: float, device: str) -> tuple[float, float, float, int]:
+    """Of one call: seconds of the slowest rank, processor time of one rank, spread of the seconds, runs.
+
+    Seconds are the lower quartile: what other load adds comes on top now and then, on a busy machine often.
+    """
+    import torch
+    import torch.distributed as dist
+
+    def once() -> tuple[float, float]:
+        dist.barrier()
+        cpu, start = time.process_time(), time.perf_counter()
+        call()
+        if device != "cpu":
+            torch.cuda.synchronize()
+        return time.perf_counter() - start, time.process_time() - cpu
+
+    first = max(once()[0] for _ in range(_WARM))
+    count = min(max(int(seconds / max(first, 1e-6)), _FEWEST), _MOST)
+    wanted = torch.tensor([count], device=device)
+    dist.broadcast(wanted, 0)
+    runs = np.array([once() for _ in range(int(wanted.item()))])
+    slowest = torch.tensor(runs[:, 0], device=device)
+    mine = torch.tensor([runs[:, 1].mean()], device=device)
+    dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
+    dist.all_reduce(mine)
+    low, middle, high = np.quantile(slowest.cpu().numpy(), [0.25, 0.5, 0.75])
+    cpu_s = float(mine.item()) / dist.get_world_size()
+    return float(low), cpu_s, float((high - low) / 2 / middle), len(runs)
+
+
+def _tensor(size: int, device: str) -> Any:
+    import torch
+
+    if size < 0:
+        raise InputError(f"a tensor of {size} bytes", "give sizes of 0 or more")
+
+    return torch.ones(max(size // 4, 1), device=device)
+
+
+def _all_reduce(size: int, device: str) -> tuple[Callable[[], None], int]:
+    import torch.distributed as dist
+
+    tensor = _tensor(size, device).zero_()
+    return lambda: dist.all_reduce(tensor), tensor.nbytes
+
+
+def _all_gather(size: int, device: str) -> tuple[Callable[[], None], int]:
+    import torch.distributed as dist
+
+    part = _tensor(size // dist.get_world_size(), device)
+    whole = part.new_empty(part.numel() * dist.get_world_size())
+    gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor  # its name before 2.13
+    return lambda: gather(whole, part), whole.nbytes
+
+
+def _reduce_scatter(size: int, device: str) -> tuple[Callable[[], None], int]:
+    import torch.distributed as dist
+
+    part = _tensor(size // dist.get_world_size(), device)
+    whole = part.new_zeros(part.numel() * dist.get_world_size())
+    scatter = (
+        getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+    )  # its name before 2.13
+    return lambda: scatter(part, whole), whole.nbytes
+
+
+def _broadcast(size: int, device: str) -> tuple[Callable[[], None], int]:
+    import torch.distributed as dist
+
+    tensor = _tensor(size, device)
+    return lambda: dist.broadcast(tensor, 0), tensor.nbytes
+
+
+def _send(size: int, device: str) -> tuple[Callable[[], None], int]:
+    """Rank 0 sends to the last rank; the others stand by."""
+    import torch.distributed as dist
+
+    tensor, rank, last = _tensor(size, device), dist.get_rank(), dist.get_world_size() - 1
+
+    def call() -> None:
+        if rank == 0:
+            dist.send(tensor, last)
+        elif rank == last:
+            dist.recv(tensor, 0)
+
+    return call, tensor.nbytes
+
+
+_COLLECTIVES: dict[str, Callable[[int, str], tuple[Callable[[], None], int]]] = {
+    "all-reduce": _all_reduce,
+    "all-gather": _all_gather,
+    "reduce-scatter": _reduce_scatter,
+    "broadcast": _broadcast,
+    "send": _send,
+}
+
+if __name__ == "__main__":
+    main()
