@@ -65,6 +65,7 @@ def test_queue_against_a_sorted_list(data: Any, order: Order) -> None:
             machine.apply(Timer(now, state.id))  # as a policy asks for where its order changes by itself
         machine.validate()
         assert queue.waiting() == naive.waiting()
+        assert queue.worst(now) is next(iter(naive.worst_first()), None)
         assert [(order.running(s, now), s.index) for s in queue.worst_first(now)] == [
             (order.running(s, now), s.index) for s in naive.worst_first()
         ]

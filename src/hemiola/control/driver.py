@@ -51,7 +51,7 @@ def run_loop(
     Returns:
         Decisions made, and how many of them were refused.
     """
-    apply, execute, view = machine.apply, machine.execute, machine.view
+    apply, execute, view, jobs = machine.apply, machine.execute, machine.view, machine.view.jobs
     decide, carry_out = policy.decide, driver.execute
     made = refused = 0
     then, standstill = view.now, 0
@@ -59,8 +59,9 @@ def run_loop(
         apply(*events)
         if type(events[-1]) is Measured:
             continue  # a change of speed alone asks for no decision
-        if view.now > then:
-            then, standstill = view.now, 0
+        now = view.now
+        if now > then:
+            then, standstill = now, 0
         else:
             standstill += 1
             if standstill > INSTANTS_WITHOUT_TIME:
@@ -77,7 +78,7 @@ def run_loop(
                 refused += 1
                 if note is not None:
                     note(decision, problem)
-            if here > DECISIONS_PER_INSTANT and here > 10 * len(view.jobs):
+            if here > DECISIONS_PER_INSTANT and here > 10 * len(jobs):
                 last = f"the last: {decision}" + (f", refused: {problem}" if problem else "")
                 raise _never_ends(policy, f"made {here} decisions at {view.now} s; {last}")
     return made, refused

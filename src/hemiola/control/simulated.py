@@ -156,41 +156,38 @@ class SimulatedDriver(Replay):
     def events(self) -> Iterator[list[Event]]:
         """One list per instant; in it failures, then finishes, timers and arrivals."""
         jobs, heap, view, tiers = self._jobs, self._heap, self.view, self._tiers
-        count = len(jobs)
-        arrived = 0
-        idle_timers = 0
+        pop, pass_time, tasks, inf = heapq.heappop, self.ledger.pass_time, self.tasks, math.inf
         total = len(jobs)
+        arrived = idle_timers = 0
+        arrival_s = jobs[0].submit_s if jobs else inf
         now = self.now
         while not self.stop:
-            if self._fresh or self._unsettled:
+            if self._unsettled or self._fresh:
                 changes = self._settle(now)
                 if changes:
                     yield changes
-            while (
-                heap
-                and heap[0][1] == FINISH
-                and (heap[0][3].version != heap[0][4] or heap[0][3].due_s > heap[0][0])
-            ):
-                self._renew(heapq.heappop(heap))
-            if arrived < count:
-                next_s = jobs[arrived].submit_s
-                if heap and heap[0][0] < next_s:
-                    next_s = heap[0][0]
-            elif heap and self.ended < total:
-                next_s = heap[0][0]
-                if not view.running and not self._node_events_left:
+            due_s = inf
+            while heap:
+                due_s, kind, _, what, version = heap[0]
+                if kind != FINISH or (what.version == version and what.due_s <= due_s):
+                    break
+                self._renew(pop(heap))
+                due_s = inf
+            next_s = due_s if due_s < arrival_s else arrival_s
+            if arrived == total:
+                if not heap or self.ended >= total:
+                    return
+                if view.running or self._node_events_left:
+                    idle_timers = 0
+                else:
                     idle_timers += 1
                     self._check_alive(idle_timers)
-                else:
-                    idle_timers = 0
-            else:
-                return
             if next_s > now:
-                self.ledger.pass_time(next_s - now, self._down_gpus)
+                pass_time(next_s - now, self._down_gpus)
                 now = self.now = next_s
             batch: list[Event] = []
-            while heap and heap[0][0] <= now:
-                entry = heapq.heappop(heap)
+            while due_s <= now:
+                entry = pop(heap)
                 _, kind, _, what, version = entry
                 if kind == FINISH:
                     if what.version == version and what.due_s <= now:
@@ -201,11 +198,13 @@ class SimulatedDriver(Replay):
                     batch.append(Timer(now, what))
                 else:
                     batch.append(self._node(what))
-            while arrived < count and jobs[arrived].submit_s <= now:
+                due_s = heap[0][0] if heap else inf
+            while arrival_s <= now:
                 job = jobs[arrived]
-                self.tasks[job.id] = Task(job, arrived, job.duration_s, [0.0] * tiers, job.duration_s)
+                tasks[job.id] = Task(job, arrived, job.duration_s, [0.0] * tiers, job.duration_s)
                 batch.append(Arrived(now, job))
                 arrived += 1
+                arrival_s = jobs[arrived].submit_s if arrived < total else inf
             if batch:
                 self.events_seen += len(batch)
                 yield batch
@@ -229,9 +228,11 @@ class SimulatedDriver(Replay):
         heapq.heappush(self._heap, (time_s, kind, self._sequence, what, version))
 
     def _finish(self, task: Task, now: float) -> Finished:
-        self._leave(task, now, 0)
-        task.left_s = 0.0
-        task.finish_s = now
+        if task.slot >= 0:
+            self._leave_network(task, now)
+        if self._record:
+            self._note_span(task, now, 0)
+        task.finish(now)
         self.ended += 1
         if self._progress is not None:
             try:
@@ -289,33 +290,32 @@ class SimulatedDriver(Replay):
 
     def _begin(self, task: Task, placement: Placement) -> None:
         now = self.view.now
+        job, hosts = task.job, placement.hosts
         delay_s = 0.0
-        if task.ran:
-            delay_s = max(0.0, task.saved_s - now)
         if self._handover:
-            delay_s = max(delay_s, self._wait_for_handover(placement, now))
+            delay_s = self._wait_for_handover(placement, now)
         if task.ran:
-            delay_s += self._costs.of(task.job)[1]
-        hosts = placement.hosts
-        tier = 0 if len(hosts) == 1 else self.view.jobs[task.job.id].tier
-        job = task.job
+            delay_s = max(delay_s, task.saved_s - now) + self._costs.of(job)[1]
+        tier = 0 if len(hosts) == 1 else self.view.jobs[job.id].tier
+        task.begin(placement, tier, now, delay_s)
         if job.profile is None:
-            task.begin(placement, tier, now, delay_s)
             task.speed = task.iteration_s = task.compute_s = 1.0
         else:
-            if task.first_start_s is None:
-                narrowest = self.view.jobs[job.id].narrowest
-                task.best_s = self._model.recorded_s(job, narrowest)
+            alone = task.alone
+            if alone is None:
+                alone = task.alone = self._model.alone(job)
+                task.best_s = alone.recorded_s
                 if self._elsewhere:
-                    task.ideal_s = job.duration_s * self._model.best_s(job, narrowest) / task.best_s
-            task.begin(placement, tier, now, delay_s)
+                    task.ideal_s = job.duration_s * alone.best_s / alone.recorded_s
             if len(hosts) > 1:
                 self._cross(task, placement)
                 return
-            task.iteration_s, task.compute_s = self._model.on_host(job, hosts[0], placement.masks[0])
-            task.speed = task.best_s / task.iteration_s
+            iteration_s, task.compute_s = self._model.on_host(job, hosts[0], placement.masks[0], alone)
+            task.iteration_s = iteration_s
+            task.speed = task.best_s / iteration_s
         if task.predict():
-            self._push(task.due_s, FINISH, task, task.version)
+            self._sequence += 1
+            heapq.heappush(self._heap, (task.due_s, FINISH, self._sequence, task, task.version))
         if task.speed != 1.0 or delay_s:
             self._fresh.append(task)
 
@@ -348,19 +348,21 @@ class SimulatedDriver(Replay):
         if self._network is None or not self._unsettled:
             return changes
         self._unsettled = False
+        crossing, logs = self._crossing, self._traffic is not None
         for slot, iteration_s, _ in self._network.settle():
-            task = self._crossing[slot]
-            crossing = task.crossing
-            assert crossing is not None
+            task = crossing[slot]
             fresh = task.speed == 0.0
-            if not fresh:
+            if logs and not fresh:
                 self._log_traffic(task, now)
             task.settle(now)
-            task.iteration_s = max(iteration_s, crossing.local_s)
-            task.speed = task.best_s / task.iteration_s
+            local_s = task.crossing.local_s  # type: ignore[union-attr]
+            if local_s > iteration_s:
+                iteration_s = local_s
+            task.iteration_s = iteration_s
+            speed = task.speed = task.best_s / iteration_s
             if task.predict():
                 self._push(task.due_s, FINISH, task, task.version)
-            changes.append(Measured(now, task.job.id, task.speed, task.resume_s if fresh else None))
+            changes.append(Measured(now, task.job.id, speed, task.resume_s if fresh else None))
         return changes
 
     def _log_traffic(self, task: Task, now: float) -> None:
@@ -374,20 +376,26 @@ class SimulatedDriver(Replay):
     def _leave(self, task: Task, now: float, outcome: int) -> None:
         """Give the GPUs back, leave the network, and note the span."""
         if task.slot >= 0:
-            self._log_traffic(task, now)
-            assert self._network is not None
-            self._network.remove(task.slot)
-            self._unsettled = True
-            del self._crossing[task.slot]
-            task.slot = -1
-            task.crossing = None
+            self._leave_network(task, now)
         if self._record:
-            placement = task.placement
-            assert placement is not None
-            start, resume = task.start_s, task.resume_s if task.resume_s < now else now
-            for host, mask in zip(placement.hosts, placement.masks):  # noqa: B905 - as long by construction
-                self._rows.append((task.index, host, mask, start, now, resume, task.tier, outcome))
+            self._note_span(task, now, outcome)
         task.end(now)
+
+    def _leave_network(self, task: Task, now: float) -> None:
+        self._log_traffic(task, now)
+        assert self._network is not None
+        self._network.remove(task.slot)
+        self._unsettled = True
+        del self._crossing[task.slot]
+        task.slot = -1
+        task.crossing = None
+
+    def _note_span(self, task: Task, now: float, outcome: int) -> None:
+        placement = task.placement
+        assert placement is not None
+        start, resume = task.start_s, task.resume_s if task.resume_s < now else now
+        for host, mask in zip(placement.hosts, placement.masks):  # noqa: B905 - as long by construction
+            self._rows.append((task.index, host, mask, start, now, resume, task.tier, outcome))
 
     def _hand_over(self, task: Task, outcome: int) -> None:
         """Stop a job; whoever gets its GPUs waits until its state is saved."""

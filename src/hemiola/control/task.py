@@ -8,7 +8,7 @@ import msgspec
 
 from hemiola.core.decisions import Placement
 from hemiola.core.job import Job
-from hemiola.cost.iteration import Crossing
+from hemiola.cost.iteration import Alone, Crossing
 
 __all__ = ["Task"]
 
@@ -28,7 +28,9 @@ class Task(msgspec.Struct, eq=False, gc=False):
         slot: its slot in the shared network, or -1.
         ran: whether it made progress before its present span, so that there is a state to load.
         saved_s: when its state is saved.
+        alone: how fast it runs where nobody disturbs it, once it has started.
         useful_s, exposed_s, checkpoint_s, lost_s: where its time with GPUs went.
+        span: work left, useful and exposed time when it last got GPUs.
     """
 
     job: Job
@@ -50,6 +52,7 @@ class Task(msgspec.Struct, eq=False, gc=False):
     slot: int = -1
     tier: int = 0
     ran: bool = False
+    alone: Alone | None = None
     crossing: Crossing | None = None
     placement: Placement | None = None
     first_start_s: float | None = None
@@ -58,9 +61,7 @@ class Task(msgspec.Struct, eq=False, gc=False):
     exposed_s: float = 0.0
     checkpoint_s: float = 0.0
     lost_s: float = 0.0
-    span_left_s: float = 0.0
-    span_useful_s: float = 0.0
-    span_exposed_s: float = 0.0
+    span: tuple[float, float, float] = (0.0, 0.0, 0.0)
 
     def begin(self, placement: Placement, tier: int, now: float, delay_s: float) -> None:
         """It gets GPUs, and makes progress after `delay_s`."""
@@ -68,9 +69,7 @@ class Task(msgspec.Struct, eq=False, gc=False):
         self.tier = tier
         self.start_s = self.settled_s = now
         self.resume_s = now + delay_s
-        self.span_left_s = self.left_s
-        self.span_useful_s = self.useful_s
-        self.span_exposed_s = self.exposed_s
+        self.span = self.left_s, self.useful_s, self.exposed_s
         if self.first_start_s is None:
             self.first_start_s = now
 
@@ -96,8 +95,7 @@ class Task(msgspec.Struct, eq=False, gc=False):
 
     def end(self, now: float) -> None:
         """It gives its GPUs back."""
-        if now > self.settled_s:
-            self.settle(now)
+        self.settle(now)
         self.tiers_s[self.tier] += now - self.start_s
         self.version += 1
         self.entry_s = math.inf
@@ -105,14 +103,23 @@ class Task(msgspec.Struct, eq=False, gc=False):
         if now > self.resume_s:
             self.ran = True
 
+    def finish(self, now: float) -> None:
+        """It is done, and gives its GPUs back for good."""
+        self.settle(now)
+        self.tiers_s[self.tier] += now - self.start_s
+        self.placement = None
+        self.left_s = 0.0
+        self.finish_s = now
+
     def roll_back(self, now: float, interval_s: float) -> float:
         """Lose what was done since the last periodic checkpoint; return the work lost."""
         active = max(0.0, now - self.resume_s)
-        work = self.span_left_s - self.left_s
+        left_s, useful_s, exposed_s = self.span
+        work = left_s - self.left_s
         if active <= 0.0 or work <= 0.0:
             return 0.0
         part = (active % interval_s) / active
-        for name, before in (("useful_s", self.span_useful_s), ("exposed_s", self.span_exposed_s)):
+        for name, before in (("useful_s", useful_s), ("exposed_s", exposed_s)):
             lost_s = (getattr(self, name) - before) * part
             setattr(self, name, getattr(self, name) - lost_s)
             self.lost_s += lost_s
@@ -121,10 +128,13 @@ class Task(msgspec.Struct, eq=False, gc=False):
 
     def predict(self) -> bool:
         """Work out `due_s`; return whether the heap needs a new entry, because it comes earlier than that."""
-        begin = self.settled_s if self.settled_s > self.resume_s else self.resume_s
-        self.due_s = begin + (self.left_s if self.left_s > 0.0 else 0.0) / self.speed
-        if self.due_s >= self.entry_s:
+        begin, resume = self.settled_s, self.resume_s
+        if resume > begin:
+            begin = resume
+        left = self.left_s
+        due_s = self.due_s = begin + left / self.speed if left > 0.0 else begin
+        if due_s >= self.entry_s:
             return False
         self.version += 1
-        self.entry_s = self.due_s
+        self.entry_s = due_s
         return True

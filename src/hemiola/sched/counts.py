@@ -63,16 +63,13 @@ class CountIndex:
 
     def move(self, item: int, old: int, new: int) -> None:
         """Change an item's count."""
-        bit = self.bits[item]
-        buckets = self.buckets
-        left = buckets[old] ^ bit
-        buckets[old] = left
+        bit, buckets = self.bits[item], self.buckets
+        buckets[old] = left = buckets[old] ^ bit
         if not left:
             self.occupied ^= 1 << old
-        there = buckets[new]
-        if not there:
+        if not buckets[new]:
             self.occupied |= 1 << new
-        buckets[new] = there | bit
+        buckets[new] |= bit
 
     def tightest(self, count: int) -> int:
         """The item with the smallest count of at least `count` (ties: lowest index), or -1."""

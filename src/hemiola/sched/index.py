@@ -10,7 +10,15 @@ __all__ = ["Index"]
 
 
 class Index(ABC):
-    """Something a policy keeps about the jobs: entered and left as their status changes."""
+    """Something a policy keeps about the jobs: entered and left as their status changes.
+
+    Attributes:
+        tracks: whether it wants to know of running jobs, too.
+    """
+
+    __slots__ = ()
+
+    tracks: bool = True
 
     @abstractmethod
     def enter(self, job: JobState, now: float) -> None:

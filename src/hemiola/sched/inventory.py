@@ -9,7 +9,7 @@ from __future__ import annotations
 from hemiola.core.decisions import Placement
 from hemiola.core.errors import InternalError
 from hemiola.core.topology import Topology
-from hemiola.sched.counts import CountIndex
+from hemiola.sched.counts import CountIndex, members
 
 __all__ = ["Inventory", "Pool"]
 
@@ -22,23 +22,77 @@ class Pool:
         free: free GPUs in all.
         capacity: GPUs on hosts that are up.
         hosts: hosts by free GPUs.
-        levels: per level of the topology the domains by free GPUs of this type.
-        domain_free: per level and domain the free GPUs of this type.
         largest: GPUs of its largest host.
         members: bitset of the hosts of this type that are up.
+        uncounted: hosts whose free GPUs changed since the domains were last counted, each with
+            the number they had then. Most jobs fit one host and never ask for domains.
     """
 
-    __slots__ = ("capacity", "domain_free", "free", "gpu_type", "hosts", "largest", "levels", "members")
+    __slots__ = (
+        "_counts",
+        "_domain_free",
+        "_domain_of",
+        "_levels",
+        "capacity",
+        "free",
+        "gpu_type",
+        "hosts",
+        "largest",
+        "members",
+        "uncounted",
+    )
 
-    def __init__(self, gpu_type: str, topology: Topology, largest: int) -> None:
+    def __init__(
+        self, gpu_type: str, topology: Topology, counts: list[int], domain_of: list[list[int]]
+    ) -> None:
         self.gpu_type = gpu_type
         self.largest = 0
         self.free = 0
         self.capacity = 0
-        self.hosts = CountIndex(len(topology.hosts), largest)
-        self.domain_free = [[0] * len(level.domains) for level in topology.levels]
-        self.levels: list[CountIndex] = []
+        self.hosts = CountIndex(len(topology.hosts), max(counts))
         self.members = 0
+        self.uncounted: dict[int, int] = {}
+        self._counts = counts
+        self._domain_of = domain_of
+        self._domain_free = [[0] * len(level.domains) for level in topology.levels]
+        self._levels: list[CountIndex] = []
+
+    @property
+    def levels(self) -> list[CountIndex]:
+        """Per level of the topology the domains by free GPUs of this type."""
+        if self.uncounted:
+            self._count_domains()
+        return self._levels
+
+    @property
+    def domain_free(self) -> list[list[int]]:
+        """Per level and domain the free GPUs of this type."""
+        if self.uncounted:
+            self._count_domains()
+        return self._domain_free
+
+    def index_domains(self) -> None:
+        """Sort the domains by what is free in them, once every host has been entered."""
+        for free, domains in zip(self._domain_free, self._domain_of, strict=True):
+            for host in members(self.members):
+                free[domains[host]] += self._counts[host]
+            index = CountIndex(len(free), max(free, default=0))
+            for domain, count in enumerate(free):
+                index.add(domain, count)
+            self._levels.append(index)
+
+    def _count_domains(self) -> None:
+        """Bring the domains up to date."""
+        counts = self._counts
+        changes = [(host, counts[host] - then) for host, then in self.uncounted.items()]
+        self.uncounted.clear()
+        for index, free, domains in zip(self._levels, self._domain_free, self._domain_of, strict=True):
+            for host, change in changes:
+                if change:
+                    domain = domains[host]
+                    before = free[domain]
+                    after = free[domain] = before + change
+                    index.move(domain, before, after)
 
 
 class Inventory:
@@ -53,7 +107,6 @@ class Inventory:
     """
 
     __slots__ = (
-        "_above",
         "all_masks",
         "counts",
         "domain_hosts",
@@ -81,7 +134,7 @@ class Inventory:
         self.masks = list(self.all_masks)
         self.domain_of = [[int(d) for d in level.domain_of_host] for level in topology.levels]
         self.gpu_types = topology.gpu_types
-        self.pools = {t: Pool(t, topology, max(counts)) for t in self.gpu_types}
+        self.pools = {t: Pool(t, topology, counts, self.domain_of) for t in self.gpu_types}
         self.pool_of = [self.pools[t] for t in hosts.gpu_types]
         self.down = [False] * len(hosts)
         self.down_hosts = 0
@@ -90,13 +143,6 @@ class Inventory:
         self.released_gpus = 0
         self.island_masks = _island_masks(topology)
         self.domain_hosts = self._fill()
-        self._above = [
-            [
-                (index.move, free, domains[host])
-                for index, free, domains in zip(pool.levels, pool.domain_free, self.domain_of, strict=True)
-            ]
-            for host, pool in enumerate(self.pool_of)
-        ]
         self.rank_of_host = self._rank_hosts()
 
     def _rank_hosts(self) -> list[int]:
@@ -111,26 +157,20 @@ class Inventory:
     def _fill(self) -> list[list[int]]:
         """Enter every host into its pool; return per level and domain the bitset of its hosts."""
         domain_hosts = [[0] * len(level.domains) for level in self.topology.levels]
-        members: dict[str, list[int]] = {t: [] for t in self.gpu_types}
+        hosts_of: dict[str, list[int]] = {t: [] for t in self.gpu_types}
         for host, count in enumerate(self.counts):
             pool = self.pool_of[host]
             pool.hosts.add(host, count)
             pool.free += count
             pool.capacity += count
             pool.largest = max(pool.largest, count)
-            members[pool.gpu_type].append(host)
-            for level, domains in enumerate(self.domain_of):
-                pool.domain_free[level][domains[host]] += count
+            hosts_of[pool.gpu_type].append(host)
         for level, domains in enumerate(self.domain_of):
             for domain, hosts in _grouped(domains).items():
                 domain_hosts[level][domain] = _bitset(hosts)
         for pool in self.pools.values():
-            pool.members = _bitset(members[pool.gpu_type])
-            for free in pool.domain_free:
-                index = CountIndex(len(free), max(free, default=0))
-                for domain, count in enumerate(free):
-                    index.add(domain, count)
-                pool.levels.append(index)
+            pool.members = _bitset(hosts_of[pool.gpu_type])
+            pool.index_domains()
         return domain_hosts
 
     def take(self, placement: Placement) -> None:
@@ -147,9 +187,10 @@ class Inventory:
         """Free these GPUs; they must be occupied."""
         masks, down = self.masks, self.down
         for host, mask in zip(placement.hosts, placement.masks):  # noqa: B905 - as long by construction
-            if masks[host] & mask:
-                raise InternalError(f"GPUs {mask:b} of host {host} are free already ({masks[host]:b})")
-            masks[host] |= mask
+            free = masks[host]
+            if free & mask:
+                raise InternalError(f"GPUs {mask:b} of host {host} are free already ({free:b})")
+            masks[host] = free | mask
             if not down[host]:
                 gpus = mask.bit_count()
                 self.released_gpus += gpus
@@ -195,11 +236,9 @@ class Inventory:
         self.free += change
         pool = self.pool_of[host]
         pool.free += change
+        if host not in pool.uncounted:
+            pool.uncounted[host] = old
         pool.hosts.move(host, old, new)
-        for move, free, domain in self._above[host]:
-            before = free[domain]
-            after = free[domain] = before + change
-            move(domain, before, after)
 
 
 def _grouped(domains: list[int]) -> dict[int, list[int]]:

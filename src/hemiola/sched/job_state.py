@@ -39,7 +39,7 @@ class JobState(msgspec.Struct, eq=False, gc=False):
         widest: widest tier it may span (its `required` constraint).
         preferred: tier to try first.
         pools: GPU pools it accepts, in order.
-        shape: what decides whether it fits: jobs of equal shape fit or fail alike.
+        shape: a number for all that decides whether it fits: jobs of equal shape fit or fail alike.
         mark: an order's own note on the job (Tiresias: service at its last promotion).
         wake_s: when an order's own timer about the job is due; earlier ones are out of date.
         note: a policy's own note on the job (Dally: its delay).
@@ -58,7 +58,7 @@ class JobState(msgspec.Struct, eq=False, gc=False):
     widest: int
     preferred: int
     pools: tuple[Any, ...]
-    shape: tuple[int, str, int, int]
+    shape: int
     status: int = WAITING
     placement: Placement | None = None
     tier: int = -1

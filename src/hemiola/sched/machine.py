@@ -44,7 +44,8 @@ class StateMachine:
 
     def __init__(self, view: ClusterView) -> None:
         self.view = view
-        self._shapes: dict[tuple[int, str, str, str], Any] = {}
+        self._reaches: dict[tuple[int, str, str, str], Any] = {}
+        self._shapes: dict[tuple[int, str, int, int], int] = {}
         self._instant = 0
         self._span_cache: dict[tuple[int, ...], int] = {}
         self._handlers: dict[type, Callable[[Any], None]] = {
@@ -93,15 +94,18 @@ class StateMachine:
         view, job = self.view, event.job
         if job.id in view.jobs:
             raise InputError(f"the job {job.id!r} arrived twice", "give every job an id of its own")
-        reach = self._shapes.get((job.gpus, job.gpu_type, job.required, job.preferred))
+        gpus = job.gpus
+        reach = self._reaches.get((gpus, job.gpu_type, job.required, job.preferred))
         if reach is None:
-            reach = self._reach(job.gpus, job.gpu_type, job.required, job.preferred)
+            reach = self._reach(gpus, job.gpu_type, job.required, job.preferred)
         if type(reach) is str:
             raise InputError(f"job {job.id!r}: {reach}", "ask admission() before it arrives")
+        narrowest, widest, preferred, pools, shape = reach
         now = event.time_s
         state = view.jobs[job.id] = JobState(
-            job, job.id, len(view.jobs), job.gpus, job.submit_s, job.duration_s, now, now, now, *reach
-        )
+            job, job.id, len(view.jobs), gpus, job.submit_s, job.duration_s, now, now, now,
+            narrowest, widest, preferred, pools, shape,
+        )  # fmt: skip
         self._wait(state)
 
     def admission(self, gpus: int, gpu_type: str, required: str, preferred: str) -> str:
@@ -112,9 +116,9 @@ class StateMachine:
     def _reach(self, gpus: int, gpu_type: str, required: str, preferred: str) -> Any:
         """(narrowest, widest, preferred tier, pools, shape) of such a job, or why it cannot run."""
         key = (gpus, gpu_type, required, preferred)
-        reach = self._shapes.get(key)
+        reach = self._reaches.get(key)
         if reach is None:
-            reach = self._shapes[key] = self._work_out_reach(*key)
+            reach = self._reaches[key] = self._work_out_reach(*key)
         return reach
 
     def _work_out_reach(self, gpus: int, gpu_type: str, required: str, preferred: str) -> Any:
@@ -135,7 +139,8 @@ class StateMachine:
             return f"it wants {gpus} GPUs{of_type}, more than {where} has"
         narrowest = min(able.values())
         first = topology.tier_index(preferred) if preferred else last
-        return narrowest, widest, first, tuple(able), (gpus, gpu_type, widest, first)
+        shape = self._shapes.setdefault((gpus, gpu_type, widest, first), len(self._shapes))
+        return narrowest, widest, first, tuple(able), shape
 
     def _wait(self, job: JobState) -> None:
         view = self.view
@@ -175,7 +180,8 @@ class StateMachine:
             job.preemptions -= 1
             job.migrations += 1
         waited_s = job.wait_s = view.now - job.since_s
-        job.queued_s += waited_s
+        if waited_s:
+            job.queued_s += waited_s
         self._run(job, placement)
         return ""
 
@@ -192,7 +198,8 @@ class StateMachine:
         job.finish_s = now + job.work_s - job.done_s
         view.running[job.id] = job
         for index in view.indexes.values():
-            index.enter(job, now)
+            if index.tracks:
+                index.enter(job, now)
 
     def _span(self, hosts: tuple[int, ...]) -> int:
         tier = self._span_cache.get(hosts)
@@ -205,9 +212,16 @@ class StateMachine:
         hosts, masks = placement.hosts, placement.masks
         inventory = self.view.inventory
         if len(hosts) == 1 and len(masks) == 1:
-            count = masks[0].bit_count()
-            if count == job.gpus and len(inventory.pools) == 1 and inventory.is_free_on(hosts[0], masks[0]):
-                return ""
+            host, mask = hosts[0], masks[0]
+            count = mask.bit_count()
+            if (
+                count == job.gpus
+                and len(job.pools) == len(inventory.pools)
+                and 0 <= host < len(inventory.masks)
+                and inventory.masks[host] & mask == mask
+                and not inventory.down[host]
+            ):
+                return ""  # the common case, asked first
         else:
             count = sum(mask.bit_count() for mask in masks)
             if len(hosts) != len(masks) or len(set(hosts)) != len(hosts) or 0 in masks:
@@ -230,9 +244,11 @@ class StateMachine:
         return ""
 
     def _stop(self, decision: Stop) -> str:
-        job = self.view.jobs.get(decision.job_id)
+        view = self.view
+        job = view.jobs.get(decision.job_id)
         if job is None or job.status != RUNNING:
             return "it is not running"
+        job.done_s = job.done_at(view.now)
         self._halt(job)
         job.preemptions += 1
         job.stopped_in = self._instant
@@ -240,11 +256,11 @@ class StateMachine:
         return ""
 
     def _halt(self, job: JobState) -> None:
-        """Free a running job's GPUs and settle what it has done."""
+        """Free a running job's GPUs; the caller has settled what it has done, or knows it."""
         view, now = self.view, self.view.now
-        job.done_s = job.done_at(now)
         for index in view.indexes.values():
-            index.leave(job)
+            if index.tracks:
+                index.leave(job)
         del view.running[job.id]
         job.served_s += now - job.since_s
         assert job.placement is not None
@@ -270,6 +286,7 @@ class StateMachine:
         inventory.take(old)
         if problem:
             return problem
+        job.done_s = job.done_at(self.view.now)
         self._halt(job)
         job.migrations += 1
         self._run(job, decision.placement)
@@ -298,12 +315,15 @@ class StateMachine:
     def _finished(self, event: Finished | Failed) -> None:
         view = self.view
         job = view.jobs[event.job_id]
+        finished = type(event) is Finished
         if job.status == RUNNING:
+            if not finished:
+                job.done_s = job.done_at(view.now)
             self._halt(job)
         elif job.status == WAITING:
             self._unwait(job)
             job.queued_s += event.time_s - job.since_s
-        if type(event) is Finished:
+        if finished:
             job.done_s = job.work_s
             view.ended += 1
             view.ended_work_s += job.work_s
@@ -321,15 +341,18 @@ class StateMachine:
         speed = event.speed
         if event.resume_s is None and speed == job.speed:
             return
-        job.done_s = job.done_at(now)
-        job.settled_s = now
+        if now > job.settled_s:
+            job.done_s = job.done_at(now)
+            job.settled_s = now
         if event.resume_s is not None:
             job.resume_s = event.resume_s
         job.speed = speed
-        begin = max(now, job.resume_s)
+        resume_s = job.resume_s
+        begin = resume_s if resume_s > now else now
         job.finish_s = begin + (job.work_s - job.done_s) / speed if speed > 0 else inf
         for index in view.indexes.values():
-            index.measured(job, now)
+            if index.tracks:
+                index.measured(job, now)
 
     def _timer(self, event: Timer) -> None:
         if not event.job_id:
@@ -349,6 +372,7 @@ class StateMachine:
             job for job in view.running.values() if job.placement and event.host in job.placement.hosts
         ]
         for job in victims:
+            job.done_s = job.done_at(view.now)
             self._halt(job)
             job.done_s = max(0.0, job.done_s - event.lost_work_s.get(job.id, 0.0))
             self._requeue(job)

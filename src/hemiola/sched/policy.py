@@ -46,16 +46,25 @@ def by_order(
     *,
     backfill: bool = True,
     preempt: bool = False,
-) -> Iterator[Decision]:
+) -> Iterable[Decision]:
     """Start waiting jobs in order; with `preempt` at the cost of running ones later in order.
 
     1. Take the first waiting job. 2. If it fits, start it. 3. Else, if stopping jobs that come
     after it makes room, stop just those whose GPUs it needs. 4. Else pass over it (`backfill`) or
     hold everyone behind it.
     """
+    if not view.waiting:
+        return ()
+    return _by_order(view, order, rule, backfill, preempt)
+
+
+def _by_order(
+    view: ClusterView, order: Order, rule: Rule, backfill: bool, preempt: bool
+) -> Iterator[Decision]:
     queue = view.queue(order)
     inventory, now = view.inventory, view.now
-    while (job := queue.next(inventory.free if backfill and not preempt else None)) is not None:
+    waiting = view.waiting
+    while waiting and (job := queue.next(inventory.free if backfill and not preempt else None)) is not None:
         placement = find(inventory, job, rule)
         if placement is not None:
             yield Start(job.id, placement, f"{order.says}; {rule.says}")
@@ -79,11 +88,7 @@ def by_order(
 
 def outranks_any(queue: Queue, job: JobState, now: float) -> bool:
     """Whether any running job comes after this one; if not, none comes after later ones either."""
-    worst = queue.worst(now)
-    if worst is None:
-        return False
-    order = queue.order
-    return bool((order.running(worst, now), worst.index) > (order.waiting(job, now), job.index))
+    return not queue.is_last(job, now)
 
 
 def make_room(
@@ -97,16 +102,15 @@ def make_room(
     then, what is free and what later jobs hold together cannot have grown by more. Where only
     their scatter was in the way, before a quarter of its size was released.
     """
-    order, now = queue.order, view.now
-    key = (order.waiting(job, now), job.index)
-    need = job.gpus - sum([pool.free for pool in job.pools])
+    now = view.now
     inventory = view.inventory
     if queue.short.get(job.index, 0) > inventory.released_gpus:
         return None
     worst = queue.worst(now)
     if worst is not None and (place := _in_place_of(inventory, worst, job)) is not None:
         return [worst], place
-    later = _Later(queue, job, key, now)
+    need = job.gpus - sum([pool.free for pool in job.pools])
+    later = _Later(queue, job, queue.key(job), now)
     trial = Supposition(inventory)
     try:
         for victims in later.batches(need):

@@ -42,10 +42,13 @@ class ByRemaining(Order):
         return job.work_s - job.done_s
 
     def running(self, job: JobState, now: float) -> float:
+        if job.settled_s == now or job.resume_s > now:  # what remaining_s says, sooner
+            left = job.work_s - job.done_s
+            return left if left > 0.0 else 0.0
         return job.remaining_s(now)
 
     def standing(self, job: JobState, now: float) -> float | None:
-        return now + job.remaining_s(now) if job.resume_s <= now else None
+        return now + self.running(job, now) if job.resume_s <= now else None
 
 
 @dataclass(frozen=True)
