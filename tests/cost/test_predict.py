@@ -127,6 +127,78 @@ def test_a_network_without_limits_leaves_the_computation(strategy: Strategy) -> 
     assert found.iteration_s == pytest.approx(own + update)
 
 
+# --- inside of a host: two ranks, buckets ready at 4 and 6; a ring sends 1000 B of each
+
+
+def inside(own: float, fabric: float = 500.0, bus: float = 250.0, **more: object) -> Prediction:
+    hosts = equal_hosts(2, 2, fabric_bytes_per_s=fabric, bus_bytes_per_s=bus, **more)
+    return run(TWO_BUCKETS, Topology("box", hosts), hardware=device(fabric_bytes_per_s=own))
+
+
+@pytest.mark.parametrize(
+    ("own", "rate", "link", "says"),
+    [
+        (0.0, 250, "n0 bus", "test has no NVLink"),
+        (200.0, 200, "n0 fabric", "test's NVLink, not the 500.00 B/s of the topology's fabric"),
+        (900.0, 500, "n0 fabric", "the fabric of the topology, not the 900.00 B/s of test's NVLink"),
+    ],
+)
+def test_the_devices_own_nvlink_bounds_the_topologys(own: float, rate: float, link: str, says: str) -> None:
+    """At 250 B/s and less the second bucket waits for the first, which starts at 4."""
+    found = inside(own)
+    assert found.iteration_s == pytest.approx(max(4 + 2000 / rate, 6 + 1000 / rate) + 0.5)
+    assert found.links[0].name == link
+    assert [says in note for note in found.notes if "GPUs of one host" in note] == [True]
+
+
+def test_the_bus_is_no_faster_than_a_slow_fabric_and_several_islands_use_it() -> None:
+    assert inside(0.0, fabric=200.0).iteration_s == pytest.approx(14.5)
+    found = inside(900.0, island_gpus=1)
+    assert (found.links[0].name, found.iteration_s) == ("n0 bus", pytest.approx(12.5))
+    assert any("several NVLink islands" in note for note in found.notes)
+    assert not any("one host" in note for note in inside(500.0).notes)
+
+
+def test_processors_of_one_host_have_no_nvlink_to_ask_about() -> None:
+    hosts = equal_hosts(1, 2, fabric_bytes_per_s=500.0, bus_bytes_per_s=1.0)
+    found = run(TWO_BUCKETS, Topology("box", hosts), hardware=device("cpu"))
+    assert found.iteration_s == pytest.approx(8.5)
+    assert not any("one host" in note for note in found.notes)
+
+
+def test_a_server_in_the_workers_host_moves_bytes() -> None:
+    """Both push 1000 B at 500 B/s: 4..8 and 8..12, updates 0.25 s each, pulls 8.25..12.25 and 12.25..16.25."""
+    found = run(ParameterServer(), flat(1, 2, fabric=500))
+    assert found.iteration_s == pytest.approx(16.25)
+    assert [(use.name, use.bytes) for use in found.links] == [("n0 fabric", 4000), ("n0 fabric in", 4000)]
+
+
+def test_a_server_elsewhere_is_reached_over_the_network_alone() -> None:
+    """A worker alone with its server uses no link; the other host's two share its interface."""
+    hosts = equal_hosts(2, 2, nic_bytes_per_s=1000.0, nic_latency_s=0.0, fabric_bytes_per_s=500.0)
+    found = run(ParameterServer(), Topology("boxes", hosts), ranks=3, placement=(1, 2))
+    assert {use.name for use in found.links} == {"n0 nic", "n0 nic in", "n1 nic", "n1 nic in"}
+    assert {use.bytes for use in found.links} == {4000}
+
+
+def test_what_a_server_computes_is_no_communication() -> None:
+    """Pushes 4..4.1 and 6..6.1, updates of 2 s each: 4.1..6.1 and 6.1..8.1; pulls 6.1..6.2 and 8.1..8.2. From 6 on
+    the worker waits; 1.9 s of it nothing is sent."""
+    graph, seconds = layers([1000, 1000], [1, 1], [2, 2], 4.0)
+    found = run(ParameterServer(), flat(2, rate=1e4), graph=graph, seconds=seconds)
+    assert found.iteration_s == pytest.approx(8.2)
+    assert found.breakdown.server_s == pytest.approx(1.9)
+    assert found.exposed_s == pytest.approx(0.3)
+    assert found.exposed_s <= found.communication_s == pytest.approx(0.4)
+    assert sum(t.exposed_s for t in found.transfers) == pytest.approx(found.exposed_s)
+    assert [s.end_s - s.start_s for s in found.critical_path if s.kind == "server"] == [pytest.approx(2)]
+    line = found.timeline()
+    served = [line.names[n] for n, kind in zip(line.spans.name, line.spans.kind, strict=True) if kind == 5]
+    assert served == ["server applies layer.0.weight"]
+    waits = line.spans.kind == 2
+    assert (line.spans.end_s - line.spans.start_s)[waits].sum() == pytest.approx(0.3)
+
+
 # --- processors
 
 
@@ -264,12 +336,15 @@ def test_symmetry_changes_nothing_on_racks_that_are_filled_unevenly(text: str, r
 def test_the_timeline_says_the_same(strategy: Strategy) -> None:
     found = run(strategy, flat(2, rate=500))
     line = found.timeline()
-    assert line.predicted and len(line.ranks) == 1 and line.facts["ranks"] == 2
+    assert line.predicted and len(line.ranks) == 1
+    assert (line.facts["ranks"], line.facts["hosts"], line.facts["ranks_shown"]) == (2, 2, 1)
+    assert "low_s" not in line.facts
     spans, log = line.spans, line.transfers
     length = spans.end_s - spans.start_s
     assert (length > 0).all()
     waits = length[spans.kind == 2].sum()
     assert waits == pytest.approx(found.exposed_s)
+    assert found.exposed_s <= found.communication_s * (1 + 1e-9)
     mine = spans.lane == 0
     assert length[mine].sum() == pytest.approx(found.iteration_s)
     assert line.iterations.end_s - line.iterations.start_s == pytest.approx(found.iteration_s)
@@ -279,6 +354,13 @@ def test_the_timeline_says_the_same(strategy: Strategy) -> None:
     assert (log.released_s[late] >= log.needed_s[late]).all()
     for a, b in itertools.pairwise(np.sort(spans.start_s[mine])):
         assert a <= b
+
+
+def test_the_timeline_keeps_the_interval() -> None:
+    found = run(TWO_BUCKETS, flat(2, rate=500), hardware=device(noise=0.02))
+    facts = found.timeline().facts
+    assert (facts["confidence"], facts["low_s"], facts["high_s"]) == (0.9, found.low_s, found.high_s)
+    assert found.low_s < found.high_s
 
 
 # --- what cannot be
@@ -302,3 +384,26 @@ def test_impossible_questions_are_refused() -> None:
 def test_a_job_that_does_not_fit_says_so() -> None:
     found = run(TWO_BUCKETS, flat(2), hardware=device(memory_bytes=100.0))
     assert any("does not fit" in note for note in found.notes)
+
+
+@pytest.mark.parametrize(
+    ("captured", "kind", "softmax", "says"),
+    [
+        ("cpu", "gpu", True, "overstated; capture again with hemiola capture --device cuda"),
+        ("cpu", "gpu", False, "captured for cpu, and test is a GPU; capture again with hemiola capture --device cuda"),
+        ("cuda", "cpu", True, "captured for cuda, and test is a processor; capture again with hemiola capture --device cpu"),
+        ("cuda", "gpu", True, ""),
+        ("cpu", "cpu", True, ""),
+    ],
+)  # fmt: skip
+def test_a_graph_of_another_kind_of_device_says_so(
+    captured: str, kind: str, softmax: bool, says: str
+) -> None:
+    first = "aten._softmax.default" if softmax else "aten._log_softmax.default"
+    operations = replace(TWO.operations, name=(first, *TWO.operations.name[1:]))
+    source = f"captured with PyTorch 2.13.0+cpu for {captured}; loss: the output's own"
+    graph = replace(TWO, source=source, operations=operations)
+    found = run(TWO_BUCKETS, flat(2), graph=graph, hardware=device(kind))
+    notes = [note for note in found.notes if "captured" in note]
+    assert len(notes) == bool(says)
+    assert all(says in note for note in notes)

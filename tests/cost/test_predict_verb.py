@@ -62,7 +62,7 @@ def test_json_and_files(files: tuple[Path, str], tmp_path: Path, capsys: pytest.
         ({"ranks": 0}, InputError, "0 ranks"),
         ({"strategy": "gossip"}, InputError, "unknown strategy"),
         ({"placement": "2;2"}, InputError, "placement"),
-        ({"plan": Path("plan.json")}, InputError, "plans cannot"),
+        ({"plan": Path("plan.json")}, InputError, "later version"),
         ({"cores": -1.0}, InputError, "cores"),
         ({"timeline": Path("/nowhere/line.json")}, InputError, "no folder"),
     ],

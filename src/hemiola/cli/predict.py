@@ -58,7 +58,7 @@ def predict(
     strategy
         How they exchange: ddp, "ddp:bucket=10MiB", fsdp, "fsdp:reshard=no", "ps:servers=2", none.
     plan
-        A plan of transfers. None can be made yet.
+        Reserved: plans of transfers come with a later version, and until then every file is refused.
     placement
         Ranks of each host in order, such as 4,4, instead of full hosts.
     cores
@@ -79,7 +79,10 @@ def predict(
     from hemiola.core.errors import InputError
 
     if plan is not None:
-        raise InputError(f"plans cannot be predicted yet: {plan}", "leave --plan out")
+        raise InputError(
+            f"plans of transfers cannot be made or predicted yet, so {plan} is not read: they come with a later version",
+            "leave --plan out",
+        )
     for path in (report, timeline, profile):
         if path is not None:
             writable(path)
@@ -182,9 +185,13 @@ def _headline(answer: Prediction) -> str:
         if answer.high_s > answer.low_s
         else ""
     )
-    where = f"{answer.ranks} ranks on {answer.hosts} hosts of {answer.topology}, {answer.hardware}, {answer.strategy}"
+    where = f"{_many(answer.ranks, 'rank')} on {_many(answer.hosts, 'host')} of {answer.topology}, {answer.hardware}, {answer.strategy}"
     rate = f", {answer.samples_per_s:,.1f} samples/s" if answer.samples_per_s else ""
     return f"[bold]{answer.name}: {format_duration(answer.iteration_s)} per iteration[/bold]{interval}{rate}\n{where}"
+
+
+def _many(count: int, what: str) -> str:
+    return f"{count} {what}{'s' if count > 1 else ''}"
 
 
 def _parts(answer: Prediction) -> Table:
@@ -196,8 +203,12 @@ def _parts(answer: Prediction) -> Table:
     table = Table("part", "time", "share")
     for column in table.columns[1:]:
         column.justify = "right"
-    words = {"exposed_s": "exposed communication", "overhead_s": "copies and overhead"}
+    words = {
+        "exposed_s": "exposed communication", "overhead_s": "copies and overhead", "server_s": "waiting for the server's update"
+    }  # fmt: skip
     for field, seconds in msgspec.structs.asdict(answer.breakdown).items():
+        if field == "server_s" and not seconds:
+            continue
         word = words.get(field, field.removesuffix("_s"))
         table.add_row(word, format_duration(seconds), f"{seconds / answer.iteration_s:.1%}")
     return table

@@ -121,8 +121,11 @@ def fit_profile(
             "make the profile of ddp or fsdp",
         )
     cases = [c for n in counts for c in _cases(graph, hardware, topology, n, strategy, options)]
-    bare = _unlimited(topology)
-    least = {n: predict(graph, hardware, bare, n, strategy, options=options).iteration_s for n in counts}
+    bare, freed = (
+        _unlimited(topology),
+        msgspec.structs.replace(hardware, fabric_bytes_per_s=UNLIMITED_BYTES_PER_S),
+    )
+    least = {n: predict(graph, freed, bare, n, strategy, options=options).iteration_s for n in counts}
     overlap, compute_s = _fitted(least, cases)
     profile = Profile(
         name=name or f"predicted/{graph.name}",

@@ -95,6 +95,22 @@ def test_the_page_says_the_figures():
     assert "5 iterations (1 of warm-up left out)" in page
 
 
+def test_a_prediction_is_shown_as_one():
+    facts = {
+        "strategy": "fsdp", "topology": "racks", "hardware": "H100", "ranks": 16, "hosts": 2, "ranks_shown": 1,
+        "confidence": 0.9, "low_s": 0.2, "high_s": 0.3,
+    }  # fmt: skip
+    build = Build()
+    build.span(0, "compute", 0, 4)
+    build.span(0, "wait", 4, 5)
+    page = without_plotly(render(job_metrics(build.timeline(predicted=True, facts=facts))))
+    head = page[page.index('class="facts"') : page.index("</header>")]
+    assert "predicted, not measured · 16 ranks on 2 hosts, 1 drawn for all of them · 1 iteration" in head
+    assert "H100 · racks · fsdp · 90 % interval 200.00 ms to 300.00 ms" in head
+    assert "measured: " not in page and "the recording says" not in page
+    assert "predicted: the model says when a rank stands still" in page
+
+
 def test_charts_agree_with_the_figures():
     metrics = job_metrics(ddp())
     chart = next(chart for chart in charts(metrics, None, ("", "")) if chart.id == "parts")

@@ -23,29 +23,68 @@ __all__ = [
     "shown_iteration",
     "step_name",
     "transfer_uses",
+    "updating",
 ]
 
 
 def breakdown(run: Run) -> tuple[Breakdown, NDArray[np.float64]]:
-    """Where the slowest rank's iteration went, and how long it stood still before each of its steps."""
-    start_s, end_s, gaps = _steps(run)
+    """Where the slowest rank's iteration went, and how long it stood still for communication before each of its steps."""
+    start_s, end_s, before_s = _steps(run)
+    stood_s = np.maximum(start_s - before_s, 0.0)
+    served_s = np.array([_length(updating(run, a, b)) for a, b in zip(before_s, start_s, strict=True)])
+    gaps = stood_s - served_s
     parts = np.array([step.parts_s for step in run.steps])
     static = parts.sum(axis=1)
     share = np.divide(parts, static[:, None], out=np.zeros_like(parts), where=static[:, None] > 0)
     forward_s, backward_s, optimizer_s, overhead_s = ((end_s - start_s)[:, None] * share).sum(axis=0).tolist()
-    return Breakdown(forward_s, backward_s, optimizer_s, float(gaps.sum()), overhead_s), gaps
+    parts_s = (forward_s, backward_s, optimizer_s, float(gaps.sum()), overhead_s, float(served_s.sum()))
+    return Breakdown(*parts_s), gaps
 
 
 def _steps(run: Run) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-    """Start and end of the slowest rank's last steps, and the gap before each."""
+    """Start and end of the slowest rank's last steps, and when the one before each ended."""
     tasks = run.lowered.step_task[-1, run.slowest]
     start_s, end_s = run.execution.start_s[tasks], run.execution.end_s[tasks]
-    before = np.concatenate([[run.start_s], end_s[:-1]])
-    return start_s, end_s, np.maximum(start_s - before, 0.0)
+    return start_s, end_s, np.concatenate([[run.start_s], end_s[:-1]])
+
+
+def updating(run: Run, start_s: float, end_s: float) -> list[tuple[float, float]]:
+    """When within this time a server applied gradients and no transfer was in progress."""
+    if end_s <= start_s or not len(run.lowered.update_tasks):
+        return []
+    sent = [task for done in run.lowered.flow_tasks for flows in done for task in flows]
+    served = _merged(run, run.lowered.update_tasks, start_s, end_s)
+    for low, high in _merged(run, np.array(sent, dtype=np.int64), start_s, end_s):
+        served = [
+            piece for a, b in served for piece in ((a, min(b, low)), (max(a, high), b)) if piece[1] > piece[0]
+        ]
+    return served
+
+
+def _merged(run: Run, tasks: NDArray[np.int64], start_s: float, end_s: float) -> list[tuple[float, float]]:
+    """In which parts of this time one of the tasks was in progress."""
+    first_s = np.maximum(run.execution.start_s[tasks], start_s)
+    last_s = np.minimum(run.execution.end_s[tasks], end_s)
+    found: list[tuple[float, float]] = []
+    own = last_s > first_s
+    for a, b in sorted(zip(first_s[own].tolist(), last_s[own].tolist(), strict=True)):
+        if found and a <= found[-1][1]:
+            found[-1] = (found[-1][0], max(found[-1][1], b))
+        else:
+            found.append((a, b))
+    return found
+
+
+def _length(pieces: list[tuple[float, float]]) -> float:
+    return sum(b - a for a, b in pieces)
 
 
 def transfer_uses(setting: Setting, run: Run, gaps: NDArray[np.float64]) -> tuple[TransferUse, ...]:
-    """Each transfer; a gap counts for the one that ended last of those that the step waited for."""
+    """Each transfer; a gap counts for the one that ended last of those that the step waited for.
+
+    Args:
+        gaps: how long communication held up each step.
+    """
     execution, lowered = run.execution, run.lowered
     exposed = np.zeros(len(setting.transfers))
     for number, step in enumerate(run.steps):
@@ -156,6 +195,8 @@ def _one_phase(setting: Setting, run: Run, first: int, step: int) -> bool:
 
 def _what(setting: Setting, run: Run, task: int) -> tuple[str, str]:
     step, transfer = int(run.lowered.step_of[task]), int(run.lowered.transfer_of[task])
+    if task in run.lowered.update_tasks:
+        return f"server applies {setting.transfers[transfer].name}", "server"
     if transfer >= 0:
         moved = setting.transfers[transfer]
         return f"{moved.collective} {moved.name}", "communication"

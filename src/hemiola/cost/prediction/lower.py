@@ -48,6 +48,7 @@ class Lowered:
         flow_tasks: per iteration and transfer, its flows; the first decides when it started.
         done_tasks: per iteration and transfer, all tasks that have to end before it is complete.
         step_of, transfer_of: per task, which step or transfer it is; -1 if none.
+        update_tasks: in which servers apply gradients.
     """
 
     tasks: Tasks
@@ -57,6 +58,7 @@ class Lowered:
     done_tasks: list[list[list[int]]]
     step_of: NDArray[np.int64]
     transfer_of: NDArray[np.int64]
+    update_tasks: NDArray[np.int64]
 
 
 @dataclass
@@ -112,6 +114,7 @@ class _Lowering:
         self.flow_tasks: list[list[list[int]]] = []
         self.done: list[list[list[int]]] = []
         self.issued: list[list[int]] = []
+        self.updates: list[int] = []
 
     def run(self, iterations: int) -> Lowered:
         for _ in range(iterations):
@@ -126,6 +129,7 @@ class _Lowering:
         return Lowered(
             tasks, self.ranks, np.array(self.step_task, dtype=np.int64), self.flow_tasks, self.done,
             np.array(rows.step, dtype=np.int64), np.array(rows.transfer, dtype=np.int64),
+            np.array(self.updates, dtype=np.int64),
         )  # fmt: skip
 
     def _iteration(self) -> None:
@@ -180,6 +184,7 @@ class _Lowering:
         pushed = self._transfer(number, after, 3 * transfer.server)
         update_s = float(self.setting.update_s[list(transfer.parameters)].sum()) * self.scale.compute
         updated = self.rows.add(update_s, pushed, resource=3 * transfer.server + 1, transfer=number)
+        self.updates.append(updated)
         self._transfer(self.pull_of[number], [updated], 3 * transfer.server + 2)
 
     def _transfer(self, number: int, after: list[int], resource: int = -1) -> list[int]:

@@ -63,7 +63,10 @@ def predict(
         HardwareError: hardware that cannot be.
     """
     if plan is not None:
-        raise InputError("plans of transfers cannot be made or predicted yet: they come with a later version", "leave plan out")
+        raise InputError(
+            "plans of transfers cannot be made or predicted yet: they come with a later version",
+            "leave plan out",
+        )
     if not len(graph.operations):
         raise GraphError(f"the graph {graph.name!r} has no operations", "capture it again")
     topology.check()

@@ -33,7 +33,7 @@ def server_cost(transfer: Transfer, servers: int, place: Place, library: Library
         if link.inner and not own:
             continue
         copies = place.ranks - link.inside if own and not link.inner else link.inside
-        outgoing = push != own or link.inner
+        outgoing = push != own
         loads.append(
             (i if outgoing else i + len(place.links), copies * transfer.size_bytes / variant.efficiency)
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 from hemiola.core.errors import GraphError, InputError
 from hemiola.core.graph import PHASES, Graph
 from hemiola.core.hardware import Hardware
+from hemiola.core.units import format_bytes
 from hemiola.cost.collectives import Cost, Library, collective_cost, library_of
 from hemiola.cost.places import Place
 from hemiola.cost.prediction.estimates import Estimates
@@ -20,6 +22,11 @@ from hemiola.cost.strategies import Strategy, Transfer
 __all__ = ["USUAL", "Options", "Setting"]
 
 OPTIMIZER = PHASES.index("optimizer")
+
+_FOR = re.compile(r"^captured with PyTorch \S+ for (\w+)")
+"""How a captured graph's source begins: with the device's type."""
+_UNFUSED = ("aten._softmax", "aten._safe_softmax")
+"""What attention that is not fused is recognised by; a loss has a log_softmax."""
 
 
 @dataclass(frozen=True)
@@ -175,6 +182,7 @@ class Setting:
                 f"does not fit: {memory / 1e9:.1f} GB per rank, {self.hardware.name} has "
                 f"{self.hardware.memory_bytes / 1e9:.1f} GB"
             )
+        found += self._captured_elsewhere() + self._inside_hosts()
         if self.transfers:
             own = [c for c in self.hardware.collectives if c.backend == self.library.name]
             if not own:
@@ -184,3 +192,44 @@ class Setting:
                     "what exchanging gradients costs the processor was not measured: only copies are counted"
                 )
         return tuple(found)
+
+    def _captured_elsewhere(self) -> list[str]:
+        """Whether the graph has the operations of another kind of device than the hardware's."""
+        captured, gpu = _FOR.search(self.graph.source), self.hardware.kind == "gpu"
+        if captured is None or (captured[1] != "cpu") == gpu:
+            return []
+        effect = ""
+        if gpu and any(name.startswith(_UNFUSED) for name in self.graph.operations.name):
+            effect = (
+                ": its attention is the processor's, single operations that keep the whole matrix of scores, where a "
+                "GPU runs one fused kernel, so time and memory are overstated"
+            )
+        return [
+            f"the graph was captured for {captured[1]}, and {self.hardware.name} is a {'GPU' if gpu else 'processor'}"
+            f"{effect}; capture again with hemiola capture --device {'cuda, where a GPU is' if gpu else 'cpu'}"
+        ]
+
+    def _inside_hosts(self) -> list[str]:
+        """Which of the topology's and the hardware's rates between GPUs of one host was taken, where they differ."""
+        inner = min(
+            (link for link in self.place.links if link.inner), key=lambda link: link.bytes_per_s, default=None
+        )
+        if inner is None or self.hardware.kind == "cpu" or not self.transfers:
+            return []
+        own, name = self.hardware.fabric_bytes_per_s, self.hardware.name
+        taken = f"GPUs of one host send at {format_bytes(inner.bytes_per_s)}/s"
+        if not own:
+            return [
+                f"{taken}, the bus (PCIe) of the topology: {name} has no NVLink (fabric_bytes_per_s is 0)"
+            ]
+        if inner.name.endswith("bus"):
+            return [f"{taken}, the bus (PCIe) of the topology: ranks of a host are on several NVLink islands"]
+        given = float(self.place.topology.hosts.fabric_bytes_per_s[self.place.counts[min(inner.hosts)][0]])
+        if given < own:
+            return [
+                f"{taken}, the fabric of the topology, not the {format_bytes(own)}/s of {name}'s NVLink: give the "
+                "topology fabric= if its hosts have more"
+            ]
+        if given > own:
+            return [f"{taken}, {name}'s NVLink, not the {format_bytes(given)}/s of the topology's fabric"]
+        return []

@@ -11,7 +11,7 @@ import numpy as np
 
 from hemiola.core.graph import KINDS
 from hemiola.core.job_timeline import SPAN_KINDS, Iterations, JobTimeline, Rank, Spans, TransferLog
-from hemiola.cost.prediction.account import ready_s, shown_iteration, step_name
+from hemiola.cost.prediction.account import ready_s, shown_iteration, step_name, updating
 from hemiola.cost.prediction.setting import Setting
 from hemiola.cost.prediction.steady import Run
 
@@ -39,8 +39,14 @@ Row = tuple[
 ]  # rank, lane, name, kind, start, end, transfer, operation
 
 
-def predicted_timeline(setting: Setting, run: Run, name: str) -> JobTimeline:
-    """The steady iteration; second 0 is where it began on the slowest rank."""
+def predicted_timeline(
+    setting: Setting, run: Run, name: str, interval: tuple[float, float] | None = None
+) -> JobTimeline:
+    """The steady iteration; second 0 is where it began on the slowest rank.
+
+    Args:
+        interval: the iteration's, where one is known.
+    """
     names = _Names()
     ranks = run.lowered.ranks
     count = len(setting.transfers)
@@ -69,7 +75,9 @@ def predicted_timeline(setting: Setting, run: Run, name: str) -> JobTimeline:
             "topology": setting.place.topology.name,
             "hardware": setting.hardware.name,
             "ranks": setting.place.ranks,
+            "hosts": len(setting.place.counts),
             "ranks_shown": len(ranks),
+            **_likely(setting, interval),
         },
         source="predicted by hemiola",
     ).check()
@@ -84,8 +92,7 @@ def _steps(setting: Setting, run: Run, place: int, names: _Names, base: int) -> 
         waited = step.waits + step.waits_before
         if start_s > reached and waited:
             last = max(waited, key=lambda t: run.execution.end_s[_done(run, step.waits, t)].max())
-            label = names(f"wait for {setting.transfers[last].name}")
-            yield place, 0, label, WAIT, reached - run.start_s, start_s - run.start_s, base + last, -1
+            yield from _waits(setting, run, place, names, last, reached, start_s, base)
         if step.kind == "compute":
             yield from _operations(
                 setting, run, number, place, names, start_s - run.start_s, end_s - run.start_s
@@ -94,6 +101,33 @@ def _steps(setting: Setting, run: Run, place: int, names: _Names, base: int) -> 
             label = names(step_name(setting, run, number))
             yield place, 0, label, OTHER, start_s - run.start_s, end_s - run.start_s, -1, -1
         reached = end_s
+
+
+def _likely(setting: Setting, interval: tuple[float, float] | None) -> dict[str, float]:
+    if interval is None:
+        return {}
+    return {"confidence": setting.options.confidence, "low_s": interval[0], "high_s": interval[1]}
+
+
+def _waits(
+    setting: Setting,
+    run: Run,
+    place: int,
+    names: _Names,
+    transfer: int,
+    start_s: float,
+    end_s: float,
+    base: int,
+) -> Iterator[Row]:
+    """Standing still: for communication, and in between for what a server does, which is none."""
+    name, reached = setting.transfers[transfer].name, start_s
+    wait, served = names(f"wait for {name}"), [*updating(run, start_s, end_s), (end_s, end_s)]
+    for a, b in served:
+        if a > reached:
+            yield place, 0, wait, WAIT, reached - run.start_s, a - run.start_s, base + transfer, -1
+        if b > a:
+            yield place, 0, names(f"server applies {name}"), OTHER, a - run.start_s, b - run.start_s, -1, -1
+        reached = b
 
 
 def _done(run: Run, waits: tuple[int, ...], transfer: int) -> list[int]:

@@ -23,6 +23,7 @@ class Breakdown(msgspec.Struct, frozen=True):
         forward_s, backward_s, optimizer_s: computing, longer than alone where cores are shared.
         exposed_s: the rank stands still for communication.
         overhead_s: copies into and out of buffers, hooks, the loop.
+        server_s: the rank stands still while a server applies gradients and nothing is being sent.
     """
 
     forward_s: float
@@ -30,11 +31,13 @@ class Breakdown(msgspec.Struct, frozen=True):
     optimizer_s: float
     exposed_s: float
     overhead_s: float
+    server_s: float = 0.0
 
     @property
     def iteration_s(self) -> float:
         """All of it."""
-        return self.forward_s + self.backward_s + self.optimizer_s + self.exposed_s + self.overhead_s
+        computing_s = self.forward_s + self.backward_s + self.optimizer_s
+        return computing_s + self.exposed_s + self.overhead_s + self.server_s
 
 
 class TransferUse(msgspec.Struct, frozen=True):
@@ -64,7 +67,7 @@ class PathStep(msgspec.Struct, frozen=True):
 
     Attributes:
         name: what it was.
-        kind: "compute", "communication" or "overhead".
+        kind: "compute", "communication", "overhead" or "server" (a server applies gradients).
         start_s, end_s: since the iteration began.
     """
 
@@ -154,4 +157,5 @@ class Prediction:
         """The steady iteration as a timeline, every operation a span."""
         from hemiola.cost.prediction.timeline import predicted_timeline
 
-        return predicted_timeline(self._setting, self._run, self.name)
+        interval = (self.low_s, self.high_s) if self.high_s > self.low_s else None
+        return predicted_timeline(self._setting, self._run, self.name, interval)

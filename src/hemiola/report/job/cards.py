@@ -10,14 +10,16 @@ from hemiola.core.job_compare import Difference, changed, compare
 from hemiola.core.job_metrics import JobMetrics
 from hemiola.core.units import format_duration
 from hemiola.report.job.words import (
-    EVIDENCE,
     PART_ABOUT,
     PART_WORDS,
     bytes_or_dash,
     compared,
     duration,
+    evidence_words,
     finding,
     percent,
+    predicted_words,
+    ranks_words,
     rate,
     reasons,
     signed,
@@ -34,18 +36,16 @@ SHOWN = 12
 
 def head(metrics: JobMetrics, title: str, verdict: str) -> str:
     """Title, the job in a line, the finding and what is behind it, and the main figures."""
-    timeline = metrics.timeline
-    hosts = {rank.host for rank in timeline.ranks if rank.host}
     facts = [
-        "predicted, not measured" if timeline.predicted else "measured",
-        f"{len(metrics.ranks):,} rank{'s' if len(metrics.ranks) > 1 else ''}"
-        + (f" on {len(hosts)} host{'s' if len(hosts) > 1 else ''}" if hosts else ""),
+        "predicted, not measured" if metrics.timeline.predicted else "measured",
+        ranks_words(metrics),
         steady_words(metrics),
+        *predicted_words(metrics),
     ]
     listed = "".join(f"<li>{escape(text)}</li>" for text in reasons(metrics))
     other = f'<p class="warning">{escape(verdict)}</p>' if verdict else ""
     return (
-        f'<header><p class="brand">Hemiola</p><h1>{escape(title)}</h1><p class="facts">{" · ".join(facts)}</p>'
+        f'<header><p class="brand">Hemiola</p><h1>{escape(title)}</h1><p class="facts">{escape(" · ".join(facts))}</p>'
         f'<p class="finding">{escape(finding(metrics))}</p><ul class="reasons">{listed}</ul>{other}{_figures(metrics)}</header>'
     )
 
@@ -165,10 +165,10 @@ def about(metrics: JobMetrics, name: str = "") -> str:
     first, last = metrics.parts.start_s.min(), metrics.parts.end_s.max()
     rows = [
         ("source", timeline.source or "not stated"),
-        ("exposed communication is", EVIDENCE[metrics.evidence]),
+        ("exposed communication is", evidence_words(metrics)),
         ("figures are of", f"{steady_words(metrics)}: {_numbers(metrics.steady)}"),
         ("spans", f"{len(timeline.spans):,} in {format_duration(float(last - first))}"),
-        *((str(key), _plain(value)) for key, value in timeline.facts.items()),
+        *(_fact(str(key), value) for key, value in timeline.facts.items()),
     ]
     told = "".join(f"<dt>{escape(key)}</dt><dd>{escape(value)}</dd>" for key, value in rows)
     notes = "".join(f"<li>{escape(note)}</li>" for note in metrics.notes)
@@ -198,6 +198,12 @@ def _numbers(numbers: tuple[int, ...]) -> str:
         return f"{numbers[0]} to {numbers[-1]}"
     shown = ", ".join(map(str, numbers[:20]))
     return shown if len(numbers) <= 20 else f"{shown}, …"
+
+
+def _fact(key: str, value: Any) -> tuple[str, str]:
+    if key.endswith("_s") and isinstance(value, float):
+        return key.removesuffix("_s"), duration(value)
+    return key.replace("_", " "), _plain(value)
 
 
 def _plain(value: Any) -> str:

@@ -10,8 +10,8 @@ from hemiola.core.job_metrics import JobMetrics
 from hemiola.core.units import format_bytes, format_duration, format_rate
 
 __all__ = [
-    "EVIDENCE", "PART_ABOUT", "PART_WORDS", "bytes_or_dash", "compared", "duration", "finding", "labels", "percent",
-    "rate", "reasons", "seconds_scale", "signed", "steady_words",
+    "EVIDENCE", "PART_ABOUT", "PART_WORDS", "bytes_or_dash", "compared", "duration", "evidence_words", "finding", "labels", "percent",
+    "predicted_words", "ranks_words", "rate", "reasons", "seconds_scale", "signed", "steady_words",
 ]  # fmt: skip
 
 PART_WORDS = {
@@ -79,8 +79,11 @@ def seconds_scale(longest_s: float) -> tuple[float, str]:
 def finding(metrics: JobMetrics) -> str:
     """The one number, in one sentence."""
     whole = metrics.iteration_s.median
+    if not metrics.exposed_share and not metrics.efficiency.communication_s:
+        said = "is predicted" if metrics.timeline.predicted else "was recorded"
+        return f"No communication {said}; an iteration takes {duration(whole)}."
     if metrics.exposed_share < 0.005:
-        return f"Communication holds up less than 0.5 % of each iteration ({duration(whole)})."
+        return f"Communication holds up less than 0.5 % of each iteration of {duration(whole)}."
     held = percent(metrics.exposed_share, 0 if metrics.exposed_share >= 0.1 else 1)
     return f"{held} of each iteration waits for communication: {duration(metrics.exposed_share * whole)} of {duration(whole)}."
 
@@ -186,3 +189,45 @@ def steady_words(metrics: JobMetrics) -> str:
     count, left_out = len(metrics.steady), len(metrics.warm_up)
     text = f"{count} iteration{'s' if count > 1 else ''}"
     return f"{text} ({left_out} of warm-up left out)" if left_out else text
+
+
+def ranks_words(metrics: JobMetrics) -> str:
+    """How many ranks on how many hosts; of a prediction, those that were asked for, not only those that are drawn."""
+    timeline = metrics.timeline
+    ranks, hosts = len(timeline.ranks), len({rank.host for rank in timeline.ranks if rank.host})
+    drawn = ""
+    if timeline.predicted:
+        meant = _whole(timeline.facts.get("ranks"), ranks)
+        hosts = _whole(timeline.facts.get("hosts"), hosts)
+        if meant > ranks:
+            drawn = f", {ranks:,} drawn for all of them"
+        ranks = max(meant, ranks)
+    placed = f" on {_many(hosts, 'host')}" if hosts else ""
+    return f"{_many(ranks, 'rank')}{placed}{drawn}"
+
+
+def predicted_words(metrics: JobMetrics) -> tuple[str, ...]:
+    """What was predicted, and the interval; nothing of a recording."""
+    facts = metrics.timeline.facts
+    if not metrics.timeline.predicted:
+        return ()
+    found = [str(facts[key]) for key in ("hardware", "topology", "strategy") if facts.get(key)]
+    share, low_s, high_s = (facts.get(key) for key in ("confidence", "low_s", "high_s"))
+    if isinstance(share, float) and isinstance(low_s, float) and isinstance(high_s, float):
+        found.append(f"{percent(share)} interval {duration(low_s)} to {duration(high_s)}")
+    return tuple(found)
+
+
+def evidence_words(metrics: JobMetrics) -> str:
+    """What exposed communication rests on."""
+    if metrics.timeline.predicted:
+        return "predicted: the model says when a rank stands still for communication"
+    return EVIDENCE[metrics.evidence]
+
+
+def _whole(value: object, otherwise: int) -> int:
+    return value if isinstance(value, int) else otherwise
+
+
+def _many(count: int, what: str) -> str:
+    return f"{count:,} {what}{'s' if count > 1 else ''}"
