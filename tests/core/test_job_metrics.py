@@ -284,6 +284,19 @@ def test_two_timelines_compared():
     assert ("new step", None, 1) in [(one.name, one.before_s, one.after_s) for one in found.operations]
 
 
+def test_the_ratio_is_of_the_times_that_the_parts_add_up_to():
+    steady, uneven = Build(1), Build(1)
+    for build, lengths in ((steady, (4, 4, 4, 4)), (uneven, (4, 4, 4, 6))):
+        start = 0
+        for number, length in enumerate(lengths):
+            build.span(0, "compute", start, start + length)
+            build.iteration(0, number, start, start + length)
+            start += length
+    found = compare(job_metrics(steady.timeline()), job_metrics(uneven.timeline()))
+    assert found.parts[-1].after_s > found.parts[-1].before_s
+    assert found.iteration_ratio == found.parts[-1].after_s / found.parts[-1].before_s
+
+
 END = 24
 SPAN = st.tuples(
     st.integers(0, 1),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import subprocess
 from pathlib import Path
@@ -11,7 +12,7 @@ from lab_helpers import hemiola, left_of
 
 from hemiola.cli import lab as cli_lab
 from hemiola.core.errors import LabError
-from hemiola.lab import Lab, state
+from hemiola.lab import Lab, namespaces, network, state
 
 
 def lab(*words: str) -> subprocess.CompletedProcess[str]:
@@ -75,3 +76,58 @@ def test_without_a_name_a_running_programs_lab_is_not_meant(
         with pytest.raises(LabError, match="no lab stands"):
             cli_lab.down()
         assert mine.run(["true"], err=io.StringIO()).status == 0
+
+
+def test_status_beside_a_removal_says_so(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each of the kernel's objects can go between any two looks of `status`: here each goes at one of them."""
+    mine = Lab(2, name=name).up()
+    try:
+        one = state.load(name)
+        taken = one.namespace("h1")
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(network, "missing", lambda lab: ())  # as they stood a moment ago
+            namespaces.remove(taken, one.mark)
+            cli_lab.status(name=name)
+            assert "it is being taken down" in capsys.readouterr().out
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(namespaces, "_is_namespace", lambda path: True)
+            assert network.missing(one) == (taken,)
+        cli_lab.status(name=name)
+        assert f"missing: {taken}" in capsys.readouterr().out
+    finally:
+        mine.down()
+
+
+def test_a_cable_that_is_gone_is_a_lab_error(name: str) -> None:
+    with Lab(2, name=name) as mine:
+        one = state.load(name)
+        network.entered(one.switch, lambda ip: ip.link("del", ifname="h1"))
+        with pytest.raises(LabError, match="has no device"):
+            mine.settings()
+
+
+def test_a_program_whose_lab_was_removed_gets_a_lab_error(name: str) -> None:
+    with Lab(2, name=name) as mine:
+        network.tear_down(state.load(name))
+        for work in (
+            lambda: mine.run(["true"], err=io.StringIO()),
+            lambda: mine.start("h0", ["true"]),
+            mine.settings,
+            lambda: mine.set_rate("h0", "1gbit"),
+        ):
+            with pytest.raises(LabError):
+                work()
+
+
+def test_an_empty_list_of_hosts_is_refused() -> None:
+    for hosts in (",", "h0,,h1", " "):
+        with pytest.raises(LabError, match="names an empty host"):
+            cli_lab.run("true", hosts=hosts)
+
+
+def test_a_netlink_refusal_for_want_of_rights_names_the_capability() -> None:
+    from pyroute2.netlink.exceptions import NetlinkError
+
+    with pytest.raises(LabError) as refused, network._explained():
+        raise NetlinkError(errno.EPERM, "Operation not permitted")
+    assert "CAP_NET_ADMIN" in refused.value.remedy

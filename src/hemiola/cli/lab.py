@@ -61,10 +61,13 @@ def run(*command: Command, name: str = "", hosts: str = "") -> None:
     hosts
         Only these hosts, rank 0 first: h0,h2.
     """
+    from hemiola.core.errors import LabError
     from hemiola.lab.lab import attach
 
+    if hosts and not all(map(str.strip, hosts.split(","))):
+        raise LabError(f"--hosts {hosts!r} names an empty host", "write them with commas between: h0,h2")
     lab = attach(_meant(name))
-    outcome = lab.run(command, hosts=tuple(filter(None, hosts.split(","))))
+    outcome = lab.run(command, hosts=tuple(map(str.strip, hosts.split(","))) if hosts else ())
     if outcome.status:
         first = next(host for host, status in outcome.statuses.items() if status)
         _say(f"{first} failed first, with status {outcome.status}; the hosts that still ran were ended")
@@ -115,6 +118,7 @@ def down(*, name: str = "", all: Annotated[bool, Switch] = False) -> None:
 
 
 def _show(lab: State) -> None:
+    from hemiola.core.errors import LabError
     from hemiola.lab.network import missing, running
     from hemiola.lab.settings import read_settings
 
@@ -125,7 +129,7 @@ def _show(lab: State) -> None:
         return
     try:
         print(read_settings(lab))
-    except FileNotFoundError:
+    except LabError:
         print("  it is being taken down")
         return
     for host in lab.spec.hosts:

@@ -32,7 +32,7 @@ class JobComparison(msgspec.Struct, frozen=True):
     """What differs between two jobs.
 
     Attributes:
-        iteration_ratio: median iteration time after over before: below 1 is faster.
+        iteration_ratio: mean iteration time after over before, as in `parts`: below 1 is faster.
         parts: the parts of the iteration (mean over ranks), and the whole, in the order of `PARTS`.
         transfers: time on the wire by bucket, matched by name and collective, largest change first.
         exposed: the same for exposed time.
@@ -49,7 +49,7 @@ class JobComparison(msgspec.Struct, frozen=True):
 def compare(before: JobMetrics, after: JobMetrics) -> JobComparison:
     """Differences of `after` to `before`, by part, by transfer and by operation."""
     return JobComparison(
-        iteration_ratio=after.iteration_s.median / before.iteration_s.median,
+        iteration_ratio=after.mean("iteration") / before.mean("iteration"),
         parts=tuple(
             Difference("part", part, before.mean(part), after.mean(part)) for part in (*PARTS, "iteration")
         ),

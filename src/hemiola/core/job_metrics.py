@@ -26,6 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hemiola.core.job_completed import Evidence, completed
+from hemiola.core.job_missing import missing_notes
 from hemiola.core.job_parts import PARTS, Parts, activity, iteration_times, parts, steady
 from hemiola.core.job_path import CriticalPath, critical_path
 from hemiola.core.job_tables import (
@@ -175,7 +176,7 @@ def job_metrics(timeline: JobTimeline) -> JobMetrics:
     return JobMetrics(
         timeline=timeline,
         evidence=whole.evidence,
-        notes=(*whole.notes, *_notes(timeline, every, transfers, late)),
+        notes=(*missing_notes(timeline), *whole.notes, *_notes(timeline, every, transfers, late)),
         parts=every,
         steady=tuple(numbers.tolist()),
         warm_up=tuple(np.setdiff1d(every.number, numbers).tolist()),

@@ -12,7 +12,7 @@ from typing import Any
 
 from hemiola.core.errors import LabError
 from hemiola.lab import namespaces
-from hemiola.lab.network import DEVICE, entered
+from hemiola.lab.network import DEVICE, entered, gone
 from hemiola.lab.processes import RUN_VARIABLE
 from hemiola.lab.state import State
 
@@ -66,11 +66,14 @@ def start(
         popen: as `subprocess.Popen` takes it.
 
     Raises:
-        LabError: no command.
+        LabError: no command, or the host is gone.
     """
     if not command:
         raise LabError("no command to run", "write it behind two dashes: hemiola lab run -- python train.py")
-    place = [str(namespaces.path_of(state.namespace(host))), host, str(state.hosts_file)]
+    path = namespaces.path_of(state.namespace(host))
+    if not path.exists():
+        raise gone(path.name)
+    place = [str(path), host, str(state.hosts_file)]
     return subprocess.Popen(
         [sys.executable, "-I", "-S", str(ENTER), *place, *command],
         env={"PYTHONUNBUFFERED": "1", **os.environ, **env, RUN_VARIABLE: run},

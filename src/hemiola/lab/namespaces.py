@@ -16,13 +16,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-__all__ = ["apart", "create", "enter", "held", "mark_of", "path_of", "remove"]
+__all__ = ["GONE", "apart", "create", "enter", "held", "mark_of", "path_of", "remove"]
 
 Result = TypeVar("Result")
 
 FOLDER = Path("/run/netns")
 NEW_NET = 0x40000000
 LOOPBACK = 1
+GONE = (errno.ENOENT, errno.EINVAL)
+"""How entering a namespace fails whose name is gone, or leads nowhere any more."""
+
 LIBC = ctypes.CDLL(None, use_errno=True)
 
 
@@ -83,7 +86,12 @@ def mark_of(name: str) -> str | None:
         finally:
             ip.close()
 
-    return apart(look)
+    try:
+        return apart(look)
+    except OSError as error:
+        if error.errno in GONE:  # another process has just removed it
+            return None
+        raise
 
 
 @contextmanager

@@ -12,6 +12,7 @@ namespace of their own, so the machine's network shows nothing but the names of 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -23,7 +24,7 @@ from hemiola.lab import namespaces, shaping
 from hemiola.lab.processes import belonging, end_processes, inside, matching
 from hemiola.lab.state import State, forget
 
-__all__ = ["DEVICE", "apply_rates", "build", "entered", "missing", "running", "tear_down"]
+__all__ = ["DEVICE", "apply_rates", "build", "entered", "gone", "missing", "running", "tear_down"]
 
 Result = TypeVar("Result")
 
@@ -62,16 +63,32 @@ def apply_rates(state: State) -> None:
 
 
 def entered(namespace: str, work: Callable[[Any], Result]) -> Result:
-    """Do something with an `IPRoute` inside a namespace, and leave it."""
+    """Do something with an `IPRoute` inside a namespace, and leave it.
+
+    Raises:
+        LabError: the namespace is gone.
+    """
 
     def within() -> Result:
-        ip = namespaces.enter(namespace)
+        try:
+            ip = namespaces.enter(namespace)
+        except OSError as error:
+            if error.errno in namespaces.GONE:
+                raise gone(namespace) from error
+            raise
         try:
             return work(ip)
         finally:
             ip.close()
 
     return namespaces.apart(within)
+
+
+def gone(namespace: str) -> LabError:
+    """The error for a namespace that was there and is not any more."""
+    return LabError(
+        f"the namespace {namespace} is gone: its lab was taken down, or is being", "make the lab anew"
+    )
 
 
 def missing(state: State) -> tuple[str, ...]:
@@ -178,6 +195,8 @@ def _explained() -> Iterator[None]:
     try:
         yield
     except NetlinkError as error:
+        if error.code in (errno.EPERM, errno.EACCES):
+            raise _not_allowed(error) from error
         lacks = _LACKS.get(error.code)
         if lacks is None:
             raise LabError(f"the kernel refused the lab's network: {error}", "see: dmesg") from error
@@ -186,12 +205,16 @@ def _explained() -> Iterator[None]:
             "a lab needs CONFIG_VETH, CONFIG_BRIDGE and CONFIG_NET_SCH_TBF; try: modprobe -a veth bridge sch_tbf",
         ) from error
     except PermissionError as error:
-        raise LabError(
-            f"root, but not allowed to make network namespaces: {error}",
-            "in a container, grant CAP_SYS_ADMIN and CAP_NET_ADMIN (docker run --privileged)",
-        ) from error
+        raise _not_allowed(error) from error
     except OSError as error:
         raise LabError(
             f"the lab's network cannot be made: {error}",
             "a lab needs a kernel with CONFIG_NET_NS; see also: ip netns list; dmesg",
         ) from error
+
+
+def _not_allowed(error: Exception) -> LabError:
+    return LabError(
+        f"root, but not allowed to make network namespaces: {error}",
+        "in a container, grant CAP_SYS_ADMIN and CAP_NET_ADMIN (docker run --privileged)",
+    )

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from hemiola.core.errors import LabError
 from hemiola.core.units import format_bytes, format_rate
 from hemiola.lab.network import DEVICE, entered
 from hemiola.lab.shaping import Queue, queues
@@ -79,8 +80,18 @@ def read_settings(state: State) -> Settings:
     """Ask the kernel for all of it.
 
     Raises:
-        FileNotFoundError: a namespace of the lab is gone.
+        LabError: a namespace or a device of the lab is gone.
     """
+    try:
+        return _read(state)
+    except KeyError as error:  # a cable, gone with a host
+        raise LabError(
+            f"the lab {state.spec.name!r} has no device {error} any more: it was taken down, or is being",
+            "make the lab anew",
+        ) from error
+
+
+def _read(state: State) -> Settings:
     spec = state.spec
     ports = entered(state.switch, _devices)
     hosts = {host: entered(state.namespace(host), _devices)[DEVICE] for host in spec.hosts}

@@ -6,8 +6,9 @@ that flows share. Given the tasks, everything is determined:
 1. At an instant, first all ends that ends then, and flows begin. What this makes ready and needs no
    resource and no time at all ends with it, and so on.
 2. Then each free resource takes the first of its queue: the lowest priority, then the one ready first,
-   then the lowest index; in order: the one ready first, then the lowest index. If one of these takes no
-   time at all, it ends at this same instant, and 1 and 2 are done again.
+   then the lowest index; in order: the one ready first, then the lowest index. What takes no time at all
+   though it holds a resource ends at this same instant; then 1 and 2 are done again, and what becomes
+   ready by that counts as ready later.
 3. Then flows get their rates: max-min fair, none above its own limit; under "priority" those of the
    lowest number first, the others from what they leave.
 
@@ -49,7 +50,6 @@ def execute(tasks: Tasks) -> Execution:
     start, first_byte, end, blocker, awaited, bound, ended = kernel.run(tasks.sharing == "priority", *columns)
     if ended < len(tasks):
         raise unfinished(tasks, awaited)
-    first_byte = np.where(tasks.size_bytes > 0, first_byte, end)
     return Execution(start, first_byte, end, blocker, min(bound, float(end.max(initial=0.0))))
 
 

@@ -8,10 +8,13 @@ because Numba's cache of compiled code notices a change in a function's own file
 A flow is a task that is moving bytes. Flows live in slots, which are used again, so that the arrays
 at work stay small:
     flows    float64 (slots, 5): bytes left at SINCE, rate, SINCE, rate were it alone, rate being found
-    places   int32 (slots, 3): task, place in the heap of ends, stamp of the last visit
+    places   int32 (slots, 5): task, place in the heap of ends, stamp of the last visit, first cell,
+             end of its cells
     cells    int32 (path entries, 4): slot, next and previous cell on the same link (-1 ends), link
     links    int64 (links, 5): first cell, load, stamp of the last visit, flows without a rate yet,
              whether listed as changed
+    ends     float64 (flows now,): a heap of when they end as things stand; `slots` says whose end it is
+    counters int64 (5,): flows now, slots ever used, free slots, changed links, visits
 A link's load is the sum of what its flows would send were they alone, in units of bandwidth / FULL, in
 integers so that it does not drift. Up to FULL a link slows nobody ("open"); only links above ("tight")
 tie flows together.
@@ -20,7 +23,7 @@ tie flows together.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import numba
 import numpy as np
@@ -45,22 +48,30 @@ def compiled(function: Function) -> Function:
 
 
 LEFT, RATE, SINCE, ALONE, FOUND = range(5)
-TASK, PLACE, SEEN = range(3)
+TASK, PLACE, SEEN, CELLS, CELLS_END = range(5)
 SLOT, NEXT, BEFORE, LINK = range(4)
 FIRST, LOAD, VISIT, UNSET, LISTED = range(5)
-ENDS, USED, FREE, CHANGED, STAMP = range(
-    5
-)  # counters: flows, slots ever used, free slots, changed links, visits
+FLOWS, USED, FREE, CHANGED, STAMP = range(5)
 
 FULL = 1 << 40
-ARRIVAL = (1 << 32) - 1  # the low half of a queue's key: the how many-th it is to arrive at any queue; the high half is the priority
 TIE = 1e-12  # of a flow's time so far: ends that close are one instant
 UNFOUND, LATER = -1.0, -2.0  # in FOUND: to be found now, in a later class
+ARRIVAL = (1 << 32) - 1  # the low half of a queue's key: how many came before; the high half is the priority
+FEW = 32
 
 # What `first_fault` finds: the wrong column, in the order of the arguments; then what takes two to be wrong.
 SOUND = -1
 DURATION, RESOURCE, _, RELEASE, SIZE, RATE_MAX, PATH_START, PATH, DEP_START, DEP, _, BANDWIDTH = range(12)
 TWICE, STOPPED = 12, 13
+
+
+@compiled
+def owner(starts: Ints, entry: int) -> int:
+    """The task whose entries include this one."""
+    task = 0
+    while starts[task + 1] <= entry:
+        task += 1
+    return task
 
 
 @compiled
@@ -92,6 +103,9 @@ def first_fault(
             return PATH_START, i, i + 1
         if dep_start[i + 1] < dep_start[i]:
             return DEP_START, i, i + 1
+    for k in range(len(dep)):
+        if not 0 <= dep[k] < tasks:
+            return DEP, owner(dep_start, k), dep[k]
     crossed_by = np.full(links, -1, dtype=np.int32)
     for i in range(tasks):
         if not 0.0 <= duration[i] < np.inf:
@@ -113,9 +127,6 @@ def first_fault(
             if bandwidth[link] == 0.0 and size[i] > 0.0:
                 return STOPPED, i, link
             crossed_by[link] = i
-        for k in range(dep_start[i], dep_start[i + 1]):
-            if not 0 <= dep[k] < tasks:
-                return DEP, i, dep[k]
     return SOUND, -1, -1
 
 
@@ -137,65 +148,115 @@ def successors(dep_start: Ints, dep: Ints) -> tuple[Shorts, Shorts]:
 
 
 @compiled
-def push(keys: NDArray[np.generic], items: Shorts, base: int, size: int, key: float, item: int) -> None:
-    """Put into the binary heap of `size` (key, item) that begins at `base`."""
+def push(keys: Floats, items: Shorts, size: int, key: float, item: int) -> None:
+    """Put (key, item) into the binary heap of `size`. Unsigned indices spare Numba's look at their sign."""
     at = size
     while at > 0:
-        above = base + ((at - 1) >> 1)
-        if keys[above] <= key:
+        above = (at - 1) >> 1
+        if keys[np.uint64(above)] <= key:
             break
-        keys[base + at], items[base + at] = keys[above], items[above]
-        at = above - base
-    keys[base + at], items[base + at] = key, item
+        keys[np.uint64(at)], items[np.uint64(at)] = keys[np.uint64(above)], items[np.uint64(above)]
+        at = above
+    keys[np.uint64(at)], items[np.uint64(at)] = key, item
 
 
 @compiled
-def pop(keys: NDArray[np.generic], items: Shorts, base: int, size: int) -> None:
-    """Take out the first of the `size` that were there: the hole sinks to the bottom, then the last rises."""
+def pop(keys: Floats, items: Shorts, size: int) -> None:
+    """Take out the first of `size`: the hole sinks to the bottom, from where the last one rises.
+
+    That compares more than the textbook's way, but no branch of it hangs on the keys.
+    """
     last = size - 1
     at, child = 0, 1
     while child + 1 < last:
-        child += keys[base + child + 1] < keys[base + child]
-        keys[base + at], items[base + at] = keys[base + child], items[base + child]
+        child += keys[np.uint64(child + 1)] < keys[np.uint64(child)]
+        keys[np.uint64(at)], items[np.uint64(at)] = keys[np.uint64(child)], items[np.uint64(child)]
         at = child
         child = 2 * at + 1
     if child < last:
-        keys[base + at], items[base + at] = keys[base + child], items[base + child]
+        keys[np.uint64(at)], items[np.uint64(at)] = keys[np.uint64(child)], items[np.uint64(child)]
         at = child
-    push(keys, items, base, at, keys[base + last], items[base + last])
+    push(keys, items, at, keys[np.uint64(last)], items[np.uint64(last)])
 
 
 @compiled
 def enqueue(keys: Ints, base: int, size: int, key: int) -> None:
-    """Put a key into the queue of `size` that begins at `base`."""
+    """Put a key into the queue of `size` that begins at `base`, a heap as well."""
     at = size
     while at > 0:
         above = (at - 1) >> 1
-        if keys[base + above] < key:
+        if keys[np.uint64(base + above)] < key:
             break
-        keys[base + at] = keys[base + above]
+        keys[np.uint64(base + at)] = keys[np.uint64(base + above)]
         at = above
-    keys[base + at] = key
+    keys[np.uint64(base + at)] = key
 
 
 @compiled
 def dequeue(keys: Ints, base: int, size: int) -> None:
-    """Take the first key out of the queue of `size`: the hole sinks to the bottom, then the last key rises."""
+    """Take out the first key, as `pop` does."""
     last = size - 1
     at, child = 0, 1
     while child + 1 < last:
-        child += keys[base + child + 1] < keys[base + child]
-        keys[base + at] = keys[base + child]
+        child += keys[np.uint64(base + child + 1)] < keys[np.uint64(base + child)]
+        keys[np.uint64(base + at)] = keys[np.uint64(base + child)]
         at = child
         child = 2 * at + 1
     if child < last:
-        keys[base + at] = keys[base + child]
+        keys[np.uint64(base + at)] = keys[np.uint64(base + child)]
         at = child
-    enqueue(keys, base, at, keys[base + last])
+    enqueue(keys, base, at, keys[np.uint64(base + last)])
 
 
 @compiled
-def move(ends: Floats, slots: Shorts, places: Shorts, size: int, at: int, end: float, slot: int) -> None:
+def set_until(until: Floats, winner: Shorts, r: int, time: float) -> None:
+    """Say until when resource r's task takes its fixed time: inf for none.
+
+    `until` is a tree of minima, root at 1, whose leaves are the resources; `winner` says whose minimum.
+    """
+    at = (len(until) >> 1) + r
+    until[np.uint64(at)] = time
+    while at > 1:
+        one = at & -2
+        a, b = until[np.uint64(one)], until[np.uint64(one + 1)]
+        who = winner[np.uint64(one)] if a <= b else winner[np.uint64(one + 1)]
+        at >>= 1
+        until[np.uint64(at)], winner[np.uint64(at)] = min(a, b), who
+
+
+@compiled
+def sort_few(items: Shorts, since: int, until: int) -> None:
+    """Sort a stretch, which is short or nearly in order as a rule."""
+    count = until - since
+    if count > FEW:
+        keys = np.empty(count, dtype=np.int64)
+        for k in range(count):
+            enqueue(keys, 0, k, items[since + k])
+        for k in range(count):
+            items[since + k] = keys[0]
+            dequeue(keys, 0, count - k)
+        return
+    for k in range(since + 1, until):
+        item, at = items[k], k
+        while at > since and items[at - 1] > item:
+            items[at] = items[at - 1]
+            at -= 1
+        items[at] = item
+
+
+@compiled
+def sort_by(keys: Floats, items: Shorts) -> None:
+    """Sort both by the keys. Numba's own sorts take seconds to compile."""
+    heap_keys, heap_items = np.empty(len(keys)), np.empty(len(keys), dtype=np.int32)
+    for k in range(len(keys)):
+        push(heap_keys, heap_items, k, keys[k], items[k])
+    for k in range(len(keys)):
+        keys[k], items[k] = heap_keys[0], heap_items[0]
+        pop(heap_keys, heap_items, len(keys) - k)
+
+
+@compiled
+def place_end(ends: Floats, slots: Shorts, places: Shorts, size: int, at: int, end: float, slot: int) -> None:
     """Put a flow that ends then into the hole at place `at` of the heap of ends, up or down as needed."""
     while at > 0 and end < ends[(at - 1) >> 1]:
         above = (at - 1) >> 1
@@ -215,6 +276,24 @@ def move(ends: Floats, slots: Shorts, places: Shorts, size: int, at: int, end: f
     places[slot, PLACE] = at
 
 
+class Net(NamedTuple):
+    """All that the links and the flows on them consist of; see the module's head."""
+
+    flows: Floats
+    places: Shorts
+    cells: Shorts
+    links: Ints
+    bandwidth: Floats
+    ends: Floats
+    slots: Shorts
+    changed: Shorts
+    counters: Ints
+    members: Shorts
+    room: Floats
+    levels: Floats
+    heap: Shorts
+
+
 @compiled
 def rate_alone(i: int, rate_max: Floats, path_start: Ints, path: Ints, bandwidth: Floats) -> float:
     """The rate of task i's flow were there no other; inf where nothing limits it."""
@@ -222,15 +301,6 @@ def rate_alone(i: int, rate_max: Floats, path_start: Ints, path: Ints, bandwidth
     for k in range(path_start[i], path_start[i + 1]):
         rate = min(rate, bandwidth[path[k]])
     return rate
-
-
-@compiled
-def note_change(link: int, links: Ints, changed: Shorts, counters: Ints) -> None:
-    """List a link whose flows need a new rate."""
-    if links[link, LISTED] == 0:
-        links[link, LISTED] = 1
-        changed[counters[CHANGED]] = link
-        counters[CHANGED] += 1
 
 
 @compiled
@@ -243,6 +313,15 @@ def share_of(rate: float, bandwidth: float) -> int:
 def tight(link: int, links: Ints) -> bool:
     """Whether a link could slow any of its flows, which then are two at least."""
     return bool(links[link, LOAD] > FULL)
+
+
+@compiled
+def note_change(link: int, links: Ints, changed: Shorts, counters: Ints) -> None:
+    """List a link whose flows need a new rate."""
+    if links[link, LISTED] == 0:
+        links[link, LISTED] = 1
+        changed[counters[CHANGED]] = link
+        counters[CHANGED] += 1
 
 
 @compiled
@@ -279,7 +358,6 @@ def detach(
     i: int,
     rate: float,
     path_start: Ints,
-    path: Ints,
     bandwidth: Floats,
     cells: Shorts,
     links: Ints,
@@ -288,7 +366,7 @@ def detach(
 ) -> None:
     """Take a flow off its links."""
     for k in range(path_start[i], path_start[i + 1]):
-        link, after, before = path[k], cells[k, NEXT], cells[k, BEFORE]
+        link, after, before = cells[k, LINK], cells[k, NEXT], cells[k, BEFORE]
         if before >= 0:
             cells[before, NEXT] = after
         else:
@@ -301,143 +379,117 @@ def detach(
 
 
 @compiled
-def gather(
-    flows: Floats,
-    places: Shorts,
-    cells: Shorts,
-    links: Ints,
-    path_start: Ints,
-    bandwidth: Floats,
-    room: Floats,
-    changed: Shorts,
-    counters: Ints,
-    members: Shorts,
-) -> int:
-    """List the flows that hang together with the changed links through tight ones; how many."""
+def gather(net: Net) -> int:
+    """List as members the flows that hang together with the changed links through tight ones; how many."""
+    places, cells, links, counters = net.places, net.cells, net.links, net.counters
     counters[STAMP] += 1
     stamp, count, done = counters[STAMP], 0, 0
     for at in range(counters[CHANGED]):
-        link = changed[at]
-        links[link, LISTED] = 0
-        count = list_flows(link, stamp, flows, places, cells, links, bandwidth, room, members, count)
+        links[net.changed[at], LISTED] = 0
+        count = list_flows(net.changed[at], stamp, count, net)
     counters[CHANGED] = 0
     while done < count:
-        i = places[members[done], TASK]
+        slot = net.members[done]
         done += 1
-        for k in range(path_start[i], path_start[i + 1]):
-            link = cells[k, LINK]
+        for cell in range(places[slot, CELLS], places[slot, CELLS_END]):
+            link = cells[cell, LINK]
             if links[link, VISIT] != stamp and tight(link, links):
-                count = list_flows(link, stamp, flows, places, cells, links, bandwidth, room, members, count)
+                count = list_flows(link, stamp, count, net)
     return count
 
 
 @compiled
-def list_flows(
-    link: int,
-    stamp: int,
-    flows: Floats,
-    places: Shorts,
-    cells: Shorts,
-    links: Ints,
-    bandwidth: Floats,
-    room: Floats,
-    members: Shorts,
-    count: int,
-) -> int:
+def list_flows(link: int, stamp: int, count: int, net: Net) -> int:
     """Add a link's flows to the members; how many there are then."""
-    links[link, VISIT] = stamp
-    room[link] = bandwidth[link]
-    cell = links[link, FIRST]
+    flows, places, cells = net.flows, net.places, net.cells
+    net.links[link, VISIT] = stamp
+    net.room[link] = net.bandwidth[link]
+    cell = net.links[link, FIRST]
     while cell >= 0:
         slot = cells[cell, SLOT]
         if places[slot, SEEN] != stamp:
             places[slot, SEEN] = stamp
             flows[slot, FOUND] = LATER
-            members[count] = slot
+            net.members[count] = slot
             count += 1
         cell = cells[cell, NEXT]
     return count
 
 
 @compiled
-def settle_flow(
-    slot: int,
-    rate: float,
-    flows: Floats,
-    places: Shorts,
-    cells: Shorts,
-    links: Ints,
-    path_start: Ints,
-    room: Floats,
+def fix_rate(
+    slot: int, rate: float, flows: Floats, places: Shorts, cells: Shorts, links: Ints, room: Floats
 ) -> None:
     """Fix a flow's rate and take it from the tight links that it crosses."""
     flows[slot, FOUND] = rate
-    i = places[slot, TASK]
-    for k in range(path_start[i], path_start[i + 1]):
-        link = cells[k, LINK]
+    for cell in range(places[slot, CELLS], places[slot, CELLS_END]):
+        link = cells[cell, LINK]
         if tight(link, links):
             room[link] = max(0.0, room[link] - rate)
             links[link, UNSET] -= 1
 
 
 @compiled
-def fill(
-    members: Shorts,
-    flows: Floats,
-    places: Shorts,
-    cells: Shorts,
-    links: Ints,
-    path_start: Ints,
-    room: Floats,
-    levels: Floats,
-    heap: Shorts,
-) -> None:
+def crossed(members: Shorts, net: Net) -> int:
+    """Heap the tight links that these flows cross by what each of them could have; how many links."""
+    places, cells, links = net.places, net.cells, net.links
+    size = 0
+    for slot in members:
+        net.flows[slot, FOUND] = UNFOUND
+        for cell in range(places[slot, CELLS], places[slot, CELLS_END]):
+            link = cells[cell, LINK]
+            if tight(link, links):
+                if links[link, UNSET] == 0:
+                    net.heap[size] = link
+                    size += 1
+                links[link, UNSET] += 1
+    for at in range(size):
+        link = net.heap[at]
+        push(net.levels, net.heap, at, net.room[link] / links[link, UNSET], link)
+    return size
+
+
+@compiled
+def fill(members: Shorts, net: Net) -> None:
     """Share what room the links have max-min among these flows, none above its rate alone.
 
     All rates rise together until a link is full or a flow has its limit, which fixes them; the rest
     rises on (Bertsekas and Gallager, Data Networks, 1992, 6.5.2). A link's level only rises while
     others are fixed, so a heap of levels that are too low at worst gives the next link to be full.
     """
-    size, limit = 0, np.inf
+    flows, places, cells, links, room = net.flows, net.places, net.cells, net.links, net.room
+    levels, heap = net.levels, net.heap
+    size, limit = crossed(members, net), np.inf
     for slot in members:
-        flows[slot, FOUND] = UNFOUND
         limit = min(limit, flows[slot, ALONE])
-        i = places[slot, TASK]
-        for k in range(path_start[i], path_start[i + 1]):
-            link = cells[k, LINK]
-            if tight(link, links):
-                if links[link, UNSET] == 0:
-                    heap[size] = link
-                    size += 1
-                links[link, UNSET] += 1
-    for at in range(size):
-        link = heap[at]
-        push(levels, heap, 0, at, room[link] / links[link, UNSET], link)
-    ordered, at = members[:0], 0
+    limits, ordered, at = np.empty(0), members[:0], 0
     while size > 0:
         link = heap[0]
         if links[link, UNSET] == 0:
-            pop(levels, heap, 0, size)
+            pop(levels, heap, size)
             size -= 1
             continue
         level = room[link] / links[link, UNSET]
         if level > levels[0]:
-            pop(levels, heap, 0, size)
-            push(levels, heap, 0, size - 1, level, link)
+            pop(levels, heap, size)
+            push(levels, heap, size - 1, level, link)
             continue
         if limit <= level:
             if len(ordered) == 0:
-                ordered = members[np.argsort(flows[:, ALONE][members], kind="mergesort")]
+                ordered, limits = members.copy(), np.empty(len(members))
+                for k in range(len(members)):
+                    limits[k] = flows[members[k], ALONE]
+                sort_by(limits, ordered)
             while limit <= level:
                 if flows[ordered[at], FOUND] == UNFOUND:
-                    settle_flow(ordered[at], limit, flows, places, cells, links, path_start, room)
+                    fix_rate(ordered[at], limit, flows, places, cells, links, room)
                 at += 1
-                limit = flows[ordered[at], ALONE] if at < len(ordered) else np.inf
+                limit = limits[at] if at < len(ordered) else np.inf
             continue
         cell = links[link, FIRST]
         while cell >= 0:
             if flows[cells[cell, SLOT], FOUND] == UNFOUND:
-                settle_flow(cells[cell, SLOT], level, flows, places, cells, links, path_start, room)
+                fix_rate(cells[cell, SLOT], level, flows, places, cells, links, room)
             cell = cells[cell, NEXT]
         room[link] = 0.0
     for slot in members:
@@ -446,76 +498,35 @@ def fill(
 
 
 @compiled
-def fill_by_class(
-    members: Shorts,
-    priority: Ints,
-    flows: Floats,
-    places: Shorts,
-    cells: Shorts,
-    links: Ints,
-    path_start: Ints,
-    room: Floats,
-    levels: Floats,
-    heap: Shorts,
-) -> None:
+def fill_by_class(members: Shorts, priority: Ints, net: Net) -> None:
     """Fill the links with the flows of the lowest priority number, then with the next, and so on."""
-    classes = priority[places[:, TASK][members]]
-    order = np.argsort(classes, kind="mergesort")
-    members[:], classes = members[order], classes[order]
+    classes = np.empty(len(members))
+    for k in range(len(members)):
+        classes[k] = priority[net.places[members[k], TASK]]
+    sort_by(classes, members)
     low = 0
     for high in range(1, len(members) + 1):
         if high == len(members) or classes[high] != classes[low]:
-            fill(members[low:high], flows, places, cells, links, path_start, room, levels, heap)
+            fill(members[low:high], net)
             low = high
 
 
 @compiled
-def resolve(
-    now: float,
-    by_priority: bool,
-    priority: Ints,
-    flows: Floats,
-    places: Shorts,
-    cells: Shorts,
-    links: Ints,
-    path_start: Ints,
-    bandwidth: Floats,
-    room: Floats,
-    changed: Shorts,
-    counters: Ints,
-    members: Shorts,
-    levels: Floats,
-    heap: Shorts,
-    ends: Floats,
-    slots: Shorts,
-) -> None:
+def resolve(now: float, by_priority: bool, priority: Ints, net: Net) -> None:
     """Give the flows that hang together with the changed links their new rates and ends."""
-    count = gather(flows, places, cells, links, path_start, bandwidth, room, changed, counters, members)
+    flows, places = net.flows, net.places
+    members = net.members[: gather(net)]
     if by_priority:
-        fill_by_class(members[:count], priority, flows, places, cells, links, path_start, room, levels, heap)
+        fill_by_class(members, priority, net)
     else:
-        fill(members[:count], flows, places, cells, links, path_start, room, levels, heap)
-    for slot in members[:count]:
+        fill(members, net)
+    for slot in members:
         rate = flows[slot, FOUND]
         if rate != flows[slot, RATE]:
             left = max(0.0, flows[slot, LEFT] - flows[slot, RATE] * (now - flows[slot, SINCE]))
             flows[slot, LEFT], flows[slot, RATE], flows[slot, SINCE] = left, rate, now
             end = now + left / rate if rate > 0.0 else np.inf
-            move(ends, slots, places, counters[ENDS], places[slot, PLACE], end, slot)
-
-
-@compiled
-def sort_few(items: Shorts, since: int, until: int) -> None:
-    """Sort a stretch, which is short or nearly in order as a rule."""
-    if until - since > 32:
-        items[since:until].sort()
-        return
-    for k in range(since + 1, until):
-        item, at = items[k], k
-        while at > since and items[at - 1] > item:
-            items[at] = items[at - 1]
-            at -= 1
-        items[at] = item
+            place_end(net.ends, net.slots, places, net.counters[FLOWS], places[slot, PLACE], end, slot)
 
 
 @compiled
@@ -538,32 +549,38 @@ def run(
     tasks, resources, links_known = len(duration), len(in_order), len(bandwidth)
     first, waiters = successors(dep_start, dep)
     awaited = np.empty(tasks, dtype=np.int32)
-    start, first_byte, end = np.full(tasks, np.nan), np.full(tasks, np.nan), np.full(tasks, np.nan)
-    blocker = np.full(tasks, -1)
+    start, end, blocker = np.empty(tasks), np.empty(tasks), np.full(tasks, -1)
     longest = release.copy()
     work = np.zeros(resources)
     moved = np.zeros(links_known)
 
     # queues, one heap per resource, in one array
     base = np.zeros(resources + 1, dtype=np.int64)
+    most, released = 0, False
     for i in range(tasks):
+        most += size[i] > 0.0
+        released |= release[i] > 0.0
         if resource[i] >= 0:
             base[resource[i] + 1] += 1
     for r in range(resources):
         base[r + 1] += base[r]
-    queue, arrived = np.empty(base[resources], dtype=np.int64), np.empty(base[resources], dtype=np.int32)
-    arrivals, arrivals_before = 0, 0
+    queue, arrived = np.empty(base[resources], dtype=np.int64), np.empty(tasks + 1, dtype=np.int32)
+    arrivals_before, arrivals, met = 0, 0, 0
     queued = np.zeros(resources, dtype=np.int32)
     busy = np.zeros(resources, dtype=np.bool_)
-    before = np.full(resources, -1, dtype=np.int32)
-    touched = np.empty(2 * resources, dtype=np.int32)
+    holder = np.full(resources, -1, dtype=np.int32)
+    touched = np.empty(tasks + resources + 1, dtype=np.int32)
     touches = 0
+    leaves = 1
+    while leaves < resources:
+        leaves *= 2
+    until, winner = np.full(2 * leaves, np.inf), np.zeros(2 * leaves, dtype=np.int32)
+    for r in range(leaves):
+        winner[leaves + r] = r
 
-    # flows
-    most = 0
-    for i in range(tasks):
-        most += size[i] > 0.0
-    flows, places = np.empty((most, 5)), np.empty((most, 3), dtype=np.int32)
+    # flows; without any, nothing is written where its first byte would be
+    first_byte = np.empty(tasks) if most > 0 else end
+    flows, places = np.empty((most, 5)), np.empty((most, 5), dtype=np.int32)
     ends, slots, free = np.empty(most), np.empty(most, dtype=np.int32), np.empty(most, dtype=np.int32)
     members = np.empty(most, dtype=np.int32)
     cells = np.empty((len(path), 4), dtype=np.int32)
@@ -572,70 +589,75 @@ def run(
     room, levels = np.empty(links_known), np.empty(links_known)
     changed, heap = np.empty(links_known, dtype=np.int32), np.empty(links_known, dtype=np.int32)
     counters = np.zeros(5, dtype=np.int64)
+    begin = np.empty(most, dtype=np.int32)
+    net = Net(
+        flows, places, cells, links, bandwidth, ends, slots, changed, counters, members, room, levels, heap
+    )
 
     # events: a task's fixed time is over, or (~task) its release has come
     event_time, event_item = np.empty(tasks), np.empty(tasks, dtype=np.int32)
     events = 0
-    order, ready = np.empty(tasks, dtype=np.int32), np.empty(tasks, dtype=np.int32)
-    begin = np.empty(tasks, dtype=np.int32)
-    handled, done, readies, begins = 0, 0, 0, 0
-    now = 0.0
+    ended = np.empty(tasks, dtype=np.int32)
+    done, handled, stopped, begins, claims = 0, 0, 0, 0, 0
+    sources = 1  # of arrivals since resources last chose: each brings them in order of index, here the start
+    now, bound = 0.0, 0.0
     for i in range(tasks):
         awaited[i] = dep_start[i + 1] - dep_start[i]
         if awaited[i] == 0:
             if release[i] > 0.0:
-                push(event_time, event_item, 0, events, release[i], ~i)
+                push(event_time, event_item, events, release[i], ~i)
                 events += 1
             else:
-                ready[readies] = i
-                readies += 1
+                arrived[arrivals] = i
+                arrivals += 1
 
     while True:
         # 1. What has ended frees its resource and readies others; flows begin; what takes no time ends too.
-        while handled < done or readies > 0 or begins > 0:
-            while handled < done:
-                j = order[handled]
+        while handled < stopped or met < arrivals or begins > 0:
+            while handled < stopped:
+                j = ended[handled]
                 handled += 1
                 end[j] = now
                 span = longest[j] + duration[j]
-                longest[j] = span
+                bound = max(bound, span)
                 r = resource[j]
                 if r >= 0:
                     work[r] += duration[j]
                     busy[r] = False
-                    before[r] = j
                     touched[touches] = r
                     touches += 1
                 for k in range(first[j], first[j + 1]):
                     i = waiters[k]
                     longest[i] = max(longest[i], span)
-                    awaited[i] -= 1
-                    if awaited[i] == 0:
-                        if release[i] > now:
-                            push(event_time, event_item, 0, events, release[i], ~i)
-                            events += 1
-                        else:
-                            blocker[i] = j
-                            ready[readies] = i
-                            readies += 1
-            while readies > 0:
-                readies -= 1
-                i = ready[readies]
-                r = resource[i]
-                if r >= 0:
+                    left = awaited[i] - 1
+                    awaited[i] = left
+                    blocker[i] = j
                     arrived[arrivals] = i
-                    arrivals += 1
+                    arrivals += left == 0
+                    if released and left == 0 and release[i] > now:
+                        push(event_time, event_item, events, release[i], ~i)
+                        events += 1
+                        arrivals -= 1
+                        blocker[i] = -1
+            done += handled
+            sources += handled
+            handled, stopped = 0, 0
+            while met < arrivals:
+                i = arrived[met]
+                met += 1
+                if resource[i] >= 0:
+                    claims += 1
                 else:
                     start[i] = now
                     if duration[i] > 0.0:
-                        push(event_time, event_item, 0, events, now + duration[i], i)
+                        push(event_time, event_item, events, now + duration[i], i)
                         events += 1
-                    elif size[i] > 0.0:
+                    elif most > 0 and size[i] > 0.0:
                         begin[begins] = i
                         begins += 1
                     else:
-                        order[done] = i
-                        done += 1
+                        ended[stopped] = i
+                        stopped += 1
             for at in range(begins):
                 i = begin[at]
                 first_byte[i] = now
@@ -643,8 +665,8 @@ def run(
                 for k in range(path_start[i], path_start[i + 1]):
                     moved[path[k]] += size[i]
                 if rate == np.inf:
-                    order[done] = i
-                    done += 1
+                    ended[stopped] = i
+                    stopped += 1
                     continue
                 longest[i] += size[i] / rate
                 if resource[i] >= 0:
@@ -655,107 +677,105 @@ def run(
                 else:
                     slot = counters[USED]
                     counters[USED] += 1
-                flows[slot, LEFT], flows[slot, SINCE], flows[slot, ALONE] = size[i], now, rate
                 places[slot, TASK], places[slot, SEEN] = i, 0
-                flows[slot, RATE] = 0.0
-                finish = np.inf
-                if attach(slot, i, rate, path_start, path, bandwidth, cells, links, changed, counters):
-                    flows[slot, RATE] = rate
-                    finish = now + size[i] / rate
-                counters[ENDS] += 1
-                move(ends, slots, places, counters[ENDS], counters[ENDS] - 1, finish, slot)
+                places[slot, CELLS], places[slot, CELLS_END] = path_start[i], path_start[i + 1]
+                alone = attach(slot, i, rate, path_start, path, bandwidth, cells, links, changed, counters)
+                flows[slot, LEFT], flows[slot, SINCE], flows[slot, ALONE] = size[i], now, rate
+                flows[slot, RATE] = rate if alone else 0.0
+                finish = now + size[i] / rate if alone else np.inf
+                last = counters[FLOWS]
+                counters[FLOWS] += 1
+                place_end(ends, slots, places, last + 1, last, finish, slot)
             begins = 0
         # 2. Each free resource takes the first of its queue.
-        if arrivals > arrivals_before + 1:
+        if sources > 1 and claims > 1:
             sort_few(arrived, arrivals_before, arrivals)
         for at in range(arrivals_before, arrivals):
             i = arrived[at]
             r = resource[i]
-            if not busy[r] and queued[r] == 0:
-                touched[touches] = r
-                touches += 1
+            if r < 0:
+                continue
+            touched[touches] = r
+            touches += not busy[r]
             enqueue(queue, base[r], queued[r], at if in_order[r] else (priority[i] << 32) + at)
             queued[r] += 1
         for at in range(touches):
             r = touched[at]
             if queued[r] > 0 and not busy[r]:
-                at_queue = queue[base[r]] & ARRIVAL
-                i = arrived[at_queue]
-                if at_queue < arrivals_before:
-                    blocker[i] = before[r]
+                place = queue[base[r]] & ARRIVAL
+                i = arrived[place]
+                if place < arrivals_before:
+                    blocker[i] = holder[r]
                 dequeue(queue, base[r], queued[r])
                 queued[r] -= 1
                 busy[r] = True
+                holder[r] = i
                 start[i] = now
-                if duration[i] > 0.0 or size[i] == 0.0:
-                    push(event_time, event_item, 0, events, now + duration[i], i)
-                    events += 1
+                if duration[i] > 0.0 or most == 0 or size[i] == 0.0:
+                    set_until(until, winner, r, now + duration[i])
                 else:
                     begin[begins] = i
                     begins += 1
-        touches = 0
+        touches, sources, claims = 0, 0, 0
         arrivals_before = arrivals
-        if handled < done or begins > 0:
+        if begins > 0:
             continue
         # 3. When nothing more happens at this instant, rates are found anew where flows came or went.
-        upcoming = event_time[0] if events > 0 else np.inf
-        if counters[CHANGED] > 0 and upcoming > now and (counters[ENDS] == 0 or ends[0] > now):
-            resolve(
-                now,
-                by_priority,
-                priority,
-                flows,
-                places,
-                cells,
-                links,
-                path_start,
-                bandwidth,
-                room,
-                changed,
-                counters,
-                members,
-                levels,
-                heap,
-                ends,
-                slots,
-            )
-        if counters[ENDS] > 0:
-            upcoming = min(upcoming, ends[0])
+        upcoming = until[1]
+        if events > 0:
+            upcoming = min(upcoming, event_time[0])
+        if most > 0:
+            if counters[CHANGED] > 0 and upcoming > now and (counters[FLOWS] == 0 or ends[0] > now):
+                resolve(now, by_priority, priority, net)
+            if counters[FLOWS] > 0:
+                upcoming = min(upcoming, ends[0])
         if upcoming == np.inf:
             break
         # 4. On to the next instant.
         now = upcoming
-        while counters[ENDS] > 0:
+        while counters[FLOWS] > 0:
             slot = slots[0]
             i = places[slot, TASK]
             if ends[0] > now + TIE * (now - first_byte[i]):
                 break
-            counters[ENDS] -= 1
-            if counters[ENDS] > 0:
-                last = counters[ENDS]
-                move(ends, slots, places, last, 0, ends[last], slots[last])
-            detach(i, flows[slot, ALONE], path_start, path, bandwidth, cells, links, changed, counters)
+            detach(i, flows[slot, ALONE], path_start, bandwidth, cells, links, changed, counters)
             free[counters[FREE]] = slot
             counters[FREE] += 1
-            order[done] = i
-            done += 1
+            counters[FLOWS] -= 1
+            last = counters[FLOWS]
+            if last > 0:
+                place_end(ends, slots, places, last, 0, ends[last], slots[last])
+            ended[stopped] = i
+            stopped += 1
+        while until[1] <= now:
+            r = winner[1]
+            i = holder[r]
+            set_until(until, winner, r, np.inf)
+            if most > 0 and size[i] > 0.0:
+                begin[begins] = i
+                begins += 1
+            else:
+                ended[stopped] = i
+                stopped += 1
         while events > 0 and event_time[0] <= now:
             item = event_item[0]
-            pop(event_time, event_item, 0, events)
+            pop(event_time, event_item, events)
             events -= 1
             if item < 0:
-                ready[readies] = ~item
-                readies += 1
-            elif size[item] > 0.0:
+                arrived[arrivals] = ~item
+                arrivals += 1
+                sources += 1
+            elif most > 0 and size[item] > 0.0:
                 begin[begins] = item
                 begins += 1
             else:
-                order[done] = item
-                done += 1
+                ended[stopped] = item
+                stopped += 1
 
-    bound = 0.0
-    for i in range(tasks):
-        bound = max(bound, longest[i])
+    if most > 0:
+        for i in range(tasks):
+            if size[i] == 0.0:
+                first_byte[i] = end[i]
     for r in range(resources):
         bound = max(bound, work[r])
     for link in range(links_known):

@@ -72,14 +72,15 @@ class Tasks:
 
 @dataclass(frozen=True, eq=False)
 class Execution:
-    """When each task ran.
+    """When each task ran, one entry per task in every column; to be read, not written into.
 
     Attributes:
         start_s: it got its resource (or became ready, where it holds none).
         first_byte_s: it began to move bytes; its end where it moves none.
         end_s: it was done.
         blocker: the task whose end let it start, the last it waited for or the one that held its
-            resource; -1 if nothing did. Followed back from the last task it is the critical path.
+            resource; -1 if nothing did. Of several that ended at that instant, one of them. Followed back
+            from the last task it is the critical path.
         bound_s: lower bound on the end of all, whatever the order: the longest path or the busiest
             resource or link.
     """

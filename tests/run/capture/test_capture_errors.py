@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -55,6 +56,10 @@ def breaks(value: Tensor) -> Tensor:
     return value @ torch.zeros(3, 3)  # line breaks
 
 
+def chooses(value: Tensor) -> Tensor:
+    return torch.cond(value.sum() > 0, lambda it: it + 1, lambda it: it - 1, (value,))  # line chooses
+
+
 def raises(value: Tensor) -> Tensor:
     raise KeyError("no such head")  # line raises
 
@@ -67,6 +72,7 @@ def raises(value: Tensor) -> Tensor:
         (lists, "asks for a tensor's value", "hemiola trace"),
         (picks, "depends on a tensor's values", "hemiola trace"),
         (leaves, "leaves PyTorch", "hemiola trace"),
+        (chooses, "functions as arguments of an operator (`torch.cond` and the like): cond", "plain Python"),
         (breaks, "RuntimeError", "check that the model runs"),
         (raises, "KeyError: 'no such head'", "check that the model runs"),
     ],
@@ -124,6 +130,36 @@ def test_models_that_train_nothing_that_can_be_seen(model: nn.Module, keywords: 
         capture(model, X, **keywords)
 
 
+def test_a_part_that_torch_jit_compiled_is_told() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        compiled = torch.jit.script(nn.Linear(8, 8))
+    with pytest.raises(GraphError, match=r"compiled by `torch.jit`.*\n") as refused:
+        capture(nn.Sequential(nn.Linear(8, 8), compiled), X)
+    assert "torch.jit.script" in refused.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: torch.nested.nested_tensor([X, X[:2]]), "an input is a nested tensor"),
+        (lambda: torch.nested.nested_tensor([X, X[:2]], layout=torch.jagged), "an input is a nested tensor"),
+        (X.to_sparse, "an input is a tensor of layout torch.sparse_coo"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")
+def test_inputs_without_a_plain_shape(make: Callable[[], Tensor], said: str) -> None:
+    with pytest.raises(GraphError, match=said):
+        capture(nn.Linear(8, 8), {"input": make()})
+
+
+def test_a_model_without_parameters_has_nothing_to_optimize() -> None:
+    with pytest.raises(GraphError, match="no trainable parameter: there is nothing to optimize"):
+        capture(nn.ReLU(), X.clone().requires_grad_())
+    with pytest.raises(GraphError, match=r"the model's output \(a tensor\)"):
+        capture(nn.ReLU(), X)
+
+
 def test_sparse_gradients_are_refused_by_name() -> None:
     with pytest.raises(GraphError, match="gradient of 'weight' is sparse"):
         capture(nn.Embedding(5, 3, sparse=True), torch.zeros(2, dtype=torch.long))
@@ -134,6 +170,9 @@ def test_sparse_gradients_are_refused_by_name() -> None:
     [
         (3, {}, "the model is a int"),
         (nn.Linear(8, 8), {"accumulate": 0}, "accumulate is 0"),
+        (nn.Linear(8, 8), {"accumulate": 2.5}, "accumulate is 2.5"),
+        (nn.Linear(8, 8), {"device": "xyz"}, "the device 'xyz' cannot be captured"),
+        (nn.Linear(8, 8), {"device": "mps"}, "the device 'mps' cannot be captured"),
         (nn.Linear(8, 8), {"autocast": "int8"}, "autocast is 'int8'"),
         (nn.Linear(8, 8), {"loss": 3}, "the loss is a int"),
     ],

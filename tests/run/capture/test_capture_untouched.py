@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections import deque
 from typing import Any
 
@@ -86,6 +87,51 @@ def test_a_model_that_fails_is_untouched() -> None:
     with pytest.raises(GraphError):
         capture(model, torch.zeros(4, 8))
     assert facts(model) == before
+
+
+@functools.lru_cache
+def table(size: int) -> dict[str, tuple[Tensor, int]]:
+    return {"range": (torch.arange(float(size)), size)}
+
+
+@functools.cache
+def doubled(size: int) -> int:
+    return 2 * size
+
+
+class Caches(nn.Module):
+    """Keeps tensors outside of itself, in cached functions of its file and of its class."""
+
+    def __init__(self, fails: bool) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+        self.fails = fails
+
+    @functools.cache  # noqa: B019
+    def mask(self, size: int) -> Tensor:
+        return torch.ones(size)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        value = self.layer(inputs) * table(doubled(4))["range"][0] * self.mask(8)
+        if self.fails and value.sum() > 0:
+            raise AssertionError
+        return value
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_cached_functions_keep_no_stand_in(fails: bool) -> None:
+    model = Caches(fails)
+    table.cache_clear()
+    doubled.cache_clear()
+    if fails:
+        with pytest.raises(GraphError):
+            capture(model, torch.zeros(4, 8))
+    else:
+        capture(model, torch.zeros(4, 8))
+    model.fails = False
+    assert model(torch.ones(4, 8)).isfinite().all()
+    assert doubled.cache_info().currsize == 1, "a cache without stand-ins keeps what it holds"
+    assert capture(model, torch.zeros(4, 8)).operations, "with real tensors in the caches"
 
 
 def test_gradients_that_are_there_stay() -> None:

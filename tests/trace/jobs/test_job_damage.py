@@ -10,6 +10,7 @@ import pytest
 from job_samples import nccl_trace, two_ranks, write_json
 
 from hemiola.core.errors import FormatError, HemiolaError, InputError
+from hemiola.core.job_metrics import job_metrics
 from hemiola.trace.jobs.chakra import write_et
 from hemiola.trace.jobs.chakra_to import to_chakra
 from hemiola.trace.jobs.execution_trace import read_execution_trace
@@ -120,6 +121,64 @@ def test_an_unknown_format_says_what_was_looked_for(tmp_path):
     assert "it has the members 'a'" in caught.value.what
     for word in ("hemiola.job-timeline/1", "traceEvents", "workload_graph", "nodes", "protobuf"):
         assert word in caught.value.remedy
+
+
+def test_empty_lists_and_events_of_other_kinds_are_said(tmp_path):
+    for content in ([], {}, {"traceEvents": []}):
+        with pytest.raises(FormatError, match="no member of it holds anything"):
+            read_job([write_json(content, tmp_path / "x.json")])
+    events = {"traceEvents": [{"ph": "X", "ts": "abc"}, {"ph": "i"}, {"ph": "i"}]}
+    with pytest.raises(InputError, match=r"2 of 'ph i', 1 of 'ph X'"):
+        read_job([write_json(events, tmp_path / "x.json")])
+
+
+def test_a_mark_of_utf_8_before_the_text_is_no_damage(tmp_path):
+    write_timeline(two_ranks(), tmp_path / "timeline.json")
+    write_json(nccl_trace(0), tmp_path / "kineto.json")
+    for name in ("timeline.json", "kineto.json"):
+        path = tmp_path / name
+        plain = read_job([path])
+        path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+        assert read_job([path]).difference(plain) == ""
+
+
+def test_paths_may_be_texts(tmp_path):
+    write_timeline(two_ranks(), tmp_path / "a.json")
+    assert read_job([str(tmp_path / "a.json")]).difference(read_job([tmp_path / "a.json"])) == ""
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (
+            {"schema": "hemiola.job-timeline/99"},
+            "'hemiola.job-timeline/99', newer than the 'hemiola.job-timeline/1'",
+        ),
+        ({"otherData": {"schema": "hemiola.job-perfetto/99"}}, "newer than"),
+        ({"schema": "hemiola.graph/1"}, "of schema 'hemiola.graph/1', and no job's timeline"),
+    ],
+)
+def test_another_schema_of_hemiola_is_named(tmp_path, content, said):
+    with pytest.raises(FormatError, match=said):
+        read_job([write_json(content, tmp_path / "x.json")])
+
+
+@pytest.mark.parametrize("write", [write_timeline, write_perfetto])
+def test_hemiolas_own_files_cannot_be_salvaged_and_say_why(tmp_path, write):
+    path = tmp_path / "cut.json"
+    write(two_ranks(), path)
+    path.write_bytes(path.read_bytes()[:-200])
+    with pytest.raises(InputError, match=r"cut\.json") as refused:
+        read_job([path], salvage=True)
+    assert "has columns" in refused.value.remedy
+    assert "with salvage" not in refused.value.remedy
+
+
+def test_a_salvaged_file_is_told_among_the_notes(tmp_path):
+    path = write_json(nccl_trace(0), tmp_path / "cut.json")
+    path.write_bytes(path.read_bytes()[:-300])
+    notes = job_metrics(read_job([path], salvage=True)).notes
+    assert any(note.startswith("cut.json is cut off or damaged at byte") for note in notes)
 
 
 def test_files_of_different_formats_are_refused(tmp_path):

@@ -9,13 +9,14 @@ from hemiola.core.job_compare import changed, compare
 from hemiola.core.job_metrics import JobMetrics
 from hemiola.core.job_parts import PARTS
 from hemiola.report.job.words import (
-    EVIDENCE,
     bytes_or_dash,
     compared,
     duration,
+    evidence_words,
     finding,
     labels,
     percent,
+    ranks_words,
     rate,
     reasons,
     signed,
@@ -49,7 +50,7 @@ class JobTable:
 
         metrics = self.metrics
         kind = "predicted" if metrics.timeline.predicted else "measured"
-        ranks = f"{len(metrics.ranks)} rank{'s' if len(metrics.ranks) > 1 else ''}"
+        ranks = ranks_words(metrics)
         yield Text(metrics.timeline.name or "job", style="bold") + Text(
             f": {kind}, {ranks}, {steady_words(metrics)}", style="not bold"
         )
@@ -61,7 +62,7 @@ class JobTable:
         yield from self._stragglers()
         yield from self._path()
         yield from self._compared()
-        yield Text(f"Exposed communication is {EVIDENCE[metrics.evidence]}.", style="dim")
+        yield Text(f"Exposed communication is {evidence_words(metrics)}.", style="dim")
         yield from (Text(f"! {note}", style="yellow") for note in metrics.notes)
 
     def _ranks(self) -> Iterator[RenderableType]:

@@ -15,6 +15,7 @@ from torch.utils._pytree import tree_leaves
 from hemiola.core.errors import GraphError, InputError
 from hemiola.core.graph import Graph
 from hemiola.run.capture.assemble import assemble
+from hemiola.run.capture.caches import forget_stand_ins
 from hemiola.run.capture.fakes import Fakes, substituted
 from hemiola.run.capture.inventory import Inventory, inventory_of
 from hemiola.run.capture.losses import scalar_loss
@@ -47,7 +48,7 @@ def capture_iteration(given: Any, inputs: Any, loss: Any, optimizer: Any, option
         stack.enter_context(torch.enable_grad())
         if torch.get_default_device().type == "meta":
             stack.enter_context(device)  # what the model makes for itself shall be where its stand-ins are
-        stack.enter_context(FakeTensorMode())
+        stack.callback(forget_stand_ins, stack.enter_context(FakeTensorMode()))
         fakes = Fakes(device)
         stack.enter_context(quiet())
         stack.enter_context(substituted(model, fakes))
@@ -113,6 +114,11 @@ class _Iteration:
     def update(self, given: Any) -> tuple[int, str]:
         """The optimizer's step, as it is once its state exists; returns the state's bytes, and what it was."""
         trained = [parameter for parameter in self._parameters if parameter.requires_grad]
+        if not trained:
+            raise GraphError(
+                "the model has no trainable parameter: there is nothing to optimize",
+                "check requires_grad, or capture the whole model that is trained",
+            )
         self.recorder.phase = OPTIMIZER
         with explained("the optimizer's step", "capture with another optimizer, such as AdamW"):
             known = {id(parameter) for parameter in self._inventory.parameters}
@@ -165,8 +171,10 @@ def _unwrapped(model: Any) -> nn.Module:
 
 
 def _check(options: Options, loss: Any) -> None:
-    if options.accumulate < 1:
-        raise InputError(f"accumulate is {options.accumulate}", "give a number of micro-steps of at least 1")
+    if not isinstance(options.accumulate, int) or options.accumulate < 1:
+        raise InputError(
+            f"accumulate is {options.accumulate!r}", "give a number of micro-steps of at least 1"
+        )
     if options.autocast not in (None, "bfloat16", "float16"):
         raise InputError(f"autocast is {options.autocast!r}", 'give "bfloat16", "float16" or nothing')
     if loss is not None and not callable(loss):
@@ -183,7 +191,12 @@ def _check(options: Options, loss: Any) -> None:
 
 def _device(model: nn.Module, asked: str) -> torch.device:
     own = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
-    device = torch.device(asked) if asked else own
+    try:
+        device = torch.device(asked) if asked else own
+    except (RuntimeError, TypeError) as error:
+        raise _no_device(asked) from error
+    if asked and device.type not in ("cpu", "cuda"):
+        raise _no_device(asked)
     if device.type == "cuda" and not torch.cuda.is_available():
         raise InputError(
             "operations for a GPU cannot be captured here: this PyTorch finds no GPU",
@@ -192,7 +205,15 @@ def _device(model: nn.Module, asked: str) -> torch.device:
     return device if device.type == "cuda" else torch.device("cpu")
 
 
+def _no_device(asked: str) -> InputError:
+    return InputError(f"operations for the device {asked!r} cannot be captured", 'give "cpu" or "cuda"')
+
+
 def _arguments(inputs: Any, fakes: Fakes) -> tuple[list[Any], dict[str, Any]]:
+    for tensor in tree_leaves(inputs):
+        if isinstance(tensor, torch.Tensor) and (tensor.is_nested or tensor.layout is not torch.strided):
+            kind = "a nested tensor" if tensor.is_nested else f"a tensor of layout {tensor.layout}"
+            raise GraphError(f"an input is {kind}", "give a padded or dense tensor in its place")
     if isinstance(inputs, Mapping):
         return [], {str(name): fakes.within(value) for name, value in inputs.items()}
     if isinstance(inputs, (tuple, list)) and not hasattr(inputs, "_fields"):

@@ -25,13 +25,17 @@ def scalar_loss(output: Any, loss: Any) -> tuple[torch.Tensor, str]:
     parts = [tensor for tensor in _tensors(output) if tensor.is_floating_point() and tensor.requires_grad]
     if not parts:
         raise GraphError(
-            f"the model's output ({type(output).__name__}) has no tensor that depends on a trainable parameter",
+            f"the model's output ({_kind(output)}) has no tensor that depends on a trainable parameter",
             "give a loss, or check which parameters require gradients",
         )
     total = parts[0].sum()
     for part in parts[1:]:
         total = total + part.sum()
     return total, "the sum of the output, for want of a loss"
+
+
+def _kind(output: Any) -> str:
+    return "a tensor" if isinstance(output, torch.Tensor) else type(output).__name__
 
 
 def _scalar(value: Any, what: str) -> torch.Tensor:

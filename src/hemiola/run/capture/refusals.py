@@ -70,6 +70,17 @@ def _reason(error: Exception) -> tuple[str, str]:
         )
     if ".numpy()" in text or "tensor subclass" in text:
         return (f"it leaves PyTorch ({text})", f"stay in tensors; or {_TRACE}")
+    if "HigherOrderOperator" in text:
+        operator = text.partition("HigherOrderOperator ")[2].partition(" ")[0] or "such an operator"
+        return (
+            f"it takes functions as arguments of an operator (`torch.cond` and the like): {operator}",
+            f"write the branch or loop in plain Python, decided by configuration; or {_TRACE}",
+        )
+    if "TorchScript interpreter" in text:
+        return (
+            "a part of it is compiled by `torch.jit`, into which no stand-in can go",
+            "capture with the module or function that was given to `torch.jit.script` or `torch.jit.trace`",
+        )
     return (
         f"{type(error).__name__}: {text}",
         "check that the model runs with inputs of these shapes and types on one device",

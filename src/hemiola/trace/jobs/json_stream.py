@@ -106,7 +106,7 @@ class _Text:
     def __init__(self, stream: BufferedReader) -> None:
         self.broken = ""
         self._stream = stream
-        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        self._decoder = codecs.getincrementaldecoder("utf-8-sig")(errors="replace")
         self._parse = json.JSONDecoder().raw_decode
         self._text = ""
         self._at = 0

@@ -166,8 +166,10 @@ def read_file(path: Path, *, salvage: bool = False) -> KinetoFile:
             found.about[key] = value
     found.damage = stream.damage
     if not found.start_us:
+        others = ", ".join(f"{count:,} of {kind!r}" for kind, count in found.left_out.most_common(4))
         raise InputError(
-            f"{str(path)!r} holds no event that took time",
+            f"{str(path)!r} holds no event of an operation, a kernel or an annotation that took time"
+            + (f" (events by category or phase: {others})" if others else ""),
             "record with torch.profiler.profile(activities=[...]) and export_chrome_trace",
         )
     return found

@@ -27,6 +27,7 @@ DAMAGE = (
 """What libraries raise when bytes are not what they should be."""
 
 _GZIP = b"\x1f\x8b"
+_MARK = b"\xef\xbb\xbf"
 
 
 @contextmanager
@@ -56,18 +57,18 @@ def looks_like_json(path: Path) -> bool:
         InputError: as `opened`.
     """
     with opened(path) as stream:
-        begin = b"".join(stream.read(4096).split()).removeprefix(b"\xef\xbb\xbf")
+        begin = b"".join(stream.read(4096).split()).removeprefix(_MARK)
     return begin[:1] == b"[" or (begin[:1] == b"{" and begin[1:2] in (b'"', b"}", b""))
 
 
 def read_all(path: Path) -> bytes:
-    """All of the file's content, unpacked.
+    """All of the file's content, unpacked, without the mark of UTF-8 that some editors put first.
 
     Raises:
         InputError: as `opened`.
     """
     with opened(path) as stream:
-        return stream.read()
+        return stream.read().removeprefix(_MARK)
 
 
 @contextmanager

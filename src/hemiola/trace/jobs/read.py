@@ -43,7 +43,7 @@ class Recognised(NamedTuple):
     sign: str
 
 
-def read_job(paths: Sequence[Path], *, salvage: bool = False) -> JobTimeline:
+def read_job(paths: Sequence[Path | str], *, salvage: bool = False) -> JobTimeline:
     """The timeline of one job from its files: one of Hemiola's own, or the traces of its ranks.
 
     PyTorch's execution traces join the Kineto traces of the same processes. The timeline's `source`
@@ -57,7 +57,7 @@ def read_job(paths: Sequence[Path], *, salvage: bool = False) -> JobTimeline:
         FormatError: if a format is unknown, or the files are of formats that do not go together.
         InputError: if a file is missing, damaged, or does not fit the others.
     """
-    files = [file for path in paths for file in _files(path)]
+    files = [file for path in paths for file in _files(Path(path))]
     if not files:
         raise InputError("no trace file is named", "name the files of one job, or their folder")
     found = [recognise(file) for file in files]
@@ -111,7 +111,19 @@ def _read(by_format: dict[str, list[Path]], salvage: bool) -> JobTimeline:
             f"each of the {len(paths)} files is a whole job ({kind})",
             "read them one by one, or compare two of them",
         )
-    return read_timeline(paths[0]) if kind == TIMELINE else read_perfetto(paths[0])
+    return _read_own(paths[0], kind, salvage)
+
+
+def _read_own(path: Path, kind: str, salvage: bool) -> JobTimeline:
+    try:
+        return read_timeline(path) if kind == TIMELINE else read_perfetto(path)
+    except InputError as error:
+        if not salvage and "salvage" not in error.remedy:
+            raise
+        raise InputError(
+            error.what,
+            f"copy or make it again: {kind} has columns, of which a damaged file holds none that is whole",
+        ) from error
 
 
 def _read_chakra(paths: Sequence[Path], as_json: Sequence[Path]) -> JobTimeline:
@@ -141,7 +153,10 @@ def recognise(path: Path) -> Recognised:
             return told
         about = value.get("schema") if key == "otherData" and isinstance(value, dict) else value
         seen[key] = about if isinstance(about, str) else ""
-    raise _unknown(path, f"it has the members {', '.join(map(repr, list(seen)[:8])) or 'of an empty object'}")
+        if key in ("schema", "otherData") and seen[key].startswith("hemiola."):
+            raise _other(path, seen[key])
+    members = ", ".join(map(repr, list(seen)[:8]))
+    raise _unknown(path, f"it has the members {members}" if members else "no member of it holds anything")
 
 
 def _told(key: str, value: Any, seen: dict[str, str]) -> Recognised | None:
@@ -172,6 +187,21 @@ def _binary(path: Path) -> Recognised:
     if begin[:1] == b"\0" or begin[length : length + 1] in (b"\x0a", b"\x12"):
         return Recognised(CHAKRA_ET, "it begins with the length of a protobuf message and its first field")
     raise _unknown(path, f"it begins with {begin[:8]!r}" if begin else "it is empty")
+
+
+def _other(path: Path, schema: str) -> FormatError:
+    """The error for a file of Hemiola's that holds no job, or one that this version cannot read."""
+    family, _, version = schema.rpartition("/")
+    for known in (JOB_TIMELINE_SCHEMA, JOB_PERFETTO_SCHEMA):
+        stem, _, read = known.rpartition("/")
+        if family == stem and version.isdecimal() and int(version) > int(read):
+            return FormatError(
+                f"{str(path)!r} is of schema {schema!r}, newer than the {known!r} that this Hemiola reads",
+                "inspect it with the Hemiola that wrote it, or update this one",
+            )
+    return FormatError(
+        f"{str(path)!r} is Hemiola's, of schema {schema!r}, and no job's timeline", _LOOKED_FOR
+    )
 
 
 def _unknown(path: Path, found: str) -> FormatError:

@@ -1,0 +1,39 @@
+"""The executor's benchmark on small graphs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hemiola.sim.executor import execute
+
+
+@pytest.fixture(autouse=True)
+def _benchmarks_are_importable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "benchmarks"))
+
+
+def test_the_bare_scheduler_reaches_the_same_end() -> None:
+    import executor
+
+    for tasks in (executor.random_graph(500), executor.random_graph(300, 3, 20), executor.chains(500)):
+        assert executor.plain_of(tasks)() == pytest.approx(execute(tasks).makespan_s, rel=1e-12)
+
+
+def test_a_ring_alone_takes_what_the_formula_says() -> None:
+    import executor
+
+    tasks = executor.rings(1, at_once=1)
+    step_s = executor.LATENCY_S + tasks.size_bytes[0] / executor.NIC_BYTES_PER_S
+    assert execute(tasks).makespan_s == pytest.approx(126 * step_s)
+
+
+def test_every_graph_is_executed_and_shown() -> None:
+    import executor
+
+    assert "times as fast" in executor.measure_fixed(400, rounds=1)
+    text = executor.measure_flows(20_000, rounds=1)
+    names = [line.split("|")[1].strip() for line in text.splitlines()[2:]]
+    assert len(names) == 5
+    assert names[0].startswith("iteration on 64 ranks")
