@@ -549,8 +549,8 @@ def run(
     tasks, resources, links_known = len(duration), len(in_order), len(bandwidth)
     first, waiters = successors(dep_start, dep)
     awaited = np.empty(tasks, dtype=np.int32)
-    start, end, blocker = np.empty(tasks), np.empty(tasks), np.full(tasks, -1)
-    longest = release.copy()
+    start, blocker = np.empty(tasks), np.full(tasks, -1)
+    end = release.copy()  # until a task ends, the length of the longest path to its start
     work = np.zeros(resources)
     moved = np.zeros(links_known)
 
@@ -617,8 +617,8 @@ def run(
             while handled < stopped:
                 j = ended[handled]
                 handled += 1
+                span = end[j] + duration[j]
                 end[j] = now
-                span = longest[j] + duration[j]
                 bound = max(bound, span)
                 r = resource[j]
                 if r >= 0:
@@ -628,7 +628,7 @@ def run(
                     touches += 1
                 for k in range(first[j], first[j + 1]):
                     i = waiters[k]
-                    longest[i] = max(longest[i], span)
+                    end[i] = max(end[i], span)
                     left = awaited[i] - 1
                     awaited[i] = left
                     blocker[i] = j
@@ -668,7 +668,7 @@ def run(
                     ended[stopped] = i
                     stopped += 1
                     continue
-                longest[i] += size[i] / rate
+                end[i] += size[i] / rate
                 if resource[i] >= 0:
                     work[resource[i]] += size[i] / rate
                 if counters[FREE] > 0:

@@ -106,7 +106,7 @@ def test_the_verb_writes_what_is_asked_for(tmp_path, capsys):
     asked = {name: tmp_path / f"out.{name}" for name in ("report", "json", "perfetto")}
     inspect(fast, against=(slow,), title="Both", **asked)
     out = " ".join(capsys.readouterr().out.split())
-    assert "fast: measured, 4 ranks, 5 iterations" in out
+    assert "fast: measured, 4 ranks on 2 hosts, 5 iterations" in out
     assert "shorter than of slow" in out
     assert "<h1>Both</h1>" in asked["report"].read_text()
     assert json.loads(asked["json"].read_text())["against"]["name"] == "slow"

@@ -1,0 +1,19 @@
+"""`python -m hemiola.run.record FOLDER FILE`: merge the parts in a folder into one file."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from hemiola.run.record.merge import collect
+from hemiola.trace.jobs.timeline_json import write_timeline
+
+
+def main() -> None:
+    """Merge."""
+    folder, target = map(Path, sys.argv[1:3])
+    write_timeline(collect(folder, target.name), target)
+
+
+if __name__ == "__main__":
+    main()

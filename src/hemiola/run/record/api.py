@@ -1,0 +1,157 @@
+"""`hemiola.record`: a training script's own way to have itself recorded."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Literal
+
+from hemiola.core.errors import InputError
+from hemiola.core.job_timeline import JobTimeline
+from hemiola.run.record.merge import collect
+from hemiola.run.record.parts import ended_parts
+from hemiola.run.record.recorder import Recorder, logger
+from hemiola.run.record.server import parse_address
+from hemiola.run.record.session import Session
+from hemiola.run.record.values import Options
+from hemiola.trace.jobs.timeline_json import write_timeline
+
+__all__ = ["finish", "options_for", "parts_folder", "record"]
+
+_PATIENCE_S = 15.0
+_PATIENCE_AFTER_CRASH_S = 2.0
+
+
+@contextmanager
+def record(
+    path: str | Path,
+    *,
+    mode: Literal["light", "full"] = "light",
+    listen: str | int | None = None,
+    keep_iterations: int | None = None,
+    demand_iterations: int | None = None,
+    answer_signal: bool = True,
+    clock_skew_s: float = 0.0,
+) -> Iterator[Recorder]:
+    """Record what happens inside, on every rank that enters it, into one timeline at `path`.
+
+    Each rank writes its part into the folder `path` + ".parts" while it runs; all ranks must see that folder. On
+    leaving, rank 0 waits for the others, merges the parts and removes them; if some are missing, the
+    timeline says so and the parts stay, for `collect`. Inside `hemiola trace` this does nothing.
+
+    Args:
+        path: the file to write; compressed if it ends in ".gz".
+        mode: "light" for iterations, phases, transfers and waits, at next to no cost; "full" for
+            every operation too, by PyTorch's profiler, after some light iterations to compare with.
+        listen: serve metrics and take requests there: a port, or "HOST:PORT"; the host's local rank is
+            added to the port. `HEMIOLA_RECORD_LISTEN` unless given; not at all if that is not set.
+        keep_iterations: so many of the last iterations are kept, at most twice as many; 1000 if light, else 100.
+        demand_iterations: length of a trace that SIGUSR2 asks for. `HEMIOLA_RECORD_ITERATIONS`, or 5.
+        answer_signal: whether SIGUSR2 asks for a full trace.
+        clock_skew_s: set this rank's clock so much ahead, to see that it is put right.
+
+    Yields:
+        The rank's recorder: `step()` marks iterations where optimizer steps do not, `span()` adds spans.
+
+    Raises:
+        InputError: if an argument is wrong, the path cannot be written, or PyTorch is missing.
+    """
+    options = options_for(
+        Path(path), mode=mode, listen=listen, keep_iterations=keep_iterations, demand_iterations=demand_iterations,
+        answer_signal=answer_signal, clock_skew_s=clock_skew_s,
+    )  # fmt: skip
+    if Session.active is not None:
+        logger.warning("already recording into %s: %s is not written", Session.active.options.path, path)
+        yield Session.active.recorder
+        return
+    session = Session(options)
+    try:
+        session.arm()
+    except Exception as problem:
+        session.recorder.fail(problem)
+    why = ""
+    try:
+        yield session.recorder
+    except BaseException as problem:
+        why = f"crashed: {type(problem).__name__}: {problem}"
+        raise
+    finally:
+        _close(session, why)
+
+
+def parts_folder(path: Path) -> Path:
+    """Where the ranks' parts lie while the timeline at `path` is being recorded."""
+    return path.with_name(path.name + ".parts")
+
+
+def finish(path: Path, parts: Path) -> JobTimeline:
+    """Merge the parts into the file, and remove them if none is missing; the timeline.
+
+    Raises:
+        InputError: if there are no parts, or the path cannot be written.
+    """
+    timeline = collect(parts, path.name)
+    write_timeline(timeline, path)
+    if "partial" not in timeline.facts:
+        shutil.rmtree(parts, ignore_errors=True)
+    return timeline
+
+
+def options_for(
+    path: Path,
+    *,
+    mode: str = "light",
+    listen: str | int | None = None,
+    keep_iterations: int | None = None,
+    demand_iterations: int | None = None,
+    answer_signal: bool = True,
+    clock_skew_s: float = 0.0,
+) -> Options:
+    """How to record, from what was asked for and what the environment says; see `record`.
+
+    Raises:
+        InputError: if something asked for cannot be.
+    """
+    if mode not in ("light", "full"):
+        raise InputError(f"there is no mode {mode!r} of recording", 'use mode="light" or mode="full"')
+    if find_spec("torch") is None:
+        raise InputError("recording needs PyTorch", "pip install 'hemiola[torch]'")
+    path = path.absolute()
+    if not path.parent.is_dir() or path.is_dir():
+        raise InputError(f"{path} cannot be written", "name a file in a folder that exists")
+    address = str(listen) if listen not in (None, "") else os.environ.get("HEMIOLA_RECORD_LISTEN", "")
+    if address:
+        parse_address(address)
+    keep = keep_iterations or (1000 if mode == "light" else 100)
+    demanded = demand_iterations or int(os.environ.get("HEMIOLA_RECORD_ITERATIONS", "5"))
+    if keep < 1 or demanded < 1:
+        raise InputError(f"cannot keep {keep} or trace {demanded} iterations", "give 1 or more")
+    return Options(
+        path=str(path), parts=str(parts_folder(path)), mode=mode, listen=address, keep_iterations=keep,
+        demand_iterations=demanded, answer_signal=answer_signal, clock_skew_s=clock_skew_s,
+    )  # fmt: skip
+
+
+def _close(session: Session, why: str) -> None:
+    """End the recording; rank 0 merges. Nothing that fails here reaches the script."""
+    try:
+        if not session.close(why):
+            logger.warning("nothing was recorded: no collective ran and no optimizer stepped")
+        elif session.head.rank == 0:
+            options, patience_s = session.options, _PATIENCE_AFTER_CRASH_S if why else _PATIENCE_S
+            _merge(Path(options.path), Path(options.parts), session.head.world_size, patience_s)
+    except Exception as problem:
+        logger.warning("the recording could not be put together: %s", problem)
+
+
+def _merge(path: Path, parts: Path, world_size: int, patience_s: float) -> None:
+    deadline = time.monotonic() + patience_s
+    while ended_parts(parts) < world_size and time.monotonic() < deadline:
+        time.sleep(0.1)
+    if "partial" in finish(path, parts).facts:
+        logger.warning("the timeline in %s is partial; the ranks' parts are kept in %s", path, parts)

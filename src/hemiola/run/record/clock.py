@@ -1,0 +1,158 @@
+"""One clock for all ranks: rank 0 answers what time it is, the others ask and reckon.
+
+A question takes a round trip; rank 0's clock was read somewhere within it. So half the round trip
+bounds the error, whatever the two directions took (Cristian, "Probabilistic clock synchronization",
+Distributed Computing 3, 1989). Of many questions the one with the shortest round trip counts. Asked at the start, now and
+then, and at the end; a drift that shows beyond the error is taken out as a straight line.
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import socket
+import threading
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from hemiola.run.record.values import ClockSample
+
+__all__ = ["ClockClient", "ClockFit", "ClockServer", "fit_clock"]
+
+_TOKEN_BYTES = 16
+_TIMEOUT_S = 2.0
+_EDGE_NS = 2_000_000_000
+"""Samples within so much of the first or the last count as the first or the last."""
+
+
+class ClockServer:
+    """Rank 0's side: a thread that answers every byte with its clock in 8 bytes, to those who know the token."""
+
+    def __init__(self, now: Callable[[], int], *, only_this_host: bool) -> None:
+        self._now = now
+        self._socket = socket.create_server(("127.0.0.1" if only_this_host else "", 0), backlog=1024)
+        self._socket.setblocking(False)
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._socket, selectors.EVENT_READ)
+        self._known: set[socket.socket] = set()
+        self._open = True
+        self.token = os.urandom(_TOKEN_BYTES)
+        self.port: int = self._socket.getsockname()[1]
+        self._thread = threading.Thread(target=self._serve, name="hemiola-clock", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop answering."""
+        self._open = False
+        self._thread.join(_TIMEOUT_S)
+
+    def _serve(self) -> None:
+        while self._open:
+            for key, _ in self._selector.select(0.2):
+                try:
+                    self._answer(key.fileobj)  # type: ignore[arg-type]
+                except OSError:
+                    self._drop(key.fileobj)  # type: ignore[arg-type]
+        for entry in list(self._selector.get_map().values()):
+            self._drop(entry.fileobj)  # type: ignore[arg-type]
+
+    def _answer(self, stream: socket.socket) -> None:
+        if stream is self._socket:
+            peer, _ = self._socket.accept()
+            peer.setblocking(False)
+            peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._selector.register(peer, selectors.EVENT_READ)
+        elif stream in self._known and len(stream.recv(1)) == 1:
+            stream.send(self._now().to_bytes(8, "big", signed=True))
+        elif stream not in self._known and stream.recv(_TOKEN_BYTES) == self.token:
+            self._known.add(stream)
+        else:
+            self._drop(stream)
+
+    def _drop(self, stream: socket.socket) -> None:
+        self._known.discard(stream)
+        self._selector.unregister(stream)
+        stream.close()
+
+
+class ClockClient:
+    """Another rank's side: a connection that is kept, and asked a few questions in a row.
+
+    Raises:
+        OSError: if none of the hosts can be reached.
+    """
+
+    def __init__(self, hosts: Sequence[str], port: int, token: bytes, now: Callable[[], int]) -> None:
+        self._now = now
+        self._socket = _connect(hosts, port)
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._socket.sendall(token)
+
+    def sample(self, questions: int = 16) -> ClockSample:
+        """Rank 0's clock less this one's, by the question with the shortest round trip.
+
+        Raises:
+            OSError: if rank 0 is gone.
+        """
+        return min((self._ask() for _ in range(questions)), key=_error)
+
+    def close(self) -> None:
+        """Hang up."""
+        self._socket.close()
+
+    def _ask(self) -> ClockSample:
+        sent = self._now()
+        self._socket.sendall(b"?")
+        answer = self._socket.recv(8, socket.MSG_WAITALL)
+        heard = self._now()
+        if len(answer) < 8:
+            raise ConnectionError("rank 0 has hung up")
+        middle = (sent + heard) // 2
+        return ClockSample(
+            middle, int.from_bytes(answer, "big", signed=True) - middle, (heard - sent + 1) // 2 + 1
+        )
+
+
+def _connect(hosts: Sequence[str], port: int) -> socket.socket:
+    problem: OSError = ConnectionError("no host to ask")
+    for host in hosts:
+        try:
+            return socket.create_connection((host, port), timeout=_TIMEOUT_S)
+        except OSError as error:
+            problem = error
+    raise problem
+
+
+class ClockFit(NamedTuple):
+    """Rank 0's clock at this rank's `at_ns`: ahead by `offset_ns`, and by `drift` more with each nanosecond."""
+
+    at_ns: int
+    offset_ns: float
+    drift: float
+    error_ns: float
+
+    def apply(self, local_ns: int) -> float:
+        """The time on rank 0's clock."""
+        return local_ns + self.offset_ns + self.drift * (local_ns - self.at_ns)
+
+
+def fit_clock(samples: Sequence[ClockSample]) -> ClockFit:
+    """The offset and drift that the samples show, with an error that holds at the first and the last.
+
+    Between the two it holds if the clocks drift evenly. While the two agree within their errors no
+    drift is assumed: a line through two uncertain points would bend what it should put right.
+    """
+    first = min((s for s in samples if s.local_ns - samples[0].local_ns <= _EDGE_NS), key=_error)
+    last = min((s for s in samples if samples[-1].local_ns - s.local_ns <= _EDGE_NS), key=_error)
+    low = max(first.offset_ns - first.error_ns, last.offset_ns - last.error_ns)
+    high = min(first.offset_ns + first.error_ns, last.offset_ns + last.error_ns)
+    if low <= high:
+        offset = (low + high) / 2
+        error = max(abs(s.offset_ns - offset) + s.error_ns for s in (first, last))
+        return ClockFit(first.local_ns, offset, 0.0, error)
+    drift = (last.offset_ns - first.offset_ns) / (last.local_ns - first.local_ns)
+    return ClockFit(first.local_ns, first.offset_ns, drift, max(first.error_ns, last.error_ns))
+
+
+def _error(sample: ClockSample) -> int:
+    return sample.error_ns

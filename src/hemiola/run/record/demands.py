@@ -1,0 +1,158 @@
+"""Full traces of a running job, asked for by signal or HTTP: agreed on by all ranks, written, put together.
+
+Whoever is asked numbers the request and puts it into the job's store with a first iteration a little ahead, so
+that every rank traces the same iterations. Each rank writes a part; rank 0 waits for the parts and has
+another process merge them.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import msgspec
+
+from hemiola.run.record.keeper import Keeper
+from hemiola.run.record.parts import PartWriter, ended_parts
+from hemiola.run.record.profile import Demand, Profiling
+from hemiola.run.record.recorder import Recorder, logger
+from hemiola.run.record.values import Draft, End, Facts, Iteration, Options
+
+__all__ = ["Demands", "demand_path"]
+
+_LEAD_S = 1.5
+_PATIENCE_S = 60.0
+_UNLIMITED = 2**62
+
+
+class _Message(msgspec.Struct):
+    first: int
+    iterations: int
+
+
+def demand_path(path: Path, number: int) -> Path:
+    """Where the trace asked for as number so much will lie, beside the recording's own file."""
+    name, dot, endings = path.name.partition(".")
+    return path.with_name(f"{name}-demand-{number}{dot}{endings}")
+
+
+class Demands:
+    """The requests of one rank."""
+
+    def __init__(self, recorder: Recorder, profiling: Profiling, keeper: Keeper, options: Options) -> None:
+        self._recorder = recorder
+        self._profiling = profiling
+        self._keeper = keeper
+        self._options = options
+        self._asked: deque[tuple[int, threading.Event, list[int]]] = deque()
+        self._seen = 0
+        self._writers: dict[int, PartWriter] = {}
+        self._merging: dict[int, float] = {}
+        self._light_ns: deque[int] = deque(maxlen=50)
+        self.store: Any = None
+        keeper.every.append(self._visit)
+        keeper.on_iteration.append(self._keep)
+        keeper.at_end.append(self._close)
+
+    def ask(self, iterations: int) -> tuple[threading.Event, list[int]]:
+        """Ask for so many iterations. The event is set once the list holds the request's number and first iteration."""
+        answered, answer = threading.Event(), list[int]()
+        self._asked.append((iterations, answered, answer))
+        return answered, answer
+
+    def _visit(self) -> None:
+        if self._profiling.demand is None:
+            while self._asked:
+                iterations, answered, answer = self._asked.popleft()
+                answer += self._announce(iterations)
+                answered.set()
+            self._listen()
+        for number in list(self._merging):
+            self._merge_when_whole(number)
+
+    def _announce(self, iterations: int) -> tuple[int, int]:
+        mean = median(self._light_ns) / 1e9 if self._light_ns else 1.0
+        lead = 1 if self.store is None else 2 + int(_LEAD_S / max(mean, 1e-4))
+        message = _Message(self._recorder.number + lead, iterations)
+        if self.store is None:
+            self._seen += 1
+            self._start(self._seen, message)
+            return self._seen, message.first
+        number = int(self.store.add("demands", 1))
+        self.store.set(f"demand/{number}", msgspec.json.encode(message))
+        return number, message.first
+
+    def _listen(self) -> None:
+        """Look for the next request of any rank."""
+        key = f"demand/{self._seen + 1}"
+        if self.store is not None and self.store.check([key]):
+            self._seen += 1
+            self._start(self._seen, msgspec.json.decode(self.store.get(key), type=_Message))
+
+    def _start(self, number: int, message: _Message) -> None:
+        first = max(message.first, self._recorder.number + 1)
+        self._profiling.demand = Demand(number, first, message.first + message.iterations - first)
+        if first >= message.first + message.iterations:
+            logger.warning("the request for trace %d came too late for this rank", number)
+
+    def _keep(self, draft: Draft, iteration: Iteration) -> None:
+        if iteration.complete and not iteration.profiled and iteration.number > 0:
+            self._light_ns.append(iteration.end - iteration.start)
+        if not draft.demand:
+            return
+        if draft.demand not in self._writers:
+            head = self._keeper.head
+            stem = (
+                self._folder(draft.demand) / f"rank{head.rank if head else 0:05d}-{head.pid if head else 0}"
+            )
+            self._writers[draft.demand] = PartWriter(
+                stem, _UNLIMITED, _UNLIMITED, self._keeper.writer.preamble
+            )
+        self._writers[draft.demand].write(iteration)
+        if draft.demand_ends:
+            self._complete(draft.demand, "")
+
+    def _complete(self, number: int, why: str) -> None:
+        writer = self._writers.pop(number)
+        if self._light_ns:
+            writer.write(Facts({"light_iteration_s": median(self._light_ns) / 1e9}))
+        writer.write(End(why=why, iterations=0, cost_ns=0))
+        writer.close()
+        self._keeper.totals.traces += 1
+        if self._keeper.head is not None and self._keeper.head.rank == 0:
+            self._merging[number] = time.monotonic()
+
+    def _folder(self, number: int) -> Path:
+        return Path(self._options.parts) / f"demand-{number}"
+
+    def _merge_when_whole(self, number: int) -> None:
+        world = self._keeper.head.world_size if self._keeper.head is not None else 1
+        ended = ended_parts(self._folder(number))
+        if ended < world and time.monotonic() - self._merging[number] < _PATIENCE_S:
+            return
+        del self._merging[number]
+        target = demand_path(Path(self._options.path), number)
+        command = [sys.executable, "-m", "hemiola.run.record", str(self._folder(number)), str(target)]
+        subprocess.Popen(command, env=_plain_environment(), stdin=subprocess.DEVNULL)
+
+    def _close(self) -> None:
+        for number in list(self._writers):
+            self._complete(number, "the script ended first")
+        deadline = time.monotonic() + 2.0
+        while self._merging and time.monotonic() < deadline:
+            for number in list(self._merging):
+                self._merge_when_whole(number)
+            time.sleep(0.05)
+
+
+def _plain_environment() -> dict[str, str]:
+    import os
+
+    hidden = ("HEMIOLA_RECORD", "RANK", "WORLD_SIZE")
+    return {name: value for name, value in os.environ.items() if not name.startswith(hidden)}

@@ -1,0 +1,1 @@
+"""A folder that `hemiola trace` puts on PYTHONPATH, so that Python itself starts the recording."""

@@ -1,0 +1,148 @@
+"""The thread beside the training: settles finished iterations, writes them and counts them.
+
+All that is slow or talks to others happens here. It holds up a training thread only by what Python's lock does.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from queue import Empty
+from typing import Any
+
+from hemiola.run.record.parts import PartWriter
+from hemiola.run.record.profile import refine, rows
+from hemiola.run.record.recorder import Recorder
+from hemiola.run.record.settle import FirstBytes, is_settled, settle
+from hemiola.run.record.totals import Totals
+from hemiola.run.record.values import Draft, End, Head, Instant, Iteration, Line
+
+__all__ = ["Keeper"]
+
+_TICK_S = 0.25
+_PATIENCE_S = 10.0
+"""So long an iteration waits for its last transfers to end before it is written without them."""
+
+
+class Keeper:
+    """Owns a rank's part.
+
+    Attributes:
+        every: called several times a second, on this thread.
+        at_end: called once, on this thread, before the end is written.
+        on_iteration: called with each iteration that has been written.
+        device: reads the device's events; None without a device.
+    """
+
+    def __init__(self, recorder: Recorder, writer: PartWriter, head: Callable[[], Head]) -> None:
+        self.writer = writer
+        self.every: list[Callable[[], None]] = []
+        self.at_end: list[Callable[[], None]] = []
+        self.on_iteration: list[Callable[[Draft, Iteration], None]] = []
+        self.device: Any = None
+        self.totals = Totals()
+        self.head: Head | None = None
+        self._recorder = recorder
+        self._make_head = head
+        self._first_bytes = FirstBytes()
+        self._unsettled: deque[tuple[Draft, float]] = deque()
+        self._lines: deque[Line] = deque()
+        self._why = ""
+        self._next_look = 0.0
+        self._thread = threading.Thread(target=self._run, name="hemiola-keeper", daemon=True)
+
+    def start(self) -> None:
+        """Begin to keep."""
+        self._thread.start()
+
+    def tell(self, line: Line) -> None:
+        """Have the line written, in its turn."""
+        self._lines.append(line)
+
+    def finish(self, why: str, timeout_s: float) -> None:
+        """Write what is left and the end; give up after `timeout_s`."""
+        self._why = why
+        self._recorder.close()
+        if self._thread.is_alive():
+            self._thread.join(timeout_s)
+
+    def _run(self) -> None:
+        try:
+            self._identify()
+            while self._take():
+                self._drain(force=False)
+                self._look_around()
+            self._identify()
+            self._drain(force=True)
+            for action in self.at_end:
+                action()
+            self._end()
+        except Exception as problem:
+            self._recorder.fail(problem)
+        finally:
+            self.writer.close()
+
+    def _take(self) -> bool:
+        """Wait a moment for a finished iteration; False when there will be no more."""
+        try:
+            draft = self._recorder.finished.get(timeout=_TICK_S)
+        except Empty:
+            return True
+        if draft is not None:
+            self._unsettled.append((draft, time.monotonic()))
+        return draft is not None
+
+    def _look_around(self) -> None:
+        """Do what is due now and then, however fast the iterations are."""
+        if time.monotonic() >= self._next_look:
+            self._next_look = time.monotonic() + _TICK_S
+            self._identify()
+            for action in self.every:
+                action()
+
+    def _identify(self) -> None:
+        """Write who this is, once more whenever that has changed: the rank may be known only later."""
+        head = self._make_head()
+        if head != self.head:
+            self.head = head
+            self.writer.write(head)
+
+    def _drain(self, *, force: bool) -> None:
+        while self._lines:
+            self.writer.write(self._lines.popleft())
+        while self._unsettled:
+            draft, since = self._unsettled[0]
+            late = force or time.monotonic() - since > _PATIENCE_S
+            if not late and not is_settled(draft, self._is_known):
+                return
+            self._unsettled.popleft()
+            self._keep(draft)
+
+    def _keep(self, draft: Draft) -> None:
+        spans = rows(*draft.operations) if draft.operations is not None else []
+        refine(draft.transfers, spans)
+        iteration = settle(draft, self._resolve, self._first_bytes)
+        iteration.operations = [span for span in spans if span[2] != "gloo"]
+        self.writer.write(iteration)
+        self.totals.add(iteration)
+        for action in self.on_iteration:
+            action(draft, iteration)
+
+    def _end(self) -> None:
+        while self._lines:
+            self.writer.write(self._lines.popleft())
+        end = End(
+            why=self._why,
+            iterations=self.totals.iterations,
+            cost_ns=self._recorder.cost_ns,
+            forgotten_iterations=self.writer.forgotten_iterations,
+        )
+        self.writer.write(end)
+
+    def _is_known(self, instant: Instant) -> bool:
+        return self.device is not None and bool(self.device.is_known(instant))
+
+    def _resolve(self, instant: Instant) -> int:
+        return instant if isinstance(instant, int) else int(self.device.resolve(instant))

@@ -1,0 +1,178 @@
+"""A rank's part of a recording, on disk: lines of JSON, appended, so that a killed rank leaves what it had.
+
+A part is two files that take turns: when one holds `keep` iterations or `limit_bytes`, the other is
+begun anew. So a part keeps the last iterations, at least `keep` of them, and never grows beyond bounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from hemiola.core.errors import InputError
+from hemiola.run.record.values import PART_SCHEMA, ClockSample, End, Facts, Group, Head, Iteration, Line
+
+__all__ = ["Part", "PartWriter", "ended_parts", "read_parts"]
+
+_LIMIT_BYTES = 256 * 2**20
+_END_TAG = b'\n["end"'
+_TOGETHER_NS = 600 * 10**9
+
+_encode = msgspec.json.Encoder().encode
+_decoder = msgspec.json.Decoder(Line)
+
+
+class PartWriter:
+    """Appends lines; each `write` reaches the operating system, so that a killed process loses none of it."""
+
+    def __init__(
+        self,
+        stem: Path,
+        keep: int,
+        limit_bytes: int = _LIMIT_BYTES,
+        preamble: dict[object, bytes] | None = None,
+    ) -> None:
+        stem.parent.mkdir(parents=True, exist_ok=True)
+        self._paths = (stem.with_name(stem.name + ".a.jsonl"), stem.with_name(stem.name + ".b.jsonl"))
+        self._keep = keep
+        self._limit_bytes = limit_bytes
+        self._turn = 0
+        self._held = 0
+        self._previous = 0
+        self.preamble = dict(preamble or {})
+        """What heads each file: the lines that say what the iterations' numbers mean."""
+        self.forgotten_iterations = 0
+        self._stream = self._paths[0].open("wb", buffering=0)
+        self._stream.write(b"".join(self.preamble.values()))
+
+    def write(self, line: Line) -> None:
+        """Append the line; begin the other file first if this one is full."""
+        content = _encode(line) + b"\n"
+        if isinstance(line, Iteration):
+            if self._held and (self._held >= self._keep or self._stream.tell() > self._limit_bytes):
+                self._change_over()
+            self._held += 1
+        elif (key := _key_in_preamble(line, self.preamble)) is not None:
+            self.preamble[key] = content
+        self._stream.write(content)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._stream.close()
+
+    def _change_over(self) -> None:
+        self._stream.close()
+        self._turn = 1 - self._turn
+        self.forgotten_iterations += self._previous
+        self._previous, self._held = self._held, 0
+        self._stream = self._paths[self._turn].open("wb", buffering=0)
+        self._stream.write(b"".join(self.preamble.values()))
+
+
+def _key_in_preamble(line: Line, known: dict[object, bytes]) -> object:
+    """Under which key the line is repeated at the head of every file; None if it is not."""
+    if isinstance(line, Group):
+        return ("group", line.number)
+    if isinstance(line, Facts):
+        return ("facts", tuple(line.values))
+    if isinstance(line, ClockSample):  # the first and the last tell the drift
+        return "clock" if "clock" not in known else "later clock"
+    return "head" if isinstance(line, Head) else None
+
+
+class Part(msgspec.Struct):
+    """What one rank left, read back."""
+
+    head: Head
+    groups: dict[int, Group]
+    clocks: list[ClockSample]
+    iterations: list[Iteration]
+    facts: dict[str, object]
+    end: End | None
+
+
+def read_parts(folder: Path) -> list[Part]:
+    """The parts of the latest run in a folder, one per rank in the order of ranks; of a rank that began again, the latest.
+
+    A line that was cut off by a crash is left out, as is all after a damaged one.
+
+    Raises:
+        InputError: if the folder holds no part.
+    """
+    stems: dict[str, list[Path]] = {}
+    for path in sorted(folder.glob("rank*.jsonl")):
+        stems.setdefault(path.name.rsplit(".", 2)[0], []).append(path)
+    parts = [part for paths in stems.values() if (part := _read_part(paths)) is not None]
+    if not parts:
+        raise InputError(
+            f"no rank left anything in {folder}",
+            "record a script that trains: nothing is written before the first collective or optimizer step",
+        )
+    parts.sort(key=lambda part: part.head.unix_ns)
+    newest = parts[-1].head
+    latest = {part.head.rank: part for part in parts if _belongs(part.head, newest)}
+    return [latest[rank] for rank in sorted(latest)]
+
+
+def ended_parts(folder: Path) -> int:
+    """How many parts in a folder have their end, by a look at the last lines."""
+    return sum(_END_TAG in _tail(path) for path in folder.glob("rank*.jsonl"))
+
+
+def _tail(path: Path) -> bytes:
+    with path.open("rb") as stream:
+        stream.seek(max(0, path.stat().st_size - 1000))
+        return stream.read()
+
+
+def _read_part(paths: list[Path]) -> Part | None:
+    head: Head | None = None
+    end: End | None = None
+    part = Part(Head(rank=0, world_size=1, host="", device="", pid=0, mode="", monotonic_ns=0, unix_ns=0),
+                {}, [], [], {}, None)  # fmt: skip
+    for line in (line for path in paths for line in _lines(path)):
+        if isinstance(line, Head):
+            head = line
+        elif isinstance(line, Group):
+            part.groups[line.number] = line
+        elif isinstance(line, ClockSample):
+            part.clocks.append(line)
+        elif isinstance(line, Iteration):
+            part.iterations.append(line)
+        elif isinstance(line, Facts):
+            part.facts |= line.values
+        else:
+            end = line
+    if head is None:
+        return None
+    part.iterations.sort(key=lambda iteration: iteration.start)
+    part.clocks = sorted({sample.local_ns: sample for sample in part.clocks}.values(), key=_local)
+    return msgspec.structs.replace(part, head=head, end=end)
+
+
+def _belongs(head: Head, newest: Head) -> bool:
+    """Whether two parts come from one run: they say so, or began together if one fell before it knew."""
+    if head.run and newest.run:
+        return head.run == newest.run
+    return newest.unix_ns - head.unix_ns < _TOGETHER_NS
+
+
+def _local(sample: ClockSample) -> int:
+    return sample.local_ns
+
+
+def _lines(path: Path) -> Iterator[Line]:
+    with path.open("rb") as stream:
+        for content in stream:
+            try:
+                line = _decoder.decode(content)
+            except msgspec.MsgspecError:
+                return
+            if isinstance(line, Head) and line.schema != PART_SCHEMA:
+                raise InputError(
+                    f"{path} has the schema {line.schema!r}, not {PART_SCHEMA!r}",
+                    "merge it with the version of Hemiola that recorded it",
+                )
+            yield line

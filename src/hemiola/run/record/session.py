@@ -1,0 +1,214 @@
+"""A recording from arming to closing: puts hooks, recorder, keeper, peers and server together.
+
+Armed, it waits: a process that neither communicates nor trains leaves nothing behind, so that launchers and
+loader processes can be armed too. What fails here stops the recording and never the training.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from hemiola.run.record import buckets, collectives, hooks, profile, recorder, values
+from hemiola.run.record.buckets import Buckets
+from hemiola.run.record.collectives import Groups
+from hemiola.run.record.demands import Demands, demand_path
+from hemiola.run.record.hidden import hide
+from hemiola.run.record.hooks import Hooks
+from hemiola.run.record.keeper import Keeper
+from hemiola.run.record.parts import PartWriter
+from hemiola.run.record.peers import Peers
+from hemiola.run.record.profile import Profiling
+from hemiola.run.record.recorder import Recorder, logger
+from hemiola.run.record.server import Server, parse_address
+from hemiola.run.record.totals import exposition
+from hemiola.run.record.values import Facts, Group, Head, Options
+
+__all__ = ["Session"]
+
+_END_S = 15.0
+
+
+class Session:
+    """The recording of this process; there is one at a time (`Session.active`)."""
+
+    active: Session | None = None
+    count = 0
+
+    def __init__(self, options: Options) -> None:
+        skew_ns = round(options.clock_skew_s * 1e9)
+        clock = time.perf_counter_ns
+        self.options = options
+        self.recorder = Recorder((lambda: clock() + skew_ns) if skew_ns else clock)
+        self.recorder.on_begin = self._begin
+        self._groups = Groups(self._announce)
+        self._hooks = Hooks(self.recorder, self._groups)
+        self._profiling = Profiling(self.recorder, always=options.mode == "full")
+        self.recorder.on_failure = self._profiling.abandon
+        self._early: list[Group] = []
+        self._started = (self.recorder.now(), time.time_ns())
+        self._place = (int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1")))
+        self._keeper: Keeper | None = None
+        self._demands: Demands | None = None
+        self._peers: Peers | None = None
+        self._server: Server | None = None
+        self._previous_handler: Any = None
+        self._pid = os.getpid()
+        self._closed = False
+
+    def arm(self) -> None:
+        """Install the hooks; recording begins with the first collective or backward pass."""
+        Session.active = self
+        Session.count += 1
+        atexit.register(self._at_exit)
+        os.register_at_fork(after_in_child=self._forked)
+        hide(recorder, collectives, buckets, values, profile, with_callees=True)
+        hide(hooks, with_callees=False)  # beneath these runs the script's own code
+        self._hooks.install()
+        reducers = self._hooks.collectives.reducers
+        named = Buckets(reducers, lambda facts: self._announce(Facts(facts)))
+        self._hooks.collectives.on_gate = named.name
+
+    def close(self, why: str) -> bool:
+        """Write what is left, take the hooks away; whether anything had been recorded."""
+        if self._closed or os.getpid() != self._pid:
+            return False
+        self._closed = True
+        atexit.unregister(self._at_exit)
+        Session.active = None
+        began = self._keeper is not None
+        why = f"recording failed: {self.recorder.failure}" if self.recorder.failure else why
+        if self._keeper is not None:
+            self._keeper.finish(why, _END_S)
+        self.recorder.on = False
+        self._hooks.uninstall()
+        if self._server is not None:
+            self._server.close()
+        self._restore_handler()
+        return began
+
+    def _at_exit(self) -> None:
+        problem = getattr(sys, "last_value", None)
+        self.close(f"crashed: {type(problem).__name__}: {problem}" if problem is not None else "")
+
+    @property
+    def head(self) -> Head:
+        """Who this is, as last written."""
+        return self._keeper.head if self._keeper is not None and self._keeper.head else self._head()
+
+    def _begin(self) -> None:
+        """The first event: open the part, start the thread."""
+        self._use_device()
+        head = self._head()
+        stem = Path(self.options.parts) / f"rank{head.rank:05d}-{self._pid}"
+        writer = PartWriter(stem, self.options.keep_iterations)
+        writer.write(head)
+        keeper = self._keeper = Keeper(self.recorder, writer, self._head)
+        self._demands = Demands(self.recorder, self._profiling, keeper, self.options)
+        self._peers = Peers(keeper, self._demands, self.recorder.now, Session.count)
+        self.recorder.on_boundary = self._boundary
+        for group in self._early:
+            keeper.tell(group)
+        self._listen()
+        self._handle_signal()
+        keeper.start()
+
+    def _boundary(self, draft: Any, last: bool) -> bool:
+        if self._keeper is not None and self._keeper.device is None:
+            self._use_device()
+        return self._profiling.boundary(draft, last)
+
+    def _use_device(self) -> None:
+        """Once the script has touched CUDA, phases are timed on its streams."""
+        import torch
+
+        if self._keeper is not None and torch.cuda.is_initialized():
+            from hemiola.run.record.device import DeviceClock
+
+            device = DeviceClock(self.recorder.now)
+            self._keeper.device = device
+            self.recorder.stream_now = device.stream_now
+
+    def _announce(self, line: Group | Facts) -> None:
+        if self._keeper is not None:
+            self._keeper.tell(line)
+        elif isinstance(line, Group):
+            self._early.append(line)
+
+    def _head(self) -> Head:
+        import torch
+        import torch.distributed as dist
+
+        if dist.is_available() and dist.is_initialized():
+            self._place = (dist.get_rank(), dist.get_world_size())
+        device = f"cuda:{torch.cuda.current_device()}" if torch.cuda.is_initialized() else "cpu"
+        return Head(
+            rank=self._place[0],
+            world_size=self._place[1],
+            host=socket.gethostname(),
+            device=device,
+            pid=self._pid,
+            mode=self.options.mode,
+            monotonic_ns=self._started[0],
+            unix_ns=self._started[1],
+            run=self._peers.run if self._peers is not None else "",
+            listen=self._server.address if self._server is not None else "",
+            versions={"torch": str(torch.__version__)},
+        )
+
+    def _listen(self) -> None:
+        if not self.options.listen:
+            return
+        host, port = parse_address(self.options.listen)
+        local = int(os.environ.get("LOCAL_RANK", "0"))
+        try:
+            self._server = Server((host, port + local if port else 0), self._metrics, self._health, self._ask)
+        except OSError as problem:
+            logger.warning("no metrics are served at %s: %s", self.options.listen, problem)
+
+    def _metrics(self) -> str:
+        assert self._keeper is not None
+        head = self.head
+        labels = {"rank": str(head.rank), "host": head.host}
+        return exposition(self._keeper.totals, labels, recording=self.recorder.on)
+
+    def _health(self) -> dict[str, Any]:
+        state = {"recording": self.recorder.on, "iteration": self.recorder.number, "pid": self._pid}
+        return state | ({"failure": self.recorder.failure} if self.recorder.failure else {})
+
+    def _ask(self, iterations: int, timeout_s: float) -> dict[str, Any] | None:
+        assert self._demands is not None
+        answered, answer = self._demands.ask(iterations)
+        if not answered.wait(timeout_s):
+            return None
+        path = demand_path(Path(self.options.path), answer[0])
+        return {"path": str(path), "first_iteration": answer[1], "iterations": iterations}
+
+    def _handle_signal(self) -> None:
+        if self.options.answer_signal and threading.current_thread() is threading.main_thread():
+            self._previous_handler = signal.signal(signal.SIGUSR2, self._signalled)
+
+    def _signalled(self, number: int, frame: Any) -> None:
+        if self._demands is not None and not self._closed:
+            self._demands.ask(self.options.demand_iterations)
+        if callable(self._previous_handler):
+            self._previous_handler(number, frame)
+
+    def _restore_handler(self) -> None:
+        ours = self._previous_handler is not None and threading.current_thread() is threading.main_thread()
+        if ours and signal.getsignal(signal.SIGUSR2) == self._signalled:
+            signal.signal(signal.SIGUSR2, self._previous_handler)
+
+    def _forked(self) -> None:
+        """In a forked child: what had begun belongs to the parent; what had not may begin here."""
+        if self._keeper is None:
+            self._pid = os.getpid()
+        else:
+            self.recorder.on = False

@@ -1,0 +1,96 @@
+"""Jobs that end badly leave what they had, and end as they would have ended."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from record_jobs import TRACE, TRAIN, ranks, run, start
+
+from hemiola.core.errors import InputError
+from hemiola.run.record import collect, record
+from hemiola.trace.jobs.timeline_json import read_timeline
+
+
+@pytest.fixture(scope="module")
+def broken(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[dict[str, tuple[Path, subprocess.Popen[str], str]]]:
+    """Two jobs at once: one whose only rank raises, one of two whose rank 1 is killed."""
+    jobs = {}
+    for name, number in (("raise", 1), ("kill", 2)):
+        folder = tmp_path_factory.mktemp(name)
+        command = [
+            *TRACE,
+            "-o",
+            str(folder / "run.json"),
+            "--",
+            *ranks(folder, TRAIN, number),
+            f"--{name}-at",
+            "4",
+        ]
+        jobs[name] = (folder, start(command))
+    yield {
+        name: (folder, process, process.communicate(timeout=300)[1])
+        for name, (folder, process) in jobs.items()
+    }
+
+
+def test_a_script_that_raises_leaves_its_trace_up_to_there(
+    broken: dict[str, tuple[Path, subprocess.Popen[str], str]],
+) -> None:
+    folder, process, said = broken["raise"]
+    timeline = read_timeline(folder / "run.json")
+    assert process.returncode == 1
+    assert timeline.iterations.number.tolist() == [0, 1, 2, 3, 4]
+    assert "rank 0: crashed: ValueError: something of the script's own" in timeline.facts["partial"]
+    assert "partial: rank 0: crashed: ValueError" in said
+
+
+def test_a_killed_rank_leaves_its_iterations_and_the_others_theirs(
+    broken: dict[str, tuple[Path, subprocess.Popen[str], str]],
+) -> None:
+    folder, process, said = broken["kill"]
+    timeline = read_timeline(folder / "run.json")
+    assert process.returncode == 9
+    for rank in (0, 1):
+        assert timeline.iterations.number[timeline.iterations.rank == rank].tolist() == [0, 1, 2, 3, 4]
+    assert "rank 1 ended without saying so (killed?)" in timeline.facts["partial"]
+    assert "partial: rank 1 ended without saying so" in said
+    assert len(collect(folder / "run.json.parts").ranks) == 2  # the parts are kept
+
+
+def test_a_command_without_pytorch_runs_as_ever(tmp_path: Path) -> None:
+    own = "import sys; print(sys.argv[1:]); raise SystemExit(7)"
+    command = [*TRACE, "-o", str(tmp_path / "run.json"), "--", sys.executable, "-c", own, "--full", "-x"]
+    process = run(command)
+    assert process.returncode == 7
+    assert process.stdout == "['--full', '-x']\n"
+    assert "nothing was recorded" in process.stderr
+    assert not (tmp_path / "run.json").exists()
+
+
+def test_a_command_that_does_not_exist_is_named(tmp_path: Path) -> None:
+    process = run([*TRACE, "-o", str(tmp_path / "run.json"), "--", "no-such-command"])
+    assert process.returncode == 2
+    assert "cannot run 'no-such-command'" in process.stderr
+
+
+def test_nothing_to_run_is_an_error(tmp_path: Path) -> None:
+    process = run([*TRACE, "-o", str(tmp_path / "run.json")])
+    assert process.returncode == 2
+    assert "nothing to run" in process.stderr
+
+
+@pytest.mark.parametrize("wrong", [{"mode": "heavy"}, {"listen": "here"}, {"keep_iterations": -1}])
+def test_wrong_arguments_are_refused_before_training(tmp_path: Path, wrong: dict[str, object]) -> None:
+    with pytest.raises(InputError), record(tmp_path / "run.json", **wrong):  # type: ignore[arg-type]
+        pytest.fail("it began")
+
+
+def test_a_folder_without_parts_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no rank left anything"):
+        collect(tmp_path)

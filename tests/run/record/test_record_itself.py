@@ -1,0 +1,93 @@
+"""Real DDP and FSDP2 jobs that record themselves fully, on clocks set two minutes apart."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from record_jobs import SCRIPTS, ranks, run
+from record_scripts.train import LAYERS, SKEW_S, WIDTH
+
+from hemiola.core.job_timeline import JobTimeline
+from hemiola.run.record.profile import LIGHT_FIRST
+from hemiola.trace.jobs.timeline_json import read_timeline
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("recorded")
+    process = run([*ranks(folder, str(SCRIPTS / "recorded.py")), str(folder)])
+    assert process.returncode == 0, process.stderr
+    assert process.stderr == ""
+    return folder
+
+
+@pytest.fixture(scope="module", params=["ddp", "fsdp"])
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def timeline(folder: Path, kind: str) -> JobTimeline:
+    return read_timeline(folder / f"{kind}.json")
+
+
+def test_recording_changes_no_bit_of_the_parameters(folder: Path, kind: str) -> None:
+    plain, with_recording, afterwards = json.loads((folder / "digests.json").read_text())[kind]
+    assert plain == with_recording == afterwards
+
+
+def test_a_skewed_clock_is_put_right_within_the_error_it_states(timeline: JobTimeline) -> None:
+    reference, skewed = timeline.ranks
+    assert reference.clock_offset_s == 0
+    assert abs(skewed.clock_offset_s + SKEW_S) <= skewed.clock_error_s + reference.clock_error_s
+    assert skewed.clock_error_s < 0.05
+    assert timeline.facts["clocks"]["1"].startswith("asked")
+
+
+def test_the_ranks_are_in_step_on_the_common_clock(timeline: JobTimeline) -> None:
+    """An iteration cannot end on one rank before it began on the other: it has collectives."""
+    iterations = timeline.iterations
+    first, second = (iterations.rank == rank for rank in (0, 1))
+    error = sum(rank.clock_error_s for rank in timeline.ranks)
+    assert (iterations.end_s[first] > iterations.start_s[second] - error).all()
+    assert (iterations.end_s[second] > iterations.start_s[first] - error).all()
+
+
+def test_transfers_carry_the_names_of_what_they_move(kind: str, timeline: JobTimeline) -> None:
+    transfers = timeline.transfers
+    chosen = (transfers.rank == 0) & (transfers.iteration == 3)
+    names = np.array(timeline.names)
+    found = list(zip(names[transfers.name[chosen]], names[transfers.collective[chosen]], strict=True))
+    if kind == "ddp":
+        assert {collective for _, collective in found} == {"all-reduce"}
+        return
+    layers = {f"layers.{k}" for k in range(LAYERS)}
+    assert {name for name, collective in found if collective == "all-gather"} == layers
+    scattered = [name for name, collective in found if collective == "reduce-scatter"]
+    assert sorted(scattered) == sorted(layers)
+    sizes = transfers.size_bytes[chosen & (transfers.collective == timeline.names.index("reduce-scatter"))]
+    assert sizes.sum() == LAYERS * (WIDTH * WIDTH + WIDTH) * 4
+
+
+def test_a_full_recording_holds_operations_and_says_its_cost(timeline: JobTimeline) -> None:
+    spans = timeline.spans
+    lanes = [lane for lane in timeline.lanes if lane.startswith("operations")]
+    assert lanes
+    operations = np.isin(spans.lane, [timeline.lanes.index(lane) for lane in lanes])
+    assert set(spans.iteration[operations]) - {-1} == set(range(LIGHT_FIRST, 12))
+    assert {"aten::linear", "aten::mm"} <= {timeline.names[name] for name in spans.name[operations]}
+    cost = timeline.facts["cost"]
+    assert cost["profiled_iteration_s"] / cost["light_iteration_s"] - 1 == pytest.approx(
+        cost["profiler_fraction"]
+    )
+    assert cost["hooks_s_per_iteration"] > 0
+
+
+def test_spans_of_ones_own_are_kept(timeline: JobTimeline) -> None:
+    named = timeline.spans.name == timeline.names.index("evaluation")
+    durations = (timeline.spans.end_s - timeline.spans.start_s)[named]
+    assert len(durations) == 2
+    assert (durations >= 0.3).all()

@@ -1,0 +1,86 @@
+"""Parts on disk: bounded, and readable after any crash."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hemiola.core.errors import InputError
+from hemiola.run.record.parts import PartWriter, ended_parts, read_parts
+from hemiola.run.record.values import ClockSample, End, Facts, Group, Head, Iteration, Line
+
+
+def head(rank: int = 0, unix_ns: int = 1, run: str = "") -> Head:
+    return Head(
+        rank=rank, world_size=2, host="h", device="cpu", pid=5, mode="light", monotonic_ns=0, unix_ns=unix_ns, run=run
+    )  # fmt: skip
+
+
+def iteration(number: int) -> Iteration:
+    row = (number, "bucket 0", "all-reduce", 0, 4, 1, 2, 3, None, None)
+    return Iteration(number, number, number + 1, True, False, [("forward", "compute", 0, 1)], [row])
+
+
+def write(stem: Path, lines: list[Line], keep: int = 100) -> PartWriter:
+    writer = PartWriter(stem, keep)
+    for line in lines:
+        writer.write(line)
+    writer.close()
+    return writer
+
+
+def test_what_is_written_is_read(tmp_path: Path) -> None:
+    lines = [head(), Group(0, "0", [0, 1], "gloo"), ClockSample(1, 2, 3), iteration(0), Facts({"a": 1})]
+    write(tmp_path / "rank00000-5", [*lines, End(why="", iterations=1, cost_ns=9)])
+    (part,) = read_parts(tmp_path)
+    assert part.head == head()
+    assert part.groups[0].ranks == [0, 1]
+    assert part.clocks == [ClockSample(1, 2, 3)]
+    assert part.iterations == [iteration(0)]
+    assert part.facts == {"a": 1}
+    assert part.end == End(why="", iterations=1, cost_ns=9)
+    assert ended_parts(tmp_path) == 1
+
+
+@given(keep=st.integers(1, 6), count=st.integers(0, 40))
+def test_the_last_iterations_are_kept_and_no_more(
+    tmp_path_factory: pytest.TempPathFactory, keep: int, count: int
+) -> None:
+    folder = tmp_path_factory.mktemp("ring")
+    writer = write(folder / "rank00000-5", [head(), *(iteration(k) for k in range(count))], keep)
+    (part,) = read_parts(folder)
+    numbers = [entry.number for entry in part.iterations]
+    assert numbers == list(range(count))[-len(numbers) :] if numbers else count == 0
+    assert min(count, keep) <= len(numbers) <= 2 * keep
+    assert writer.forgotten_iterations == count - len(numbers)
+
+
+@given(cut=st.integers(0, 400))
+def test_a_file_cut_off_anywhere_is_read_up_to_there(
+    tmp_path_factory: pytest.TempPathFactory, cut: int
+) -> None:
+    folder = tmp_path_factory.mktemp("cut")
+    write(folder / "rank00000-5", [head(), *(iteration(k) for k in range(3))])
+    path = folder / "rank00000-5.a.jsonl"
+    content = path.read_bytes()
+    path.write_bytes(content[: min(cut, len(content))])
+    whole = content[:cut].count(b"\n") if cut < len(content) else 4
+    if whole == 0 and cut < content.index(b"\n"):
+        with pytest.raises(InputError):
+            read_parts(folder)
+    else:
+        (part,) = read_parts(folder)
+        assert len(part.iterations) >= whole - 1
+        assert [entry.number for entry in part.iterations] == list(range(len(part.iterations)))
+
+
+def test_of_a_rank_that_began_again_the_latest_counts_and_old_runs_do_not(tmp_path: Path) -> None:
+    write(tmp_path / "rank00000-1", [head(unix_ns=1, run="old"), iteration(7)])
+    write(tmp_path / "rank00001-1", [head(1, unix_ns=1, run="old"), iteration(7)])
+    write(tmp_path / "rank00000-2", [head(unix_ns=2, run="new"), iteration(8)])
+    write(tmp_path / "rank00000-3", [head(unix_ns=3, run="new"), iteration(9)])
+    (part,) = read_parts(tmp_path)
+    assert part.iterations[0].number == 9
