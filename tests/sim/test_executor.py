@@ -79,7 +79,7 @@ ANY = crowds() | graphs(UNEVEN) | graphs(COUNTS) | graphs(COUNTS, flows=False)
 
 
 @given(graphs(COUNTS, most=14, flows=False))
-@settings(max_examples=300)
+@settings(max_examples=500)
 def test_fixed_durations_are_executed_exactly(tasks: Tasks) -> None:
     done, oracle = execute(tasks), Oracle(tasks).run()
     assert done.start_s.tolist() == [float(state.start) for state in oracle.states]
