@@ -61,13 +61,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--hardware", type=Path, help="calibrate into this file, or use it if it is there")
     parser.add_argument("--measured", type=Path, help="measure into this file, or use it if it is there")
     parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS), help="only these")
+    parser.add_argument("--ranks", type=int, nargs="+", default=list(RANKS), help="how many (default 2 4)")
     parser.add_argument("--rounds", type=int, default=2, help="how often each rate has its turn (default 2)")
     parser.add_argument("--seconds", type=float, default=1.5, help="of iterations per turn (default 1.5)")
     parser.add_argument("--write", type=Path, metavar="FILE.md", help="write the page there")
     asked = parser.parse_args(arguments)
     graphs = {name: captured(name) for name in asked.models}
-    hardware = calibrated(asked.hardware)
-    cases = ran(graphs, asked.rounds, asked.seconds, asked.measured)
+    hardware = calibrated(asked.hardware, asked.ranks)
+    cases = ran(graphs, asked.ranks, asked.rounds, asked.seconds, asked.measured)
     results = [compared(case, found, graphs[case.model], hardware) for case, found in cases.items()]
     text = page(results, hardware, " ".join(["python benchmarks/prediction.py", *sys.argv[1:]]))
     if asked.write is None:
@@ -89,13 +90,13 @@ def captured(name: str) -> Graph:
     )
 
 
-def calibrated(path: Path | None) -> Hardware:
+def calibrated(path: Path | None, between: Sequence[int] = RANKS) -> Hardware:
     """This machine and gloo between hosts of a lab, measured unless the file is there."""
     if path is not None and path.exists():
         return read_hardware(path)
     hardware = calibrate([captured(name) for name in CALIBRATED], threads=1, progress=_progress)
     links = []
-    for ranks in RANKS:
+    for ranks in between:
         _progress(f"gloo between {ranks} hosts", 0, 1)
         with Lab(hosts=ranks, rate="unlimited") as lab:
             links += calibrate_links(ranks, launch=lambda command, lab=lab: lab.run(command, out=sys.stderr))
@@ -109,12 +110,14 @@ def _progress(what: str, done: int, steps: int) -> None:
     print(f"calibrating: {what} ({done} of {steps})", file=sys.stderr, flush=True)
 
 
-def ran(graphs: dict[str, Graph], rounds: int, seconds: float, path: Path | None) -> dict[Case, Measured]:
+def ran(
+    graphs: dict[str, Graph], rank_counts: Sequence[int], rounds: int, seconds: float, path: Path | None
+) -> dict[Case, Measured]:
     """Every case, measured; kept in the file after each model."""
     cases: dict[Case, Measured] = {}
     if path is not None and path.exists():
         cases = pickle.loads(path.read_bytes())
-    for ranks in RANKS:
+    for ranks in rank_counts:
         with measured(ranks, RATES, rounds, seconds) as (_, run):
             for name, graph in graphs.items():
                 for layers in (None, layers_of(graph)):

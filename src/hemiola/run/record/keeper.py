@@ -9,7 +9,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from queue import Empty
 from typing import Any
 
 from hemiola.run.record.parts import PartWriter
@@ -50,7 +49,6 @@ class Keeper:
         self._unsettled: deque[tuple[Draft, float]] = deque()
         self._lines: deque[Line] = deque()
         self._why = ""
-        self._next_look = 0.0
         self._thread = threading.Thread(target=self._run, name="hemiola-keeper", daemon=True)
 
     def start(self) -> None:
@@ -70,10 +68,15 @@ class Keeper:
 
     def _run(self) -> None:
         try:
-            self._identify()
-            while self._take():
+            while True:
+                self._identify()
+                self._take()
                 self._drain(force=False)
-                self._look_around()
+                for action in self.every:
+                    action()
+                if self._recorder.closed.wait(_TICK_S):
+                    break
+            self._take()
             self._identify()
             self._drain(force=True)
             for action in self.at_end:
@@ -84,23 +87,11 @@ class Keeper:
         finally:
             self.writer.close()
 
-    def _take(self) -> bool:
-        """Wait a moment for a finished iteration; False when there will be no more."""
-        try:
-            draft = self._recorder.finished.get(timeout=_TICK_S)
-        except Empty:
-            return True
-        if draft is not None:
-            self._unsettled.append((draft, time.monotonic()))
-        return draft is not None
-
-    def _look_around(self) -> None:
-        """Do what is due now and then, however fast the iterations are."""
-        if time.monotonic() >= self._next_look:
-            self._next_look = time.monotonic() + _TICK_S
-            self._identify()
-            for action in self.every:
-                action()
+    def _take(self) -> None:
+        """Fetch the iterations that have finished since the last time."""
+        finished = self._recorder.finished
+        while finished:
+            self._unsettled.append((finished.popleft(), time.monotonic()))
 
     def _identify(self) -> None:
         """Write who this is, once more whenever that has changed: the rank may be known only later."""

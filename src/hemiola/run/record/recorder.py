@@ -1,16 +1,17 @@
 """What the hooks tell, put in order while training runs: iterations, phases, transfers. Knows no PyTorch.
 
-The methods run on the training threads and cost about a microsecond each; finished iterations go to
-a queue, from which `keeper` takes them.
+The methods run on the training threads and cost about a microsecond each; finished iterations lie
+ready for `keeper`, which fetches them now and then.
 """
 
 from __future__ import annotations
 
 import logging
+import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from queue import SimpleQueue
 from typing import Any
 
 from hemiola.core.errors import InputError
@@ -36,7 +37,9 @@ class Recorder:
         self.on = True
         self.began = False
         self.explicit = False
-        self.finished: SimpleQueue[Draft | None] = SimpleQueue()
+        self.finished: deque[Draft] = deque()
+        """Where finished iterations are fetched from: no lock, so that nobody is woken at every iteration."""
+        self.closed = threading.Event()
         self.cost_ns = 0
         self.failure = ""
         self.context = ""
@@ -127,7 +130,7 @@ class Recorder:
         self.draft.phases += phases
         self.draft.transfers, setup.transfers = setup.transfers[transfers:], setup.transfers[:transfers]
         setup.end = begin
-        self.finished.put(setup)
+        self.finished.append(setup)
         return self.draft
 
     def transfer(self, collective: str, group: int, size_bytes: int, enqueue: int) -> Transfer:
@@ -147,7 +150,7 @@ class Recorder:
         self._forward = None
         self.draft = Draft(self.number, end)
         if not self.on_boundary(draft, False):
-            self.finished.put(draft)
+            self.finished.append(draft)
 
     def resume(self, draft: Draft, begin: Instant) -> None:
         """Something that is no part of any iteration has taken place since `begin`; the iteration before it is ready."""
@@ -156,7 +159,7 @@ class Recorder:
         following = self.draft
         if following is not None and not following.phases and not following.transfers:
             following.start = now
-        self.finished.put(draft)
+        self.finished.append(draft)
 
     def close(self) -> None:
         """Hand over what is under way, as it is, and nothing more."""
@@ -164,9 +167,9 @@ class Recorder:
         if draft is not None:
             draft.end = self.now()
             if not self.on_boundary(draft, True):
-                self.finished.put(draft)
+                self.finished.append(draft)
         self.on = False
-        self.finished.put(None)
+        self.closed.set()
 
     def fail(self, problem: BaseException) -> None:
         """Stop recording, say so once, and let training go on."""

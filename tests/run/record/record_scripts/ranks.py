@@ -1,6 +1,6 @@
-"""Runs a script on two ranks of this host: what torchrun does, without its own two seconds. Status: the worst of both.
+"""Runs a script on some ranks of this host: what torchrun does, without its own two seconds. Status: the worst of all.
 
-pair.py FOLDER script.py arguments…     (FOLDER gets a file per rank with its process id)
+ranks.py FOLDER RANKS script.py arguments…     (FOLDER gets a file per rank with its process id)
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ if __name__ == "__main__":
     common = {
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(port),
-        "WORLD_SIZE": "2",
-        "LOCAL_WORLD_SIZE": "2",
+        "WORLD_SIZE": number,
+        "LOCAL_WORLD_SIZE": number,
     }
     ranks = [
         subprocess.Popen([sys.executable, *command], env=os.environ | common | {"RANK": r, "LOCAL_RANK": r})
