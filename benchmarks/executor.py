@@ -31,14 +31,13 @@ RANKS = 64
 NIC_BYTES_PER_S = 12.5e9
 LATENCY_S = 5e-6
 TARGET_FIXED, TARGET_FLOWS = 8e6, 2e6
-IN_A_ROW = 5  # executions per round: what-ifs, too, execute one graph again and again
-HEAD = f"""# Executor speed
+HEAD = """# Executor speed
 
 How fast `hemiola.sim.executor.execute` is, all of it: checking the tasks, finding who waits for whom,
 the schedule, the lower bound. CPU time is the figure, because the machine is shared by other work:
-median (least–most) over the rounds, of {IN_A_ROW} executions in a row each (a single one, with caches
-emptied before it by the garbage collector, is about a tenth slower). What is executed is generated,
-with a fixed seed.
+median (least–most) over the rounds. Even so the same code takes up to a quarter more or less from one
+hour to the next on such a machine; the multiple of plain Python, measured between the same rounds,
+moves less. What is executed is generated, with a fixed seed.
 """
 Build = Callable[[int], Tasks]
 
@@ -213,9 +212,8 @@ def plain_of(tasks: Tasks) -> Callable[[], float]:
 
 
 def execution(tasks: Tasks) -> tuple[float, Took]:
-    """When the last task ends, and what one of IN_A_ROW executions took."""
-    ends, took = timed(lambda: [execute(tasks).makespan_s for _ in range(IN_A_ROW)])
-    return ends[-1], Took(took.cpu_s / IN_A_ROW, took.wall_s / IN_A_ROW)
+    """When the last task ends, and what executing them took."""
+    return timed(lambda: execute(tasks).makespan_s)
 
 
 def rates(took: list[Took], count: int) -> tuple[str, str]:

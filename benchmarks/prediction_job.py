@@ -132,6 +132,12 @@ def main() -> None:
         dist.destroy_process_group()
         if rank == 0:
             print(json.dumps(found), flush=True)
+    store.set(f"{rank} left", "")
+    if rank == 0:  # whose process holds the store
+        store.wait([f"{other} left" for other in range(ranks)])
+    store.set(f"{rank} left", "")
+    if rank == 0:  # whose process holds the store
+        store.wait([f"{other} left" for other in range(ranks)])
 
 
 if __name__ == "__main__":
