@@ -36,8 +36,8 @@ HEAD = """# Executor speed
 How fast `hemiola.sim.executor.execute` is, all of it: checking the tasks, finding who waits for whom,
 the schedule, the lower bound. CPU time is the figure, because the machine is shared by other work:
 median (least–most) over the rounds. Even so the same code takes up to a quarter more or less from one
-hour to the next on such a machine; the multiple of plain Python, measured between the same rounds,
-moves less. What is executed is generated, with a fixed seed.
+hour to the next on such a machine, so a multiple of plain Python, measured between the same rounds,
+stands beside it. What is executed is generated, with a fixed seed.
 """
 Build = Callable[[int], Tasks]
 

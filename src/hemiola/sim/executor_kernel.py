@@ -3,7 +3,8 @@
 Knows arrays only, and trusts them: `sim.executor` calls `first_fault` before `run`. Importing it
 imports Numba, so `sim.executor` does so when something is first executed. What it computes is written
 down in `sim.executor`; the slow, clear version is tests/sim/executor_oracle.py. All in one file,
-because Numba's cache of compiled code notices a change in a function's own file only.
+because Numba's cache of compiled code notices a change in a function's own file only. Where time goes,
+indices are unsigned, or made so: that spares Numba's look at their sign, a tenth of all.
 
 A flow is a task that is moving bytes. Flows live in slots, which are used again, so that the arrays
 at work stay small:
@@ -34,6 +35,7 @@ __all__ = ["first_fault", "run"]
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Shorts = NDArray[np.int32]
+Indices = NDArray[np.uint32]
 Flags = NDArray[np.bool_]
 Function = TypeVar("Function", bound=Callable[..., object])
 
@@ -131,11 +133,11 @@ def first_fault(
 
 
 @compiled
-def successors(dep_start: Ints, dep: Ints) -> tuple[Shorts, Shorts]:
+def successors(dep_start: Ints, dep: Ints) -> tuple[Indices, Indices]:
     """Who waits for task i: `waiters[first[i] : first[i + 1]]`, ascending."""
     tasks = len(dep_start) - 1
-    first = np.zeros(tasks + 2, dtype=np.int32)
-    waiters = np.empty(len(dep), dtype=np.int32)
+    first = np.zeros(tasks + 2, dtype=np.uint32)
+    waiters = np.empty(len(dep), dtype=np.uint32)
     for k in range(len(dep)):
         first[dep[k] + 2] += 1
     for i in range(2, tasks + 2):
@@ -148,8 +150,8 @@ def successors(dep_start: Ints, dep: Ints) -> tuple[Shorts, Shorts]:
 
 
 @compiled
-def push(keys: Floats, items: Shorts, size: int, key: float, item: int) -> None:
-    """Put (key, item) into the binary heap of `size`. Unsigned indices spare Numba's look at their sign."""
+def push(keys: Floats, items: Shorts, size: int, key: float, item: int | np.int64) -> None:
+    """Put (key, item) into the binary heap of `size`."""
     at = size
     while at > 0:
         above = (at - 1) >> 1
@@ -209,12 +211,12 @@ def dequeue(keys: Ints, base: int, size: int) -> None:
 
 
 @compiled
-def set_until(until: Floats, winner: Shorts, r: int, time: float) -> None:
+def set_until(until: Floats, winner: Shorts, r: np.uint64, time: float) -> None:
     """Say until when resource r's task takes its fixed time: inf for none.
 
     `until` is a tree of minima, root at 1, whose leaves are the resources; `winner` says whose minimum.
     """
-    at = (len(until) >> 1) + r
+    at = (len(until) >> 1) + int(r)
     until[np.uint64(at)] = time
     while at > 1:
         one = at & -2
@@ -225,7 +227,7 @@ def set_until(until: Floats, winner: Shorts, r: int, time: float) -> None:
 
 
 @compiled
-def sort_few(items: Shorts, since: int, until: int) -> None:
+def sort_few(items: Indices, since: int, until: int) -> None:
     """Sort a stretch, which is short or nearly in order as a rule."""
     count = until - since
     if count > FEW:
@@ -564,11 +566,11 @@ def run(
             base[resource[i] + 1] += 1
     for r in range(resources):
         base[r + 1] += base[r]
-    queue, arrived = np.empty(base[resources], dtype=np.int64), np.empty(tasks + 1, dtype=np.int32)
+    queue, arrived = np.empty(base[resources], dtype=np.int64), np.empty(tasks + 1, dtype=np.uint32)
     arrivals_before, arrivals, met = 0, 0, 0
     queued = np.zeros(resources, dtype=np.int32)
     busy = np.zeros(resources, dtype=np.bool_)
-    holder = np.full(resources, -1, dtype=np.int32)
+    holder = np.zeros(resources, dtype=np.uint32)
     touched = np.empty(tasks + resources + 1, dtype=np.int32)
     touches = 0
     leaves = 1
@@ -597,7 +599,7 @@ def run(
     # events: a task's fixed time is over, or (~task) its release has come
     event_time, event_item = np.empty(tasks), np.empty(tasks, dtype=np.int32)
     events = 0
-    ended = np.empty(tasks, dtype=np.int32)
+    ended = np.empty(tasks, dtype=np.uint32)
     done, handled, stopped, begins, claims = 0, 0, 0, 0, 0
     sources = 1  # of arrivals since resources last chose: each brings them in order of index, here the start
     now, bound = 0.0, 0.0
@@ -615,16 +617,16 @@ def run(
         # 1. What has ended frees its resource and readies others; flows begin; what takes no time ends too.
         while handled < stopped or met < arrivals or begins > 0:
             while handled < stopped:
-                j = ended[handled]
+                j = ended[np.uint64(handled)]
                 handled += 1
                 span = end[j] + duration[j]
                 end[j] = now
                 bound = max(bound, span)
-                r = resource[j]
-                if r >= 0:
-                    work[r] += duration[j]
-                    busy[r] = False
-                    touched[touches] = r
+                if resource[j] >= 0:
+                    held = np.uint64(resource[j])
+                    work[held] += duration[j]
+                    busy[held] = False
+                    touched[np.uint64(touches)] = held
                     touches += 1
                 for k in range(first[j], first[j + 1]):
                     i = waiters[k]
@@ -632,10 +634,10 @@ def run(
                     left = awaited[i] - 1
                     awaited[i] = left
                     blocker[i] = j
-                    arrived[arrivals] = i
+                    arrived[np.uint64(arrivals)] = i
                     arrivals += left == 0
                     if released and left == 0 and release[i] > now:
-                        push(event_time, event_item, events, release[i], ~i)
+                        push(event_time, event_item, events, release[i], ~np.int64(i))
                         events += 1
                         arrivals -= 1
                         blocker[i] = -1
@@ -643,7 +645,7 @@ def run(
             sources += handled
             handled, stopped = 0, 0
             while met < arrivals:
-                i = arrived[met]
+                i = arrived[np.uint64(met)]
                 met += 1
                 if resource[i] >= 0:
                     claims += 1
@@ -691,28 +693,28 @@ def run(
         if sources > 1 and claims > 1:
             sort_few(arrived, arrivals_before, arrivals)
         for at in range(arrivals_before, arrivals):
-            i = arrived[at]
-            r = resource[i]
-            if r < 0:
+            i = arrived[np.uint64(at)]
+            if resource[i] < 0:
                 continue
-            touched[touches] = r
-            touches += not busy[r]
-            enqueue(queue, base[r], queued[r], at if in_order[r] else (priority[i] << 32) + at)
-            queued[r] += 1
+            held = np.uint64(resource[i])
+            touched[np.uint64(touches)] = held
+            touches += not busy[held]
+            enqueue(queue, base[held], queued[held], at if in_order[held] else (priority[i] << 32) + at)
+            queued[held] += 1
         for at in range(touches):
-            r = touched[at]
-            if queued[r] > 0 and not busy[r]:
-                place = queue[base[r]] & ARRIVAL
-                i = arrived[place]
+            held = np.uint64(touched[np.uint64(at)])
+            if queued[held] > 0 and not busy[held]:
+                place = queue[np.uint64(base[held])] & ARRIVAL
+                i = arrived[np.uint64(place)]
                 if place < arrivals_before:
-                    blocker[i] = holder[r]
-                dequeue(queue, base[r], queued[r])
-                queued[r] -= 1
-                busy[r] = True
-                holder[r] = i
+                    blocker[i] = holder[held]
+                dequeue(queue, base[held], queued[held])
+                queued[held] -= 1
+                busy[held] = True
+                holder[held] = i
                 start[i] = now
                 if duration[i] > 0.0 or most == 0 or size[i] == 0.0:
-                    set_until(until, winner, r, now + duration[i])
+                    set_until(until, winner, held, now + duration[i])
                 else:
                     begin[begins] = i
                     begins += 1
@@ -748,9 +750,9 @@ def run(
             ended[stopped] = i
             stopped += 1
         while until[1] <= now:
-            r = winner[1]
-            i = holder[r]
-            set_until(until, winner, r, np.inf)
+            held = np.uint64(winner[1])
+            i = holder[held]
+            set_until(until, winner, held, np.inf)
             if most > 0 and size[i] > 0.0:
                 begin[begins] = i
                 begins += 1

@@ -13,6 +13,7 @@ from typing import Any
 
 from hemiola.run.record.collectives import Collectives, Groups
 from hemiola.run.record.inject._hemiola_when_imported import when_imported
+from hemiola.run.record.kernels import install_kernels
 from hemiola.run.record.recorder import Recorder
 from hemiola.run.record.values import Gate, Instant, Transfer
 
@@ -46,8 +47,7 @@ class Hooks:
         import torch
         from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-        self.collectives.install()
-        self._undo.append(self.collectives.uninstall)
+        self._undo.append(install_kernels(self.collectives))
         self._undo.append(register_optimizer_step_pre_hook(self._before_step).remove)
         self._undo.append(register_optimizer_step_post_hook(self._after_step).remove)
         data = torch.utils.data.dataloader

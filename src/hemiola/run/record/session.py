@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from hemiola.run.record import buckets, collectives, hooks, profile, recorder, values
+from hemiola.run.record import buckets, collectives, hooks, kernels, profile, recorder, values
 from hemiola.run.record.buckets import Buckets
 from hemiola.run.record.collectives import Groups
 from hemiola.run.record.demands import Demands, demand_path
@@ -69,7 +69,7 @@ class Session:
         Session.count += 1
         atexit.register(self._at_exit)
         os.register_at_fork(after_in_child=self._forked)
-        hide(recorder, collectives, buckets, values, profile, with_callees=True)
+        hide(recorder, kernels, collectives, buckets, values, profile, with_callees=True)
         hide(hooks, with_callees=False)  # beneath these runs the script's own code
         self._hooks.install()
         reducers = self._hooks.collectives.reducers
