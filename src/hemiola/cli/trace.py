@@ -116,5 +116,6 @@ def _summary(timeline: JobTimeline, path: Path) -> Iterator[str]:
     if ranks > 1:
         yield f"clocks agree within {max(rank.clock_error_s for rank in timeline.ranks) * 1e6:.0f} µs"
     if "profiler_fraction" in timeline.facts["cost"]:
-        yield f"profiled iterations took {timeline.facts['cost']['profiler_fraction']:+.1%} longer than others"
+        more = timeline.facts["cost"]["profiler_fraction"]
+        yield f"profiled iterations took {f'{more:.1%}' if more > 0 else 'not measurably'} longer than others"
     yield from (f"partial: {words}" for words in timeline.facts.get("partial", []))

@@ -143,3 +143,15 @@ def test_a_signal_asks_for_a_trace_too(live: Live) -> None:
     timeline = read_timeline(path)
     assert len(set(timeline.iterations.number)) == 3
     assert len(timeline.ranks) == 2
+
+
+def test_a_signal_to_a_rank_that_is_still_starting_is_answered_once_it_trains(tmp_path: Path) -> None:
+    job = [*ranks(tmp_path), "--iterations", "100000", "--until", str(tmp_path / "stop"), "--signal-at-start"]
+    process = start([*TRACE, "-o", str(tmp_path / "run.json"), "--", *job], HEMIOLA_RECORD_ITERATIONS="3")
+    try:
+        path = until(lambda: list(tmp_path.glob("run-demand-*.json"))).pop()
+    finally:
+        (tmp_path / "stop").touch()
+        _, said = process.communicate(timeout=60)
+    assert process.returncode == 0, said
+    assert len(read_timeline(path).ranks) == 2

@@ -242,6 +242,20 @@ def test_ranks_name_their_real_collectives_alike(gloo_traces):
     assert told[0] == told[1]
 
 
+def test_without_the_profilers_steps_iterations_end_with_the_optimizers(gloo_traces, tmp_path):
+    whole = json.loads((gloo_traces / "kineto.0.json").read_text())
+    events = whole["traceEvents"]
+    stripped = [e for e in events if not str(e.get("name", "")).startswith("ProfilerStep")]
+    assert len(stripped) < len(events)
+    timeline = read_kineto([write_json(whole | {"traceEvents": stripped}, tmp_path / "kineto.0.json")])
+    names = [timeline.names[name] for name in timeline.spans.name]
+    steps = [at for at, name in enumerate(names) if name.startswith("Optimizer.step#SGD")]
+    found = timeline.iterations
+    assert found.number.tolist() == [0, 1, 2]
+    assert found.end_s.tolist() == sorted(timeline.spans.end_s[steps].tolist())
+    assert found.start_s[1:].tolist() == found.end_s[:-1].tolist()
+
+
 def test_real_execution_traces_join_and_give_dependencies(gloo_traces):
     timeline = read_job([gloo_traces])
     linked = timeline.facts["execution_traces"]

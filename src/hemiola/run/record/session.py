@@ -60,6 +60,7 @@ class Session:
         self._peers: Peers | None = None
         self._server: Server | None = None
         self._previous_handler: Any = None
+        self._signalled_early = False
         self._pid = os.getpid()
         self._closed = False
 
@@ -75,6 +76,7 @@ class Session:
         reducers = self._hooks.collectives.reducers
         named = Buckets(reducers, lambda facts: self._announce(Facts(facts)))
         self._hooks.collectives.on_gate = named.name
+        self._handle_signal()
 
     def close(self, why: str) -> bool:
         """Write what is left, take the hooks away; whether anything had been recorded."""
@@ -118,6 +120,7 @@ class Session:
             keeper.tell(group)
         self._listen()
         self._handle_signal()
+        keeper.every.append(self._answer_early)
         keeper.start()
 
     def _boundary(self, draft: Any, last: bool) -> bool:
@@ -192,14 +195,26 @@ class Session:
         return {"path": str(path), "first_iteration": answer[1], "iterations": iterations}
 
     def _handle_signal(self) -> None:
-        if self.options.answer_signal and threading.current_thread() is threading.main_thread():
+        """From the start, since the signal would kill who does not handle it; again once training begins,
+        in case the script has set a handler meanwhile."""
+        if not self.options.answer_signal or threading.current_thread() is not threading.main_thread():
+            return
+        if signal.getsignal(signal.SIGUSR2) != self._signalled:
             self._previous_handler = signal.signal(signal.SIGUSR2, self._signalled)
 
     def _signalled(self, number: int, frame: Any) -> None:
-        if self._demands is not None and not self._closed:
+        if self._demands is None:
+            self._signalled_early = True
+        elif not self._closed:
             self._demands.ask(self.options.demand_iterations)
         if callable(self._previous_handler):
             self._previous_handler(number, frame)
+
+    def _answer_early(self) -> None:
+        """What was asked for before training began, once the ranks have met."""
+        if self._signalled_early and self._demands is not None:
+            self._signalled_early = False
+            self._demands.ask(self.options.demand_iterations)
 
     def _restore_handler(self) -> None:
         ours = self._previous_handler is not None and threading.current_thread() is threading.main_thread()

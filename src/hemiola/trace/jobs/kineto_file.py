@@ -36,6 +36,7 @@ _CPU = {
     "user_annotation": "note",
 }  # fmt: skip
 _STEP = re.compile(r"ProfilerStep#(\d+)$")
+_OPTIMIZER_STEP = re.compile(r"Optimizer\.step#.*\.step$")
 _COMMUNICATION_NAMES = ("gloo:", "c10d::", "mpi:", "ucc:", "nccl:", "record_param_comms")
 
 
@@ -62,7 +63,8 @@ class KinetoFile:
         correlation: what a launch and its kernel share; -1 for none.
         record: the id of the recorded function; -1 for none.
         communication: events that say something of communication.
-        steps: number, start and end of each "ProfilerStep#".
+        steps: number, start and end of each iteration: "ProfilerStep#N", or else from the end of one step of the
+            optimizer to that of the next.
         threads: what the threads are called.
         devices: how many spans each GPU has.
         process: its id in the operating system; -1 if no event says it.
@@ -172,7 +174,20 @@ def read_file(path: Path, *, salvage: bool = False) -> KinetoFile:
             + (f" (events by category or phase: {others})" if others else ""),
             "record with torch.profiler.profile(activities=[...]) and export_chrome_trace",
         )
+    if not found.steps:
+        found.steps = _between_optimizer_steps(found)
     return found
+
+
+def _between_optimizer_steps(file: KinetoFile) -> list[tuple[int, float, float]]:
+    """Iterations of a loop that never called `profiler.step()`: each ends with a step of the optimizer that is last to step."""
+    is_step = np.array([bool(_OPTIMIZER_STEP.match(name)) for name in file.names])[np.array(file.name)]
+    is_step &= np.array(file.sort) == file.SORTS.index("note")
+    if not is_step.any():
+        return []
+    name, end_us = np.array(file.name)[is_step], np.array(file.end_us)[is_step]
+    ends = np.sort(end_us[name == name[np.argmax(end_us)]]).tolist()
+    return list(zip(range(len(ends)), [file.first_us, *ends], ends, strict=False))
 
 
 def steps_at(steps: Sequence[tuple[int, float, float]], times: NDArray[np.float64]) -> NDArray[np.int64]:

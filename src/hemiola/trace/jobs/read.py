@@ -109,7 +109,7 @@ def _read(by_format: dict[str, list[Path]], salvage: bool) -> JobTimeline:
     if len(paths) > 1:
         raise FormatError(
             f"each of the {len(paths)} files is a whole job ({kind})",
-            "read them one by one, or compare two of them",
+            "read them one by one, or compare two: hemiola inspect FILE --against OTHER",
         )
     return _read_own(paths[0], kind, salvage)
 

@@ -1,6 +1,7 @@
 """A training job for the tests: DDP or FSDP2 on gloo, with what the tests need to go wrong.
 
 train.py --model ddp --iterations 8 [--slow-rank 1] [--raise-at 4] [--kill-at 4] [--until FILE] [--digest FILE]
+         [--signal-at-start]
 """
 
 from __future__ import annotations
@@ -93,13 +94,16 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--kill-at", type=int, default=-1)
     parser.add_argument("--until", default="")
     parser.add_argument("--digest", default="")
+    parser.add_argument("--signal-at-start", action="store_true")
     return parser.parse_args()
 
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    dist.init_process_group("gloo")
     options = parsed()
+    if options.signal_at_start and os.environ["RANK"] == "1":
+        os.kill(os.getpid(), signal.SIGUSR2)
+    dist.init_process_group("gloo")
     found = train(options)
     if options.digest and dist.get_rank() == 0:
         Path(options.digest).write_text(found)
