@@ -11,9 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny_graphs import device, flat, layers
 
-from hemiola.core.errors import GraphError, HardwareError, InputError, TopologyError
+from hemiola.core.errors import GraphError, HardwareError, InputError, PlanError, TopologyError
 from hemiola.core.graph import Graph
 from hemiola.core.hardware import CollectiveCost, Exchange, Hardware
+from hemiola.core.plan import Plan
 from hemiola.core.topology import Level, Topology, equal_hosts
 from hemiola.cost.collectives import Library, Variant, algorithm
 from hemiola.cost.prediction import Options, Prediction, predict
@@ -377,8 +378,12 @@ def test_impossible_questions_are_refused() -> None:
         run(TWO_BUCKETS, flat(2), seconds=np.ones(4))
     with pytest.raises(InputError, match="cores"):
         Options(cores=0)
-    with pytest.raises(InputError, match="plan"):
-        run(TWO_BUCKETS, flat(2), plan="x")
+    with pytest.raises(PlanError, match="of which 0 are reduced"):
+        run(
+            TWO_BUCKETS,
+            flat(2),
+            plan=Plan(name="", graph="", ranks=2, update="together", chunk_bytes=1, transfers=()),
+        )
 
 
 def test_a_job_that_does_not_fit_says_so() -> None:

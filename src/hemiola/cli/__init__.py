@@ -16,6 +16,7 @@ from hemiola.cli.calibrate import calibrate
 from hemiola.cli.capture import capture
 from hemiola.cli.inspect import inspect
 from hemiola.cli.output import fail
+from hemiola.cli.plan import plan
 from hemiola.cli.predict import predict
 from hemiola.cli.simulate import explain, policies, simulate
 from hemiola.cli.trace import trace
@@ -31,6 +32,7 @@ VERBS: dict[str, Callable[..., None]] = {
     "inspect": inspect,
     "calibrate": calibrate,
     "predict": predict,
+    "plan": plan,
     "lab up": lab.up,
     "lab run": lab.run,
     "lab status": lab.status,

@@ -8,6 +8,7 @@
     ├── TopologyError         a cluster that cannot exist
     ├── GraphError            a dataflow graph that cannot exist, or a model that cannot be captured
     ├── HardwareError         a description of hardware that cannot exist
+    ├── PlanError             a plan that would not train its graph rightly
     ├── LabError              the laboratory cannot be built or does not stand
     ├── PolicyError           an unknown policy, a bad parameter, a policy that broke a rule
     └── InternalError         a broken invariant: a defect of Hemiola itself
@@ -25,6 +26,7 @@ __all__ = [
     "InputError",
     "InternalError",
     "LabError",
+    "PlanError",
     "PolicyError",
     "RowError",
     "TopologyError",
@@ -85,6 +87,10 @@ class GraphError(HemiolaError):
 
 class HardwareError(HemiolaError):
     """A description of hardware that cannot exist."""
+
+
+class PlanError(HemiolaError):
+    """A plan that would not train its graph rightly."""
 
 
 class LabError(HemiolaError):

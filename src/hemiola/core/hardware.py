@@ -108,7 +108,8 @@ class CollectiveCost(msgspec.Struct, frozen=True, kw_only=True):
         bytes_per_s: at which one rank sends when the tensor is large.
         cpu_s_per_byte: processor time of one rank (all its threads) per byte that it sends.
         cpu_s_per_step: processor time of one rank per step, however small.
-        spread: relative, of single transfers around the fit.
+        spread: relative, of large transfers around the fit.
+        alpha_spread: relative, of small ones.
         points: (size_bytes, seconds, cpu_s) as measured: lower quartile of a call, and one rank's processor time.
         runs: timed calls per size.
     """
@@ -122,6 +123,7 @@ class CollectiveCost(msgspec.Struct, frozen=True, kw_only=True):
     cpu_s_per_byte: float = 0.0
     cpu_s_per_step: float = 0.0
     spread: float = 0.0
+    alpha_spread: float = 0.0
     points: tuple[tuple[float, float, float], ...] = ()
     runs: int = 0
 

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from hemiola.core.errors import HardwareError
 from hemiola.core.hardware import CollectiveCost
-from hemiola.cost.collectives import GLOO, NCCL
+from hemiola.cost.collectives import LIBRARIES
 
 __all__ = ["fit_collective"]
 
@@ -26,7 +26,7 @@ def fit_collective(
     hosts: Sequence[str],
     points: Sequence[tuple[float, float, float]],
     *,
-    spread: float = 0.0,
+    spreads: Sequence[float] = (),
     runs: int = 0,
 ) -> CollectiveCost:
     """Fit seconds = steps * alpha + share * size / bandwidth.
@@ -36,17 +36,17 @@ def fit_collective(
     share are those of the library's algorithm (`cost.collectives`).
 
     Args:
-        backend: "gloo" or "nccl".
+        backend: "gloo", "nccl" or "hemiola".
         collective: as `cost.collectives` names it.
         hosts: of the ranks, in order of rank.
         points: (size_bytes, seconds, cpu_s): of one call, and the processor time of one rank.
-        spread: relative, of single calls of one size; the fit's own misfit is added.
+        spreads: relative, of single calls, one for each point; the fit's own misfit is added.
         runs: timed calls per size.
 
     Raises:
         HardwareError: if there are fewer than two sizes, or time does not grow with size.
     """
-    algorithm = (GLOO if backend == "gloo" else NCCL).variants[collective][0].algorithm
+    algorithm = LIBRARIES[backend].variants[collective][0].algorithm
     ranks = len(hosts)
     sizes, seconds, cpu_s = np.array(points, dtype=float).reshape(-1, 3).T
     if len(set(sizes.tolist())) < 2:
@@ -59,7 +59,11 @@ def fit_collective(
             "measure larger sizes, on a quieter machine",
         )
     cpu_step_s, cpu_byte_s = _line(sizes, steps, sent, cpu_s)
-    misfit = float(np.median(np.abs((steps * alpha_s + sent * per_byte_s) / seconds - 1)))
+    deviations = np.hypot(
+        np.abs((steps * alpha_s + sent * per_byte_s) / seconds - 1),
+        np.array(spreads) if len(spreads) else 0.0,
+    )
+    small, large = _ends(sizes)
     return CollectiveCost(
         backend=backend,
         collective=collective,
@@ -69,7 +73,8 @@ def fit_collective(
         bytes_per_s=1 / per_byte_s,
         cpu_s_per_byte=max(cpu_byte_s, 0.0),
         cpu_s_per_step=max(cpu_step_s, 0.0),
-        spread=float(np.hypot(spread, misfit)),
+        spread=float(np.median(deviations[large])),
+        alpha_spread=float(np.median(deviations[small])),
         points=tuple((float(a), float(b), float(c)) for a, b, c in zip(sizes, seconds, cpu_s, strict=True)),
         runs=runs,
     )
@@ -77,10 +82,17 @@ def fit_collective(
 
 def _line(sizes: Floats, steps: float, sent: Floats, seconds: Floats) -> tuple[float, float]:
     """Seconds per step and per byte sent, each the median over the sizes where it decides."""
-    small = (sizes <= _SMALL_BYTES) | (sizes == sizes.min())
-    large = (sizes >= _LARGE_BYTES) | (sizes == sizes.max())
+    small, large = _ends(sizes)
     step_s, byte_s = 0.0, 0.0
     for _ in range(_ROUNDS):
         byte_s = float(np.median((seconds[large] - steps * step_s) / sent[large]))
         step_s = max(float(np.median((seconds[small] - sent[small] * byte_s) / steps)), 0.0)
     return step_s, byte_s
+
+
+def _ends(sizes: Floats) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Which sizes tell latency, and which bandwidth."""
+    return (
+        (sizes <= _SMALL_BYTES) | (sizes == sizes.min()),
+        (sizes >= _LARGE_BYTES) | (sizes == sizes.max()),
+    )

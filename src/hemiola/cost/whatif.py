@@ -19,7 +19,7 @@ from hemiola.cost.places import place_ranks
 from hemiola.cost.prediction import USUAL, Options, Prediction, predict
 from hemiola.cost.strategies import DDP, Strategy
 
-__all__ = ["Question", "WhatIf", "halved_placement", "scaled_network", "what_ifs"]
+__all__ = ["Question", "WhatIf", "halved_placement", "scaled_collectives", "scaled_network", "what_ifs"]
 
 MIB = 2**20
 BUCKETS = (1 * MIB, 5 * MIB, 25 * MIB, 100 * MIB)
@@ -87,7 +87,14 @@ def what_ifs(question: Question, base: Prediction, others: Sequence[Hardware] = 
 
 def _changes(question: Question, others: Sequence[Hardware]) -> Iterator[tuple[str, Question]]:
     if question.ranks > 1:
-        yield "network bandwidth ×2", replace(question, topology=scaled_network(question.topology, 2.0))
+        yield (
+            "network bandwidth ×2",
+            replace(
+                question,
+                topology=scaled_network(question.topology, 2.0),
+                hardware=scaled_collectives(question.hardware, question.topology, 2.0),
+            ),
+        )
         spread = halved_placement(question)
         if spread is not None:
             yield "half the ranks per host", replace(question, placement=spread)
@@ -113,6 +120,22 @@ def scaled_network(topology: Topology, factor: float) -> Topology:
         replace(level, uplink_bytes_per_s=level.uplink_bytes_per_s * factor) for level in topology.levels
     )
     return replace(topology, name=f"{topology.name} ×{factor:g}", hosts=hosts, levels=levels)
+
+
+def scaled_collectives(hardware: Hardware, topology: Topology, factor: float) -> Hardware:
+    """The same hardware with collectives so many times as fast, where the network was what limited them.
+
+    That is taken to be so of what was measured between hosts at 0.8 to 1.1 times the topology's rate: such
+    a measurement says what the links carry, not what the library could.
+    """
+    nic = float(topology.hosts.nic_bytes_per_s.min())
+    collectives = tuple(
+        msgspec.structs.replace(c, bytes_per_s=c.bytes_per_s * factor)
+        if len(set(c.hosts)) > 1 and 0.8 <= c.bytes_per_s / nic <= 1.1
+        else c
+        for c in hardware.collectives
+    )
+    return msgspec.structs.replace(hardware, collectives=collectives)
 
 
 def halved_placement(question: Question) -> tuple[int, ...] | None:

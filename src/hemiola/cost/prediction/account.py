@@ -210,7 +210,8 @@ def step_name(setting: Setting, run: Run, number: int) -> str:
     step = run.steps[number]
     if step.kind != "compute":
         waited = step.waits or step.waits_before
-        return f"copy {setting.transfers[waited[0]].name}" if waited else step.kind
+        verb = "update" if setting.strategy.updates_on_arrival else "copy"
+        return f"{verb} {setting.transfers[waited[0]].name}" if waited else step.kind
     if step.first == step.last:
         return "waiting for the last transfers"
     return _stretch(setting, step.first, step.last)

@@ -5,7 +5,9 @@
    group run at once, in the order of issue. It is one flow per kind of link load, after its latency.
 3. A push waits in its server's queue, as does a pull in the other direction; between them the server
    updates the parameter.
-4. Where ranks compete for processor cores, steps are flows over the cores, and so is what a collective
+4. Where transfers pause each other by priority, all of a rank go through one sender, no faster than the library.
+   Processor cores are shared evenly all the same: what computes has one priority.
+5. Where ranks compete for processor cores, steps are flows over the cores, and so is what a collective
    costs its ranks' processors.
 
 Ranks that are alike do the same at the same time: one of each kind is executed, with its part of the
@@ -16,6 +18,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -71,12 +74,13 @@ class _Rows:
     resource: list[int] = field(default_factory=list)
     step: list[int] = field(default_factory=list)
     transfer: list[int] = field(default_factory=list)
+    priority: list[int] = field(default_factory=list)
     crosses: tuple[list[int], list[int]] = field(default_factory=lambda: ([], []))
     waits: tuple[list[int], list[int]] = field(default_factory=lambda: ([], []))
 
     def add(
         self, duration_s: float, after: list[int], *, size: float = 0.0, path: tuple[int, ...] = (),
-        rate: float = math.inf, resource: int = -1, step: int = -1, transfer: int = -1,
+        rate: float = math.inf, resource: int = -1, step: int = -1, transfer: int = -1, priority: int = 0,
     ) -> int:  # fmt: skip
         """One more task; its number."""
         number = len(self.duration)
@@ -86,6 +90,7 @@ class _Rows:
         self.resource.append(resource)
         self.step.append(step)
         self.transfer.append(transfer)
+        self.priority.append(priority)
         self.crosses[0].extend([number] * len(path))
         self.crosses[1].extend(path)
         self.waits[0].extend([number] * len(after))
@@ -122,9 +127,9 @@ class _Lowering:
         rows = self.rows
         in_order = [True] * (3 * self.servers)
         tasks = tasks_from_columns(
-            rows.duration, resource=rows.resource, size_bytes=rows.size, rate_max_bytes_per_s=rows.rate,
+            rows.duration, resource=rows.resource, priority=rows.priority, size_bytes=rows.size, rate_max_bytes_per_s=rows.rate,
             crosses=rows.crosses, waits=rows.waits, resources=len(in_order), in_order=in_order,
-            link_bytes_per_s=self.bandwidth,
+            link_bytes_per_s=self.bandwidth, sharing="priority" if self.setting.strategy.preemptive else "fair",
         )  # fmt: skip
         return Lowered(
             tasks, self.ranks, np.array(self.step_task, dtype=np.int64), self.flow_tasks, self.done,
@@ -208,6 +213,7 @@ class _Lowering:
                     rate=cap,
                     resource=resource if place == 0 else -1,
                     transfer=number,
+                    priority=1 + self.setting.transfers[number].priority,
                 )
             )
         self.flow_tasks[-1][number] = found
@@ -248,8 +254,8 @@ def _core_links(setting: Setting, ranks: tuple[int, ...], first: int) -> _Cores:
     hardware, options, place = setting.hardware, setting.options, setting.place
     if hardware.kind != "cpu":
         return _Cores()
-    at_once = setting.library.at_once if setting.transfers else 0
-    wanted = hardware.threads_per_rank + at_once
+    threads = setting.library.threads if setting.transfers else 0
+    wanted = hardware.threads_per_rank + threads
     if options.cores is not None:
         if place.ranks * wanted <= options.cores:
             return _Cores()
@@ -285,7 +291,25 @@ def _flows(setting: Setting) -> tuple[list[list[tuple[float, tuple[int, ...]]]],
             kept[look] = link
     number = {link: i for i, link in enumerate(sorted(kept.values()))}
     bandwidth = [float(rates[link]) for link in number]
-    return [_grouped(load, number, bandwidth) for load in loads], bandwidth
+    flows = [_grouped(load, number, bandwidth) for load in loads]
+    if setting.strategy.preemptive:
+        sender = _sender_bytes_per_s(costs, flows)
+        if math.isfinite(sender):
+            flows = [[(size, (*path, len(bandwidth))) for size, path in own] for own in flows]
+            bandwidth.append(sender)
+    return flows, bandwidth
+
+
+def _sender_bytes_per_s(costs: Sequence[Cost], flows: Sequence[list[tuple[float, tuple[int, ...]]]]) -> float:
+    """At which rate the library sends by itself, in bytes as they are on the links; inf where it has no limit."""
+    return max(
+        (
+            own[0][0] * cost.rate_max_bytes_per_s / cost.sent_bytes
+            for cost, own in zip(costs, flows, strict=True)
+            if own
+        ),
+        default=math.inf,
+    )
 
 
 def _grouped(

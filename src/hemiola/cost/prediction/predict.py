@@ -15,9 +15,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from hemiola.core.errors import GraphError, InputError
+from hemiola.core.errors import GraphError
 from hemiola.core.graph import Graph
 from hemiola.core.hardware import Hardware
+from hemiola.core.plan import Plan
 from hemiola.core.topology import Topology
 from hemiola.cost.places import place_ranks
 from hemiola.cost.prediction import account
@@ -27,7 +28,7 @@ from hemiola.cost.prediction.setting import USUAL, Options, Setting
 from hemiola.cost.prediction.steady import Run, run_steady
 from hemiola.cost.prediction.uncertainty import interval_scales, straggling
 from hemiola.cost.prediction.value import Prediction
-from hemiola.cost.strategies import PLAIN_DDP, Strategy
+from hemiola.cost.strategies import PLAIN_DDP, Planned, Strategy
 
 __all__ = ["predict"]
 
@@ -42,7 +43,7 @@ def predict(
     placement: tuple[int, ...] | None = None,
     options: Options = USUAL,
     seconds: NDArray[np.float64] | None = None,
-    plan: None = None,
+    plan: Plan | None = None,
 ) -> Prediction:
     """What one iteration takes on so many ranks.
 
@@ -54,19 +55,17 @@ def predict(
         placement: ranks per host in order; None fills the hosts in order.
         options: overlap, straggling, symmetry, shared cores.
         seconds: of every operation, in place of the hardware's estimate (emulated computation).
-        plan: reserved: plans of transfers come with a later version, and every other value is refused.
+        plan: by which they exchange, in place of a strategy.
 
     Raises:
         GraphError: an empty graph, or one that the strategy cannot train.
-        InputError: more ranks than GPUs, a placement that does not fit, a plan.
+        InputError: more ranks than GPUs, a placement that does not fit.
+        PlanError: the plan is not this graph's.
         TopologyError: a link without bandwidth.
         HardwareError: hardware that cannot be.
     """
     if plan is not None:
-        raise InputError(
-            "plans of transfers cannot be made or predicted yet: they come with a later version",
-            "leave plan out",
-        )
+        strategy = Planned(plan)
     if not len(graph.operations):
         raise GraphError(f"the graph {graph.name!r} has no operations", "capture it again")
     topology.check()

@@ -47,4 +47,5 @@ def server_cost(transfer: Transfer, servers: int, place: Place, library: Library
         rate_max_bytes_per_s=best.bytes_per_s if best else math.inf,
         cpu_s=best.cpu_s_per_byte * transfer.size_bytes + best.cpu_s_per_step if best else 0.0,
         spread=best.spread if best else 0.0,
+        latency_spread=best.alpha_spread if best else 0.0,
     )

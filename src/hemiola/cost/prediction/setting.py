@@ -13,7 +13,7 @@ from hemiola.core.errors import GraphError, InputError
 from hemiola.core.graph import PHASES, Graph
 from hemiola.core.hardware import Hardware
 from hemiola.core.units import format_bytes
-from hemiola.cost.collectives import Cost, Library, collective_cost, library_of
+from hemiola.cost.collectives import LIBRARIES, Cost, Library, collective_cost, library_of
 from hemiola.cost.places import Place
 from hemiola.cost.prediction.estimates import Estimates
 from hemiola.cost.prediction.servers import server_cost
@@ -91,7 +91,7 @@ class Setting:
     @cached_property
     def library(self) -> Library:
         """The collective library."""
-        return self.options.library or library_of(self.hardware)
+        return self.options.library or LIBRARIES.get(self.strategy.library) or library_of(self.hardware)
 
     @cached_property
     def transfers(self) -> tuple[Transfer, ...]:
@@ -105,21 +105,22 @@ class Setting:
             return transfer
         if transfer.collective == "pull":
             return replace(transfer, before=len(self.graph.operations), next_iteration=False)
-        return replace(transfer, before=transfer.after + 1)
+        return replace(transfer, before=transfer.after + 1, next_iteration=False)
 
     @cached_property
     def costs(self) -> tuple[Cost, ...]:
         """What each transfer needs of the links and the processor."""
-        known: dict[tuple[str, float, int], Cost] = {}
+        known: dict[tuple[str, float, int, str], Cost] = {}
         return tuple(self._cost(transfer, known) for transfer in self.transfers)
 
-    def _cost(self, transfer: Transfer, known: dict[tuple[str, float, int], Cost]) -> Cost:
-        key = (transfer.collective, transfer.size_bytes, transfer.server)
+    def _cost(self, transfer: Transfer, known: dict[tuple[str, float, int, str], Cost]) -> Cost:
+        key = (transfer.collective, transfer.size_bytes, transfer.server, transfer.algorithm)
         if key not in known:
             if transfer.server < 0:
                 known[key] = collective_cost(
-                    transfer.collective, transfer.size_bytes, self.place, self.library, self.hardware
-                )
+                    transfer.collective, transfer.size_bytes, self.place, self.library, self.hardware,
+                    transfer.algorithm,
+                )  # fmt: skip
             else:
                 servers = getattr(self.strategy, "servers", 1)
                 known[key] = server_cost(transfer, servers, self.place, self.library, self.hardware)
@@ -158,6 +159,13 @@ class Setting:
             return size_bytes * self.hardware.exchange.copy_s_per_byte / 2
         return 2 * size_bytes / self.hardware.memory_bytes_per_s
 
+    def arrival_s(self, transfer: Transfer) -> tuple[float, float]:
+        """What a rank does with a transfer that has arrived: copies it, and applies it where that is its own work."""
+        copied_s = self.copy_s(transfer.unpack_bytes)
+        if not self.strategy.updates_on_arrival:
+            return copied_s, 0.0
+        return copied_s, float(self.update_s[list(transfer.completes)].sum())
+
     @cached_property
     def iteration_s(self) -> float:
         """Per iteration beside everything else."""
@@ -167,7 +175,7 @@ class Setting:
 
     @cached_property
     def update_s(self) -> NDArray[np.float64]:
-        """Seconds in which a server updates each parameter: its share, by bytes, of the optimizer's work."""
+        """Seconds in which each parameter is updated by itself, on a server or on arrival: its share, by bytes, of the optimizer's work."""
         sizes = np.array([p.gradient_bytes for p in self.graph.parameters], dtype=np.float64)
         total = float(self.estimates.seconds[self.graph.operations.phase == OPTIMIZER].sum())
         return total * sizes / max(float(sizes.sum()), 1.0)

@@ -22,7 +22,7 @@ class Step:
     """A stretch in which a rank computes without a break.
 
     Attributes:
-        kind: "compute", "copy" (out of a transfer's buffer) or "overhead".
+        kind: "compute", "copy" (out of a transfer's buffer, and applying it where that is the rank's work) or "overhead".
         first, last: its operations, `last` not among them.
         parts_s: seconds of forward, backward, optimizer, and of everything that is no operation.
         waits: transfers that have to be complete first.
@@ -71,11 +71,10 @@ def rank_steps(setting: Setting) -> tuple[Step, ...]:
     for first, last in [*pairwise(cuts), (count, count)]:
         waits: list[int] = []
         for number in needed.get(first, ()):
-            copy_s = setting.copy_s(transfers[number].unpack_bytes)
-            if copy_s:
-                steps.append(
-                    Step("copy", first, first, (0.0, 0.0, 0.0, copy_s), *_split(transfers, [number]))
-                )
+            copied_s, updated_s = setting.arrival_s(transfers[number])
+            if copied_s or updated_s:
+                parts_s = (0.0, 0.0, updated_s, copied_s)
+                steps.append(Step("copy", first, first, parts_s, *_split(transfers, [number])))
             else:
                 waits.append(number)
         sends = tuple(ready.get(last, ())) if last > first else ()

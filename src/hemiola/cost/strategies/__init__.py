@@ -1,10 +1,11 @@
-"""How ranks keep their parameters equal: DDP, FSDP2, a parameter server, or not at all. Values, one file each."""
+"""How ranks keep their parameters equal: DDP, FSDP2, a parameter server, by a plan, or not at all. Values, one file each."""
 
 from hemiola.cost.strategies.ddp import DDP, PLAIN_DDP, assign_buckets
 from hemiola.cost.strategies.fsdp import FSDP
 from hemiola.cost.strategies.none import NoExchange
 from hemiola.cost.strategies.parameter_server import ParameterServer
 from hemiola.cost.strategies.parse import STRATEGIES, parse_strategy
+from hemiola.cost.strategies.planned import Planned
 from hemiola.cost.strategies.strategy import Strategy, Transfer
 
 __all__ = [
@@ -14,6 +15,7 @@ __all__ = [
     "STRATEGIES",
     "NoExchange",
     "ParameterServer",
+    "Planned",
     "Strategy",
     "Transfer",
     "assign_buckets",

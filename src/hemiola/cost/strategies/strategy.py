@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 
@@ -35,6 +35,9 @@ class Transfer:
         pack_bytes, unpack_bytes: copied by the rank's own computation before it is sent, and after.
         follows: the transfer (index) that has to be complete on all ranks first; -1 for none.
         server: the parameter server it goes to or comes from; -1 for a collective.
+        priority: the lowest goes first and pauses others, where the strategy is preemptive.
+        algorithm: that it is to be done by; "" for the library's choice.
+        completes: the parameters that can be updated once it is there, where that is the rank's work on arrival.
     """
 
     name: str
@@ -48,10 +51,18 @@ class Transfer:
     unpack_bytes: float = 0.0
     follows: int = -1
     server: int = -1
+    priority: int = 0
+    algorithm: str = ""
+    completes: tuple[int, ...] = ()
 
 
 class Strategy(ABC):
     """How ranks keep their parameters equal. A value: frozen, compared by its fields."""
+
+    preemptive: ClassVar[bool] = False
+    """Whether a transfer of lower priority number pauses others on its links."""
+    library: ClassVar[str] = ""
+    """The collective library that it needs; "" for PyTorch's choice."""
 
     @abstractmethod
     def transfers(self, graph: Graph, ranks: int, device: Device = "gpu") -> tuple[Transfer, ...]:
@@ -69,6 +80,11 @@ class Strategy(ABC):
     @abstractmethod
     def label(self) -> str:
         """As it is written on the command line; `parse_strategy` reads it back."""
+
+    @property
+    def updates_on_arrival(self) -> bool:
+        """Whether what a transfer brings is applied by the rank when it needs it, and not by the optimizer's operations."""
+        return False
 
     def optimizer_share(self, ranks: int) -> float:
         """How much of the optimizer's work each rank does."""

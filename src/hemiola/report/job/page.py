@@ -6,7 +6,7 @@ the timelines packed. It reads in light and dark, on a screen, on a phone and pr
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from html import escape
 from importlib import resources
 from pathlib import Path
@@ -34,6 +34,7 @@ def write_job_report(
     *,
     other: JobTimeline | JobMetrics | None = None,
     title: str = "",
+    more: Sequence[Chart] = (),
 ) -> None:
     """Write the page.
 
@@ -42,12 +43,13 @@ def write_job_report(
         path: of the page.
         other: a timeline to compare it with: before a change, or measured where `timeline` is predicted.
         title: of the page; the timeline's name unless given.
+        more: charts that stand below where the time goes.
 
     Raises:
         InputError: if nothing was recorded, or the path cannot be written.
     """
     metrics, against = _figures(timeline), _figures(other) if other is not None else None
-    page = render(metrics, against, title=title)
+    page = render(metrics, against, title=title, more=more)
     with replacing(path) as stream:
         stream.write(page.encode())
 
@@ -56,12 +58,14 @@ def _figures(given: JobTimeline | JobMetrics) -> JobMetrics:
     return given if isinstance(given, JobMetrics) else job_metrics(given)
 
 
-def render(metrics: JobMetrics, other: JobMetrics | None = None, *, title: str = "") -> str:
+def render(
+    metrics: JobMetrics, other: JobMetrics | None = None, *, title: str = "", more: Sequence[Chart] = ()
+) -> str:
     """The page as text (about 5 MB, most of it Plotly; with 100,000 spans and more up to 8 MB)."""
     from plotly.offline import get_plotlyjs
 
     names = labels(metrics, other) if other else ("", metrics.timeline.name)
-    drawings = charts(metrics, other, names)
+    drawings = [*charts(metrics, other, names), *more]
     most = SEGMENTS // 2 if other else SEGMENTS
     shown = [one for one in (metrics, other) if one]
     lanes = [drawn(one, max(path_iteration_s(each) for each in shown), most) for one in shown]
@@ -74,7 +78,7 @@ def render(metrics: JobMetrics, other: JobMetrics | None = None, *, title: str =
         '<link rel="icon" href="data:,">',
         f"<title>Hemiola: {escape(heading)}</title>",
         f"<style>{_asset('report', 'report.css')}{_asset('report.job', 'job.css')}</style></head><body><main>",
-        *_body(metrics, other, names, heading, drawings, lanes),
+        *_body(metrics, other, names, heading, drawings, lanes, [chart.id for chart in more]),
         "</main>",
         f'<script type="application/json" id="charts">{_charts_json(drawings)}</script>',
         *(
@@ -104,12 +108,14 @@ def charts(metrics: JobMetrics, other: JobMetrics | None, names: tuple[str, str]
 
 
 def _body(
-    metrics: JobMetrics, other: JobMetrics | None, names: tuple[str, str], title: str, drawings: list[Chart], lanes: list[Drawn]
+    metrics: JobMetrics, other: JobMetrics | None, names: tuple[str, str], title: str, drawings: list[Chart], lanes: list[Drawn],
+    first: list[str],
 ) -> Iterator[str]:  # fmt: skip
     large = {chart.id: _card(chart) for chart in drawings if not chart.small}
     verdict = compared(compare(other, metrics), names) if other else ""
     yield head(metrics, title, verdict)
     yield large.pop("parts")
+    yield from map(large.pop, first)
     if other:
         yield large.pop("compared")
         yield differences(metrics, other, names)

@@ -73,6 +73,7 @@ def calibrate_machine(graphs: Sequence[Graph], settings: Settings, say: Say) -> 
         say("peak rates", 0, 1)
         peak = peaks.peak_flop_per_s(device, clock)
         rate = peaks.memory_bytes_per_s(device, clock)
+        fabric = peaks.fabric_bytes_per_s(device, clock)
         found = _measure(graphs, settings, clock, say)
         exchange = None
         if settings.exchange and device == "cpu":
@@ -93,6 +94,7 @@ def calibrate_machine(graphs: Sequence[Graph], settings: Settings, say: Say) -> 
         threads_per_rank=settings.threads if device == "cpu" else 0,
         measured=measured,
         exchange=exchange,
+        fabric_bytes_per_s=fabric,
         measured_on=_measured_on(settings),
         sources=_sources(settings, found, guessed),
     )
@@ -212,6 +214,8 @@ def _sources(settings: Settings, found: _Found, guessed: list[str]) -> dict[str,
         "phases": f"fitted to real iterations of {', '.join(each.graph.name for each in found.trained)}",
         "clock": "processor time" if one else "device time" if settings.device != "cpu" else "wall time",
     }
+    if settings.device != "cpu":
+        sources["fabric_bytes_per_s"] = "measured: copy to the next GPU, best of 7; 0 if none can be reached"
     for kind in guessed:
         sources[f"efficiencies.{kind}"] = "not measured: that of elementwise"
     if found.left_out:

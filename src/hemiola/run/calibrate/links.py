@@ -111,8 +111,9 @@ def _measure(options: argparse.Namespace) -> list[CollectiveCost]:
             points.append((size_bytes, seconds, cpu_s))
             spreads.append(spread)
         if dist.get_rank() == 0:
-            spread = float(np.median(spreads))
-            found.append(fit_collective(options.backend, collective, hosts, points, spread=spread, runs=runs))
+            found.append(
+                fit_collective(options.backend, collective, hosts, points, spreads=spreads, runs=runs)
+            )
     return found
 
 

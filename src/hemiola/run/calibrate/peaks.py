@@ -12,7 +12,14 @@ import torch
 
 from hemiola.run.calibrate.clocks import Clock
 
-__all__ = ["cores", "device_name", "memory_bytes", "memory_bytes_per_s", "peak_flop_per_s"]
+__all__ = [
+    "cores",
+    "device_name",
+    "fabric_bytes_per_s",
+    "memory_bytes",
+    "memory_bytes_per_s",
+    "peak_flop_per_s",
+]
 
 _BEST_OF = 7
 _LIMIT_S = 1.0
@@ -43,6 +50,21 @@ def memory_bytes_per_s(device: str, clock: Clock) -> float:
     count = 2**28 if device.startswith("cuda") else 2**24
     first, second, into = (torch.rand(count, device=device) for _ in range(3))
     return 3 * 4 * count / _best(lambda: torch.add(first, second, alpha=0.5, out=into), clock)
+
+
+def fabric_bytes_per_s(device: str, clock: Clock) -> float:
+    """Bytes/s of a copy to the next GPU of this host that can be reached directly; 0 where there is none."""
+    if not device.startswith("cuda"):
+        return 0.0
+    own = torch.device(device).index or 0
+    others = [
+        n for n in range(torch.cuda.device_count()) if n != own and torch.cuda.can_device_access_peer(own, n)
+    ]
+    if not others:
+        return 0.0
+    sent = torch.empty(2**28, dtype=torch.uint8, device=device)
+    got = torch.empty_like(sent, device=f"cuda:{others[0]}")
+    return float(sent.nbytes) / _best(lambda: got.copy_(sent, non_blocking=True), clock)
 
 
 def _best(call: Callable[[], Any], clock: Clock) -> float:

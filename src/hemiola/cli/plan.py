@@ -1,0 +1,123 @@
+"""`hemiola plan`: in which order a job's gradients should go, what goes together, and what that gains."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import Parameter
+
+from hemiola.cli.arguments import placement_of
+from hemiola.cli.output import writable
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from hemiola.plan.planner import Advice
+
+__all__ = ["plan"]
+
+Switch = Parameter(negative="")
+
+
+def plan(
+    graph: Path,
+    /,
+    *,
+    topology: str,
+    ranks: int,
+    hardware: str = "h100",
+    output: Annotated[Path | None, Parameter(name=["--output", "-o"])] = None,
+    placement: str = "",
+    cores: float | None = None,
+    json: Annotated[bool, Switch] = False,
+) -> None:
+    """Plan in which order a job's gradients are exchanged, what goes together and how, and say what that gains.
+
+    Parameters
+    ----------
+    graph
+        What "hemiola capture -o" wrote.
+    topology
+        A topology's file, or a spec: "flat:hosts=8,gpus_per_host=8,nic=100gbit".
+    ranks
+        How many; they fill the hosts in order.
+    hardware
+        What "hemiola calibrate" wrote, or the name of a GPU that is known.
+    output
+        Write the plan there, for "hemiola predict --plan".
+    placement
+        Ranks of each host in order, such as 4,4, instead of full hosts.
+    cores
+        Processor cores that all ranks share, where the hosts are really one machine (a lab).
+    json
+        Print everything as JSON.
+    """
+    from hemiola.cost.hardware_files import load_hardware
+    from hemiola.cost.prediction import Options
+    from hemiola.plan.planner import make_plan
+    from hemiola.plan.problem import Problem
+    from hemiola.trace.graph_json import read_graph
+    from hemiola.trace.plan_json import write_plan
+    from hemiola.trace.topologies import read_topology
+
+    if output is not None:
+        writable(output)
+    problem = Problem(
+        read_graph(graph), load_hardware(hardware), read_topology(topology), ranks,
+        placement=placement_of(placement), options=Options(cores=cores),
+    )  # fmt: skip
+    advice = make_plan(problem)
+    if json:
+        import msgspec
+
+        print(msgspec.json.format(msgspec.json.encode(_as_json(advice)), indent=2).decode())
+    else:
+        from rich.console import Console
+
+        _print(Console(highlight=False), advice)
+    if output is not None:
+        import sys
+
+        write_plan(advice.plan, output)
+        print(f"wrote {output}", file=sys.stderr)
+
+
+def _as_json(advice: Advice) -> dict[str, Any]:
+    return {
+        "schema": "hemiola.advice/1",
+        "before_s": advice.before.iteration_s,
+        "after_s": advice.after.iteration_s,
+        "bound_s": advice.bound_s,
+        "gain": advice.gain,
+        "steps": [{"pass": what, "iteration_s": seconds} for what, seconds in advice.steps],
+        "plan": advice.plan,
+        "notes": advice.after.notes,
+    }
+
+
+def _print(console: Console, advice: Advice) -> None:
+    from rich.table import Table
+
+    from hemiola.core.units import format_duration
+
+    before, after = advice.before, advice.after
+    console.print(
+        f"[bold]{after.name}: {format_duration(after.iteration_s)} per iteration instead of "
+        f"{format_duration(before.iteration_s)}[/bold] ({1 + advice.gain:.2f} times as fast)",
+        soft_wrap=True,
+    )
+    console.print(
+        f"{after.ranks} rank{'s' * (after.ranks != 1)} on {after.topology}, {after.hardware}; no order of the same work "
+        f"takes less than {format_duration(advice.bound_s)}",
+        soft_wrap=True,
+    )
+    table = Table("step", "iteration")
+    table.columns[1].justify = "right"
+    for what, seconds in advice.steps:
+        table.add_row(what, format_duration(seconds))
+    console.print(table)
+    for change in advice.plan.changes:
+        console.print(f"- {change}", soft_wrap=True)
+    for note in after.notes:
+        console.print(f"note: {note}", style="dim", soft_wrap=True)

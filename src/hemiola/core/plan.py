@@ -1,0 +1,174 @@
+"""A plan: which pieces of which gradients ranks exchange together, in which order of urgency, and how.
+
+A plan is made for one graph and one number of ranks, by `hemiola.plan` or by hand; predictions execute
+it, and so does a training job. It says nothing of time. Files are `trace`'s business.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Literal
+
+import msgspec
+import numpy as np
+
+from hemiola.core.errors import PlanError
+from hemiola.core.graph import Graph, Parameter
+
+__all__ = ["ALGORITHMS", "SCHEMA", "Piece", "Plan", "PlannedTransfer", "Update"]
+
+SCHEMA = "hemiola.plan/1"
+ALGORITHMS = ("", "ring", "halving-doubling", "direct")
+"""How an all-reduce may be done; "" leaves the choice to who executes it."""
+
+Update = Literal["together", "on-arrival"]
+
+
+class Piece(msgspec.Struct, frozen=True):
+    """A stretch of one parameter's gradient.
+
+    Attributes:
+        parameter: its name, the first where it has several.
+        start, stop: elements of the flattened tensor; `stop` is not among them.
+    """
+
+    parameter: str
+    start: int
+    stop: int
+
+
+class PlannedTransfer(msgspec.Struct, frozen=True, kw_only=True):
+    """Pieces that are reduced as one, once the last of them is ready.
+
+    Attributes:
+        name: what to call it.
+        pieces: laid one behind the other in the buffer.
+        priority: the lowest that is ready goes first, and pauses what is on its way; equals go as they become ready.
+        algorithm: of the all-reduce, one of `ALGORITHMS`.
+    """
+
+    name: str
+    pieces: tuple[Piece, ...]
+    priority: int = 0
+    algorithm: str = ""
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """How the ranks of a data-parallel job exchange gradients in every iteration.
+
+    Attributes:
+        name: what to call it.
+        graph: the name of the graph that it was made for.
+        ranks: for how many it was made.
+        update: "together", once everything is reduced, before the next iteration; or "on-arrival": each parameter
+            by itself before its first use in the next forward.
+        chunk_bytes: so much goes on its way at a time; what is more urgent waits for no more than that.
+        transfers: all of them, in any order.
+        operation_order: the graph's operations in the order in which they are to be executed; () as they stand.
+        changes: what was changed against the usual way, and why, in sentences.
+        source: what made it.
+    """
+
+    name: str
+    graph: str
+    ranks: int
+    update: Update
+    chunk_bytes: int
+    transfers: tuple[PlannedTransfer, ...]
+    operation_order: tuple[int, ...] = ()
+    changes: tuple[str, ...] = ()
+    source: str = ""
+
+    def verify(self, graph: Graph) -> Plan:
+        """Return this plan, having proved that it trains the graph rightly.
+
+        Every element of every gradient is reduced exactly once, with others of its type only, and before the
+        parameter is read again: a transfer waits for gradients of one iteration alone, and is waited for
+        by every parameter in it before that is updated, so no order of transfers can make it late or
+        block. The order of operations respects what each of them waits for.
+
+        Raises:
+            PlanError: naming the parameter, transfer or operation for which that is not so.
+        """
+        if self.ranks < 1 or self.chunk_bytes < 1:
+            raise PlanError(
+                f"the plan {self.name!r} is for {self.ranks} ranks in chunks of {self.chunk_bytes} bytes",
+                "give at least one of both",
+            )
+        known = {parameter.name: parameter for parameter in graph.parameters}
+        reduced: dict[str, list[tuple[int, int]]] = {}
+        for transfer in self.transfers:
+            _check_transfer(transfer, known)
+            for piece in transfer.pieces:
+                reduced.setdefault(piece.parameter, []).append((piece.start, piece.stop))
+        for parameter in graph.parameters:
+            if parameter.gradient_ready >= 0:
+                _check_covered(parameter, reduced.get(parameter.name, []))
+        if self.operation_order:
+            _check_order(self.operation_order, graph)
+        return self
+
+
+def _check_transfer(transfer: PlannedTransfer, known: dict[str, Parameter]) -> None:
+    if transfer.algorithm not in ALGORITHMS:
+        offered = ", ".join(repr(name) for name in ALGORITHMS)
+        raise PlanError(
+            f"transfer {transfer.name!r}: there is no algorithm {transfer.algorithm!r}",
+            f"use one of {offered}",
+        )
+    if not transfer.pieces:
+        raise PlanError(f"transfer {transfer.name!r} holds nothing", "leave it out")
+    for piece in transfer.pieces:
+        parameter = known.get(piece.parameter)
+        if parameter is None or parameter.gradient_ready < 0:
+            what = "is no parameter of the graph" if parameter is None else "gets no gradient"
+            raise PlanError(
+                f"transfer {transfer.name!r}: {piece.parameter!r} {what}",
+                "make the plan anew from this graph",
+            )
+    dtypes = sorted({known[piece.parameter].dtype for piece in transfer.pieces})
+    if len(dtypes) > 1:
+        raise PlanError(
+            f"transfer {transfer.name!r} mixes {' and '.join(dtypes)}", "reduce each type by itself"
+        )
+
+
+def _check_covered(parameter: Parameter, pieces: Iterable[tuple[int, int]]) -> None:
+    count, reached = math.prod(parameter.shape), 0
+    for start, stop in sorted(pieces):
+        if start != reached or stop <= start:
+            fault = "twice" if start < reached else "not at all"
+            raise PlanError(
+                f"{parameter.name!r}: elements from {min(start, reached)} are reduced {fault}"
+                if stop > start
+                else f"{parameter.name!r}: a piece from {start} to {stop}",
+                "let each element be in exactly one piece",
+            )
+        reached = stop
+    if reached != count:
+        raise PlanError(
+            f"{parameter.name!r} has {count} elements, of which {reached} are reduced",
+            "let each element be in exactly one piece",
+        )
+
+
+def _check_order(order: tuple[int, ...], graph: Graph) -> None:
+    count = len(graph.operations)
+    if sorted(order) != list(range(count)):
+        raise PlanError(
+            f"the order has {len(order)} entries, not each of the {count} operations once",
+            "make the plan anew from this graph",
+        )
+    place = np.empty(count, dtype=np.int64)
+    place[list(order)] = np.arange(count)
+    operations = graph.operations
+    owner = np.repeat(np.arange(count), np.diff(operations.dep_start))
+    late = np.flatnonzero(place[operations.dep] >= place[owner])
+    if late.size:
+        first = int(late[0])
+        raise PlanError(
+            f"operation {int(owner[first])} ({operations.name[int(owner[first])]}) comes before operation"
+            f" {int(operations.dep[first])}, which it waits for",
+            "order operations after what they wait for",
+        )

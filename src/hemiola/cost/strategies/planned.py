@@ -1,0 +1,83 @@
+"""Data parallelism by a plan: gradients in the plan's pieces, by its priorities, across the iteration's end.
+
+What `hemiola.accelerate` executes. Transfers of a plan are messages between pairs of ranks, not calls that
+all have to make in one order, so an urgent one overtakes and pauses what is on its way. A parameter is
+updated when its gradient has arrived: all together at the iteration's end, or each before its first use in
+the next forward.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from hemiola.core.graph import Graph
+from hemiola.core.plan import Plan, PlannedTransfer
+from hemiola.cost.strategies.strategy import Device, Strategy, Transfer, first_of_phase
+
+__all__ = ["Planned"]
+
+
+@dataclass(frozen=True)
+class Planned(Strategy):
+    """Exchange by a plan, over Hemiola's transport."""
+
+    plan: Plan
+
+    preemptive = True
+    library = "hemiola"
+
+    @property
+    def label(self) -> str:
+        """For instance "plan:first use"."""
+        return f"plan:{self.plan.name}"
+
+    @property
+    def updates_on_arrival(self) -> bool:
+        """Whether each parameter is updated by itself, before its first use."""
+        return self.plan.update == "on-arrival"
+
+    def optimizer_share(self, ranks: int) -> float:
+        """None of its operations where parameters are updated on arrival."""
+        return 0.0 if self.updates_on_arrival and ranks > 1 else 1.0
+
+    def transfers(self, graph: Graph, ranks: int, device: Device = "gpu") -> tuple[Transfer, ...]:
+        """One all-reduce per transfer of the plan, in the order in which they become ready.
+
+        Raises:
+            PlanError: the plan is not this graph's.
+        """
+        self.plan.verify(graph)
+        if ranks < 2:
+            return ()
+        number = {parameter.name: i for i, parameter in enumerate(graph.parameters)}
+        optimizer = first_of_phase(graph, "optimizer")
+        found = []
+        by_urgency = sorted(self.plan.transfers, key=lambda planned: planned.priority)
+        last = {piece.parameter: planned for planned in by_urgency for piece in planned.pieces}
+        for planned in by_urgency:
+            names = tuple(dict.fromkeys(piece.parameter for piece in planned.pieces))
+            members = [graph.parameters[number[name]] for name in names]
+            used = [parameter.first_use for parameter in members if parameter.first_use >= 0]
+            across = self.updates_on_arrival and bool(used)
+            found.append(
+                Transfer(
+                    planned.name, "all-reduce", self._bytes(planned, graph, number),
+                    tuple(number[name] for name in names), max(parameter.gradient_ready for parameter in members),
+                    min(used) if across else optimizer, next_iteration=across,
+                    priority=planned.priority, algorithm=planned.algorithm,
+                    completes=tuple(number[name] for name in names if last[name] is planned),
+                )
+            )  # fmt: skip
+        return tuple(sorted(found, key=lambda t: (t.after, t.priority)))
+
+    @staticmethod
+    def _bytes(planned: PlannedTransfer, graph: Graph, number: dict[str, int]) -> float:
+        pieces = [(graph.parameters[number[piece.parameter]], piece) for piece in planned.pieces]
+        return sum(p.size_bytes * (piece.stop - piece.start) / math.prod(p.shape) for p, piece in pieces)
+
+    def memory_bytes(self, graph: Graph, ranks: int) -> float:
+        """Everything on every rank; what arrives lies in a buffer beside the gradients while it is reduced."""
+        trained = sum(p.gradient_bytes for p in graph.parameters)
+        buffers = sum(buffer.size_bytes for buffer in graph.buffers)
+        return graph.parameter_bytes + 2 * trained + buffers + graph.optimizer_bytes + graph.saved_bytes

@@ -1,0 +1,128 @@
+"""Caramel's passes (Hashemi, Abdu Jyothi, Godfrey and Campbell, "Caramel", arXiv 2004.14020).
+
+The paper's abstract names them, its code is not public; what a pass does in detail is decided here:
+
+1. `widened`: of the orders in which operations can be executed, one that finishes gradients early, so that
+   each has a wider window in which it can be sent.
+2. `batched`: small transfers that are needed one after the other go together, up to a size.
+3. `extended`: what is not needed before the end of backward is sent during the next forward.
+4. `split`: large transfers go in pieces, so that one is reduced while the next is on its way.
+5. `with_primitives`: ring, halving-doubling or direct, whichever is cheapest for the size.
+
+`hemiola.plan.planner` picks sizes for 2 and 4 by predicting the outcome.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+
+import msgspec
+import numpy as np
+
+from hemiola.core.graph import PHASES, Graph
+from hemiola.core.plan import Piece, Plan, PlannedTransfer
+from hemiola.plan.problem import Problem, size_of, used_at
+
+__all__ = ["batched", "extended", "split", "widened", "with_primitives"]
+
+BACKWARD = PHASES.index("backward")
+
+
+def widened(graph: Graph, seconds: np.ndarray) -> tuple[int, ...]:
+    """An order of the graph's operations, in which backward comes to gradients as early as it can.
+
+    Of the operations of backward that could be next, the one that leads to a gradient soonest goes first: by the
+    computation that is left until the nearest gradient it contributes to. What leads to none goes last.
+    Forward and the optimizer stay as they are.
+
+    Args:
+        seconds: of each operation.
+    """
+    count = len(graph.operations)
+    own = np.flatnonzero(graph.operations.phase == BACKWARD)
+    if not own.size:
+        return tuple(range(count))
+    first, last = int(own[0]), int(own[-1]) + 1
+    users: list[list[int]] = [[] for _ in range(count)]
+    waits = [0] * count
+    for operation in range(first, last):
+        for before in graph.operations.dependencies(operation).tolist():
+            if before >= first:
+                users[before].append(operation)
+                waits[operation] += 1
+    gradients = {p.gradient_ready for p in graph.parameters if p.gradient_ready >= 0}
+    left_s = [math.inf] * count
+    for operation in range(last - 1, first - 1, -1):
+        after_s = (
+            0.0 if operation in gradients else min((left_s[u] for u in users[operation]), default=math.inf)
+        )
+        left_s[operation] = after_s + float(seconds[operation])
+    queue = [(left_s[o], o) for o in range(first, last) if not waits[o]]
+    heapq.heapify(queue)
+    order = list(range(first))
+    while queue:
+        _, operation = heapq.heappop(queue)
+        order.append(operation)
+        for user in users[operation]:
+            waits[user] -= 1
+            if not waits[user]:
+                heapq.heappush(queue, (left_s[user], user))
+    return (*order, *range(last, count))
+
+
+def batched(problem: Problem, plan: Plan, limit_bytes: float) -> Plan:
+    """Transfers that follow each other in urgency go together while they are of one type and no larger than that."""
+    known = problem.by_name
+    found: list[PlannedTransfer] = []
+    for transfer in sorted(plan.transfers, key=lambda t: t.priority):
+        last = found[-1] if found else None
+        fits = (
+            last is not None
+            and known[last.pieces[0].parameter].dtype == known[transfer.pieces[0].parameter].dtype
+            and size_of(last, known) + size_of(transfer, known) <= limit_bytes
+        )
+        if last is None or not fits:
+            found.append(msgspec.structs.replace(transfer, priority=len(found)))
+            continue
+        more = len({piece.parameter for piece in (*last.pieces, *transfer.pieces)}) - 1
+        name = f"{last.pieces[0].parameter} and {more} more"
+        found[-1] = msgspec.structs.replace(last, name=name, pieces=last.pieces + transfer.pieces)
+    return msgspec.structs.replace(plan, transfers=tuple(found))
+
+
+def extended(problem: Problem, plan: Plan) -> Plan:
+    """Across the end of the iteration: each parameter is updated on arrival, and what is used first goes first."""
+    known, graph = problem.by_name, problem.graph
+    order = sorted(
+        plan.transfers, key=lambda t: min(used_at(known[piece.parameter], graph) for piece in t.pieces)
+    )
+    transfers = tuple(msgspec.structs.replace(t, priority=rank) for rank, t in enumerate(order))
+    return msgspec.structs.replace(plan, update="on-arrival", transfers=transfers)
+
+
+def split(problem: Problem, plan: Plan, limit_bytes: float) -> Plan:
+    """Transfers of one parameter that are larger than that go in equal pieces."""
+    known = problem.by_name
+    found: list[PlannedTransfer] = []
+    for transfer in sorted(plan.transfers, key=lambda t: t.priority):
+        size = size_of(transfer, known)
+        parts = math.ceil(size / limit_bytes) if len(transfer.pieces) == 1 else 1
+        only = transfer.pieces[0]
+        edges = np.linspace(only.start, only.stop, parts + 1).astype(int).tolist()
+        for number in range(parts):
+            pieces = (
+                (Piece(only.parameter, edges[number], edges[number + 1]),) if parts > 1 else transfer.pieces
+            )
+            name = f"{transfer.name} [{number}]" if parts > 1 else transfer.name
+            found.append(msgspec.structs.replace(transfer, name=name, pieces=pieces, priority=len(found)))
+    return msgspec.structs.replace(plan, transfers=tuple(found))
+
+
+def with_primitives(problem: Problem, plan: Plan) -> Plan:
+    """Each transfer's algorithm: the one that takes the shortest by itself."""
+    transfers = tuple(
+        msgspec.structs.replace(t, algorithm=problem.cost(size_of(t, problem.by_name)).algorithm)
+        for t in plan.transfers
+    )
+    return msgspec.structs.replace(plan, transfers=transfers)

@@ -1,0 +1,117 @@
+"""What a plan is made for, as one value that planners ask for predictions."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from hemiola.core.graph import Graph, Parameter
+from hemiola.core.hardware import Hardware
+from hemiola.core.plan import Piece, Plan, PlannedTransfer
+from hemiola.core.topology import Topology
+from hemiola.cost.collectives import HEMIOLA, Cost, collective_cost
+from hemiola.cost.places import Place, place_ranks
+from hemiola.cost.prediction import USUAL, Options, Prediction, predict
+from hemiola.cost.strategies import DDP, Planned, Strategy
+
+__all__ = ["Problem", "ready_of", "size_of", "used_at"]
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """One graph on so many ranks of a cluster.
+
+    Attributes:
+        graph, hardware, topology, ranks, placement, options: as `cost.prediction.predict` takes them.
+    """
+
+    graph: Graph
+    hardware: Hardware
+    topology: Topology
+    ranks: int
+    placement: tuple[int, ...] | None = None
+    options: Options = USUAL
+    _known: dict[Plan, Prediction] = field(default_factory=dict, repr=False)
+
+    def predict(self, plan: Plan) -> Prediction:
+        """The iteration by this plan; the same plan is executed once."""
+        if plan not in self._known:
+            self._known[plan] = self.predict_strategy(Planned(plan))
+        return self._known[plan]
+
+    def predict_strategy(self, strategy: Strategy) -> Prediction:
+        """The iteration by any strategy."""
+        return predict(
+            self.graph, self.hardware, self.topology, self.ranks, strategy,
+            placement=self.placement, options=self.options,
+        )  # fmt: skip
+
+    @cached_property
+    def place(self) -> Place:
+        """Where the ranks are."""
+        return place_ranks(self.topology, self.ranks, self.placement, self.hardware)
+
+    @cached_property
+    def trained(self) -> tuple[Parameter, ...]:
+        """Parameters that get a gradient, in the order in which it becomes ready."""
+        found = [p for p in self.graph.parameters if p.gradient_ready >= 0 and p.size_bytes]
+        return tuple(sorted(found, key=lambda p: p.gradient_ready))
+
+    @cached_property
+    def by_name(self) -> dict[str, Parameter]:
+        """Parameters by name."""
+        return {p.name: p for p in self.graph.parameters}
+
+    def cost(self, size_bytes: float, algorithm: str = "") -> Cost:
+        """Of an all-reduce over Hemiola's transport."""
+        return collective_cost("all-reduce", size_bytes, self.place, HEMIOLA, self.hardware, algorithm)
+
+    def usual(self) -> Plan:
+        """What PyTorch's DistributedDataParallel does: buckets in the order of gradients, all before the optimizer."""
+        transfers = []
+        for number, bucket in enumerate(DDP().buckets(self.graph)):
+            members = [self.graph.parameters[i] for i in bucket]
+            pieces = tuple(whole(p) for p in members if p.gradient_ready >= 0 and p.size_bytes)
+            if pieces:
+                transfers.append(PlannedTransfer(name=f"bucket {number}", pieces=pieces, priority=number))
+        return Plan(
+            name="buckets", graph=self.graph.name, ranks=self.ranks, update="together",
+            chunk_bytes=1 << 20, transfers=tuple(transfers), source="as DistributedDataParallel",
+        )  # fmt: skip
+
+    def apart(self) -> Plan:
+        """Every parameter by itself, by its first use in the next forward, across the iteration's end."""
+        order = sorted(self.trained, key=lambda p: used_at(p, self.graph))
+        transfers = tuple(
+            PlannedTransfer(name=p.name, pieces=(whole(p),), priority=rank) for rank, p in enumerate(order)
+        )
+        return Plan(
+            name="first use", graph=self.graph.name, ranks=self.ranks, update="on-arrival",
+            chunk_bytes=256 << 10, transfers=transfers, source="by first use",
+        )  # fmt: skip
+
+
+def whole(parameter: Parameter) -> Piece:
+    """All of a parameter."""
+    return Piece(parameter.name, 0, math.prod(parameter.shape))
+
+
+def used_at(parameter: Parameter, graph: Graph) -> int:
+    """Its first use; after everything if nothing uses it."""
+    return parameter.first_use if parameter.first_use >= 0 else len(graph.operations)
+
+
+def size_of(transfer: PlannedTransfer, known: dict[str, Parameter]) -> float:
+    """Bytes of a transfer."""
+    return sum(
+        known[piece.parameter].size_bytes
+        * (piece.stop - piece.start)
+        / math.prod(known[piece.parameter].shape)
+        for piece in transfer.pieces
+    )
+
+
+def ready_of(transfer: PlannedTransfer, known: dict[str, Parameter]) -> int:
+    """The operation after which all of it is ready."""
+    return max(known[piece.parameter].gradient_ready for piece in transfer.pieces)

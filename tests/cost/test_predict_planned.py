@@ -1,0 +1,100 @@
+"""Iterations by a plan, worked out by hand: priority, pre-emption, and forward that starts before all has arrived."""
+
+from __future__ import annotations
+
+import pytest
+
+from cost.tiny_graphs import device, flat, layers
+from hemiola.core.plan import Piece, Plan, PlannedTransfer
+from hemiola.cost.collectives import Algorithm, Library, Variant
+from hemiola.cost.prediction import Options, predict
+from hemiola.cost.strategies import parse_strategy
+
+RING = Algorithm("ring", lambda n: 2 * (n - 1), lambda n: 2 * (n - 1) / n, lambda m, n: 2 * (n - 1) / n)
+FREE = Library(
+    "free", 1 << 30, {"all-reduce": (Variant(RING, 0.0, 0.0, 0.0),)}, "no latency, any number at once"
+)
+GRAPH, SECONDS = layers([1_000_000, 2_000_000], [0.25, 0.25], [0.5, 0.5])
+"""Two layers; at 1 MB/s and two ranks their gradients take one and two seconds."""
+
+
+def plan(priorities=(0, 1), update="on-arrival", pieces=1):
+    transfers = []
+    for layer, count in enumerate((250_000, 500_000)):
+        step = count // pieces
+        for part in range(pieces):
+            piece = Piece(f"layer.{layer}.weight", part * step, (part + 1) * step)
+            transfers.append(
+                PlannedTransfer(
+                    name=f"{layer}.{part}", pieces=(piece,), priority=priorities[layer] * pieces + part
+                )
+            )
+    return Plan(name="p", graph="layers", ranks=2, update=update, chunk_bytes=1, transfers=tuple(transfers))
+
+
+def run(made, graph=GRAPH, seconds=SECONDS, **options):
+    return predict(
+        graph, device(), flat(2), 2, plan=made, options=Options(library=FREE, **options), seconds=seconds
+    )
+
+
+def test_what_is_used_first_overtakes_and_forward_starts_with_it():
+    """Layer 1 is ready at x and sends for 0.5 s, until layer 0 is ready and pauses it: done at x + 1.5, when forward
+    begins. Layer 1 goes on until x + 3, computes until 3.25, and is ready again at x + 3.75."""
+    found = run(plan())
+    assert found.iteration_s == pytest.approx(3.75)
+    assert found.exposed_s == pytest.approx(3.75 - 1.5)
+    first, second = sorted(found.transfers, key=lambda t: t.name)
+    assert (first.end_s - first.start_s, second.end_s - second.start_s) == pytest.approx((1.0, 3.0))
+
+
+def test_without_crossing_the_end_all_has_to_arrive_first():
+    """3 s on the wire from x, then forward (0.5 s) and layer 1's backward (0.5 s)."""
+    assert run(plan(update="together")).iteration_s == pytest.approx(4.0)
+
+
+def test_the_wrong_priority_holds_forward_up():
+    """Layer 1 goes first: both are there at x + 3 only, but layer 1's is there at x + 2."""
+    assert run(plan((1, 0))).iteration_s == pytest.approx(4.0)
+
+
+def test_pieces_change_nothing_where_nothing_waits_for_one():
+    assert run(plan(pieces=4)).iteration_s == pytest.approx(3.75)
+
+
+def test_updating_on_arrival_takes_the_optimizers_time_by_bytes():
+    """0.3 s of the optimizer: 0.1 s before layer 0 computes, 0.2 s before layer 1 does; in pieces too."""
+    graph, seconds = layers([1_000_000, 2_000_000], [0.25, 0.25], [0.5, 0.5], 0.3)
+    for pieces in (1, 2):
+        found = run(plan(pieces=pieces), graph, seconds)
+        assert found.iteration_s == pytest.approx(
+            3.75 + 0.2
+        )  # layer 0's update is done while layer 1 is under way
+        assert found.breakdown.optimizer_s == pytest.approx(0.3)
+
+
+def test_without_overlap_everything_comes_one_after_the_other():
+    assert run(plan(), overlap=False).iteration_s == pytest.approx(4.5)
+
+
+def test_all_ranks_executed_apart_agree_with_one_for_all():
+    assert run(plan(), symmetric=False).iteration_s == pytest.approx(3.75)
+
+
+def test_the_transport_itself_sends_no_faster_than_it_can():
+    """Hemiola's own library, measured at half the link's rate: 6 s on the wire between x and the end of layer 1."""
+    from hemiola.core.hardware import CollectiveCost
+
+    slow = CollectiveCost(
+        backend="hemiola", collective="all-reduce", ranks=2, hosts=("a", "b"), alpha_s=1e-9, bytes_per_s=5e5
+    )
+    found = predict(GRAPH, device(collectives=(slow,)), flat(2), 2, plan=plan(), seconds=SECONDS)
+    assert found.iteration_s == pytest.approx(6.75, rel=1e-3)
+
+
+def test_ddp_is_not_changed_by_there_being_plans():
+    options = Options(library=FREE)
+    found = predict(
+        GRAPH, device(), flat(2), 2, parse_strategy("ddp:bucket=1B"), options=options, seconds=SECONDS
+    )
+    assert found.iteration_s == pytest.approx(4.0)
