@@ -19,10 +19,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
-from prediction_emulated import emulated_graph, layers_of
+from prediction_chart import Point, draw
+from prediction_emulated import emulated_graph, lateness_s, layers_of
 from prediction_measure import Case, Measured, measured
 from prediction_models import CALIBRATED, MODELS
-from prediction_page import page
+from prediction_page import PICTURE, page
 
 import hemiola
 from hemiola.core.graph import Graph
@@ -75,6 +76,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print(text)
     else:
         asked.write.write_text(text, encoding="utf-8")
+        points = [
+            Point(
+                r.predicted_s, r.measured.iteration_s, int(r.case.emulated), r.case.ranks > 2,
+                f"{r.case.model}, {r.case.ranks} ranks, {r.case.rate}: {r.error:+.1%}",
+            )
+            for r in results
+        ]  # fmt: skip
+        picture = draw(points, ["computing", "sleeping"], ("2 ranks", "more ranks"))
+        asked.write.with_name(PICTURE).write_text(picture, encoding="utf-8")
 
 
 def captured(name: str) -> Graph:
@@ -135,8 +145,9 @@ def compared(case: Case, found: Measured, graph: Graph, hardware: Hardware) -> R
     topology = Lab(hosts=case.ranks, rate=case.rate).topology()
     options, seconds = Options(cores=float(hardware.cores)), None
     if case.emulated:
-        copied_s_per_byte = 3 / hardware.memory_bytes_per_s  # the sum is read twice and written once
-        graph, seconds = emulated_graph(case.model, layers_of(graph), copied_s_per_byte)
+        graph, seconds = emulated_graph(
+            case.model, layers_of(graph), hardware.memory_bytes_per_s, lateness_s()
+        )
         hardware = msgspec.structs.replace(hardware, kind="gpu", noise=0.0, iteration_s=0.0)
         options = Options(library=GLOO)  # who sleeps holds no core
     prediction = predict(graph, hardware, topology, case.ranks, options=options, seconds=seconds)

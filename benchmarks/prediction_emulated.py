@@ -6,13 +6,16 @@ so that neither the machine's noise nor the estimate of operations plays a part.
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
+from functools import cache
+from statistics import median
 
 import numpy as np
 
 from hemiola.core.graph import KINDS, PHASES, Graph, Operations, Parameter, Signature
 
-__all__ = ["Layer", "emulated_graph", "layers_of"]
+__all__ = ["Layer", "emulated_graph", "lateness_s", "layers_of"]
 
 FORWARD_S = 0.06
 LEAST_SLEEP_S = 0.0005
@@ -57,19 +60,41 @@ def layers_of(graph: Graph, forward_s: float = FORWARD_S) -> list[Layer]:
     return layers
 
 
-def emulated_graph(name: str, layers: list[Layer], copied_s_per_byte: float) -> tuple[Graph, np.ndarray]:
+@cache
+def lateness_s() -> float:
+    """By how much a sleeping layer is late: timer, waking, autograd. The median of one process with layers of its own."""
+    import torch
+    from prediction_job import Emulated
+
+    layers, sleep_s = 40, 0.0015
+    model = Emulated([(4096, sleep_s, 2 * sleep_s)] * layers)
+    late = []
+    for _ in range(12):
+        start = time.perf_counter()
+        model(torch.ones(1, requires_grad=True)).backward()
+        late.append((time.perf_counter() - start - 3 * sleep_s * layers) / (2 * layers))
+    return median(late)
+
+
+def emulated_graph(
+    name: str, layers: list[Layer], memory_bytes_per_s: float, late_s: float = 0.0
+) -> tuple[Graph, np.ndarray]:
     """The graph of such a model, and the seconds of each of its operations.
 
     Args:
-        copied_s_per_byte: of a gradient, which autograd adds to the one that is there.
+        memory_bytes_per_s: at which autograd adds a gradient to the one that is there (two are read, one is
+            written), and at which all are set to zero before the next iteration.
+        late_s: by how much each sleep is late.
     """
     count = len(layers)
+    copied_s_per_byte = 3 / memory_bytes_per_s
+    zeroed_s = sum(layer.size_bytes for layer in layers) / memory_bytes_per_s
     rows = 2 * count + 1
     phase = np.array([FORWARD] * count + [BACKWARD] * count + [OPTIMIZER], dtype=np.int8)
     seconds = np.array(
-        [layer.forward_s for layer in layers]
-        + [layer.backward_s + layer.size_bytes * copied_s_per_byte for layer in reversed(layers)]
-        + [0.0]
+        [layer.forward_s + late_s for layer in layers]
+        + [layer.backward_s + late_s + layer.size_bytes * copied_s_per_byte for layer in reversed(layers)]
+        + [zeroed_s]
     )
     operations = Operations(
         name=("sleep",) * rows,

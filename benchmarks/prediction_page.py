@@ -15,7 +15,9 @@ from hemiola.core.hardware import Hardware
 if TYPE_CHECKING:
     from prediction import Result
 
-__all__ = ["page"]
+__all__ = ["PICTURE", "page"]
+
+PICTURE = "prediction.svg"
 
 HEAD = """# How far predictions are from measurements
 
@@ -32,6 +34,7 @@ def page(results: Sequence[Result], hardware: Hardware, command: str) -> str:
         f"Measured on {date.today():%Y-%m-%d} with `{command}` on: {machine()}. Calibrated: {hardware.measured_on}.",
         "## In short",
         _summary(results),
+        f"![Predicted against measured iterations]({PICTURE})",
         "## Real computation",
         "Median iteration, milliseconds: measured (least–most) and predicted, with the error. The ranks share "
         f"{hardware.cores} cores. Models marked * are among those whose operations were measured one by one.",
