@@ -8,7 +8,8 @@ construction. Files are `trace`'s business.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
@@ -164,6 +165,48 @@ class Graph:
     def parameter_bytes(self) -> int:
         """Of all parameters, tied ones once."""
         return sum(parameter.size_bytes for parameter in self.parameters)
+
+    def reordered(self, order: Sequence[int]) -> Graph:
+        """The same iteration with its operations in another order.
+
+        Args:
+            order: the present numbers of the operations, first to last; each after what it waits for.
+
+        Raises:
+            GraphError: an operation comes before one that it waits for, or is missing.
+        """
+        count = len(self.operations)
+        if sorted(order) != list(range(count)):
+            raise GraphError(
+                f"an order of {len(order)} for {count} operations", "name each operation exactly once"
+            )
+        chosen = np.array(order, dtype=np.int64)
+        place = np.empty(count + 1, dtype=np.int64)
+        place[chosen], place[-1] = np.arange(count), -1  # -1 stays -1
+        old = self.operations
+        deps = [place[old.dependencies(i)] for i in order]
+        start = np.concatenate([[0], np.cumsum([len(dep) for dep in deps])]).astype(np.int64)
+        operations = replace(
+            old,
+            name=tuple(old.name[i] for i in order),
+            dep_start=start,
+            dep=np.concatenate(deps) if deps else old.dep,
+            forward=place[old.forward[chosen]],
+            **{
+                column: getattr(old, column)[chosen]
+                for column in (
+                    "kind", "phase", "micro_step", "flop", "read_bytes", "written_bytes", "module", "signature"
+                )
+            },
+        )  # fmt: skip
+        parameters = tuple(
+            msgspec.structs.replace(
+                p, first_use=int(place[p.first_use]), gradient_ready=int(place[p.gradient_ready]),
+                updated=int(place[p.updated]),
+            )
+            for p in self.parameters
+        )  # fmt: skip
+        return replace(self, operations=operations, parameters=parameters).check()
 
     def check(self) -> Graph:
         """Return this graph, or refuse it.

@@ -12,6 +12,7 @@ are not public), so everything below the idea is ours:
 
 from __future__ import annotations
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -66,6 +67,10 @@ def predict(
     """
     if plan is not None:
         strategy = Planned(plan)
+    if isinstance(strategy, Planned) and strategy.plan.operation_order:
+        order = list(strategy.plan.verify(graph).operation_order)
+        graph, seconds = graph.reordered(order), None if seconds is None else seconds[order]
+        strategy = Planned(msgspec.structs.replace(strategy.plan, operation_order=()))
     if not len(graph.operations):
         raise GraphError(f"the graph {graph.name!r} has no operations", "capture it again")
     topology.check()

@@ -1,0 +1,165 @@
+"""The planner's passes by hand, its choices, and the verb."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+
+from cost.tiny_graphs import device, flat, layers
+from hemiola.cli.plan import plan as plan_verb
+from hemiola.core.errors import GraphError, InputError
+from hemiola.core.graph import KINDS, Graph, Operations, Parameter, Signature
+from hemiola.core.hardware import CollectiveCost, Hardware
+from hemiola.cost.prediction import predict
+from hemiola.plan.caramel import batched, split, widened
+from hemiola.plan.planner import make_plan
+from hemiola.plan.problem import Problem
+from hemiola.trace.graph_json import write_graph
+from hemiola.trace.hardware_json import write_hardware
+from hemiola.trace.plan_json import read_plan
+
+MB = 1_000_000
+
+
+def late_gradients() -> tuple[Graph, np.ndarray]:
+    """Two layers whose backward computes the gradients of inputs first, and those of weights only then.
+
+    0, 1 forward; 2 input gradient of layer 1; 3 of layer 0; 4 weight gradient of layer 0; 5 of layer 1.
+    """
+    deps = [[], [0], [1], [2], [2], [1]]
+    count = len(deps)
+    operations = Operations(
+        name=("mm",) * count, kind=np.full(count, KINDS.index("matmul"), dtype=np.int8),
+        phase=np.array([0, 0, 1, 1, 1, 1], dtype=np.int8), micro_step=np.zeros(count, dtype=np.int16),
+        flop=np.ones(count), read_bytes=np.ones(count), written_bytes=np.ones(count),
+        module=np.zeros(count, dtype=np.int64), forward=np.array([-1, -1, 1, 0, 0, 1]),
+        signature=np.zeros(count, dtype=np.int64), dep_start=np.cumsum([0, *(len(d) for d in deps)]),
+        dep=np.array([d for each in deps for d in each], dtype=np.int64),
+    )  # fmt: skip
+    parameters = tuple(
+        Parameter(
+            name=f"{i}.weight", module="", shape=(MB // 4,), dtype="float32", size_bytes=MB, gradient_bytes=MB,
+            first_use=i, gradient_ready=ready,
+        )
+        for i, ready in enumerate((4, 5))
+    )  # fmt: skip
+    graph = Graph(name="late", operations=operations, parameters=parameters, signatures=(Signature("mm"),))
+    return graph.check(), np.array([0.5, 0.5, 1.0, 1.0, 1.0, 1.0])
+
+
+def test_widening_brings_gradients_forward():
+    graph, seconds = late_gradients()
+    order = widened(graph, seconds)
+    assert order == (0, 1, 5, 2, 4, 3)  # layer 1's gradient needs nothing else; then layer 0's
+    early = graph.reordered(order)
+    assert [p.gradient_ready for p in early.parameters] == [4, 2]
+    assert early.operations.forward.tolist() == [-1, -1, 1, 1, 0, 0]
+    assert (
+        early.reordered(np.argsort(order).tolist()).operations.dep.tolist() == graph.operations.dep.tolist()
+    )
+
+
+def test_a_widened_iteration_is_predicted_shorter():
+    """1 MB at 1 MB/s each. As it stands gradients are ready at 3 and 4 s after forward; widened at 1 and 3."""
+    graph, seconds = late_gradients()
+    problem = Problem(graph, device(), flat(2, rate=1e6), 2)
+    usual = problem.apart()
+    wide = msgspec.structs.replace(usual, operation_order=widened(graph, seconds))
+    first, second = (
+        predict(graph, device(), flat(2, rate=1e6), 2, plan=p, seconds=seconds) for p in (usual, wide)
+    )
+    assert second.iteration_s < first.iteration_s - 0.2
+    assert second.iteration_s >= first.bound_s
+
+
+def test_an_order_against_the_dependencies_is_refused():
+    graph, _ = late_gradients()
+    with pytest.raises(GraphError, match="waits for"):
+        graph.reordered((1, 0, 2, 3, 4, 5))
+    with pytest.raises(GraphError, match="an order of 2 for 6"):
+        graph.reordered((0, 1))
+
+
+def test_batches_and_pieces_by_hand():
+    graph, _ = layers([400, 800, 1200, 4000], [1] * 4, [1] * 4)
+    problem = Problem(graph, device(), flat(2), 2)
+    together = batched(problem, problem.apart(), 1300)
+    assert [[p.parameter for p in t.pieces] for t in together.transfers] == [
+        ["layer.0.weight", "layer.1.weight"], ["layer.2.weight"], ["layer.3.weight"],
+    ]  # fmt: skip
+    assert together.transfers[0].name == "layer.0.weight and 1 more"
+    pieces = split(problem, together, 1500).transfers
+    assert [(p.pieces[-1].start, p.pieces[-1].stop) for p in pieces] == [
+        (0, 200), (0, 300), (0, 333), (333, 666), (666, 1000),
+    ]  # fmt: skip
+
+
+def hardware() -> Hardware:
+    """Computes 1 GFLOP/s, so that the tiny graphs' times are what their FLOP say."""
+    return replace_peak(device())
+
+
+def replace_peak(one: Hardware) -> Hardware:
+    return msgspec.structs.replace(one, peak_flop_per_s={"float32": 1e9})
+
+
+def heavy(sizes: list[int]) -> Graph:
+    """Layers that take 10 ms forward and 20 ms backward on that hardware."""
+    graph, _ = layers(sizes, [0] * len(sizes), [0] * len(sizes))
+    flop = np.where(graph.operations.phase == 0, 1e7, np.where(graph.operations.phase == 1, 2e7, 0.0))
+    return replace(graph, operations=replace(graph.operations, flop=flop))
+
+
+def test_where_communication_matters_the_plan_gains_and_stays_above_the_bound():
+    graph = heavy([2 * MB] * 8)  # 16 MB, 240 ms of computing
+    advice = make_plan(Problem(graph, hardware(), flat(2, rate=70e6), 2))
+    assert advice.gain > 0.15
+    assert advice.bound_s <= advice.after.iteration_s < advice.before.iteration_s
+    assert advice.plan.verify(graph).changes
+    assert advice.steps[0][1] == advice.before.iteration_s
+    assert advice.steps[-1][1] == pytest.approx(advice.after.iteration_s)
+
+
+def test_many_small_gradients_go_together():
+    """Each transfer costs 2 ms of the only core, per step; 60 of them as much as all the computing."""
+    graph = heavy([4000] * 60)
+    costly = CollectiveCost(
+        backend="hemiola", collective="all-reduce", ranks=2, hosts=("a", "b"), alpha_s=1e-4, bytes_per_s=1e9,
+        cpu_s_per_step=2e-3,
+    )  # fmt: skip
+    one_core = replace_peak(device("cpu", cores=1, collectives=(costly,)))
+    advice = make_plan(Problem(graph, one_core, flat(2, rate=125e6), 2))
+    assert len(advice.plan.transfers) < 30
+    assert any("go together" in change for change in advice.plan.changes)
+
+
+def test_one_rank_has_nothing_to_gain():
+    advice = make_plan(Problem(heavy([MB] * 3), hardware(), flat(1), 1))
+    assert advice.gain == pytest.approx(0.0)
+
+
+def test_the_verb_writes_a_plan_that_predict_takes(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    from hemiola.cli.predict import predict as predict_verb
+
+    graph, chip, out = tmp_path / "g.json", tmp_path / "h.json", tmp_path / "p.json"
+    write_graph(heavy([2 * MB] * 8), graph)
+    write_hardware(hardware(), chip)
+    asked = {"hardware": str(chip), "topology": "flat:hosts=2,gpus_per_host=1,nic=500mbit", "ranks": 2}
+    plan_verb(graph, **asked, output=out, json=True)
+    said = json.loads(capsys.readouterr().out)
+    assert said["before_s"] > said["after_s"] >= said["bound_s"]
+    assert said["gain"] == pytest.approx(said["before_s"] / said["after_s"] - 1)
+    assert len(read_plan(out).transfers) == len(said["plan"]["transfers"])
+    predict_verb(graph, **asked, plan=out, json=True)
+    found = json.loads(capsys.readouterr().out)
+    assert found["iteration_s"] == pytest.approx(said["after_s"])
+    assert found["strategy"] == "plan:accelerated"
+    plan_verb(graph, **asked)
+    assert "times as fast" in capsys.readouterr().out
+    with pytest.raises(InputError, match="no folder"):
+        plan_verb(graph, **asked, output=Path("/nowhere/p.json"))
