@@ -1,6 +1,6 @@
 """What recording costs a training job: the same iterations with and without, interleaved, in one job of two ranks.
 
-    python benchmarks/recording.py [--blocks 8] [--iterations 20] [--json FILE]
+    python benchmarks/recording.py [--blocks 8] [--iterations 20] [--jobs "fsdp computing"] [--json FILE]
 
 Each kind of job runs blocks of iterations in turn: plain, light, full, plain, light, full, ... Plain blocks run in a
 PyTorch with no hook installed. The cost is the median over rounds of (recorded block's median
@@ -28,13 +28,13 @@ KINDS = ("ddp sleeping", "ddp computing", "fsdp sleeping", "fsdp computing")
 MODES = ("plain", "light", "full")
 
 
-def worker(blocks: int, iterations: int, out: str) -> None:
+def worker(kinds: list[str], blocks: int, iterations: int, out: str) -> None:
     import torch
     import torch.distributed as dist
 
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
-    results = {kind: measure(kind, blocks, iterations, Path(out)) for kind in KINDS}
+    results = {kind: measure(kind, blocks, iterations, Path(out)) for kind in kinds}
     if dist.get_rank() == 0:
         Path(out, "results.json").write_text(json.dumps(results))
     dist.destroy_process_group()
@@ -155,15 +155,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--blocks", type=int, default=8)
     parser.add_argument("--iterations", type=int, default=20)
+    parser.add_argument("--jobs", nargs="+", choices=KINDS, default=list(KINDS), help="only these")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--worker", default="")
     arguments = parser.parse_args()
     if arguments.worker:
-        return worker(arguments.blocks, arguments.iterations, arguments.worker)
+        return worker(arguments.jobs, arguments.blocks, arguments.iterations, arguments.worker)
     with tempfile.TemporaryDirectory() as folder:
         command = [
             sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", __file__,
             "--blocks", str(arguments.blocks), "--iterations", str(arguments.iterations), "--worker", folder,
+            "--jobs", *arguments.jobs,
         ]  # fmt: skip
         subprocess.run(command, check=True, env=os.environ | {"OMP_NUM_THREADS": "1"})
         rows = report(json.loads(Path(folder, "results.json").read_text()))
