@@ -10,6 +10,7 @@
     ├── HardwareError         a description of hardware that cannot exist
     ├── PlanError             a plan that would not train its graph rightly
     ├── LabError              the laboratory cannot be built or does not stand
+    ├── TransportError        a peer is gone, silent, a stranger, or sent what cannot be
     ├── PolicyError           an unknown policy, a bad parameter, a policy that broke a rule
     └── InternalError         a broken invariant: a defect of Hemiola itself
 
@@ -30,6 +31,7 @@ __all__ = [
     "PolicyError",
     "RowError",
     "TopologyError",
+    "TransportError",
     "UnitError",
 ]
 
@@ -95,6 +97,10 @@ class PlanError(HemiolaError):
 
 class LabError(HemiolaError):
     """The laboratory cannot be built, or does not stand."""
+
+
+class TransportError(HemiolaError):
+    """A peer is gone, silent, a stranger, or sent what cannot be."""
 
 
 class PolicyError(HemiolaError):

@@ -1,0 +1,312 @@
+"""A rank's end of the transport: tagged messages to and from every other rank, the most urgent first.
+
+Usable by itself:
+
+    endpoint = Endpoint(rank, ranks, secret, Options())
+    addresses = ...                       # everybody's `endpoint.address`, by whatever way
+    endpoint.connect(addresses)
+    handle = endpoint.send(1, tag=7, data=b"...", priority=0)
+    endpoint.receive(1, tag=7, into=buffer).wait()
+
+Messages of one tag between two ranks arrive in the order in which they were sent; different tags overtake
+each other by priority. Every failure of a peer reaches everyone who waits for it, within `timeout_s`.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import math
+import socket
+import struct
+import threading
+import time
+from collections.abc import Sequence
+from typing import Self
+
+from hemiola.core.errors import InputError, TransportError
+from hemiola.run.transport.greeting import Greeting, accept, introduce
+from hemiola.run.transport.inbox import Inbox
+from hemiola.run.transport.link import Link, prepare
+from hemiola.run.transport.loop import Loop
+from hemiola.run.transport.messages import Handle
+from hemiola.run.transport.options import Options
+from hemiola.run.transport.outbox import Outbox
+
+__all__ = ["Address", "Endpoint"]
+
+_SIOCGIFADDR = 0x8915
+Address = tuple[str, int]
+Bytes = bytes | bytearray | memoryview
+_log = logging.getLogger("hemiola.transport")
+
+_RATE_BYTES_PER_S = 125e6
+"""Taken for a message with a deadline where no rate is given: 1 Gbit/s."""
+
+
+class Endpoint:
+    """One rank's side; for use from any thread.
+
+    Attributes:
+        rank, ranks: its number, of how many.
+        address: where it listens until everybody is connected.
+    """
+
+    def __init__(self, rank: int, ranks: int, secret: bytes, options: Options | None = None) -> None:
+        """Listen for the others.
+
+        Args:
+            secret: what only this job's ranks know, the same for all; not empty.
+
+        Raises:
+            InputError: a rank that cannot be, no secret, an interface that is not there.
+        """
+        if not 0 <= rank < ranks:
+            raise InputError(f"rank {rank} of {ranks}", "give a rank from 0 to ranks - 1")
+        if not secret:
+            raise InputError("the job's secret is empty", "give all ranks the same random bytes")
+        self.rank, self.ranks = rank, ranks
+        self._secret = secret
+        self._options = options or Options()
+        self._home = _home(self._options.interface)
+        self._listener = _listen(self._home, ranks * self._options.connections + 16)
+        self.address: Address = self._listener.getsockname()[:2]
+        self._outbox = Outbox(self._options.ageing_s)
+        others = [peer for peer in range(ranks) if peer != rank]
+        self._inboxes = {peer: Inbox(peer, self._options.message_bytes_max) for peer in others}
+        self._loop: Loop | None = None
+        self._closed = False
+
+    def connect(self, addresses: Sequence[Address]) -> None:
+        """Connect with everybody; returns once all are there.
+
+        Args:
+            addresses: everybody's, by rank; one's own is not used.
+
+        Raises:
+            TransportError: somebody does not come in time, or is not who it should be; names all who are missing.
+        """
+        if len(addresses) != self.ranks:
+            raise InputError(f"{len(addresses)} addresses for {self.ranks} ranks", "give one for each rank")
+        deadline = time.monotonic() + self._options.timeout_s
+        guests = _Guests(self._listener, self.rank, self.ranks, self._secret, self._options, deadline)
+        guests.start()
+        socks: dict[tuple[int, int], socket.socket] = {}
+        try:
+            for peer in range(self.rank):
+                for lane in range(self._options.connections):
+                    socks[peer, lane] = self._call(peer, lane, addresses[peer], deadline)
+            socks |= guests.all_here()
+        except BaseException:
+            for sock in (*socks.values(), *guests.found.values()):
+                sock.close()
+            raise
+        finally:
+            guests.close()
+            self._listener.close()
+        links = []
+        for (peer, _), sock in sorted(socks.items()):
+            prepare(sock, self._options)
+            links.append(Link(sock, peer, self._inboxes[peer], self._options))
+        self._loop = Loop(links, self._outbox, self._inboxes, self._options)
+        self._loop.start()
+
+    def _call(self, peer: int, lane: int, address: Address, deadline: float) -> socket.socket:
+        """Connect to a rank of lower number, trying again while it is not there yet."""
+        while True:
+            left_s = deadline - time.monotonic()
+            try:
+                sock = socket.create_connection(
+                    address, timeout=max(left_s, 1e-3), source_address=(self._home, 0) if self._home else None
+                )
+                try:
+                    introduce(
+                        sock, Greeting(self.rank, self.ranks, lane), peer, self._secret, max(left_s, 1e-3)
+                    )
+                except BaseException:
+                    sock.close()
+                    raise
+                return sock
+            except ConnectionRefusedError as problem:
+                if left_s < 0.05:
+                    raise self._unreachable(peer, address, problem) from problem
+                time.sleep(0.02)
+            except OSError as problem:
+                raise self._unreachable(peer, address, problem) from problem
+
+    def _unreachable(self, peer: int, address: Address, problem: OSError) -> TransportError:
+        return TransportError(
+            f"rank {self.rank} cannot reach rank {peer} at {address[0]}:{address[1]} within "
+            f"{self._options.timeout_s:g} s: {problem}",
+            "is that rank running, and is the port open between the hosts?",
+        )
+
+    def send(
+        self, peer: int, tag: int, data: Bytes, priority: int = 0, deadline_s: float | None = None
+    ) -> Handle:
+        """Send a message; its bytes must not change until the handle is done (all handed to the kernel).
+
+        Args:
+            tag: which message this is, from 0 to 2**64 - 1.
+            data: anything with a contiguous buffer.
+            priority: the lowest goes first, and pauses others on their way.
+            deadline_s: from now; it goes before all others from when on it would come too late otherwise.
+
+        Raises:
+            InputError: no such peer, or larger than allowed.
+        """
+        view = memoryview(data).cast("B")
+        loop = self._checked(peer, tag, view.nbytes)
+        now = time.monotonic()
+        urgent_s = math.inf
+        if deadline_s is not None:
+            urgent_s = now + deadline_s - view.nbytes / (self._options.rate_bytes_per_s or _RATE_BYTES_PER_S)
+        message = self._outbox.add(peer, tag, view, priority, now, urgent_s)
+        if peer in loop.lost:
+            self._outbox.fail(peer, loop.lost[peer])
+        else:
+            loop.wake()
+        return message
+
+    def receive(self, peer: int, tag: int, into: Bytes) -> Handle:
+        """Wait for the next message of this tag; done once all its bytes are in the buffer.
+
+        Raises:
+            InputError: no such peer, larger than allowed, or a buffer that cannot be written.
+        """
+        view = memoryview(into).cast("B")
+        if view.readonly:
+            raise InputError(
+                "the buffer to receive into cannot be written", "give a bytearray or a tensor's memory"
+            )
+        loop = self._checked(peer, tag, view.nbytes)
+        handle = self._inboxes[peer].ask(tag, view)
+        loop.wake_if_paused(peer)
+        return handle
+
+    def _checked(self, peer: int, tag: int, size_bytes: int) -> Loop:
+        if peer not in self._inboxes:
+            raise InputError(
+                f"rank {peer} is no peer of rank {self.rank} of {self.ranks}", "name another rank"
+            )
+        if not 0 <= tag < 1 << 64:
+            raise InputError(f"tag {tag}", "give a number from 0 to 2**64 - 1")
+        if size_bytes > self._options.message_bytes_max:
+            raise InputError(
+                f"a message of {size_bytes} bytes; at most {self._options.message_bytes_max} are allowed",
+                "raise message_bytes_max on all ranks, or send it in parts",
+            )
+        if self._loop is None or self._closed:
+            raise TransportError("this endpoint is not connected", "call connect first, and close last")
+        return self._loop
+
+    @property
+    def lost(self) -> dict[int, str]:
+        """The peers that are gone, and why."""
+        return {peer: str(problem) for peer, problem in self._loop.lost.items()} if self._loop else {}
+
+    def close(self, timeout_s: float = 5.0) -> None:
+        """Send what is left, tell the others, and hang up; what is still awaited fails."""
+        if self._closed:
+            return
+        self._closed = True
+        self._listener.close()
+        if self._loop is not None:
+            self._loop.close(timeout_s)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *problem: object) -> None:
+        self.close()
+
+
+class _Guests(threading.Thread):
+    """Takes the calls of ranks of higher number; strangers are turned away and hold nobody up."""
+
+    def __init__(
+        self, listener: socket.socket, rank: int, ranks: int, secret: bytes, options: Options, deadline: float
+    ) -> None:
+        super().__init__(name="hemiola-guests", daemon=True)
+        self._listener, self._rank, self._ranks, self._secret = listener, rank, ranks, secret
+        self._deadline = deadline
+        self._wanted = {(p, lane) for p in range(rank + 1, ranks) for lane in range(options.connections)}
+        self._timeout_s = options.timeout_s
+        self._changed = threading.Condition()
+        self._open = True
+        self.found: dict[tuple[int, int], socket.socket] = {}
+
+    def run(self) -> None:
+        self._listener.settimeout(0.1)
+        while self._open and self._wanted - self.found.keys():
+            try:
+                sock, address = self._listener.accept()
+            except TimeoutError:
+                continue
+            except OSError:
+                return
+            threading.Thread(target=self._greet, args=(sock, address), daemon=True).start()
+
+    def _greet(self, sock: socket.socket, address: Address) -> None:
+        left_s = max(self._deadline - time.monotonic(), 1e-3)
+        try:
+            guest = accept(sock, self._rank, self._ranks, self._secret, left_s)
+        except (TransportError, OSError) as problem:
+            _log.warning("rank %d turned a caller from %s away: %s", self._rank, address[0], problem)
+            sock.close()
+            return
+        with self._changed:
+            key = (guest.rank, guest.lane)
+            if key not in self._wanted or key in self.found or not self._open:
+                _log.warning(
+                    "rank %d was called by rank %d twice, or by one that should not", self._rank, guest.rank
+                )
+                sock.close()
+                return
+            self.found[key] = sock
+            self._changed.notify_all()
+
+    def all_here(self) -> dict[tuple[int, int], socket.socket]:
+        """The connections, once all are there."""
+        with self._changed:
+            whole = self._changed.wait_for(
+                lambda: self.found.keys() >= self._wanted, max(self._deadline - time.monotonic(), 0)
+            )
+            missing = sorted({peer for peer, _ in self._wanted - self.found.keys()})
+        if not whole:
+            ranks = ", ".join(map(str, missing))
+            raise TransportError(
+                f"rank {self._rank} was not called by rank {ranks} within {self._timeout_s:g} s",
+                "are they running, and can they reach this host?",
+            )
+        return self.found
+
+    def close(self) -> None:
+        """Take no more calls."""
+        with self._changed:
+            self._open = False
+
+
+def _home(interface: str) -> str:
+    """The address of an interface; an address as it is; "" for any."""
+    if not interface or interface.replace(".", "").isdecimal() or ":" in interface:
+        return interface
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        try:
+            found = fcntl.ioctl(sock, _SIOCGIFADDR, struct.pack("256s", interface[:15].encode()))
+        except OSError as problem:
+            there = ", ".join(name for _, name in socket.if_nameindex())
+            raise InputError(
+                f"the interface {interface!r} has no address: {problem}", f"there are {there}"
+            ) from problem
+    return socket.inet_ntoa(found[20:24])
+
+
+def _listen(home: str, backlog: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in home else socket.AF_INET
+    try:
+        return socket.create_server((home, 0), family=family, backlog=backlog)
+    except OSError as problem:
+        raise InputError(
+            f"cannot listen at {home!r}: {problem}", "name an interface of this host"
+        ) from problem

@@ -1,0 +1,120 @@
+"""Which message goes where: brings together what comes with who waits for it, in either order."""
+
+from __future__ import annotations
+
+import threading
+
+from hemiola.core.errors import HemiolaError, TransportError
+from hemiola.run.transport.messages import Handle, Incoming
+from hemiola.run.transport.wire import Header
+
+__all__ = ["Inbox"]
+
+
+class Inbox:
+    """What one peer sends. Messages of one tag are handed out in the order in which they were sent."""
+
+    def __init__(self, peer: int, message_bytes_max: int) -> None:
+        self._peer = peer
+        self._most = message_bytes_max
+        self._lock = threading.Lock()
+        self._known: dict[tuple[int, int], Incoming] = {}
+        self._asked: dict[int, int] = {}
+        self._problem: HemiolaError | None = None
+        self.unexpected_bytes = 0
+
+    def ask(self, tag: int, into: memoryview) -> Handle:
+        """Wait for the next message of this tag; its bytes go into the buffer, which has to be of its size."""
+        with self._lock:
+            sequence = self._asked.get(tag, 0)
+            self._asked[tag] = sequence + 1
+            handle = Handle(self._peer, tag, into.nbytes)
+            message = self._known.get((tag, sequence))
+            if message is None:
+                if self._problem is not None:
+                    handle.finish(self._problem)
+                else:
+                    self._known[tag, sequence] = Incoming(handle, into)
+                return handle
+            self._hand_over(message, handle, into)
+            if message.got_bytes == message.size_bytes:
+                del self._known[tag, sequence]
+                handle.finish()
+            elif self._problem is not None:
+                handle.finish(self._problem)
+            return handle
+
+    def _hand_over(self, message: Incoming, handle: Handle, into: memoryview) -> None:
+        """Somebody asks for what has begun to come: it goes on into the buffer. Of another size it goes nowhere."""
+        assert message.data is not None
+        self.unexpected_bytes -= message.size_bytes
+        message.handle = handle
+        if message.size_bytes != into.nbytes:
+            handle.finish(self._mismatch(handle.tag, message.size_bytes, into.nbytes))
+            return
+        into[:] = message.data
+        message.data = into
+
+    def place(self, header: Header) -> memoryview:
+        """Where a frame's bytes go.
+
+        Raises:
+            TransportError: the peer sends what cannot be: too large, beyond its end, or not what is awaited.
+        """
+        if header.size_bytes > self._most or header.offset + header.length > header.size_bytes:
+            raise TransportError(
+                f"rank {self._peer} sends bytes {header.offset} to {header.offset + header.length} of a message of "
+                f"{header.size_bytes}, at most {self._most} are allowed",
+                "raise message_bytes_max on all ranks, or look for what damages the connection",
+            )
+        with self._lock:
+            key = (header.tag, header.sequence)
+            message = self._known.get(key)
+            if message is None:
+                message = self._known[key] = Incoming()
+            if message.size_bytes < 0:
+                self._begin(message, header)
+            elif message.size_bytes != header.size_bytes:
+                raise TransportError(
+                    f"rank {self._peer} changed the size of message {header.tag}", "report this"
+                )
+            assert message.data is not None
+            return message.data[header.offset : header.offset + header.length]
+
+    def _begin(self, message: Incoming, header: Header) -> None:
+        if message.data is None:
+            message.data = memoryview(bytearray(header.size_bytes))
+            self.unexpected_bytes += header.size_bytes
+        elif message.data.nbytes != header.size_bytes:
+            assert message.handle is not None
+            message.handle.finish(self._mismatch(header.tag, header.size_bytes, message.data.nbytes))
+            message.data = memoryview(bytearray(header.size_bytes))
+        message.size_bytes = header.size_bytes
+
+    def arrived(self, header: Header, place: memoryview) -> None:
+        """All bytes of a frame have been read into their place; copied on if it has been asked for meanwhile."""
+        with self._lock:
+            message = self._known[header.tag, header.sequence]
+            assert message.data is not None
+            if message.data.obj is not place.obj:
+                message.data[header.offset : header.offset + header.length] = place
+            message.got_bytes += header.length
+            if message.got_bytes < message.size_bytes or message.handle is None:
+                return
+            del self._known[header.tag, header.sequence]
+        message.handle.finish()
+
+    def fail(self, problem: HemiolaError) -> None:
+        """Nothing comes from this peer any more."""
+        with self._lock:
+            self._problem = problem
+            waiting = [m.handle for m in self._known.values() if m.handle is not None]
+            self._known = {k: m for k, m in self._known.items() if m.got_bytes == m.size_bytes}
+        for handle in waiting:
+            handle.finish(problem)
+
+    def _mismatch(self, tag: int, came: int, wanted: int) -> TransportError:
+        return TransportError(
+            f"rank {self._peer} sends {came} bytes as message {tag}, where {wanted} are awaited",
+            "send and receive the same size",
+        )

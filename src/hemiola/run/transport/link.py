@@ -1,0 +1,161 @@
+"""One connection to a peer: writes chunks, reads frames, and knows when it last heard of the other side."""
+
+from __future__ import annotations
+
+import socket
+import time
+
+from hemiola.core.errors import TransportError
+from hemiola.run.transport.inbox import Inbox
+from hemiola.run.transport.messages import Outgoing
+from hemiola.run.transport.options import Options
+from hemiola.run.transport.wire import HEADER_BYTES, Header, Kind
+
+__all__ = ["Link", "prepare"]
+
+_TCP_NOTSENT_LOWAT = 25
+_SO_MAX_PACING_RATE = 47
+_READS = 8
+"""Frames' parts read at a time before others get their turn."""
+
+
+def prepare(sock: socket.socket, options: Options) -> None:
+    """Set a connected socket up as the options ask."""
+    sock.setblocking(False)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.IPPROTO_TCP, _TCP_NOTSENT_LOWAT, options.unsent)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(options.timeout_s * 1e3))
+    if options.dscp:
+        six = sock.family == socket.AF_INET6
+        level, name = (socket.IPPROTO_IPV6, socket.IPV6_TCLASS) if six else (socket.IPPROTO_IP, socket.IP_TOS)
+        sock.setsockopt(level, name, options.dscp << 2)
+    if options.socket_priority:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_PRIORITY, options.socket_priority)
+    if options.congestion:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, options.congestion.encode())
+
+
+class Link:
+    """One of the connections to a peer.
+
+    Attributes:
+        peer: its rank.
+        blocked: whether the socket took no more the last time.
+        writing: whether a frame has been begun and not been finished.
+        heard_s: when something last came.
+        left: whether the peer has said goodbye.
+    """
+
+    def __init__(self, sock: socket.socket, peer: int, inbox: Inbox, options: Options) -> None:
+        self.sock, self.peer, self.inbox = sock, peer, inbox
+        self.blocked = False
+        self.left = False
+        self.heard_s = self.spoke_s = time.monotonic()
+        self._chunk = options.chunk
+        self._parts: list[memoryview] = []
+        self._current: Outgoing | None = None
+        self._head = bytearray(HEADER_BYTES)
+        self._head_view = memoryview(self._head)
+        self._head_bytes = 0
+        self._header: Header | None = None
+        self._place = self._rest = memoryview(b"")
+
+    @property
+    def writing(self) -> bool:
+        """Whether a frame has been begun and not been finished."""
+        return bool(self._parts)
+
+    def pace(self, rate_bytes_per_s: float) -> None:
+        """Send no faster than that."""
+        self.sock.setsockopt(socket.SOL_SOCKET, _SO_MAX_PACING_RATE, min(int(rate_bytes_per_s), 2**32 - 1))
+
+    def begin(self, message: Outgoing) -> int:
+        """Begin the next chunk of a message; how many bytes it has."""
+        offset = message.sent_bytes
+        length = min(self._chunk, message.size_bytes - offset)
+        header = Header(Kind.DATA, length, message.tag, message.sequence, message.size_bytes, offset)
+        self._parts = [memoryview(header.pack())]
+        if length:
+            self._parts.append(message.data[offset : offset + length])
+        self._current = message
+        return length
+
+    def say(self, kind: Kind) -> None:
+        """A frame without bytes; only between chunks."""
+        self._parts = [memoryview(Header(kind).pack())]
+
+    def write(self) -> bool:
+        """Write on; whether the frame is finished.
+
+        Raises:
+            OSError: the connection is broken.
+        """
+        try:
+            sent = self.sock.sendmsg(self._parts)
+        except (BlockingIOError, InterruptedError):
+            self.blocked = True
+            return False
+        self.spoke_s = time.monotonic()
+        while self._parts and sent >= self._parts[0].nbytes:
+            sent -= self._parts.pop(0).nbytes
+        if self._parts:
+            self._parts[0] = self._parts[0][sent:]
+            self.blocked = True
+        return not self._parts
+
+    def read(self) -> None:
+        """Read what has come.
+
+        Raises:
+            OSError: the connection is broken.
+            TransportError: what comes makes no sense.
+        """
+        for _ in range(_READS):
+            if self._header is None:
+                if not self._read_header():
+                    return
+                continue
+            try:
+                count = self.sock.recv_into(self._rest)
+            except (BlockingIOError, InterruptedError):
+                return
+            self._heard(count)
+            self._rest = self._rest[count:]
+            if not self._rest.nbytes:
+                self._end_frame()
+
+    def _read_header(self) -> bool:
+        try:
+            count = self.sock.recv_into(self._head_view[self._head_bytes :])
+        except (BlockingIOError, InterruptedError):
+            return False
+        self._heard(count)
+        self._head_bytes += count
+        if self._head_bytes == HEADER_BYTES:
+            self._head_bytes = 0
+            self._begin_frame(Header.unpack(self._head))
+        return True
+
+    def _heard(self, count: int) -> None:
+        if not count:
+            raise ConnectionResetError("the connection was closed")
+        self.heard_s = time.monotonic()
+
+    def _begin_frame(self, header: Header) -> None:
+        if header.kind == Kind.BYE:
+            self.left = True
+        elif header.kind == Kind.DATA:
+            self._header, self._place = header, self.inbox.place(header)
+            self._rest = self._place
+            if not header.length:
+                self._end_frame()
+        elif header.kind != Kind.PING:
+            raise TransportError(
+                f"rank {self.peer} sends a frame of unknown kind {header.kind}",
+                "look for what damages the connection",
+            )
+
+    def _end_frame(self) -> None:
+        assert self._header is not None
+        header, self._header = self._header, None
+        self.inbox.arrived(header, self._place)

@@ -1,0 +1,280 @@
+"""The thread that moves bytes: reads what comes, and writes the most urgent chunk that a connection can take.
+
+A connection is asked anew before every chunk whether it can take one. With `TCP_NOTSENT_LOWAT` it can as long
+as little lies in it unsent, so the choice is made as late as it can be.
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import socket
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+
+from hemiola.core.errors import HemiolaError, TransportError
+from hemiola.run.transport.inbox import Inbox
+from hemiola.run.transport.link import Link
+from hemiola.run.transport.messages import Outgoing
+from hemiola.run.transport.options import Options
+from hemiola.run.transport.outbox import Outbox
+from hemiola.run.transport.wire import Kind
+
+__all__ = ["Loop"]
+
+_SMALL_BYTES = 16 << 10
+READ, WRITE = selectors.EVENT_READ, selectors.EVENT_WRITE
+
+
+class Loop:
+    """All connections of one endpoint."""
+
+    def __init__(
+        self, links: list[Link], outbox: Outbox, inboxes: dict[int, Inbox], options: Options
+    ) -> None:
+        self._options, self._outbox, self._inboxes = options, outbox, inboxes
+        self._links: dict[int, list[Link]] = {}
+        """Of peers that are there."""
+        for link in links:
+            self._links.setdefault(link.peer, []).append(link)
+        self._active: dict[Link, Outgoing] = {}
+        self.lost: dict[int, HemiolaError] = {}
+        self.on_lost: Callable[[int, HemiolaError], None] = lambda peer, problem: None
+        self._selector = selectors.DefaultSelector()
+        self._interest: dict[Link, int] = {}
+        self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._rung = False
+        self._closing: float | None = None
+        self._parting: set[Link] = set()
+        self._paused_s: dict[int, float] = {}
+        self._selector.register(self._bell, READ, None)
+        for link in links:
+            self._selector.register(link.sock, READ, link)
+            self._interest[link] = READ
+        self._pace()
+        self._thread = threading.Thread(target=self._run, name="hemiola-transport", daemon=True)
+
+    def start(self) -> None:
+        """Begin to move bytes."""
+        self._thread.start()
+
+    def wake(self) -> None:
+        """There is something to send, or to read again."""
+        if not self._rung:
+            self._rung = True
+            os.eventfd_write(self._bell, 1)
+
+    def wake_if_paused(self, peer: int) -> None:
+        """Somebody has asked for what lies here: there may be room again."""
+        if peer in self._paused_s:
+            self.wake()
+
+    def close(self, timeout_s: float) -> None:
+        """Send what is left, say goodbye, end the thread."""
+        self._closing = time.monotonic() + timeout_s
+        self.wake()
+        if self._thread.is_alive():
+            self._thread.join(timeout_s + 5.0)
+
+    def _run(self) -> None:
+        try:
+            while not self._ended():
+                self._turn()
+        finally:
+            problem = TransportError("the transport of this rank was closed", "open a new one")
+            for peer in list(self._links):
+                self._lose(peer, problem)
+            self._selector.close()
+            os.close(self._bell)
+
+    def _turn(self) -> None:
+        self._watch()
+        events = self._selector.select(self._beat_s())
+        for key, mask in events:
+            link = key.data
+            if link is None:
+                self._rung = False
+                os.eventfd_read(self._bell)
+                continue
+            if mask & WRITE:
+                link.blocked = False
+            if mask & READ and link.peer not in self.lost:
+                self._guarded(link, link.read)
+        self._write()
+        self._keep_alive()
+
+    def _beat_s(self) -> float:
+        return min(self._options.timeout_s / 4, 0.05 if self._closing is not None else 1e9)
+
+    def _watch(self) -> None:
+        """Which connections are to be read, and which have to say when they can take more."""
+        for peer, links in self._links.items():
+            waiting = self._outbox.waiting(peer)
+            full = self._inboxes[peer].unexpected_bytes > self._options.unexpected_bytes_max
+            if full != (peer in self._paused_s):
+                self._pause(peer, full)
+            for link in links:
+                more = (waiting or link.writing) and link not in self._parting
+                wanted = (0 if full else READ) | (WRITE if more else 0)
+                if wanted != self._interest[link]:
+                    self._interest[link] = wanted
+                    if wanted:
+                        self._modify(link, wanted)
+                    else:
+                        self._selector.unregister(link.sock)
+
+    def _pause(self, peer: int, full: bool) -> None:
+        """Too much lies here that nobody has asked for, or no longer so."""
+        if full:
+            self._paused_s[peer] = time.monotonic()
+            return
+        del self._paused_s[peer]
+        for link in self._links[peer]:
+            link.heard_s = time.monotonic()
+
+    def _modify(self, link: Link, wanted: int) -> None:
+        try:
+            self._selector.modify(link.sock, wanted, link)
+        except KeyError:
+            self._selector.register(link.sock, wanted, link)
+
+    def _write(self) -> None:
+        """One chunk for each connection that can take one, the most urgent first."""
+        took: set[Link] = set()
+        for links in list(self._links.values()):
+            for link in list(links):
+                if link.writing and not link.blocked:
+                    self._go_on(link)
+                    took.add(link)
+        while True:
+            message = self._outbox.next(lambda peer: self._free(peer, took) is not None, time.monotonic())
+            if message is None:
+                return
+            free = self._free(message.peer, took)
+            assert free is not None
+            self._begin(message, free)
+            took.add(free)
+
+    def _begin(self, message: Outgoing, link: Link) -> None:
+        """Send the next chunk of a message there."""
+        message.started_s = message.started_s or time.monotonic()
+        length = link.begin(message)
+        message.sent_bytes += length
+        if message.sent_bytes == message.size_bytes:
+            self._outbox.remove(message)
+        self._active[link] = message
+        message.chunks += 1
+        self._go_on(link)
+        if length > _SMALL_BYTES:
+            link.blocked = True  # until the kernel says that little of it is left unsent
+
+    def _free(self, peer: int, took: set[Link]) -> Link | None:
+        """A connection to this peer that can take a chunk."""
+        for link in self._links.get(peer, ()):
+            if not (link.writing or link.blocked or link in took):
+                return link
+        return None
+
+    def _go_on(self, link: Link) -> None:
+        if not self._guarded(link, link.write) or link.writing:
+            return
+        message = self._active.pop(link, None)
+        if message is None:
+            return
+        message.chunks -= 1
+        if not message.chunks and message.sent_bytes == message.size_bytes:
+            message.finish()
+
+    def _guarded(self, link: Link, action: Callable[[], object]) -> bool:
+        """Whether the action went well; if not, the peer is lost."""
+        try:
+            action()
+        except TransportError as problem:
+            self._lose(link.peer, problem)
+            return False
+        except OSError as problem:
+            if link.left or link in self._parting:
+                self._hang_up(link)
+            else:
+                words = f"rank {link.peer} is gone: {problem}"
+                self._lose(link.peer, TransportError(words, "look at what that rank logged"))
+            return False
+        return True
+
+    def _keep_alive(self) -> None:
+        """Say something where nothing was said for a while, and give up whoever says nothing."""
+        now, timeout_s = time.monotonic(), self._options.timeout_s
+        for peer, links in list(self._links.items()):
+            heard_s = min(link.heard_s for link in links)
+            if peer in self._paused_s:
+                if now - self._paused_s[peer] > timeout_s:
+                    self._lose(peer, self._unwanted(peer))
+            elif now - heard_s > timeout_s:
+                words = f"nothing was heard of rank {peer} for {timeout_s:g} s"
+                self._lose(peer, TransportError(words, "is it stopped, or the network cut?"))
+            else:
+                for link in list(links):
+                    quiet = now - link.spoke_s > timeout_s / 4
+                    if quiet and not (link.writing or link.blocked or link in self._parting):
+                        link.say(Kind.PING)
+                        self._guarded(link, link.write)
+
+    def _unwanted(self, peer: int) -> TransportError:
+        return TransportError(
+            f"rank {peer} has sent {self._inboxes[peer].unexpected_bytes} bytes that nobody asked for within "
+            f"{self._options.timeout_s:g} s",
+            "receive in the order of sending, or raise unexpected_bytes_max",
+        )
+
+    def _hang_up(self, link: Link) -> None:
+        """The peer has said goodbye here; once on all its connections, it is gone."""
+        links = self._links[link.peer]
+        if len(links) == 1:
+            words = f"rank {link.peer} has closed its transport"
+            self._lose(link.peer, TransportError(words, "look at what that rank logged"))
+            return
+        links.remove(link)
+        if self._interest.pop(link):
+            self._selector.unregister(link.sock)
+        link.sock.close()
+
+    def _lose(self, peer: int, problem: HemiolaError) -> None:
+        links = self._links.pop(peer, [])
+        if not links:
+            return
+        self.lost[peer] = problem
+        for link in links:
+            message = self._active.pop(link, None)
+            if message is not None:
+                message.finish(problem)
+            if self._interest.pop(link):
+                self._selector.unregister(link.sock)
+            link.sock.close()
+        self._outbox.fail(peer, problem)
+        self._inboxes[peer].fail(problem)
+        self.on_lost(peer, problem)
+        self._pace()
+
+    def _pace(self) -> None:
+        """Share the rate among the connections."""
+        count = sum(len(links) for links in self._links.values())
+        if self._options.rate_bytes_per_s is not None and count:
+            for links in self._links.values():
+                for link in links:
+                    link.pace(self._options.rate_bytes_per_s / count)
+
+    def _ended(self) -> bool:
+        """Whether all that was to be sent has been, everybody knows that this rank leaves, and has hung up."""
+        if self._closing is None:
+            return False
+        for peer, links in list(self._links.items()):
+            for link in list(links):
+                if not (self._outbox.waiting(peer) or link.writing or link in self._parting):
+                    link.say(Kind.BYE)
+                    if self._guarded(link, link.write) and not link.writing:
+                        self._parting.add(link)
+                        with suppress(OSError):  # the peer may have hung up already
+                            link.sock.shutdown(socket.SHUT_WR)
+        return not self._links or time.monotonic() > self._closing

@@ -1,0 +1,226 @@
+"""Messages arrive whole, in order within a tag, whoever is first, over one connection or several."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+import time
+
+import pytest
+from endpoints import connected
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hemiola.core.errors import InputError, TransportError
+from hemiola.run.transport import Options
+
+WAIT_S = 20.0
+
+
+def content(size: int, seed: int) -> bytes:
+    return hashlib.shake_128(f"{size} {seed}".encode()).digest(size)
+
+
+@pytest.mark.parametrize("connections", [1, 3])
+@pytest.mark.parametrize("asked_first", [True, False])
+def test_messages_arrive_as_they_were_sent(connections, asked_first):
+    sizes = [0, 1, 40, 65_536, 262_143, 262_145, 3_000_000]
+    with connected(connections=connections) as (a, b):
+        into = [bytearray(size) for size in sizes]
+
+        def ask():
+            return [b.receive(0, 9, buffer) for buffer in into]
+
+        awaited = ask() if asked_first else None
+        sent = [a.send(1, 9, content(size, n)) for n, size in enumerate(sizes)]
+        if awaited is None:
+            for handle in sent:
+                handle.wait(WAIT_S)
+            awaited = ask()
+        for handle in (*sent, *awaited):
+            handle.wait(WAIT_S)
+        assert [bytes(buffer) for buffer in into] == [content(size, n) for n, size in enumerate(sizes)]
+
+
+messages = st.lists(
+    st.tuples(st.integers(0, 2), st.integers(0, 100_000), st.integers(-3, 3), st.booleans()),
+    min_size=1,
+    max_size=20,
+)
+
+
+@settings(max_examples=15, deadline=None)
+@given(messages, st.integers(1, 2))
+def test_any_mixture_arrives_whole_and_in_order_within_its_tag(mixture, connections):
+    """(tag, size, priority, asked for only later) of each message, both ways at once."""
+    with connected(connections=connections, chunk_bytes=10_000) as ends:
+        into = {(me, n): bytearray(size) for me in (0, 1) for n, (_, size, _, _) in enumerate(mixture)}
+        handles = []
+        for later in (False, True):
+            for me in (0, 1):
+                for n, (tag, _, _, _) in enumerate(mixture):
+                    of_tag = [x for x in mixture if x[0] == tag]
+                    if any(x[3] for x in of_tag) == later:  # a tag's messages are asked for in their order
+                        handles.append(ends[me].receive(1 - me, tag, into[me, n]))
+            if not later:
+                for me in (0, 1):
+                    for n, (tag, size, priority, _) in enumerate(mixture):
+                        handles.append(ends[me].send(1 - me, tag, content(size, n), priority))
+        for handle in handles:
+            handle.wait(WAIT_S)
+        for (_, n), buffer in into.items():
+            assert bytes(buffer) == content(mixture[n][1], n)
+
+
+def test_four_ranks_exchange_all_to_all():
+    with connected(4) as ends:
+        into = {(a, b): bytearray(50_000) for a in range(4) for b in range(4) if a != b}
+        handles = [ends[b].receive(a, 0, into[a, b]) for a, b in into]
+        handles += [ends[a].send(b, 0, content(50_000, 10 * a + b)) for a, b in into]
+        for handle in handles:
+            handle.wait(WAIT_S)
+        assert all(bytes(buffer) == content(50_000, 10 * a + b) for (a, b), buffer in into.items())
+
+
+def test_what_is_more_urgent_overtakes_and_what_was_paused_goes_on():
+    """At 4 MB/s the first message takes half a second; the urgent one comes long before its end."""
+    with connected(rate_bytes_per_s=4e6) as (a, b):
+        bulk, urgent = bytearray(2_000_000), bytearray(1000)
+        ended: list[str] = []
+        for name, tag, buffer in (("bulk", 1, bulk), ("urgent", 2, urgent)):
+            b.receive(0, tag, buffer).add_callback(lambda handle, name=name: ended.append(name))
+        first = a.send(1, 1, content(2_000_000, 1), priority=5)
+        time.sleep(0.05)
+        second = a.send(1, 2, content(1000, 2), priority=0)
+        second.wait(WAIT_S)
+        assert not first.done
+        first.wait(WAIT_S)
+        while len(ended) < 2:
+            time.sleep(0.01)
+        assert ended == ["urgent", "bulk"]
+        assert bytes(bulk) == content(2_000_000, 1)
+
+
+def test_a_message_that_has_waited_long_enough_is_no_longer_overtaken():
+    """Ageing 50 ms per number: after 0.2 s a message of priority 2 is as urgent as a new one of 0, and goes first."""
+    with connected(rate_bytes_per_s=2e6, ageing_s=0.05) as (a, b):
+        old, new = bytearray(600_000), bytearray(600_000)
+        ended: list[int] = []
+        for tag, buffer in ((1, old), (2, new)):
+            b.receive(0, tag, buffer).add_callback(lambda handle: ended.append(handle.tag))
+        first = a.send(1, 1, content(600_000, 1), priority=2)
+        time.sleep(0.2)
+        second = a.send(1, 2, content(600_000, 2), priority=0)
+        for handle in (first, second):
+            handle.wait(WAIT_S)
+        while len(ended) < 2:
+            time.sleep(0.01)
+        assert ended == [1, 2]
+
+
+def test_a_deadline_goes_before_priority_when_it_is_near():
+    with connected(rate_bytes_per_s=2e6) as (a, b):
+        into = {tag: bytearray(200_000) for tag in (1, 2, 3)}
+        ended: list[int] = []
+        for tag, buffer in into.items():
+            b.receive(0, tag, buffer).add_callback(lambda handle: ended.append(handle.tag))
+        sent = [
+            a.send(1, 1, content(200_000, 1), priority=0),
+            a.send(1, 2, content(200_000, 2), priority=0),
+            a.send(1, 3, content(200_000, 3), priority=9, deadline_s=0.05),
+        ]
+        for handle in sent:
+            handle.wait(WAIT_S)
+        while len(ended) < 3:
+            time.sleep(0.01)
+        assert ended[0] == 3
+
+
+def test_pacing_holds_the_rate():
+    with connected(rate_bytes_per_s=5e6) as (a, b):
+        buffer = bytearray(2_000_000)
+        start = time.monotonic()
+        handle = b.receive(0, 0, buffer)
+        a.send(1, 0, content(2_000_000, 0))
+        handle.wait(WAIT_S)
+        assert time.monotonic() - start > 0.25  # 0.4 s at the rate; what a socket takes at once goes unpaced
+
+
+def test_more_than_may_lie_around_holds_its_sender_up_and_is_lost_nowhere():
+    with connected(unexpected_bytes_max=300_000) as (a, b):
+        sent = [a.send(1, tag, content(2_000_000, tag)) for tag in range(8)]
+        time.sleep(0.2)
+        assert not all(handle.done for handle in sent)
+        into = [bytearray(2_000_000) for _ in range(8)]
+        awaited = [b.receive(0, tag, buffer) for tag, buffer in enumerate(into)]
+        for handle in (*sent, *awaited):
+            handle.wait(WAIT_S)
+        assert [bytes(buffer) for buffer in into] == [content(2_000_000, tag) for tag in range(8)]
+
+
+def test_callbacks_and_waiting_in_many_threads():
+    with connected() as (a, b):
+        got: list[bytes] = []
+        lock = threading.Lock()
+
+        def ask(tag: int) -> None:
+            buffer = bytearray(1000)
+            b.receive(0, tag, buffer).wait(WAIT_S)
+            with lock:
+                got.append(bytes(buffer))
+
+        threads = [threading.Thread(target=ask, args=(tag,)) for tag in range(20)]
+        for thread in threads:
+            thread.start()
+        for tag in range(20):
+            a.send(1, tag, content(1000, tag))
+        for thread in threads:
+            thread.join()
+        assert sorted(got) == sorted(content(1000, tag) for tag in range(20))
+
+
+def test_what_cannot_be_is_refused_with_the_value():
+    with connected() as (a, _):
+        with pytest.raises(InputError, match="rank 5 is no peer"):
+            a.send(5, 0, b"")
+        with pytest.raises(InputError, match="rank 0 is no peer"):
+            a.receive(0, 0, bytearray(1))
+        with pytest.raises(InputError, match="tag -1"):
+            a.send(1, -1, b"")
+        with pytest.raises(InputError, match="cannot be written"):
+            a.receive(1, 0, b"fixed")
+        with pytest.raises(TransportError, match=r"did not end within 0\.05 s"):
+            a.receive(1, 0, bytearray(1)).wait(0.05)
+    with pytest.raises(TransportError, match="not connected"):
+        a.send(1, 0, b"")
+    for wrong in (
+        {"chunk_bytes": -1},
+        {"connections": 0},
+        {"rate_bytes_per_s": 0.0},
+        {"dscp": 64},
+        {"timeout_s": 0},
+    ):
+        with pytest.raises(InputError, match=next(iter(wrong))):
+            Options(**wrong)
+    with (
+        connected(message_bytes_max=1000) as (a, _),
+        pytest.raises(InputError, match="1001 bytes; at most 1000"),
+    ):
+        a.send(1, 0, bytes(1001))
+
+
+def test_sizes_that_differ_fail_on_the_receiver_and_leave_the_rest_alone():
+    with connected() as (a, b):
+        early = b.receive(0, 1, bytearray(5))
+        for tag in (1, 2):
+            a.send(1, tag, b"four")
+        with pytest.raises(TransportError, match="sends 4 bytes as message 1, where 5 are awaited"):
+            early.wait(WAIT_S)
+        time.sleep(0.05)
+        with pytest.raises(TransportError, match="sends 4 bytes as message 2, where 3 are awaited"):
+            b.receive(0, 2, bytearray(3)).wait(WAIT_S)
+        buffer = bytearray(4)
+        handle = b.receive(0, 1, buffer)
+        a.send(1, 1, b"next")
+        handle.wait(WAIT_S)
+        assert buffer == b"next"
