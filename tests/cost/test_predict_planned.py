@@ -98,3 +98,11 @@ def test_ddp_is_not_changed_by_there_being_plans():
         GRAPH, device(), flat(2), 2, parse_strategy("ddp:bucket=1B"), options=options, seconds=SECONDS
     )
     assert found.iteration_s == pytest.approx(4.0)
+
+
+def test_a_library_that_cannot_pause_shares_its_links_instead():
+    """Layer 1 alone for 0.5 s, then both at half the rate: layer 0 is there at x + 2.5, layer 1 at x + 3."""
+    fair = Options(library=Library("fair", 1 << 30, FREE.variants, "no latency, any number at once"))
+    found = predict(GRAPH, device(), flat(2), 2, plan=plan(), options=fair, seconds=SECONDS)
+    assert found.iteration_s == pytest.approx(3.0 + 0.25 + 0.5)
+    assert max(t.end_s - t.start_s for t in found.transfers) == pytest.approx(3.0)

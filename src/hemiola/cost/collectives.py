@@ -79,6 +79,7 @@ class Library:
         variants: by collective; the fastest is used.
         source: where the constants come from.
         threads: of one rank that communicate.
+        preemptive: whether a collective can pause another one.
     """
 
     name: str
@@ -86,6 +87,7 @@ class Library:
     variants: dict[str, tuple[Variant, ...]]
     source: str
     threads: int = 1
+    preemptive: bool = False
 
 
 @dataclass(frozen=True)
@@ -260,6 +262,7 @@ def _hemiola(collective: str) -> tuple[Variant, ...]:
 HEMIOLA = Library(
     name="hemiola",
     at_once=1 << 30,
+    preemptive=True,
     variants={
         **{c: _hemiola(c) for c in ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "send")},
         "broadcast": (

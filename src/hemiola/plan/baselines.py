@@ -34,11 +34,13 @@ def _ready(problem: Problem, transfer: PlannedTransfer) -> int:
 
 def p3(problem: Problem, elements: int = P3_ELEMENTS) -> Plan:
     """Priority-based parameter propagation (Jayarajan et al., MLSys 2019): slices of equal size, by first use."""
-    return _sliced(problem, "p3", lambda p: elements, "P3, slices of 50,000 elements")
+    return _sliced(problem, "p3", lambda p: elements, f"P3, slices of {elements:,} elements")
 
 
 def bytescheduler(problem: Problem, partition_bytes: int = BYTESCHEDULER_BYTES, partitions: int = 4) -> Plan:
     """ByteScheduler (Peng et al., SOSP 2019): partitions by first use; what is in flight, the credit, is not pre-empted.
+
+    Predictions pre-empt at any instant, so the credit has no effect in them; who executes the plan reads it.
 
     Args:
         partition_bytes: BytePS' own size unless told otherwise; the paper tunes it.

@@ -224,3 +224,23 @@ def test_sizes_that_differ_fail_on_the_receiver_and_leave_the_rest_alone():
         a.send(1, 1, b"next")
         handle.wait(WAIT_S)
         assert buffer == b"next"
+
+
+def test_no_message_is_forgotten_however_fast_they_follow():
+    """Four threads that each send as soon as the answer is there: every wake-up counts."""
+    with connected() as (a, b):
+
+        def ping(tag: int) -> None:
+            for _ in range(400):
+                there = b.receive(0, tag, into := bytearray(1))
+                a.send(1, tag, b"p")
+                there.wait(WAIT_S)
+                back = a.receive(1, tag, into)
+                b.send(0, tag, b"q")
+                back.wait(WAIT_S)
+
+        threads = [threading.Thread(target=ping, args=(tag,)) for tag in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()

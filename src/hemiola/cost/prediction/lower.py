@@ -129,7 +129,7 @@ class _Lowering:
         tasks = tasks_from_columns(
             rows.duration, resource=rows.resource, priority=rows.priority, size_bytes=rows.size, rate_max_bytes_per_s=rows.rate,
             crosses=rows.crosses, waits=rows.waits, resources=len(in_order), in_order=in_order,
-            link_bytes_per_s=self.bandwidth, sharing="priority" if self.setting.strategy.preemptive else "fair",
+            link_bytes_per_s=self.bandwidth, sharing="priority" if self.setting.preemptive else "fair",
         )  # fmt: skip
         return Lowered(
             tasks, self.ranks, np.array(self.step_task, dtype=np.int64), self.flow_tasks, self.done,
@@ -292,7 +292,7 @@ def _flows(setting: Setting) -> tuple[list[list[tuple[float, tuple[int, ...]]]],
     number = {link: i for i, link in enumerate(sorted(kept.values()))}
     bandwidth = [float(rates[link]) for link in number]
     flows = [_grouped(load, number, bandwidth) for load in loads]
-    if setting.strategy.preemptive:
+    if setting.preemptive:
         sender = _sender_bytes_per_s(costs, flows)
         if math.isfinite(sender):
             flows = [[(size, (*path, len(bandwidth))) for size, path in own] for own in flows]

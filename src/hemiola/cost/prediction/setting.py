@@ -93,6 +93,11 @@ class Setting:
         """The collective library."""
         return self.options.library or LIBRARIES.get(self.strategy.library) or library_of(self.hardware)
 
+    @property
+    def preemptive(self) -> bool:
+        """Whether transfers pause each other: the strategy asks for it, and the library can."""
+        return self.strategy.preemptive and self.library.preemptive
+
     @cached_property
     def transfers(self) -> tuple[Transfer, ...]:
         """What is exchanged, in the order of issue."""

@@ -95,8 +95,8 @@ class Loop:
         for key, mask in events:
             link = key.data
             if link is None:
-                self._rung = False
                 os.eventfd_read(self._bell)
+                self._rung = False  # only now: who found it rung is served in this very turn
                 continue
             if mask & WRITE:
                 link.blocked = False

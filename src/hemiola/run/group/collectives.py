@@ -1,0 +1,217 @@
+"""Collectives as messages between pairs of ranks. All ranks call the same ones in the same order.
+
+Large all-reduces and reduce-scatters go around a ring in chunks: while one is added up, the next is on its way
+(Thakur, Rabenseifner and Gropp, IJHPCA 2005, section 4). Small ones are exchanged directly, each rank with
+every other, and added in the order of ranks, so that all ranks have the same bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from hemiola.run.group.memory import view
+from hemiola.run.transport import Endpoint, Handle
+
+__all__ = [
+    "Channel",
+    "all_gather",
+    "all_reduce",
+    "all_to_all",
+    "broadcast",
+    "gather",
+    "reduce_scatter",
+    "scatter",
+]
+
+DIRECT_BYTES = 64 << 10
+"""All-reduces up to this size are exchanged directly."""
+CHUNK_BYTES = 1 << 20
+Join = Callable[[Tensor, Tensor], object]
+
+
+@dataclass
+class Channel:
+    """One collective's messages.
+
+    Attributes:
+        end: the rank's end of the transport; None for a single rank.
+        rank, ranks: within the group.
+        tag: of all its messages.
+        timeout_s: so long it may wait for one of them.
+    """
+
+    end: Endpoint | None
+    rank: int
+    ranks: int
+    tag: int
+    timeout_s: float
+    sent: list[Handle] = field(default_factory=list)
+
+    @property
+    def others(self) -> list[int]:
+        """All ranks but this one, the next first."""
+        return [(self.rank + step) % self.ranks for step in range(1, self.ranks)]
+
+    def send(self, peer: int, tensor: Tensor) -> None:
+        """Begin to send; it must not change until `finish`."""
+        assert self.end is not None
+        self.sent.append(self.end.send(peer, self.tag, view(tensor)))
+
+    def receive(self, peer: int, into: Tensor) -> Handle:
+        """Begin to receive."""
+        assert self.end is not None
+        return self.end.receive(peer, self.tag, view(into))
+
+    def wait(self, handle: Handle) -> None:
+        """Until it has come."""
+        handle.wait(self.timeout_s)
+
+    def finish(self) -> None:
+        """Until everything has been sent."""
+        for handle in self.sent:
+            handle.wait(self.timeout_s)
+
+
+def all_reduce(channel: Channel, flat: Tensor, join: Join) -> None:
+    """Join everybody's tensor into everybody's."""
+    if flat.nbytes <= DIRECT_BYTES:
+        _reduce_directly(channel, flat, join)
+        return
+    parts = _parts(flat, channel.ranks)
+    rank, ranks = channel.rank, channel.ranks
+    left, right = (rank - 1) % ranks, (rank + 1) % ranks
+    gathered = [parts[(rank - step) % ranks] for step in range(ranks - 1)]
+    reduced = [parts[(rank - step - 1) % ranks] for step in range(ranks - 1)]
+    arriving = _arriving(channel, left, reduced)
+    returning = [[(piece, channel.receive(left, piece)) for piece in _pieces(part)] for part in gathered]
+    for piece in _pieces(parts[rank]):
+        channel.send(right, piece)
+    for part in arriving:  # the last one is complete, and begins the way back
+        for own, theirs, handle in part:
+            channel.wait(handle)
+            join(own, theirs)
+            channel.send(right, own)
+    for step, pairs in enumerate(returning):
+        for piece, handle in pairs:
+            channel.wait(handle)
+            if step < ranks - 2:
+                channel.send(right, piece)
+
+
+def reduce_scatter(channel: Channel, parts: Sequence[Tensor], join: Join) -> Tensor:
+    """Join everybody's parts; this rank's own is returned, in its place."""
+    rank, ranks = channel.rank, channel.ranks
+    left, right = (rank - 1) % ranks, (rank + 1) % ranks
+    arriving = _arriving(channel, left, [parts[(rank - step - 2) % ranks] for step in range(ranks - 1)])
+    for piece in _pieces(parts[(rank - 1) % ranks]):
+        channel.send(right, piece)
+    for step, part in enumerate(arriving):
+        for own, theirs, handle in part:
+            channel.wait(handle)
+            join(own, theirs)
+            if step < ranks - 2:
+                channel.send(right, own)
+    return parts[rank]
+
+
+def all_gather(channel: Channel, parts: Sequence[Tensor], own: Tensor) -> None:
+    """Everybody's tensor, at everybody's."""
+    handles = [channel.receive(peer, parts[peer]) for peer in reversed(channel.others)]
+    for peer in channel.others:
+        channel.send(peer, own)
+    parts[channel.rank].copy_(own)
+    for handle in handles:
+        channel.wait(handle)
+
+
+def broadcast(channel: Channel, flat: Tensor, root: int) -> None:
+    """The root's tensor, to everybody: down a binomial tree, in chunks."""
+    rank, ranks = channel.rank, channel.ranks
+    place = (rank - root) % ranks
+    bit = 1
+    while bit < ranks and not place & bit:
+        bit <<= 1
+    parent = (place - bit + root) % ranks if place else -1
+    children = []
+    bit >>= 1
+    while bit:
+        if place + bit < ranks:
+            children.append((place + bit + root) % ranks)
+        bit >>= 1
+    coming = [channel.receive(parent, piece) for piece in _pieces(flat)] if place else []
+    for number, piece in enumerate(_pieces(flat)):
+        if place:
+            channel.wait(coming[number])
+        for child in children:
+            channel.send(child, piece)
+
+
+def gather(channel: Channel, parts: Sequence[Tensor], own: Tensor, root: int) -> None:
+    """Everybody's tensor, at the root."""
+    if channel.rank != root:
+        channel.send(root, own)
+        return
+    handles = [channel.receive(peer, parts[peer]) for peer in channel.others]
+    parts[root].copy_(own)
+    for handle in handles:
+        channel.wait(handle)
+
+
+def scatter(channel: Channel, parts: Sequence[Tensor], own: Tensor, root: int) -> None:
+    """One of the root's tensors to everybody."""
+    if channel.rank == root:
+        for peer in channel.others:
+            channel.send(peer, parts[peer])
+        own.copy_(parts[root])
+    else:
+        channel.wait(channel.receive(root, own))
+
+
+def all_to_all(channel: Channel, into: Sequence[Tensor], given: Sequence[Tensor]) -> None:
+    """One tensor from everybody to everybody."""
+    handles = [channel.receive(peer, into[peer]) for peer in reversed(channel.others)]
+    for peer in channel.others:
+        channel.send(peer, given[peer])
+    into[channel.rank].copy_(given[channel.rank])
+    for handle in handles:
+        channel.wait(handle)
+
+
+def _reduce_directly(channel: Channel, flat: Tensor, join: Join) -> None:
+    theirs = {peer: torch.empty_like(flat) for peer in channel.others}
+    handles = [channel.receive(peer, tensor) for peer, tensor in theirs.items()]
+    own = flat.clone()
+    for peer in channel.others:
+        channel.send(peer, own)
+    theirs[channel.rank] = own
+    for handle in handles:
+        channel.wait(handle)
+    flat.copy_(theirs[0])
+    for rank in range(1, channel.ranks):
+        join(flat, theirs[rank])
+
+
+def _arriving(
+    channel: Channel, left: int, parts: Sequence[Tensor]
+) -> list[list[tuple[Tensor, Tensor, Handle]]]:
+    """Per part and piece: one's own, where the other's comes, and its handle."""
+    found = []
+    for part in parts:
+        room = torch.empty_like(part)
+        pairs = zip(_pieces(part), _pieces(room), strict=True)
+        found.append([(own, theirs, channel.receive(left, theirs)) for own, theirs in pairs])
+    return found
+
+
+def _parts(flat: Tensor, ranks: int) -> list[Tensor]:
+    """As many parts as ranks, as equal as can be."""
+    return list(torch.tensor_split(flat, ranks))
+
+
+def _pieces(part: Tensor) -> list[Tensor]:
+    """In chunks; at least one, so that every part is one message at least."""
+    return list(part.split(max(1, CHUNK_BYTES // part.element_size()))) if part.numel() else [part]
