@@ -7,7 +7,8 @@ every other, and added in the order of ranks, so that all ranks have the same bi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -30,6 +31,8 @@ __all__ = [
 DIRECT_BYTES = 64 << 10
 """All-reduces up to this size are exchanged directly."""
 CHUNK_BYTES = 1 << 20
+AHEAD = 4
+"""So many pieces may be on their way to a rank before it has joined them."""
 Join = Callable[[Tensor, Tensor], object]
 
 
@@ -40,7 +43,7 @@ class Channel:
     Attributes:
         end: the rank's end of the transport; None for a single rank.
         rank, ranks: within the group.
-        tag: of all its messages.
+        tag: of its messages; the next one is for those on the way back, which come in an order of their own.
         timeout_s: so long it may wait for one of them.
     """
 
@@ -56,15 +59,15 @@ class Channel:
         """All ranks but this one, the next first."""
         return [(self.rank + step) % self.ranks for step in range(1, self.ranks)]
 
-    def send(self, peer: int, tensor: Tensor) -> None:
+    def send(self, peer: int, tensor: Tensor, back: bool = False) -> None:
         """Begin to send; it must not change until `finish`."""
         assert self.end is not None
-        self.sent.append(self.end.send(peer, self.tag, view(tensor)))
+        self.sent.append(self.end.send(peer, self.tag + back, view(tensor)))
 
-    def receive(self, peer: int, into: Tensor) -> Handle:
+    def receive(self, peer: int, into: Tensor, back: bool = False) -> Handle:
         """Begin to receive."""
         assert self.end is not None
-        return self.end.receive(peer, self.tag, view(into))
+        return self.end.receive(peer, self.tag + back, view(into))
 
     def wait(self, handle: Handle) -> None:
         """Until it has come."""
@@ -86,35 +89,37 @@ def all_reduce(channel: Channel, flat: Tensor, join: Join) -> None:
     left, right = (rank - 1) % ranks, (rank + 1) % ranks
     gathered = [parts[(rank - step) % ranks] for step in range(ranks - 1)]
     reduced = [parts[(rank - step - 1) % ranks] for step in range(ranks - 1)]
-    arriving = _arriving(channel, left, reduced)
-    returning = [[(piece, channel.receive(left, piece)) for piece in _pieces(part)] for part in gathered]
+    arriving = _Arriving(channel, left, [piece for part in reduced for piece in _pieces(part)])
+    returning = [
+        (step, piece, channel.receive(left, piece, back=True))
+        for step, part in enumerate(gathered)
+        for piece in _pieces(part)
+    ]
     for piece in _pieces(parts[rank]):
         channel.send(right, piece)
-    for part in arriving:  # the last one is complete, and begins the way back
-        for own, theirs, handle in part:
-            channel.wait(handle)
-            join(own, theirs)
-            channel.send(right, own)
-    for step, pairs in enumerate(returning):
-        for piece, handle in pairs:
-            channel.wait(handle)
-            if step < ranks - 2:
-                channel.send(right, piece)
+    last = len(_pieces(reduced[-1]))
+    for number, (own, theirs) in enumerate(arriving):
+        join(own, theirs)
+        channel.send(right, own, back=number >= len(arriving.pieces) - last)  # the last part is complete
+    for step, piece, handle in returning:
+        channel.wait(handle)
+        if step < ranks - 2:
+            channel.send(right, piece, back=True)
 
 
 def reduce_scatter(channel: Channel, parts: Sequence[Tensor], join: Join) -> Tensor:
     """Join everybody's parts; this rank's own is returned, in its place."""
     rank, ranks = channel.rank, channel.ranks
     left, right = (rank - 1) % ranks, (rank + 1) % ranks
-    arriving = _arriving(channel, left, [parts[(rank - step - 2) % ranks] for step in range(ranks - 1)])
+    order = [parts[(rank - step - 2) % ranks] for step in range(ranks - 1)]
+    last = len(_pieces(parts[rank]))  # of the pieces, this rank's own
+    arriving = _Arriving(channel, left, [piece for part in order for piece in _pieces(part)])
     for piece in _pieces(parts[(rank - 1) % ranks]):
         channel.send(right, piece)
-    for step, part in enumerate(arriving):
-        for own, theirs, handle in part:
-            channel.wait(handle)
-            join(own, theirs)
-            if step < ranks - 2:
-                channel.send(right, own)
+    for number, (own, theirs) in enumerate(arriving):
+        join(own, theirs)
+        if number < len(arriving.pieces) - last:
+            channel.send(right, own)
     return parts[rank]
 
 
@@ -195,16 +200,32 @@ def _reduce_directly(channel: Channel, flat: Tensor, join: Join) -> None:
         join(flat, theirs[rank])
 
 
-def _arriving(
-    channel: Channel, left: int, parts: Sequence[Tensor]
-) -> list[list[tuple[Tensor, Tensor, Handle]]]:
-    """Per part and piece: one's own, where the other's comes, and its handle."""
-    found = []
-    for part in parts:
-        room = torch.empty_like(part)
-        pairs = zip(_pieces(part), _pieces(room), strict=True)
-        found.append([(own, theirs, channel.receive(left, theirs)) for own, theirs in pairs])
-    return found
+class _Arriving:
+    """What comes from the left, piece by piece: one's own and the other's. Few buffers serve all, so that they stay in the cache."""
+
+    def __init__(self, channel: Channel, left: int, pieces: list[Tensor]) -> None:
+        self.pieces = pieces
+        self._channel, self._left = channel, left
+        most = max(piece.numel() for piece in pieces)
+        self._rooms = [pieces[0].new_empty(most) for _ in range(min(AHEAD, len(pieces)))]
+        self._asked: deque[tuple[Tensor, Tensor, Handle]] = deque()
+        self._next = 0
+        while self._next < len(self._rooms):
+            self._ask()
+
+    def _ask(self) -> None:
+        own = self.pieces[self._next]
+        room = self._rooms[self._next % len(self._rooms)][: own.numel()]
+        self._asked.append((own, room, self._channel.receive(self._left, room)))
+        self._next += 1
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        while self._asked:
+            own, room, handle = self._asked.popleft()
+            self._channel.wait(handle)
+            yield own, room
+            if self._next < len(self.pieces):
+                self._ask()
 
 
 def _parts(flat: Tensor, ranks: int) -> list[Tensor]:

@@ -155,7 +155,7 @@ class Group(dist.ProcessGroup):
         while (job := self._jobs.get()) is not None:
             action, future, result = job
             channel = Channel(self._end, self._rank, self._ranks, self._count, self._timeout_s)
-            self._count += 1
+            self._count += 2
             try:
                 with torch.no_grad():
                     action(channel)
