@@ -7,6 +7,7 @@ every other, and added in the order of ranks, so that all ranks have the same bi
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -18,15 +19,9 @@ from hemiola.run.group.memory import view
 from hemiola.run.transport import Endpoint, Handle
 
 __all__ = [
-    "Channel",
-    "all_gather",
-    "all_reduce",
-    "all_to_all",
-    "broadcast",
-    "gather",
-    "reduce_scatter",
-    "scatter",
-]
+    "Channel", "all_gather", "all_reduce", "all_to_all", "broadcast", "broadcast_directly", "gather", "reduce_directly",
+    "reduce_scatter", "scatter",
+]  # fmt: skip
 
 DIRECT_BYTES = 64 << 10
 """All-reduces up to this size are exchanged directly."""
@@ -34,6 +29,7 @@ CHUNK_BYTES = 1 << 20
 AHEAD = 4
 """So many pieces may be on their way to a rank before it has joined them."""
 Join = Callable[[Tensor, Tensor], object]
+Ended = Callable[[BaseException | None], None]
 
 
 @dataclass
@@ -81,9 +77,6 @@ class Channel:
 
 def all_reduce(channel: Channel, flat: Tensor, join: Join) -> None:
     """Join everybody's tensor into everybody's."""
-    if flat.nbytes <= DIRECT_BYTES:
-        _reduce_directly(channel, flat, join)
-        return
     parts = _parts(flat, channel.ranks)
     rank, ranks = channel.rank, channel.ranks
     left, right = (rank - 1) % ranks, (rank + 1) % ranks
@@ -186,18 +179,55 @@ def all_to_all(channel: Channel, into: Sequence[Tensor], given: Sequence[Tensor]
         channel.wait(handle)
 
 
-def _reduce_directly(channel: Channel, flat: Tensor, join: Join) -> None:
+def reduce_directly(channel: Channel, flat: Tensor, join: Join, ended: Ended) -> None:
+    """Join everybody's tensor into everybody's, each with every other, in the order of ranks; returns at once."""
     theirs = {peer: torch.empty_like(flat) for peer in channel.others}
-    handles = [channel.receive(peer, tensor) for peer, tensor in theirs.items()]
     own = flat.clone()
+
+    def joined() -> None:
+        theirs[channel.rank] = own
+        with torch.no_grad():
+            flat.copy_(theirs[0])
+            for rank in range(1, channel.ranks):
+                join(flat, theirs[rank])
+
+    handles = [channel.receive(peer, tensor) for peer, tensor in theirs.items()]
     for peer in channel.others:
         channel.send(peer, own)
-    theirs[channel.rank] = own
+    _after(handles, joined, ended)
+
+
+def broadcast_directly(channel: Channel, flat: Tensor, root: int, ended: Ended) -> None:
+    """The root's tensor from the root to everybody; returns at once."""
+    if channel.rank == root:
+        for peer in channel.others:
+            channel.send(peer, flat)
+        _after(channel.sent, lambda: None, ended)
+    else:
+        _after([channel.receive(root, flat)], lambda: None, ended)
+
+
+def _after(handles: Sequence[Handle], action: Callable[[], None], ended: Ended) -> None:
+    """Once all have ended, on the transport's thread: the action, if all went well, and then the end."""
+    left = len(handles)
+    lock = threading.Lock()
+
+    def one(handle: Handle) -> None:
+        nonlocal left
+        with lock:
+            left -= 1
+            if left:
+                return
+        problem: BaseException | None = next((h.problem for h in handles if h.problem is not None), None)
+        if problem is None:
+            try:
+                action()
+            except Exception as raised:
+                problem = raised
+        ended(problem)
+
     for handle in handles:
-        channel.wait(handle)
-    flat.copy_(theirs[0])
-    for rank in range(1, channel.ranks):
-        join(flat, theirs[rank])
+        handle.add_callback(one)
 
 
 class _Arriving:

@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from hemiola.core.errors import HemiolaError, InputError
+from hemiola.core.errors import HemiolaError, InputError, TransportError
 from hemiola.run.group import collectives as ways
 from hemiola.run.group.collectives import Channel
 from hemiola.run.group.memory import contiguous, reduction, view
@@ -26,9 +26,10 @@ from hemiola.run.transport import Endpoint, Handle, Options
 
 __all__ = ["Group", "create"]
 
+Ended = Callable[[BaseException | None], None]
 _POINT_TO_POINT = 1 << 40
 """Tags of messages that a script sends by itself lie above those of collectives."""
-Job = tuple[Callable[[Channel], None], Any, list[Tensor]]
+Job = tuple[Callable[[Channel], None], Channel, "Pending", list[Tensor]]
 
 
 def create(store: Any, rank: int, ranks: int, timeout: timedelta) -> Group:
@@ -79,13 +80,29 @@ def _own_address(other: str) -> str:
 class Pending(dist.Work):
     """A collective under way. Unlike PyTorch's own work around a future, waiting for it raises what went wrong."""
 
-    def __init__(self, future: Any) -> None:
+    def __init__(self, what: str, timeout_s: float) -> None:
         super().__init__()
-        self._future = future
+        self._what, self._timeout_s = what, timeout_s
+        self._future: Any = torch.futures.Future()
+        self._gate = threading.Lock()
+        self._gate.acquire()
+        self._problem: BaseException | None = None
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        """Until it is complete; the transport's own timeout holds."""
-        self._future.wait()
+        """Until it is complete.
+
+        Raises:
+            TransportError: it failed, or did not become complete in time.
+        """
+        limit_s = self._timeout_s if not timeout else timeout.total_seconds()
+        if not self._gate.acquire(timeout=limit_s):
+            raise TransportError(
+                f"{self._what} was not complete within {limit_s:g} s",
+                "do all ranks call the same collectives?",
+            )
+        self._gate.release()
+        if self._problem is not None:
+            raise self._problem
         return True
 
     def is_completed(self) -> bool:
@@ -94,18 +111,20 @@ class Pending(dist.Work):
 
     def is_success(self) -> bool:
         """Whether it is complete and went well."""
-        return bool(self._future.done()) and not self._failed()
-
-    def _failed(self) -> bool:
-        try:
-            self._future.value()
-        except Exception:
-            return True
-        return False
+        return self.is_completed() and self._problem is None
 
     def get_future(self) -> Any:
         """With the tensors."""
         return self._future
+
+    def end(self, result: list[Tensor], problem: BaseException | None = None) -> None:
+        """For who carries it out."""
+        self._problem = problem
+        self._gate.release()
+        if problem is None:
+            self._future.set_result(result)
+        else:
+            self._future.set_exception(problem)
 
 
 class Group(dist.ProcessGroup):
@@ -116,6 +135,7 @@ class Group(dist.ProcessGroup):
         self._end, self._rank, self._ranks, self._timeout_s = end, rank, ranks, timeout_s
         self._name = ""
         self._count = 0
+        self._counting = threading.Lock()
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._work, name="hemiola-group", daemon=True)
         self._thread.start()
@@ -146,26 +166,41 @@ class Group(dist.ProcessGroup):
 
     # --- the thread
 
-    def _start(self, job: Callable[[Channel], None], result: list[Tensor]) -> Any:
-        future: Any = torch.futures.Future()
-        self._jobs.put((job, future, result))
-        return Pending(future)
+    def _start(self, action: Callable[[Channel], None], result: list[Tensor]) -> Pending:
+        pending = Pending("a collective", self._timeout_s)
+        self._jobs.put((action, self._channel(), pending, result))
+        return pending
+
+    def _channel(self) -> Channel:
+        """For the next collective; all ranks count alike."""
+        with self._counting:
+            tag, self._count = self._count, self._count + 2
+        return Channel(self._end, self._rank, self._ranks, tag, self._timeout_s)
+
+    def _directly(
+        self, action: Callable[[Channel, Callable[[BaseException | None], None]], None], result: list[Tensor]
+    ) -> Pending:
+        """A small collective: begun here, ended where its last message comes; no thread is waited for."""
+        pending = Pending("a collective", self._timeout_s)
+        action(self._channel(), lambda problem: pending.end(result, problem))
+        return pending
+
+    def _is_small(self, tensors: Sequence[Tensor]) -> bool:
+        return self._ranks > 1 and len(tensors) == 1 and tensors[0].nbytes <= ways.DIRECT_BYTES
 
     def _work(self) -> None:
         while (job := self._jobs.get()) is not None:
-            action, future, result = job
-            channel = Channel(self._end, self._rank, self._ranks, self._count, self._timeout_s)
-            self._count += 2
+            action, channel, pending, result = job
             try:
                 with torch.no_grad():
                     action(channel)
                 channel.finish()
             except Exception as problem:
-                future.set_exception(
-                    problem if isinstance(problem, HemiolaError) else RuntimeError(str(problem))
+                pending.end(
+                    result, problem if isinstance(problem, HemiolaError) else RuntimeError(str(problem))
                 )
             else:
-                future.set_result(result)
+                pending.end(result)
 
     # --- collectives
 
@@ -173,6 +208,15 @@ class Group(dist.ProcessGroup):
         """Of one tensor per rank."""
         tensors = [tensors] if isinstance(tensors, Tensor) else list(tensors)
         join, average = reduction(opts.reduceOp if opts is not None else dist.ReduceOp.SUM)
+        if self._is_small(tensors):
+
+            def small(channel: Channel, ended: Ended) -> None:
+                flat = contiguous(tensors[0]).view(-1)
+                ways.reduce_directly(
+                    channel, flat, join, lambda p: _averaged(p, flat, average, tensors[0], channel, ended)
+                )
+
+            return self._directly(small, tensors)
 
         def action(channel: Channel) -> None:
             for tensor in tensors:
@@ -193,6 +237,15 @@ class Group(dist.ProcessGroup):
         """From a rank to all."""
         tensors = [tensors] if isinstance(tensors, Tensor) else list(tensors)
         root = int(opts.rootRank) if opts is not None else 0
+        if self._is_small(tensors):
+
+            def small(channel: Channel, ended: Ended) -> None:
+                flat = contiguous(tensors[0]).view(-1)
+                ways.broadcast_directly(
+                    channel, flat, root, lambda p: _averaged(p, flat, False, tensors[0], channel, ended)
+                )
+
+            return self._directly(small, tensors)
 
         def action(channel: Channel) -> None:
             for tensor in tensors:
@@ -375,18 +428,27 @@ class Group(dist.ProcessGroup):
     ) -> Any:
         if self._end is None:
             raise InputError("a message to another rank in a group of one", "there is nobody to talk to")
-        future: Any = torch.futures.Future()
+        pending = Pending("a message with another rank", self._timeout_s)
 
         def ended(handle: Handle) -> None:
-            if handle.problem is not None:
-                future.set_exception(handle.problem)
-                return
-            if received:
+            if handle.problem is None and received:
                 _put_back(data, tensor)
-            future.set_result([tensor])
+            pending.end([tensor], handle.problem)
 
         start(self._end).add_callback(ended)
-        return Pending(future)
+        return pending
+
+
+def _averaged(
+    problem: BaseException | None, flat: Tensor, average: bool, tensor: Tensor, channel: Channel, ended: Ended
+) -> None:
+    """The end of a small collective."""
+    if problem is None:
+        with torch.no_grad():
+            if average:
+                flat.div_(channel.ranks)
+            _put_back(flat, tensor)
+    ended(problem)
 
 
 def _put_back(result: Tensor, tensor: Tensor) -> None:
