@@ -32,8 +32,8 @@ WHY = (
     "Small collectives take longer than gloo's, and why is known: every message is met by a Python thread that has to "
     "wake up and to get Python's lock, where gloo's threads are C++. All-gathers and reduce-scatters of any size, and "
     "all other collectives above 64 KB, pass through one more thread. From 1 MB on gloo's all-reduce and Hemiola's are near "
-    "each other, because both then copy, add and send; gloo's reduce-scatter is a whole all-reduce, and its all-gather of large "
-    "tensors sends a ring's worth one after the other."
+    "each other, because both then copy, add and send; gloo's reduce-scatter is a whole all-reduce (its bytes were counted), "
+    "Hemiola's is half of one."
 )
 
 
