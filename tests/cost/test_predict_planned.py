@@ -12,7 +12,11 @@ from hemiola.cost.strategies import parse_strategy
 
 RING = Algorithm("ring", lambda n: 2 * (n - 1), lambda n: 2 * (n - 1) / n, lambda m, n: 2 * (n - 1) / n)
 FREE = Library(
-    "free", 1 << 30, {"all-reduce": (Variant(RING, 0.0, 0.0, 0.0),)}, "no latency, any number at once"
+    "free",
+    1 << 30,
+    {"all-reduce": (Variant(RING, 0.0, 0.0, 0.0),)},
+    "no latency, any number",
+    preemptive=True,
 )
 GRAPH, SECONDS = layers([1_000_000, 2_000_000], [0.25, 0.25], [0.5, 0.5])
 """Two layers; at 1 MB/s and two ranks their gradients take one and two seconds."""

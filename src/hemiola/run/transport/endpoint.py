@@ -229,6 +229,7 @@ class _Guests(threading.Thread):
     ) -> None:
         super().__init__(name="hemiola-guests", daemon=True)
         self._listener, self._rank, self._ranks, self._secret = listener, rank, ranks, secret
+        listener.settimeout(0.1)
         self._deadline = deadline
         self._wanted = {(p, lane) for p in range(rank + 1, ranks) for lane in range(options.connections)}
         self._timeout_s = options.timeout_s
@@ -237,7 +238,6 @@ class _Guests(threading.Thread):
         self.found: dict[tuple[int, int], socket.socket] = {}
 
     def run(self) -> None:
-        self._listener.settimeout(0.1)
         while self._open and self._wanted - self.found.keys():
             try:
                 sock, address = self._listener.accept()
