@@ -46,6 +46,7 @@ layers: $(DEV)
 bench: $(DEV)  ## measure speed, as multiples of the bare loop in benchmarks/floor.py
 	$(BIN)/python benchmarks/speed.py
 	$(BIN)/python benchmarks/contention.py
+	$(BIN)/python benchmarks/executor.py
 
 results: $(DEV)  ## find where network-awareness pays (takes long)
 	$(BIN)/python benchmarks/network_sensitivity.py
