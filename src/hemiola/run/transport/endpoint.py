@@ -165,7 +165,7 @@ class Endpoint:
         if peer in loop.lost:
             self._outbox.fail(peer, loop.lost[peer])
         else:
-            loop.send_now(message)
+            loop.wake()
         return message
 
     def receive(self, peer: int, tag: int, into: Bytes) -> Handle:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import threading
 import time
 
 from hemiola.core.errors import TransportError
@@ -45,12 +44,10 @@ class Link:
         writing: whether a frame has been begun and not been finished.
         heard_s: when something last came.
         left: whether the peer has said goodbye.
-        lock: held by who writes.
     """
 
     def __init__(self, sock: socket.socket, peer: int, inbox: Inbox, options: Options) -> None:
         self.sock, self.peer, self.inbox = sock, peer, inbox
-        self.lock = threading.Lock()
         self.blocked = False
         self.left = False
         self.heard_s = self.spoke_s = time.monotonic()

@@ -35,7 +35,6 @@ class Loop:
         self, links: list[Link], outbox: Outbox, inboxes: dict[int, Inbox], options: Options
     ) -> None:
         self._options, self._outbox, self._inboxes = options, outbox, inboxes
-        self._small = min(_SMALL_BYTES, options.chunk)
         self._links: dict[int, list[Link]] = {}
         """Of peers that are there."""
         for link in links:
@@ -60,32 +59,6 @@ class Loop:
     def start(self) -> None:
         """Begin to move bytes."""
         self._thread.start()
-
-    def send_now(self, message: Outgoing) -> None:
-        """Send a small message on the caller's own thread if nothing is in its way; else leave it to this one."""
-        links = self._links.get(message.peer)
-        link = links[0] if links else None
-        if link is None or message.size_bytes > self._small or not link.lock.acquire(blocking=False):
-            self.wake()
-            return
-        whole = False
-        try:
-            free = not (link.writing or link.blocked or link in self._parting)
-            if free and self._outbox.take_only(message):
-                message.sent_bytes, message.chunks = link.begin(message), 1
-                self._active[link] = message
-                with suppress(OSError):  # the other thread will meet it again, and knows what to do
-                    whole = link.write()
-                if whole:
-                    del self._active[link]
-        finally:
-            link.lock.release()
-        if whole:
-            message.finish()
-        elif message.peer in self.lost:
-            message.finish(self.lost[message.peer])
-        else:
-            self.wake()
 
     def wake(self) -> None:
         """There is something to send, or to read again."""
@@ -185,16 +158,7 @@ class Loop:
             took.add(free)
 
     def _begin(self, message: Outgoing, link: Link) -> None:
-        """Send the next chunk of a message there, unless another thread writes there just now."""
-        with link.lock:
-            if link.writing or (message.size_bytes <= self._small and message.chunks):
-                return
-            length = self._take(message, link)
-        self._go_on(link)
-        if length > _SMALL_BYTES:
-            link.blocked = True  # until the kernel says that little of it is left unsent
-
-    def _take(self, message: Outgoing, link: Link) -> int:
+        """Send the next chunk of a message there."""
         message.started_s = message.started_s or time.monotonic()
         length = link.begin(message)
         message.sent_bytes += length
@@ -202,7 +166,9 @@ class Loop:
             self._outbox.remove(message)
         self._active[link] = message
         message.chunks += 1
-        return length
+        self._go_on(link)
+        if length > _SMALL_BYTES:
+            link.blocked = True  # until the kernel says that little of it is left unsent
 
     def _free(self, peer: int, took: set[Link]) -> Link | None:
         """A connection to this peer that can take a chunk."""
@@ -212,12 +178,11 @@ class Loop:
         return None
 
     def _go_on(self, link: Link) -> None:
-        with link.lock:
-            if not link.writing or not self._guarded(link, link.write) or link.writing:
-                return
-            message = self._active.pop(link, None)
-            if message is None:
-                return
+        if not self._guarded(link, link.write) or link.writing:
+            return
+        message = self._active.pop(link, None)
+        if message is None:
+            return
         message.chunks -= 1
         if not message.chunks and message.sent_bytes == message.size_bytes:
             message.finish()
@@ -252,10 +217,9 @@ class Loop:
             else:
                 for link in list(links):
                     quiet = now - link.spoke_s > timeout_s / 4
-                    with link.lock:
-                        if quiet and not (link.writing or link.blocked or link in self._parting):
-                            link.say(Kind.PING)
-                            self._guarded(link, link.write)
+                    if quiet and not (link.writing or link.blocked or link in self._parting):
+                        link.say(Kind.PING)
+                        self._guarded(link, link.write)
 
     def _unwanted(self, peer: int) -> TransportError:
         return TransportError(
@@ -307,9 +271,7 @@ class Loop:
             return False
         for peer, links in list(self._links.items()):
             for link in list(links):
-                with link.lock:
-                    if self._outbox.waiting(peer) or link.writing or link in self._parting:
-                        continue
+                if not (self._outbox.waiting(peer) or link.writing or link in self._parting):
                     link.say(Kind.BYE)
                     if self._guarded(link, link.write) and not link.writing:
                         self._parting.add(link)

@@ -73,21 +73,6 @@ class Outbox:
             heapq.heappop(deadlines)
         return deadlines[0][2] if deadlines and deadlines[0][0] <= now_s else None
 
-    def take_only(self, message: Outgoing) -> bool:
-        """Take a message out if it is the only one to its peer and was not begun; whether it was."""
-        with self._lock:
-            heap = self._heaps.get(message.peer)
-            if (
-                heap is None
-                or len(heap) != 1
-                or heap[0] is not message
-                or message.chunks
-                or message.sent_bytes
-            ):
-                return False
-            heap.clear()
-            return True
-
     def remove(self, message: Outgoing) -> None:
         """All of it has been handed over."""
         with self._lock:
