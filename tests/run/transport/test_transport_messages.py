@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 
 from hemiola.core.errors import InputError, TransportError
 from hemiola.run.transport import Options
+from hemiola.run.transport.inbox import Inbox
+from hemiola.run.transport.wire import Header, Kind
 
 WAIT_S = 20.0
 
@@ -244,3 +246,12 @@ def test_no_message_is_forgotten_however_fast_they_follow():
             thread.start()
         for thread in threads:
             thread.join()
+
+
+def test_an_empty_message_that_is_asked_for_while_it_is_being_read_arrives_once():
+    inbox, header = Inbox(1, 100), Header(Kind.DATA, 0, 7, 0, 0, 0)
+    place = inbox.place(header)
+    handle = inbox.ask(7, memoryview(bytearray()))
+    assert not handle.done
+    inbox.arrived(header, place)
+    handle.wait(0)

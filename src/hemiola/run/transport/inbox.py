@@ -37,7 +37,7 @@ class Inbox:
                     self._known[tag, sequence] = Incoming(handle, into)
                 return handle
             self._hand_over(message, handle, into)
-            if message.got_bytes == message.size_bytes:
+            if message.whole:
                 del self._known[tag, sequence]
                 handle.finish()
             elif self._problem is not None:
@@ -99,7 +99,8 @@ class Inbox:
             if message.data.obj is not place.obj:
                 message.data[header.offset : header.offset + header.length] = place
             message.got_bytes += header.length
-            if message.got_bytes < message.size_bytes or message.handle is None:
+            message.whole = message.got_bytes == message.size_bytes
+            if not message.whole or message.handle is None:
                 return
             del self._known[header.tag, header.sequence]
         message.handle.finish()
@@ -109,7 +110,7 @@ class Inbox:
         with self._lock:
             self._problem = problem
             waiting = [m.handle for m in self._known.values() if m.handle is not None]
-            self._known = {k: m for k, m in self._known.items() if m.got_bytes == m.size_bytes}
+            self._known = {k: m for k, m in self._known.items() if m.whole}
         for handle in waiting:
             handle.finish(problem)
 

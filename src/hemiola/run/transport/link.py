@@ -53,7 +53,6 @@ class Link:
         self.heard_s = self.spoke_s = time.monotonic()
         self._chunk = options.chunk
         self._parts: list[memoryview] = []
-        self._current: Outgoing | None = None
         self._head = bytearray(HEADER_BYTES)
         self._head_view = memoryview(self._head)
         self._head_bytes = 0
@@ -77,7 +76,6 @@ class Link:
         self._parts = [memoryview(header.pack())]
         if length:
             self._parts.append(message.data[offset : offset + length])
-        self._current = message
         return length
 
     def say(self, kind: Kind) -> None:

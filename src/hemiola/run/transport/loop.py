@@ -41,7 +41,6 @@ class Loop:
             self._links.setdefault(link.peer, []).append(link)
         self._active: dict[Link, Outgoing] = {}
         self.lost: dict[int, HemiolaError] = {}
-        self.on_lost: Callable[[int, HemiolaError], None] = lambda peer, problem: None
         self._selector = selectors.DefaultSelector()
         self._interest: dict[Link, int] = {}
         self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -254,7 +253,6 @@ class Loop:
             link.sock.close()
         self._outbox.fail(peer, problem)
         self._inboxes[peer].fail(problem)
-        self.on_lost(peer, problem)
         self._pace()
 
     def _pace(self) -> None:

@@ -100,9 +100,11 @@ class Incoming:
         data: where it goes; None until known. Kept by the transport until somebody asks for it.
         size_bytes: of the message; -1 until its first frame has come.
         got_bytes: of it.
+        whole: whether all of it has come; of an empty message, its only frame.
     """
 
     handle: Handle | None = None
     data: memoryview | None = None
     size_bytes: int = -1
     got_bytes: int = 0
+    whole: bool = False
