@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
-
-import msgspec
 
 from hemiola.core.errors import HardwareError, InputError
 from hemiola.core.hardware import SCHEMA, Hardware
-from hemiola.trace.atomic import replacing
-from hemiola.trace.reading import read_bytes
+from hemiola.trace.struct_json import read_struct, write_struct
 
 __all__ = ["read_hardware", "write_hardware"]
 
@@ -24,10 +20,7 @@ def write_hardware(hardware: Hardware, path: Path) -> None:
         HardwareError: if the hardware cannot be.
         InputError: if the path cannot be written.
     """
-    content = {"schema": SCHEMA, **msgspec.to_builtins(hardware.check())}
-    text = msgspec.json.format(msgspec.json.encode(content), indent=1)
-    with replacing(path) as stream:
-        stream.write(text + b"\n")
+    write_struct(hardware.check(), SCHEMA, path)
 
 
 def read_hardware(path: Path) -> Hardware:
@@ -36,25 +29,7 @@ def read_hardware(path: Path) -> Hardware:
     Raises:
         InputError: if it is missing, not a hardware file, or says something impossible; names the field.
     """
-    content = read_bytes(path)
     try:
-        value: Any = msgspec.json.decode(content)
-    except msgspec.DecodeError as error:
-        raise InputError(f"{str(path)!r} is not a hardware file: {error}", _REMEDY) from error
-    schema = value.pop("schema", None) if isinstance(value, dict) else None
-    if schema != SCHEMA:
-        raise InputError(
-            f"{str(path)!r} is not a hardware file: its schema is {schema!r}, not {SCHEMA!r}", _REMEDY
-        )
-    strange = sorted(set(value) - set(Hardware.__struct_fields__))
-    if strange:
-        raise InputError(
-            f"{str(path)!r}: unknown fields {', '.join(strange)}",
-            f"known are {', '.join(Hardware.__struct_fields__)}",
-        )
-    try:
-        return msgspec.convert(value, Hardware).check()
-    except msgspec.ValidationError as error:
-        raise InputError(f"{str(path)!r}: {error}", "correct the file, or write it anew") from error
+        return read_struct(path, Hardware, SCHEMA, "a hardware file", _REMEDY).check()
     except HardwareError as error:
         raise InputError(f"{str(path)!r}: {error.what}", error.remedy) from error

@@ -3,18 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
-import msgspec
-
-from hemiola.core.errors import InputError
 from hemiola.core.plan import SCHEMA, Plan
-from hemiola.trace.atomic import replacing
-from hemiola.trace.reading import read_bytes
+from hemiola.trace.struct_json import read_struct, write_struct
 
 __all__ = ["read_plan", "write_plan"]
-
-_REMEDY = "name a file that `hemiola plan` wrote"
 
 
 def write_plan(plan: Plan, path: Path) -> None:
@@ -23,9 +16,7 @@ def write_plan(plan: Plan, path: Path) -> None:
     Raises:
         InputError: if the path cannot be written.
     """
-    content = {"schema": SCHEMA, **msgspec.to_builtins(plan)}
-    with replacing(path) as stream:
-        stream.write(msgspec.json.format(msgspec.json.encode(content), indent=1) + b"\n")
+    write_struct(plan, SCHEMA, path)
 
 
 def read_plan(path: Path) -> Plan:
@@ -34,20 +25,4 @@ def read_plan(path: Path) -> Plan:
     Raises:
         InputError: if it is missing, or not a plan file; names the field.
     """
-    try:
-        value: Any = msgspec.json.decode(read_bytes(path))
-    except msgspec.DecodeError as error:
-        raise InputError(f"{str(path)!r} is not a plan: {error}", _REMEDY) from error
-    schema = value.pop("schema", None) if isinstance(value, dict) else None
-    if schema != SCHEMA:
-        raise InputError(f"{str(path)!r} is not a plan: its schema is {schema!r}, not {SCHEMA!r}", _REMEDY)
-    strange = sorted(set(value) - set(Plan.__struct_fields__))
-    if strange:
-        raise InputError(
-            f"{str(path)!r}: unknown fields {', '.join(strange)}",
-            f"known are {', '.join(Plan.__struct_fields__)}",
-        )
-    try:
-        return msgspec.convert(value, Plan)
-    except msgspec.ValidationError as error:
-        raise InputError(f"{str(path)!r}: {error}", "correct the file, or make it anew") from error
+    return read_struct(path, Plan, SCHEMA, "a plan", "name a file that `hemiola plan` wrote")
