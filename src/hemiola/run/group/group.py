@@ -1,0 +1,479 @@
+"""A process group of PyTorch over the transport. Thin: each method names its collective and its tensors.
+
+Collectives are carried out by one thread of the group, in the order in which they were called; what is
+returned is complete when its future is. Point-to-point messages do not wait for collectives.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import threading
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from hemiola.core.errors import HemiolaError, InputError, TransportError
+from hemiola.run.group import collectives as ways
+from hemiola.run.group.collectives import Channel
+from hemiola.run.group.memory import contiguous, reduction, view
+from hemiola.run.transport import Endpoint, Handle, Options
+
+__all__ = ["Group", "create"]
+
+Ended = Callable[[BaseException | None], None]
+_POINT_TO_POINT = 1 << 40
+"""Tags of messages that a script sends by itself lie above those of collectives."""
+Job = tuple[Callable[[Channel], None], Channel, "Pending", list[Tensor]]
+
+
+def create(store: Any, rank: int, ranks: int, timeout: timedelta) -> Group:
+    """Meet the other ranks through PyTorch's store. The job's secret is made by rank 0 and lies in the store."""
+    timeout_s = timeout.total_seconds()
+    if ranks == 1:
+        return Group(None, 0, 1, timeout_s)
+    if rank == 0:
+        store.set("hemiola/secret", os.urandom(32))
+    secret = bytes(store.get("hemiola/secret"))
+    end = Endpoint(rank, ranks, secret, _options(store, timeout_s))
+    store.set(f"hemiola/{rank}", json.dumps(end.address))
+    end.connect([tuple(json.loads(store.get(f"hemiola/{peer}"))) for peer in range(ranks)])
+    return Group(end, rank, ranks, timeout_s)
+
+
+def _options(store: Any, timeout_s: float) -> Options:
+    """Listen where the store is reached from, unless told otherwise."""
+    interface = os.environ.get("HEMIOLA_INTERFACE") or os.environ.get("GLOO_SOCKET_IFNAME", "")
+    rate = os.environ.get("HEMIOLA_RATE", "")
+    if not interface:
+        interface = _own_address(os.environ.get("MASTER_ADDR", "127.0.0.1"))
+    from hemiola.core.units import parse_rate
+
+    return Options(
+        interface=interface,
+        timeout_s=min(timeout_s, 300.0),
+        rate_bytes_per_s=parse_rate(rate) if rate else None,
+        unexpected_bytes_max=1 << 30,
+    )
+
+
+def _own_address(other: str) -> str:
+    """The address of this host from which that one is reached."""
+    import socket
+
+    try:
+        family, kind, _, _, address = socket.getaddrinfo(other, 9, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, kind) as sock:
+            sock.connect(address)
+            return str(sock.getsockname()[0])
+    except OSError as problem:
+        raise InputError(
+            f"cannot tell how {other!r} is reached: {problem}", "set HEMIOLA_INTERFACE"
+        ) from problem
+
+
+class Pending(dist.Work):
+    """A collective under way. Unlike PyTorch's own work around a future, waiting for it raises what went wrong."""
+
+    def __init__(self, what: str, timeout_s: float) -> None:
+        super().__init__()
+        self._what, self._timeout_s = what, timeout_s
+        self._future: Any = torch.futures.Future()
+        self._gate = threading.Lock()
+        self._gate.acquire()
+        self._problem: BaseException | None = None
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        """Until it is complete.
+
+        Raises:
+            TransportError: it failed, or did not become complete in time.
+        """
+        limit_s = self._timeout_s if not timeout else timeout.total_seconds()
+        if not self._gate.acquire(timeout=limit_s):
+            raise TransportError(
+                f"{self._what} was not complete within {limit_s:g} s",
+                "do all ranks call the same collectives?",
+            )
+        self._gate.release()
+        if self._problem is not None:
+            raise self._problem
+        return True
+
+    def is_completed(self) -> bool:
+        """Whether it is, well or not."""
+        return bool(self._future.done())
+
+    def is_success(self) -> bool:
+        """Whether it is complete and went well."""
+        return self.is_completed() and self._problem is None
+
+    def get_future(self) -> Any:
+        """With the tensors."""
+        return self._future
+
+    def end(self, result: list[Tensor], problem: BaseException | None = None) -> None:
+        """For who carries it out."""
+        self._problem = problem
+        self._gate.release()
+        if problem is None:
+            self._future.set_result(result)
+        else:
+            self._future.set_exception(problem)
+
+
+class Group(dist.ProcessGroup):
+    """One rank's side."""
+
+    def __init__(self, end: Endpoint | None, rank: int, ranks: int, timeout_s: float) -> None:
+        super().__init__(rank, ranks)
+        self._end, self._rank, self._ranks, self._timeout_s = end, rank, ranks, timeout_s
+        self._name = ""
+        self._count = 0
+        self._counting = threading.Lock()
+        self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._work, name="hemiola-group", daemon=True)
+        self._thread.start()
+
+    def getBackendName(self) -> str:  # noqa: N802, D102
+        return "hemiola"
+
+    @property
+    def group_name(self) -> str:
+        """As PyTorch calls the group."""
+        return self._name
+
+    def _set_group_name(self, name: str) -> None:
+        self._name = name
+
+    def shutdown(self) -> None:
+        """End what is queued, and leave."""
+        self._jobs.put(None)
+        self._thread.join(self._timeout_s)
+        if self._end is not None:
+            self._end.close()
+
+    def abort(self) -> None:
+        """Leave at once."""
+        self._jobs.put(None)
+        if self._end is not None:
+            self._end.close(0.0)
+
+    # --- the thread
+
+    def _start(self, action: Callable[[Channel], None], result: list[Tensor]) -> Pending:
+        pending = Pending("a collective", self._timeout_s)
+        self._jobs.put((action, self._channel(), pending, result))
+        return pending
+
+    def _channel(self) -> Channel:
+        """For the next collective; all ranks count alike."""
+        with self._counting:
+            tag, self._count = self._count, self._count + 2
+        return Channel(self._end, self._rank, self._ranks, tag, self._timeout_s)
+
+    def _directly(
+        self, action: Callable[[Channel, Callable[[BaseException | None], None]], None], result: list[Tensor]
+    ) -> Pending:
+        """A small collective: begun here, ended where its last message comes; no thread is waited for."""
+        pending = Pending("a collective", self._timeout_s)
+        action(self._channel(), lambda problem: pending.end(result, problem))
+        return pending
+
+    def _is_small(self, tensors: Sequence[Tensor]) -> bool:
+        return self._ranks > 1 and len(tensors) == 1 and tensors[0].nbytes <= ways.DIRECT_BYTES
+
+    def _work(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            action, channel, pending, result = job
+            try:
+                with torch.no_grad():
+                    action(channel)
+                channel.finish()
+            except Exception as problem:
+                pending.end(
+                    result, problem if isinstance(problem, HemiolaError) else RuntimeError(str(problem))
+                )
+            else:
+                pending.end(result)
+
+    # --- collectives
+
+    def allreduce(self, tensors: Any, opts: Any = None) -> Any:
+        """Of one tensor per rank."""
+        tensors = [tensors] if isinstance(tensors, Tensor) else list(tensors)
+        join, average = reduction(opts.reduceOp if opts is not None else dist.ReduceOp.SUM)
+        if self._is_small(tensors):
+
+            def small(channel: Channel, ended: Ended) -> None:
+                flat = contiguous(tensors[0]).view(-1)
+                ways.reduce_directly(
+                    channel, flat, join, lambda p: _averaged(p, flat, average, tensors[0], channel, ended)
+                )
+
+            return self._directly(small, tensors)
+
+        def action(channel: Channel) -> None:
+            for tensor in tensors:
+                flat = contiguous(tensor).view(-1)
+                if channel.ranks > 1:
+                    ways.all_reduce(channel, flat, join)
+                if average:
+                    flat.div_(channel.ranks)
+                _put_back(flat, tensor)
+
+        return self._start(action, tensors)
+
+    def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> Any:
+        """Of several tensors per rank."""
+        return self.allreduce(tensors, opts)
+
+    def broadcast(self, tensors: Any, opts: Any = None) -> Any:
+        """From a rank to all."""
+        tensors = [tensors] if isinstance(tensors, Tensor) else list(tensors)
+        root = int(opts.rootRank) if opts is not None else 0
+        if self._is_small(tensors):
+
+            def small(channel: Channel, ended: Ended) -> None:
+                flat = contiguous(tensors[0]).view(-1)
+                ways.broadcast_directly(
+                    channel, flat, root, lambda p: _averaged(p, flat, False, tensors[0], channel, ended)
+                )
+
+            return self._directly(small, tensors)
+
+        def action(channel: Channel) -> None:
+            for tensor in tensors:
+                flat = contiguous(tensor).view(-1)
+                if channel.ranks > 1:
+                    ways.broadcast(channel, flat, root)
+                _put_back(flat, tensor)
+
+        return self._start(action, tensors)
+
+    def reduce(self, tensors: Any, opts: Any) -> Any:
+        """Of one tensor per rank, at one of them."""
+        join, average = reduction(opts.reduceOp)
+
+        def action(channel: Channel) -> None:
+            for tensor in tensors:
+                flat = contiguous(tensor).view(-1).clone()
+                if channel.ranks > 1:
+                    ways.all_reduce(channel, flat, join)
+                if channel.rank == opts.rootRank:
+                    tensor.copy_((flat.div_(channel.ranks) if average else flat).view(tensor.shape))
+
+        return self._start(action, list(tensors))
+
+    def allgather(
+        self, outputs: Sequence[Sequence[Tensor]], inputs: Sequence[Tensor], opts: Any = None
+    ) -> Any:
+        """Everybody's tensor, as a list."""
+
+        def action(channel: Channel) -> None:
+            for into, own in zip(outputs, inputs, strict=True):
+                parts = [contiguous(part) for part in into]
+                _gathered(channel, parts, contiguous(own))
+                for part, tensor in zip(parts, into, strict=True):
+                    _put_back(part, tensor)
+
+        return self._start(action, [tensor for into in outputs for tensor in into])
+
+    def all_gather_single(self, output: Tensor, own: Tensor, opts: Any = None) -> Any:
+        """Everybody's tensor, one behind the other."""
+        return self.allgather_into_tensor_coalesced([output], [own], opts)
+
+    _allgather_base = all_gather_single
+
+    def allgather_into_tensor_coalesced(
+        self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], opts: Any = None
+    ) -> Any:
+        """Several at once."""
+
+        def action(channel: Channel) -> None:
+            for into, own in zip(outputs, inputs, strict=True):
+                flat = contiguous(into).view(-1)
+                _gathered(channel, list(flat.chunk(channel.ranks)), contiguous(own).view(-1))
+                _put_back(flat, into)
+
+        return self._start(action, list(outputs))
+
+    all_gather_single_coalesced = allgather_into_tensor_coalesced
+
+    def reduce_scatter(self, outputs: Sequence[Tensor], inputs: Sequence[Sequence[Tensor]], opts: Any) -> Any:
+        """Everybody's lists, joined; each rank gets its part."""
+        join, average = reduction(opts.reduceOp)
+
+        def action(channel: Channel) -> None:
+            for into, parts in zip(outputs, inputs, strict=True):
+                own = _scattered(channel, [contiguous(part).view(-1).clone() for part in parts], join)
+                into.copy_((own.div_(channel.ranks) if average else own).view(into.shape))
+
+        return self._start(action, list(outputs))
+
+    def reduce_scatter_single(self, output: Tensor, given: Tensor, opts: Any) -> Any:
+        """Everybody's tensor, joined; each rank gets its part."""
+        return self.reduce_scatter_tensor_coalesced([output], [given], opts)
+
+    _reduce_scatter_base = reduce_scatter_single
+
+    def reduce_scatter_tensor_coalesced(
+        self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], opts: Any
+    ) -> Any:
+        """Several at once."""
+        join, average = reduction(opts.reduceOp)
+
+        def action(channel: Channel) -> None:
+            for into, given in zip(outputs, inputs, strict=True):
+                flat = contiguous(given).view(-1).clone()
+                own = _scattered(channel, list(flat.chunk(channel.ranks)), join)
+                into.copy_((own.div_(channel.ranks) if average else own).view(into.shape))
+
+        return self._start(action, list(outputs))
+
+    reduce_scatter_single_coalesced = reduce_scatter_tensor_coalesced
+
+    def alltoall(self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], opts: Any = None) -> Any:
+        """One tensor from everybody to everybody."""
+
+        def action(channel: Channel) -> None:
+            into = [contiguous(tensor) for tensor in outputs]
+            _exchanged(channel, into, [contiguous(tensor) for tensor in inputs])
+            for part, tensor in zip(into, outputs, strict=True):
+                _put_back(part, tensor)
+
+        return self._start(action, list(outputs))
+
+    def alltoall_base(
+        self, output: Tensor, given: Tensor, output_sizes: Sequence[int], input_sizes: Sequence[int], opts: Any = None
+    ) -> Any:  # fmt: skip
+        """The same from one tensor to one, in rows."""
+
+        def action(channel: Channel) -> None:
+            into, source = contiguous(output), contiguous(given)
+            _exchanged(
+                channel, _rows(into, output_sizes, channel.ranks), _rows(source, input_sizes, channel.ranks)
+            )
+            _put_back(into, output)
+
+        return self._start(action, [output])
+
+    all_to_all_single = alltoall_base
+
+    def gather(self, outputs: Sequence[Sequence[Tensor]], inputs: Sequence[Tensor], opts: Any) -> Any:
+        """Everybody's tensor, at one rank."""
+        into = list(outputs[0]) if outputs else []
+
+        def action(channel: Channel) -> None:
+            parts = [contiguous(part) for part in into]
+            if channel.ranks > 1:
+                ways.gather(channel, parts, contiguous(inputs[0]), opts.rootRank)
+            else:
+                parts[0].copy_(inputs[0])
+            for part, tensor in zip(parts, into, strict=True):
+                _put_back(part, tensor)
+
+        return self._start(action, into)
+
+    def scatter(self, outputs: Sequence[Tensor], inputs: Sequence[Sequence[Tensor]], opts: Any) -> Any:
+        """One of a rank's tensors to everybody."""
+
+        def action(channel: Channel) -> None:
+            own = contiguous(outputs[0])
+            parts = [contiguous(part) for part in inputs[0]] if inputs else []
+            if channel.ranks > 1:
+                ways.scatter(channel, parts, own, opts.rootRank)
+            else:
+                own.copy_(parts[0])
+            _put_back(own, outputs[0])
+
+        return self._start(action, list(outputs))
+
+    def barrier(self, opts: Any = None) -> Any:
+        """Until everybody is here."""
+        token = torch.zeros(1, dtype=torch.uint8)
+        return self.allreduce([token])
+
+    def monitored_barrier(self, timeout: Any = None, wait_all_ranks: bool = False) -> None:
+        """The same, waited for."""
+        self.barrier().wait()
+
+    # --- point to point
+
+    def send(self, tensors: Sequence[Tensor], peer: int, tag: int) -> Any:
+        """To one rank."""
+        data = contiguous(tensors[0])
+        return self._alone(lambda end: end.send(peer, _POINT_TO_POINT + tag, view(data)), data, tensors[0])
+
+    def recv(self, tensors: Sequence[Tensor], peer: int, tag: int) -> Any:
+        """From one rank."""
+        into = contiguous(tensors[0])
+        return self._alone(
+            lambda end: end.receive(peer, _POINT_TO_POINT + tag, view(into)), into, tensors[0], received=True
+        )
+
+    def recv_anysource(self, tensors: Sequence[Tensor], tag: int) -> Any:
+        """From whoever sends first: not offered."""
+        raise InputError(
+            "receiving from any rank", "name the rank: this backend matches messages by their sender"
+        )
+
+    def _alone(
+        self, start: Callable[[Endpoint], Handle], data: Tensor, tensor: Tensor, received: bool = False
+    ) -> Any:
+        if self._end is None:
+            raise InputError("a message to another rank in a group of one", "there is nobody to talk to")
+        pending = Pending("a message with another rank", self._timeout_s)
+
+        def ended(handle: Handle) -> None:
+            if handle.problem is None and received:
+                _put_back(data, tensor)
+            pending.end([tensor], handle.problem)
+
+        start(self._end).add_callback(ended)
+        return pending
+
+
+def _averaged(
+    problem: BaseException | None, flat: Tensor, average: bool, tensor: Tensor, channel: Channel, ended: Ended
+) -> None:
+    """The end of a small collective."""
+    if problem is None:
+        with torch.no_grad():
+            if average:
+                flat.div_(channel.ranks)
+            _put_back(flat, tensor)
+    ended(problem)
+
+
+def _put_back(result: Tensor, tensor: Tensor) -> None:
+    """Into a tensor with gaps; one without has it already."""
+    if result.data_ptr() != tensor.data_ptr():
+        tensor.detach().copy_(result.view(tensor.shape))
+
+
+def _gathered(channel: Channel, parts: list[Tensor], own: Tensor) -> None:
+    if channel.ranks > 1:
+        ways.all_gather(channel, parts, own)
+    else:
+        parts[0].copy_(own.view(parts[0].shape))
+
+
+def _scattered(channel: Channel, parts: list[Tensor], join: ways.Join) -> Tensor:
+    return ways.reduce_scatter(channel, parts, join) if channel.ranks > 1 else parts[0]
+
+
+def _exchanged(channel: Channel, into: list[Tensor], given: list[Tensor]) -> None:
+    if channel.ranks > 1:
+        ways.all_to_all(channel, into, given)
+    else:
+        into[0].copy_(given[0])
+
+
+def _rows(tensor: Tensor, sizes: Sequence[int], ranks: int) -> list[Tensor]:
+    return list(tensor.split(list(sizes)) if sizes else tensor.chunk(ranks))

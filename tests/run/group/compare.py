@@ -1,0 +1,197 @@
+"""A rank that does the same with gloo and with Hemiola and says where they differ: `compare.py RANK RANKS FILE`."""
+
+# ruff: noqa: B023  every function of a loop is called before the loop goes on
+
+from __future__ import annotations
+
+import gc
+import itertools
+import sys
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.distributed._functional_collectives as functional
+
+SIZES = (0, 1, 3, 1000, 40_001)
+LARGE = 3_000_001
+DTYPES = (
+    torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int8, torch.uint8, torch.int32, torch.int64,
+)  # fmt: skip
+
+
+def data(rank: int, size: int, dtype: torch.dtype, seed: int = 0) -> torch.Tensor:
+    """Small whole numbers: every order of adding gives the same bits."""
+    return ((torch.arange(size) * 7 + 3 * rank + seed) % 5 + 1).to(dtype)
+
+
+def main(rank: int, ranks: int, file: str) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{file}", rank=rank, world_size=ranks)
+    gloo, ours = dist.group.WORLD, dist.new_group(backend="hemiola")
+    assert dist.get_backend(ours) == "hemiola"
+
+    def same(what: str, make: Any, call: Any) -> None:
+        results = []
+        for group in (gloo, ours):
+            made = make()
+            call(group, made)
+            results.append([t.clone() for t in (made if isinstance(made, list) else [made])])
+        for a, b in zip(*results, strict=True):
+            assert torch.equal(a, b), f"{what}: gloo has {a.flatten()[:8]}, hemiola {b.flatten()[:8]}"
+
+    ops = (dist.ReduceOp.SUM, dist.ReduceOp.PRODUCT, dist.ReduceOp.MIN, dist.ReduceOp.MAX)
+    for size, dtype in itertools.product(SIZES, DTYPES):
+        for op in ops if size in (3, 40_001) else ops[:1]:
+            same(
+                f"all_reduce {size} {dtype} {op}",
+                lambda: data(rank, size, dtype),
+                lambda g, t: dist.all_reduce(t, op, g),
+            )
+        for root in range(ranks):
+            same(
+                f"broadcast {size} {dtype}",
+                lambda: data(rank, size, dtype),
+                lambda g, t: dist.broadcast(t, root, g),
+            )
+    for size in (7, LARGE):
+        real = torch.Generator().manual_seed(rank)
+        values = torch.randn(size, generator=real)
+        if ranks == 2:  # two summands commute: the same bits as gloo's
+            same(
+                f"all_reduce {size} random", lambda: values.clone(), lambda g, t: dist.all_reduce(t, group=g)
+            )
+        else:
+            found, expected = values.clone(), values.clone()
+            dist.all_reduce(found, group=ours)
+            dist.all_reduce(expected, group=gloo)
+            torch.testing.assert_close(found, expected)
+        bits = found.clone() if ranks > 2 else values.clone()
+        if ranks == 2:
+            dist.all_reduce(bits, group=ours)
+        everyone = [torch.empty_like(bits) for _ in range(ranks)]
+        dist.all_gather(everyone, bits, group=gloo)
+        assert all(torch.equal(other, bits) for other in everyone), "ranks have different bits"
+        same(f"broadcast {size}", lambda: values.clone(), lambda g, t: dist.broadcast(t, ranks - 1, g))
+    for size in (1, 5, 300_000):
+        own = data(rank, size, torch.float32)
+        same(
+            "all_gather",
+            lambda: [torch.zeros(size) for _ in range(ranks)],
+            lambda g, t: dist.all_gather(t, own, g),
+        )
+        same(
+            "all_gather_into_tensor",
+            lambda: torch.zeros(size * ranks),
+            lambda g, t: dist.all_gather_into_tensor(t, own, g),
+        )
+        given = [data(rank, size, torch.float32, seed=r) for r in range(ranks)]
+        same(
+            "reduce_scatter_tensor",
+            lambda: torch.zeros(size),
+            lambda g, t: dist.reduce_scatter_tensor(t, torch.cat(given), group=g),
+        )
+        found = torch.zeros(size)
+        dist.reduce_scatter(found, given, group=ours)
+        assert torch.equal(found, sum(data(r, size, torch.float32, seed=rank) for r in range(ranks)))
+        assert torch.equal(
+            torch.cat(given), torch.cat([data(rank, size, torch.float32, seed=r) for r in range(ranks)])
+        )
+        same(
+            "all_to_all_single",
+            lambda: torch.zeros(size * ranks),
+            lambda g, t: dist.all_to_all_single(t, torch.cat(given), group=g),
+        )
+        found_list = [torch.zeros(size) for _ in range(ranks)]
+        dist.all_to_all(found_list, given, group=ours)
+        assert all(torch.equal(found_list[r], data(r, size, torch.float32, seed=rank)) for r in range(ranks))
+        for root in range(ranks):
+            same(
+                "gather",
+                lambda: [torch.zeros(size) for _ in range(ranks)],
+                lambda g, t: dist.gather(own, t if rank == root else None, root, g),
+            )
+            same(
+                "scatter",
+                lambda: torch.zeros(size),
+                lambda g, t: dist.scatter(t, given if rank == root else None, root, g),
+            )
+            same_at_root(rank, root, size, gloo, ours)
+    # uneven all-to-all
+    out, into = [r + 1 for r in range(ranks)], [rank + 1] * ranks
+    rows = torch.cat([torch.full((r + 1, 2), 10.0 * rank + r) for r in range(ranks)])
+    found = torch.zeros(sum(into), 2)
+    dist.all_to_all_single(found, rows, into, out, group=ours)
+    assert torch.equal(found, torch.cat([torch.full((rank + 1, 2), 10.0 * r + rank) for r in range(ranks)]))
+    # gaps, no dimension, average
+    strided = data(rank, 40, torch.float32).view(8, 5).t()
+    same(
+        "not contiguous",
+        lambda: strided.clone(memory_format=torch.preserve_format),
+        lambda g, t: dist.all_reduce(t, group=g),
+    )
+    gaps = torch.zeros(10)
+    gaps[::2] = rank + 1.0
+    dist.all_reduce(gaps[::2], group=ours)
+    assert gaps.tolist() == [sum(range(1, ranks + 1)), 0.0] * 5
+    scalar = torch.tensor(float(rank + 1))
+    dist.all_reduce(scalar, dist.ReduceOp.AVG, group=ours)
+    assert scalar.item() == (ranks + 1) / 2
+    flags = torch.tensor([rank == 0, False, True])
+    same("bool", lambda: flags.clone(), lambda g, t: dist.all_reduce(t, dist.ReduceOp.MAX, g))
+    # many at once, asynchronously, and messages between them
+    tensors = [data(rank, 5000 * (n + 1), torch.float32, n) for n in range(12)]
+    works = [dist.all_reduce(t, group=ours, async_op=True) for t in tensors]
+    right, left = (rank + 1) % ranks, (rank - 1) % ranks
+    box = torch.zeros(3)
+    both = [
+        dist.irecv(box, left, group=ours, tag=5),
+        dist.isend(torch.full((3,), float(rank)), right, group=ours, tag=5),
+    ]
+    for work in (*both, *works):
+        work.wait()
+    assert box.tolist() == [left] * 3
+    for n, t in enumerate(tensors):
+        assert torch.equal(t, sum(data(r, 5000 * (n + 1), torch.float32, n) for r in range(ranks)))
+    future = dist.all_reduce(torch.ones(4), group=ours, async_op=True).get_future()
+    assert future.wait()[0].tolist() == [ranks] * 4
+    # functional collectives keep only PyTorch's own side of the work
+    reduced = functional.all_reduce(torch.full((3,), float(rank)), "sum", ours)
+    gathered = functional.all_gather_tensor(torch.full((2,), float(rank)), 0, ours)
+    gc.collect()
+    assert (reduced + 0).tolist() == [sum(range(ranks))] * 3
+    assert (gathered + 0).tolist() == [float(r) for r in range(ranks) for _ in (0, 1)]
+    # objects, barrier, a group of some
+    objects: list[Any] = [None] * ranks
+    dist.all_gather_object(objects, {"rank": rank}, group=ours)
+    assert objects == [{"rank": r} for r in range(ranks)]
+    said = [("hello", rank)]
+    dist.broadcast_object_list(said, 0, group=ours)
+    assert said == [("hello", 0)]
+    dist.barrier(group=ours)
+    some = dist.new_group([0, 1], backend="hemiola")
+    if rank < 2:
+        pair = torch.full((5,), float(rank + 1))
+        dist.all_reduce(pair, group=some)
+        assert pair.tolist() == [3.0] * 5
+    alone = dist.new_subgroups(1, backend="hemiola")[0] if hasattr(dist, "new_subgroups") else None
+    single = torch.ones(3)
+    dist.all_reduce(single, group=alone)
+    assert single.tolist() == [1.0] * 3
+    dist.barrier()
+    dist.destroy_process_group()
+    print("all the same", flush=True)
+
+
+def same_at_root(rank: int, root: int, size: int, gloo: Any, ours: Any) -> None:
+    """Of a reduce only the root's result is defined."""
+    results = []
+    for group in (gloo, ours):
+        tensor = data(rank, size, torch.float32)
+        dist.reduce(tensor, root, group=group)
+        results.append(tensor)
+    assert rank != root or torch.equal(*results), "reduce"
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3])
