@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from hemiola.core.result import Comparison, Run
     from hemiola.core.topology import Topology
     from hemiola.cost.profiles import assign, load_library
+    from hemiola.run.accelerate import accelerate
     from hemiola.run.capture import capture
     from hemiola.run.record import record
     from hemiola.sched.index import Index
@@ -52,6 +53,7 @@ _HOMES = {
     "hemiola.cost.profiles": ("assign", "load_library"),
     "hemiola.control.semantics": ("Semantics",),
     "hemiola.core.metrics": ("summary",),
+    "hemiola.run.accelerate": ("accelerate",),
     "hemiola.run.capture": ("capture",),
     "hemiola.run.record": ("record",),
     "hemiola.sched.index": ("Index",),
@@ -90,6 +92,7 @@ __all__ = [
     "Topology",
     "WakeAt",
     "Workload",
+    "accelerate",
     "assign",
     "by_order",
     "capture",

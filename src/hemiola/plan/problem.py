@@ -6,6 +6,9 @@ import math
 from dataclasses import dataclass, field
 from functools import cached_property
 
+import numpy as np
+from numpy.typing import NDArray
+
 from hemiola.core.graph import Graph, Parameter
 from hemiola.core.hardware import Hardware
 from hemiola.core.plan import Piece, Plan, PlannedTransfer
@@ -23,7 +26,7 @@ class Problem:
     """One graph on so many ranks of a cluster.
 
     Attributes:
-        graph, hardware, topology, ranks, placement, options: as `cost.prediction.predict` takes them.
+        graph, hardware, topology, ranks, placement, options, seconds: as `cost.prediction.predict` takes them.
     """
 
     graph: Graph
@@ -32,6 +35,7 @@ class Problem:
     ranks: int
     placement: tuple[int, ...] | None = None
     options: Options = USUAL
+    seconds: NDArray[np.float64] | None = None
     _known: dict[Plan, Prediction] = field(default_factory=dict, repr=False)
 
     def predict(self, plan: Plan) -> Prediction:
@@ -44,7 +48,7 @@ class Problem:
         """The iteration by any strategy."""
         return predict(
             self.graph, self.hardware, self.topology, self.ranks, strategy,
-            placement=self.placement, options=self.options,
+            placement=self.placement, options=self.options, seconds=self.seconds,
         )  # fmt: skip
 
     @cached_property

@@ -19,12 +19,13 @@ import torch.distributed as dist
 from torch import Tensor
 
 from hemiola.core.errors import HemiolaError, InputError, TransportError
+from hemiola.core.units import parse_rate
 from hemiola.run.group import collectives as ways
 from hemiola.run.group.collectives import Channel
 from hemiola.run.group.memory import contiguous, reduction, view
 from hemiola.run.transport import Endpoint, Handle, Options
 
-__all__ = ["Group", "create"]
+__all__ = ["Group", "create", "transport_options"]
 
 Ended = Callable[[BaseException | None], None]
 _POINT_TO_POINT = 1 << 40
@@ -40,25 +41,26 @@ def create(store: Any, rank: int, ranks: int, timeout: timedelta) -> Group:
     if rank == 0:
         store.set("hemiola/secret", os.urandom(32))
     secret = bytes(store.get("hemiola/secret"))
-    end = Endpoint(rank, ranks, secret, _options(store, timeout_s))
+    end = Endpoint(rank, ranks, secret, transport_options(timeout_s))
     store.set(f"hemiola/{rank}", json.dumps(end.address))
     end.connect([tuple(json.loads(store.get(f"hemiola/{peer}"))) for peer in range(ranks)])
     return Group(end, rank, ranks, timeout_s)
 
 
-def _options(store: Any, timeout_s: float) -> Options:
-    """Listen where the store is reached from, unless told otherwise."""
-    interface = os.environ.get("HEMIOLA_INTERFACE") or os.environ.get("GLOO_SOCKET_IFNAME", "")
+def transport_options(
+    timeout_s: float, interface: str = "", rate_bytes_per_s: float | None = None, chunk_bytes: int = 0
+) -> Options:
+    """As given, else as the environment says: HEMIOLA_INTERFACE, HEMIOLA_RATE; else where the master is reached from."""
+    interface = interface or os.environ.get("HEMIOLA_INTERFACE") or os.environ.get("GLOO_SOCKET_IFNAME", "")
     rate = os.environ.get("HEMIOLA_RATE", "")
-    if not interface:
-        interface = _own_address(os.environ.get("MASTER_ADDR", "127.0.0.1"))
-    from hemiola.core.units import parse_rate
-
+    if rate and rate_bytes_per_s is None:
+        rate_bytes_per_s = parse_rate(rate)
     return Options(
-        interface=interface,
+        interface=interface or _own_address(os.environ.get("MASTER_ADDR", "127.0.0.1")),
         timeout_s=min(timeout_s, 300.0),
-        rate_bytes_per_s=parse_rate(rate) if rate else None,
-        unexpected_bytes_max=1 << 30,
+        rate_bytes_per_s=rate_bytes_per_s,
+        chunk_bytes=chunk_bytes,
+        unexpected_bytes_max=4 << 30,
     )
 
 

@@ -44,7 +44,8 @@ class Loop:
         self._selector = selectors.DefaultSelector()
         self._interest: dict[Link, int] = {}
         self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._rung = False
+        self._bell_guard = threading.Lock()
+        self._rung = False  # stays True once the thread has ended: there is no bell any more
         self._closing: float | None = None
         self._parting: set[Link] = set()
         self._paused_s: dict[int, float] = {}
@@ -61,9 +62,12 @@ class Loop:
 
     def wake(self) -> None:
         """There is something to send, or to read again."""
-        if not self._rung:
-            self._rung = True
-            os.eventfd_write(self._bell, 1)
+        if self._rung:
+            return
+        with self._bell_guard:
+            if not self._rung:
+                self._rung = True
+                os.eventfd_write(self._bell, 1)
 
     def wake_if_paused(self, peer: int) -> None:
         """Somebody has asked for what lies here: there may be room again."""
@@ -86,7 +90,9 @@ class Loop:
             for peer in list(self._links):
                 self._lose(peer, problem)
             self._selector.close()
-            os.close(self._bell)
+            with self._bell_guard:
+                self._rung = True
+                os.close(self._bell)
 
     def _turn(self) -> None:
         self._watch()
@@ -229,7 +235,9 @@ class Loop:
 
     def _hang_up(self, link: Link) -> None:
         """The peer has said goodbye here; once on all its connections, it is gone."""
-        links = self._links[link.peer]
+        links = self._links.get(link.peer, [])
+        if link not in links:
+            return
         if len(links) == 1:
             words = f"rank {link.peer} has closed its transport"
             self._lose(link.peer, TransportError(words, "look at what that rank logged"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,6 +10,8 @@ from dataclasses import dataclass
 from hemiola.core.errors import HemiolaError, TransportError
 
 __all__ = ["Handle", "Incoming", "Outgoing"]
+
+_log = logging.getLogger("hemiola.transport")
 
 
 class Handle:
@@ -51,7 +54,10 @@ class Handle:
             raise self._problem
 
     def add_callback(self, callback: Callable[[Handle], None]) -> None:
-        """Have this called once it has ended, on the transport's thread; at once if it has."""
+        """Have this called once it has ended, on the transport's thread; at once if it has.
+
+        What it raises there is logged, and harms nobody else's messages.
+        """
         with self._guard:
             if not self.done:
                 self._callbacks.append(callback)
@@ -66,7 +72,12 @@ class Handle:
             self._problem, self.done = problem, True
             self._gate.release()
         for callback in self._callbacks:
-            callback(self)
+            try:
+                callback(self)
+            except Exception:
+                _log.exception(
+                    "what was to be done after message %d with rank %d failed", self.tag, self.peer
+                )
         self._callbacks.clear()
 
 

@@ -1,0 +1,113 @@
+"""`hemiola.accelerate`: the one line that a training script adds."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from hemiola.core.errors import InputError
+from hemiola.core.plan import Plan
+from hemiola.core.units import parse_rate
+from hemiola.run.accelerate.job import Job
+from hemiola.run.accelerate.model import Accelerated, adopt
+from hemiola.run.accelerate.settings import Settings
+
+__all__ = ["accelerate"]
+
+
+def accelerate(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    *,
+    plan: Plan | str | Path | None = None,
+    min_gain: float = 0.03,
+    revert: bool = True,
+    broadcast_buffers: bool = True,
+    find_unused_parameters: bool = False,
+    updates_apart: bool | None = None,
+    interface: str = "",
+    rate: str | float | None = None,
+    timeout_s: float = 1800.0,
+    quiet: bool = False,
+    group: Any = None,
+) -> tuple[Accelerated, torch.optim.Optimizer]:
+    """Train data-parallel, and faster where the network is what iterations wait for.
+
+    In the place of `DistributedDataParallel(model)`, on every rank, after `init_process_group`:
+
+        model, optimizer = hemiola.accelerate(model, optimizer)
+
+    The first 11 iterations run under DistributedDataParallel and are measured. Then a plan is made: which gradients
+    go first, which together, how. If it is predicted to gain `min_gain` or more, it takes over: gradients are
+    sent by the first use of their parameters in the next forward, urgent ones pausing others, and each
+    parameter is updated when it is used. Training stays what it is under DDP. Where it turns out no faster,
+    DDP comes back.
+
+    Args:
+        model: on the processor's memory; a DistributedDataParallel is unwrapped.
+        optimizer: of its parameters; stays the same object.
+        plan: what `hemiola plan -o` wrote, to follow it from the start; `HEMIOLA_PLAN` unless given.
+        min_gain: relative; 0.03 for 3 %.
+        revert: whether DDP comes back where the plan is measured to be no faster.
+        broadcast_buffers, find_unused_parameters: as DistributedDataParallel has them; by a plan, parameters that
+            get no gradient are found without being told.
+        updates_apart: whether an optimizer of your own updates every parameter by itself, with all its state in
+            `optimizer.state[parameter]`; PyTorch's own are known. Others are stepped whole.
+        interface: network interface or address to reach the other ranks by; `HEMIOLA_INTERFACE` unless given.
+        rate: send no faster ("950mbit", or bytes per second); `HEMIOLA_RATE` unless given. A little below the link's own
+            keeps its queue empty, so that urgent gradients do not wait in it.
+        timeout_s: a gradient that is not reduced so long after it began is given up.
+        quiet: print nothing.
+        group: the process group; the default one.
+
+    Returns:
+        The model to call from now on, with the given one in `.module`, and the optimizer.
+
+    Raises:
+        InputError: no process group, a model without trained parameters, one that is sharded already.
+        PlanError: the plan is for another model or another number of ranks.
+        TransportError: the ranks cannot reach each other.
+    """
+    if not (dist.is_available() and dist.is_initialized()):
+        raise InputError(
+            "there is no process group", 'call torch.distributed.init_process_group("gloo") before'
+        )
+    if isinstance(model, Accelerated):
+        raise InputError("the model is accelerated already", "call accelerate once, on the model inside")
+    if isinstance(model, DistributedDataParallel):
+        model = model.module
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        what = type(optimizer).__name__
+        raise InputError(f"the optimizer is a {what}", "give a torch.optim.Optimizer")
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    if not trained:
+        raise InputError("no parameter of the model asks for a gradient", "train at least one")
+    if any(hasattr(parameter, "full_tensor") for parameter in trained):
+        raise InputError(
+            "the model's parameters are sharded (FSDP2 or tensor parallelism)",
+            'use init_process_group("hemiola") for it',
+        )
+    settings = Settings(
+        plan=_plan(plan), min_gain=min_gain, reverts=revert, broadcast_buffers=broadcast_buffers,
+        find_unused_parameters=find_unused_parameters, apart=updates_apart, interface=interface,
+        rate_bytes_per_s=parse_rate(rate) if isinstance(rate, str) else rate, timeout_s=timeout_s, quiet=quiet,
+    )  # fmt: skip
+    job = Job(model, optimizer, settings, group)
+    adopt(optimizer, job)
+    return Accelerated(job), optimizer
+
+
+def _plan(plan: Plan | str | Path | None) -> Plan | None:
+    """The plan that was given, or named by the environment."""
+    from hemiola.trace.plan_json import read_plan
+
+    if isinstance(plan, Plan):
+        return plan
+    path = plan or os.environ.get("HEMIOLA_PLAN", "")
+    return read_plan(Path(path)) if path else None

@@ -1,0 +1,193 @@
+"""What goes on its way together: a plan's transfers as memory of this rank.
+
+A transfer that is a stretch of one gradient is exchanged in the gradient's own memory; one of several
+gradients in a buffer of its own. Gradients are divided by the number of ranks before they are added up, as
+DistributedDataParallel does it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from hemiola.core.errors import InputError
+from hemiola.core.plan import Plan, PlannedTransfer
+from hemiola.run.accelerate.exchange import Exchange, Ticket
+from hemiola.run.accelerate.updates import Captured
+
+__all__ = ["Bundle", "Slot", "bundles_of"]
+
+_FEW_ELEMENTS = 64
+"""So many elements of a real gradient may by chance all be -0.0, the mark of one that is not there."""
+
+
+@dataclass(eq=False)
+class Slot:
+    """One parameter and what is under way for it.
+
+    Attributes:
+        name, parameter: which.
+        use: called before it is used (`watch.Use`).
+        bundles: that hold parts of its gradient.
+        handed: whether its gradient of this backward is given to its bundles.
+        reduced: whether what was handed over is back, in `.grad`.
+        absent: whether this rank had no gradient for it.
+        captured: with what it is to be updated; None if no update is due.
+        clear: what the script wanted done with the gradient after that: None, "none" or "zero".
+    """
+
+    name: str
+    parameter: nn.Parameter
+    use: Callable[[Slot, str], bool]
+    bundles: list[Bundle] = field(default_factory=list)
+    handed: bool = False
+    reduced: bool = True
+    absent: bool = False
+    captured: Captured | None = None
+    clear: str | None = None
+    _flat: Tensor | None = None
+
+    @property
+    def bytes(self) -> int:
+        """Of the parameter."""
+        return int(self.parameter.numel() * self.parameter.element_size())
+
+    @property
+    def done(self) -> bool:
+        """Whether all of it has come back, or failed."""
+        return all(bundle.ticket is not None and bundle.ticket.done for bundle in self.bundles)
+
+    @property
+    def sent(self) -> bool:
+        """Whether its gradient's memory is its own again."""
+        return all(bundle.ticket is None or bundle.ticket.sent for bundle in self.bundles)
+
+    def hand_over(self, ranks: int) -> list[Bundle]:
+        """Give the gradient, or the mark that there is none, to the bundles; those that are complete by it."""
+        parameter = self.parameter
+        gradient = parameter.grad
+        self.absent = gradient is None
+        if gradient is None:
+            gradient = parameter.grad = torch.full_like(
+                parameter, -0.0, memory_format=torch.contiguous_format
+            )
+        elif gradient.layout is not torch.strided:
+            raise InputError(
+                f"the gradient of {self.name} is sparse", "build its layer with sparse=False, or use DDP"
+            )
+        self._flat = _scaled(gradient, 1.0 if self.absent else 1.0 / ranks)
+        self.handed, self.reduced = True, False
+        return [bundle for bundle in self.bundles if bundle.take(self, self._flat)]
+
+    def bring_back(self) -> None:
+        """All bundles have ended: put what came into `.grad`.
+
+        Raises:
+            TransportError: one of them failed.
+        """
+        for bundle in self.bundles:
+            assert bundle.ticket is not None
+            if bundle.ticket.problem is not None:
+                raise bundle.ticket.problem
+        parameter, flat = self.parameter, self._flat
+        gradient = parameter.grad
+        if flat is not None and gradient is not None:
+            for bundle in self.bundles:
+                bundle.give(self, flat)
+            if self.absent and _is_absent(flat):
+                parameter.grad = None
+            elif flat.data_ptr() != gradient.data_ptr():
+                gradient.copy_(flat.view(gradient.shape))
+        self._flat, self.reduced = None, True
+
+
+@dataclass(eq=False)
+class Bundle:
+    """One transfer of the plan.
+
+    Attributes:
+        number: of the transfer.
+        transfer: as planned.
+        pieces: slot, its elements from and to, and where they lie in the buffer.
+        buffer: of what is made of several pieces.
+        missing: parameters that have not handed over yet.
+        ticket: of the transfer under way, or the last one.
+    """
+
+    number: int
+    transfer: PlannedTransfer
+    pieces: list[tuple[Slot, int, int, int]]
+    buffer: Tensor | None = None
+    missing: int = 0
+    ticket: Ticket | None = None
+    _own: Tensor | None = None
+
+    def take(self, slot: Slot, flat: Tensor) -> bool:
+        """A parameter's gradient is there; whether that makes the transfer complete."""
+        if self.buffer is not None:
+            for owner, start, stop, place in self.pieces:
+                if owner is slot:
+                    self.buffer[place : place + stop - start].copy_(flat[start:stop])
+            self.missing -= 1
+            return self.missing == 0
+        _, start, stop, _ = self.pieces[0]
+        self._own = flat[start:stop]
+        return True
+
+    def give(self, slot: Slot, flat: Tensor) -> None:
+        """The reduced gradient of a parameter."""
+        if self.buffer is not None:
+            for owner, start, stop, place in self.pieces:
+                if owner is slot:
+                    flat[start:stop].copy_(self.buffer[place : place + stop - start])
+
+    def launch(self, exchange: Exchange) -> None:
+        """Begin the transfer."""
+        self.missing = len({id(piece[0]) for piece in self.pieces})
+        flat, self._own = self.buffer if self.buffer is not None else self._own, None
+        assert flat is not None
+        transfer = self.transfer
+        self.ticket = exchange.all_reduce(
+            self.number, f"the gradient {transfer.name}", flat, transfer.priority, transfer.algorithm
+        )
+
+
+def bundles_of(plan: Plan, slots: dict[str, Slot]) -> list[Bundle]:
+    """The plan's transfers for these parameters, which it was verified for."""
+    found = []
+    for number, transfer in enumerate(plan.transfers):
+        pieces, place = [], 0
+        for piece in transfer.pieces:
+            pieces.append((slots[piece.parameter], piece.start, piece.stop, place))
+            place += piece.stop - piece.start
+        bundle = Bundle(number, transfer, pieces, missing=len({id(slot) for slot, *_ in pieces}))
+        if len(pieces) > 1:
+            bundle.buffer = torch.empty(place, dtype=pieces[0][0].parameter.dtype)
+        for slot in dict.fromkeys(slot for slot, *_ in pieces):
+            slot.bundles.append(bundle)
+        found.append(bundle)
+    return found
+
+
+def _scaled(gradient: Tensor, factor: float) -> Tensor:
+    """Its elements one behind the other, times the factor; in its own memory where that has no gaps."""
+    flat = gradient.detach()
+    if not flat.is_contiguous():
+        flat = flat.contiguous()
+    flat = flat.view(-1).mul_(factor)
+    if factor != 1.0 and flat.numel() <= _FEW_ELEMENTS:
+        flat.add_(0.0)
+    return flat
+
+
+def _is_absent(flat: Tensor) -> bool:
+    """Whether no rank had a gradient: -0.0 is what nothing else adds up to."""
+    if not flat.numel():
+        return True
+    return bool((flat[0] == 0).item() and math.copysign(1.0, flat[0].item()) < 0) and bool(
+        (flat == 0).logical_and_(torch.signbit(flat)).all()
+    )

@@ -1,0 +1,305 @@
+"""Executes a plan under a training script: gradients go as they become ready, updates happen when they are needed.
+
+An iteration, as it goes through here:
+
+1. backward: each gradient that is ready is handed to its transfers, and those that are complete begin.
+2. `optimizer.step()`: what is back is updated now; the rest is marked for update, with the hyper-parameters
+   of this moment.
+3. the next forward: a parameter's first use waits for its gradient and updates it, and whatever else has come.
+
+Between 1 and 3 parameters are `Watched`, so whatever else a script does with them waits likewise. Updates run on
+the thread that uses the parameter; the transport's thread only moves and adds bytes.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import nn
+
+from hemiola.core.errors import InputError
+from hemiola.core.plan import Plan
+from hemiola.run.accelerate.bundles import Slot, bundles_of
+from hemiola.run.accelerate.exchange import Exchange
+from hemiola.run.accelerate.updates import Updates
+from hemiola.run.accelerate.watch import unwatch, watch
+
+__all__ = ["Engine"]
+
+_LOOK_S = 2e-3
+"""While one gradient is awaited, it is looked so often whether another one can be updated meanwhile."""
+_SMALL_BYTES = 256 << 10
+"""Parameters up to this size are updated together as soon as they have come: one call for many."""
+
+_plainly = torch._C.DisableTorchFunctionSubclass
+"""Inside, watched parameters tell nobody."""
+
+
+class Engine:
+    """One model's exchange and updates by one plan.
+
+    Attributes:
+        slots: by parameter's name.
+        syncs: whether the backward that comes is to be exchanged (`no_sync`).
+        waited_s: how long the script has stood still for gradients.
+    """
+
+    def __init__(
+        self, parameters: dict[str, nn.Parameter], plan: Plan, exchange: Exchange, updates: Updates, ranks: int,
+        timeout_s: float,
+    ) -> None:  # fmt: skip
+        self._exchange, self._updates, self._ranks, self._timeout_s = exchange, updates, ranks, timeout_s
+        self._plan = plan
+        self.slots = {name: Slot(name, parameter, self._use) for name, parameter in parameters.items()}
+        bundles_of(plan, self.slots)
+        self._group_of = {id(parameter): number for parameter, number in updates.groups()}
+        self._open = False  # some gradients of this iteration are handed over, and no step was made
+        self._expects = False  # there was a forward since the last step
+        self._due: dict[str, Slot] = {}  # to be updated, or at least to be waited for, before the next use
+        self._guard = threading.RLock()
+        self.syncs = True
+        self.waited_s = 0.0
+        self._hooks = [
+            slot.parameter.register_post_accumulate_grad_hook(self._hook(slot))
+            for slot in self.slots.values()
+        ]
+
+    # --- backward
+
+    def _hook(self, slot: Slot) -> Callable[[Any], None]:
+        def ready(_: Any) -> None:
+            if self.syncs:
+                with self._guard, _plainly():
+                    self._ready(slot)
+
+        return ready
+
+    def _ready(self, slot: Slot) -> None:
+        if not self._open:
+            self._begin()
+        if slot.handed:
+            raise InputError(
+                f"a second backward gave {slot.name} another gradient before the optimizer's step, and without another forward",
+                "call all backwards but the last within model.no_sync()",
+            )
+        self._hand_over(slot)
+
+    def _begin(self) -> None:
+        """The first gradient of an iteration is there: what the last one left is ended, and all are watched."""
+        self._settle(list(self._due.values()))
+        for slot in self.slots.values():
+            self._await_sent(slot)
+            slot.handed = False
+            watch(slot.parameter, slot)
+        self._open = True
+
+    def _hand_over(self, slot: Slot) -> None:
+        for bundle in slot.hand_over(self._ranks):
+            bundle.launch(self._exchange)
+
+    def _fill(self) -> None:
+        """Backward is over: what has got no gradient says so, for the others wait for it."""
+        with _plainly():
+            if not self._open:
+                self._begin()
+            for slot in self.slots.values():
+                if slot.handed:
+                    continue
+                if slot.parameter.requires_grad or any(len(bundle.pieces) > 1 for bundle in slot.bundles):
+                    self._hand_over(slot)
+                else:
+                    unwatch(slot.parameter)
+
+    # --- the script's calls
+
+    def forward_begins(self, syncs: bool) -> None:
+        """A forward that will be followed by a backward."""
+        with self._guard:
+            if self._open:  # no step since the last backward: gradients accumulate on what is reduced
+                self._close()
+            self.syncs = syncs
+            self._expects = self._expects or syncs
+
+    def step(self, step: Callable[..., Any], closure: Any = None) -> Any:
+        """The optimizer's step: now, or as its parameters are used."""
+        with self._guard:
+            if closure is not None:
+                self.barrier()
+                result = step(closure)
+                self.barrier()
+                return result
+            if not (self._open or self._expects):
+                return step()
+            self._expects = False
+            self._fill()
+            if self._plan.update == "together" or not self._updates.apart or self._updates.has_hooks:
+                self._close()
+                return step()
+            return self._step_in_parts(step)
+
+    def _step_in_parts(self, step: Callable[[], Any]) -> Any:
+        """Update what is back; mark the rest."""
+        self._open = False
+        later: set[int] = set()
+        for slot in self.slots.values():
+            if slot.reduced:
+                self._unwatch_if_sent(slot)
+            elif slot.done:
+                self._back(slot)
+                self._unwatch_if_sent(slot)
+            else:
+                self._due[slot.name] = slot
+                later.add(id(slot.parameter))
+        with _plainly():
+            result = self._updates.only(lambda parameter: id(parameter) not in later, step)
+        captured = self._updates.captured()
+        for slot in self._due.values():
+            number = self._group_of.get(id(slot.parameter))
+            slot.captured = None if number is None else captured[number]
+        return result
+
+    def zero_grad(self, zero: Callable[..., Any], set_to_none: bool = True) -> None:
+        """The optimizer's or the model's: gradients that are still needed are cleared after their use."""
+        with self._guard:
+            if self._open:
+                self._close()
+            due = {id(slot.parameter) for slot in self._due.values()}
+            for slot in self._due.values():
+                slot.clear = "none" if set_to_none else "zero"
+            if not set_to_none:
+                for slot in self.slots.values():
+                    if slot.name not in self._due:
+                        self._await_sent(slot)
+            with _plainly():
+                self._updates.only(
+                    lambda parameter: id(parameter) not in due, lambda: zero(set_to_none=set_to_none)
+                )
+
+    def barrier(self) -> None:
+        """Until everything is reduced and updated."""
+        with self._guard:
+            self._settle(list(self._due.values()))
+            if self._open:
+                self._close()
+            for slot in self.slots.values():
+                self._await_sent(slot)
+                unwatch(slot.parameter)
+
+    def detach(self) -> None:
+        """Leave the parameters alone, whatever is under way."""
+        for hook in self._hooks:
+            hook.remove()
+        for slot in self.slots.values():
+            unwatch(slot.parameter)
+
+    # --- waiting
+
+    def _use(self, slot: Slot, how: str) -> bool:
+        """Somebody is about to use a parameter."""
+        with self._guard:
+            if slot.name in self._due:
+                if how == "drop":
+                    slot.clear = "none"
+                    return True
+                self._settle([slot])
+                return False
+            if how == "data":
+                if not self._open:
+                    self._unwatch_if_sent(slot)
+                return False
+            if torch._C._current_graph_task_id() == -1:
+                if self._open:
+                    self._fill()
+                    self._await(slot)
+                self._await_sent(slot)
+            return False
+
+    def _close(self) -> None:
+        """Wait for all gradients of this iteration; no update is due for them."""
+        self._fill()
+        for slot in self.slots.values():
+            self._await(slot)
+            self._await_sent(slot)
+            unwatch(slot.parameter)
+        self._open = False
+
+    def _settle(self, wanted: Iterable[Slot]) -> None:
+        """Wait for these and update them, and small ones that have come meanwhile."""
+        for slot in wanted:
+            if slot.name not in self._due:
+                continue
+            while not slot.done:
+                if not self._update_another():
+                    self._wait(slot)
+            others = (s for s in self._due.values() if s is not slot and s.bytes <= _SMALL_BYTES and s.done)
+            self._update([slot, *others])
+
+    def _update_another(self) -> bool:
+        """Use the time: an update that will be needed."""
+        found = next((slot for slot in self._due.values() if slot.done), None)
+        if found is not None:
+            self._update([found])
+        return found is not None
+
+    def _update(self, slots: list[Slot]) -> None:
+        for slot in slots:
+            self._back(slot)
+            del self._due[slot.name]
+        with _plainly():
+            self._updates.apply(
+                [
+                    (s.parameter, s.captured)
+                    for s in slots
+                    if s.captured is not None and s.parameter.grad is not None
+                ]
+            )
+            for slot in slots:
+                slot.captured = None
+                self._clear(slot)
+                self._unwatch_if_sent(slot)
+
+    def _clear(self, slot: Slot) -> None:
+        """What the script has asked for since its step."""
+        clear, slot.clear = slot.clear, None
+        if clear == "none":
+            slot.parameter.grad = None
+        elif clear == "zero" and slot.parameter.grad is not None:
+            self._await_sent(slot)
+            slot.parameter.grad.zero_()
+
+    def _await(self, slot: Slot) -> None:
+        """Until its gradient is reduced."""
+        if slot.reduced:
+            return
+        while not slot.done:
+            self._wait(slot)
+        self._back(slot)
+
+    def _wait(self, slot: Slot) -> None:
+        """Stand still for one of its transfers, for a moment."""
+        ticket = next(bundle.ticket for bundle in slot.bundles if bundle.ticket and not bundle.ticket.done)
+        start = time.monotonic()
+        ended = ticket.soon(_LOOK_S if len(self._due) > 1 else self._timeout_s)
+        self.waited_s += time.monotonic() - start
+        if not ended and time.monotonic() - ticket.begun_s > self._timeout_s:
+            ticket.wait(0.0)
+
+    @staticmethod
+    def _back(slot: Slot) -> None:
+        with _plainly(), torch.no_grad():
+            slot.bring_back()
+
+    @staticmethod
+    def _await_sent(slot: Slot) -> None:
+        for bundle in slot.bundles:
+            if bundle.ticket is not None and not bundle.ticket.sent:
+                bundle.ticket.wait_sent()
+
+    @staticmethod
+    def _unwatch_if_sent(slot: Slot) -> None:
+        if slot.sent:
+            unwatch(slot.parameter)

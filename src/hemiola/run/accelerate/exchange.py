@@ -1,0 +1,203 @@
+"""All-reduces of many tensors at once over the transport, each with a priority of its own.
+
+Nobody waits: a step's messages are handed to the transport, and what comes is added up on the transport's
+thread, which then begins the next step. Messages are matched by their tag, so ranks may begin transfers in
+any order, and a more urgent one overtakes and pauses what is on its way.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import torch
+from torch import Tensor
+
+from hemiola.core.errors import HemiolaError, TransportError
+from hemiola.run.accelerate.schedule import Part, Step, schedule
+from hemiola.run.group.memory import view
+from hemiola.run.transport import Endpoint, Handle
+
+__all__ = ["Exchange", "Ticket"]
+
+_TAGS = 1 << 62
+"""Above all others'."""
+_SMALL_BYTES = 16 << 10
+_FEW = 8
+"""Ranks up to which everybody sends a small tensor to everybody: one step instead of two."""
+
+
+class Ticket:
+    """A transfer under way.
+
+    Attributes:
+        done: whether it is reduced, or has failed.
+        problem: why it failed.
+        begun_s: when, by the monotonic clock.
+    """
+
+    def __init__(self, what: str, lanes: int) -> None:
+        self._what = what
+        self.begun_s = time.monotonic()
+        self._left = lanes
+        self._guard = threading.Lock()
+        self._gate = threading.Lock()
+        self._gate.acquire()
+        self.sends: list[Handle] = []
+        self.done = False
+        self.problem: HemiolaError | None = None
+
+    def wait(self, timeout_s: float) -> None:
+        """Until it is reduced.
+
+        Raises:
+            TransportError: it failed, or is not reduced in time.
+        """
+        if not self._gate.acquire(timeout=timeout_s):
+            raise TransportError(
+                f"{self._what} was not reduced within {timeout_s:g} s",
+                "do all ranks run the same number of iterations?",
+            )
+        self._gate.release()
+        if self.problem is not None:
+            raise self.problem
+
+    def soon(self, timeout_s: float) -> bool:
+        """Whether it has ended, after at most so long."""
+        if self._gate.acquire(timeout=timeout_s):
+            self._gate.release()
+        return self.done
+
+    def wait_sent(self) -> None:
+        """Until this rank's memory may be written again, which is after `wait`."""
+        for handle in self.sends:
+            handle.wait()
+
+    @property
+    def sent(self) -> bool:
+        """Whether this rank's memory may be written again."""
+        return all(handle.done for handle in self.sends)
+
+    def end_lane(self, problem: HemiolaError | None) -> None:
+        """For the exchange: one of its parts has ended."""
+        with self._guard:
+            self._left -= 1
+            self.problem = self.problem or problem
+            if self.done or (self._left and not self.problem):
+                return
+            self.done = True
+        self._gate.release()
+
+
+class Exchange:
+    """One rank's all-reduces with the others."""
+
+    def __init__(self, end: Endpoint, chunk_bytes: int) -> None:
+        """Over a connected endpoint, in messages of about so many bytes."""
+        self._end = end
+        self._lane_bytes = chunk_bytes * end.ranks
+
+    def all_reduce(
+        self, number: int, name: str, flat: Tensor, priority: int = 0, algorithm: str = ""
+    ) -> Ticket:
+        """Begin to add up everybody's tensor, in its place.
+
+        Args:
+            number: of the transfer, the same on all ranks; below 2**20. One at a time.
+            name: for what goes wrong.
+            flat: of one dimension, without gaps; not to be touched until the ticket has ended and is sent.
+            priority: the lowest goes first.
+            algorithm: one of `core.plan.ALGORITHMS`.
+        """
+        small = flat.nbytes <= _SMALL_BYTES and self._end.ranks <= _FEW and algorithm in ("", "direct")
+        count = max(1, self._lane_bytes // flat.element_size())
+        parts = [flat] if small else list(flat.split(count))
+        ticket = Ticket(name, len(parts))
+        rank, ranks = self._end.rank, self._end.ranks
+        for lane, part in enumerate(parts):
+            tag = _TAGS | number << 32 | lane << 12
+            steps = (
+                _everybody(rank, ranks, part.numel())
+                if small
+                else schedule(algorithm, rank, ranks, part.numel())
+            )
+            _Lane(self._end, ticket, part, tag, priority, steps, part.clone() if small else part).begin()
+        return ticket
+
+
+def _everybody(rank: int, ranks: int, count: int) -> tuple[Step, ...]:
+    """All of it from everybody to everybody."""
+    all_of_it = tuple(Part((rank + turn) % ranks, 0, count) for turn in range(1, ranks))
+    return (Step(all_of_it, all_of_it, True),)
+
+
+class _Lane:
+    """A part of a tensor on its way through the steps of its algorithm."""
+
+    def __init__(
+        self, end: Endpoint, ticket: Ticket, flat: Tensor, tag: int, priority: int,
+        steps: tuple[Step, ...], given: Tensor,
+    ) -> None:  # fmt: skip
+        self._end, self._ticket, self._flat, self._tag, self._priority = end, ticket, flat, tag, priority
+        self._steps = steps
+        self._given, self._bytes, self._size = view(given), view(flat), flat.element_size()
+        self._number = -1
+        self._left = 0
+        self._came: list[tuple[int, Tensor]] = []
+        self._guard = threading.Lock()
+
+    def begin(self) -> None:
+        """The first step, or the next one."""
+        self._number += 1
+        if self._number == len(self._steps):
+            self._ticket.end_lane(None)
+            return
+        step, tag, size = self._steps[self._number], self._tag + self._number, self._size
+        self._left, self._came = len(step.receives) + 1, []
+        for part in step.sends:
+            data = self._given[part.start * size : part.stop * size]
+            self._ticket.sends.append(self._end.send(part.peer, tag, data, self._priority))
+        for part in step.receives:
+            if step.joins:
+                room = self._flat.new_empty(part.stop - part.start)
+                self._came.append((part.peer, room))
+                into = view(room)
+            else:
+                into = self._bytes[part.start * size : part.stop * size]
+            self._end.receive(part.peer, tag, into).add_callback(self._got)
+        self._one_less(None)
+
+    def _got(self, handle: Handle) -> None:
+        self._one_less(handle.problem)
+
+    def _one_less(self, problem: HemiolaError | None) -> None:
+        with self._guard:
+            if self._left < 0:
+                return
+            if problem is None:
+                self._left -= 1
+                if self._left:
+                    return
+            else:
+                self._left = -1
+        if problem is not None:
+            self._ticket.end_lane(problem)
+            return
+        step = self._steps[self._number]
+        if step.joins and step.receives:
+            part = step.receives[0]
+            _join(self._flat[part.start : part.stop], self._end.rank, self._came)
+        self.begin()
+
+
+def _join(own: Tensor, rank: int, came: list[tuple[int, Tensor]]) -> None:
+    """Add what came to one's own, in the order of ranks: the same bits whoever adds."""
+    with torch.no_grad():
+        if len(came) == 1:
+            own.add_(came[0][1])
+            return
+        rows = [tensor for _, tensor in sorted([*came, (rank, own)], key=lambda entry: entry[0])]
+        total = rows[0] if rows[0] is not own else own.clone()
+        for row in rows[1:]:
+            total.add_(row)
+        own.copy_(total)

@@ -1,0 +1,356 @@
+"""Decides for one model whether a plan is worth it, and goes over to it; goes back if it is not.
+
+The first iterations run under PyTorch's DistributedDataParallel and are measured: when each parameter is used,
+when each gradient is ready, how long ranks wait. Then the links are measured, a plan is made from both, and
+if it is predicted to gain enough it takes over. After some more iterations what it really gains is compared
+with what DDP took, and DDP comes back if it is nothing. All ranks decide the same, at the same iterations.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from hemiola.core.acceleration import Acceleration, State
+from hemiola.core.errors import HemiolaError, PlanError
+from hemiola.core.plan import Plan
+from hemiola.core.units import format_duration
+from hemiola.run.accelerate.engine import Engine
+from hemiola.run.accelerate.exchange import Exchange
+from hemiola.run.accelerate.measured import mean_of, measured_graph, problem_of
+from hemiola.run.accelerate.meeting import meet
+from hemiola.run.accelerate.probe import Links, probe
+from hemiola.run.accelerate.profile import Measured, Profile
+from hemiola.run.accelerate.settings import Settings
+from hemiola.run.accelerate.updates import Updates
+from hemiola.run.transport import Endpoint
+
+__all__ = ["Job"]
+
+_log = logging.getLogger("hemiola")
+
+_UNTOUCHED, _MEASURED = 3, 8
+"""Iterations under DDP before anything is measured (it orders its buckets anew after the first), and measured."""
+_SETTLES, _JUDGED = 3, 12
+"""Iterations by the plan before they are measured, and measured."""
+_LOSS = 1.0
+"""The plan's iterations may take so much of DDP's at most."""
+
+
+class Job:
+    """One model's training on one rank.
+
+    Attributes:
+        state: see `core.acceleration.Acceleration`.
+        ddp: while it is in charge.
+        engine: while the plan is.
+    """
+
+    def __init__(
+        self, module: nn.Module, optimizer: torch.optim.Optimizer, settings: Settings, group: Any
+    ) -> None:
+        self.module, self._settings, self._group = module, settings, group
+        self.rank, self.ranks = dist.get_rank(group), dist.get_world_size(group)
+        self.parameters = {name: p for name, p in module.named_parameters() if p.requires_grad}
+        self.updates = Updates(optimizer, settings.apart)
+        self.state: State = "profiling"
+        self.engine: Engine | None = None
+        self.ddp: DistributedDataParallel | None = None
+        self._end: Endpoint | None = None
+        self._profile: Profile | None = None
+        self._count = self._judged_from = 0
+        self._times: list[tuple[float, float]] = []
+        self._last = time.perf_counter()
+        self._said = Acceleration(state="profiling", iterations=0)
+        if self.ranks == 1:
+            self._say("off", "one rank has nobody to wait for")
+            return
+        self.ddp = self._as_ddp()
+        if settings.plan is not None:
+            self._go_over(settings.plan)
+            self._say(
+                "on", f"by the plan {settings.plan.name!r} ({settings.plan.source or 'of unknown source'})"
+            )
+        elif reason := self._reason_against():
+            self._say("off", reason)
+        else:
+            self._profile = Profile(module, self.parameters)
+
+    def _as_ddp(self) -> DistributedDataParallel:
+        settings, first = self._settings, next(iter(self.parameters.values()))
+        return DistributedDataParallel(
+            self.module, device_ids=None if first.device.type == "cpu" else [first.device], process_group=self._group,
+            broadcast_buffers=settings.broadcast_buffers, find_unused_parameters=settings.find_unused_parameters,
+        )  # fmt: skip
+
+    def _reason_against(self) -> str:
+        """Why this model stays as it is; "" if nothing speaks against a plan."""
+        module = self.module
+        if any(p.device.type != "cpu" for p in self.parameters.values()):
+            return "the parameters are not on the processor"
+        if any(isinstance(m, torch.jit.ScriptModule) for m in module.modules()):
+            return "a part of the model is TorchScript, which does not wait for single parameters"
+        if any(hasattr(m, "_orig_mod") or m._compiled_call_impl is not None for m in module.modules()):
+            return "a part of the model is compiled, which does not wait for single parameters"
+        if sparse := next(
+            (n for n, m in module.named_modules() if getattr(m, "sparse", False) is True), None
+        ):
+            return f"the gradient of {sparse} is sparse"
+        if strange := next((n for n, p in self.parameters.items() if type(p) is not nn.Parameter), None):
+            return f"{strange} is a {type(self.parameters[strange]).__name__}, not a plain parameter"
+        return ""
+
+    # --- the script's calls
+
+    def forward(self, training: bool, syncs: bool, *arguments: Any, **named: Any) -> Any:
+        """The model's forward."""
+        if self.engine is None:
+            result = (self.ddp or self.module)(*arguments, **named)
+            if self._profile is not None and training:
+                self._profile.forward_ends()
+            return result
+        if training:
+            self._check_frozen()
+            self.engine.forward_begins(syncs)
+            if self._settings.broadcast_buffers:
+                self._end_buffers()
+        return self.module(*arguments, **named)
+
+    def step(self, step: Callable[..., Any], closure: Any = None) -> Any:
+        """The optimizer's step."""
+        if self.engine is not None:
+            result = self.engine.step(step, closure)
+        else:
+            if self._profile is not None:
+                self._profile.step_begins()
+            result = step() if closure is None else step(closure)
+            if self._profile is not None:
+                self._profile.step_ends()
+        self._ended()
+        return result
+
+    def _ended(self) -> None:
+        """An iteration has."""
+        now = time.perf_counter()
+        waited_s = self.engine.waited_s if self.engine is not None else 0.0
+        self._times.append((now - self._last, waited_s))
+        self._last = now
+        self._count += 1
+        if self._profile is not None and self._count == _UNTOUCHED + _MEASURED:
+            self._decide()
+            self._last = time.perf_counter()
+        elif self._judged_from and self._count == self._judged_from + _SETTLES + _JUDGED:
+            self._judge()
+            self._last = time.perf_counter()
+        elif self.engine is not None and self._count % 100 == 0:
+            self._note()
+
+    # --- deciding
+
+    def _decide(self) -> None:
+        """Stay with DDP, or go over to a plan."""
+        assert self._profile is not None
+        self._profile.stop()
+        own, self._profile = self._profile.measured(_UNTOUCHED), None
+        measured = mean_of(_gathered(own, self._group))
+        share = measured.exposed_s / max(measured.end_s, 1e-9)
+        before_s = max(_gathered(median(t for t, _ in self._times[-_MEASURED:]), self._group))
+        found = {"before_s": before_s, "exposed_before_s": measured.exposed_s}
+        gain = self._settings.min_gain
+        if share < gain / (1 + gain):
+            self._say(
+                "off", f"communication is hidden: only {share:.1%} of an iteration waits for it", **found
+            )
+            return
+        if self.rank == 0:
+            self._tell("hemiola: measuring the links and making a plan ...")
+        end = meet(self._group, self._settings)
+        exchange = Exchange(end, 256 << 10)
+        links = _slowest(_gathered(probe(exchange, self.ranks, self._settings.timeout_s), self._group))
+        plan, words, figures = self._planned(measured, links) if self.rank == 0 else (None, "", {})
+        plan, words, figures = _from_first((plan, words, figures), self._group)
+        found |= figures
+        if plan is None:
+            end.close()
+            self._say("off", words, **found)
+            return
+        self._go_over(plan, end)
+        self._say("on", words, **found)
+
+    def _planned(self, measured: Measured, links: Links) -> tuple[Plan | None, str, dict[str, float]]:
+        """On rank 0: the plan, if it is worth it; what to say; and the figures."""
+        from hemiola.plan.planner import make_plan
+
+        name = type(self.module).__name__
+        graph, seconds = measured_graph(name, measured, self.parameters)
+        try:
+            advice = make_plan(problem_of(graph, seconds, links, self.ranks))
+        except HemiolaError as problem:
+            return None, f"no plan could be made: {problem}", {}
+        figures = {
+            "predicted_before_s": advice.before.iteration_s,
+            "predicted_s": advice.after.iteration_s,
+            "bound_s": advice.bound_s,
+        }
+        rate = f"{links.bytes_per_s * 8e-6:,.0f} Mbit/s"
+        if advice.gain < self._settings.min_gain:
+            words = f"no plan gains more than {max(advice.gain, 0.0):.1%} at {rate}"
+            return None, words, figures
+        words = (
+            f"{format_duration(advice.after.iteration_s)} per iteration predicted instead of "
+            f"{format_duration(advice.before.iteration_s)} ({1 + advice.gain:.2f} times as fast) at {rate}"
+        )
+        return advice.plan, words, figures
+
+    def _judge(self) -> None:
+        """Has it become faster?"""
+        assert self.engine is not None
+        rows = self._times[-_JUDGED:]
+        measured_s = max(_gathered(median(t for t, _ in rows), self._group))
+        exposed_s = (rows[-1][1] - rows[0][1]) / (len(rows) - 1)
+        before_s, self._judged_from = self._said.before_s, 0
+        figures = {"measured_s": measured_s, "exposed_s": exposed_s}
+        if before_s is None:
+            self._say("on", f"{format_duration(measured_s)} per iteration", **figures)
+            return
+        words = (
+            f"{format_duration(measured_s)} per iteration measured, {format_duration(before_s)} with DDP "
+            f"({before_s / measured_s:.2f} times as fast)"
+        )
+        if measured_s > before_s * _LOSS and self._settings.reverts:
+            self._go_back()
+            self._say("reverted", f"{words}: back to DDP", **figures)
+        else:
+            self._say("on", words, **figures)
+
+    def _go_over(self, plan: Plan, end: Endpoint | None = None) -> None:
+        """From DDP to a plan."""
+        if plan.ranks != self.ranks:
+            raise PlanError(
+                f"the plan {plan.name!r} is for {plan.ranks} ranks, this job has {self.ranks}",
+                "make one for this job, or give none",
+            )
+        graph, _ = measured_graph(type(self.module).__name__, _NOTHING, self.parameters)
+        plan.verify(graph) if not plan.operation_order else _without_order(plan).verify(graph)
+        if not self.updates.apart and plan.update == "on-arrival":
+            name = type(self.updates.optimizer).__name__
+            _log.warning("%s is stepped whole, so each step waits for all gradients", name)
+        self._end = end or meet(self._group, self._settings)
+        assert self.ddp is not None
+        if hasattr(self.ddp, "reducer"):
+            self.ddp.reducer._remove_autograd_hooks()
+        self.ddp = None
+        exchange = Exchange(self._end, plan.chunk_bytes)
+        self.engine = Engine(
+            self.parameters, plan, exchange, self.updates, self.ranks, self._settings.timeout_s
+        )
+        self._judged_from = self._count
+
+    def _go_back(self) -> None:
+        """From the plan to DDP."""
+        assert self.engine is not None
+        self.engine.barrier()
+        self.engine.detach()
+        self.engine = None
+        self.ddp = self._as_ddp()
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the others."""
+        end, self._end = self._end, None
+        if end is not None:
+            end.close()
+
+    # --- DDP's habits
+
+    def _check_frozen(self) -> None:
+        """DDP trains what was trainable when it was built, and so does a plan."""
+        for name, parameter in self.module.named_parameters():
+            if parameter.requires_grad and name not in self.parameters:
+                raise PlanError(
+                    f"{name} is trained now, and was not when the plan was made",
+                    "call hemiola.accelerate again after unfreezing",
+                )
+
+    def _end_buffers(self) -> None:
+        """Rank 0's buffers to everybody, as DDP does before each forward."""
+        from hemiola.run.accelerate.buffers import share_buffers
+
+        assert self._end is not None
+        share_buffers(self._end, list(self.module.buffers()))
+
+    # --- saying
+
+    def _say(self, state: State, words: str, **figures: float) -> None:
+        """On rank 0: print it, and write it where `hemiola run` looks."""
+        self.state = state
+        known = {
+            name: getattr(self._said, name)
+            for name in Acceleration.__struct_fields__
+            if name not in ("state", "words", "iterations")
+        }
+        self._said = Acceleration(state=state, iterations=self._count, words=words, **{**known, **figures})
+        if self.rank == 0:
+            stands = {"on": "on", "off": "off", "reverted": "off", "profiling": "measuring"}[state]
+            self._tell(f"hemiola: acceleration is {stands}: {words}")
+        self._note()
+
+    def _tell(self, line: str) -> None:
+        if not self._settings.quiet:
+            print(line, file=sys.stderr, flush=True)
+
+    def _note(self) -> None:
+        path = os.environ.get("HEMIOLA_RUN_REPORT", "")
+        if self.rank == 0 and path:
+            import msgspec
+
+            from hemiola.trace.acceleration_json import write_acceleration
+
+            if self.engine is not None and not self._judged_from and self._said.before_s is not None:
+                recent = [t for t, _ in self._times[-_JUDGED:]]
+                self._said = msgspec.structs.replace(self._said, measured_s=median(recent))
+            self._said = msgspec.structs.replace(self._said, iterations=self._count)
+            write_acceleration(self._said, Path(path))
+
+
+_NOTHING = Measured(used_s={}, forward_end_s=0.0, ready_s={}, step_start_s=0.0, end_s=0.0)
+
+
+def _without_order(plan: Plan) -> Plan:
+    import msgspec
+
+    _log.warning("PyTorch decides the order of operations here: the plan's own is not followed")
+    return msgspec.structs.replace(plan, operation_order=())
+
+
+def _gathered(value: Any, group: Any) -> list[Any]:
+    found: list[Any] = [None] * dist.get_world_size(group)
+    dist.all_gather_object(found, value, group=group)
+    return found
+
+
+def _from_first(value: Any, group: Any) -> Any:
+    box = [value]
+    dist.broadcast_object_list(box, dist.get_global_rank(group or dist.group.WORLD, 0), group=group)
+    return box[0]
+
+
+def _slowest(found: list[Links]) -> Links:
+    """The links as the slowest rank sees them."""
+    return Links(
+        host=found[0].host,
+        step_s=max(one.step_s for one in found),
+        bytes_per_s=min(one.bytes_per_s for one in found),
+        cpu_s_per_byte=max(one.cpu_s_per_byte for one in found),
+    )

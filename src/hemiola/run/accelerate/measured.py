@@ -1,0 +1,107 @@
+"""A measured iteration as the graph, hardware and topology that predictions are made from.
+
+One operation lies between two moments that matter: a parameter's first use, a gradient's readiness. Its
+time is the measured one, so neither FLOP nor a calibration is needed.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from statistics import fmean
+
+import numpy as np
+from torch import nn
+
+from hemiola.core.graph import KINDS, PHASES, Graph, Operations, Parameter, Signature
+from hemiola.core.hardware import Efficiency, Hardware, PhaseCost
+from hemiola.core.topology import Topology
+from hemiola.cost.prediction import Options
+from hemiola.plan.problem import Problem
+from hemiola.run.accelerate.probe import Links
+from hemiola.run.accelerate.profile import Measured
+
+__all__ = ["mean_of", "measured_graph", "problem_of"]
+
+_FRAME = 1514 / 1448
+"""A frame's bytes on the wire per byte that it carries: the link is as much faster than what arrives."""
+_COPIED_BYTES_PER_S = 4e9
+
+
+def mean_of(found: Sequence[Measured]) -> Measured:
+    """The ranks' iterations as one."""
+
+    def mean(rows: list[dict[str, float]]) -> dict[str, float]:
+        return {
+            name: fmean(row[name] for row in rows) for name in rows[0] if all(name in row for row in rows)
+        }
+
+    return Measured(
+        used_s=mean([m.used_s for m in found]),
+        forward_end_s=fmean(m.forward_end_s for m in found),
+        ready_s=mean([m.ready_s for m in found]),
+        step_start_s=fmean(m.step_start_s for m in found),
+        end_s=fmean(m.end_s for m in found),
+    )
+
+
+def measured_graph(
+    name: str, measured: Measured, parameters: dict[str, nn.Parameter]
+) -> tuple[Graph, np.ndarray]:
+    """The graph of this iteration, and the seconds of its operations.
+
+    What is not always used counts as used at forward's end, and as ready at backward's.
+    """
+    used = {
+        p: min(measured.used_s.get(p, measured.forward_end_s), measured.forward_end_s) for p in parameters
+    }
+    last = max(measured.ready_s.values(), default=measured.forward_end_s)
+    ready = {p: max(measured.ready_s.get(p, last), measured.forward_end_s) for p in parameters}
+    uses = sorted(set(used.values()))
+    readies = sorted(set(ready.values()))
+    forward = np.diff([0.0, *uses, measured.forward_end_s])  # before the first use, and after each
+    backward = np.diff([measured.forward_end_s, *readies])
+    step_s = max(measured.end_s - measured.step_start_s, 0.0)
+    seconds = np.concatenate([forward, backward, [step_s]])
+    counts = (len(forward), len(backward), 1)
+    rows = sum(counts)
+    operations = Operations(
+        name=("measured",) * rows,
+        kind=np.full(rows, KINDS.index("other"), dtype=np.int8),
+        phase=np.repeat(np.arange(len(PHASES), dtype=np.int8), counts),
+        micro_step=np.zeros(rows, dtype=np.int16),
+        flop=np.zeros(rows),
+        read_bytes=np.zeros(rows),
+        written_bytes=np.zeros(rows),
+        module=np.zeros(rows, dtype=np.int64),
+        forward=np.full(rows, -1),
+        signature=np.zeros(rows, dtype=np.int64),
+        dep_start=np.concatenate([[0], np.arange(rows)]),
+        dep=np.arange(rows - 1),
+    )
+    place = {moment: number for number, moment in enumerate(uses, start=1)}
+    end = {moment: len(forward) + number for number, moment in enumerate(readies)}
+    listed = tuple(
+        Parameter(
+            name=p, module="", shape=tuple(tensor.shape), dtype=str(tensor.dtype).removeprefix("torch."),
+            size_bytes=tensor.numel() * tensor.element_size(), gradient_bytes=tensor.numel() * tensor.element_size(),
+            first_use=place[used[p]], gradient_ready=end[ready[p]],
+        )
+        for p, tensor in parameters.items()
+    )  # fmt: skip
+    graph = Graph(name=name, operations=operations, parameters=listed, signatures=(Signature("measured"),))
+    return graph.check(), seconds
+
+
+def problem_of(graph: Graph, seconds: np.ndarray, links: Links, ranks: int) -> Problem:
+    """What a plan is to be made for. Every rank counts as a host: its rate was measured with all others sending."""
+    hardware = Hardware(
+        name="this job", kind="cpu", peak_flop_per_s={"float32": 1e12}, memory_bytes_per_s=2 * _COPIED_BYTES_PER_S,
+        memory_bytes=1e15, phases={phase: PhaseCost(operation_s=0.0, view_s=0.0) for phase in PHASES},
+        efficiencies={kind: Efficiency(compute=1.0, memory=1.0) for kind in KINDS if kind != "view"},
+        cores=max(1, len(os.sched_getaffinity(0))), threads_per_rank=1,
+        collectives=tuple(links.cost(backend, ranks) for backend in ("hemiola", "gloo")),
+        measured_on="the first iterations",
+    )  # fmt: skip
+    topology = Topology.flat(hosts=ranks, gpus_per_host=1, nic_bytes_per_s=links.bytes_per_s * _FRAME)
+    return Problem(graph, hardware, topology, ranks, options=Options(), seconds=seconds)

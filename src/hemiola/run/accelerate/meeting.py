@@ -1,0 +1,32 @@
+"""How the ranks of a process group find each other for messages of their own."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import torch.distributed as dist
+
+from hemiola.run.accelerate.settings import Settings
+from hemiola.run.group.group import transport_options
+from hemiola.run.transport import Endpoint
+
+__all__ = ["meet"]
+
+_SILENCE_S = 30.0
+"""A rank of whom nothing is heard for so long is given up; its transport says something every few seconds."""
+
+
+def meet(group: Any, settings: Settings) -> Endpoint:
+    """Connect all ranks of a group; called by all. The secret is made by rank 0 and told within the group."""
+    rank, ranks = dist.get_rank(group), dist.get_world_size(group)
+    options = transport_options(
+        _SILENCE_S, settings.interface, settings.rate_bytes_per_s, chunk_bytes=64 << 10
+    )
+    box = [os.urandom(32)]
+    dist.broadcast_object_list(box, dist.get_global_rank(group or dist.group.WORLD, 0), group=group)
+    end = Endpoint(rank, ranks, box[0], options)
+    found: list[Any] = [None] * ranks
+    dist.all_gather_object(found, end.address, group=group)
+    end.connect(found)
+    return end

@@ -1,0 +1,120 @@
+"""When a training script uses each parameter and has each gradient, measured while it trains as it is."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any
+
+from torch import nn
+
+__all__ = ["Measured", "Profile"]
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One rank's usual iteration; seconds since it began, which is when the last step ended.
+
+    Attributes:
+        used_s: first use in forward, by parameter.
+        forward_end_s: of the first forward.
+        ready_s: gradient complete, by parameter.
+        step_start_s, end_s: of the optimizer's step.
+    """
+
+    used_s: dict[str, float]
+    forward_end_s: float
+    ready_s: dict[str, float]
+    step_start_s: float
+    end_s: float
+
+    @property
+    def exposed_s(self) -> float:
+        """From the last gradient to the step: waiting for the others, mostly."""
+        return max(0.0, self.step_start_s - max(self.ready_s.values(), default=self.step_start_s))
+
+
+@dataclass
+class _Iteration:
+    start: float
+    used: dict[str, float] = field(default_factory=dict)
+    forward_end: float = 0.0
+    ready: dict[str, float] = field(default_factory=dict)
+    step_start: float = 0.0
+    end: float = 0.0
+
+
+class Profile:
+    """Notes times by hooks, until `stop`."""
+
+    def __init__(self, module: nn.Module, parameters: dict[str, nn.Parameter]) -> None:
+        self._names = set(parameters)
+        self._all: list[_Iteration] = []
+        self._now = _Iteration(time.perf_counter())
+        self._hooks: list[Any] = []
+        names = {id(parameter): name for name, parameter in parameters.items()}
+        for child in module.modules():
+            own = [names[id(p)] for p in child.parameters(recurse=False) if id(p) in names]
+            if own:
+                self._hooks.append(child.register_forward_pre_hook(self._using(own)))
+        for name, parameter in parameters.items():
+            self._hooks.append(parameter.register_post_accumulate_grad_hook(self._having(name)))
+
+    def _using(self, names: list[str]) -> Callable[..., None]:
+        def note(*_: Any) -> None:
+            if not self._now.forward_end:
+                now = time.perf_counter()
+                for name in names:
+                    self._now.used.setdefault(name, now)
+
+        return note
+
+    def _having(self, name: str) -> Callable[..., None]:
+        def note(*_: Any) -> None:
+            self._now.ready[name] = time.perf_counter()
+
+        return note
+
+    def forward_ends(self) -> None:
+        """The model has returned."""
+        if not self._now.forward_end:
+            self._now.forward_end = time.perf_counter()
+
+    def step_begins(self) -> None:
+        """The optimizer's step is called."""
+        self._now.step_start = time.perf_counter()
+
+    def step_ends(self) -> None:
+        """It has returned: the next iteration begins."""
+        self._now.end = time.perf_counter()
+        self._all.append(self._now)
+        self._now = _Iteration(self._now.end)
+
+    def stop(self) -> None:
+        """Take the hooks away."""
+        for hook in self._hooks:
+            hook.remove()
+
+    def measured(self, skip: int) -> Measured:
+        """The median of every time, without the first iterations; parameters that were always used and trained alone."""
+        rows = self._all[skip:]
+
+        def middle(times: Callable[[_Iteration], dict[str, float]]) -> dict[str, float]:
+            return {
+                name: median(times(row)[name] - row.start for row in rows)
+                for name in sorted(self._names)
+                if all(name in times(row) for row in rows)
+            }
+
+        def one(value: Callable[[_Iteration], float]) -> float:
+            return median(value(row) - row.start for row in rows)
+
+        return Measured(
+            used_s=middle(lambda row: row.used),
+            forward_end_s=one(lambda row: row.forward_end),
+            ready_s=middle(lambda row: row.ready),
+            step_start_s=one(lambda row: row.step_start),
+            end_s=one(lambda row: row.end),
+        )
