@@ -18,6 +18,7 @@ from hemiola.cli.inspect import inspect
 from hemiola.cli.output import fail
 from hemiola.cli.plan import plan
 from hemiola.cli.predict import predict
+from hemiola.cli.run import run, separated
 from hemiola.cli.simulate import explain, policies, simulate
 from hemiola.cli.trace import trace
 
@@ -33,6 +34,7 @@ VERBS: dict[str, Callable[..., None]] = {
     "calibrate": calibrate,
     "predict": predict,
     "plan": plan,
+    "run": run,
     "lab up": lab.up,
     "lab run": lab.run,
     "lab status": lab.status,
@@ -71,6 +73,7 @@ def main() -> None:
     from hemiola.core.errors import HemiolaError, InternalError
 
     sys.path.insert(0, "")  # so that --policy my_module:MyPolicy finds a file in the present folder
+    sys.argv[1:] = separated(sys.argv[1:])
     try:
         app()
     except HemiolaError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -30,6 +31,7 @@ def plan(
     output: Annotated[Path | None, Parameter(name=["--output", "-o"])] = None,
     placement: str = "",
     cores: float | None = None,
+    page: Path | None = None,
     json: Annotated[bool, Switch] = False,
 ) -> None:
     """Plan in which order a job's gradients are exchanged, what goes together and how, and say what that gains.
@@ -50,6 +52,8 @@ def plan(
         Ranks of each host in order, such as 4,4, instead of full hosts.
     cores
         Processor cores that all ranks share, where the hosts are really one machine (a lab).
+    page
+        Write a page there with the predicted iteration before and after (HTML).
     json
         Print everything as JSON.
     """
@@ -61,8 +65,9 @@ def plan(
     from hemiola.trace.plan_json import write_plan
     from hemiola.trace.topologies import read_topology
 
-    if output is not None:
-        writable(output)
+    for path in (output, page):
+        if path is not None:
+            writable(path)
     problem = Problem(
         read_graph(graph), load_hardware(hardware), read_topology(topology), ranks,
         placement=placement_of(placement), options=Options(cores=cores),
@@ -77,10 +82,14 @@ def plan(
 
         _print(Console(highlight=False), advice)
     if output is not None:
-        import sys
-
         write_plan(advice.plan, output)
-        print(f"wrote {output}", file=sys.stderr)
+    if page is not None:
+        from hemiola.report.job.planned import write_plan_page
+
+        write_plan_page(advice, page)
+    for path in (output, page):
+        if path is not None:
+            print(f"wrote {path}", file=sys.stderr)
 
 
 def _as_json(advice: Advice) -> dict[str, Any]:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from hemiola.core.job_timeline import JobTimeline
     from hemiola.run.record.values import Options
 
-__all__ = ["trace"]
+__all__ = ["merged", "trace"]
 
 _NOTHING = "no process of the command ran a collective or a backward pass of PyTorch"
 
@@ -55,7 +55,7 @@ def trace(
     writable(output)
     options = options_for(output, mode="full" if full else "light", listen=listen, keep_iterations=keep)
     status = _run(command, options)
-    _report(options)
+    merged(options)
     raise SystemExit(status)
 
 
@@ -84,23 +84,24 @@ def _run(command: tuple[str, ...], options: Options) -> int:
     return 128 - status if status < 0 else status
 
 
-def _report(options: Options) -> None:
-    """Put the parts together and say in a few lines what was recorded."""
+def merged(options: Options) -> JobTimeline | None:
+    """Put the parts together and say in a few lines what was recorded; None if nothing was."""
     from hemiola.core.errors import InputError
     from hemiola.run.record.api import finish
 
     path, parts = Path(options.path), Path(options.parts)
     if not parts.is_dir():
         print(f"nothing was recorded: {_NOTHING}", file=sys.stderr)
-        return
+        return None
     try:
         timeline = finish(path, parts)
     except InputError as error:
         print(f"nothing was recorded: {error.what}", file=sys.stderr)
-        return
+        return None
     print("\n".join(_summary(timeline, path)), file=sys.stderr)
     if "partial" in timeline.facts:
         print(f"the ranks' parts are kept in {parts}", file=sys.stderr)
+    return timeline
 
 
 def _summary(timeline: JobTimeline, path: Path) -> Iterator[str]:

@@ -26,7 +26,7 @@ from hemiola.core.plan import Plan
 from hemiola.run.accelerate.bundles import Slot, bundles_of
 from hemiola.run.accelerate.exchange import Exchange
 from hemiola.run.accelerate.updates import Updates
-from hemiola.run.accelerate.watch import unwatch, watch
+from hemiola.run.accelerate.watch import attend, leave, tell_owner, unwatch, watch
 
 __all__ = ["Engine"]
 
@@ -49,13 +49,15 @@ class Engine:
     """
 
     def __init__(
-        self, parameters: dict[str, nn.Parameter], plan: Plan, exchange: Exchange, updates: Updates, ranks: int,
-        timeout_s: float,
+        self, module: nn.Module, parameters: dict[str, nn.Parameter], plan: Plan, exchange: Exchange,
+        updates: Updates, ranks: int, timeout_s: float,
     ) -> None:  # fmt: skip
         self._exchange, self._updates, self._ranks, self._timeout_s = exchange, updates, ranks, timeout_s
-        self._plan = plan
+        self._module, self._plan = module, plan
+        attend(module, tell_owner)
         self.slots = {name: Slot(name, parameter, self._use) for name, parameter in parameters.items()}
         bundles_of(plan, self.slots)
+        self._slot_of = {id(slot.parameter): slot for slot in self.slots.values()}
         self._group_of = {id(parameter): number for parameter, number in updates.groups()}
         self._open = False  # some gradients of this iteration are handed over, and no step was made
         self._expects = False  # there was a forward since the last step
@@ -162,22 +164,22 @@ class Engine:
             slot.captured = None if number is None else captured[number]
         return result
 
-    def zero_grad(self, zero: Callable[..., Any], set_to_none: bool = True) -> None:
+    def zero_grad(self, parameters: Iterable[nn.Parameter], set_to_none: bool) -> None:
         """The optimizer's or the model's: gradients that are still needed are cleared after their use."""
-        with self._guard:
+        with self._guard, _plainly(), torch.no_grad():
             if self._open:
                 self._close()
-            due = {id(slot.parameter) for slot in self._due.values()}
-            for slot in self._due.values():
-                slot.clear = "none" if set_to_none else "zero"
-            if not set_to_none:
-                for slot in self.slots.values():
-                    if slot.name not in self._due:
-                        self._await_sent(slot)
-            with _plainly():
-                self._updates.only(
-                    lambda parameter: id(parameter) not in due, lambda: zero(set_to_none=set_to_none)
-                )
+            due = {id(slot.parameter): slot for slot in self._due.values()}
+            for parameter in parameters:
+                slot = due.get(id(parameter))
+                if slot is not None:
+                    slot.clear = "none" if set_to_none else "zero"
+                elif set_to_none:
+                    parameter.grad = None
+                elif parameter.grad is not None:
+                    if (sent := self._slot_of.get(id(parameter))) is not None:
+                        self._await_sent(sent)
+                    parameter.grad.detach_().zero_()
 
     def barrier(self) -> None:
         """Until everything is reduced and updated."""
@@ -189,8 +191,17 @@ class Engine:
                 self._await_sent(slot)
                 unwatch(slot.parameter)
 
+    def drain(self, patience_s: float) -> None:
+        """Let what has begun end, for others need it too; at most for so long. Updates nothing."""
+        until = time.monotonic() + patience_s
+        for slot in self.slots.values():
+            for bundle in slot.bundles:
+                if bundle.ticket is not None and bundle.ticket.soon(max(0.0, until - time.monotonic())):
+                    bundle.ticket.sent_soon(until)
+
     def detach(self) -> None:
         """Leave the parameters alone, whatever is under way."""
+        leave(self._module)
         for hook in self._hooks:
             hook.remove()
         for slot in self.slots.values():
@@ -206,6 +217,8 @@ class Engine:
                     slot.clear = "none"
                     return True
                 self._settle([slot])
+                if how == "grad":
+                    self._await_sent(slot)
                 return False
             if how == "data":
                 if not self._open:

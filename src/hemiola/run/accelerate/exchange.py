@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
+from contextlib import suppress
 
 import torch
 from torch import Tensor
@@ -72,6 +73,12 @@ class Ticket:
         """Until this rank's memory may be written again, which is after `wait`."""
         for handle in self.sends:
             handle.wait()
+
+    def sent_soon(self, until_s: float) -> None:
+        """Until all is sent or failed, or this moment of the monotonic clock."""
+        for handle in list(self.sends):
+            with suppress(TransportError):
+                handle.wait(max(0.0, until_s - time.monotonic()))
 
     @property
     def sent(self) -> bool:
@@ -148,6 +155,12 @@ class _Lane:
 
     def begin(self) -> None:
         """The first step, or the next one."""
+        try:
+            self._begin()
+        except HemiolaError as problem:  # closed meanwhile
+            self._ticket.end_lane(problem)
+
+    def _begin(self) -> None:
         self._number += 1
         if self._number == len(self._steps):
             self._ticket.end_lane(None)

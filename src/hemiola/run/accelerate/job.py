@@ -8,6 +8,7 @@ with what DDP took, and DDP comes back if it is nothing. All ranks decide the sa
 
 from __future__ import annotations
 
+import inspect
 import logging
 import os
 import sys
@@ -26,6 +27,7 @@ from hemiola.core.acceleration import Acceleration, State
 from hemiola.core.errors import HemiolaError, PlanError
 from hemiola.core.plan import Plan
 from hemiola.core.units import format_duration
+from hemiola.run.accelerate.buffers import share_buffers
 from hemiola.run.accelerate.engine import Engine
 from hemiola.run.accelerate.exchange import Exchange
 from hemiola.run.accelerate.measured import mean_of, measured_graph, problem_of
@@ -44,6 +46,10 @@ _UNTOUCHED, _MEASURED = 3, 8
 """Iterations under DDP before anything is measured (it orders its buckets anew after the first), and measured."""
 _SETTLES, _JUDGED = 3, 12
 """Iterations by the plan before they are measured, and measured."""
+_CHUNK_S = 2e-3
+"""An urgent gradient waits for no more than what takes so long to send."""
+_PATIENCE_S = 10.0
+"""For what is under way when the job ends."""
 _LOSS = 1.0
 """The plan's iterations may take so much of DDP's at most."""
 
@@ -72,6 +78,7 @@ class Job:
         self._count = self._judged_from = 0
         self._times: list[tuple[float, float]] = []
         self._last = time.perf_counter()
+        self._buffers_change = True
         self._said = Acceleration(state="profiling", iterations=0)
         if self.ranks == 1:
             self._say("off", "one rank has nobody to wait for")
@@ -89,10 +96,13 @@ class Job:
 
     def _as_ddp(self) -> DistributedDataParallel:
         settings, first = self._settings, next(iter(self.parameters.values()))
-        return DistributedDataParallel(
-            self.module, device_ids=None if first.device.type == "cpu" else [first.device], process_group=self._group,
-            broadcast_buffers=settings.broadcast_buffers, find_unused_parameters=settings.find_unused_parameters,
-        )  # fmt: skip
+        given: dict[str, Any] = {"find_unused_parameters": settings.find_unused_parameters}
+        if not settings.broadcast_buffers:  # renamed in PyTorch 2.13
+            names = inspect.signature(DistributedDataParallel).parameters
+            given["forward_sync_buffers" if "forward_sync_buffers" in names else "broadcast_buffers"] = False
+        if first.device.type != "cpu":
+            given["device_ids"] = [first.device]
+        return DistributedDataParallel(self.module, process_group=self._group, **given)
 
     def _reason_against(self) -> str:
         """Why this model stays as it is; "" if nothing speaks against a plan."""
@@ -116,6 +126,8 @@ class Job:
     def forward(self, training: bool, syncs: bool, *arguments: Any, **named: Any) -> Any:
         """The model's forward."""
         if self.engine is None:
+            if self._profile is not None and training:
+                self._profile.forward_begins()
             result = (self.ddp or self.module)(*arguments, **named)
             if self._profile is not None and training:
                 self._profile.forward_ends()
@@ -123,8 +135,10 @@ class Job:
         if training:
             self._check_frozen()
             self.engine.forward_begins(syncs)
-            if self._settings.broadcast_buffers:
-                self._end_buffers()
+        if self._settings.broadcast_buffers and self._buffers_change:
+            assert self._end is not None
+            share_buffers(self._end, list(self.module.buffers()))
+        self._buffers_change = training and syncs  # as DDP: not after a forward without exchange
         return self.module(*arguments, **named)
 
     def step(self, step: Callable[..., Any], closure: Any = None) -> Any:
@@ -178,6 +192,7 @@ class Job:
         end = meet(self._group, self._settings)
         exchange = Exchange(end, 256 << 10)
         links = _slowest(_gathered(probe(exchange, self.ranks, self._settings.timeout_s), self._group))
+        end.tune(min(max(int(links.bytes_per_s * _CHUNK_S), 16 << 10), 256 << 10))
         plan, words, figures = self._planned(measured, links) if self.rank == 0 else (None, "", {})
         plan, words, figures = _from_first((plan, words, figures), self._group)
         found |= figures
@@ -253,7 +268,7 @@ class Job:
         self.ddp = None
         exchange = Exchange(self._end, plan.chunk_bytes)
         self.engine = Engine(
-            self.parameters, plan, exchange, self.updates, self.ranks, self._settings.timeout_s
+            self.module, self.parameters, plan, exchange, self.updates, self.ranks, self._settings.timeout_s
         )
         self._judged_from = self._count
 
@@ -267,12 +282,12 @@ class Job:
         self.close()
 
     def close(self) -> None:
-        """Let go of the others."""
+        """Let go of the others, once what this rank owes them is sent."""
         end, self._end = self._end, None
         if end is not None:
+            if self.engine is not None:
+                self.engine.drain(_PATIENCE_S)
             end.close()
-
-    # --- DDP's habits
 
     def _check_frozen(self) -> None:
         """DDP trains what was trainable when it was built, and so does a plan."""
@@ -282,13 +297,6 @@ class Job:
                     f"{name} is trained now, and was not when the plan was made",
                     "call hemiola.accelerate again after unfreezing",
                 )
-
-    def _end_buffers(self) -> None:
-        """Rank 0's buffers to everybody, as DDP does before each forward."""
-        from hemiola.run.accelerate.buffers import share_buffers
-
-        assert self._end is not None
-        share_buffers(self._end, list(self.module.buffers()))
 
     # --- saying
 

@@ -20,9 +20,7 @@ _SILENCE_S = 30.0
 def meet(group: Any, settings: Settings) -> Endpoint:
     """Connect all ranks of a group; called by all. The secret is made by rank 0 and told within the group."""
     rank, ranks = dist.get_rank(group), dist.get_world_size(group)
-    options = transport_options(
-        _SILENCE_S, settings.interface, settings.rate_bytes_per_s, chunk_bytes=64 << 10
-    )
+    options = transport_options(_SILENCE_S, settings.interface, settings.rate_bytes_per_s)
     box = [os.urandom(32)]
     dist.broadcast_object_list(box, dist.get_global_rank(group or dist.group.WORLD, 0), group=group)
     end = Endpoint(rank, ranks, box[0], options)

@@ -64,7 +64,7 @@ class Accelerated(nn.Module):
         if engine is None:
             super().zero_grad(set_to_none)
         else:
-            engine.zero_grad(super().zero_grad, set_to_none)
+            engine.zero_grad(self.parameters(), set_to_none)
 
     def flush(self) -> None:
         """Until all gradients are reduced and all parameters updated. Nothing needs this; it is for measuring."""
@@ -85,7 +85,8 @@ def adopt(optimizer: torch.optim.Optimizer, job: Job) -> None:
         if job.engine is None:
             zero_grad(set_to_none=set_to_none)
         else:
-            job.engine.zero_grad(zero_grad, set_to_none)
+            groups = self.param_groups
+            job.engine.zero_grad((p for group in groups for p in group["params"]), set_to_none)
 
     def saved(self: Any) -> Any:
         if job.engine is not None:

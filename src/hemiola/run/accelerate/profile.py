@@ -10,6 +10,8 @@ from typing import Any
 
 from torch import nn
 
+from hemiola.run.accelerate.watch import attend, leave
+
 __all__ = ["Measured", "Profile"]
 
 
@@ -39,37 +41,55 @@ class Measured:
 @dataclass
 class _Iteration:
     start: float
-    used: dict[str, float] = field(default_factory=dict)
+    entered: dict[str, float] = field(default_factory=dict)
+    read: dict[str, float] = field(default_factory=dict)
     forward_end: float = 0.0
     ready: dict[str, float] = field(default_factory=dict)
     step_start: float = 0.0
     end: float = 0.0
+
+    @property
+    def used(self) -> dict[str, float]:
+        """When a parameter was read; where none was (an LSTM keeps its own list), when its module was entered."""
+        return {**self.entered, **self.read}
 
 
 class Profile:
     """Notes times by hooks, until `stop`."""
 
     def __init__(self, module: nn.Module, parameters: dict[str, nn.Parameter]) -> None:
+        self._module = module
         self._names = set(parameters)
         self._all: list[_Iteration] = []
         self._now = _Iteration(time.perf_counter())
+        self._in_forward = False
         self._hooks: list[Any] = []
-        names = {id(parameter): name for name, parameter in parameters.items()}
+        self._name_of = names = {id(parameter): name for name, parameter in parameters.items()}
+        attend(module, self._reading)
         for child in module.modules():
             own = [names[id(p)] for p in child.parameters(recurse=False) if id(p) in names]
             if own:
-                self._hooks.append(child.register_forward_pre_hook(self._using(own)))
+                self._hooks.append(child.register_forward_pre_hook(self._entering(own)))
         for name, parameter in parameters.items():
             self._hooks.append(parameter.register_post_accumulate_grad_hook(self._having(name)))
 
-    def _using(self, names: list[str]) -> Callable[..., None]:
+    def _reading(self, parameter: Any) -> None:
+        name = self._name_of.get(id(parameter))
+        if self._in_forward and name is not None:
+            self._now.read.setdefault(name, time.perf_counter())
+
+    def _entering(self, names: list[str]) -> Callable[..., None]:
         def note(*_: Any) -> None:
-            if not self._now.forward_end:
+            if self._in_forward:
                 now = time.perf_counter()
                 for name in names:
-                    self._now.used.setdefault(name, now)
+                    self._now.entered.setdefault(name, now)
 
         return note
+
+    def forward_begins(self) -> None:
+        """The model is called."""
+        self._in_forward = not self._now.forward_end
 
     def _having(self, name: str) -> Callable[..., None]:
         def note(*_: Any) -> None:
@@ -79,6 +99,7 @@ class Profile:
 
     def forward_ends(self) -> None:
         """The model has returned."""
+        self._in_forward = False
         if not self._now.forward_end:
             self._now.forward_end = time.perf_counter()
 
@@ -94,6 +115,7 @@ class Profile:
 
     def stop(self) -> None:
         """Take the hooks away."""
+        leave(self._module)
         for hook in self._hooks:
             hook.remove()
 

@@ -4,6 +4,9 @@ While a parameter's gradient or update is still on its way, the parameter is of 
 PyTorch function it is given to, from wherever, first calls its owner, which waits for what is needed. So
 nothing that a script does with a parameter (its first use in forward, `.grad`, `state_dict`, clipping, a copy)
 can see it half done. What has arrived is an ordinary parameter again and costs nothing.
+
+Functions of `torch.autograd.Function` and kernels of somebody's own do not ask the class; for them reading the
+parameter from its module (`self.weight`) tells as well.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ from typing import Any
 import torch
 from torch import nn
 
-__all__ = ["Use", "Watched", "unwatch", "watch"]
+__all__ = ["Use", "Watched", "attend", "leave", "tell_owner", "unwatch", "watch"]
 
 Use = Callable[[Any, str], bool]
 """Called with a parameter's slot and how it is used: "data", "grad", or "drop" where its gradient is set to None;
@@ -64,6 +67,43 @@ def unwatch(parameter: nn.Parameter) -> None:
     """Make it an ordinary one again."""
     parameter.__dict__.pop("_hemiola_slot", None)
     parameter.__class__ = nn.Parameter
+
+
+class _Telling(dict[str, Any]):
+    """A module's parameters: reading one by its name is told."""
+
+    def __init__(self, parameters: dict[str, Any], tell: Callable[[Any], None]) -> None:
+        super().__init__(parameters)
+        self._tell = tell
+
+    def __getitem__(self, name: str) -> Any:
+        parameter = super().__getitem__(name)
+        self._tell(parameter)
+        return parameter
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """A copy is an ordinary dictionary."""
+        return dict, (), None, None, iter(list(self.items()))
+
+
+def attend(module: nn.Module, tell: Callable[[Any], None]) -> None:
+    """Have this called with every parameter that is read from a part of the module, before it is given."""
+    for part in module.modules():
+        part.__dict__["_parameters"] = _Telling(part.__dict__["_parameters"], tell)
+
+
+def leave(module: nn.Module) -> None:
+    """No more of that."""
+    for part in module.modules():
+        part.__dict__["_parameters"] = dict(part.__dict__["_parameters"])
+
+
+def tell_owner(parameter: Any) -> None:
+    """That a watched one is about to be used."""
+    if type(parameter) is Watched:
+        slot = parameter.__dict__.get("_hemiola_slot")
+        if slot is not None:
+            slot.use(slot, "data")
 
 
 def _name_of(function: Any) -> tuple[str, bool]:

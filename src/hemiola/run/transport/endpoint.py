@@ -184,6 +184,17 @@ class Endpoint:
         loop.wake_if_paused(peer)
         return handle
 
+    def tune(self, chunk_bytes: int) -> None:
+        """From now on, choose the most urgent message anew after so many bytes.
+
+        Raises:
+            InputError: not above 0.
+        """
+        if chunk_bytes < 1:
+            raise InputError(f"chunk_bytes is {chunk_bytes}", "give a number above 0")
+        if self._loop is not None:
+            self._loop.tune(chunk_bytes)
+
     def _checked(self, peer: int, tag: int, size_bytes: int) -> Loop:
         if peer not in self._inboxes:
             raise InputError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import time
+from contextlib import suppress
 
 from hemiola.core.errors import TransportError
 from hemiola.run.transport.inbox import Inbox
@@ -67,6 +68,12 @@ class Link:
     def pace(self, rate_bytes_per_s: float) -> None:
         """Send no faster than that."""
         self.sock.setsockopt(socket.SOL_SOCKET, _SO_MAX_PACING_RATE, min(int(rate_bytes_per_s), 2**32 - 1))
+
+    def tune(self, chunk_bytes: int) -> None:
+        """Send in chunks of this size, with half a chunk unsent at most."""
+        self._chunk = chunk_bytes
+        with suppress(OSError):  # closed meanwhile
+            self.sock.setsockopt(socket.IPPROTO_TCP, _TCP_NOTSENT_LOWAT, max(1, chunk_bytes // 2))
 
     def begin(self, message: Outgoing) -> int:
         """Begin the next chunk of a message; how many bytes it has."""

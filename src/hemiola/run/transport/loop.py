@@ -74,6 +74,12 @@ class Loop:
         if peer in self._paused_s:
             self.wake()
 
+    def tune(self, chunk_bytes: int) -> None:
+        """Send in chunks of this size."""
+        for links in list(self._links.values()):
+            for link in links:
+                link.tune(chunk_bytes)
+
     def close(self, timeout_s: float) -> None:
         """Send what is left, say goodbye, end the thread."""
         self._closing = time.monotonic() + timeout_s

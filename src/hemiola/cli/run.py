@@ -1,0 +1,297 @@
+"""`hemiola run`: start a training job as torchrun does, and say at the end what it took."""
+
+from __future__ import annotations
+
+import inspect
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import Parameter
+
+from hemiola.cli.output import writable
+
+if TYPE_CHECKING:
+    from hemiola.core.plan import Plan
+    from hemiola.run.launch import Job, Nodes, Output, World
+    from hemiola.run.record.values import Options
+
+__all__ = ["run", "separated"]
+
+Switch = Parameter(negative="")
+Several = Annotated[tuple[str, ...], Parameter(name="--env", negative="")]
+
+
+def run(
+    *command: str,
+    nproc: Annotated[str, Parameter(name=["--nproc", "--nproc-per-node", "--nproc_per_node"])] = "",
+    hosts: str = "",
+    module: Annotated[bool, Parameter(name=["--module", "-m"], negative="")] = False,
+    no_python: Annotated[bool, Parameter(name=["--no-python", "--no_python"], negative="")] = False,
+    python: str = "",
+    plan: Path | None = None,
+    trace: Path | None = None,
+    full: Annotated[bool, Switch] = False,
+    report: Path | None = None,
+    logs: Path | None = None,
+    show: str = "",
+    env: Several = (),
+    remote_shell: str = "",
+    nnodes: int = 1,
+    node_rank: Annotated[int, Parameter(name=["--node-rank", "--node_rank"])] = 0,
+    master_addr: Annotated[str, Parameter(name=["--master-addr", "--master_addr"])] = "",
+    master_port: Annotated[int | None, Parameter(name=["--master-port", "--master_port"])] = None,
+    standalone: Annotated[bool, Switch] = False,
+) -> None:
+    """Start a training job as torchrun does, by a plan if there is one: hemiola run --nproc 4 train.py --lr 0.1.
+
+    Options of Hemiola stand before the script; all that follows it is the script's. One rank's failure ends
+    the others, and its exit status is the command's. Ctrl-C is passed on, a second one kills.
+
+    Parameters
+    ----------
+    command
+        The script and its arguments.
+    nproc
+        Ranks on each host: a number, "gpu", "cpu", or "auto" (GPUs, else cores). As many as it has GPUs
+        unless given, 1 without.
+    hosts
+        Start ranks on these hosts, rank 0 on the first: "n[0-3]", "a,b". On this host unless given.
+    module
+        The script is a module's name, as for python -m.
+    no_python
+        The script is a program, not Python.
+    python
+        The Python of every host; the one that runs this unless given.
+    plan
+        What "hemiola plan -o" wrote: given to hemiola.accelerate in the script.
+    trace
+        Record the job there, as "hemiola trace" does.
+    full
+        Record every operation too; with --trace.
+    report
+        Write how it ended, what was predicted and what was measured there, as JSON.
+    logs
+        Write what each rank prints into this folder too: rank0.log, rank1.log, ...
+    show
+        Show the output of these ranks only: "0", "0,3".
+    env
+        Set NAME=VALUE for all ranks, or with --hosts pass on NAME; can be repeated.
+    remote_shell
+        How to run a command on a host, instead of ssh: "kubectl exec -i {host} -- sh -c {command}".
+    nnodes
+        Where each host is started by hand: how many there are.
+    node_rank
+        Where each host is started by hand: which one this is, from 0.
+    master_addr
+        The address of rank 0's host.
+    master_port
+        A port that is free there; one is chosen unless given, or 29500 with --nnodes.
+    standalone
+        As without it; so that a torchrun command can stay as it is.
+    """
+    from hemiola.cli.run_report import conclude
+    from hemiola.run.launch import REMOTE_SHELL, Job, launch
+
+    for path in (trace, report):
+        if path is not None:
+            writable(path)
+    python = python or sys.executable
+    recording = _recording(trace, full)
+    job = Job(
+        **_command(command, module, no_python, python),
+        hosts=_hosts(hosts),
+        ranks_per_host=_ranks_per_host(nproc),
+        nodes=_nodes(nnodes, node_rank, master_addr, hosts, standalone),
+        master_address=master_addr,
+        master_port=master_port,
+        environment=_environment(env, bool(hosts)) | _plan_variables(plan) | _recording_variables(recording),
+        remote_shell=remote_shell or REMOTE_SHELL,
+        python=python,
+    )
+    read = _plan(plan)
+    if recording is not None:
+        shutil.rmtree(recording.parts, ignore_errors=True)
+    outcome = launch(
+        job,
+        lambda world: _output(world, logs, _shown(show, world)),
+        lambda world: _admit(world, job, read, plan),
+    )
+    conclude(outcome, command, recording, report)
+    raise SystemExit(outcome.status)
+
+
+def separated(words: Sequence[str]) -> list[str]:
+    """The words of a command line with "--" before the script of `hemiola run`, so that what follows is the script's.
+
+    Example:
+        >>> separated(["run", "--nproc", "2", "train.py", "--plan", "its own"])
+        ['run', '--nproc', '2', '--', 'train.py', '--plan', 'its own']
+    """
+    if words[:1] != ["run"]:
+        return list(words)
+    switches = {"-h", *_switches()}
+    place = 1
+    while place < len(words) and words[place].startswith("-") and words[place] != "--":
+        alone = words[place] in switches or "=" in words[place]
+        place += 1 if alone else 2
+    if place >= len(words) or words[place] == "--":
+        return list(words)
+    return [*words[:place], "--", *words[place:]]
+
+
+def _switches() -> list[str]:
+    """Options without a value: of this verb, and of every verb."""
+    found = ["--help", "--version"]
+    for name, hint in inspect.get_annotations(run).items():
+        if hint.startswith("Annotated[bool"):
+            found.append(f"--{name.replace('_', '-')}")
+    return [*found, "-m", "--no_python"]
+
+
+def _command(words: tuple[str, ...], module: bool, no_python: bool, python: str) -> dict[str, Any]:
+    """What each rank runs, and what has to be there for it."""
+    from hemiola.core.errors import InputError
+
+    if not words:
+        raise InputError("there is no script to run", "name it: hemiola run --nproc 2 train.py")
+    if module and no_python:
+        raise InputError("-m beside --no-python", "give one of them")
+    if no_python:
+        return {"command": words, "needs": ("program", words[0])}
+    if module:
+        return {"command": (python, "-m", *words)}
+    return {"command": (python, *words), "needs": ("script", words[0])}
+
+
+def _hosts(text: str) -> tuple[str, ...]:
+    from hemiola.core.errors import InputError
+    from hemiola.core.hostlist import expand
+
+    names = tuple(expand(text))
+    if len(set(names)) != len(names):
+        raise InputError(f"--hosts {text} names a host twice", "give more ranks to each host with --nproc")
+    return names
+
+
+def _ranks_per_host(text: str) -> str:
+    from hemiola.core.errors import InputError
+
+    if text in ("", "auto", "gpu", "cpu") or (text.isdecimal() and int(text) > 0):
+        return text
+    raise InputError(f"--nproc {text}", "give a number of ranks for each host, or auto, gpu or cpu")
+
+
+def _nodes(count: int, number: int, address: str, hosts: str, standalone: bool) -> Nodes | None:
+    from hemiola.core.errors import InputError
+    from hemiola.run.launch import Nodes
+
+    if not 0 <= number < count:
+        raise InputError(
+            f"--node-rank {number} of --nnodes {count}", "number the hosts from 0 to --nnodes less 1"
+        )
+    if count == 1:
+        return None
+    if hosts or standalone:
+        other = "--hosts" if hosts else "--standalone"
+        raise InputError(
+            f"--nnodes {count} beside {other}", "start each host by hand, or have --hosts start them"
+        )
+    if not address:
+        raise InputError(
+            f"--nnodes {count} without --master-addr", "give the address of the host with --node-rank 0"
+        )
+    return Nodes(number, count)
+
+
+_PASSED_ON = ("CUDA_", "GLOO_", "HEMIOLA_", "HF_", "LD_LIBRARY_PATH", "MKL_", "NCCL_", "OMP_", "PATH", "PYTHON", "TORCH", "UCX_",
+              "VIRTUAL_ENV", "WANDB_")  # fmt: skip
+"""Beginnings of the variables that other hosts get; the rest is theirs. Secrets among them stay off command lines."""
+
+
+def _environment(given: tuple[str, ...], remote: bool) -> dict[str, str]:
+    import os
+
+    from hemiola.core.errors import InputError
+
+    found = {name: value for name, value in os.environ.items() if remote and name.startswith(_PASSED_ON)}
+    for text in given:
+        name, equals, value = text.partition("=")
+        if not name or (not equals and name not in os.environ):
+            raise InputError(f"--env {text}", "write NAME=VALUE, or the name of a variable that is set here")
+        found[name] = value if equals else os.environ[name]
+    return found
+
+
+def _plan(path: Path | None) -> Plan | None:
+    from hemiola.trace.plan_json import read_plan
+
+    return read_plan(path) if path is not None else None
+
+
+def _plan_variables(path: Path | None) -> dict[str, str]:
+    return {"HEMIOLA_PLAN": str(path.absolute())} if path is not None else {}
+
+
+def _recording(path: Path | None, full: bool) -> Options | None:
+    from hemiola.core.errors import InputError
+    from hemiola.run.record.api import options_for
+
+    if path is None and full:
+        raise InputError("--full without --trace", "say where the recording goes: --trace run.trace.json")
+    return options_for(path, mode="full" if full else "light") if path is not None else None
+
+
+def _recording_variables(options: Options | None) -> dict[str, str]:
+    """What in the environment makes a process record itself."""
+    import os
+
+    from hemiola.run.record.injected import environment
+
+    if options is None:
+        return {}
+    return {name: value for name, value in environment(options).items() if os.environ.get(name) != value}
+
+
+def _admit(world: World, job: Job, plan: Plan | None, path: Path | None) -> None:
+    """Refuse a plan for another number of ranks; say what was set that nobody asked for."""
+    from hemiola.core.errors import PlanError
+
+    if plan is not None and plan.ranks != world.ranks:
+        raise PlanError(
+            f"the plan in {path} is for {plan.ranks} ranks, and this job has {world.ranks}",
+            f"start {plan.ranks} ranks, or plan anew: hemiola plan --ranks {world.ranks}",
+        )
+    threads = sorted({place.threads for place in world.places if place.threads})
+    if threads:
+        each = " or ".join(map(str, threads))
+        print(
+            f"hemiola run: {world.ranks} ranks; OMP_NUM_THREADS is {each}, a rank's share of the cores",
+            file=sys.stderr,
+        )
+
+
+def _shown(text: str, world: World) -> frozenset[int] | None:
+    from hemiola.core.errors import InputError
+
+    if not text:
+        return None
+    parts = text.split(",")
+    if not all(part.strip().isdecimal() and int(part) < world.ranks for part in parts):
+        raise InputError(
+            f"--show {text}", f"write ranks from 0 to {world.ranks - 1} with commas between: 0,1"
+        )
+    return frozenset(map(int, parts))
+
+
+def _output(world: World, logs: Path | None, shown: frozenset[int] | None) -> Output:
+    import os
+
+    from hemiola.run.launch import Output
+
+    coloured = sys.stdout.isatty() and sys.stderr.isatty() and not os.environ.get("NO_COLOR")
+    return Output(
+        world.ranks == 1, sys.stdout.buffer, sys.stderr.buffer, coloured=coloured, logs=logs, shown=shown
+    )

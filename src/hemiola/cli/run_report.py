@@ -1,0 +1,129 @@
+"""What `hemiola run` says once all ranks have ended: who failed, what was predicted, measured and exposed."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hemiola.core.acceleration import Acceleration
+    from hemiola.core.job_metrics import JobMetrics
+    from hemiola.run.launch import Failure, Outcome
+    from hemiola.run.record.values import Options
+
+__all__ = ["conclude"]
+
+_HINT = "nothing was predicted or measured: --trace FILE records the job, hemiola.accelerate in the script speeds it up"
+
+
+def conclude(
+    outcome: Outcome, command: tuple[str, ...], recording: Options | None, report: Path | None
+) -> None:
+    """Say it on standard error, and write the report if one was asked for.
+
+    Raises:
+        InputError: the report cannot be written.
+    """
+    from rich.console import Console
+
+    from hemiola.report.job.run_table import print_acceleration, print_measured
+
+    console = Console(stderr=True, highlight=False)
+    if outcome.failure is not None:
+        console.print(_failed(outcome, outcome.failure), soft_wrap=True, markup=False)
+    metrics = _measured(recording) if recording is not None else None
+    acceleration = _acceleration(outcome)
+    if acceleration is not None:
+        print_acceleration(console, acceleration)
+    elif metrics is not None:
+        print_measured(console, metrics)
+    elif recording is None and outcome.failure is None:
+        console.print(_HINT, soft_wrap=True, markup=False, style="dim")
+    if report is not None:
+        _write(report, _as_json(outcome, command, acceleration, recording, metrics))
+
+
+def _failed(outcome: Outcome, failure: Failure) -> str:
+    """Who failed first and how, and what it said last."""
+    where = f" on {failure.host}" if failure.host else ""
+    who = (
+        f"rank {failure.rank}{where}"
+        if failure.rank is not None
+        else f"the connection to {failure.host or 'the ranks'}"
+    )
+    how = f"exit status {failure.status}" if failure.status > 0 else _signal_name(-failure.status)
+    if outcome.interrupted:
+        return f"hemiola run: interrupted; {who} ended with {how}"
+    others, first = ("; the others were ended", " first") if outcome.ranks > 1 else ("", "")
+    said = "".join(f"\n  | {line}" for line in failure.last_words) if outcome.ranks > 1 else ""
+    return f"hemiola run: {who} failed{first}, with {how}{others}" + (
+        f". It said last:{said}" if said else ""
+    )
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return f"signal {number} ({signal.Signals(number).name})"
+    except ValueError:
+        return f"signal {number}"
+
+
+def _measured(recording: Options) -> JobMetrics | None:
+    from hemiola.cli.trace import merged
+    from hemiola.core.job_metrics import job_metrics
+
+    timeline = merged(recording)
+    return job_metrics(timeline) if timeline is not None and len(timeline.iterations) > 1 else None
+
+
+def _acceleration(outcome: Outcome) -> Acceleration | None:
+    """What hemiola.accelerate has left; None if the script did not use it, or is of another version."""
+    from hemiola.core.errors import InputError
+    from hemiola.trace.acceleration_json import read_acceleration
+
+    if not outcome.report:
+        return None
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "acceleration.json"
+        path.write_text(outcome.report, encoding="utf-8")
+        try:
+            return read_acceleration(path)
+        except InputError as error:
+            print(f"hemiola run: what rank 0 left cannot be read: {error.what}", file=sys.stderr)
+            return None
+
+
+def _as_json(
+    outcome: Outcome,
+    command: tuple[str, ...],
+    acceleration: Acceleration | None,
+    recording: Options | None,
+    metrics: JobMetrics | None,
+) -> dict[str, Any]:
+    import msgspec
+
+    measured: dict[str, float | None] = {"iteration_s": None, "exposed_s": None}
+    if metrics is not None:
+        whole_s = metrics.iteration_s.median
+        measured = {
+            "iteration_s": whole_s,
+            "exposed_s": metrics.exposed_share * whole_s,
+        }
+    said = msgspec.to_builtins(outcome)
+    del said["report"]
+    return {
+        "schema": "hemiola.run/1", "command": command, **said, "acceleration": acceleration,
+        "trace": recording.path if recording is not None else None, **measured,
+    }  # fmt: skip
+
+
+def _write(path: Path, value: dict[str, Any]) -> None:
+    import msgspec
+
+    from hemiola.trace.atomic import replacing
+
+    with replacing(path) as stream:
+        stream.write(msgspec.json.format(msgspec.json.encode(value), indent=1) + b"\n")

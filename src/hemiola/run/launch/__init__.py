@@ -1,0 +1,12 @@
+"""Starts a training job's ranks, on this host or several, as torchrun does, and ends them together.
+
+One agent per host (`agent.py`, plain Python, sent along) starts that host's ranks and is all that touches
+processes; the launcher talks to agents only, in the same way here and behind a remote shell.
+"""
+
+from hemiola.run.launch.launcher import launch
+from hemiola.run.launch.output import Output
+from hemiola.run.launch.places import World
+from hemiola.run.launch.values import REMOTE_SHELL, Failure, Job, Nodes, Outcome
+
+__all__ = ["REMOTE_SHELL", "Failure", "Job", "Nodes", "Outcome", "Output", "World", "launch"]

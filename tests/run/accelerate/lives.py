@@ -1,0 +1,156 @@
+"""A rank of a small accelerated job that goes wrong or ends in some way: `lives.py RANK RANKS FILE HOW`."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+import hemiola
+from hemiola.core.errors import HemiolaError
+
+
+def made(wrap: Any) -> Any:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 8))
+    return wrap(model, torch.optim.AdamW(model.parameters(), 1e-3))
+
+
+def train(model: Any, optimizer: Any, rank: int, steps: int, after: Any = lambda number: None) -> None:
+    source = torch.Generator().manual_seed(rank)
+    for number in range(steps):
+        optimizer.zero_grad()
+        model(torch.randn(8, 64, generator=source)).pow(2).mean().backward()
+        optimizer.step()
+        after(number)
+
+
+def from_the_start(model: nn.Module, optimizer: Any) -> Any:
+    """By a plan from the first iteration on."""
+    from hemiola.core.plan import Piece, Plan, PlannedTransfer
+
+    transfers = tuple(
+        PlannedTransfer(name=name, pieces=(Piece(name, 0, p.numel()),), priority=number)
+        for number, (name, p) in enumerate(model.named_parameters())
+    )
+    plan = Plan(
+        name="each",
+        graph="any",
+        ranks=dist.get_world_size(),
+        update="on-arrival",
+        chunk_bytes=1 << 16,
+        transfers=transfers,
+    )
+    return hemiola.accelerate(model, optimizer, plan=plan, quiet=True)
+
+
+def finds_a_plan(rank: int, file: str) -> None:
+    """Measures, plans, goes over, judges: at the end the same parameters as with DDP, whatever it decided."""
+    os.environ["HEMIOLA_RUN_REPORT"] = f"{file}.report"
+    model, optimizer = made(lambda m, o: hemiola.accelerate(m, o, min_gain=0.0, quiet=rank > 0))
+    states = set()
+    train(model, optimizer, rank, 40, lambda number: states.add(model.job.state))
+    other, other_optimizer = made(lambda m, o: (DistributedDataParallel(m), o))
+    train(other, other_optimizer, rank, 40)
+    for a, b in zip(model.parameters(), other.parameters(), strict=True):
+        assert torch.equal(a, b)
+    print("went through", *sorted(states), flush=True)
+
+
+def is_killed(rank: int, file: str) -> None:
+    model, optimizer = made(from_the_start)
+
+    def after(number: int) -> None:
+        if number == 3:
+            Path(f"{file}.{rank}").write_text(str(os.getpid()))
+            if rank == 1:
+                time.sleep(60)
+
+    try:
+        train(model, optimizer, rank, 10, after)
+    except HemiolaError as problem:
+        print(problem, flush=True)
+
+
+def has_fewer_batches(rank: int, file: str) -> None:
+    model, optimizer = made(from_the_start)
+    with contextlib.suppress(KeyboardInterrupt):
+        try:
+            train(model, optimizer, rank, 4 if rank else 9)
+            print("done", sum(float(p.sum()) for p in model.parameters()) != 0, flush=True)
+        except HemiolaError as problem:
+            print(problem, flush=True)
+    os._exit(0) if rank == 0 else None
+
+
+def is_interrupted(rank: int, file: str) -> None:
+    model, optimizer = made(from_the_start)
+
+    def after(number: int) -> None:
+        if number == 3 and rank == 1:
+            time.sleep(60)
+
+    Path(f"{file}.{rank}").write_text(str(os.getpid()))
+    try:
+        train(model, optimizer, rank, 10, after)
+    except KeyboardInterrupt:
+        print("interrupted", flush=True)
+
+
+def meets_mistakes(rank: int, file: str) -> None:
+    from hemiola.core.plan import Piece, Plan, PlannedTransfer
+
+    def refused(what: str, action: Any) -> None:
+        try:
+            action()
+        except HemiolaError as problem:
+            assert what in str(problem), problem
+        else:
+            raise AssertionError(f"not refused: {what}")
+
+    model = nn.Linear(4, 4)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    refused("the optimizer is a int", lambda: hemiola.accelerate(model, 3))  # type: ignore[arg-type]
+    refused("min_gain is -1", lambda: hemiola.accelerate(model, optimizer, min_gain=-1))
+    frozen = nn.Linear(4, 4).requires_grad_(False)
+    refused("no parameter of the model asks", lambda: hemiola.accelerate(frozen, optimizer))
+    pieces = (Piece("weight", 0, 16), Piece("bias", 0, 4))
+    plan = Plan(
+        name="p", graph="g", ranks=3, update="on-arrival", chunk_bytes=1 << 16,
+        transfers=(PlannedTransfer(name="all", pieces=pieces),),
+    )  # fmt: skip
+    refused("is for 3 ranks, this job has 2", lambda: hemiola.accelerate(model, optimizer, plan=plan))
+    import msgspec
+
+    lacking = msgspec.structs.replace(
+        plan, ranks=2, transfers=(PlannedTransfer(name="w", pieces=pieces[:1]),)
+    )
+    refused("'bias' has 4 elements, of which 0", lambda: hemiola.accelerate(model, optimizer, plan=lacking))
+    refused("nothing.json", lambda: hemiola.accelerate(model, optimizer, plan="nothing.json"))
+    whole = msgspec.structs.replace(plan, ranks=2)
+    again, optimizer = hemiola.accelerate(
+        nn.Linear(4, 4), torch.optim.SGD(model.parameters(), 0.1), plan=whole, quiet=True
+    )
+    refused("accelerated already", lambda: hemiola.accelerate(again, optimizer))
+    loss = again(torch.ones(2, 4)).sum()
+    loss.backward(retain_graph=True)
+    refused("a second backward gave", loss.backward)
+
+
+def main(rank: int, ranks: int, file: str, how: str) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{file}", rank=rank, world_size=ranks)
+    globals()[how](rank, file)
+    print("left", flush=True)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4])

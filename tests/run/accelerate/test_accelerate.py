@@ -1,0 +1,100 @@
+"""`hemiola.accelerate` in real processes: trains as DDP does, and ends clearly when something goes wrong."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from hemiola.trace.acceleration_json import read_acceleration
+
+HERE = Path(__file__).parent
+SOURCE = str(HERE.parents[2] / "src")
+pytestmark = pytest.mark.slow
+
+
+def start(script: str, rank: int, ranks: int, *more: str) -> subprocess.Popen[str]:
+    environment = {
+        **os.environ, "PYTHONPATH": SOURCE, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "PYTHONWARNINGS": "ignore",
+    }  # fmt: skip
+    return subprocess.Popen(
+        [sys.executable, str(HERE / script), str(rank), str(ranks), *more], env=environment,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+
+
+def run(script: str, ranks: int, *more: str) -> list[str]:
+    """What each rank printed."""
+    processes = [start(script, rank, ranks, *more) for rank in range(ranks)]
+    said = [process.communicate(timeout=240) for process in processes]
+    for process, (_, problem) in zip(processes, said, strict=True):
+        assert process.returncode == 0, problem[-3000:]
+    return [output.strip() for output, _ in said]
+
+
+def until_there(*files: Path) -> None:
+    limit = time.monotonic() + 60
+    while not all(file.exists() for file in files):
+        assert time.monotonic() < limit
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_every_script_trains_as_with_ddp(ranks, tmp_path):
+    assert run("scenarios.py", ranks, str(tmp_path / "meet")) == ["all the same"] * ranks
+
+
+def test_it_measures_plans_goes_over_and_judges(tmp_path):
+    said = run("lives.py", 2, str(tmp_path / "meet"), "finds_a_plan")
+    assert said[0] == said[1]
+    states = said[0].splitlines()[0].split()[2:]
+    assert "profiling" in states and "on" in states
+    report = read_acceleration(tmp_path / "meet.report")
+    assert report.state in ("on", "reverted")
+    assert report.before_s and report.predicted_s and report.measured_s and report.bound_s
+    assert report.bound_s <= report.predicted_s * 1.001
+
+
+def test_mistakes_are_named(tmp_path):
+    assert run("lives.py", 2, str(tmp_path / "meet"), "meets_mistakes") == ["left"] * 2
+
+
+def test_a_killed_rank_is_named_by_the_others(tmp_path):
+    processes = [start("lives.py", rank, 2, str(tmp_path / "meet"), "is_killed") for rank in range(2)]
+    until_there(tmp_path / "meet.1")
+    processes[1].send_signal(signal.SIGKILL)
+    output, problem = processes[0].communicate(timeout=90)
+    assert "rank 1 is gone" in output, problem[-2000:]
+    assert processes[0].returncode == 0
+    processes[1].communicate()
+
+
+def test_a_rank_with_fewer_batches_ends_well_and_the_other_is_told(tmp_path):
+    said = run("lives.py", 2, str(tmp_path / "meet"), "has_fewer_batches")
+    assert said[1].splitlines()[0] == "done True"
+    assert "rank 1 has closed its transport" in said[0] or "rank 1 is gone" in said[0]
+
+
+def test_ctrl_c_reaches_a_rank_that_waits(tmp_path):
+    processes = [start("lives.py", rank, 2, str(tmp_path / "meet"), "is_interrupted") for rank in range(2)]
+    until_there(tmp_path / "meet.0", tmp_path / "meet.1")
+    time.sleep(3)  # rank 0 waits for rank 1, which sleeps; if not yet, it is interrupted earlier
+    for process in processes:
+        process.send_signal(signal.SIGINT)
+    for process in processes:
+        output, problem = process.communicate(timeout=60)
+        assert "interrupted" in output, problem[-2000:]
+
+
+def test_without_a_process_group_it_says_so():
+    torch = pytest.importorskip("torch")
+    import hemiola
+
+    model = torch.nn.Linear(2, 2)
+    with pytest.raises(hemiola.HemiolaError, match="there is no process group"):
+        hemiola.accelerate(model, torch.optim.SGD(model.parameters(), 0.1))
