@@ -2,7 +2,7 @@
 
 Every scenario is a training script as users write them. It is run with DistributedDataParallel, and by a plan whose
 transfers go apart and together, whole and in pieces, by every algorithm: updating on arrival, the same so slowly
-that most gradients arrive late, and updating together.
+that most gradients arrive late, updating together, and carried by gloo's collectives.
 """
 
 from __future__ import annotations
@@ -476,7 +476,7 @@ def ddp(model: nn.Module, optimizer: Any, find_unused_parameters: bool = False) 
 SLOW_BYTES_PER_S = 20e6
 
 
-def planned(together: bool = False, rate: float | None = None) -> Wrap:
+def planned(together: bool = False, **more: Any) -> Wrap:
     def wrap(model: nn.Module, optimizer: Any, find_unused_parameters: bool = False) -> Any:
         trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
         small = [name for name, p in trained.items() if p.numel() < 500]
@@ -503,7 +503,7 @@ def planned(together: bool = False, rate: float | None = None) -> Wrap:
             name="mixed", graph="any", ranks=dist.get_world_size(), update="together" if together else "on-arrival",
             chunk_bytes=16 << 10, transfers=tuple(t for t in transfers if t.pieces),
         )  # fmt: skip
-        return hemiola.accelerate(model, optimizer, plan=plan, quiet=True, rate=rate)
+        return hemiola.accelerate(model, optimizer, plan=plan, quiet=True, **more)
 
     return wrap
 
@@ -530,7 +530,7 @@ def main(rank: int, ranks: int, file: str) -> None:
             "together": planned(together=True),
         }
         for way, wrap in ways.items():
-            if way == "slowly" and scenario.__name__.startswith("fifty"):
+            if way in ("slowly", "as collectives") and scenario.__name__.startswith("fifty"):
                 continue
             found = state(*scenario(wrap, rank))
             assert len(found) == len(expected), (

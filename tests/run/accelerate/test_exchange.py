@@ -61,5 +61,5 @@ def test_a_lost_rank_ends_the_transfer_with_its_name():
 def test_what_is_not_reduced_in_time_says_what_it_was():
     with connected(2) as ends:
         ticket = Exchange(ends[0], 16 << 10).all_reduce(1, "the gradient w", torch.ones(10))
-        with pytest.raises(TransportError, match="the gradient w was not reduced within 0.05 s"):
+        with pytest.raises(TransportError, match="the gradient w was not reduced within"):
             ticket.wait(0.05)

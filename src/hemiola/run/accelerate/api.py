@@ -31,6 +31,7 @@ def accelerate(
     broadcast_buffers: bool = True,
     find_unused_parameters: bool = False,
     updates_apart: bool | None = None,
+    carrier: str = "",
     interface: str = "",
     rate: str | float | None = None,
     timeout_s: float = 1800.0,
@@ -50,7 +51,7 @@ def accelerate(
     DDP comes back.
 
     Args:
-        model: on the processor's memory; a DistributedDataParallel is unwrapped.
+        model: not wrapped; a DistributedDataParallel is unwrapped.
         optimizer: of its parameters; stays the same object.
         plan: what `hemiola plan -o` wrote, to follow it from the start; `HEMIOLA_PLAN` unless given.
         min_gain: relative; 0.03 for 3 %.
@@ -59,6 +60,8 @@ def accelerate(
             get no gradient are found without being told.
         updates_apart: whether an optimizer of your own updates every parameter by itself, with all its state in
             `optimizer.state[parameter]`; PyTorch's own are known. Others are stepped whole.
+        carrier: "messages" over Hemiola's transport (on processors), or "collectives" of the process group (on GPUs, and
+            then only by a plan that is given): urgent ones on a communicator of their own, but what runs is never paused.
         interface: network interface or address to reach the other ranks by; `HEMIOLA_INTERFACE` unless given.
         rate: send no faster ("950mbit", or bytes per second); `HEMIOLA_RATE` unless given. A little below the link's own
             keeps its queue empty, so that urgent gradients do not wait in it.
@@ -95,7 +98,7 @@ def accelerate(
         )
     settings = Settings(
         plan=_plan(plan), min_gain=min_gain, reverts=revert, broadcast_buffers=broadcast_buffers,
-        find_unused_parameters=find_unused_parameters, apart=updates_apart, interface=interface,
+        find_unused_parameters=find_unused_parameters, apart=updates_apart, carrier=carrier, interface=interface,
         rate_bytes_per_s=parse_rate(rate) if isinstance(rate, str) else rate, timeout_s=timeout_s, quiet=quiet,
     )  # fmt: skip
     job = Job(model, optimizer, settings, group)

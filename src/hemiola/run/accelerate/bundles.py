@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from hemiola.core.errors import InputError
 from hemiola.core.plan import Plan, PlannedTransfer
-from hemiola.run.accelerate.exchange import Exchange, Ticket
+from hemiola.run.accelerate.tickets import Carrier, Ticket
 from hemiola.run.accelerate.updates import Captured
 
 __all__ = ["Bundle", "Slot", "bundles_of"]
@@ -91,8 +91,7 @@ class Slot:
         """
         for bundle in self.bundles:
             assert bundle.ticket is not None
-            if bundle.ticket.problem is not None:
-                raise bundle.ticket.problem
+            bundle.ticket.wait(0.0)
         parameter, flat = self.parameter, self._flat
         gradient = parameter.grad
         if flat is not None and gradient is not None:
@@ -145,13 +144,13 @@ class Bundle:
                 if owner is slot:
                     flat[start:stop].copy_(self.buffer[place : place + stop - start])
 
-    def launch(self, exchange: Exchange) -> None:
+    def launch(self, carrier: Carrier) -> None:
         """Begin the transfer."""
         self.missing = len({id(piece[0]) for piece in self.pieces})
         flat, self._own = self.buffer if self.buffer is not None else self._own, None
         assert flat is not None
         transfer = self.transfer
-        self.ticket = exchange.all_reduce(
+        self.ticket = carrier.all_reduce(
             self.number, f"the gradient {transfer.name}", flat, transfer.priority, transfer.algorithm
         )
 
@@ -166,7 +165,8 @@ def bundles_of(plan: Plan, slots: dict[str, Slot]) -> list[Bundle]:
             place += piece.stop - piece.start
         bundle = Bundle(number, transfer, pieces, missing=len({id(slot) for slot, *_ in pieces}))
         if len(pieces) > 1:
-            bundle.buffer = torch.empty(place, dtype=pieces[0][0].parameter.dtype)
+            first = pieces[0][0].parameter
+            bundle.buffer = torch.empty(place, dtype=first.dtype, device=first.device)
         for slot in dict.fromkeys(slot for slot, *_ in pieces):
             slot.bundles.append(bundle)
         found.append(bundle)

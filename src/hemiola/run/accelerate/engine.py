@@ -24,7 +24,7 @@ from torch import nn
 from hemiola.core.errors import InputError
 from hemiola.core.plan import Plan
 from hemiola.run.accelerate.bundles import Slot, bundles_of
-from hemiola.run.accelerate.exchange import Exchange
+from hemiola.run.accelerate.tickets import Carrier
 from hemiola.run.accelerate.updates import Updates
 from hemiola.run.accelerate.watch import attend, leave, tell_owner, unwatch, watch
 
@@ -49,10 +49,10 @@ class Engine:
     """
 
     def __init__(
-        self, module: nn.Module, parameters: dict[str, nn.Parameter], plan: Plan, exchange: Exchange,
+        self, module: nn.Module, parameters: dict[str, nn.Parameter], plan: Plan, carrier: Carrier,
         updates: Updates, ranks: int, timeout_s: float,
     ) -> None:  # fmt: skip
-        self._exchange, self._updates, self._ranks, self._timeout_s = exchange, updates, ranks, timeout_s
+        self._carrier, self._updates, self._ranks, self._timeout_s = carrier, updates, ranks, timeout_s
         self._module, self._plan = module, plan
         attend(module, tell_owner)
         self.slots = {name: Slot(name, parameter, self._use) for name, parameter in parameters.items()}
@@ -101,7 +101,7 @@ class Engine:
 
     def _hand_over(self, slot: Slot) -> None:
         for bundle in slot.hand_over(self._ranks):
-            bundle.launch(self._exchange)
+            bundle.launch(self._carrier)
 
     def _fill(self) -> None:
         """Backward is over: what has got no gradient says so, for the others wait for it."""
@@ -111,12 +111,18 @@ class Engine:
             for slot in self.slots.values():
                 if slot.handed:
                     continue
-                if slot.parameter.requires_grad or any(len(bundle.pieces) > 1 for bundle in slot.bundles):
+                together = any(len(bundle.pieces) > 1 for bundle in slot.bundles)
+                if slot.parameter.requires_grad or together or not self._carrier.skips:
                     self._hand_over(slot)
                 else:
                     unwatch(slot.parameter)
 
     # --- the script's calls
+
+    def share(self, buffers: list[torch.Tensor]) -> None:
+        """Rank 0's buffers, everywhere, as DDP has it before a forward."""
+        if buffers:
+            self._carrier.share(buffers)
 
     def forward_begins(self, syncs: bool) -> None:
         """A forward that will be followed by a backward."""

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from hemiola.core.errors import HemiolaError, TransportError
+from hemiola.run.accelerate.buffers import share_buffers
 from hemiola.run.accelerate.schedule import Part, Step, schedule
 from hemiola.run.group.memory import view
 from hemiola.run.transport import Endpoint, Handle
@@ -99,6 +100,8 @@ class Ticket:
 class Exchange:
     """One rank's all-reduces with the others."""
 
+    skips = True
+
     def __init__(self, end: Endpoint, chunk_bytes: int) -> None:
         """Over a connected endpoint, in messages of about so many bytes."""
         self._end = end
@@ -107,15 +110,7 @@ class Exchange:
     def all_reduce(
         self, number: int, name: str, flat: Tensor, priority: int = 0, algorithm: str = ""
     ) -> Ticket:
-        """Begin to add up everybody's tensor, in its place.
-
-        Args:
-            number: of the transfer, the same on all ranks; below 2**20. One at a time.
-            name: for what goes wrong.
-            flat: of one dimension, without gaps; not to be touched until the ticket has ended and is sent.
-            priority: the lowest goes first.
-            algorithm: one of `core.plan.ALGORITHMS`.
-        """
+        """As `Carrier.all_reduce`; the number is below 2**20."""
         small = flat.nbytes <= _SMALL_BYTES and self._end.ranks <= _FEW and algorithm in ("", "direct")
         count = max(1, self._lane_bytes // flat.element_size())
         parts = [flat] if small else list(flat.split(count))
@@ -130,6 +125,10 @@ class Exchange:
             )
             _Lane(self._end, ticket, part, tag, priority, steps, part.clone() if small else part).begin()
         return ticket
+
+    def share(self, buffers: list[Tensor]) -> None:
+        """As `Carrier.share`, before everything else that is under way."""
+        share_buffers(self._end, buffers)
 
 
 def _everybody(rank: int, ranks: int, count: int) -> tuple[Step, ...]:

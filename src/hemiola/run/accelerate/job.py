@@ -27,14 +27,15 @@ from hemiola.core.acceleration import Acceleration, State
 from hemiola.core.errors import HemiolaError, PlanError
 from hemiola.core.plan import Plan
 from hemiola.core.units import format_duration
-from hemiola.run.accelerate.buffers import share_buffers
 from hemiola.run.accelerate.engine import Engine
 from hemiola.run.accelerate.exchange import Exchange
+from hemiola.run.accelerate.grouped import GroupExchange
 from hemiola.run.accelerate.measured import mean_of, measured_graph, problem_of
 from hemiola.run.accelerate.meeting import meet
 from hemiola.run.accelerate.probe import Links, probe
 from hemiola.run.accelerate.profile import Measured, Profile
 from hemiola.run.accelerate.settings import Settings
+from hemiola.run.accelerate.tickets import Carrier
 from hemiola.run.accelerate.updates import Updates
 from hemiola.run.transport import Endpoint
 
@@ -94,6 +95,12 @@ class Job:
         else:
             self._profile = Profile(module, self.parameters)
 
+    @property
+    def _as_collectives(self) -> bool:
+        """Whether the process group carries the transfers: on GPUs, or where that was asked for."""
+        on_gpu = any(p.device.type != "cpu" for p in self.parameters.values())
+        return on_gpu or self._settings.carrier == "collectives"
+
     def _as_ddp(self) -> DistributedDataParallel:
         settings, first = self._settings, next(iter(self.parameters.values()))
         given: dict[str, Any] = {"find_unused_parameters": settings.find_unused_parameters}
@@ -107,8 +114,8 @@ class Job:
     def _reason_against(self) -> str:
         """Why this model stays as it is; "" if nothing speaks against a plan."""
         module = self.module
-        if any(p.device.type != "cpu" for p in self.parameters.values()):
-            return "the parameters are not on the processor"
+        if self._as_collectives:
+            return "what runs on a GPU is not measured from here: give a plan that hemiola plan has made"
         if any(isinstance(m, torch.jit.ScriptModule) for m in module.modules()):
             return "a part of the model is TorchScript, which does not wait for single parameters"
         if any(hasattr(m, "_orig_mod") or m._compiled_call_impl is not None for m in module.modules()):
@@ -136,8 +143,7 @@ class Job:
             self._check_frozen()
             self.engine.forward_begins(syncs)
         if self._settings.broadcast_buffers and self._buffers_change:
-            assert self._end is not None
-            share_buffers(self._end, list(self.module.buffers()))
+            self.engine.share(list(self.module.buffers()))
         self._buffers_change = training and syncs  # as DDP: not after a forward without exchange
         return self.module(*arguments, **named)
 
@@ -261,14 +267,18 @@ class Job:
         if not self.updates.apart and plan.update == "on-arrival":
             name = type(self.updates.optimizer).__name__
             _log.warning("%s is stepped whole, so each step waits for all gradients", name)
-        self._end = end or meet(self._group, self._settings)
         assert self.ddp is not None
         if hasattr(self.ddp, "reducer"):
             self.ddp.reducer._remove_autograd_hooks()
         self.ddp = None
-        exchange = Exchange(self._end, plan.chunk_bytes)
+        carrier: Carrier
+        if self._as_collectives:
+            carrier = GroupExchange(plan, self._group)
+        else:
+            self._end = end or meet(self._group, self._settings)
+            carrier = Exchange(self._end, plan.chunk_bytes)
         self.engine = Engine(
-            self.module, self.parameters, plan, exchange, self.updates, self.ranks, self._settings.timeout_s
+            self.module, self.parameters, plan, carrier, self.updates, self.ranks, self._settings.timeout_s
         )
         self._judged_from = self._count
 

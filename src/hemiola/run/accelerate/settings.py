@@ -20,6 +20,8 @@ class Settings:
         reverts: whether it goes back to DDP where the plan is measured to be no faster.
         broadcast_buffers, find_unused_parameters: as DistributedDataParallel has them.
         apart: whether the optimizer updates every parameter by itself; None where PyTorch's own are known.
+        carrier: of the plan's transfers: "messages" between the ranks, "collectives" of the process group, or "" for
+            messages on processors and collectives on GPUs.
         interface: to reach the others by; "" for the one that leads to the master.
         rate_bytes_per_s: to send at most; None for as fast as it goes.
         timeout_s: a gradient that is not reduced so long after it began is given up.
@@ -32,6 +34,7 @@ class Settings:
     broadcast_buffers: bool = True
     find_unused_parameters: bool = False
     apart: bool | None = None
+    carrier: str = ""
     interface: str = ""
     rate_bytes_per_s: float | None = None
     timeout_s: float = 1800.0
@@ -40,5 +43,7 @@ class Settings:
     def __post_init__(self) -> None:
         if not self.min_gain >= 0:
             raise InputError(f"min_gain is {self.min_gain}", "give a share of 0 or more, such as 0.03")
+        if self.carrier not in ("", "messages", "collectives"):
+            raise InputError(f"there is no carrier {self.carrier!r}", 'use "messages" or "collectives"')
         if not self.timeout_s > 0:
             raise InputError(f"timeout_s is {self.timeout_s}", "give a number above 0")
