@@ -75,7 +75,27 @@ def crowds(draw: st.DrawFn) -> Tasks:
     )
 
 
-ANY = crowds() | graphs(UNEVEN) | graphs(COUNTS) | graphs(COUNTS, flows=False)
+@st.composite
+def pauses(draw: st.DrawFn) -> Tasks:
+    """Transfers of many priorities that come one by one, most of them paused most of the time."""
+    n, links = draw(st.integers(4, 24)), draw(st.integers(1, 5))
+    chance = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    waiter = np.flatnonzero(chance.random(n) < draw(st.sampled_from([0.0, 0.3])))
+    waiter = waiter[waiter > 0]
+    return tasks_from_columns(
+        np.where(chance.random(n) < 0.7, 0.0, chance.random(n)),
+        priority=chance.permutation(n) // draw(st.sampled_from([1, 1, 3])),
+        release_s=np.where(chance.random(n) < 0.3, 0.0, 3 * chance.random(n)),
+        size_bytes=chance.integers(1, 100, n) * 1.37,
+        rate_max_bytes_per_s=np.where(chance.random(n) < 0.7, math.inf, chance.integers(1, 20, n)),
+        crosses=np.nonzero(chance.random((n, links)) < draw(st.sampled_from([0.3, 0.6, 1.0]))),
+        waits=(waiter, chance.integers(0, waiter)),
+        link_bytes_per_s=chance.integers(5, 40, links),
+        sharing="priority",
+    )
+
+
+ANY = crowds() | pauses() | graphs(UNEVEN) | graphs(COUNTS) | graphs(COUNTS, flows=False)
 
 
 @given(graphs(COUNTS, most=14, flows=False))
@@ -86,9 +106,19 @@ def test_fixed_durations_are_executed_exactly(tasks: Tasks) -> None:
     assert done.end_s.tolist() == done.first_byte_s.tolist() == [float(state.end) for state in oracle.states]
 
 
+@given(pauses())
+@settings(max_examples=150)
+def test_flows_pause_each_other_as_exact_fractions_say(tasks: Tasks) -> None:
+    as_the_oracle_says(tasks)
+
+
 @given(crowds() | graphs(UNEVEN))
 @settings(max_examples=800)
 def test_flows_share_links_as_exact_fractions_say(tasks: Tasks) -> None:
+    as_the_oracle_says(tasks)
+
+
+def as_the_oracle_says(tasks: Tasks) -> None:
     oracle = Oracle(tasks).run()
     assume(not oracle.fragile)
     done = execute(tasks)

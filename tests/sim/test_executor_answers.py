@@ -76,6 +76,51 @@ def test_under_priority_a_flow_gets_what_the_lower_number_leaves_and_equals_shar
     assert ends(rows, {"l": 10}, sharing="priority") == {"first": 2, "a": 2, "b": 2.6, "last": 2.7}
 
 
+def test_a_paused_flow_waits_for_one_link_and_then_for_the_next() -> None:
+    rows = [
+        flow("low", 10, "a", "b", priority=2),
+        flow("on a", 20, "a"),
+        flow("on b", 30, "b", priority=1, release_s=1.0),
+    ]
+    assert ends(rows, {"a": 10, "b": 10}, sharing="priority") == {"on a": 2, "on b": 4, "low": 5}
+
+
+def test_a_flow_that_goes_on_pauses_others_on_a_link_where_nothing_else_happened() -> None:
+    # until 1 s "bulk" has 6 of b and "both" nothing of a; then "both" has those 6, and "bulk" them again at last
+    rows = [
+        flow("on a", 10, "a"),
+        flow("both", 12, "a", "b", priority=1),
+        flow("slow", 40, "b", rate_max_bytes_per_s=4),
+        flow("bulk", 18, "b", priority=2),
+    ]
+    assert ends(rows, {"a": 10, "b": 10}, sharing="priority") == {"on a": 1, "both": 3, "bulk": 5, "slow": 10}
+
+
+def test_all_that_are_paused_go_on_where_a_link_has_room_for_all_again() -> None:
+    rows = [
+        flow("first", 20, "l"),
+        *(flow(name, 4, "l", priority=1, rate_max_bytes_per_s=4) for name in "ab"),
+    ]
+    rows += [flow("last", 2, "l", priority=2, rate_max_bytes_per_s=2)]
+    assert ends(rows, {"l": 10}, sharing="priority") == {"first": 2, "a": 3, "b": 3, "last": 3}
+
+
+def test_a_thousand_flows_each_paused_by_the_next_end_last_come_first() -> None:
+    n = 1000
+    tasks = tasks_from_columns(
+        np.zeros(n),
+        priority=-np.arange(n),
+        release_s=np.arange(n) / 2,
+        size_bytes=1.0,
+        crosses=(np.r_[np.arange(n), np.arange(n)], np.repeat([0, 1], n)),
+        link_bytes_per_s=[1.0, 2.0],
+        sharing="priority",
+    )
+    # each has half a second before the next comes; then the last has its whole, the others half of it each
+    wanted = (n - 1) / 2 + 1 + (n - 1 - np.arange(n)) / 2
+    assert execute(tasks).end_s.tolist() == wanted.tolist()
+
+
 def test_cores_are_a_link_of_core_seconds() -> None:
     threads = [flow(name, 1.0, "cpu", rate_max_bytes_per_s=1.0) for name in "abc"]
     assert set(ends(threads, {"cpu": 2}).values()) == {1.5}

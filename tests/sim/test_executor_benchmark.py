@@ -29,10 +29,21 @@ def test_a_ring_alone_takes_what_the_formula_says() -> None:
     assert execute(tasks).makespan_s == pytest.approx(126 * step_s)
 
 
+def test_the_slices_pause_each_other_and_the_slowest_link_is_never_idle() -> None:
+    import executor
+
+    tasks = executor.paused(50)
+    ended = execute(tasks)
+    assert ended.end_s[0] == ended.end_s.max()
+    since = tasks.release_s[0] + executor.LATENCY_S
+    assert ended.makespan_s == pytest.approx(since + tasks.size_bytes.sum() / tasks.link_bytes_per_s.min())
+
+
 def test_every_graph_is_executed_and_shown() -> None:
     import executor
 
     assert "times as fast" in executor.measure_fixed(400, rounds=1)
+    assert len(executor.measure_paused((10, 20), rounds=1).splitlines()) == 4
     text = executor.measure_flows(20_000, rounds=1)
     names = [line.split("|")[1].strip() for line in text.splitlines()[2:]]
     assert len(names) == 5

@@ -41,11 +41,12 @@ def execute(tasks: Tasks) -> Execution:
         >>> execute(tasks_from_rows(rows, {"wire": 2.0})).makespan_s
         5.0
     """
+    from hemiola.sim import executor_faults as faults
     from hemiola.sim import executor_kernel as kernel
 
     columns = columns_of(tasks)
-    fault, task, entry = kernel.first_fault(*columns)
-    if fault != kernel.SOUND:
+    fault, task, entry = faults.first_fault(*columns)
+    if fault != faults.SOUND:
         raise refusal(fault, task, entry, tasks)
     start, first_byte, end, blocker, awaited, bound, ended = kernel.run(tasks.sharing == "priority", *columns)
     if ended < len(tasks):
