@@ -2,6 +2,7 @@
 
     accelerate_job.py emulated FILE TURNS    layers that sleep, from a JSON file of [bytes, forward_s, backward_s]
     accelerate_job.py real MODEL TURNS       a model of prediction_models
+    accelerate_job.py alone MODEL 0          the same by itself: prints the seconds of its iteration
 
 Every way has a model of its own, which lives through all turns: DDP with 25 MB buckets, DDP with the bucket size
 that is fastest here (found first), and accelerated. Rank 0 prints one line of JSON at the end: the wall times of
@@ -87,6 +88,16 @@ def turn(iteration: Way, model: nn.Module, count: int) -> list[float]:
     return walls[SETTLING:]
 
 
+def alone(name: str) -> float:
+    iteration, _ = way(real, name, lambda module, optimizer: (module, optimizer))
+    walls = []
+    for _ in range(SETTLING + 10):
+        start = time.perf_counter()
+        iteration()
+        walls.append(time.perf_counter() - start)
+    return median(walls[SETTLING:])
+
+
 def slowest(seconds: float) -> float:
     """Of all ranks."""
     found: list[Any] = [None] * dist.get_world_size()
@@ -98,12 +109,15 @@ def main() -> None:
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     kind, what, turns = sys.argv[1], sys.argv[2], int(sys.argv[3])
+    if kind == "alone":
+        print(alone(what))
+        return
     make = emulated if kind == "emulated" else real
     report = Path(tempfile.mkdtemp()) / "report.json"
     os.environ["HEMIOLA_RUN_REPORT"] = str(report)
     dist.init_process_group("gloo")
     tried = {}
-    for bucket in BUCKETS_MB:
+    for bucket in (*BUCKETS_MB, 25):
         iteration, model = way(make, what, ddp(bucket))
         tried[bucket] = slowest(median(turn(iteration, model, TRIED)))
     best = min(tried, key=lambda bucket: tried[bucket])

@@ -10,6 +10,8 @@
     with hemiola.record("run.json"):                   # what a training loop really does
         train()
 
+    model, optimizer = hemiola.accelerate(model, optimizer)    # the same training, by a plan
+
 Names are imported when they are first used, so that `import hemiola` costs next to nothing.
 """
 
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     from hemiola.run.accelerate import accelerate
     from hemiola.run.capture import capture
     from hemiola.run.record import record
+    from hemiola.run.servers import synchronise
     from hemiola.sched.index import Index
     from hemiola.sched.job_state import JobState
     from hemiola.sched.placement import Rule, TierAware, find
@@ -56,6 +59,7 @@ _HOMES = {
     "hemiola.run.accelerate": ("accelerate",),
     "hemiola.run.capture": ("capture",),
     "hemiola.run.record": ("record",),
+    "hemiola.run.servers": ("synchronise",),
     "hemiola.sched.index": ("Index",),
     "hemiola.sched.job_state": ("JobState",),
     "hemiola.sched.placement": ("Rule", "TierAware", "find"),
@@ -104,6 +108,7 @@ __all__ = [
     "record",
     "simulate",
     "summary",
+    "synchronise",
 ]
 
 

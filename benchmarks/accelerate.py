@@ -1,0 +1,162 @@
+"""How much faster `hemiola.accelerate` makes training than DistributedDataParallel, in a lab's network.
+
+    sudo python benchmarks/accelerate.py                                       # to the terminal
+    sudo python benchmarks/accelerate.py --write docs/results/accelerate.md    # the page
+
+Every case is one job whose ranks train the same model three ways, by turns: DDP on gloo with its usual 25 MB
+buckets, DDP with the bucket size that is fastest there, and accelerated, which measures, plans and decides by
+itself. Layers that sleep have the shapes of four models at 1 Gbit/s; real models compute on this machine's
+two cores, at rates that make communication as long as asked. Needs root. About 40 minutes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import pickle
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from accelerate_cases import REAL, Case, cases, layers
+from accelerate_page import PICTURE, page, picture
+from prediction_measure import KEEPS_MEMORY
+
+from hemiola.lab import Lab
+
+__all__ = ["Found"]
+
+JOB = Path(__file__).with_name("accelerate_job.py")
+
+
+@dataclass(frozen=True)
+class Found:
+    """What one case took.
+
+    Attributes:
+        walls_s: of iterations, by way ("ddp", "best", "accelerated") and turn.
+        bucket_mb: which was best.
+        said: what acceleration said of itself at the end (`core.acceleration.Acceleration`, as JSON).
+    """
+
+    case: Case
+    walls_s: dict[str, list[list[float]]]
+    bucket_mb: float
+    said: dict[str, Any]
+
+    def seconds(self, way: str) -> float:
+        """The median iteration."""
+        return median(wall for turn in self.walls_s[way] for wall in turn)
+
+    def gain(self, way: str) -> float:
+        """How many times as fast acceleration is as this way."""
+        return self.seconds(way) / self.seconds("accelerated")
+
+    def spread(self, way: str) -> tuple[float, float]:
+        """The gain turn by turn: least and most."""
+        pairs = zip(self.walls_s[way], self.walls_s["accelerated"], strict=True)
+        gains = [median(other) / median(own) for other, own in pairs]
+        return min(gains), max(gains)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run all cases, and print or write the page."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--only", choices=("emulated", "real"), help="only these")
+    parser.add_argument("--models", nargs="+", help="only these")
+    parser.add_argument("--ranks", type=int, nargs="+", help="only so many")
+    parser.add_argument("--ratios", type=float, nargs="+", help="only these")
+    parser.add_argument("--turns", type=int, default=5, help="of each way in each case (default 5)")
+    parser.add_argument(
+        "--measured", type=Path, help="measure into this file, and do not again what is there"
+    )
+    parser.add_argument("--write", type=Path, metavar="FILE.md", help="write the page there")
+    asked = parser.parse_args(arguments)
+    found: dict[Case, Found] = {}
+    if asked.measured is not None and asked.measured.exists():
+        found = pickle.loads(asked.measured.read_bytes())
+    for case in wanted(asked):
+        if case not in found:
+            print(f"running {case.about} ...", file=sys.stderr, flush=True)
+            found[case] = ran(case, asked.turns)
+            print(f"  {summary(found[case])}", file=sys.stderr, flush=True)
+            if asked.measured is not None:
+                asked.measured.write_bytes(pickle.dumps(found))
+    text = page(list(found.values()), " ".join(["python benchmarks/accelerate.py", *sys.argv[1:]]))
+    if asked.write is None:
+        print(text)
+    else:
+        asked.write.write_text(text, encoding="utf-8")
+        asked.write.with_name(PICTURE).write_text(picture(list(found.values())), encoding="utf-8")
+
+
+def wanted(asked: argparse.Namespace) -> list[Case]:
+    """The cases that were asked for."""
+    every: list[Case] = []
+    if asked.only != "real":
+        every += cases(True, {})
+    if asked.only != "emulated":
+        every += cases(
+            False, {model: alone_s(model) for model in REAL if not asked.models or model in asked.models}
+        )
+    return [
+        case
+        for case in every
+        if (not asked.models or case.model in asked.models)
+        and (not asked.ranks or case.ranks in asked.ranks)
+        and (not asked.ratios or case.ratio in asked.ratios)
+    ]
+
+
+def alone_s(model: str) -> float:
+    """An iteration of a real model without a network to wait for, one rank on each core."""
+    print(f"timing {model} alone ...", file=sys.stderr, flush=True)
+    jobs = [
+        subprocess.Popen([sys.executable, str(JOB), "alone", model, "0"], stdout=subprocess.PIPE, text=True)
+        for _ in range(2)
+    ]
+    return max(float(job.communicate()[0].split()[-1]) for job in jobs)
+
+
+def ran(case: Case, turns: int) -> Found:
+    """One case, in a lab of its own."""
+    with (
+        Lab(hosts=case.ranks, rate=case.rate) as lab,
+        tempfile.NamedTemporaryFile("w", suffix=".json") as file,
+    ):
+        what = ["real", case.model]
+        if case.emulated:
+            json.dump([list(asdict(layer).values()) for layer in layers(case)], file)
+            file.flush()
+            what = ["emulated", file.name]
+        places = lab.rendezvous()
+        processes = [
+            lab.start(
+                host, [sys.executable, str(JOB), *what, str(turns)], env={**KEEPS_MEMORY, **places[host]},
+                stdout=subprocess.DEVNULL if rank else subprocess.PIPE, text=True,
+            )
+            for rank, host in enumerate(lab.hosts)
+        ]  # fmt: skip
+        output, _ = processes[0].communicate()
+        ended = [process.wait() for process in processes]
+        if any(ended):
+            raise RuntimeError(f"{case.about} failed: look at what its ranks printed")
+    answer = json.loads(output.splitlines()[-1])
+    return Found(case, answer["walls_s"], answer["bucket_mb"], answer["said"])
+
+
+def summary(found: Found) -> str:
+    """One case on one line."""
+    times = ", ".join(f"{way} {1e3 * found.seconds(way):.0f} ms" for way in found.walls_s)
+    return f"{times}: {found.gain('best'):.2f}x over the best bucket, {found.gain('ddp'):.2f}x over 25 MB ({found.said['state']})"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,134 @@
+"""The jobs of `benchmarks/accelerate.py`: layers that sleep in the shape of four models, and real models."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cache
+
+from prediction_emulated import Layer, layers_of
+from prediction_models import MODELS
+
+import hemiola
+from hemiola.core.graph import Graph
+from hemiola.core.units import format_rate
+
+__all__ = ["RATIOS", "REAL", "SHAPES", "SIZE_BYTES", "Case", "cases", "layers"]
+
+SIZE_BYTES = 25e6
+"""Of an emulated model's gradients: the real one's, scaled, so that a case takes a minute and not an hour."""
+GBIT_BYTES_PER_S = 125e6
+RATIOS = (0.5, 1.0, 2.0)
+RANKS = (2, 4)
+REAL = ("MLP", "VGG-16", "ResNet", "GPT-2", "DLRM")
+
+
+@dataclass(frozen=True)
+class Case:
+    """One job in one network.
+
+    Attributes:
+        model: its name.
+        emulated: whether it sleeps instead of computing.
+        ranks: one per host.
+        ratio: of communication to computation.
+        rate_bytes_per_s: of every host's link.
+    """
+
+    model: str
+    emulated: bool
+    ranks: int
+    ratio: float
+    rate_bytes_per_s: float
+
+    @property
+    def rate(self) -> str:
+        """As the lab takes it."""
+        return f"{self.rate_bytes_per_s * 8e-6:.0f}mbit"
+
+    @property
+    def about(self) -> str:
+        """In words."""
+        kind = "emulated" if self.emulated else "real"
+        return f"{self.model} ({kind}), {self.ranks} ranks, ratio {self.ratio:g}, {format_rate(self.rate_bytes_per_s)}"
+
+
+def _share(ranks: int) -> float:
+    return 2 * (ranks - 1) / ranks
+
+
+def layers(case: Case) -> list[Layer]:
+    """An emulated case's: so long that communication takes `ratio` times as long as computation."""
+    compute_s = _share(case.ranks) * SIZE_BYTES / case.rate_bytes_per_s / case.ratio
+    found = layers_of(_graph(case.model), compute_s / 3)
+    scale = SIZE_BYTES / sum(layer.size_bytes for layer in found)
+    return [replace(layer, size_bytes=max(4, int(layer.size_bytes * scale) // 4 * 4)) for layer in found]
+
+
+def cases(emulated: bool, seconds_of: dict[str, float]) -> list[Case]:
+    """All of one kind.
+
+    Args:
+        seconds_of: what a real model's iteration takes alone, on as many ranks as cores: it decides the rate.
+    """
+    if emulated:
+        return [Case(m, True, n, r, GBIT_BYTES_PER_S) for m in SHAPES for n in RANKS for r in RATIOS]
+    found = []
+    for model in REAL:
+        size_bytes = sum(p.gradient_bytes for p in _real(model).parameters)
+        for ratio in RATIOS:
+            rate = _share(2) * size_bytes / (ratio * seconds_of[model])
+            found.append(Case(model, False, 2, ratio, min(max(round(rate, -5), 2.5e6), 1.25e9)))
+    return found
+
+
+@cache
+def _real(name: str) -> Graph:
+    return _captured(MODELS[name]("meta"), name)
+
+
+def _captured(example: tuple, name: str) -> Graph:
+    import torch
+
+    optimizer = torch.optim.SGD(example[0].parameters(), lr=1e-4)
+    if len(example) > 2:
+        return hemiola.capture(*example, optimizer=optimizer, name=name)
+    return hemiola.capture(*example, None, optimizer, name=name)
+
+
+@cache
+def _graph(shape: str) -> Graph:
+    return _captured(SHAPES[shape](), shape)
+
+
+def _vgg() -> tuple:
+    from examples.models import vgg
+
+    return vgg.example(8, 224, 1000, 1, "meta")
+
+
+def _resnet() -> tuple:
+    from examples.models import hugging_face
+
+    return hugging_face.resnet(8, 224, "meta")
+
+
+def _gpt() -> tuple:
+    from examples.models import hugging_face
+
+    return hugging_face.gpt2(4, 256, "meta", use_cache=False)
+
+
+def _dlrm() -> tuple:
+    """The perceptrons of MLPerf's DLRM: its tables are split over the ranks in practice, not trained by all."""
+    import torch
+    from examples.models.dlrm import Perceptron
+    from torch import nn
+
+    widths = (13, 512, 256, 128, 1024, 1024, 512, 256, 1)
+    with torch.device("meta"):
+        model = nn.Sequential(Perceptron(*widths[:4]), nn.Linear(128, 479), Perceptron(479, *widths[4:]))
+        return model, (torch.randn(2048, 13),), lambda output: output.sum()
+
+
+SHAPES = {"VGG-16": _vgg, "ResNet-50": _resnet, "GPT-2": _gpt, "DLRM": _dlrm}
+"""Published sizes: 138, 26, 124 and 2 million parameters, before scaling."""

@@ -1,0 +1,154 @@
+"""Processes that belong to a rank: how they are started, meet the others, and go when the rank goes.
+
+A child is a fresh Python that runs one function of this package; the user's script is not imported in it.
+Its configuration comes over its standard input, which stays open: its end is the end of the rank. It shares
+no terminal with the rank, so Ctrl-C reaches it as the rank's end.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import subprocess
+import sys
+from collections.abc import Sequence
+from typing import Any, BinaryIO
+
+from hemiola.core.errors import HemiolaError, TransportError
+from hemiola.run.transport import Address, Endpoint
+
+__all__ = ["Child", "greet", "settle"]
+
+
+class Child:
+    """One process of a rank.
+
+    Attributes:
+        address: where its endpoint listens.
+    """
+
+    def __init__(self, what: str, module: str, config: dict[str, Any], files: Sequence[int] = ()) -> None:
+        """Start it; `connect` completes that.
+
+        Args:
+            what: it is, for messages.
+            module: of this package, with a function `main`.
+            config: as `greet` reads it there.
+            files: descriptors that it inherits.
+        """
+        self.what = what
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", f"from {module} import main; main()"],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, pass_fds=files, env=environment, start_new_session=True,
+        )  # fmt: skip
+        self._send(config)
+
+    @property
+    def pid(self) -> int:
+        """Its number in the system."""
+        return self._process.pid
+
+    def _send(self, value: object) -> None:
+        stdin = self._process.stdin
+        assert stdin is not None
+        data = pickle.dumps(value)
+        try:
+            stdin.write(len(data).to_bytes(8, "little") + data)
+            stdin.flush()
+        except OSError as problem:
+            raise self._failed(str(problem)) from problem
+
+    def _line(self) -> Any:
+        stdout = self._process.stdout
+        assert stdout is not None
+        line = stdout.readline()
+        if not line:
+            raise self._failed(f"it ended ({self.ending()})")
+        said = json.loads(line)
+        if "problem" in said:
+            raise self._failed(said["problem"])
+        return said
+
+    def address(self) -> Address:
+        """Where it listens, once it does."""
+        host, port = self._line()["address"]
+        return host, port
+
+    def introduce(self, addresses: Sequence[Address]) -> None:
+        """Tell it everybody's."""
+        self._send(list(addresses))
+
+    def ready(self) -> None:
+        """Wait until it is connected.
+
+        Raises:
+            TransportError: it could not be.
+        """
+        self._line()
+
+    def ending(self) -> str:
+        """How it ended, in words."""
+        try:
+            status = self._process.wait(1.0)
+        except subprocess.TimeoutExpired:
+            return "it runs, but does not answer"
+        return f"killed by signal {-status}" if status < 0 else f"exit status {status}"
+
+    def _failed(self, why: str) -> TransportError:
+        return TransportError(f"{self.what} could not start: {why}", "look at what it logged above")
+
+    def wait(self, timeout_s: float | None) -> None:
+        """Until it has ended by itself; killed after that time."""
+        try:
+            self._process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+        self._clear()
+
+    def release(self) -> None:
+        """Tell it that the rank has ended."""
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+
+    def kill(self) -> None:
+        """End it now."""
+        self._process.kill()
+        self._clear()
+
+    def _clear(self) -> None:
+        self._process.wait()
+        for stream in (self._process.stdin, self._process.stdout):
+            if stream is not None:
+                stream.close()
+
+
+def greet() -> tuple[dict[str, Any], Endpoint | None]:
+    """In a child: read the configuration, meet everybody; no endpoint if that failed, which is told the rank.
+
+    The configuration has `place` (number among all endpoints), `places`, `secret`, `options` and `cores`.
+    """
+    config = _read(sys.stdin.buffer)
+    if config["cores"]:
+        os.sched_setaffinity(0, config["cores"])
+    try:
+        end = Endpoint(config["place"], config["places"], config["secret"], config["options"])
+        print(json.dumps({"address": end.address}), flush=True)
+        end.connect(_read(sys.stdin.buffer))
+    except (HemiolaError, EOFError) as problem:
+        print(json.dumps({"problem": str(problem)}), flush=True)
+        return config, None
+    return config, end
+
+
+def settle() -> None:
+    """In a child: tell the rank that everything stands."""
+    print(json.dumps({"ready": True}), flush=True)
+
+
+def _read(stream: BinaryIO) -> Any:
+    size = stream.read(8)
+    if len(size) < 8:
+        raise EOFError("the rank has ended")
+    return pickle.loads(stream.read(int.from_bytes(size, "little")))

@@ -1,0 +1,233 @@
+"""What `synchronise` returns in place of the optimizer: the same groups, steps that reach the servers."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any, Self
+
+import torch
+from torch import nn
+
+from hemiola.core.errors import InputError, TransportError
+from hemiola.run.servers.children import Child
+from hemiola.run.servers.worker import Trained, Worker
+
+__all__ = ["Synchronised"]
+
+CLOSED = "they were closed"
+GOODBYE_S = 5.0
+
+
+class Synchronised(torch.optim.Optimizer):
+    """An optimizer whose parameters live on servers. Use it as any other; close it in the end, on all ranks.
+
+    As a context it closes itself, and ends the job on all ranks where the block fails.
+    """
+
+    def __init__(
+        self, optimizer: Any, model: nn.Module, worker: Worker, trained: list[Trained], servers: list[Child],
+        *, period: int, coupled: bool, early: bool,
+    ) -> None:  # fmt: skip
+        super().__init__(optimizer.param_groups, optimizer.defaults)
+        self.param_groups = optimizer.param_groups
+        self._optimizer, self._model, self._worker, self._trained = optimizer, model, worker, trained
+        self._servers, self._period = servers, period
+        self._coupled, self._early = coupled, early and not coupled and not period
+        self._steps = 0
+        self._open, self._problem = True, ""
+        self._exchanging = True
+        self._called: dict[nn.Module, None] | None = {}
+        self._guards: dict[nn.Module, list[int]] = {}
+        self._hooks = [model.register_state_dict_pre_hook(self._before_saving)]
+        if not coupled:
+            self._watch()
+        atexit.register(self._at_exit)
+
+    def _watch(self) -> None:
+        """Have modules wait for their parameters, and gradients go when they are ready."""
+        for module in self._model.modules():
+            self._hooks.append(module.register_forward_pre_hook(self._before))
+        for number, one in enumerate(self._trained):
+            self._hooks.append(
+                one.tensor.register_post_accumulate_grad_hook(lambda _, number=number: self._after(number))
+            )
+
+    def _before_saving(self, *_: Any) -> None:
+        self.wait()
+
+    def _before(self, module: nn.Module, _: Any) -> None:
+        if self._called is not None:
+            self._called.setdefault(module)
+        with self._failing():
+            self._worker.require(self._guards.get(module, ()))
+
+    def _after(self, tensor: int) -> None:
+        with self._failing():
+            if self._early and self._exchanging:
+                self._worker.ready(tensor)
+            else:
+                self._worker.used(tensor)
+
+    def _settle(self) -> None:
+        """After the first iteration: which module waits for what, and what goes first.
+
+        A parameter is waited for by the modules that own it; where none of them is called by itself, by the nearest
+        around it that is; where there is none either, by all.
+        """
+        called = list(self._called or {})
+        self._called = None
+        around = {child: parent for parent in self._model.modules() for child in parent.children()}
+        places = {id(one.tensor): number for number, one in enumerate(self._trained)}
+        guards: dict[nn.Module, dict[int, None]] = {module: {} for module in self._model.modules()}
+        for owner in self._model.modules():
+            for tensor in owner._parameters.values():
+                if id(tensor) not in places:
+                    continue
+                parcels = dict.fromkeys(self._worker.parcels_of(places[id(tensor)]))
+                guards[owner] |= parcels
+                guard: nn.Module | None = owner
+                while guard is not None and guard not in called:
+                    guard = around.get(guard)
+                for module in [guard] if guard is not None else guards:
+                    guards[module] |= parcels
+        self._guards = {module: list(parcels) for module, parcels in guards.items()}
+        order = dict.fromkeys(number for module in called for number in self._guards[module])
+        self._worker.prefer([*order, *(set(self._worker.parcels) - set(order))])
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Hand this iteration's gradients to the servers; under "local", step here and exchange every `period` steps.
+
+        Raises:
+            TransportError: a rank, a server or a communication process is gone.
+        """
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        with self._failing():
+            self._optimizer._opt_called = True
+            if self._called is not None and not self._coupled:
+                self._settle()
+            self._steps += 1
+            if self._period:
+                self._worker.require(self._worker.parcels)
+                self._optimizer.step()
+            if not self._period or self._steps % self._period == 0:
+                self._exchange()
+        return loss
+
+    def _exchange(self) -> None:
+        self._worker.finish_iteration()
+        if self._coupled:
+            self._worker.require(self._worker.parcels)
+
+    @contextlib.contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Gradients of a backward in this block stay here, and go with those of the next one outside."""
+        before, self._exchanging = self._exchanging, False
+        try:
+            yield
+        finally:
+            self._exchanging = before
+
+    def wait(self) -> None:
+        """Until the parameters here hold all that this rank has done, and of others what the scheme demands.
+
+        Forward waits by itself; this is for reading parameters by other ways.
+        """
+        with self._failing():
+            self._worker.wait()
+
+    def synchronise(self) -> None:
+        """On all ranks: until all have called this. All have the same parameters then; "local" averages them."""
+        with self._failing():
+            if self._period:
+                self._worker.fetch()
+                self._worker.finish_iteration()
+                self._steps = 0
+                self._worker.wait()
+            else:
+                self._worker.meet()
+
+    def close(self) -> None:
+        """Leave the others: take the newest parameters, say goodbye, give the model back as it was before.
+
+        Under "local", steps since the last exchange are averaged first. Servers on this rank stay until all
+        ranks have left; this rank's process does not end before.
+        """
+        if not self._open:
+            return
+        with self._failing():
+            if self._period and self._steps % self._period:
+                self._worker.finish_iteration()
+            self._worker.fetch()
+            self._worker.leave()
+        self._end()
+
+    def abort(self) -> None:
+        """Leave without a goodbye: all other ranks get an error."""
+        if self._open:
+            self._end()
+            self._worker.abort()
+            for server in self._servers:
+                server.release()  # it tells the others why, and ends
+
+    def _end(self) -> None:
+        self._open = False
+        self._problem = self._problem or CLOSED
+        for hook in self._hooks:
+            hook.remove()
+
+    @contextlib.contextmanager
+    def _failing(self) -> Iterator[None]:
+        """Whatever fails ends this rank's part, and is said again by whoever asks later."""
+        if not self._open:
+            raise TransportError(
+                f"the parameter servers are not used any more: {self._problem}", "start anew"
+            )
+        try:
+            yield
+        except TransportError as problem:
+            self._problem = problem.what
+            self.abort()
+            raise
+
+    def _at_exit(self) -> None:
+        """A script that ends well says goodbye; one that fails does not."""
+        failed = not self._open and self._problem != CLOSED
+        if self._open:
+            failed = hasattr(sys, "last_type")
+            self.abort() if failed else self.close()
+        for server in self._servers:
+            server.wait(2 * GOODBYE_S if failed else None)
+
+    def state_dict(self) -> Any:
+        """Of "local" only: elsewhere the state lives on the servers."""
+        if self._period:
+            return self._optimizer.state_dict()
+        raise InputError(
+            "the optimizer's state lives on the parameter servers and cannot be saved",
+            "save the model's state_dict alone, or train with the scheme 'local' where the state must be saved",
+        )
+
+    def load_state_dict(self, state_dict: Any) -> None:
+        """Of "local" only."""
+        if not self._period:
+            raise InputError("the optimizer's state lives on the parameter servers", "start without it")
+        self._optimizer.load_state_dict(state_dict)
+
+    def add_param_group(self, param_group: Any) -> None:
+        """Only before: servers are told of all parameters at the start."""
+        if hasattr(self, "_worker"):
+            raise InputError("a group of parameters was added late", "add it before synchronise")
+        super().add_param_group(param_group)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, *problem: object) -> None:
+        self.abort() if kind is not None else self.close()

@@ -1,0 +1,242 @@
+"""Begins training on parameter servers: who serves what, processes, and how all of them meet."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import socket
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from hemiola.core.errors import HemiolaError, InputError, TransportError
+from hemiola.plan.shares import Shares
+from hemiola.run.servers.children import Child
+from hemiola.run.servers.courier import Courier, RemoteCourier
+from hemiola.run.servers.hyper import by_element, hyper_of, refuse_unknown
+from hemiola.run.servers.layout import Layout, lay_out
+from hemiola.run.servers.layout import Tensor as Size
+from hemiola.run.servers.optimizer import Synchronised
+from hemiola.run.servers.places import Places
+from hemiola.run.servers.schemes import Scheme, scheme_of
+from hemiola.run.servers.shard import Kept
+from hemiola.run.servers.worker import Trained, Worker
+from hemiola.run.transport import Endpoint, Options
+
+__all__ = ["synchronise"]
+
+
+def synchronise(
+    model: nn.Module,
+    optimizer: Any,
+    scheme: str = "bsp",
+    *,
+    bound: int | None = None,
+    period: int | None = None,
+    pipelined: bool = False,
+    servers: int | None = None,
+    coupled: bool = False,
+    early: bool = True,
+    shares: Shares | None = None,
+    options: Options | None = None,
+    group: Any = None,
+) -> tuple[nn.Module, Synchronised]:
+    """Train this model on parameter servers. To be called on all ranks, after `init_process_group`.
+
+    Parameters and buffers become rank 0's on all ranks. The process group is used here only.
+
+    Args:
+        scheme: "bsp" (every iteration waits for all: what DDP computes), "ssp" (at most `bound` iterations
+            ahead of the slowest), "asp" (no waiting), "local" (ranks step alone and average every `period` steps).
+        bound: for "ssp".
+        period: for "local".
+        pipelined: for "ssp" and "asp": begin an iteration while this rank's own last update is on its way.
+        servers: processes that keep parts of the parameters, server s on the host of rank s % ranks; as many
+            as ranks unless told otherwise.
+        coupled: communicate in this process, within `optimizer.step()`, overlapping with nothing.
+        early: send gradients from backward as they become ready; if not, in `optimizer.step()`.
+        shares: cores and rates for each side (`hemiola.plan.shares`); unless given, the system decides.
+        options: of the transport; its interface and rate are chosen here where left open.
+        group: the ranks; all unless given.
+
+    Returns:
+        The model, with hooks, and what stands for the optimizer.
+
+    Raises:
+        InputError: an argument or an optimizer that cannot be.
+        TransportError: not everybody came.
+    """
+    if not dist.is_available() or not dist.is_initialized():
+        raise InputError("there is no process group", "call torch.distributed.init_process_group first")
+    if pipelined and coupled:
+        raise InputError("a coupled process that is pipelined", "leave one of them out")
+    rule = scheme_of(scheme, bound, period, pipelined)
+    trained = _trained(model, optimizer, rule)
+    places = Places(dist.get_rank(group), dist.get_world_size(group), servers, options, shares)
+    _same_start(model, group)
+    layout = lay_out([_size(one, optimizer, rule) for one in trained], places.servers)
+    members: list[Child] = []
+    try:
+        worker = _join(trained, layout, rule, places, coupled, group, members)
+    except BaseException:
+        for child in members:
+            child.kill()
+        raise
+    own = members[: len(places.hosted)]
+    made = Synchronised(
+        optimizer, model, worker, trained, own, period=rule.period, coupled=coupled, early=early
+    )
+    return model, made
+
+
+def _trained(model: nn.Module, optimizer: Any, rule: Scheme) -> list[Trained]:
+    """The optimizer's parameters, in the order of the model's."""
+    if not rule.period:
+        refuse_unknown(optimizer)
+    group_of = {id(tensor): group for group in optimizer.param_groups for tensor in group["params"]}
+    hypers = {
+        id(group): None if rule.period else hyper_of(optimizer, group) for group in optimizer.param_groups
+    }
+    found = []
+    for name, tensor in model.named_parameters():
+        if tensor.requires_grad and id(tensor) in group_of:
+            group = group_of.pop(id(tensor))
+            if not tensor.is_contiguous():
+                tensor.data = tensor.data.contiguous()
+            found.append(Trained(name, tensor, group, hypers[id(group)]))
+    strangers = sum(tensor.requires_grad for group in optimizer.param_groups for tensor in group["params"])
+    strangers -= len(found)
+    if strangers:
+        raise InputError(
+            f"the optimizer has {strangers} parameters that the model has not", "give the whole model"
+        )
+    if not found:
+        raise InputError("nothing is trained", "give an optimizer of parameters that require gradients")
+    return found
+
+
+def _size(one: Trained, optimizer: Any, rule: Scheme) -> Size:
+    tensor = one.tensor
+    kind = f"{tensor.dtype} {'' if rule.period else id(one.group)}"
+    return Size(tensor.numel(), tensor.element_size(), kind, not (rule.period or by_element(optimizer)))
+
+
+def _same_start(model: nn.Module, group: Any) -> None:
+    """Rank 0's parameters and buffers for all."""
+    source = dist.get_global_rank(group, 0) if group is not None else 0
+    for tensor in (*model.parameters(), *model.buffers()):
+        dist.broadcast(tensor.detach(), source, group=group)
+
+
+def _join(
+    trained: Sequence[Trained], layout: Layout, rule: Scheme, places: Places, coupled: bool, group: Any,
+    children: list[Child],
+) -> Worker:  # fmt: skip
+    """Start this rank's processes, and have everybody meet; children that were started are in the list, servers first."""
+    secret = [os.urandom(32)]
+    dist.broadcast_object_list(
+        secret, dist.get_global_rank(group, 0) if group is not None else 0, group=group
+    )
+    problem = ""
+    end: Endpoint | None = None
+    try:
+        for server in places.hosted:
+            children.append(_server(server, trained, layout, rule, places, secret[0]))
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        memory = _Memory(layout.memory_bytes)
+        if coupled:
+            end = Endpoint(places.rank, places.count, secret[0], places.worker_options)
+            addresses = [end.address]
+        else:
+            children.append(_courier(layout, places, secret[0], memory, theirs))
+            addresses = [children[-1].address()]
+        theirs.close()
+        os.close(memory.file)
+        addresses += [child.address() for child in children[: len(places.hosted)]]
+    except HemiolaError as failed:
+        problem, addresses = str(failed), []
+    known: list[Any] = [None] * places.ranks
+    dist.all_gather_object(known, (problem, addresses), group=group)
+    for rank, (why, _) in enumerate(known):
+        if why:
+            raise TransportError(f"rank {rank} could not start its part: {why}", "mend that first")
+    everybody = places.in_order([found for _, found in known])
+    for child in children:
+        child.introduce(everybody)
+    if end is not None:
+        end.connect(everybody)
+    for child in children:
+        child.ready()
+    _use_cores(places)
+    courier: Courier | RemoteCourier
+    if end is not None:
+        ours.close()
+        courier = Courier(end, layout, memory.view, places.ranks)
+    else:
+        courier = RemoteCourier(children[-1], ours, places.rank)
+    return Worker(trained, layout, memory.tensor, courier, rule)
+
+
+class _Memory:
+    """Memory without a name that processes share: it goes with the last of them, however that ends."""
+
+    def __init__(self, size_bytes: int) -> None:
+        self.file = os.memfd_create("hemiola")
+        os.ftruncate(self.file, size_bytes)
+        self.view = memoryview(mmap.mmap(self.file, size_bytes))
+        self.tensor = torch.frombuffer(self.view, dtype=torch.uint8)
+
+
+def _courier(layout: Layout, places: Places, secret: bytes, memory: _Memory, control: socket.socket) -> Child:
+    files = (memory.file, control.fileno())
+    config = {
+        "place": places.rank, "places": places.count, "secret": secret, "options": places.worker_options,
+        "cores": places.communication_cores, "ranks": places.ranks, "layout": layout, "memory": files[0], "control": files[1],
+    }  # fmt: skip
+    what = f"the communication process of rank {places.rank}"
+    return Child(what, "hemiola.run.servers.courier", config, files)
+
+
+def _server(
+    server: int, trained: Sequence[Trained], layout: Layout, rule: Scheme, places: Places, secret: bytes
+) -> Child:
+    kept = [
+        _kept(number, trained, layout)
+        for number, parcel in enumerate(layout.parcels)
+        if parcel.server == server
+    ]
+    config = {
+        "place": places.ranks + server, "places": places.count, "secret": secret, "options": places.server_options,
+        "cores": places.server_cores, "ranks": places.ranks, "host": places.rank, "scheme": rule, "kept": kept,
+    }  # fmt: skip
+    return Child(f"parameter server {server}", "hemiola.run.servers.server", config)
+
+
+def _kept(number: int, trained: Sequence[Trained], layout: Layout) -> Kept:
+    parcel = layout.parcels[number]
+    members = [trained[stretch.tensor] for stretch in parcel.stretches]
+    whole = all(
+        stretch.stop - stretch.start == member.tensor.numel()
+        for stretch, member in zip(parcel.stretches, members, strict=True)
+    )
+    elements = torch.zeros(parcel.size_bytes, dtype=torch.uint8)
+    for stretch, member in zip(parcel.stretches, members, strict=True):
+        part: Tensor = (
+            member.tensor.detach().reshape(-1)[stretch.start : stretch.stop].cpu().view(torch.uint8)
+        )
+        elements[stretch.offset_bytes : stretch.offset_bytes + part.numel()] = part
+    shapes = tuple(tuple(member.tensor.shape) for member in members) if whole else ()
+    return Kept(number, parcel, members[0].tensor.dtype, shapes, members[0].hyper, elements.numpy().tobytes())
+
+
+def _use_cores(places: Places) -> None:
+    """Leave the other sides' cores to them, with all threads that there are."""
+    cores = places.compute_cores
+    if cores:
+        for thread in Path("/proc/self/task").iterdir():
+            os.sched_setaffinity(int(thread.name), cores)
+        torch.set_num_threads(len(cores))

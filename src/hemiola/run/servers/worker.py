@@ -1,0 +1,275 @@
+"""The computing side of a worker: pushes what is ready, takes what has come, waits only for what it needs now.
+
+A parcel's gradients are pushed from backward as soon as all are there; its parameters are asked for with them and
+taken when forward comes to the first module that reads them. Until then the communication process has them.
+Parameters change between iterations only: what has come later waits for the next one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hemiola.core.errors import InputError
+from hemiola.run.servers.courier import Courier, RemoteCourier
+from hemiola.run.servers.hyper import Hyper
+from hemiola.run.servers.layout import Layout
+from hemiola.run.servers.messages import ANSWER_HEAD, PUSH_HEAD, Kind, Note
+from hemiola.run.servers.schemes import Scheme
+from hemiola.run.servers.shard import Push, elements_of
+
+__all__ = ["Trained", "Worker"]
+
+
+class Trained:
+    """A parameter that is trained.
+
+    Attributes:
+        group: of the optimizer, as a dict that schedules change.
+        hyper: of that group; None where parameters are averaged.
+    """
+
+    def __init__(self, name: str, tensor: Any, group: dict[str, Any], hyper: Hyper | None) -> None:
+        self.name, self.tensor, self.group, self.hyper = name, tensor, group, hyper
+        self.seen: tuple[Tensor, int] | None = None
+
+
+class _State:
+    """Of one parcel.
+
+    Attributes:
+        pushes: so many were made.
+        own, floor: updates that the parameters here hold: one's own, everybody's.
+        busy: whether a push is still being sent.
+        asked: whether an answer is on its way; landed: whether it lies here.
+        checked: the iteration for which its parameters were last taken.
+        quiet: whether only the answer to the last push says that it has been sent.
+        missing: gradients that this iteration's push waits for.
+    """
+
+    __slots__ = ("answer", "asked", "busy", "checked", "floor", "landed", "members", "missing", "own", "priority",
+                 "push", "pushes", "quiet", "views")  # fmt: skip
+
+    def __init__(self, push: Push, answer: Tensor, views: list[Tensor], members: list[Trained]) -> None:
+        self.push, self.answer, self.views, self.members = push, answer, views, members
+        self.pushes = self.own = self.floor = self.checked = self.priority = 0
+        self.busy = self.asked = self.landed = self.quiet = False
+        self.missing = 0
+
+
+class Worker:
+    """One worker's parcels.
+
+    Attributes:
+        iteration: iterations that are complete; of "local", exchanges.
+    """
+
+    def __init__(
+        self, trained: Sequence[Trained], layout: Layout, memory: Tensor, courier: Courier | RemoteCourier,
+        scheme: Scheme,
+    ) -> None:  # fmt: skip
+        self._layout, self._courier, self._scheme, self._trained = layout, courier, scheme, trained
+        self._states: list[_State] = []
+        self._of: dict[int, list[int]] = {number: [] for number in range(len(trained))}
+        for number, parcel in enumerate(layout.parcels):
+            members = [trained[stretch.tensor] for stretch in parcel.stretches]
+            dtype = members[0].tensor.dtype
+            push = memory[parcel.push_offset : parcel.push_offset + parcel.push_bytes]
+            answer = memory[parcel.answer_offset : parcel.answer_offset + parcel.answer_bytes]
+            views = elements_of(answer, parcel, dtype)
+            self._states.append(_State(Push(push, parcel, dtype), answer, views, members))
+            for tensor in {stretch.tensor for stretch in parcel.stretches}:
+                self._of[tensor].append(number)
+        self.iteration = 0
+        self._meetings = 0
+        self._pushed: set[int] = set()
+        self.prefer(range(len(layout.parcels)))
+        self._begin()
+
+    @property
+    def parcels(self) -> range:
+        """All of them."""
+        return range(len(self._states))
+
+    def parcels_of(self, tensor: int) -> list[int]:
+        """Those that have a part of a parameter."""
+        return self._of[tensor]
+
+    def prefer(self, parcels: Iterable[int]) -> None:
+        """From now on the first of these goes first."""
+        for priority, number in enumerate(parcels):
+            self._states[number].priority = 1 + priority
+
+    def _begin(self) -> None:
+        """A new iteration."""
+        self._pushed.clear()
+        for state in self._states:
+            state.missing = len({id(member) for member in state.members})
+        for one in self._trained:
+            one.seen = None
+
+    def ready(self, tensor: int) -> None:
+        """A parameter has its gradient: push what is complete with it.
+
+        Raises:
+            InputError: it had it before in this iteration; or it was used without having been waited for.
+        """
+        one = self._trained[tensor]
+        if one.seen is not None:
+            raise InputError(
+                f"{one.name} got a gradient twice before optimizer.step()",
+                "wrap all but the last backward of an iteration in `with optimizer.no_sync():`, or use early=False",
+            )
+        self.used(tensor)
+        one.seen = (one.tensor.grad, one.tensor.grad._version)
+        for number in self._of[tensor]:
+            self._states[number].missing -= 1
+            if not self._states[number].missing:
+                self.push(number)
+
+    def used(self, tensor: int) -> None:
+        """A parameter has been used in this iteration: was it waited for?"""
+        if any(self._states[number].checked < self.iteration for number in self._of[tensor]):
+            raise InputError(
+                f"{self._trained[tensor].name} was used before the forward of the module that owns it",
+                "call optimizer.wait() before each forward",
+            )
+
+    def push(self, number: int) -> None:
+        """Send a parcel's gradients, or parameters, to its server, and ask for what becomes of it."""
+        state, parcel = self._states[number], self._layout.parcels[number]
+        while state.busy:
+            self._notice(block=True)
+        self._pushed.add(number)
+        averaged = self._scheme.period > 0
+        for stretch, member, into in zip(parcel.stretches, state.members, state.push.stretches, strict=True):
+            given = member.tensor.detach() if averaged else member.tensor.grad
+            if given is not None:
+                if given.is_sparse:
+                    raise InputError(f"{member.name} has a sparse gradient", "use sparse=False")
+                into.copy_(given.reshape(-1)[stretch.start : stretch.stop])
+        state.pushes += 1
+        asks = not (state.asked or state.landed)
+        own, floor = (state.pushes, self._scheme.needs(state.pushes)[1]) if asks else (-1, 0)
+        PUSH_HEAD.pack_into(state.push.memory.numpy(), 0, own, floor, state.priority)
+        if not averaged:
+            has = [member.tensor.grad is not None for member in state.members]
+            state.push.present.copy_(torch.tensor(has, dtype=torch.uint8))
+            first = state.members[0]
+            assert first.hyper is not None
+            numbers = first.hyper.numbers(first.group)
+            state.push.numbers[: len(numbers)] = torch.tensor(numbers, dtype=torch.float64)
+        state.busy = True
+        state.quiet = asks and not self._scheme.own_lag
+        state.asked |= asks
+        self._courier.tell(Note(Kind.PUSH, number, own, floor, int(not state.quiet), state.priority))
+
+    def _ask(self, number: int, own: int, floor: int | None = None, meeting: int = 0) -> None:
+        """For a parcel's parameters, unless they are on their way or here already."""
+        state = self._states[number]
+        if state.asked or state.landed:
+            return
+        state.asked = True
+        if floor is None:
+            floor = self._scheme.needs(own)[1]
+        self._courier.tell(Note(Kind.PULL, number, own, floor, meeting, state.priority))
+
+    def _notice(self, block: bool) -> None:
+        """What the courier has done since."""
+        note = self._courier.next(block)
+        while note is not None:
+            state = self._states[note.parcel]
+            if note.kind is Kind.SENT:
+                state.busy = False
+            else:
+                state.asked, state.landed = False, True
+                state.busy &= not state.quiet
+            note = self._courier.next(False)
+
+    def _take(self, number: int) -> None:
+        """Make the parameters what has landed."""
+        state, parcel = self._states[number], self._layout.parcels[number]
+        with torch.no_grad():
+            for stretch, member, given in zip(parcel.stretches, state.members, state.views, strict=True):
+                member.tensor.detach().view(-1)[stretch.start : stretch.stop].copy_(given)
+        state.own, state.floor = ANSWER_HEAD.unpack_from(state.answer.numpy())
+        state.landed = False
+
+    def require(self, parcels: Iterable[int]) -> None:
+        """Before an iteration uses these: take what has come, wait for what the scheme demands. Once per iteration."""
+        for number in parcels:
+            state = self._states[number]
+            if state.checked < self.iteration:
+                self._until(number, *self._scheme.needs(self.iteration))
+                state.checked = self.iteration
+
+    def _until(self, number: int, own: int, floor: int) -> None:
+        state = self._states[number]
+        self._notice(block=False)
+        while True:
+            if state.landed:
+                self._take(number)
+            if state.own >= own and state.floor >= floor:
+                break
+            self._ask(number, own, floor)
+            self._notice(block=True)
+        if state.own < state.pushes:
+            self._ask(number, state.pushes)
+
+    def fetch(self) -> None:
+        """Until all parameters hold all updates of this worker, whatever they hold of others."""
+        for number in self.parcels:
+            self._until(number, self._states[number].pushes, 0)
+
+    def wait(self) -> None:
+        """Until all parameters hold all updates of this worker, and of others what the scheme demands."""
+        for number in self.parcels:
+            state = self._states[number]
+            self._until(number, state.pushes, self._scheme.needs(state.pushes)[1])
+            state.checked = self.iteration
+
+    def finish_iteration(self) -> None:
+        """Push what has not been, and begin the next one.
+
+        Raises:
+            InputError: a gradient was changed after it had been sent.
+        """
+        for one in self._trained:
+            if one.seen is not None and not (
+                one.tensor.grad is one.seen[0] and one.tensor.grad._version == one.seen[1]
+            ):
+                raise InputError(
+                    f"the gradient of {one.name} was changed after it had been sent to its server",
+                    "give early=False: gradients are sent in optimizer.step() then, clipped or scaled as you like",
+                )
+        for number in sorted(set(self.parcels) - self._pushed, key=lambda n: self._states[n].priority):
+            self.push(number)
+        self.iteration += 1
+        self._begin()
+
+    def meet(self) -> None:
+        """Until all workers have called this; then all have the same parameters, with all updates."""
+        self._meetings += 1
+        self.fetch()
+        for number in self.parcels:
+            state = self._states[number]
+            while state.asked:
+                self._notice(block=True)
+            state.landed = False
+            self._ask(number, state.pushes, 0, self._meetings)
+        for number in self.parcels:
+            while self._states[number].asked:
+                self._notice(block=True)
+            self._take(number)
+
+    def leave(self) -> None:
+        """Say goodbye to the servers."""
+        self._courier.tell(Note(Kind.LEAVE))
+        self._courier.close()
+
+    def abort(self) -> None:
+        """Go without a goodbye; the others will miss this worker."""
+        self._courier.abort()

@@ -1,0 +1,245 @@
+"""A rank that trains on parameter servers for the tests: `job.py RANK FOLDER SCENARIO,...`; prints a line of JSON each."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+import time
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn import functional
+
+from hemiola.core.errors import InputError, TransportError
+from hemiola.run.servers import synchronise
+from hemiola.run.transport import Options
+
+RANK, FOLDER, SCENARIOS = int(sys.argv[1]), Path(sys.argv[2]), sys.argv[3].split(",")
+OPTIONS = Options(timeout_s=10.0)
+
+
+def say(**what: Any) -> None:
+    print(json.dumps(what), flush=True)
+
+
+def digest(model: nn.Module) -> str:
+    return hashlib.sha256(b"".join(p.detach().numpy().tobytes() for p in model.parameters())).hexdigest()
+
+
+def until(condition: Any) -> None:
+    limit = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < limit
+        time.sleep(0.01)
+
+
+class Clock:
+    """A number that another process can read."""
+
+    def __init__(self, rank: int) -> None:
+        self.path = FOLDER / f"clock.{rank}"
+
+    def set(self, value: int) -> None:
+        new = self.path.with_suffix(f".{value}.new")
+        new.write_text(str(value))
+        new.replace(self.path)
+
+    def get(self) -> int:
+        return int(self.path.read_text()) if self.path.exists() else 0
+
+
+class Odd(nn.Module):
+    """Tied weights, an attention that reads its child's weights by itself, a layer that nobody uses, one large one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(50, 32)
+        self.attention = nn.MultiheadAttention(32, 2, batch_first=True)
+        self.norm = nn.LayerNorm(32)
+        self.unused = nn.Linear(32, 32)
+        self.wide = nn.Sequential(nn.Linear(32, 3001), nn.GELU(), nn.Linear(3001, 32))
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        flow = self.words(tokens)
+        flow = self.norm(flow + self.attention(flow, flow, flow, need_weights=False)[0])
+        return functional.linear(flow + self.wide(flow), self.words.weight)
+
+
+def odd(kind: str) -> tuple[nn.Module, Any]:
+    torch.manual_seed(0 if kind != "others" else RANK)
+    model = Odd()
+    if kind == "SGD":
+        return model, torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, weight_decay=1e-3)
+    some = [p for name, p in model.named_parameters() if "wide" in name]
+    rest = [p for name, p in model.named_parameters() if "wide" not in name]
+    return model, torch.optim.AdamW([{"params": rest}, {"params": some, "weight_decay": 0.0}], lr=1e-3)
+
+
+def train(model: nn.Module, optimizer: Any, holder: Any, steps: int = 20) -> None:
+    """With a schedule, and every third time over two batches."""
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 / (1 + step))
+    data = torch.Generator().manual_seed(1 + RANK)
+    for step in range(steps):
+        optimizer.zero_grad()
+        for part in range(2 if step % 3 == 0 else 1):
+            tokens = torch.randint(50, (4, 8), generator=data)
+            with holder.no_sync() if step % 3 == 0 and part == 0 else nullcontext():
+                functional.cross_entropy(model(tokens).flatten(0, 1), tokens.roll(1, 1).flatten()).backward()
+        optimizer.step()
+        schedule.step()
+
+
+def equal() -> None:
+    for kind, coupled, servers in (("SGD", False, 2), ("AdamW", True, 1)):
+        model, optimizer = odd(kind)
+        ddp = nn.parallel.DistributedDataParallel(model, find_unused_parameters=True)
+        train(ddp, optimizer, ddp)
+        ours, given = odd(kind)
+        ours, stepped = synchronise(ours, given, "bsp", coupled=coupled, servers=servers, options=OPTIONS)
+        train(ours, stepped, stepped)
+        saved = {name: value.clone() for name, value in ours.state_dict().items()}
+        stepped.close()
+        assert all(torch.equal(saved[name], value) for name, value in ours.state_dict().items())
+        say(ddp=digest(model), servers=digest(ours))
+
+
+def small() -> tuple[nn.Module, Any]:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(20, 30), nn.ReLU(), nn.Linear(30, 3))
+    return model, torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+
+
+def batch(rank: int, step: int) -> Tensor:
+    return torch.randn(8, 20, generator=torch.Generator().manual_seed(1000 * rank + step))
+
+
+def bounded() -> None:
+    """Rank 1 stops before the backward of iteration 5 until rank 0 is as far ahead as it may be; and ends sooner."""
+    bound = 2
+    model, optimizer = synchronise(*small(), "ssp", bound=bound, servers=1, options=OPTIONS)
+    mine, other = Clock(RANK), Clock(1 - RANK)
+    ahead = []
+    for step in range(7 if RANK == 1 else 12):
+        optimizer.zero_grad()
+        loss = model(batch(RANK, step)).square().mean()
+        if step < 10:  # then rank 1 waits in synchronise() and holds nobody up
+            # read after this iteration was let in, written before any of its updates
+            ahead.append(step - other.get())
+        if RANK == 1 and step == 5:
+            until(lambda: other.get() == 5 + bound + 1)
+            time.sleep(0.5)
+        mine.set(step + 1)
+        loss.backward()
+        optimizer.step()
+    optimizer.synchronise()
+    say(bounded=max(ahead), end=digest(model))
+    optimizer.close()
+
+
+def free() -> None:
+    """Rank 1 does nothing until rank 0 has done all and left."""
+    model, optimizer = synchronise(
+        *small(), "asp", pipelined=True, servers=1, early=RANK == 1, options=OPTIONS
+    )
+    mine, other = Clock(RANK), Clock(1 - RANK)
+    if RANK == 1:
+        until(lambda: other.get() == 15)
+    for step in range(15):
+        optimizer.zero_grad()
+        model(batch(RANK, step)).square().mean().backward()
+        optimizer.step()
+    optimizer.close()
+    mine.set(15)
+    say(end=digest(model), finite=all(bool(p.isfinite().all()) for p in model.parameters()))
+    if RANK == 1:
+        interrupted()
+
+
+def interrupted() -> None:
+    """Alone with its server: what is wrong is said, and Ctrl-C is awaited."""
+    group = dist.new_group([1], use_local_synchronization=True)
+    model, optimizer = synchronise(*small(), "asp", group=group, options=OPTIONS)
+    for step in range(3):
+        optimizer.zero_grad()
+        model(batch(0, step)).square().mean().backward()
+        optimizer.step()
+    say(problem=refused(lambda: functional.linear(batch(0, 3), model[0].weight).sum().backward()))
+    optimizer.zero_grad()
+    model(batch(0, 3)).square().mean().backward()
+    say(problem=refused(lambda: model(batch(0, 4)).square().mean().backward()))
+    nn.utils.clip_grad_norm_(model.parameters(), 1e-3)
+    say(problem=refused(optimizer.step))
+    while True:
+        time.sleep(1)
+
+
+def refused(action: Any) -> str:
+    try:
+        action()
+    except InputError as problem:
+        return str(problem)
+    return ""
+
+
+def local() -> None:
+    model, optimizer = synchronise(*small(), "local", period=3, servers=1, options=OPTIONS)
+    alone = [small() for _ in range(2)]
+    for step in range(7):
+        for rank, (other, its) in enumerate(alone):
+            its.zero_grad()
+            other(batch(rank, step)).square().mean().backward()
+            its.step()
+        if step in (2, 5, 6):
+            with torch.no_grad():
+                for a, b in zip(alone[0][0].parameters(), alone[1][0].parameters(), strict=True):
+                    a.copy_((a + b) / 2)
+                    b.copy_(a)
+        optimizer.zero_grad()
+        model(batch(RANK, step)).square().mean().backward()
+        optimizer.step()
+    optimizer.close()
+    say(by_hand=digest(alone[0][0]), servers=digest(model))
+
+
+def failing() -> None:
+    """Three times the same: trains until somebody is killed, says what it was told, and begins anew."""
+    for turn, scheme in enumerate(("bsp", "asp", "bsp", "bsp")):
+        model, optimizer = synchronise(*small(), scheme, servers=1, options=OPTIONS)
+        pids = {
+            "server": [c.pid for c in optimizer._servers],
+            "courier": [optimizer._worker._courier._child.pid],
+        }
+        step = 0
+        try:
+            while True:
+                optimizer.zero_grad()
+                model(batch(RANK, step)).square().mean().backward()
+                optimizer.step()
+                step += 1
+                if step == 3:
+                    say(turn=turn, pids=pids)
+                if turn == 0 and RANK == 1 and step == 5:
+                    optimizer.close()
+                    break
+                time.sleep(0.01)
+        except TransportError as problem:
+            say(turn=turn, problem=str(problem))
+        if turn == 3:
+            return
+        dist.barrier()
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{FOLDER / 'meet'}", rank=RANK, world_size=2)
+    known = {"equal": equal, "bounded": bounded, "free": free, "local": local, "failing": failing}
+    for name in SCENARIOS:
+        known[name]()
+    if known.keys() - {"free", "failing"} >= set(SCENARIOS):
+        dist.barrier()
+        dist.destroy_process_group()

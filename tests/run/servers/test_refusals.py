@@ -1,0 +1,88 @@
+"""What is refused at once, and shares that are handed out. One process, no server."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import torch
+from torch import nn
+
+from hemiola.core.errors import InputError
+from hemiola.plan.shares import Shares
+from hemiola.run.servers import synchronise
+from hemiola.run.servers.hyper import hyper_of, refuse_unknown
+from hemiola.run.servers.places import Places
+from hemiola.run.transport import Options
+
+
+def test_without_a_process_group():
+    model = nn.Linear(2, 2)
+    with pytest.raises(InputError, match="no process group"):
+        synchronise(model, torch.optim.SGD(model.parameters()))
+
+
+def test_optimizers_that_look_at_all_parameters_at_once():
+    with pytest.raises(InputError, match=r"LBFGS.*\n.*AdamW.*'local'"):
+        refuse_unknown(torch.optim.LBFGS(nn.Linear(2, 2).parameters()))
+
+    class Own(torch.optim.SGD):
+        pass
+
+    with pytest.raises(InputError, match="Own"):
+        refuse_unknown(Own(nn.Linear(2, 2).parameters()))
+
+
+def test_optimizers_that_have_begun():
+    model = nn.Linear(2, 2)
+    optimizer = torch.optim.AdamW(model.parameters())
+    model(torch.ones(2)).sum().backward()
+    optimizer.step()
+    with pytest.raises(InputError, match="has state already"):
+        refuse_unknown(optimizer)
+
+
+@pytest.mark.parametrize("name", ["ASGD", "Adadelta", "Adafactor", "AdamW", "Muon", "NAdam", "Rprop", "SGD"])
+def test_numbers_travel_and_come_back_as_they_were(name):
+    kind = getattr(torch.optim, name)
+    optimizer = kind([nn.Parameter(torch.zeros(2, 2))])
+    group = optimizer.param_groups[0]
+    group["lr"] = 0.125
+    hyper = hyper_of(optimizer, group)
+    back = hyper.options(hyper.numbers(group))
+    assert back == {key: group[key] for key in optimizer.defaults}
+    assert all(type(back[key]) is type(group[key]) for key in back)
+    group["lr"] = 0.25
+    assert hyper.options(hyper.numbers(group))["lr"] == 0.25
+
+
+def test_an_option_that_is_no_number_must_not_change():
+    optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(2))], lr=0.1, momentum=0.9)
+    hyper = hyper_of(optimizer, optimizer.param_groups[0])
+    optimizer.param_groups[0]["nesterov"] = True
+    with pytest.raises(InputError, match="nesterov of the optimizer was False and is now True"):
+        hyper.numbers(optimizer.param_groups[0])
+
+
+HERE = Options(interface="127.0.0.1")
+
+
+def test_each_side_gets_its_cores_and_its_rate(monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {4, 5, 6, 7})
+    places = Places(0, 2, 4, HERE, Shares(2, 1, 1, 100.0, 300.0, 1.0))
+    assert (places.compute_cores, places.communication_cores, places.server_cores) == ({4, 5}, {6}, {7})
+    assert places.worker_options.rate_bytes_per_s == 100.0
+    assert places.server_options.rate_bytes_per_s == 150.0  # of each of the two that stand here
+    together = Places(0, 2, 2, HERE, Shares(3, 1, 0, None, None, 1.0))
+    assert together.server_cores == together.communication_cores == {7}
+    with pytest.raises(InputError, match="5 cores are shared out and this process may use 4"):
+        Places(0, 2, 2, HERE, Shares(4, 1, 0, None, None, 1.0))
+
+
+def test_addresses_are_those_of_ranks_then_of_servers():
+    places = Places(1, 2, 3, HERE, None)
+    assert places.hosted == [1]
+    found = places.in_order([[("a", 1), ("s0", 1), ("s2", 1)], [("b", 1), ("s1", 1)]])
+    assert [host for host, _ in found] == ["a", "b", "s0", "s1", "s2"]
+    with pytest.raises(InputError, match="0 parameter servers"):
+        Places(0, 2, 0, HERE, None)

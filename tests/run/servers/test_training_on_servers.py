@@ -1,0 +1,156 @@
+"""Training on parameter servers in real processes: what it computes, who waits for whom, what is left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+HERE = Path(__file__).parent
+pytestmark = pytest.mark.slow
+
+
+class Job:
+    """Two ranks of one scenario."""
+
+    def __init__(self, folder: Path, scenario: str) -> None:
+        self.mark = f"HEMIOLA_TEST_MARK={uuid.uuid4()}"
+        environment = {
+            **os.environ, "PYTHONPATH": str(HERE.parents[2] / "src"), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo",
+            "PYTHONWARNINGS": "ignore", "TORCH_CPP_LOG_LEVEL": "ERROR",
+        }  # fmt: skip
+        name, _, value = self.mark.partition("=")
+        logs = [(folder / f"log.{rank}").open("w") for rank in range(2)]
+        self.ranks = [
+            subprocess.Popen(
+                [sys.executable, str(HERE / "job.py"), str(rank), str(folder), scenario],
+                env={**environment, name: value}, stdout=subprocess.PIPE, stderr=log, text=True,
+            )
+            for rank, log in enumerate(logs)
+        ]  # fmt: skip
+        for log in logs:
+            log.close()
+        self.folder = folder
+
+    def next(self, rank: int) -> dict[str, Any]:
+        """What a rank says next."""
+        stdout = self.ranks[rank].stdout
+        assert stdout is not None
+        line = stdout.readline()
+        assert line, self.log()
+        found: dict[str, Any] = json.loads(line)
+        return found
+
+    def log(self) -> str:
+        return "\n".join((self.folder / f"log.{rank}").read_text()[-3000:] for rank in range(2))
+
+    def end(self, *ranks: int) -> None:
+        for rank in ranks or (0, 1):
+            assert self.ranks[rank].wait(60) == 0, self.log()
+
+    def left(self) -> list[str]:
+        """Processes of this job that still run."""
+        found = []
+        for folder in Path("/proc").glob("[0-9]*"):
+            try:
+                if self.mark.encode() in (folder / "environ").read_bytes():
+                    found.append((folder / "cmdline").read_text().replace("\0", " "))
+            except OSError:
+                continue
+        return [what for what in found if what]
+
+    def nothing_left(self) -> bool:
+        """Whether all its processes end."""
+        limit = time.monotonic() + 20
+        while self.left() and time.monotonic() < limit:
+            time.sleep(0.05)
+        return not self.left()
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Any]:
+    jobs: list[Job] = []
+
+    def begin(scenario: str) -> Job:
+        jobs.append(Job(tmp_path, scenario))
+        return jobs[-1]
+
+    yield begin
+    for job in jobs:
+        for process in job.ranks:
+            process.kill()
+            process.communicate()
+
+
+@pytest.fixture(scope="module")
+def said(tmp_path_factory: pytest.TempPathFactory) -> list[list[dict[str, Any]]]:
+    """What two ranks say that train undisturbed under one scheme after the other."""
+    job = Job(tmp_path_factory.mktemp("calm"), "equal,local,bounded")
+    output = [process.communicate(timeout=120)[0] for process in job.ranks]
+    assert [process.returncode for process in job.ranks] == [0, 0], job.log()
+    assert job.nothing_left()
+    return [[json.loads(line) for line in each.splitlines()] for each in output]
+
+
+@pytest.mark.parametrize("turn", [0, 1], ids=["SGD, own processes", "AdamW, coupled"])
+def test_bsp_is_ddp_to_the_bit(said, turn):
+    both = [rank[turn] for rank in said]
+    assert len({one[by] for one in both for by in ("ddp", "servers")}) == 1
+
+
+def test_local_steps_are_averaged_as_by_hand(said):
+    both = [rank[2] for rank in said]
+    assert len({one[by] for one in both for by in ("by_hand", "servers")}) == 1
+
+
+def test_ssp_lets_nobody_be_further_ahead_than_its_bound(said):
+    fast, slow = (rank[3] for rank in said)
+    assert fast["bounded"] == 2
+    assert slow["bounded"] <= 2
+    assert fast["end"] == slow["end"]
+
+
+def test_asp_waits_for_nobody_and_ctrl_c_leaves_nothing(start):
+    job = start("free")
+    assert job.next(0)["finite"]
+    assert job.next(1)["finite"]
+    assert "0.weight was used before the forward of the module" in job.next(1)["problem"]
+    assert "got a gradient twice before optimizer.step()" in job.next(1)["problem"]
+    assert "was changed after it had been sent" in job.next(1)["problem"]
+    job.end(0)  # its server was needed until rank 1 had left
+    job.ranks[1].send_signal(signal.SIGINT)
+    assert job.ranks[1].wait(30) != 0
+    assert "KeyboardInterrupt" in job.log()
+    assert job.nothing_left()
+
+
+def test_whoever_is_missing_ends_the_job_on_all_ranks_with_its_name(start):
+    job = start("failing")
+
+    def training() -> list[dict[str, Any]]:
+        return [job.next(rank)["pids"] for rank in range(2)]
+
+    training()
+    assert "rank 1 has left after 5 iterations" in job.next(0)["problem"]
+    pids = training()
+    os.kill(pids[1]["courier"][0], signal.SIGKILL)
+    assert "rank 1 was lost before it said goodbye" in job.next(0)["problem"]
+    assert "the communication process of rank 1 is gone (killed by signal 9)" in job.next(1)["problem"]
+    pids = training()
+    os.kill(pids[0]["server"][0], signal.SIGKILL)
+    for rank in range(2):
+        assert "a parameter server is lost" in job.next(rank)["problem"]
+    training()
+    job.ranks[1].kill()
+    assert "rank 1 was lost before it said goodbye" in job.next(0)["problem"]
+    job.end(0)
+    assert job.nothing_left()
