@@ -5,7 +5,7 @@
     python benchmarks/ordering.py --only tictac --models VGG-16     # a part of it
 
 Ten models in the shapes of TicTac's table are captured and timed on a shipped GPU's file; nothing is run or
-measured, so every machine finds the same numbers. Needs PyTorch for the capture. About two minutes.
+measured, so every machine finds the same numbers. Needs PyTorch for the capture. One to two minutes.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from hemiola.cost.collectives import GLOO, NCCL, Library
 from hemiola.cost.operations import operation_seconds
 from hemiola.cost.prediction import Options
 from hemiola.cost.strategies import DDP
-from hemiola.plan.baselines import P3_ELEMENTS, bytescheduler, fifo, p3
+from hemiola.plan.baselines import bytescheduler, fifo, p3
 from hemiola.plan.caramel import batched, extended, split, widened, with_primitives
 from hemiola.plan.planner import BATCHES, MIB, PIECES, make_plan
 from hemiola.plan.problem import Problem
@@ -34,8 +34,6 @@ RATES = {BALANCED: 0.0, "10 Gbit/s": 1.25e9, "25 Gbit/s": 3.125e9}
 ONE_BY_ONE = "one by one"
 PASSES = (ONE_BY_ONE, "overlapped", "widened", "batched", "extended", "by priority", "split", "primitives")
 BUCKETS = (1, 2, 5, 10, 25, 50, 100)
-MANY = 1000
-"""Of slices, beyond which P3's are taken ten times as large: executing them takes the square of their number."""
 FRAMES = 1514 / 1448
 """Bytes on the wire per byte of a tensor."""
 
@@ -120,7 +118,6 @@ def _best(problem: Problem, plan: Plan, candidates: Iterable[tuple[int, Plan]]) 
 
 def _others(problem: Problem) -> dict[str, float]:
     """DistributedDataParallel on NCCL, and the published schedulers on Hemiola's transport."""
-    slices = sum(p.size_bytes for p in problem.trained) / 4 / P3_ELEMENTS
     buckets = [DDP(), *(DDP(bucket_bytes=size * MIB) for size in BUCKETS)]
     ddp = [problem.predict_strategy(strategy).iteration_s for strategy in buckets]
     quick = _on(problem, overlap=False, library=NCCL)
@@ -129,6 +126,6 @@ def _others(problem: Problem) -> dict[str, float]:
         "DDP": ddp[0],
         "DDP, best buckets": min(ddp),
         "fifo": problem.predict(fifo(problem)).iteration_s,
-        "P3": problem.predict(p3(problem, P3_ELEMENTS * (10 if slices > MANY else 1))).iteration_s,
+        "P3": problem.predict(p3(problem)).iteration_s,
         "ByteScheduler": problem.predict(bytescheduler(problem)).iteration_s,
     }

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import math
+from bisect import bisect_right
+from collections.abc import Iterator
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -31,7 +35,8 @@ def breakdown(run: Run) -> tuple[Breakdown, NDArray[np.float64]]:
     """Where the slowest rank's iteration went, and how long it stood still for communication before each of its steps."""
     start_s, end_s, before_s = _steps(run)
     stood_s = np.maximum(start_s - before_s, 0.0)
-    served_s = np.array([_length(updating(run, a, b)) for a, b in zip(before_s, start_s, strict=True)])
+    served = updating(run, -math.inf, math.inf)
+    served_s = np.array([_length(_within(served, a, b)) for a, b in zip(before_s, start_s, strict=True)])
     gaps = stood_s - served_s
     parts = np.array([step.parts_s for step in run.steps])
     static = parts.sum(axis=1)
@@ -49,20 +54,40 @@ def _steps(run: Run) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[
 
 
 def updating(run: Run, start_s: float, end_s: float) -> list[tuple[float, float]]:
-    """When within this time a server applied gradients and no transfer was in progress."""
-    if end_s <= start_s or not len(run.lowered.update_tasks):
+    """When within this time a server applied gradients and no transfer was in progress: pieces, in order and apart."""
+    if not len(run.lowered.update_tasks):
         return []
-    sent = [task for done in run.lowered.flow_tasks for flows in done for task in flows]
-    served = _merged(run, run.lowered.update_tasks, start_s, end_s)
-    for low, high in _merged(run, np.array(sent, dtype=np.int64), start_s, end_s):
-        served = [
-            piece for a, b in served for piece in ((a, min(b, low)), (max(a, high), b)) if piece[1] > piece[0]
-        ]
-    return served
+    sent = _merged(run, np.array(_flow_tasks(run), dtype=np.int64), start_s, end_s)
+    found = []
+    for a, b in _merged(run, run.lowered.update_tasks, start_s, end_s):
+        reached = a
+        for low, high in _within(sent, a, b):
+            if low > reached:
+                found.append((reached, low))
+            reached = high
+        if b > reached:
+            found.append((reached, b))
+    return found
+
+
+def _within(pieces: list[tuple[float, float]], start_s: float, end_s: float) -> list[tuple[float, float]]:
+    """What of these pieces, which are in order and apart, lies in this time."""
+    found = []
+    for place in range(bisect_right(pieces, start_s, key=lambda piece: piece[1]), len(pieces)):
+        a, b = max(pieces[place][0], start_s), min(pieces[place][1], end_s)
+        if b <= a:
+            break
+        found.append((a, b))
+    return found
+
+
+def _flow_tasks(run: Run) -> list[int]:
+    """Of all transfers of all iterations."""
+    return [task for done in run.lowered.flow_tasks for flows in done for task in flows]
 
 
 def _merged(run: Run, tasks: NDArray[np.int64], start_s: float, end_s: float) -> list[tuple[float, float]]:
-    """In which parts of this time one of the tasks was in progress."""
+    """When within this time one of the tasks was in progress: pieces, in order and apart."""
     first_s = np.maximum(run.execution.start_s[tasks], start_s)
     last_s = np.minimum(run.execution.end_s[tasks], end_s)
     found: list[tuple[float, float]] = []
@@ -123,8 +148,9 @@ def ready_s(setting: Setting, run: Run, number: int) -> float:
         return _end(run, iteration, transfer.follows) + float(
             setting.update_s[list(transfer.parameters)].sum()
         )
-    steps = [i for i, step in enumerate(run.steps) if number in step.sends]
-    return float(run.execution.end_s[run.lowered.step_task[iteration][:, steps]].max())
+    return float(
+        run.execution.end_s[run.lowered.step_task[iteration][:, run.lowered.sent_after[number]]].max()
+    )
 
 
 def _end(run: Run, iteration: int, transfer: int) -> float:
@@ -133,23 +159,19 @@ def _end(run: Run, iteration: int, transfer: int) -> float:
 
 def busy_s(run: Run) -> float:
     """In how much of the steady iteration a transfer was in progress."""
-    spans = sorted(_clipped(run, [t for done in run.lowered.flow_tasks for flows in done for t in flows]))
-    total, reached = 0.0, -np.inf
-    for start_s, end_s, _ in spans:
+    total, reached = 0.0, -math.inf
+    for start_s, end_s in sorted(_in_iteration(run, np.array(_flow_tasks(run), dtype=np.int64))):
         total += max(0.0, end_s - max(start_s, reached))
         reached = max(reached, end_s)
     return total
 
 
-def _clipped(run: Run, tasks: list[int]) -> list[tuple[float, float, int]]:
-    """(start, end, task) of those that overlap with the steady iteration, since its start."""
-    start_s, end_s = run.execution.start_s, run.execution.end_s
-    found = []
-    for task in tasks:
-        a, b = max(float(start_s[task]), run.start_s), min(float(end_s[task]), run.end_s)
-        if b > a:
-            found.append((a - run.start_s, b - run.start_s, task))
-    return found
+def _in_iteration(run: Run, tasks: NDArray[np.int64]) -> Iterator[tuple[float, float]]:
+    """(start, end) of those that overlap with the steady iteration, since its start."""
+    first_s = np.maximum(run.execution.start_s[tasks], run.start_s)
+    last_s = np.minimum(run.execution.end_s[tasks], run.end_s)
+    own = last_s > first_s
+    return zip((first_s[own] - run.start_s).tolist(), (last_s[own] - run.start_s).tolist(), strict=True)
 
 
 def critical_path(setting: Setting, run: Run) -> tuple[PathStep, ...]:
@@ -158,6 +180,7 @@ def critical_path(setting: Setting, run: Run) -> tuple[PathStep, ...]:
     Steps of one phase that follow one another are one.
     """
     found: list[PathStep] = []
+    updates = set(run.lowered.update_tasks.tolist())
     first = -1  # of the steps that the last entry stands for
     for task, start_s, end_s in _path_tasks(run):
         step = int(run.lowered.step_of[task])
@@ -166,7 +189,7 @@ def critical_path(setting: Setting, run: Run) -> tuple[PathStep, ...]:
             found[-1] = PathStep(name, "compute", found[-1].start_s, end_s)
             continue
         first = step if step >= 0 and run.steps[step].kind == "compute" else -1
-        found.append(PathStep(*_what(setting, run, task), start_s, end_s))
+        found.append(PathStep(*_what(setting, run, task, task in updates), start_s, end_s))
     return tuple(found)
 
 
@@ -193,9 +216,10 @@ def _one_phase(setting: Setting, run: Run, first: int, step: int) -> bool:
     return bool(phase[ends[0].first] == phase[ends[1].last - 1])
 
 
-def _what(setting: Setting, run: Run, task: int) -> tuple[str, str]:
+def _what(setting: Setting, run: Run, task: int, update: bool) -> tuple[str, str]:
+    """A task in words, and whose it is."""
     step, transfer = int(run.lowered.step_of[task]), int(run.lowered.transfer_of[task])
-    if task in run.lowered.update_tasks:
+    if update:
         return f"server applies {setting.transfers[transfer].name}", "server"
     if transfer >= 0:
         moved = setting.transfers[transfer]
@@ -228,13 +252,13 @@ def _stretch(setting: Setting, first: int, last: int) -> str:
 def link_uses(setting: Setting, iteration_s: float) -> tuple[LinkUse, ...]:
     """Bytes of an iteration on every link that is used, the busiest first."""
     place = setting.place
-    total = np.zeros(len(place.names))
+    total = [0.0] * len(place.names)
     for cost in setting.costs:
         for link, size in cost.loads:
             total[link] += size
     busy = np.divide(total, place.bytes_per_s * max(iteration_s, 1e-300))
     order = np.argsort(-busy, kind="stable")
-    return tuple(LinkUse(place.names[i], float(total[i]), float(busy[i])) for i in order if total[i] > 0)
+    return tuple(LinkUse(place.names[i], total[i], float(busy[i])) for i in order if total[i] > 0)
 
 
 def link_shape(setting: Setting, run: Run, link: str) -> tuple[tuple[float, float, float], ...]:
@@ -242,11 +266,13 @@ def link_shape(setting: Setting, run: Run, link: str) -> tuple[tuple[float, floa
     if not link:
         return ()
     number = setting.place.names.index(link)
+    distinct = {id(cost): cost for cost in setting.costs}
+    carried = {key: dict(cost.loads).get(number, 0.0) for key, cost in distinct.items()}
     first, end_s = run.execution.first_byte_s, run.execution.end_s
     found = []
     for transfers in run.lowered.flow_tasks:
         for transfer, flows in enumerate(transfers):
-            size = dict(setting.costs[transfer].loads).get(number, 0.0)
+            size = carried[id(setting.costs[transfer])]
             if not (size and flows):
                 continue
             a, b = float(first[flows[0]]), float(end_s[flows].max())

@@ -50,6 +50,7 @@ class Lowered:
         step_task: [iterations, ranks, steps], the task of each step.
         flow_tasks: per iteration and transfer, its flows; the first decides when it started.
         done_tasks: per iteration and transfer, all tasks that have to end before it is complete.
+        sent_after: the step after which a transfer is ready, for all but those that follow another.
         step_of, transfer_of: per task, which step or transfer it is; -1 if none.
         update_tasks: in which servers apply gradients.
     """
@@ -59,6 +60,7 @@ class Lowered:
     step_task: NDArray[np.int64]
     flow_tasks: list[list[list[int]]]
     done_tasks: list[list[list[int]]]
+    sent_after: dict[int, int]
     step_of: NDArray[np.int64]
     transfer_of: NDArray[np.int64]
     update_tasks: NDArray[np.int64]
@@ -114,6 +116,7 @@ class _Lowering:
         self.cores = _core_links(setting, self.ranks, len(bandwidth))
         self.bandwidth = [*bandwidth, *self.cores.capacities]
         self.servers = getattr(setting.strategy, "servers", 0) if setting.transfers else 0
+        self.sent_after = {transfer: i for i, step in enumerate(steps) for transfer in step.sends}
         self.pull_of = {t.follows: i for i, t in enumerate(setting.transfers) if t.follows >= 0}
         self.step_task: list[list[list[int]]] = []
         self.flow_tasks: list[list[list[int]]] = []
@@ -133,7 +136,7 @@ class _Lowering:
         )  # fmt: skip
         return Lowered(
             tasks, self.ranks, np.array(self.step_task, dtype=np.int64), self.flow_tasks, self.done,
-            np.array(rows.step, dtype=np.int64), np.array(rows.transfer, dtype=np.int64),
+            self.sent_after, np.array(rows.step, dtype=np.int64), np.array(rows.transfer, dtype=np.int64),
             np.array(self.updates, dtype=np.int64),
         )  # fmt: skip
 
@@ -146,8 +149,9 @@ class _Lowering:
         for number, step in enumerate(self.steps):
             for place in range(len(self.ranks)):
                 self.step_task[-1][place].append(self._step(number, step, place))
+            ended = [own[-1] for own in self.step_task[-1]]
             for transfer in step.sends:
-                self._send(transfer, [own[-1] for own in self.step_task[-1]])
+                self._send(transfer, ended)
 
     def _step(self, number: int, step: Step, place: int) -> int:
         after = [task for transfer in step.waits for task in self._awaited(-1, transfer, place)]
@@ -169,8 +173,8 @@ class _Lowering:
     def _awaited(self, iteration: int, transfer: int, place: int) -> list[int]:
         """What has to end before this rank has the transfer: its flows, and this rank's own processor."""
         flows = self.flow_tasks[iteration][transfer]
-        own = self.done[iteration][transfer][len(flows) :]
-        return flows + own[place : place + 1]
+        own = len(flows) + place
+        return flows + self.done[iteration][transfer][own : own + 1]
 
     def _send(self, number: int, after: list[int]) -> None:
         transfer = self.setting.transfers[number]
@@ -280,10 +284,10 @@ def _flows(setting: Setting) -> tuple[list[list[tuple[float, tuple[int, ...]]]],
     executed by itself.
     """
     costs, rates = setting.costs, setting.place.bytes_per_s
-    loads = [dict(cost.loads) for cost in costs]
-    used = sorted({link for load in loads for link in load})
-    distinct = {id(cost): load for cost, load in zip(costs, loads, strict=True)}
-    looks = {link: tuple(load.get(link, 0.0) for load in distinct.values()) for link in used}
+    distinct = {id(cost): cost for cost in costs}
+    loads = {key: dict(cost.loads) for key, cost in distinct.items()}
+    used = sorted({link for load in loads.values() for link in load})
+    looks = {link: tuple(load.get(link, 0.0) for load in loads.values()) for link in used}
     kept: dict[tuple[float, ...], int] = {}
     for link in used:
         look = looks[link] if setting.options.symmetric else (float(link),)
@@ -291,7 +295,8 @@ def _flows(setting: Setting) -> tuple[list[list[tuple[float, tuple[int, ...]]]],
             kept[look] = link
     number = {link: i for i, link in enumerate(sorted(kept.values()))}
     bandwidth = [float(rates[link]) for link in number]
-    flows = [_grouped(load, number, bandwidth) for load in loads]
+    grouped = {key: _grouped(load, number, bandwidth) for key, load in loads.items()}
+    flows = [grouped[id(cost)] for cost in costs]
     if setting.preemptive:
         sender = _sender_bytes_per_s(costs, flows)
         if math.isfinite(sender):

@@ -13,6 +13,7 @@ import numpy as np
 
 from hemiola.core.graph import PHASES
 from hemiola.cost.prediction.setting import Setting
+from hemiola.cost.strategies import Transfer
 
 __all__ = ["Step", "rank_steps"]
 
@@ -85,10 +86,10 @@ def rank_steps(setting: Setting) -> tuple[Step, ...]:
     return tuple(steps)
 
 
-def _split(transfers: tuple[object, ...], numbers: list[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def _split(transfers: tuple[Transfer, ...], numbers: list[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Transfers of this iteration, and of the one before."""
-    before = [n for n in numbers if transfers[n].next_iteration]  # type: ignore[attr-defined]
-    return tuple(n for n in numbers if n not in before), tuple(before)
+    this = tuple(n for n in numbers if not transfers[n].next_iteration)
+    return this, tuple(n for n in numbers if transfers[n].next_iteration)
 
 
 class _Totals:
