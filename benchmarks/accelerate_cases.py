@@ -118,6 +118,12 @@ def _gpt() -> tuple:
     return hugging_face.gpt2(4, 256, "meta", use_cache=False)
 
 
+def _gpt_xl() -> tuple:
+    from examples.models import hugging_face
+
+    return hugging_face.gpt2(1, 256, "meta", use_cache=False, n_layer=48, n_embd=1600, n_head=25)
+
+
 def _dlrm() -> tuple:
     """The perceptrons of MLPerf's DLRM: its tables are split over the ranks in practice, not trained by all."""
     import torch
@@ -130,5 +136,5 @@ def _dlrm() -> tuple:
         return model, (torch.randn(2048, 13),), lambda output: output.sum()
 
 
-SHAPES = {"VGG-16": _vgg, "ResNet-50": _resnet, "GPT-2": _gpt, "DLRM": _dlrm}
-"""Published sizes: 138, 26, 124 and 2 million parameters, before scaling."""
+SHAPES = {"VGG-16": _vgg, "ResNet-50": _resnet, "GPT-2": _gpt, "GPT-2 XL": _gpt_xl, "DLRM": _dlrm}
+"""Published sizes: 138, 26, 124, 1,558 and 2 million parameters, before scaling."""

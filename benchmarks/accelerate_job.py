@@ -32,8 +32,8 @@ import hemiola
 from hemiola.run.accelerate import Accelerated
 
 BUCKETS_MB = (1, 2, 4, 8)
-TRIED, SETTLING = 4, 2  # iterations per bucket size; not counted at the start of a turn
-ITERATIONS = 6
+TRIED, SETTLING = 3, 2  # iterations per bucket size; not counted at the start of a turn
+ITERATIONS = 5
 UNTIL_JUDGED = 30
 Way = Callable[[], None]
 """One iteration."""

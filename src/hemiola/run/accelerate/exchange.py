@@ -29,6 +29,10 @@ _FEW = 8
 """Ranks up to which everybody sends a small tensor to everybody: one step instead of two."""
 
 
+Room = tuple[Tensor, memoryview]
+"""Memory, twice."""
+
+
 class Ticket:
     """A transfer under way.
 
@@ -71,7 +75,9 @@ class Ticket:
         return self.done
 
     def wait_sent(self) -> None:
-        """Until this rank's memory may be written again, which is after `wait`."""
+        """Until this rank's memory may be written again."""
+        self._gate.acquire()
+        self._gate.release()
         for handle in self.sends:
             handle.wait()
 
@@ -84,7 +90,7 @@ class Ticket:
     @property
     def sent(self) -> bool:
         """Whether this rank's memory may be written again."""
-        return all(handle.done for handle in self.sends)
+        return self.done and all(handle.done for handle in self.sends)
 
     def end_lane(self, problem: HemiolaError | None) -> None:
         """For the exchange: one of its parts has ended."""
@@ -106,99 +112,142 @@ class Exchange:
         """Over a connected endpoint, in messages of about so many bytes."""
         self._end = end
         self._lane_bytes = chunk_bytes * end.ranks
+        self._rooms: dict[tuple[torch.dtype, int], list[Room]] = {}
+        self._known: dict[tuple[str, int], tuple[Step, ...]] = {}
 
     def all_reduce(
         self, number: int, name: str, flat: Tensor, priority: int = 0, algorithm: str = ""
     ) -> Ticket:
         """As `Carrier.all_reduce`; the number is below 2**20."""
+        size = flat.element_size()
         small = flat.nbytes <= _SMALL_BYTES and self._end.ranks <= _FEW and algorithm in ("", "direct")
-        count = max(1, self._lane_bytes // flat.element_size())
-        parts = [flat] if small else list(flat.split(count))
-        ticket = Ticket(name, len(parts))
-        rank, ranks = self._end.rank, self._end.ranks
-        for lane, part in enumerate(parts):
-            tag = _TAGS | number << 32 | lane << 12
-            steps = (
-                _everybody(rank, ranks, part.numel())
-                if small
-                else schedule(algorithm, rank, ranks, part.numel())
-            )
-            _Lane(self._end, ticket, part, tag, priority, steps, part.clone() if small else part).begin()
+        count = flat.numel() if small else max(1, self._lane_bytes // size)
+        starts = range(0, max(1, flat.numel()), max(1, count))
+        ticket = Ticket(name, len(starts))
+        given = flat.clone() if small else flat  # what is added to is not what is sent
+
+        def begin() -> None:
+            into, out = view(flat), view(given)
+            for lane, start in enumerate(starts):
+                stop = min(start + count, flat.numel())
+                steps = self._steps("everybody" if small else algorithm, stop - start)
+                span = slice(start * size, stop * size)
+                _Lane(
+                    self, ticket, flat[start:stop], into[span], out[span], priority, steps,
+                    _TAGS | number << 32 | lane << 12,
+                ).begin()  # fmt: skip
+
+        self._end.call(begin)
         return ticket
 
     def share(self, buffers: list[Tensor]) -> None:
         """As `Carrier.share`, before everything else that is under way."""
         share_buffers(self._end, buffers)
 
+    def _steps(self, algorithm: str, count: int) -> tuple[Step, ...]:
+        found = self._known.get((algorithm, count))
+        if found is None:
+            rank, ranks = self._end.rank, self._end.ranks
+            everybody = algorithm == "everybody"
+            found = _everybody(rank, ranks, count) if everybody else schedule(algorithm, rank, ranks, count)
+            self._known[algorithm, count] = found
+        return found
+
+    # on the transport's thread alone
+
+    @property
+    def end(self) -> Endpoint:
+        """This rank's end of the transport."""
+        return self._end
+
+    def take(self, dtype: torch.dtype, count: int) -> Room:
+        """Memory for what is to be added."""
+        free = self._rooms.get((dtype, count))
+        if free:
+            return free.pop()
+        tensor = torch.empty(count, dtype=dtype)
+        return tensor, view(tensor)
+
+    def give_back(self, room: Room) -> None:
+        """For the next one."""
+        self._rooms.setdefault((room[0].dtype, room[0].numel()), []).append(room)
+
 
 def _everybody(rank: int, ranks: int, count: int) -> tuple[Step, ...]:
     """All of it from everybody to everybody."""
-    all_of_it = tuple(Part((rank + turn) % ranks, 0, count) for turn in range(1, ranks))
+    all_of_it = tuple(Part((rank + turn) % ranks, 0, count) for turn in range(1, ranks) if count)
     return (Step(all_of_it, all_of_it, True),)
 
 
 class _Lane:
-    """A part of a tensor on its way through the steps of its algorithm."""
+    """A part of a tensor on its way through the steps of its algorithm. Lives on the transport's thread."""
+
+    __slots__ = (
+        "_came", "_exchange", "_flat", "_given", "_into", "_left", "_number", "_priority", "_steps", "_tag", "_ticket",
+    )  # fmt: skip
 
     def __init__(
-        self, end: Endpoint, ticket: Ticket, flat: Tensor, tag: int, priority: int,
-        steps: tuple[Step, ...], given: Tensor,
+        self, exchange: Exchange, ticket: Ticket, flat: Tensor, into: memoryview, given: memoryview, priority: int,
+        steps: tuple[Step, ...], tag: int,
     ) -> None:  # fmt: skip
-        self._end, self._ticket, self._flat, self._tag, self._priority = end, ticket, flat, tag, priority
-        self._steps = steps
-        self._given, self._bytes, self._size = view(given), view(flat), flat.element_size()
+        self._exchange, self._ticket, self._flat, self._tag, self._priority = (
+            exchange, ticket, flat, tag, priority,
+        )  # fmt: skip
+        self._steps, self._into, self._given = steps, into, given
         self._number = -1
         self._left = 0
-        self._came: list[tuple[int, Tensor]] = []
-        self._guard = threading.Lock()
+        self._came: list[tuple[int, Room]] = []
 
     def begin(self) -> None:
         """The first step, or the next one."""
         try:
             self._begin()
         except HemiolaError as problem:  # closed meanwhile
-            self._ticket.end_lane(problem)
+            self._fail(problem)
 
     def _begin(self) -> None:
         self._number += 1
         if self._number == len(self._steps):
             self._ticket.end_lane(None)
             return
-        step, tag, size = self._steps[self._number], self._tag + self._number, self._size
+        exchange, end, size = self._exchange, self._exchange.end, self._flat.element_size()
+        step, tag = self._steps[self._number], self._tag + self._number
         self._left, self._came = len(step.receives) + 1, []
         for part in step.sends:
             data = self._given[part.start * size : part.stop * size]
-            self._ticket.sends.append(self._end.send(part.peer, tag, data, self._priority))
+            self._ticket.sends.append(end.send(part.peer, tag, data, self._priority))
         for part in step.receives:
             if step.joins:
-                room = self._flat.new_empty(part.stop - part.start)
+                room = exchange.take(self._flat.dtype, part.stop - part.start)
                 self._came.append((part.peer, room))
-                into = view(room)
+                into = room[1]
             else:
-                into = self._bytes[part.start * size : part.stop * size]
-            self._end.receive(part.peer, tag, into).add_callback(self._got)
-        self._one_less(None)
+                into = self._into[part.start * size : part.stop * size]
+            end.receive(part.peer, tag, into).add_callback(self._got)
+        self._one_less()
 
     def _got(self, handle: Handle) -> None:
-        self._one_less(handle.problem)
+        if handle.problem is None:
+            self._one_less()
+        else:
+            self._fail(handle.problem)
 
-    def _one_less(self, problem: HemiolaError | None) -> None:
-        with self._guard:
-            if self._left < 0:
-                return
-            if problem is None:
-                self._left -= 1
-                if self._left:
-                    return
-            else:
-                self._left = -1
-        if problem is not None:
+    def _fail(self, problem: HemiolaError) -> None:
+        if self._left >= 0:
+            self._left = -1
             self._ticket.end_lane(problem)
+
+    def _one_less(self) -> None:
+        self._left -= 1
+        if self._left:
             return
         step = self._steps[self._number]
         if step.joins and step.receives:
             part = step.receives[0]
-            _join(self._flat[part.start : part.stop], self._end.rank, self._came)
+            came = [(peer, room[0]) for peer, room in self._came]
+            _join(self._flat[part.start : part.stop], self._exchange.end.rank, came)
+            for _, room in self._came:
+                self._exchange.give_back(room)
         self.begin()
 
 

@@ -21,7 +21,7 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Self
 
 from hemiola.core.errors import InputError, TransportError
@@ -183,6 +183,16 @@ class Endpoint:
         handle = self._inboxes[peer].ask(tag, view)
         loop.wake_if_paused(peer)
         return handle
+
+    def call(self, action: Callable[[], None]) -> None:
+        """Have this done on the transport's thread, which callbacks run on too; it must not wait for anything.
+
+        Raises:
+            TransportError: not connected.
+        """
+        if self._loop is None:
+            raise TransportError("this endpoint is not connected", "call connect first")
+        self._loop.call(action)
 
     def tune(self, chunk_bytes: int) -> None:
         """From now on, choose the most urgent message anew after so many bytes.

@@ -6,11 +6,13 @@ as little lies in it unsent, so the choice is made as late as it can be.
 
 from __future__ import annotations
 
+import logging
 import os
 import selectors
 import socket
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -23,6 +25,8 @@ from hemiola.run.transport.outbox import Outbox
 from hemiola.run.transport.wire import Kind
 
 __all__ = ["Loop"]
+
+_log = logging.getLogger("hemiola.transport")
 
 _SMALL_BYTES = 16 << 10
 READ, WRITE = selectors.EVENT_READ, selectors.EVENT_WRITE
@@ -46,6 +50,8 @@ class Loop:
         self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._bell_guard = threading.Lock()
         self._rung = False  # stays True once the thread has ended: there is no bell any more
+        self._calls: deque[Callable[[], None]] = deque()
+        self._over = False
         self._closing: float | None = None
         self._parting: set[Link] = set()
         self._paused_s: dict[int, float] = {}
@@ -62,12 +68,22 @@ class Loop:
 
     def wake(self) -> None:
         """There is something to send, or to read again."""
-        if self._rung:
-            return
+        if self._rung or threading.get_ident() == self._thread.ident:
+            return  # what is added on this very thread is seen before it waits again
         with self._bell_guard:
             if not self._rung:
                 self._rung = True
                 os.eventfd_write(self._bell, 1)
+
+    def call(self, action: Callable[[], None]) -> None:
+        """Have this done on the transport's thread, soon; here and now once that has ended."""
+        with self._bell_guard:
+            if not self._over:
+                self._calls.append(action)
+        if self._over:
+            action()
+        else:
+            self.wake()
 
     def wake_if_paused(self, peer: int) -> None:
         """Somebody has asked for what lies here: there may be room again."""
@@ -97,8 +113,9 @@ class Loop:
                 self._lose(peer, problem)
             self._selector.close()
             with self._bell_guard:
-                self._rung = True
+                self._rung = self._over = True
                 os.close(self._bell)
+            self._do_calls()
 
     def _turn(self) -> None:
         self._watch()
@@ -113,8 +130,17 @@ class Loop:
                 link.blocked = False
             if mask & READ and link.peer not in self.lost:
                 self._guarded(link, link.read)
+        self._do_calls()
         self._write()
         self._keep_alive()
+
+    def _do_calls(self) -> None:
+        while self._calls:
+            action = self._calls.popleft()
+            try:
+                action()
+            except Exception:
+                _log.exception("something to be done on the transport's thread failed")
 
     def _beat_s(self) -> float:
         return min(self._options.timeout_s / 4, 0.05 if self._closing is not None else 1e9)
