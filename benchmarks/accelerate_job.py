@@ -32,9 +32,9 @@ import hemiola
 from hemiola.run.accelerate import Accelerated
 
 BUCKETS_MB = (1, 2, 4, 8)
-TRIED, SETTLING = 3, 2  # iterations per bucket size; not counted at the start of a turn
-ITERATIONS = 5
-UNTIL_JUDGED = 30
+TRIED, SETTLING = 3, 1  # iterations per bucket size; not counted at the start of a turn
+ITERATIONS = 4
+UNTIL_JUDGED = 27
 Way = Callable[[], None]
 """One iteration."""
 

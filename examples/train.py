@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -47,6 +48,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--accelerate", action="store_true", help="by a plan")
     parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--losses", help="write rank 0's seconds and loss after every step there, as CSV")
     asked = parser.parse_args()
     dist.init_process_group("gloo")
     torch.manual_seed(0)
@@ -56,17 +58,20 @@ def main() -> None:
         model, optimizer = hemiola.accelerate(model, optimizer)
     else:
         model = DistributedDataParallel(model)
-    start, total = time.perf_counter(), torch.zeros(2)
+    start, total, lines = time.perf_counter(), torch.zeros(2), []
     for number, (images, labels) in enumerate(batches(asked.steps, 24, dist.get_rank())):
         optimizer.zero_grad()
         loss = nn.functional.cross_entropy(model(images), labels)
         loss.backward()
         optimizer.step()
+        lines.append(f"{time.perf_counter() - start:.4f},{loss.item()!r}")
         if number >= asked.steps - 10:
             total += torch.tensor([loss.item(), 1.0])
     took_s = time.perf_counter() - start
     dist.all_reduce(total)
     if dist.get_rank() == 0:
+        if asked.losses:
+            Path(asked.losses).write_text("\n".join(["seconds,loss", *lines, ""]))
         print(f"{asked.steps} steps in {took_s:.1f} s; loss of the last ten {total[0] / total[1]:.6f}")
     dist.destroy_process_group()
 

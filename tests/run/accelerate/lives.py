@@ -105,6 +105,13 @@ def is_interrupted(rank: int, file: str) -> None:
         print("interrupted", flush=True)
 
 
+def is_recorded(rank: int, file: str) -> None:
+    model, optimizer = made(from_the_start)
+    with hemiola.record(f"{file}.json"):
+        train(model, optimizer, rank, 8)
+        model.flush()
+
+
 def meets_mistakes(rank: int, file: str) -> None:
     from hemiola.core.plan import Piece, Plan, PlannedTransfer
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from hemiola.trace.acceleration_json import read_acceleration
+from hemiola.trace.jobs.timeline_json import read_timeline
 
 HERE = Path(__file__).parent
 SOURCE = str(HERE.parents[2] / "src")
@@ -58,6 +59,20 @@ def test_it_measures_plans_goes_over_and_judges(tmp_path):
     assert report.state in ("on", "reverted")
     assert report.before_s and report.predicted_s and report.measured_s and report.bound_s
     assert report.bound_s <= report.predicted_s * 1.001
+
+
+def test_a_recording_holds_every_transfer_of_the_plan(tmp_path):
+    assert run("lives.py", 2, str(tmp_path / "meet"), "is_recorded") == ["left"] * 2
+    timeline = read_timeline(tmp_path / "meet.json")
+    log = timeline.transfers
+    names = [timeline.names[name] for name in log.name.tolist()]
+    sizes = {"0.weight": 64 * 256, "0.bias": 256, "2.weight": 256 * 256, "2.bias": 256, "4.weight": 8 * 256, "4.bias": 8}
+    whole = [row for row, iteration in enumerate(log.iteration.tolist()) if iteration in range(1, 7)]
+    assert sorted(names[row] for row in whole) == sorted(list(sizes) * 2 * 6)
+    for row in whole:
+        assert log.size_bytes[row] == 4 * sizes[names[row]]
+        assert log.enqueue_s[row] <= log.first_byte_s[row] <= log.last_byte_s[row]
+        assert log.needed_s[row] <= log.released_s[row]
 
 
 def test_mistakes_are_named(tmp_path):

@@ -66,7 +66,7 @@ class Slot:
         """Whether its gradient's memory is its own again."""
         return all(bundle.ticket is None or bundle.ticket.sent for bundle in self.bundles)
 
-    def hand_over(self, ranks: int) -> list[Bundle]:
+    def hand_over(self) -> list[Bundle]:
         """Give the gradient, or the mark that there is none, to the bundles; those that are complete by it."""
         parameter = self.parameter
         gradient = parameter.grad
@@ -79,7 +79,7 @@ class Slot:
             raise InputError(
                 f"the gradient of {self.name} is sparse", "build its layer with sparse=False, or use DDP"
             )
-        self._flat = _scaled(gradient, 1.0 if self.absent else 1.0 / ranks)
+        self._flat = _flat(gradient, self.absent)
         self.handed, self.reduced = True, False
         return [bundle for bundle in self.bundles if bundle.take(self, self._flat)]
 
@@ -115,6 +115,7 @@ class Bundle:
         buffer: of what is made of several pieces.
         missing: parameters that have not handed over yet.
         ticket: of the transfer under way, or the last one.
+        launches: how often it was begun.
     """
 
     number: int
@@ -123,7 +124,13 @@ class Bundle:
     buffer: Tensor | None = None
     missing: int = 0
     ticket: Ticket | None = None
+    launches: int = 0
     _own: Tensor | None = None
+
+    @property
+    def bytes(self) -> int:
+        """Of the transfer."""
+        return sum((stop - start) * slot.parameter.element_size() for slot, start, stop, _ in self.pieces)
 
     def take(self, slot: Slot, flat: Tensor) -> bool:
         """A parameter's gradient is there; whether that makes the transfer complete."""
@@ -144,14 +151,15 @@ class Bundle:
                 if owner is slot:
                     flat[start:stop].copy_(self.buffer[place : place + stop - start])
 
-    def launch(self, carrier: Carrier) -> None:
+    def launch(self, carrier: Carrier, factor: float) -> None:
         """Begin the transfer."""
+        self.launches += 1
         self.missing = len({id(piece[0]) for piece in self.pieces})
         flat, self._own = self.buffer if self.buffer is not None else self._own, None
         assert flat is not None
         transfer = self.transfer
         self.ticket = carrier.all_reduce(
-            self.number, f"the gradient {transfer.name}", flat, transfer.priority, transfer.algorithm
+            self.number, f"the gradient {transfer.name}", flat, transfer.priority, transfer.algorithm, factor
         )
 
 
@@ -173,13 +181,13 @@ def bundles_of(plan: Plan, slots: dict[str, Slot]) -> list[Bundle]:
     return found
 
 
-def _scaled(gradient: Tensor, factor: float) -> Tensor:
-    """Its elements one behind the other, times the factor; in its own memory where that has no gaps."""
+def _flat(gradient: Tensor, absent: bool) -> Tensor:
+    """Its elements one behind the other, in its own memory where that has no gaps."""
     flat = gradient.detach()
     if not flat.is_contiguous():
         flat = flat.contiguous()
-    flat = flat.view(-1).mul_(factor)
-    if factor != 1.0 and flat.numel() <= _FEW_ELEMENTS:
+    flat = flat.view(-1)
+    if not absent and flat.numel() <= _FEW_ELEMENTS:
         flat.add_(0.0)
     return flat
 

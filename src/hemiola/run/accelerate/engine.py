@@ -25,6 +25,7 @@ from hemiola.core.errors import InputError
 from hemiola.core.plan import Plan
 from hemiola.run.accelerate.bundles import Slot, bundles_of
 from hemiola.run.accelerate.tickets import Carrier
+from hemiola.run.accelerate.told import Teller
 from hemiola.run.accelerate.updates import Updates
 from hemiola.run.accelerate.watch import attend, leave, tell_owner, unwatch, watch
 
@@ -50,10 +51,10 @@ class Engine:
 
     def __init__(
         self, module: nn.Module, parameters: dict[str, nn.Parameter], plan: Plan, carrier: Carrier,
-        updates: Updates, ranks: int, timeout_s: float,
+        updates: Updates, ranks: int, timeout_s: float, teller: Teller | None = None,
     ) -> None:  # fmt: skip
         self._carrier, self._updates, self._ranks, self._timeout_s = carrier, updates, ranks, timeout_s
-        self._module, self._plan = module, plan
+        self._module, self._plan, self._teller = module, plan, teller
         attend(module, tell_owner)
         self.slots = {name: Slot(name, parameter, self._use) for name, parameter in parameters.items()}
         bundles_of(plan, self.slots)
@@ -100,8 +101,10 @@ class Engine:
         self._open = True
 
     def _hand_over(self, slot: Slot) -> None:
-        for bundle in slot.hand_over(self._ranks):
-            bundle.launch(self._carrier)
+        for bundle in slot.hand_over():
+            bundle.launch(self._carrier, 1.0 / self._ranks)
+            if self._teller is not None:
+                self._teller.begins(bundle)
 
     def _fill(self) -> None:
         """Backward is over: what has got no gradient says so, for the others wait for it."""
@@ -301,16 +304,21 @@ class Engine:
     def _wait(self, slot: Slot) -> None:
         """Stand still for one of its transfers, for a moment."""
         ticket = next(bundle.ticket for bundle in slot.bundles if bundle.ticket and not bundle.ticket.done)
+        if self._teller is not None:
+            for bundle in slot.bundles:
+                self._teller.needed(bundle)
         start = time.monotonic()
         ended = ticket.soon(_LOOK_S if len(self._due) > 1 else self._timeout_s)
         self.waited_s += time.monotonic() - start
         if not ended and time.monotonic() - ticket.begun_s > self._timeout_s:
             ticket.wait(0.0)
 
-    @staticmethod
-    def _back(slot: Slot) -> None:
+    def _back(self, slot: Slot) -> None:
         with _plainly(), torch.no_grad():
             slot.bring_back()
+        if self._teller is not None:
+            for bundle in slot.bundles:
+                self._teller.released(bundle)
 
     @staticmethod
     def _await_sent(slot: Slot) -> None:

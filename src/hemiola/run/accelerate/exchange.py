@@ -19,6 +19,7 @@ from hemiola.run.accelerate.buffers import share_buffers
 from hemiola.run.accelerate.schedule import Part, Step, schedule
 from hemiola.run.group.memory import view
 from hemiola.run.transport import Endpoint, Handle
+from hemiola.run.transport.messages import Outgoing
 
 __all__ = ["Exchange", "Ticket"]
 
@@ -45,11 +46,12 @@ class Ticket:
     def __init__(self, what: str, lanes: int) -> None:
         self._what = what
         self.begun_s = time.monotonic()
+        self._ended_s = 0.0
         self._left = lanes
         self._guard = threading.Lock()
         self._gate = threading.Lock()
         self._gate.acquire()
-        self.sends: list[Handle] = []
+        self.sends: list[Outgoing] = []
         self.done = False
         self.problem: HemiolaError | None = None
 
@@ -92,6 +94,12 @@ class Ticket:
         """Whether this rank's memory may be written again."""
         return self.done and all(handle.done for handle in self.sends)
 
+    @property
+    def moved_s(self) -> tuple[float, float]:
+        """When its first chunk went and its last one came, by the monotonic clock."""
+        started = [handle.started_s for handle in self.sends if handle.started_s]
+        return min(started, default=self.begun_s), self._ended_s
+
     def end_lane(self, problem: HemiolaError | None) -> None:
         """For the exchange: one of its parts has ended."""
         with self._guard:
@@ -100,6 +108,7 @@ class Ticket:
             if self.done or (self._left and not self.problem):
                 return
             self.done = True
+            self._ended_s = time.monotonic()
         self._gate.release()
 
 
@@ -107,6 +116,7 @@ class Exchange:
     """One rank's all-reduces with the others."""
 
     skips = True
+    is_seen = False
 
     def __init__(self, end: Endpoint, chunk_bytes: int) -> None:
         """Over a connected endpoint, in messages of about so many bytes."""
@@ -116,7 +126,13 @@ class Exchange:
         self._known: dict[tuple[str, int], tuple[Step, ...]] = {}
 
     def all_reduce(
-        self, number: int, name: str, flat: Tensor, priority: int = 0, algorithm: str = ""
+        self,
+        number: int,
+        name: str,
+        flat: Tensor,
+        priority: int = 0,
+        algorithm: str = "",
+        factor: float = 1.0,
     ) -> Ticket:
         """As `Carrier.all_reduce`; the number is below 2**20."""
         size = flat.element_size()
@@ -124,16 +140,22 @@ class Exchange:
         count = flat.numel() if small else max(1, self._lane_bytes // size)
         starts = range(0, max(1, flat.numel()), max(1, count))
         ticket = Ticket(name, len(starts))
-        given = flat.clone() if small else flat  # what is added to is not what is sent
 
         def begin() -> None:
+            if small:
+                flat.mul_(factor)
+            given = flat.clone() if small else flat  # what is added to is not what is sent
             into, out = view(flat), view(given)
             for lane, start in enumerate(starts):
                 stop = min(start + count, flat.numel())
                 steps = self._steps("everybody" if small else algorithm, stop - start)
-                span = slice(start * size, stop * size)
+                span, part = slice(start * size, stop * size), flat[start:stop]
+                if not small and factor != 1.0:
+                    part.mul_(
+                        factor
+                    )  # here, so that the first part is on its way while the others are multiplied
                 _Lane(
-                    self, ticket, flat[start:stop], into[span], out[span], priority, steps,
+                    self, ticket, part, into[span], out[span], priority, steps,
                     _TAGS | number << 32 | lane << 12,
                 ).begin()  # fmt: skip
 

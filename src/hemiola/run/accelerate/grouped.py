@@ -78,6 +78,11 @@ class GroupTicket:
         """The same."""
         self.wait(1800.0)
 
+    @property
+    def moved_s(self) -> tuple[float, float]:
+        """Not known here: recordings see collectives by themselves."""
+        return self.begun_s, self.begun_s
+
     def sent_soon(self, until_s: float) -> None:
         """Collectives end by themselves."""
 
@@ -86,6 +91,7 @@ class GroupExchange:
     """One rank's all-reduces as collectives of process groups."""
 
     skips = False
+    is_seen = True
 
     def __init__(self, plan: Plan, group: Any) -> None:
         """Makes two groups of the given one's backend and ranks; called by all ranks."""
@@ -101,10 +107,16 @@ class GroupExchange:
         self._held: dict[int, tuple[GroupTicket, Tensor]] = {}
 
     def all_reduce(
-        self, number: int, name: str, flat: Tensor, priority: int = 0, algorithm: str = ""
+        self,
+        number: int,
+        name: str,
+        flat: Tensor,
+        priority: int = 0,
+        algorithm: str = "",
+        factor: float = 1.0,
     ) -> GroupTicket:
         """As `Carrier.all_reduce`, once it is this transfer's turn."""
-        ticket = GroupTicket(name, flat)
+        ticket = GroupTicket(name, flat.mul_(factor))
         self._held[number] = (ticket, flat)
         lane = self._lane[number]
         turns = self._turns[lane]

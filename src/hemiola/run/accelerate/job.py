@@ -36,6 +36,7 @@ from hemiola.run.accelerate.probe import Links, probe
 from hemiola.run.accelerate.profile import Measured, Profile
 from hemiola.run.accelerate.settings import Settings
 from hemiola.run.accelerate.tickets import Carrier
+from hemiola.run.accelerate.told import Teller, forward_begins
 from hemiola.run.accelerate.updates import Updates
 from hemiola.run.transport import Endpoint
 
@@ -141,6 +142,7 @@ class Job:
             return result
         if training:
             self._check_frozen()
+            forward_begins()
             self.engine.forward_begins(syncs)
         if self._settings.broadcast_buffers and self._buffers_change:
             self.engine.share(list(self.module.buffers()))
@@ -278,8 +280,9 @@ class Job:
             self._end = end or meet(self._group, self._settings)
             carrier = Exchange(self._end, plan.chunk_bytes)
         self.engine = Engine(
-            self.module, self.parameters, plan, carrier, self.updates, self.ranks, self._settings.timeout_s
-        )
+            self.module, self.parameters, plan, carrier, self.updates, self.ranks, self._settings.timeout_s,
+            None if carrier.is_seen else Teller(self._group, len(plan.transfers)),
+        )  # fmt: skip
         self._judged_from = self._count
 
     def _go_back(self) -> None:

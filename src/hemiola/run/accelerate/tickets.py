@@ -26,6 +26,10 @@ class Ticket(Protocol):
     def sent(self) -> bool:
         """Whether this rank's memory may be written again."""
 
+    @property
+    def moved_s(self) -> tuple[float, float]:
+        """When its first byte went and its last one came, by the monotonic clock."""
+
     def wait(self, timeout_s: float) -> None:
         """Until it is reduced; raises what went wrong."""
 
@@ -44,12 +48,20 @@ class Carrier(Protocol):
 
     Attributes:
         skips: whether a transfer may be left out of an iteration, on all ranks.
+        is_seen: whether a recording sees the transfers by itself.
     """
 
     skips: bool
+    is_seen: bool
 
     def all_reduce(
-        self, number: int, name: str, flat: Tensor, priority: int = 0, algorithm: str = ""
+        self,
+        number: int,
+        name: str,
+        flat: Tensor,
+        priority: int = 0,
+        algorithm: str = "",
+        factor: float = 1.0,
     ) -> Ticket:
         """Begin to add up everybody's tensor, in its place.
 
@@ -59,6 +71,7 @@ class Carrier(Protocol):
             flat: of one dimension, without gaps; not to be touched until the ticket is done and sent.
             priority: the lowest goes first.
             algorithm: one of `core.plan.ALGORITHMS`.
+            factor: by which this rank's own is multiplied before.
         """
 
     def share(self, buffers: list[Tensor]) -> None:

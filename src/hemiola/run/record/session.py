@@ -139,6 +139,10 @@ class Session:
             self._keeper.device = device
             self.recorder.stream_now = device.stream_now
 
+    def number(self, group: Any) -> int:
+        """Of a process group, for transfers that the hooks do not see."""
+        return self._groups.number(group)
+
     def _announce(self, line: Group | Facts) -> None:
         if self._keeper is not None:
             self._keeper.tell(line)

@@ -29,7 +29,7 @@ from hemiola.run.transport.greeting import Greeting, accept, introduce
 from hemiola.run.transport.inbox import Inbox
 from hemiola.run.transport.link import Link, prepare
 from hemiola.run.transport.loop import Loop
-from hemiola.run.transport.messages import Handle
+from hemiola.run.transport.messages import Handle, Outgoing
 from hemiola.run.transport.options import Options
 from hemiola.run.transport.outbox import Outbox
 
@@ -143,7 +143,7 @@ class Endpoint:
 
     def send(
         self, peer: int, tag: int, data: Bytes, priority: int = 0, deadline_s: float | None = None
-    ) -> Handle:
+    ) -> Outgoing:
         """Send a message; its bytes must not change until the handle is done (all handed to the kernel).
 
         Args:
