@@ -14,7 +14,7 @@ from hemiola.core.units import format_rate
 
 __all__ = ["RATIOS", "REAL", "SHAPES", "SIZE_BYTES", "Case", "cases", "layers"]
 
-SIZE_BYTES = 25e6
+SIZE_BYTES = 40e6
 """Of an emulated model's gradients: the real one's, scaled, so that a case takes a minute and not an hour."""
 GBIT_BYTES_PER_S = 125e6
 RATIOS = (0.5, 1.0, 2.0)

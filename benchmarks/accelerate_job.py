@@ -76,15 +76,15 @@ def accelerated(module: nn.Module, optimizer: Any) -> tuple[nn.Module, Any]:
 
 
 def turn(iteration: Way, model: nn.Module, count: int) -> list[float]:
-    """Wall times; what an accelerated turn leaves under way is ended within its last iteration."""
+    """Wall times of iterations in the middle of training: each waits for what the one before left under way."""
     dist.barrier()
     walls = []
-    for number in range(SETTLING + count):
+    for _ in range(SETTLING + count):
         start = time.perf_counter()
         iteration()
-        if number == SETTLING + count - 1 and isinstance(model, Accelerated):
-            model.flush()
         walls.append(time.perf_counter() - start)
+    if isinstance(model, Accelerated):
+        model.flush()
     return walls[SETTLING:]
 
 

@@ -26,8 +26,8 @@ HEAD = """# How much faster `hemiola.accelerate` is
 Training jobs in a lab of network namespaces, each with a link of its own: PyTorch's DistributedDataParallel on
 gloo, with the 25 MB buckets it has by itself and with the bucket size (1, 2, 4, 8 or 25 MB) that was fastest in
 this very case, against one line of Hemiola, which measures, plans, goes over and judges by itself. All
-three train by turns within the same processes, in both orders. An iteration counts from its begin to the begin of the next
-one; the last of a turn includes what it leaves under way.
+three train by turns within the same processes, in both orders. What counts is an iteration in the middle of training, from
+its begin to the begin of the next one: it waits for what the one before left under way, and leaves as much itself.
 """
 
 READING = """Ratio: of communication (all gradients at the link's rate) to computation. Gains are of medians, with the
