@@ -106,6 +106,23 @@ def test_ctrl_c_reaches_a_rank_that_waits(tmp_path):
         assert "interrupted" in output, problem[-2000:]
 
 
+def test_the_example_learns_the_same_either_way(tmp_path):
+    losses = []
+    for more in ([], ["--accelerate"]):
+        command = [
+            sys.executable, "-c", "from hemiola.cli import main; main()", "run", "--nproc", "2", str(HERE.parents[2] / "examples" / "train.py"),
+            "--steps", "16", "--losses", str(tmp_path / "losses.csv"), *more,
+        ]  # fmt: skip
+        environment = {**os.environ, "PYTHONPATH": SOURCE, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=200)
+        assert done.returncode == 0, done.stderr[-3000:]
+        lines = (tmp_path / "losses.csv").read_text().split()[1:]
+        losses.append([line.split(",")[1] for line in lines])
+    assert losses[0] == losses[1]
+    assert len(losses[0]) == 16
+    assert "acceleration is" in done.stderr
+
+
 def test_without_a_process_group_it_says_so():
     torch = pytest.importorskip("torch")
     import hemiola
