@@ -257,8 +257,9 @@ class Engine:
             while not slot.done:
                 if not self._update_another():
                     self._wait(slot)
-            others = (s for s in self._due.values() if s is not slot and s.bytes <= _SMALL_BYTES and s.done)
-            self._update([slot, *others])
+            if slot.name in self._due:  # and was not updated when it came
+                due = self._due.values()
+                self._update([slot, *(s for s in due if s is not slot and s.bytes <= _SMALL_BYTES and s.done)])
 
     def _update_another(self) -> bool:
         """Use the time: an update that will be needed."""
@@ -303,7 +304,10 @@ class Engine:
 
     def _wait(self, slot: Slot) -> None:
         """Stand still for one of its transfers, for a moment."""
-        ticket = next(bundle.ticket for bundle in slot.bundles if bundle.ticket and not bundle.ticket.done)
+        tickets = (bundle.ticket for bundle in slot.bundles)
+        ticket = next((ticket for ticket in tickets if ticket is not None and not ticket.done), None)
+        if ticket is None:  # it has ended meanwhile
+            return
         if self._teller is not None:
             for bundle in slot.bundles:
                 self._teller.needed(bundle)

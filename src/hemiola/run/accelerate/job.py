@@ -270,8 +270,9 @@ class Job:
             name = type(self.updates.optimizer).__name__
             _log.warning("%s is stepped whole, so each step waits for all gradients", name)
         assert self.ddp is not None
-        if hasattr(self.ddp, "reducer"):
-            self.ddp.reducer._remove_autograd_hooks()
+        remove = getattr(getattr(self.ddp, "reducer", None), "_remove_autograd_hooks", None)
+        if remove is not None:  # else they go with the reducer
+            remove()
         self.ddp = None
         carrier: Carrier
         if self._as_collectives:

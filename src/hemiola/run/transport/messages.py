@@ -14,6 +14,9 @@ __all__ = ["Handle", "Incoming", "Outgoing"]
 _log = logging.getLogger("hemiola.transport")
 
 
+_NOTHING = memoryview(b"")
+
+
 class Handle:
     """A message that is being sent or awaited.
 
@@ -97,6 +100,11 @@ class Outgoing(Handle):
         self.order = order
         self.sent_bytes = self.chunks = 0
         self.started_s = 0.0
+
+    def finish(self, problem: HemiolaError | None = None) -> None:
+        """For the transport: it has ended, and its bytes are no longer held."""
+        self.data = _NOTHING
+        super().finish(problem)
 
     def __lt__(self, other: Outgoing) -> bool:
         return (self.key, self.order) < (other.key, other.order)
