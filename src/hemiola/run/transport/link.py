@@ -16,7 +16,6 @@ __all__ = ["Link", "prepare"]
 
 _TCP_NOTSENT_LOWAT = 25
 _SO_MAX_PACING_RATE = 47
-_MOST_AWAITED_BYTES = 256 << 10
 _READS = 8
 """Frames' parts read at a time before others get their turn."""
 
@@ -54,7 +53,6 @@ class Link:
         self.left = False
         self.heard_s = self.spoke_s = time.monotonic()
         self._chunk = options.chunk
-        self._awaited = 1
         self._parts: list[memoryview] = []
         self._head = bytearray(HEADER_BYTES)
         self._head_view = memoryview(self._head)
@@ -125,7 +123,6 @@ class Link:
             try:
                 count = self.sock.recv_into(self._rest)
             except (BlockingIOError, InterruptedError):
-                self._wait_for(self._rest.nbytes)
                 return
             self._heard(count)
             self._rest = self._rest[count:]
@@ -136,7 +133,6 @@ class Link:
         try:
             count = self.sock.recv_into(self._head_view[self._head_bytes :])
         except (BlockingIOError, InterruptedError):
-            self._wait_for(HEADER_BYTES - self._head_bytes)
             return False
         self._heard(count)
         self._head_bytes += count
@@ -144,13 +140,6 @@ class Link:
             self._head_bytes = 0
             self._begin_frame(Header.unpack(self._head))
         return True
-
-    def _wait_for(self, count: int) -> None:
-        """Be told when so much can be read, and not of every segment: what is not whole helps nobody."""
-        wanted = min(count, _MOST_AWAITED_BYTES)
-        if wanted != self._awaited:
-            self._awaited = wanted
-            self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, wanted)
 
     def _heard(self, count: int) -> None:
         if not count:
