@@ -1,6 +1,6 @@
 """Loss curves of `examples/train.py` with and without acceleration, in a lab, as a picture.
 
-    sudo python benchmarks/accelerate_losses.py --write docs/images/accelerate-losses.svg
+sudo python benchmarks/accelerate_losses.py --write docs/images/accelerate-losses.svg
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ Curve = list[tuple[float, float]]
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Train both ways; say whether the losses are the same, and draw them."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rate", default="500mbit", help="of each host's link")
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--steps", type=int, default=80)
@@ -37,7 +39,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "hemiola.accelerate": trained(asked, ("--accelerate",)),
     }
     one, other = ([loss for _, loss in curve] for curve in curves.values())
-    print("the losses are the same" if one == other else f"the losses differ by {max(map(_apart, one, other)):.2e}")
+    print(
+        "the losses are the same"
+        if one == other
+        else f"the losses differ by {max(map(_apart, one, other)):.2e}"
+    )
     print(", ".join(f"{name} {curve[-1][0]:.1f} s" for name, curve in curves.items()))
     if asked.write is not None:
         asked.write.write_text(draw(curves), encoding="utf-8")

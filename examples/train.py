@@ -45,7 +45,9 @@ def batches(count: int, size: int, rank: int) -> list[tuple[Tensor, Tensor]]:
 
 def main() -> None:
     """Train, and say how long it took and how well it learnt."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--accelerate", action="store_true", help="by a plan")
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--losses", help="write rank 0's seconds and loss after every step there, as CSV")
@@ -53,13 +55,13 @@ def main() -> None:
     dist.init_process_group("gloo")
     torch.manual_seed(0)
     model: nn.Module = Network()
-    optimizer: torch.optim.Optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    optimizer: torch.optim.Optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9)
     if asked.accelerate:
         model, optimizer = hemiola.accelerate(model, optimizer)
     else:
         model = DistributedDataParallel(model)
     start, total, lines = time.perf_counter(), torch.zeros(2), []
-    for number, (images, labels) in enumerate(batches(asked.steps, 24, dist.get_rank())):
+    for number, (images, labels) in enumerate(batches(asked.steps, 96, dist.get_rank())):
         optimizer.zero_grad()
         loss = nn.functional.cross_entropy(model(images), labels)
         loss.backward()

@@ -66,7 +66,14 @@ def test_a_recording_holds_every_transfer_of_the_plan(tmp_path):
     timeline = read_timeline(tmp_path / "meet.json")
     log = timeline.transfers
     names = [timeline.names[name] for name in log.name.tolist()]
-    sizes = {"0.weight": 64 * 256, "0.bias": 256, "2.weight": 256 * 256, "2.bias": 256, "4.weight": 8 * 256, "4.bias": 8}
+    sizes = {
+        "0.weight": 64 * 256,
+        "0.bias": 256,
+        "2.weight": 256 * 256,
+        "2.bias": 256,
+        "4.weight": 8 * 256,
+        "4.bias": 8,
+    }
     whole = [row for row, iteration in enumerate(log.iteration.tolist()) if iteration in range(1, 7)]
     assert sorted(names[row] for row in whole) == sorted(list(sizes) * 2 * 6)
     for row in whole:

@@ -259,7 +259,9 @@ class Engine:
                     self._wait(slot)
             if slot.name in self._due:  # and was not updated when it came
                 due = self._due.values()
-                self._update([slot, *(s for s in due if s is not slot and s.bytes <= _SMALL_BYTES and s.done)])
+                self._update(
+                    [slot, *(s for s in due if s is not slot and s.bytes <= _SMALL_BYTES and s.done)]
+                )
 
     def _update_another(self) -> bool:
         """Use the time: an update that will be needed."""
