@@ -14,7 +14,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 sys.modules.setdefault("accelerate", None)  # type: ignore[arg-type]  # accelerate.py here is not Hugging Face's
 
-from examples.models import dlrm, hugging_face, inception, mlp, vgg
+from examples.models import dlrm, hugging_face, inception, mlp, vgg  # noqa: E402
 
 __all__ = ["CALIBRATED", "MODELS", "step"]
 
