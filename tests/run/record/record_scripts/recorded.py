@@ -12,8 +12,8 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-import train
 
+import train
 from hemiola.run.record import record
 
 
