@@ -18,6 +18,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import msgspec
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -31,7 +32,7 @@ from hemiola.run.accelerate.engine import Engine
 from hemiola.run.accelerate.exchange import Exchange
 from hemiola.run.accelerate.grouped import GroupExchange
 from hemiola.run.accelerate.measured import mean_of, measured_graph, problem_of
-from hemiola.run.accelerate.meeting import meet
+from hemiola.run.accelerate.meeting import from_first, gathered, meet
 from hemiola.run.accelerate.probe import Links, probe
 from hemiola.run.accelerate.profile import Measured, Profile
 from hemiola.run.accelerate.settings import Settings
@@ -185,9 +186,9 @@ class Job:
         assert self._profile is not None
         self._profile.stop()
         own, self._profile = self._profile.measured(_UNTOUCHED), None
-        measured = mean_of(_gathered(own, self._group))
+        measured = mean_of(gathered(own, self._group))
         share = measured.exposed_s / max(measured.end_s, 1e-9)
-        before_s = max(_gathered(median(t for t, _ in self._times[-_MEASURED:]), self._group))
+        before_s = max(gathered(median(t for t, _ in self._times[-_MEASURED:]), self._group))
         found = {"before_s": before_s, "exposed_before_s": measured.exposed_s}
         gain = self._settings.min_gain
         if share < gain / (1 + gain):
@@ -199,10 +200,10 @@ class Job:
             self._tell("hemiola: measuring the links and making a plan ...")
         end = meet(self._group, self._settings)
         exchange = Exchange(end, 256 << 10)
-        links = _slowest(_gathered(probe(exchange, self.ranks, self._settings.timeout_s), self._group))
+        links = _slowest(gathered(probe(exchange, self.ranks, self._settings.timeout_s), self._group))
         end.tune(min(max(int(links.bytes_per_s * _CHUNK_S), 16 << 10), 256 << 10))
         plan, words, figures = self._planned(measured, links) if self.rank == 0 else (None, "", {})
-        plan, words, figures = _from_first((plan, words, figures), self._group)
+        plan, words, figures = from_first((plan, words, figures), self._group)
         found |= figures
         if plan is None:
             end.close()
@@ -240,7 +241,7 @@ class Job:
         """Has it become faster?"""
         assert self.engine is not None
         rows = self._times[-_JUDGED:]
-        measured_s = max(_gathered(median(t for t, _ in rows), self._group))
+        measured_s = max(gathered(median(t for t, _ in rows), self._group))
         exposed_s = (rows[-1][1] - rows[0][1]) / (len(rows) - 1)
         before_s, self._judged_from = self._said.before_s, 0
         figures = {"measured_s": measured_s, "exposed_s": exposed_s}
@@ -265,7 +266,7 @@ class Job:
                 "make one for this job, or give none",
             )
         graph, _ = measured_graph(type(self.module).__name__, _NOTHING, self.parameters)
-        plan.verify(graph) if not plan.operation_order else _without_order(plan).verify(graph)
+        (_without_order(plan) if plan.operation_order else plan).verify(graph)
         if not self.updates.apart and plan.update == "on-arrival":
             name = type(self.updates.optimizer).__name__
             _log.warning("%s is stepped whole, so each step waits for all gradients", name)
@@ -317,12 +318,9 @@ class Job:
     def _say(self, state: State, words: str, **figures: float) -> None:
         """On rank 0: print it, and write it where `hemiola run` looks."""
         self.state = state
-        known = {
-            name: getattr(self._said, name)
-            for name in Acceleration.__struct_fields__
-            if name not in ("state", "words", "iterations")
-        }
-        self._said = Acceleration(state=state, iterations=self._count, words=words, **{**known, **figures})
+        self._said = msgspec.structs.replace(
+            self._said, state=state, iterations=self._count, words=words, **figures
+        )
         if self.rank == 0:
             stands = {"on": "on", "off": "off", "reverted": "off", "profiling": "measuring"}[state]
             self._tell(f"hemiola: acceleration is {stands}: {words}")
@@ -335,8 +333,6 @@ class Job:
     def _note(self) -> None:
         path = os.environ.get("HEMIOLA_RUN_REPORT", "")
         if self.rank == 0 and path:
-            import msgspec
-
             from hemiola.trace.acceleration_json import write_acceleration
 
             if self.engine is not None and not self._judged_from and self._said.before_s is not None:
@@ -350,22 +346,8 @@ _NOTHING = Measured(used_s={}, forward_end_s=0.0, ready_s={}, step_start_s=0.0, 
 
 
 def _without_order(plan: Plan) -> Plan:
-    import msgspec
-
     _log.warning("PyTorch decides the order of operations here: the plan's own is not followed")
     return msgspec.structs.replace(plan, operation_order=())
-
-
-def _gathered(value: Any, group: Any) -> list[Any]:
-    found: list[Any] = [None] * dist.get_world_size(group)
-    dist.all_gather_object(found, value, group=group)
-    return found
-
-
-def _from_first(value: Any, group: Any) -> Any:
-    box = [value]
-    dist.broadcast_object_list(box, dist.get_global_rank(group or dist.group.WORLD, 0), group=group)
-    return box[0]
 
 
 def _slowest(found: list[Links]) -> Links:

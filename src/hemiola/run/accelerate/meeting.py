@@ -11,7 +11,7 @@ from hemiola.run.accelerate.settings import Settings
 from hemiola.run.group.group import transport_options
 from hemiola.run.transport import Endpoint
 
-__all__ = ["meet"]
+__all__ = ["from_first", "gathered", "meet"]
 
 _SILENCE_S = 30.0
 """A rank of whom nothing is heard for so long is given up; its transport says something every few seconds."""
@@ -21,10 +21,20 @@ def meet(group: Any, settings: Settings) -> Endpoint:
     """Connect all ranks of a group; called by all. The secret is made by rank 0 and told within the group."""
     rank, ranks = dist.get_rank(group), dist.get_world_size(group)
     options = transport_options(_SILENCE_S, settings.interface, settings.rate_bytes_per_s)
-    box = [os.urandom(32)]
-    dist.broadcast_object_list(box, dist.get_global_rank(group or dist.group.WORLD, 0), group=group)
-    end = Endpoint(rank, ranks, box[0], options)
-    found: list[Any] = [None] * ranks
-    dist.all_gather_object(found, end.address, group=group)
-    end.connect(found)
+    end = Endpoint(rank, ranks, from_first(os.urandom(32), group), options)
+    end.connect(gathered(end.address, group))
     return end
+
+
+def gathered(value: Any, group: Any) -> list[Any]:
+    """Everybody's, by rank."""
+    found: list[Any] = [None] * dist.get_world_size(group)
+    dist.all_gather_object(found, value, group=group)
+    return found
+
+
+def from_first(value: Any, group: Any) -> Any:
+    """Rank 0's, everywhere."""
+    box = [value]
+    dist.broadcast_object_list(box, dist.get_global_rank(group or dist.group.WORLD, 0), group=group)
+    return box[0]

@@ -24,6 +24,7 @@ from hemiola.run.group import collectives as ways
 from hemiola.run.group.collectives import Channel
 from hemiola.run.group.memory import contiguous, reduction, view
 from hemiola.run.transport import Endpoint, Handle, Options
+from hemiola.run.transport.home import home_interface
 
 __all__ = ["Group", "create", "transport_options"]
 
@@ -51,32 +52,16 @@ def transport_options(
     timeout_s: float, interface: str = "", rate_bytes_per_s: float | None = None, chunk_bytes: int = 0
 ) -> Options:
     """As given, else as the environment says: HEMIOLA_INTERFACE, HEMIOLA_RATE; else where the master is reached from."""
-    interface = interface or os.environ.get("HEMIOLA_INTERFACE") or os.environ.get("GLOO_SOCKET_IFNAME", "")
     rate = os.environ.get("HEMIOLA_RATE", "")
     if rate and rate_bytes_per_s is None:
         rate_bytes_per_s = parse_rate(rate)
     return Options(
-        interface=interface or _own_address(os.environ.get("MASTER_ADDR", "127.0.0.1")),
+        interface=interface or home_interface(),
         timeout_s=min(timeout_s, 300.0),
         rate_bytes_per_s=rate_bytes_per_s,
         chunk_bytes=chunk_bytes,
         unexpected_bytes_max=4 << 30,
     )
-
-
-def _own_address(other: str) -> str:
-    """The address of this host from which that one is reached."""
-    import socket
-
-    try:
-        family, kind, _, _, address = socket.getaddrinfo(other, 9, type=socket.SOCK_DGRAM)[0]
-        with socket.socket(family, kind) as sock:
-            sock.connect(address)
-            return str(sock.getsockname()[0])
-    except OSError as problem:
-        raise InputError(
-            f"cannot tell how {other!r} is reached: {problem}", "set HEMIOLA_INTERFACE"
-        ) from problem
 
 
 class Pending(dist.Work):

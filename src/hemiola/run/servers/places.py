@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import os
-import socket
 from collections.abc import Sequence
 from dataclasses import replace
 
 from hemiola.core.errors import InputError
 from hemiola.plan.shares import Shares
 from hemiola.run.transport import Address, Options
+from hemiola.run.transport.home import home_interface
 
-__all__ = ["Places", "own_address"]
+__all__ = ["Places"]
 
 
 class Places:
@@ -40,7 +40,7 @@ class Places:
         self.hosted = [server for server in range(self.servers) if server % ranks == rank]
         options = options or Options()
         if not options.interface:
-            options = replace(options, interface=_interface())
+            options = replace(options, interface=home_interface())
         self.worker_options = self.server_options = options
         self.compute_cores: set[int] = set()
         self.communication_cores: set[int] = set()
@@ -77,22 +77,3 @@ class Places:
         count = max(len(self.hosted), 1)
         pull = None if shares.pull_bytes_per_s is None else shares.pull_bytes_per_s / count
         self.server_options = replace(self.server_options, rate_bytes_per_s=pull)
-
-
-def _interface() -> str:
-    """Where to listen: as told, else where the job's master is reached from."""
-    told = os.environ.get("HEMIOLA_INTERFACE") or os.environ.get("GLOO_SOCKET_IFNAME", "")
-    return told or own_address(os.environ.get("MASTER_ADDR", "127.0.0.1"))
-
-
-def own_address(other: str) -> str:
-    """The address of this host from which that one is reached."""
-    try:
-        family, kind, _, _, address = socket.getaddrinfo(other, 9, type=socket.SOCK_DGRAM)[0]
-        with socket.socket(family, kind) as sock:
-            sock.connect(address)
-            return str(sock.getsockname()[0])
-    except OSError as problem:
-        raise InputError(
-            f"cannot tell how {other!r} is reached: {problem}", "set HEMIOLA_INTERFACE"
-        ) from problem
