@@ -45,7 +45,7 @@ class Clock:
         self.path = FOLDER / f"clock.{rank}"
 
     def set(self, value: int) -> None:
-        new = self.path.with_suffix(f".{value}.new")
+        new = self.path.with_name(f"{self.path.name}.new")
         new.write_text(str(value))
         new.replace(self.path)
 
