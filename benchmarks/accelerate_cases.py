@@ -68,12 +68,13 @@ def cases(emulated: bool, seconds_of: dict[str, float]) -> list[Case]:
     """All of one kind.
 
     Args:
-        seconds_of: what a real model's iteration takes alone, on as many ranks as cores: it decides the rate.
+        seconds_of: the real models wanted, and what an iteration takes alone, on as many ranks as cores: it decides
+            the rate.
     """
     if emulated:
         return [Case(m, True, n, r, GBIT_BYTES_PER_S) for m in SHAPES for n in RANKS for r in RATIOS]
     found = []
-    for model in REAL:
+    for model in seconds_of:
         size_bytes = sum(p.gradient_bytes for p in _real(model).parameters)
         for ratio in RATIOS:
             rate = _share(2) * size_bytes / (ratio * seconds_of[model])

@@ -92,7 +92,7 @@ class Problem:
         )
         return Plan(
             name="first use", graph=self.graph.name, ranks=self.ranks, update="on-arrival",
-            chunk_bytes=256 << 10, transfers=transfers, source="by first use",
+            chunk_bytes=512 << 10, transfers=transfers, source="by first use",
         )  # fmt: skip
 
 

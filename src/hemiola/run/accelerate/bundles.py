@@ -111,7 +111,7 @@ class Bundle:
     Attributes:
         number: of the transfer.
         transfer: as planned.
-        pieces: slot, its elements from and to, and where they lie in the buffer.
+        pieces: by slot: its elements from and to, and where they lie in the buffer.
         buffer: of what is made of several pieces.
         missing: parameters that have not handed over yet.
         ticket: of the transfer under way, or the last one.
@@ -120,7 +120,7 @@ class Bundle:
 
     number: int
     transfer: PlannedTransfer
-    pieces: list[tuple[Slot, int, int, int]]
+    pieces: dict[Slot, list[tuple[int, int, int]]]
     buffer: Tensor | None = None
     missing: int = 0
     ticket: Ticket | None = None
@@ -130,31 +130,33 @@ class Bundle:
     @property
     def bytes(self) -> int:
         """Of the transfer."""
-        return sum((stop - start) * slot.parameter.element_size() for slot, start, stop, _ in self.pieces)
+        return sum(
+            (stop - start) * slot.parameter.element_size()
+            for slot, own in self.pieces.items()
+            for start, stop, _ in own
+        )
 
     def take(self, slot: Slot, flat: Tensor) -> bool:
         """A parameter's gradient is there; whether that makes the transfer complete."""
         if self.buffer is not None:
-            for owner, start, stop, place in self.pieces:
-                if owner is slot:
-                    self.buffer[place : place + stop - start].copy_(flat[start:stop])
+            for start, stop, place in self.pieces[slot]:
+                self.buffer[place : place + stop - start].copy_(flat[start:stop])
             self.missing -= 1
             return self.missing == 0
-        _, start, stop, _ = self.pieces[0]
+        ((start, stop, _),) = self.pieces[slot]
         self._own = flat[start:stop]
         return True
 
     def give(self, slot: Slot, flat: Tensor) -> None:
         """The reduced gradient of a parameter."""
         if self.buffer is not None:
-            for owner, start, stop, place in self.pieces:
-                if owner is slot:
-                    flat[start:stop].copy_(self.buffer[place : place + stop - start])
+            for start, stop, place in self.pieces[slot]:
+                flat[start:stop].copy_(self.buffer[place : place + stop - start])
 
     def launch(self, carrier: Carrier, factor: float) -> None:
         """Begin the transfer."""
         self.launches += 1
-        self.missing = len({id(piece[0]) for piece in self.pieces})
+        self.missing = len(self.pieces)
         flat, self._own = self.buffer if self.buffer is not None else self._own, None
         assert flat is not None
         transfer = self.transfer
@@ -167,15 +169,16 @@ def bundles_of(plan: Plan, slots: dict[str, Slot]) -> list[Bundle]:
     """The plan's transfers for these parameters, which it was verified for."""
     found = []
     for number, transfer in enumerate(plan.transfers):
-        pieces, place = [], 0
+        pieces: dict[Slot, list[tuple[int, int, int]]] = {}
+        place = 0
         for piece in transfer.pieces:
-            pieces.append((slots[piece.parameter], piece.start, piece.stop, place))
+            pieces.setdefault(slots[piece.parameter], []).append((piece.start, piece.stop, place))
             place += piece.stop - piece.start
-        bundle = Bundle(number, transfer, pieces, missing=len({id(slot) for slot, *_ in pieces}))
-        if len(pieces) > 1:
-            first = pieces[0][0].parameter
+        bundle = Bundle(number, transfer, pieces, missing=len(pieces))
+        if len(transfer.pieces) > 1:
+            first = next(iter(pieces)).parameter
             bundle.buffer = torch.empty(place, dtype=first.dtype, device=first.device)
-        for slot in dict.fromkeys(slot for slot, *_ in pieces):
+        for slot in pieces:
             slot.bundles.append(bundle)
         found.append(bundle)
     return found

@@ -33,7 +33,7 @@ __all__ = ["Engine"]
 
 _LOOK_S = 2e-3
 """While one gradient is awaited, it is looked so often whether another one can be updated meanwhile."""
-_SMALL_BYTES = 256 << 10
+_SMALL_BYTES = 1 << 20
 """Parameters up to this size are updated together as soon as they have come: one call for many."""
 
 _plainly = torch._C.DisableTorchFunctionSubclass

@@ -49,8 +49,9 @@ _UNTOUCHED, _MEASURED = 3, 8
 """Iterations under DDP before anything is measured (it orders its buckets anew after the first), and measured."""
 _SETTLES, _JUDGED = 3, 12
 """Iterations by the plan before they are measured, and measured."""
-_CHUNK_S = 2e-3
+_CHUNK_S = 4e-3
 """An urgent gradient waits for no more than what takes so long to send."""
+_CHUNK_BYTES_MAX = 512 << 10
 _PATIENCE_S = 10.0
 """For what is under way when the job ends."""
 _LOSS = 1.0
@@ -199,9 +200,9 @@ class Job:
         if self.rank == 0:
             self._tell("hemiola: measuring the links and making a plan ...")
         end = meet(self._group, self._settings)
-        exchange = Exchange(end, 256 << 10)
+        exchange = Exchange(end, _CHUNK_BYTES_MAX)
         links = _slowest(gathered(probe(exchange, self.ranks, self._settings.timeout_s), self._group))
-        end.tune(min(max(int(links.bytes_per_s * _CHUNK_S), 16 << 10), 256 << 10))
+        end.tune(min(max(int(links.bytes_per_s * _CHUNK_S), 16 << 10), _CHUNK_BYTES_MAX))
         plan, words, figures = self._planned(measured, links) if self.rank == 0 else (None, "", {})
         plan, words, figures = from_first((plan, words, figures), self._group)
         found |= figures

@@ -51,6 +51,8 @@ class Loop:
         self._bell_guard = threading.Lock()
         self._rung = False  # stays True once the thread has ended: there is no bell any more
         self._calls: deque[Callable[[], None]] = deque()
+        self._busy = False
+        """Whether bytes wait for every peer: as soon as a connection takes more, the thread looks at its calls."""
         self._over = False
         self._closing: float | None = None
         self._parting: set[Link] = set()
@@ -82,7 +84,7 @@ class Loop:
                 self._calls.append(action)
         if self._over:
             action()
-        else:
+        elif not self._busy:
             self.wake()
 
     def wake_if_paused(self, peer: int) -> None:
@@ -119,7 +121,7 @@ class Loop:
 
     def _turn(self) -> None:
         self._watch()
-        events = self._selector.select(self._beat_s())
+        events = self._selector.select(0 if self._calls else self._beat_s())
         for key, mask in events:
             link = key.data
             if link is None:
@@ -147,11 +149,13 @@ class Loop:
 
     def _watch(self) -> None:
         """Which connections are to be read, and which have to say when they can take more."""
+        busy = bool(self._links)
         for peer, links in self._links.items():
             waiting = self._outbox.waiting(peer)
             full = self._inboxes[peer].unexpected_bytes > self._options.unexpected_bytes_max
             if full != (peer in self._paused_s):
                 self._pause(peer, full)
+            busy = busy and waiting
             for link in links:
                 more = (waiting or link.writing) and link not in self._parting
                 wanted = (0 if full else READ) | (WRITE if more else 0)
@@ -161,6 +165,7 @@ class Loop:
                         self._modify(link, wanted)
                     else:
                         self._selector.unregister(link.sock)
+        self._busy = busy  # before the calls are looked at: who found it busy is served by this very turn
 
     def _pause(self, peer: int, full: bool) -> None:
         """Too much lies here that nobody has asked for, or no longer so."""
