@@ -17,12 +17,13 @@ class Acceleration(msgspec.Struct, frozen=True, kw_only=True):
     """Where a job's acceleration stands; times are seconds per iteration, None where they are not known (yet).
 
     Attributes:
-        state: "off": the job runs as it would without; "profiling": so far only measured; "on": by the plan;
-            "reverted": the plan did not gain what it should, and the job runs as before.
+        state: "off": under DistributedDataParallel, perhaps in other buckets; "profiling": so far only measured;
+            "on": by the plan; "reverted": the plan did not gain what it should, and the job runs under
+            DistributedDataParallel again.
         iterations: so many have been run.
         before_s: measured, as DistributedDataParallel.
         predicted_before_s: predicted, as DistributedDataParallel.
-        predicted_s: predicted, by the plan.
+        predicted_s: predicted, by the plan or in other buckets.
         bound_s: no order of the same work takes less.
         measured_s: median iteration by the plan.
         exposed_before_s: of `before_s`, how long ranks waited for communication.

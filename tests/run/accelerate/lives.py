@@ -16,6 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import hemiola
 from hemiola.core.errors import HemiolaError
+from hemiola.core.plan import Piece, Plan, PlannedTransfer
 
 
 def made(wrap: Any) -> Any:
@@ -33,23 +34,21 @@ def train(model: Any, optimizer: Any, rank: int, steps: int, after: Any = lambda
         after(number)
 
 
-def from_the_start(model: nn.Module, optimizer: Any) -> Any:
-    """By a plan from the first iteration on."""
-    from hemiola.core.plan import Piece, Plan, PlannedTransfer
-
+def each(parameters: Any) -> Plan:
+    """Every parameter by itself, in the order of the model."""
     transfers = tuple(
         PlannedTransfer(name=name, pieces=(Piece(name, 0, p.numel()),), priority=number)
-        for number, (name, p) in enumerate(model.named_parameters())
+        for number, (name, p) in enumerate(parameters)
     )
-    plan = Plan(
-        name="each",
-        graph="any",
-        ranks=dist.get_world_size(),
-        update="on-arrival",
-        chunk_bytes=1 << 16,
+    return Plan(
+        name="each", graph="any", ranks=dist.get_world_size(), update="on-arrival", chunk_bytes=1 << 16,
         transfers=transfers,
-    )
-    return hemiola.accelerate(model, optimizer, plan=plan, quiet=True)
+    )  # fmt: skip
+
+
+def from_the_start(model: nn.Module, optimizer: Any) -> Any:
+    """By a plan from the first iteration on."""
+    return hemiola.accelerate(model, optimizer, plan=each(model.named_parameters()), quiet=True)
 
 
 def finds_a_plan(rank: int, file: str) -> None:
@@ -63,6 +62,52 @@ def finds_a_plan(rank: int, file: str) -> None:
     for a, b in zip(model.parameters(), other.parameters(), strict=True):
         assert torch.equal(a, b)
     print("went through", *sorted(states), flush=True)
+
+
+class Odd(nn.Sequential):
+    """Every rank has running statistics of its own."""
+
+    def __init__(self) -> None:
+        torch.manual_seed(0)
+        super().__init__(nn.Linear(64, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Linear(32, 8))
+
+
+def stays_with_ddp(rank: int, file: str) -> None:
+    """Under other buckets, at once or after a plan that was no faster: as with DDP to the bit, own buffers included."""
+    from hemiola.run.accelerate import job as deciding
+    from hemiola.run.accelerate.advised import Advised
+
+    deciding._LOSS = 0.0  # no plan is fast enough
+
+    def trained(wrap: Any) -> Any:
+        model, optimizer = wrap(Odd())
+        train(model, optimizer, rank, 40)
+        return model
+
+    def ddp(module: nn.Module) -> Any:
+        return DistributedDataParallel(module, broadcast_buffers=False), torch.optim.SGD(
+            module.parameters(), 0.1
+        )
+
+    expected = trained(ddp)
+    for state in ("reverted", "off"):
+
+        def advised(
+            _1: Any, _2: Any, parameters: dict[str, nn.Parameter], *_: Any, state: str = state
+        ) -> Advised:
+            return Advised(each(parameters.items()) if state == "reverted" else None, "it says", 1 << 20)
+
+        deciding.advised = advised
+        model = trained(
+            lambda m: hemiola.accelerate(
+                m, torch.optim.SGD(m.parameters(), 0.1), min_gain=0.0, broadcast_buffers=False, quiet=True
+            )
+        )
+        assert model.job.state == state
+        assert model.job.ddp.bucket_bytes_cap == 1 << 20
+        assert model.job.engine is None
+        for a, b in zip(model.state_dict().values(), expected.state_dict().values(), strict=True):
+            assert torch.equal(a, b)
 
 
 def is_killed(rank: int, file: str) -> None:
@@ -113,7 +158,6 @@ def is_recorded(rank: int, file: str) -> None:
 
 
 def meets_mistakes(rank: int, file: str) -> None:
-    from hemiola.core.plan import Piece, Plan, PlannedTransfer
 
     def refused(what: str, action: Any) -> None:
         try:

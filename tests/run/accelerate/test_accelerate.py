@@ -61,6 +61,10 @@ def test_it_measures_plans_goes_over_and_judges(tmp_path):
     assert report.bound_s <= report.predicted_s * 1.001
 
 
+def test_where_no_plan_is_faster_ddp_goes_on_in_the_fastest_buckets(tmp_path):
+    assert run("lives.py", 2, str(tmp_path / "meet"), "stays_with_ddp") == ["left"] * 2
+
+
 def test_a_recording_holds_every_transfer_of_the_plan(tmp_path):
     assert run("lives.py", 2, str(tmp_path / "meet"), "is_recorded") == ["left"] * 2
     timeline = read_timeline(tmp_path / "meet.json")

@@ -25,15 +25,17 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from hemiola.core.acceleration import Acceleration, State
-from hemiola.core.errors import HemiolaError, PlanError
+from hemiola.core.errors import PlanError
 from hemiola.core.plan import Plan
 from hemiola.core.units import format_duration
+from hemiola.run.accelerate.advised import Advised, advised
 from hemiola.run.accelerate.engine import Engine
 from hemiola.run.accelerate.exchange import Exchange
 from hemiola.run.accelerate.grouped import GroupExchange
-from hemiola.run.accelerate.measured import mean_of, measured_graph, problem_of
+from hemiola.run.accelerate.measured import mean_of, measured_graph
 from hemiola.run.accelerate.meeting import from_first, gathered, meet
-from hemiola.run.accelerate.probe import Links, probe
+from hemiola.run.accelerate.probe import probe, slowest
+from hemiola.run.accelerate.processors import cores_of, own_processors
 from hemiola.run.accelerate.profile import Measured, Profile
 from hemiola.run.accelerate.settings import Settings
 from hemiola.run.accelerate.tickets import Carrier
@@ -78,6 +80,7 @@ class Job:
         self.engine: Engine | None = None
         self.ddp: DistributedDataParallel | None = None
         self._end: Endpoint | None = None
+        self._bucket_bytes: int | None = None
         self._profile: Profile | None = None
         self._count = self._judged_from = 0
         self._times: list[tuple[float, float]] = []
@@ -104,7 +107,8 @@ class Job:
         on_gpu = any(p.device.type != "cpu" for p in self.parameters.values())
         return on_gpu or self._settings.carrier == "collectives"
 
-    def _as_ddp(self) -> DistributedDataParallel:
+    def _as_ddp(self, again: bool = False) -> DistributedDataParallel:
+        """The model under DDP; for the first time, or again in the buckets that are fastest here."""
         settings, first = self._settings, next(iter(self.parameters.values()))
         given: dict[str, Any] = {"find_unused_parameters": settings.find_unused_parameters}
         if not settings.broadcast_buffers:  # renamed in PyTorch 2.13
@@ -112,6 +116,10 @@ class Job:
             given["forward_sync_buffers" if "forward_sync_buffers" in names else "broadcast_buffers"] = False
         if first.device.type != "cpu":
             given["device_ids"] = [first.device]
+        if again:
+            given["init_sync"] = False  # parameters are the same everywhere, buffers may be each rank's own
+            if self._bucket_bytes is not None:
+                given["bucket_cap_mb"] = self._bucket_bytes / 2**20
         return DistributedDataParallel(self.module, process_group=self._group, **given)
 
     def _reason_against(self) -> str:
@@ -201,42 +209,25 @@ class Job:
             self._tell("hemiola: measuring the links and making a plan ...")
         end = meet(self._group, self._settings)
         exchange = Exchange(end, _CHUNK_BYTES_MAX)
-        links = _slowest(gathered(probe(exchange, self.ranks, self._settings.timeout_s), self._group))
+        links = slowest(gathered(probe(exchange, self.ranks, self._settings.timeout_s), self._group))
         end.tune(min(max(int(links.bytes_per_s * _CHUNK_S), 16 << 10), _CHUNK_BYTES_MAX))
-        plan, words, figures = self._planned(measured, links) if self.rank == 0 else (None, "", {})
-        plan, words, figures = from_first((plan, words, figures), self._group)
-        found |= figures
-        if plan is None:
-            end.close()
-            self._say("off", words, **found)
-            return
-        self._go_over(plan, end)
-        self._say("on", words, **found)
-
-    def _planned(self, measured: Measured, links: Links) -> tuple[Plan | None, str, dict[str, float]]:
-        """On rank 0: the plan, if it is worth it; what to say; and the figures."""
-        from hemiola.plan.planner import make_plan
-
+        cores = cores_of(gathered(own_processors(own.busy), self._group))
         name = type(self.module).__name__
-        graph, seconds = measured_graph(name, measured, self.parameters)
-        try:
-            advice = make_plan(problem_of(graph, seconds, links, self.ranks))
-        except HemiolaError as problem:
-            return None, f"no plan could be made: {problem}", {}
-        figures = {
-            "predicted_before_s": advice.before.iteration_s,
-            "predicted_s": advice.after.iteration_s,
-            "bound_s": advice.bound_s,
-        }
-        rate = f"{links.bytes_per_s * 8e-6:,.0f} Mbit/s"
-        if advice.gain < self._settings.min_gain:
-            words = f"no plan gains more than {max(advice.gain, 0.0):.1%} at {rate}"
-            return None, words, figures
-        words = (
-            f"{format_duration(advice.after.iteration_s)} per iteration predicted instead of "
-            f"{format_duration(advice.before.iteration_s)} ({1 + advice.gain:.2f} times as fast) at {rate}"
-        )
-        return advice.plan, words, figures
+        advice: Advised | None = None
+        if self.rank == 0:
+            advice = advised(name, measured, self.parameters, links, self.ranks, cores, gain)
+        advice = from_first(advice, self._group)
+        found |= advice.figures
+        self._bucket_bytes = advice.bucket_bytes
+        if advice.plan is None:
+            end.close()
+            if self._bucket_bytes is not None:
+                self._leave_ddp()
+                self.ddp = self._as_ddp(again=True)
+            self._say("off", advice.words, **found)
+            return
+        self._go_over(advice.plan, end)
+        self._say("on", advice.words, **found)
 
     def _judge(self) -> None:
         """Has it become faster?"""
@@ -255,7 +246,8 @@ class Job:
         )
         if measured_s > before_s * _LOSS and self._settings.reverts:
             self._go_back()
-            self._say("reverted", f"{words}: back to DDP", **figures)
+            buckets = f" in buckets of {self._bucket_bytes >> 20} MiB" if self._bucket_bytes else ""
+            self._say("reverted", f"{words}: back to DDP{buckets}", **figures)
         else:
             self._say("on", words, **figures)
 
@@ -271,11 +263,7 @@ class Job:
         if not self.updates.apart and plan.update == "on-arrival":
             name = type(self.updates.optimizer).__name__
             _log.warning("%s is stepped whole, so each step waits for all gradients", name)
-        assert self.ddp is not None
-        remove = getattr(getattr(self.ddp, "reducer", None), "_remove_autograd_hooks", None)
-        if remove is not None:  # else they go with the reducer
-            remove()
-        self.ddp = None
+        self._leave_ddp()
         carrier: Carrier
         if self._as_collectives:
             carrier = GroupExchange(plan, self._group)
@@ -288,13 +276,19 @@ class Job:
         )  # fmt: skip
         self._judged_from = self._count
 
+    def _leave_ddp(self) -> None:
+        remove = getattr(getattr(self.ddp, "reducer", None), "_remove_autograd_hooks", None)
+        if remove is not None:  # else they go with the reducer
+            remove()
+        self.ddp = None
+
     def _go_back(self) -> None:
         """From the plan to DDP."""
         assert self.engine is not None
         self.engine.barrier()
         self.engine.detach()
         self.engine = None
-        self.ddp = self._as_ddp()
+        self.ddp = self._as_ddp(again=True)
         self.close()
 
     def close(self) -> None:
@@ -349,13 +343,3 @@ _NOTHING = Measured(used_s={}, forward_end_s=0.0, ready_s={}, step_start_s=0.0, 
 def _without_order(plan: Plan) -> Plan:
     _log.warning("PyTorch decides the order of operations here: the plan's own is not followed")
     return msgspec.structs.replace(plan, operation_order=())
-
-
-def _slowest(found: list[Links]) -> Links:
-    """The links as the slowest rank sees them."""
-    return Links(
-        host=found[0].host,
-        step_s=max(one.step_s for one in found),
-        bytes_per_s=min(one.bytes_per_s for one in found),
-        cpu_s_per_byte=max(one.cpu_s_per_byte for one in found),
-    )

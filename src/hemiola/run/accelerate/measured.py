@@ -6,7 +6,6 @@ time is the measured one, so neither FLOP nor a calibration is needed.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from statistics import fmean
 
@@ -19,6 +18,7 @@ from hemiola.core.topology import Topology
 from hemiola.cost.prediction import Options
 from hemiola.plan.problem import Problem
 from hemiola.run.accelerate.probe import Links
+from hemiola.run.accelerate.processors import Cores
 from hemiola.run.accelerate.profile import Measured
 
 __all__ = ["mean_of", "measured_graph", "problem_of"]
@@ -42,6 +42,7 @@ def mean_of(found: Sequence[Measured]) -> Measured:
         ready_s=mean([m.ready_s for m in found]),
         step_start_s=fmean(m.step_start_s for m in found),
         end_s=fmean(m.end_s for m in found),
+        busy=fmean(m.busy for m in found),
     )
 
 
@@ -93,13 +94,13 @@ def measured_graph(
     return graph.check(), seconds
 
 
-def problem_of(graph: Graph, seconds: np.ndarray, links: Links, ranks: int) -> Problem:
+def problem_of(graph: Graph, seconds: np.ndarray, links: Links, ranks: int, cores: Cores) -> Problem:
     """What a plan is to be made for. Every rank counts as a host: its rate was measured with all others sending."""
     hardware = Hardware(
         name="this job", kind="cpu", peak_flop_per_s={"float32": 1e12}, memory_bytes_per_s=2 * _COPIED_BYTES_PER_S,
         memory_bytes=1e15, phases={phase: PhaseCost(operation_s=0.0, view_s=0.0) for phase in PHASES},
         efficiencies={kind: Efficiency(compute=1.0, memory=1.0) for kind in KINDS if kind != "view"},
-        cores=max(1, len(os.sched_getaffinity(0))), threads_per_rank=1,
+        cores=cores.cores, threads_per_rank=cores.threads,
         collectives=tuple(links.cost(backend, ranks) for backend in ("hemiola", "gloo")),
         measured_on="the first iterations",
     )  # fmt: skip

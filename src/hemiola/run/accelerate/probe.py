@@ -12,7 +12,7 @@ import torch
 from hemiola.core.hardware import CollectiveCost
 from hemiola.run.accelerate.exchange import Exchange
 
-__all__ = ["Links", "probe"]
+__all__ = ["Links", "probe", "slowest"]
 
 _FIRST = (1 << 20) - 64
 """Numbers of the probe's transfers: above any plan's."""
@@ -78,4 +78,14 @@ def probe(exchange: Exchange, ranks: int, timeout_s: float) -> Links:
         step_s=median(steps),
         bytes_per_s=sent_bytes / max(mean_s - 2 * median(steps), mean_s / 2),
         cpu_s_per_byte=median(cpu for _, cpu in rounds) / sent_bytes,
+    )
+
+
+def slowest(found: list[Links]) -> Links:
+    """The links as the slowest rank sees them."""
+    return Links(
+        host=found[0].host,
+        step_s=max(one.step_s for one in found),
+        bytes_per_s=min(one.bytes_per_s for one in found),
+        cpu_s_per_byte=max(one.cpu_s_per_byte for one in found),
     )

@@ -24,6 +24,7 @@ class Measured:
         forward_end_s: of the first forward.
         ready_s: gradient complete, by parameter.
         step_start_s, end_s: of the optimizer's step.
+        busy: processor seconds of the whole process per second, until the last gradient.
     """
 
     used_s: dict[str, float]
@@ -31,6 +32,7 @@ class Measured:
     ready_s: dict[str, float]
     step_start_s: float
     end_s: float
+    busy: float = 0.0
 
     @property
     def exposed_s(self) -> float:
@@ -40,7 +42,9 @@ class Measured:
 
 @dataclass
 class _Iteration:
-    start: float
+    start: float = field(default_factory=time.perf_counter)
+    busy_start: float = field(default_factory=time.process_time)
+    busy: float = 0.0
     entered: dict[str, float] = field(default_factory=dict)
     read: dict[str, float] = field(default_factory=dict)
     forward_end: float = 0.0
@@ -61,7 +65,7 @@ class Profile:
         self._module = module
         self._names = set(parameters)
         self._all: list[_Iteration] = []
-        self._now = _Iteration(time.perf_counter())
+        self._now = _Iteration()
         self._in_forward = False
         self._hooks: list[Any] = []
         self._name_of = names = {id(parameter): name for name, parameter in parameters.items()}
@@ -93,7 +97,8 @@ class Profile:
 
     def _having(self, name: str) -> Callable[..., None]:
         def note(*_: Any) -> None:
-            self._now.ready[name] = time.perf_counter()
+            self._now.ready[name] = now = time.perf_counter()
+            self._now.busy = (time.process_time() - self._now.busy_start) / (now - self._now.start)
 
         return note
 
@@ -139,4 +144,5 @@ class Profile:
             ready_s=middle(lambda row: row.ready),
             step_start_s=one(lambda row: row.step_start),
             end_s=one(lambda row: row.end),
+            busy=median(row.busy for row in rows),
         )
