@@ -232,6 +232,7 @@ def test_communication_takes_processor_time_from_computation() -> None:
     found = run(TWO_BUCKETS, flat(2, rate=1e30), hardware=hardware)
     assert found.iteration_s == pytest.approx(4 + 3 + 1 + 0.5)
     assert found.breakdown.backward_s == pytest.approx(5)
+    assert found.bound_s == pytest.approx(6.5 + 2)
 
 
 # --- spreads

@@ -29,7 +29,7 @@ from hemiola.cost.prediction.setting import Setting
 from hemiola.cost.prediction.steps import Step
 from hemiola.sim.tasks import Tasks, tasks_from_columns
 
-__all__ = ["Lowered", "Scale", "lower"]
+__all__ = ["Lowered", "Scale", "core_links", "lower"]
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ class _Lowering:
         self.rows = _Rows()
         self.ranks = _representatives(setting)
         self.flows, bandwidth = _flows(setting)
-        self.cores = _core_links(setting, self.ranks, len(bandwidth))
+        self.cores = core_links(setting, self.ranks, len(bandwidth))
         self.bandwidth = [*bandwidth, *self.cores.capacities]
         self.servers = getattr(setting.strategy, "servers", 0) if setting.transfers else 0
         self.sent_after = {transfer: i for i, step in enumerate(steps) for transfer in step.sends}
@@ -247,34 +247,35 @@ def _representatives(setting: Setting) -> tuple[int, ...]:
 
 
 @dataclass(frozen=True)
-class _Cores:
+class Cores:
     """The link of cores that each executed rank computes on, and their capacities; empty without contention."""
 
     links: tuple[int, ...] = ()
     capacities: tuple[float, ...] = ()
 
 
-def _core_links(setting: Setting, ranks: tuple[int, ...], first: int) -> _Cores:
+def core_links(setting: Setting, ranks: tuple[int, ...], first: int) -> Cores:
+    """The cores of these ranks as links, numbered from `first` on."""
     hardware, options, place = setting.hardware, setting.options, setting.place
     if hardware.kind != "cpu":
-        return _Cores()
+        return Cores()
     threads = setting.library.threads if setting.transfers else 0
     wanted = hardware.threads_per_rank + threads
     if options.cores is not None:
         if place.ranks * wanted <= options.cores:
-            return _Cores()
+            return Cores()
         if options.symmetric:
-            return _Cores((first,) * len(ranks), (options.cores / place.ranks * len(ranks),))
-        return _Cores((first,) * len(ranks), (options.cores,))
+            return Cores((first,) * len(ranks), (options.cores / place.ranks * len(ranks),))
+        return Cores((first,) * len(ranks), (options.cores,))
     counts = [place.counts[place.host_of[rank]][1] for rank in ranks]
     if max(counts) * wanted <= hardware.cores:
-        return _Cores()
+        return Cores()
     if options.symmetric:
-        return _Cores(
+        return Cores(
             tuple(range(first, first + len(ranks))), tuple(hardware.cores / count for count in counts)
         )
     links = tuple(first + place.host_of[rank] for rank in ranks)
-    return _Cores(links, (float(hardware.cores),) * len(place.counts))
+    return Cores(links, (float(hardware.cores),) * len(place.counts))
 
 
 def _flows(setting: Setting) -> tuple[list[list[tuple[float, tuple[int, ...]]]], list[float]]:
