@@ -9,6 +9,7 @@
     ├── GraphError            a dataflow graph that cannot exist, or a model that cannot be captured
     ├── HardwareError         a description of hardware that cannot exist
     ├── PlanError             a plan that would not train its graph rightly
+    ├── StrategyError         a collective's strategy that would not give its result
     ├── LabError              the laboratory cannot be built or does not stand
     ├── TransportError        a peer is gone, silent, a stranger, or sent what cannot be
     ├── PolicyError           an unknown policy, a bad parameter, a policy that broke a rule
@@ -30,6 +31,7 @@ __all__ = [
     "PlanError",
     "PolicyError",
     "RowError",
+    "StrategyError",
     "TopologyError",
     "TransportError",
     "UnitError",
@@ -93,6 +95,10 @@ class HardwareError(HemiolaError):
 
 class PlanError(HemiolaError):
     """A plan that would not train its graph rightly."""
+
+
+class StrategyError(HemiolaError):
+    """A collective's strategy would not give every rank its result, or would wait for ever."""
 
 
 class LabError(HemiolaError):

@@ -13,29 +13,10 @@ import pytest
 
 from hemiola.trace.acceleration_json import read_acceleration
 from hemiola.trace.jobs.timeline_json import read_timeline
+from ranks import SOURCE, run, start
 
 HERE = Path(__file__).parent
-SOURCE = str(HERE.parents[2] / "src")
 pytestmark = pytest.mark.slow
-
-
-def start(script: str, rank: int, ranks: int, *more: str) -> subprocess.Popen[str]:
-    environment = {
-        **os.environ, "PYTHONPATH": SOURCE, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "PYTHONWARNINGS": "ignore",
-    }  # fmt: skip
-    return subprocess.Popen(
-        [sys.executable, str(HERE / script), str(rank), str(ranks), *more], env=environment,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
-
-
-def run(script: str, ranks: int, *more: str) -> list[str]:
-    """What each rank printed."""
-    processes = [start(script, rank, ranks, *more) for rank in range(ranks)]
-    said = [process.communicate(timeout=240) for process in processes]
-    for process, (_, problem) in zip(processes, said, strict=True):
-        assert process.returncode == 0, problem[-3000:]
-    return [output.strip() for output, _ in said]
 
 
 def until_there(*files: Path) -> None:
@@ -47,11 +28,11 @@ def until_there(*files: Path) -> None:
 
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_every_script_trains_as_with_ddp(ranks, tmp_path):
-    assert run("scenarios.py", ranks, str(tmp_path / "meet")) == ["all the same"] * ranks
+    assert run(HERE / "scenarios.py", ranks, str(tmp_path / "meet")) == ["all the same"] * ranks
 
 
 def test_it_measures_plans_goes_over_and_judges(tmp_path):
-    said = run("lives.py", 2, str(tmp_path / "meet"), "finds_a_plan")
+    said = run(HERE / "lives.py", 2, str(tmp_path / "meet"), "finds_a_plan")
     assert said[0] == said[1]
     states = said[0].splitlines()[0].split()[2:]
     assert "profiling" in states and "on" in states
@@ -62,11 +43,11 @@ def test_it_measures_plans_goes_over_and_judges(tmp_path):
 
 
 def test_where_no_plan_is_faster_ddp_goes_on_in_the_fastest_buckets(tmp_path):
-    assert run("lives.py", 2, str(tmp_path / "meet"), "stays_with_ddp") == ["left"] * 2
+    assert run(HERE / "lives.py", 2, str(tmp_path / "meet"), "stays_with_ddp") == ["left"] * 2
 
 
 def test_a_recording_holds_every_transfer_of_the_plan(tmp_path):
-    assert run("lives.py", 2, str(tmp_path / "meet"), "is_recorded") == ["left"] * 2
+    assert run(HERE / "lives.py", 2, str(tmp_path / "meet"), "is_recorded") == ["left"] * 2
     timeline = read_timeline(tmp_path / "meet.json")
     log = timeline.transfers
     names = [timeline.names[name] for name in log.name.tolist()]
@@ -87,11 +68,11 @@ def test_a_recording_holds_every_transfer_of_the_plan(tmp_path):
 
 
 def test_mistakes_are_named(tmp_path):
-    assert run("lives.py", 2, str(tmp_path / "meet"), "meets_mistakes") == ["left"] * 2
+    assert run(HERE / "lives.py", 2, str(tmp_path / "meet"), "meets_mistakes") == ["left"] * 2
 
 
 def test_a_killed_rank_is_named_by_the_others(tmp_path):
-    processes = [start("lives.py", rank, 2, str(tmp_path / "meet"), "is_killed") for rank in range(2)]
+    processes = [start(HERE / "lives.py", rank, 2, str(tmp_path / "meet"), "is_killed") for rank in range(2)]
     until_there(tmp_path / "meet.1")
     processes[1].send_signal(signal.SIGKILL)
     output, problem = processes[0].communicate(timeout=90)
@@ -101,13 +82,15 @@ def test_a_killed_rank_is_named_by_the_others(tmp_path):
 
 
 def test_a_rank_with_fewer_batches_ends_well_and_the_other_is_told(tmp_path):
-    said = run("lives.py", 2, str(tmp_path / "meet"), "has_fewer_batches")
+    said = run(HERE / "lives.py", 2, str(tmp_path / "meet"), "has_fewer_batches")
     assert said[1].splitlines()[0] == "done True"
     assert "rank 1 has closed its transport" in said[0] or "rank 1 is gone" in said[0]
 
 
 def test_ctrl_c_reaches_a_rank_that_waits(tmp_path):
-    processes = [start("lives.py", rank, 2, str(tmp_path / "meet"), "is_interrupted") for rank in range(2)]
+    processes = [
+        start(HERE / "lives.py", rank, 2, str(tmp_path / "meet"), "is_interrupted") for rank in range(2)
+    ]
     until_there(tmp_path / "meet.0", tmp_path / "meet.1")
     time.sleep(3)  # rank 0 waits for rank 1, which sleeps; if not yet, it is interrupted earlier
     for process in processes:

@@ -1,0 +1,229 @@
+"""A strategy: which chunk of a collective goes from whom to whom, and where it is added, in which order.
+
+Its moves stand in an order in which they could be made one after the other. What may go on at the same time
+follows from the places that moves read and write: a move waits for earlier ones at its own two places, and for
+nothing else. So no strategy can block itself, wherever messages are told apart by their move, and sums come
+out in one order, to the bit. Files are `trace`'s business.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal, get_args
+
+import msgspec
+
+from hemiola.core.errors import StrategyError
+from hemiola.core.strategy_check import check_result
+
+__all__ = ["COLLECTIVES", "SCHEMA", "Buffer", "Collective", "Move", "Place", "Strategy", "Traffic"]
+
+SCHEMA = "hemiola.strategy/1"
+
+Collective = Literal["all-reduce", "reduce-scatter", "all-gather", "broadcast", "reduce", "all-to-all"]
+COLLECTIVES: tuple[Collective, ...] = get_args(Collective)
+Buffer = Literal["input", "output", "scratch"]
+
+
+class Place(msgspec.Struct, frozen=True, order=True):
+    """Where a chunk lies.
+
+    Attributes:
+        rank: whose memory.
+        buffer: "input", "output" or "scratch".
+        index: of the chunk in it.
+    """
+
+    rank: int
+    buffer: Buffer
+    index: int
+
+    def __str__(self) -> str:
+        return f"{self.buffer} {self.index} of rank {self.rank}"
+
+
+class Move(msgspec.Struct, frozen=True):
+    """Chunks that go from one place to another, over the network or on one rank.
+
+    Attributes:
+        source, target: where the first chunk lies, and where it goes.
+        count: of chunks that lie one behind the other.
+        adds: whether they are added to what lies there, or replace it.
+        channel: moves between two ranks on different channels overtake each other.
+    """
+
+    source: Place
+    target: Place
+    count: int = 1
+    adds: bool = False
+    channel: int = 0
+
+    @property
+    def is_sent(self) -> bool:
+        """Whether it goes over the network."""
+        return self.source.rank != self.target.rank
+
+    def sources(self) -> Iterator[Place]:
+        """Of every chunk."""
+        at = self.source
+        return (Place(at.rank, at.buffer, at.index + k) for k in range(self.count))
+
+    def targets(self) -> Iterator[Place]:
+        """Of every chunk."""
+        at = self.target
+        return (Place(at.rank, at.buffer, at.index + k) for k in range(self.count))
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """What a strategy sends.
+
+    Attributes:
+        hops: over the network one after the other, on the longest way.
+        chunks_of: sent, by rank.
+        chunks_between: sent, by source and target.
+    """
+
+    hops: int
+    chunks_of: dict[int, int]
+    chunks_between: dict[tuple[int, int], int]
+
+
+class Strategy(msgspec.Struct, frozen=True, kw_only=True, dict=True):
+    """One collective among so many ranks.
+
+    In place, results lie where the inputs did: of an all-reduce, a reduce-scatter, a broadcast or a reduce in
+    "input", of an all-gather in "output", each rank's own chunks from the beginning. Otherwise inputs lie in
+    "input" and results in "output". Chunks are those of the whole: of a reduce-scatter and an all-gather, rank r
+    owns the r-th of `ranks` equal parts; in an all-to-all, it sends the d-th part of its input to rank d.
+
+    Attributes:
+        name: what to call it.
+        collective: what it computes.
+        ranks: how many.
+        chunks: into which the data is divided.
+        moves: in an order in which they could be made one after the other.
+        in_place: where inputs and results lie.
+        root: of a broadcast or a reduce.
+        weights: each chunk's share of the data, together 1; () for equal ones.
+        chunk_bytes: so much of a chunk goes at a time, so that moves of one chunk overlap; 0 for all of it.
+        source: what made it.
+    """
+
+    name: str
+    collective: Collective
+    ranks: int
+    chunks: int
+    moves: tuple[Move, ...]
+    in_place: bool = True
+    root: int = 0
+    weights: tuple[float, ...] = ()
+    chunk_bytes: int = 0
+    source: str = ""
+
+    def verify(self) -> Strategy:
+        """Return this strategy, having proved that every rank gets its result.
+
+        Every rank's contribution is in every result that it belongs to exactly once, nothing else is, and nothing is
+        read before it is there. Since moves stand in an order in which they can be made, none waits for ever.
+
+        Raises:
+            StrategyError: naming the move, or the result, for which that is not so.
+        """
+        self._check_numbers()
+        check_result(self)
+        return self
+
+    def _check_numbers(self) -> None:
+        if self.ranks < 1 or self.chunks < 1 or self.chunk_bytes < 0:
+            raise StrategyError(
+                f"{self.name!r} is for {self.ranks} ranks and {self.chunks} chunks of {self.chunk_bytes} bytes at a time",
+                "give at least one of each, and 0 bytes for whole chunks",
+            )
+        if self.collective not in COLLECTIVES:
+            raise StrategyError(
+                f"{self.name!r}: there is no collective {self.collective!r}",
+                f"use one of {', '.join(COLLECTIVES)}",
+            )
+        parted = self.collective in ("reduce-scatter", "all-gather", "all-to-all")
+        if parted and self.chunks % self.ranks:
+            raise StrategyError(
+                f"{self.name!r}: {self.chunks} chunks cannot be divided among {self.ranks} ranks",
+                "give a multiple of the ranks",
+            )
+        if not 0 <= self.root < self.ranks:
+            raise StrategyError(
+                f"{self.name!r}: the root {self.root} is no rank", f"give 0 to {self.ranks - 1}"
+            )
+        if self.collective == "all-to-all" and self.in_place:
+            raise StrategyError(f"{self.name!r}: an all-to-all in place would overwrite what is to be sent", "use in_place=False")  # fmt: skip
+        if self.weights and (
+            len(self.weights) != self.chunks
+            or not all(w > 0 for w in self.weights)
+            or abs(sum(self.weights) - 1) > 1e-6
+        ):
+            raise StrategyError(
+                f"{self.name!r}: {len(self.weights)} weights of {self.chunks} chunks, together {sum(self.weights):g}",
+                "give one above 0 for each chunk, together 1, or none",
+            )
+
+    @cached_property
+    def waits(self) -> tuple[tuple[int, ...], ...]:
+        """For each move, the earlier ones that have to end before it: they wrote what it reads, or used what it writes."""
+        wrote: dict[Place, int] = {}
+        read: dict[Place, list[int]] = {}
+        found = []
+        for number, move in enumerate(self.moves):
+            before: set[int] = set()
+            for place in move.sources():
+                if place in wrote:
+                    before.add(wrote[place])
+            for place in move.targets():
+                if place in wrote:
+                    before.add(wrote[place])
+                before.update(read.get(place, ()))
+            for place in move.sources():
+                read.setdefault(place, []).append(number)
+            for place in move.targets():
+                wrote[place] = number
+                read[place] = []
+            found.append(tuple(sorted(before - {number})))
+        return tuple(found)
+
+    def ordered(self) -> Strategy:
+        """The same moves in the one order that all strategies have which differ only by it."""
+        left = [len(before) for before in self.waits]
+        after: list[list[int]] = [[] for _ in self.moves]
+        for number, before in enumerate(self.waits):
+            for one in before:
+                after[one].append(number)
+        keys = [(m.source, m.target, m.count, m.adds, m.channel) for m in self.moves]
+        ready = [(keys[number], number) for number, count in enumerate(left) if not count]
+        heapq.heapify(ready)
+        order = []
+        while ready:
+            _, number = heapq.heappop(ready)
+            order.append(number)
+            for one in after[number]:
+                left[one] -= 1
+                if not left[one]:
+                    heapq.heappush(ready, (keys[one], one))
+        return msgspec.structs.replace(self, moves=tuple(self.moves[number] for number in order))
+
+    def traffic(self) -> Traffic:
+        """What it sends, in chunks."""
+        depth: dict[Place, int] = {}
+        of: Counter[int] = Counter()
+        between: Counter[tuple[int, int]] = Counter()
+        for move in self.moves:
+            came = [depth.get(place, 0) + move.is_sent for place in move.sources()]
+            for place, hops in zip(move.targets(), came, strict=True):
+                depth[place] = max(hops, depth.get(place, 0)) if move.adds else hops
+            if move.is_sent:
+                of[move.source.rank] += move.count
+                between[move.source.rank, move.target.rank] += move.count
+        return Traffic(max(depth.values(), default=0), dict(of), dict(between))

@@ -1,0 +1,156 @@
+"""Proves that a strategy computes its collective, by making its moves with sets of contributions instead of data."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hemiola.core.errors import StrategyError
+
+if TYPE_CHECKING:
+    from hemiola.core.strategy import Move, Place, Strategy
+
+__all__ = ["check_result"]
+
+Held = tuple[int, int]
+"""Which chunk, and whose contributions to it, as bits."""
+Where = tuple[int, str, int]
+_MOST = 1 << 20
+
+
+def check_result(strategy: Strategy) -> None:
+    """Make the moves.
+
+    Raises:
+        StrategyError: one of them reads nothing or adds what must not be added, or a result is not what it should be.
+    """
+    held = _inputs(strategy)
+    for number, move in enumerate(strategy.moves):
+        _make(strategy, number, move, held)
+    for where, wanted in _results(strategy).items():
+        found = held.get(where)
+        if found != wanted:
+            rank, buffer, index = where
+            raise StrategyError(
+                f"{strategy.name!r}: after all moves {buffer} {index} of rank {rank} holds {_words(found)} "
+                f"instead of {_words(wanted)}",
+                "look for a move that is missing, or goes elsewhere",
+            )
+
+
+def _make(strategy: Strategy, number: int, move: Move, held: dict[Where, Held]) -> None:
+    for place in (move.source, move.target):
+        if not (0 <= place.rank < strategy.ranks and place.index >= 0):
+            raise _wrong(
+                strategy, number, move, f"{place} does not exist", "name ranks from 0 and indices from 0"
+            )
+    if not 1 <= move.count <= _MOST or move.source == move.target:
+        raise _wrong(
+            strategy,
+            number,
+            move,
+            f"it moves {move.count} chunks to another place",
+            "move 1 or more chunks elsewhere",
+        )
+    sources = [_where(place) for place in move.sources()]
+    targets = [_where(place) for place in move.targets()]
+    if set(sources) & set(targets):
+        raise _wrong(strategy, number, move, "it overlaps itself", "move one chunk after the other")
+    for source, target in zip(sources, targets, strict=True):
+        what = held.get(source)
+        if what is None:
+            raise _wrong(
+                strategy, number, move, f"nothing lies in {source[1]} {source[2]} yet", "move it there before"
+            )
+        if move.adds:
+            own = held.get(target)
+            if own is None:
+                raise _wrong(
+                    strategy,
+                    number,
+                    move,
+                    f"nothing lies in {target[1]} {target[2]} to add it to",
+                    "replace instead",
+                )
+            if own[0] != what[0]:
+                raise _wrong(
+                    strategy,
+                    number,
+                    move,
+                    f"it adds chunk {what[0]} to chunk {own[0]}",
+                    "add a chunk to itself",
+                )
+            if own[1] & what[1]:
+                raise _wrong(
+                    strategy,
+                    number,
+                    move,
+                    f"it adds the contribution of {_ranks(own[1] & what[1])} twice",
+                    "send what is not there yet",
+                )
+            what = (own[0], own[1] | what[1])
+        held[target] = what
+
+
+def _where(place: Place) -> Where:
+    return place.rank, place.buffer, place.index
+
+
+def _inputs(strategy: Strategy) -> dict[Where, Held]:
+    """What lies where at the beginning."""
+    ranks, chunks, kind = strategy.ranks, strategy.chunks, strategy.collective
+    own = chunks // ranks
+    held: dict[Where, Held] = {}
+    for rank in range(ranks):
+        if kind == "all-gather":
+            for k in range(own):
+                chunk = rank * own + k
+                held[(rank, "output", chunk) if strategy.in_place else (rank, "input", k)] = (
+                    chunk,
+                    1 << rank,
+                )
+        elif kind == "broadcast":
+            if rank == strategy.root:
+                held |= {(rank, "input", c): (c, 1 << rank) for c in range(chunks)}
+        elif kind == "all-to-all":
+            held |= {(rank, "input", c): (rank * chunks + c, 1 << rank) for c in range(chunks)}
+        else:
+            held |= {(rank, "input", c): (c, 1 << rank) for c in range(chunks)}
+    return held
+
+
+def _results(strategy: Strategy) -> dict[Where, Held]:
+    """What has to lie where at the end."""
+    ranks, chunks, kind = strategy.ranks, strategy.chunks, strategy.collective
+    own, everybody = chunks // ranks, (1 << ranks) - 1
+    buffer = "input" if strategy.in_place else "output"
+    found: dict[Where, Held] = {}
+    for rank in range(ranks):
+        if kind == "all-reduce" or (kind == "reduce" and rank == strategy.root):
+            found |= {(rank, buffer, c): (c, everybody) for c in range(chunks)}
+        elif kind == "reduce-scatter":
+            for k in range(own):
+                chunk = rank * own + k
+                found[rank, buffer, chunk if strategy.in_place else k] = (chunk, everybody)
+        elif kind == "all-gather":
+            found |= {(rank, "output", c): (c, 1 << c // own) for c in range(chunks)}
+        elif kind == "broadcast":
+            found |= {(rank, buffer, c): (c, 1 << strategy.root) for c in range(chunks)}
+        elif kind == "all-to-all":
+            for source in range(ranks):
+                for k in range(own):
+                    found[rank, "output", source * own + k] = (source * chunks + rank * own + k, 1 << source)
+    return found
+
+
+def _wrong(strategy: Strategy, number: int, move: Move, problem: str, remedy: str) -> StrategyError:
+    what = f"{strategy.name!r}: move {number} ({move.source} to {move.target})"
+    return StrategyError(f"{what}: {problem}", remedy)
+
+
+def _words(held: Held | None) -> str:
+    return "nothing" if held is None else f"chunk {held[0]} of {_ranks(held[1])}"
+
+
+def _ranks(bits: int) -> str:
+    found = [str(rank) for rank in range(bits.bit_length()) if bits >> rank & 1]
+    return f"rank {found[0]}" if len(found) == 1 else f"ranks {', '.join(found)}"

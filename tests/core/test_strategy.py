@@ -1,0 +1,188 @@
+"""Strategies: usual shapes are proved right, whatever is changed in them is found, and order does not matter."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hemiola.core.errors import StrategyError
+from hemiola.core.strategy import Move, Place, Strategy
+from hemiola.core.strategy_shapes import all_pairs, halving_doubling, ring, trees
+
+REDUCING = ("all-reduce", "reduce-scatter", "reduce")
+
+
+@st.composite
+def tree(draw: Any, ranks: int) -> list[int]:
+    """The parents of a tree whose ranks stand in any order."""
+    order = draw(st.permutations(range(ranks)))
+    parents = [-1] * ranks
+    for place, rank in enumerate(order[1:], 1):
+        parents[rank] = order[draw(st.integers(0, place - 1))]
+    return parents
+
+
+@st.composite
+def shapes(draw: Any) -> Strategy:
+    """Any shape that is offered."""
+    ranks = draw(st.integers(1, 7))
+    kind = draw(st.sampled_from(["ring", "trees", "rooted", "pairs", "halving"]))
+    if kind == "ring":
+        collective = draw(st.sampled_from(["all-reduce", "reduce-scatter", "all-gather"]))
+        return ring(draw(st.permutations(range(ranks))), collective)
+    if kind == "trees":
+        return trees([draw(tree(ranks)) for _ in range(draw(st.integers(1, 3)))])
+    if kind == "rooted":
+        return trees([draw(tree(ranks))], collective=draw(st.sampled_from(["broadcast", "reduce"])))
+    if kind == "pairs":
+        collective = draw(st.sampled_from(["all-reduce", "reduce-scatter", "all-gather", "all-to-all"]))
+        return all_pairs(ranks, collective)
+    return halving_doubling(draw(st.sampled_from([1, 2, 4, 8])))
+
+
+@given(shapes())
+def test_every_shape_gives_every_rank_its_result(strategy: Strategy) -> None:
+    assert strategy.verify() is strategy
+
+
+@given(shapes(), st.data())
+def test_no_move_can_be_left_out(strategy: Strategy, data: st.DataObject) -> None:
+    if not strategy.moves:
+        return
+    out = data.draw(st.integers(0, len(strategy.moves) - 1))
+    moves = strategy.moves[:out] + strategy.moves[out + 1 :]
+    with pytest.raises(StrategyError):
+        msgspec.structs.replace(strategy, moves=moves).verify()
+
+
+@given(shapes(), st.data())
+def test_nothing_is_added_twice(strategy: Strategy, data: st.DataObject) -> None:
+    adding = [number for number, move in enumerate(strategy.moves) if move.adds]
+    if not adding:
+        return
+    again = data.draw(st.sampled_from(adding))
+    moves = (*strategy.moves[: again + 1], strategy.moves[again], *strategy.moves[again + 1 :])
+    with pytest.raises(StrategyError, match="twice"):
+        msgspec.structs.replace(strategy, moves=moves).verify()
+
+
+@given(shapes(), st.integers(0, 1000))
+def test_strategies_that_differ_by_the_order_of_free_moves_are_the_same(
+    strategy: Strategy, seed: int
+) -> None:
+    """Moves in any other order that respects what they wait for."""
+    draw, done, left = random.Random(seed), set[int](), list(range(len(strategy.moves)))
+    order = []
+    while left:
+        number = draw.choice([n for n in left if set(strategy.waits[n]) <= done])
+        left.remove(number)
+        done.add(number)
+        order.append(number)
+    other = msgspec.structs.replace(strategy, moves=tuple(strategy.moves[n] for n in order)).verify()
+    assert other.ordered() == strategy.ordered()
+    assert other.traffic() == strategy.traffic()
+
+
+def test_a_ring_sends_as_the_formula_says() -> None:
+    """2 (N - 1) hops; every rank sends 2 (N - 1) of N chunks, to its neighbour alone."""
+    sent = ring([2, 0, 3, 1]).traffic()
+    assert sent.hops == 6
+    assert sent.chunks_between == {(2, 0): 6, (0, 3): 6, (3, 1): 6, (1, 2): 6}
+
+
+def test_a_tree_sends_its_chunk_up_and_down_once() -> None:
+    sent = trees([[-1, 0, 0, 1]]).verify().traffic()
+    assert sent.hops == 4
+    assert sent.chunks_of == {0: 2, 1: 2, 2: 1, 3: 1}
+
+
+def test_halving_and_doubling_takes_twice_the_logarithm() -> None:
+    sent = halving_doubling(8).traffic()
+    assert sent.hops == 6
+    assert set(sent.chunks_of.values()) == {14}
+
+
+def test_waiting_follows_from_what_is_read_and_written() -> None:
+    """Rank 0 adds to rank 1, which sends on to 2 and is overwritten by 2 only then."""
+
+    def at(rank: int) -> Place:
+        return Place(rank, "input", 0)
+
+    moves = (
+        Move(at(0), at(1), adds=True),
+        Move(at(1), at(2), adds=True),
+        Move(at(2), at(1)),
+        Move(at(2), at(0)),
+    )
+    strategy = Strategy(name="chain", collective="all-reduce", ranks=3, chunks=1, moves=moves).verify()
+    assert strategy.waits == ((), (0,), (0, 1), (0, 1))
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"chunks": 3}, "input 2 of rank 0 holds chunk 2 of rank 0 instead of chunk 2 of ranks 0, 1"),
+        ({"ranks": 3}, "holds chunk 0 of ranks 0, 1 instead of chunk 0 of ranks 0, 1, 2"),
+        ({"collective": "all-gather"}, "nothing lies in input"),
+        ({"collective": "sum"}, "there is no collective 'sum'"),
+        ({"collective": "all-to-all"}, "in place would overwrite"),
+        ({"collective": "reduce-scatter", "chunks": 3}, "3 chunks cannot be divided among 2 ranks"),
+        ({"root": 2}, "the root 2 is no rank"),
+        ({"weights": (0.5, 0.6)}, "2 weights of 2 chunks, together 1.1"),
+        ({"weights": (1.0,)}, "1 weights of 2 chunks"),
+        ({"ranks": 0}, "0 ranks"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_named(change: dict[str, Any], says: str) -> None:
+    with pytest.raises(StrategyError, match=says):
+        msgspec.structs.replace(ring([0, 1]), **change).verify()
+
+
+@pytest.mark.parametrize(
+    ("move", "says"),
+    [
+        (Move(Place(0, "input", 0), Place(2, "input", 0)), "input 0 of rank 2 does not exist"),
+        (Move(Place(0, "input", -1), Place(1, "input", 0)), "input -1 of rank 0 does not exist"),
+        (Move(Place(0, "scratch", 0), Place(1, "input", 0)), "nothing lies in scratch 0 yet"),
+        (
+            Move(Place(0, "input", 0), Place(1, "scratch", 0), adds=True),
+            "nothing lies in scratch 0 to add it to",
+        ),
+        (Move(Place(0, "input", 0), Place(1, "input", 1), adds=True), "it adds chunk 0 to chunk 1"),
+        (Move(Place(0, "input", 0), Place(0, "input", 0)), "it moves 1 chunks to another place"),
+        (Move(Place(0, "input", 0), Place(0, "input", 1), count=2), "it overlaps itself"),
+        (Move(Place(0, "input", 0), Place(1, "input", 0), count=0), "it moves 0 chunks"),
+    ],
+)
+def test_a_wrong_move_is_named(move: Move, says: str) -> None:
+    good = ring([0, 1])
+    with pytest.raises(StrategyError, match=says) as found:
+        msgspec.structs.replace(good, moves=(move, *good.moves)).verify()
+    assert "move 0 (" in str(found.value)
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda: ring([0, 2]), "0-2 does not name every rank once"),
+        (lambda: ring([]), "does not name every rank once"),
+        (lambda: ring([0, 1], "broadcast"), "a ring does no broadcast"),
+        (lambda: trees([[-1, -1]]), "2 roots"),
+        (lambda: trees([[-1, 2, 1]]), "1 of them below one"),
+        (lambda: trees([[-1, 5]]), "rank 1 has the parent 5"),
+        (lambda: trees([]), "there is no tree"),
+        (lambda: trees([[-1, 0], [1, -1]], collective="reduce"), r"roots are \[0, 1\]"),
+        (lambda: trees([[-1, 0]], collective="all-gather"), "trees do no all-gather"),
+        (lambda: all_pairs(0), "0 ranks"),
+        (lambda: all_pairs(2, "broadcast"), "all pairs do no broadcast"),
+        (lambda: halving_doubling(6), "6 ranks are no power of two"),
+    ],
+)
+def test_shapes_refuse_what_they_cannot_be(make: Any, says: str) -> None:
+    with pytest.raises(StrategyError, match=says):
+        make()
