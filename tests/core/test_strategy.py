@@ -11,38 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hemiola.core.errors import StrategyError
-from hemiola.core.strategy import Move, Place, Strategy
+from hemiola.core.strategy import Move, Place, Strategy, Waits
 from hemiola.core.strategy_shapes import all_pairs, halving_doubling, ring, trees
-
-REDUCING = ("all-reduce", "reduce-scatter", "reduce")
-
-
-@st.composite
-def tree(draw: Any, ranks: int) -> list[int]:
-    """The parents of a tree whose ranks stand in any order."""
-    order = draw(st.permutations(range(ranks)))
-    parents = [-1] * ranks
-    for place, rank in enumerate(order[1:], 1):
-        parents[rank] = order[draw(st.integers(0, place - 1))]
-    return parents
-
-
-@st.composite
-def shapes(draw: Any) -> Strategy:
-    """Any shape that is offered."""
-    ranks = draw(st.integers(1, 7))
-    kind = draw(st.sampled_from(["ring", "trees", "rooted", "pairs", "halving"]))
-    if kind == "ring":
-        collective = draw(st.sampled_from(["all-reduce", "reduce-scatter", "all-gather"]))
-        return ring(draw(st.permutations(range(ranks))), collective)
-    if kind == "trees":
-        return trees([draw(tree(ranks)) for _ in range(draw(st.integers(1, 3)))])
-    if kind == "rooted":
-        return trees([draw(tree(ranks))], collective=draw(st.sampled_from(["broadcast", "reduce"])))
-    if kind == "pairs":
-        collective = draw(st.sampled_from(["all-reduce", "reduce-scatter", "all-gather", "all-to-all"]))
-        return all_pairs(ranks, collective)
-    return halving_doubling(draw(st.sampled_from([1, 2, 4, 8])))
+from strategies_drawn import shapes
 
 
 @given(shapes())
@@ -79,7 +50,7 @@ def test_strategies_that_differ_by_the_order_of_free_moves_are_the_same(
     draw, done, left = random.Random(seed), set[int](), list(range(len(strategy.moves)))
     order = []
     while left:
-        number = draw.choice([n for n in left if set(strategy.waits[n]) <= done])
+        number = draw.choice([n for n in left if set(strategy.waits[n].all) <= done])
         left.remove(number)
         done.add(number)
         order.append(number)
@@ -108,19 +79,19 @@ def test_halving_and_doubling_takes_twice_the_logarithm() -> None:
 
 
 def test_waiting_follows_from_what_is_read_and_written() -> None:
-    """Rank 0 adds to rank 1, which sends on to 2 and is overwritten by 2 only then."""
+    """Ranks 0 and 2 add to rank 1, in this order; it sends the sum back to both, and nobody else waits."""
 
     def at(rank: int) -> Place:
         return Place(rank, "input", 0)
 
     moves = (
-        Move(at(0), at(1), adds=True),
-        Move(at(1), at(2), adds=True),
-        Move(at(2), at(1)),
-        Move(at(2), at(0)),
-    )
-    strategy = Strategy(name="chain", collective="all-reduce", ranks=3, chunks=1, moves=moves).verify()
-    assert strategy.waits == ((), (0,), (0, 1), (0, 1))
+        Move(at(0), at(1), adds=True), Move(at(2), at(1), adds=True), Move(at(1), at(2)), Move(at(1), at(0)),
+    )  # fmt: skip
+    strategy = Strategy(name="star", collective="all-reduce", ranks=3, chunks=1, moves=moves).verify()
+    assert strategy.waits == (
+        Waits((), (), ()), Waits((), (0,), ()), Waits((1,), (), (1,)), Waits((1,), (), (0,)),
+    )  # fmt: skip
+    assert [waits.all for waits in strategy.waits] == [(), (0,), (1,), (0, 1)]
 
 
 @pytest.mark.parametrize(

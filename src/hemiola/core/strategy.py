@@ -1,8 +1,8 @@
 """A strategy: which chunk of a collective goes from whom to whom, and where it is added, in which order.
 
 Its moves stand in an order in which they could be made one after the other. What may go on at the same time
-follows from the places that moves read and write: a move waits for earlier ones at its own two places, and for
-nothing else. So no strategy can block itself, wherever messages are told apart by their move, and sums come
+follows from the places that moves read and write (`Waits`): a move waits for earlier ones at its own two places,
+and for nothing else. So no strategy can block itself, wherever messages are told apart by their move, and sums come
 out in one order, to the bit. Files are `trace`'s business.
 """
 
@@ -20,7 +20,7 @@ import msgspec
 from hemiola.core.errors import StrategyError
 from hemiola.core.strategy_check import check_result
 
-__all__ = ["COLLECTIVES", "SCHEMA", "Buffer", "Collective", "Move", "Place", "Strategy", "Traffic"]
+__all__ = ["COLLECTIVES", "SCHEMA", "Buffer", "Collective", "Move", "Place", "Strategy", "Traffic", "Waits"]
 
 SCHEMA = "hemiola.strategy/1"
 
@@ -76,6 +76,29 @@ class Move(msgspec.Struct, frozen=True):
         """Of every chunk."""
         at = self.target
         return (Place(at.rank, at.buffer, at.index + k) for k in range(self.count))
+
+
+@dataclass(frozen=True)
+class Waits:
+    """Which earlier moves, by number, one move waits for.
+
+    A move is sent, and then lands: what it brings is added or put in its place. Several may be on their way to one
+    place at once; they land in their order.
+
+    Attributes:
+        to_send: that have to have landed before: they wrote what it reads.
+        to_land: that have to have landed before: they wrote where it writes.
+        to_free: that have to have been sent before it lands: they read where it writes.
+    """
+
+    to_send: tuple[int, ...]
+    to_land: tuple[int, ...]
+    to_free: tuple[int, ...]
+
+    @property
+    def all(self) -> tuple[int, ...]:
+        """Each once."""
+        return tuple(sorted({*self.to_send, *self.to_land, *self.to_free}))
 
 
 @dataclass(frozen=True)
@@ -138,6 +161,18 @@ class Strategy(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         check_result(self)
         return self
 
+    def check_ranks(self, ranks: int) -> None:
+        """Refuse to be used by another number of ranks.
+
+        Raises:
+            StrategyError: naming both.
+        """
+        if self.ranks != ranks:
+            raise StrategyError(
+                f"the strategy {self.name!r} is for {self.ranks} ranks, here are {ranks}",
+                "make one for these",
+            )
+
     def _check_numbers(self) -> None:
         if self.ranks < 1 or self.chunks < 1 or self.chunk_bytes < 0:
             raise StrategyError(
@@ -172,34 +207,29 @@ class Strategy(msgspec.Struct, frozen=True, kw_only=True, dict=True):
             )
 
     @cached_property
-    def waits(self) -> tuple[tuple[int, ...], ...]:
-        """For each move, the earlier ones that have to end before it: they wrote what it reads, or used what it writes."""
+    def waits(self) -> tuple[Waits, ...]:
+        """What each move waits for."""
         wrote: dict[Place, int] = {}
         read: dict[Place, list[int]] = {}
         found = []
         for number, move in enumerate(self.moves):
-            before: set[int] = set()
-            for place in move.sources():
-                if place in wrote:
-                    before.add(wrote[place])
-            for place in move.targets():
-                if place in wrote:
-                    before.add(wrote[place])
-                before.update(read.get(place, ()))
-            for place in move.sources():
+            sources, targets = tuple(move.sources()), tuple(move.targets())
+            there = {wrote[place] for place in sources if place in wrote}
+            before = {wrote[place] for place in targets if place in wrote}
+            used = {one for place in targets for one in read.get(place, ())}
+            found.append(Waits(tuple(sorted(there)), tuple(sorted(before)), tuple(sorted(used))))
+            for place in sources:
                 read.setdefault(place, []).append(number)
-            for place in move.targets():
-                wrote[place] = number
-                read[place] = []
-            found.append(tuple(sorted(before - {number})))
+            for place in targets:
+                wrote[place], read[place] = number, []
         return tuple(found)
 
     def ordered(self) -> Strategy:
         """The same moves in the one order that all strategies have which differ only by it."""
-        left = [len(before) for before in self.waits]
+        left = [len(waits.all) for waits in self.waits]
         after: list[list[int]] = [[] for _ in self.moves]
-        for number, before in enumerate(self.waits):
-            for one in before:
+        for number, waits in enumerate(self.waits):
+            for one in waits.all:
                 after[one].append(number)
         keys = [(m.source, m.target, m.count, m.adds, m.channel) for m in self.moves]
         ready = [(keys[number], number) for number, count in enumerate(left) if not count]

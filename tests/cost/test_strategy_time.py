@@ -1,0 +1,126 @@
+"""What a strategy takes: formulas that a reader can work out, the slow host of AdapCC's setting, and bounds that always hold."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hemiola.core.errors import StrategyError
+from hemiola.core.strategy import Strategy
+from hemiola.core.strategy_shapes import all_pairs, ring, trees
+from hemiola.core.topology import Level, Topology
+from hemiola.cost.places import Place, place_ranks
+from hemiola.cost.strategy_time import bounds, path_between, strategy_seconds
+from strategies_drawn import shapes
+
+MB = 1e6
+
+
+def hosts(*rates: float, gpus: int = 1) -> Place:
+    """Hosts under one switch, with NICs of these rates."""
+    flat = Topology.flat(hosts=len(rates), gpus_per_host=gpus)
+    own = replace(flat.hosts, nic_bytes_per_s=np.array(rates, dtype=float))
+    return place_ranks(replace(flat, hosts=own), len(rates) * gpus)
+
+
+def racks() -> Topology:
+    """Racks a and b of two hosts each, 50 MB/s, behind 25 MB/s."""
+    level = Level("rack", ("a", "b"), np.array([0, 0, 1, 1]), np.array([25 * MB, 25 * MB]))
+    four = Topology.flat(hosts=4, gpus_per_host=1, nic_bytes_per_s=50 * MB)
+    return replace(four, levels=(level,)).check()
+
+
+def in_pieces(strategy: Strategy, chunk_bytes: int) -> Strategy:
+    return msgspec.structs.replace(strategy, chunk_bytes=chunk_bytes)
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 5])
+def test_a_ring_takes_what_the_formula_says(ranks: int) -> None:
+    """2 (N - 1) steps, each a latency and an N-th of the data."""
+    found = strategy_seconds(ring(range(ranks)), 60.0, hosts(*[10.0] * ranks), latency_s=0.5)
+    assert found == pytest.approx(2 * (ranks - 1) * (0.5 + 60 / ranks / 10))
+
+
+def test_pieces_of_a_chain_follow_each_other() -> None:
+    """(P + k - 1) pieces one after the other, and k latencies."""
+    chain = in_pieces(trees([[-1, 0, 1, 2]], collective="broadcast"), 10)
+    assert strategy_seconds(chain, 80.0, hosts(*[10.0] * 4), latency_s=0.5) == pytest.approx(
+        (8 + 3 - 1) * 1 + 3 * 0.5
+    )
+
+
+def test_at_most_so_many_pieces_are_counted() -> None:
+    chain = in_pieces(trees([[-1, 0, 1]], collective="broadcast"), 1)
+    assert strategy_seconds(chain, 80.0, hosts(10, 10, 10), pieces_max=4, latency_s=0) == pytest.approx(8 + 2)
+
+
+def test_a_slow_host_is_a_leaf_and_half_a_root() -> None:
+    """400, 400, 400 and 100 Mbit/s, 16 MB: the ring takes 3/2 of the bound, trees in pieces 1 % more than it."""
+    place = hosts(50 * MB, 50 * MB, 50 * MB, 12.5 * MB)
+    least = bounds("all-reduce", 16 * MB, place)
+    assert least.cut_s == pytest.approx(1.28)
+    assert least.total_s == pytest.approx(6 * 16 / 162.5)
+    assert least.narrowest == "n3 nic" and least.seconds == least.cut_s
+
+    def took(strategy: Strategy) -> float:
+        return strategy_seconds(in_pieces(strategy, 1 << 16), 16 * MB, place, latency_s=1e-4, pieces_max=256)
+
+    assert took(ring([0, 1, 2, 3])) == pytest.approx(1.5 * 1.28, rel=0.001)
+    for parents in ([[-1, 0, 0, 0]], [[-1, 0, 0, 1]], [[-1, 0, 1, 2], [1, 2, 3, -1]]):
+        assert 1.28 < took(trees(parents)) < 1.28 * 1.02
+
+
+def test_equal_hosts_are_best_served_by_a_ring() -> None:
+    place = hosts(*[50 * MB] * 4)
+    best = strategy_seconds(ring([0, 1, 2, 3]), 16 * MB, place, latency_s=0)
+    assert best == pytest.approx(bounds("all-reduce", 16 * MB, place).seconds)
+    tree = in_pieces(trees([[-1, 0, 0, 1]]), 1 << 16)
+    assert strategy_seconds(tree, 16 * MB, place, latency_s=0, pieces_max=256) > 1.3 * best
+
+
+def test_a_narrow_uplink_is_crossed_once_each_way_in_good_order() -> None:
+    """Two racks of two hosts behind uplinks of half their rate: a ring rack by rack takes its 1.5 M over the
+    uplink; one that goes to and fro takes twice as much."""
+    place = place_ranks(racks(), 4)
+    good = strategy_seconds(ring([0, 1, 2, 3]), 16 * MB, place, latency_s=0)
+    bad = strategy_seconds(ring([0, 2, 1, 3]), 16 * MB, place, latency_s=0)
+    assert bounds("all-reduce", 16 * MB, place).narrowest.endswith("uplink")
+    assert good == pytest.approx(1.5 * 16 / 25)
+    assert bad == pytest.approx(2 * good)
+
+
+def test_a_message_crosses_what_lies_between() -> None:
+    place = place_ranks(racks(), 4)
+    count, names = len(place.links), place.names
+    assert [names[i] for i in path_between(place, 0, 1)] == ["n0 nic", "n1 nic in"]
+    assert [names[i] for i in path_between(place, 1, 2)] == [
+        "n1 nic", "rack a uplink", "n2 nic in", "rack b uplink in",
+    ]  # fmt: skip
+    assert count == 6
+    within = hosts(1, 1, gpus=2)
+    assert [within.names[i] for i in path_between(within, 0, 1)] == ["n0 fabric"]
+
+
+@settings(max_examples=60)
+@given(st.data())
+def test_nothing_is_faster_than_the_bound(data: Any) -> None:
+    rates = data.draw(st.lists(st.sampled_from([1.0, 2.0, 5.0, 10.0]), min_size=1, max_size=4))
+    gpus = data.draw(st.integers(1, 2))
+    place = hosts(*rates, gpus=gpus)
+    strategy = data.draw(shapes(ranks=place.ranks))
+    chunk_bytes = data.draw(st.sampled_from([0, 7, 30]))
+    found = strategy_seconds(
+        in_pieces(strategy, chunk_bytes), 60.0, place, latency_s=data.draw(st.sampled_from([0.0, 0.3]))
+    )
+    assert found >= bounds(strategy.collective, 60.0, place).seconds * (1 - 1e-9)
+
+
+def test_a_strategy_of_other_ranks_is_refused() -> None:
+    with pytest.raises(StrategyError, match="for 4 ranks, here are 3"):
+        strategy_seconds(all_pairs(4), 1.0, hosts(1, 1, 1))
