@@ -16,7 +16,7 @@ from hemiola.core.strategy import Strategy
 from hemiola.core.strategy_shapes import all_pairs, ring, trees
 from hemiola.core.topology import Level, Topology
 from hemiola.cost.places import Place, place_ranks
-from hemiola.cost.strategy_time import bounds, path_between, strategy_seconds
+from hemiola.cost.strategy_time import Roads, bounds, strategy_seconds
 from strategies_drawn import shapes
 
 MB = 1e6
@@ -55,9 +55,12 @@ def test_pieces_of_a_chain_follow_each_other() -> None:
     )
 
 
-def test_at_most_so_many_pieces_are_counted() -> None:
+@pytest.mark.parametrize("pieces_max", [2, 4, 5, 32])
+def test_more_pieces_than_are_executed_are_reckoned(pieces_max: int) -> None:
+    """80 pieces of a second of 1/10 each, and the two hops that the last one is behind."""
     chain = in_pieces(trees([[-1, 0, 1]], collective="broadcast"), 1)
-    assert strategy_seconds(chain, 80.0, hosts(10, 10, 10), pieces_max=4, latency_s=0) == pytest.approx(8 + 2)
+    found = strategy_seconds(chain, 80.0, hosts(10, 10, 10), pieces_max=pieces_max, latency_s=0.5)
+    assert found == pytest.approx((80 + 2 - 1) * 0.1 + 2 * 0.5)
 
 
 def test_a_slow_host_is_a_leaf_and_half_a_root() -> None:
@@ -96,15 +99,13 @@ def test_a_narrow_uplink_is_crossed_once_each_way_in_good_order() -> None:
 
 
 def test_a_message_crosses_what_lies_between() -> None:
-    place = place_ranks(racks(), 4)
-    count, names = len(place.links), place.names
-    assert [names[i] for i in path_between(place, 0, 1)] == ["n0 nic", "n1 nic in"]
-    assert [names[i] for i in path_between(place, 1, 2)] == [
+    roads = Roads(place_ranks(racks(), 4))
+    assert [roads.names[i] for i in roads.between(0, 1)] == ["n0 nic", "n1 nic in"]
+    assert {roads.names[i] for i in roads.between(1, 2)} == {
         "n1 nic", "rack a uplink", "n2 nic in", "rack b uplink in",
-    ]  # fmt: skip
-    assert count == 6
-    within = hosts(1, 1, gpus=2)
-    assert [within.names[i] for i in path_between(within, 0, 1)] == ["n0 fabric"]
+    }  # fmt: skip
+    within = Roads(hosts(1, 1, gpus=2))
+    assert [within.names[i] for i in within.between(2, 3)] == ["rank 2 out", "rank 3 in"]
 
 
 @settings(max_examples=60)

@@ -20,9 +20,9 @@ from hemiola.cost.places import Place
 from hemiola.sim.executor import execute
 from hemiola.sim.tasks import Tasks, tasks_from_columns
 
-__all__ = ["Bounds", "bounds", "path_between", "strategy_seconds"]
+__all__ = ["Bounds", "Roads", "bounds", "strategy_seconds"]
 
-PIECES_MAX = 64
+PIECES_MAX = 32
 
 
 def strategy_seconds(
@@ -38,46 +38,76 @@ def strategy_seconds(
     Args:
         size_bytes: of the whole data: what `Strategy.chunks` divide.
         latency_s: of a message between hosts, after its last byte was sent; None for the topology's.
-        pieces_max: more pieces of a chunk are counted as so many larger ones, which is a little too long.
+        pieces_max: so many pieces of a chunk are executed at most. What more of them take follows from this number and
+            half of it: the time to fill a pipeline is inverse to the number of pieces.
 
     Raises:
         StrategyError: the strategy is for another number of ranks.
         InputError: bytes over a link that has no bandwidth.
     """
     strategy.check_ranks(place.ranks)
-    tasks = _tasks(
-        strategy, size_bytes, place, place.latency_s if latency_s is None else latency_s, pieces_max
-    )
-    return execute(tasks).makespan_s
-
-
-def path_between(place: Place, source: int, target: int) -> tuple[int, ...]:
-    """The links that a message crosses, by their numbers in `Place.bytes_per_s`."""
-    one, other, count = place.host_of[source], place.host_of[target], len(place.links)
-    if one == other:
-        return tuple(i for i, link in enumerate(place.links) if link.inner and one in link.hosts)
-    out = [
-        i
-        for i, link in enumerate(place.links)
-        if not link.inner and one in link.hosts and other not in link.hosts
-    ]
-    into = [
-        i
-        for i, link in enumerate(place.links)
-        if not link.inner and other in link.hosts and one not in link.hosts
-    ]
-    return (*out, *(count + i for i in into))
-
-
-def _tasks(strategy: Strategy, size_bytes: float, place: Place, latency_s: float, pieces_max: int) -> Tasks:
-    """Piece p of move m is sent by task 2 (p * moves + m), and lands by the next one."""
+    late = place.latency_s if latency_s is None else latency_s
     weights = np.array(strategy.weights or [1.0 / strategy.chunks] * strategy.chunks)
     sizes = size_bytes * weights
-    pieces = 1
-    if strategy.chunk_bytes:
-        pieces = min(max(math.ceil(float(sizes.max()) / strategy.chunk_bytes), 1), pieces_max)
+    pieces = max(1, math.ceil(float(sizes.max()) / strategy.chunk_bytes)) if strategy.chunk_bytes else 1
+
+    def took(count: int) -> float:
+        return execute(_tasks(strategy, sizes, count, place, late)).makespan_s
+
+    if pieces <= max(pieces_max, 2):
+        return took(pieces)
+    many = max(pieces_max, 2) // 2 * 2
+    half_s, all_s = took(many // 2), took(many)
+    return all_s - (half_s - all_s) * (1 - many / pieces)
+
+
+class Roads:
+    """The links that messages between two ranks of a placement cross.
+
+    Between hosts they are the placement's, in both directions. Within a host each rank has its own way out and in, as
+    fast as one of its GPUs sends to another.
+
+    Attributes:
+        names, bytes_per_s: of every link.
+    """
+
+    def __init__(self, place: Place) -> None:
+        inner = {next(iter(link.hosts)): link.bytes_per_s for link in place.links if link.inner}
+        within = [inner.get(host, math.inf) for host in place.host_of]
+        self._place = place
+        self._known: dict[tuple[int, int], tuple[int, ...]] = {}
+        self.names = (
+            *place.names,
+            *(f"rank {rank} {way}" for way in ("out", "in") for rank in range(place.ranks)),
+        )
+        self.bytes_per_s = np.concatenate([place.bytes_per_s, within, within])
+
+    def between(self, source: int, target: int) -> tuple[int, ...]:
+        """Their numbers, for a message from one rank to another."""
+        if (source, target) not in self._known:
+            self._known[source, target] = tuple(self._found(source, target))
+        return self._known[source, target]
+
+    def _found(self, source: int, target: int) -> Iterator[int]:
+        place = self._place
+        one, other, count = place.host_of[source], place.host_of[target], len(place.links)
+        if one == other:
+            yield from (2 * count + source, 2 * count + place.ranks + target)
+            return
+        for number, link in enumerate(place.links):
+            if not link.inner and one in link.hosts and other not in link.hosts:
+                yield number
+            if not link.inner and other in link.hosts and one not in link.hosts:
+                yield count + number
+
+
+def _tasks(
+    strategy: Strategy, sizes: NDArray[np.float64], pieces: int, place: Place, latency_s: float
+) -> Tasks:
+    """Piece p of move m is sent by task 2 (p * moves + m), and lands by the next one."""
     moves = len(strategy.moves)
-    paths = _paths(strategy, place)
+    roads = Roads(place)
+    paths = [roads.between(m.source.rank, m.target.rank) if m.is_sent else () for m in strategy.moves]
     own = np.zeros((moves, 2))
     late = np.zeros((moves, 2))
     lane = np.full((moves, 2), -1)
@@ -102,20 +132,8 @@ def _tasks(strategy: Strategy, size_bytes: float, place: Place, latency_s: float
         crosses=(every_cross[:, 0], every_cross[:, 1]),
         waits=(every_wait[:, 0], every_wait[:, 1]),
         resources=len(lanes),
-        link_bytes_per_s=place.bytes_per_s,
+        link_bytes_per_s=roads.bytes_per_s,
     )
-
-
-def _paths(strategy: Strategy, place: Place) -> list[tuple[int, ...]]:
-    """The links of every move."""
-    known: dict[tuple[int, int], tuple[int, ...]] = {}
-    found = []
-    for move in strategy.moves:
-        pair = move.source.rank, move.target.rank
-        if pair not in known:
-            known[pair] = path_between(place, *pair) if move.is_sent else ()
-        found.append(known[pair])
-    return found
 
 
 def _waiting(strategy: Strategy) -> Iterator[tuple[int, int]]:
