@@ -107,6 +107,7 @@ def test_waiting_follows_from_what_is_read_and_written() -> None:
         ({"weights": (0.5, 0.6)}, "2 weights of 2 chunks, together 1.1"),
         ({"weights": (1.0,)}, "1 weights of 2 chunks"),
         ({"ranks": 0}, "0 ranks"),
+        ({"weights": (0.5, 0.5), "in_place": False}, "not in place or uses scratch memory"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_named(change: dict[str, Any], says: str) -> None:

@@ -132,7 +132,7 @@ class Strategy(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         moves: in an order in which they could be made one after the other.
         in_place: where inputs and results lie.
         root: of a broadcast or a reduce.
-        weights: each chunk's share of the data, together 1; () for equal ones.
+        weights: each chunk's share of the data, together 1; () for equal ones. Only in place and without scratch.
         chunk_bytes: so much of a chunk goes at a time, so that moves of one chunk overlap; 0 for all of it.
         source: what made it.
     """
@@ -204,6 +204,12 @@ class Strategy(msgspec.Struct, frozen=True, kw_only=True, dict=True):
             raise StrategyError(
                 f"{self.name!r}: {len(self.weights)} weights of {self.chunks} chunks, together {sum(self.weights):g}",
                 "give one above 0 for each chunk, together 1, or none",
+            )
+        places = (place for move in self.moves for place in (move.source, move.target))
+        if self.weights and (not self.in_place or any(place.buffer == "scratch" for place in places)):
+            raise StrategyError(
+                f"{self.name!r} has chunks of different sizes, and is not in place or uses scratch memory",
+                "give no weights: a place elsewhere has no size of its own",
             )
 
     @cached_property
