@@ -9,6 +9,8 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from cost.tiny_graphs import device, flat, layers
 from hemiola.cli.plan import plan as plan_verb
@@ -163,3 +165,38 @@ def test_the_verb_writes_a_plan_that_predict_takes(tmp_path: Path, capsys: pytes
     assert "times as fast" in capsys.readouterr().out
     with pytest.raises(InputError, match="no folder"):
         plan_verb(graph, **asked, output=Path("/nowhere/p.json"))
+
+
+def test_what_is_ready_last_and_used_first_bounds_every_order_of_transfers():
+    """3 s of layer 0 go between the end of backward and the next forward, beside 4 s of computing; the
+    processor alone and the link alone would be done in 4."""
+    graph, seconds = layers([300, 100], [1.0, 1.0], [1.0, 1.0])
+    collective = CollectiveCost(
+        backend="hemiola", collective="all-reduce", ranks=2, hosts=("a", "b"), alpha_s=1e-9, bytes_per_s=1e9
+    )
+    problem = Problem(
+        graph, device(collectives=(collective,)), flat(2, rate=100 * 1514 / 1448), 2, seconds=seconds
+    )
+    found = problem.predict(problem.apart())
+    assert found.bound_s == pytest.approx(4.0)
+    assert found.transfer_bound_s == pytest.approx(7.0)
+    assert found.iteration_s == pytest.approx(7.0)
+
+
+@settings(max_examples=60)
+@given(
+    st.lists(st.tuples(st.integers(4, 900), st.floats(0.01, 3), st.floats(0.01, 3)), min_size=1, max_size=6),
+    st.floats(20, 2000),
+    st.data(),
+)
+def test_no_order_of_transfers_beats_its_bound(chain, rate, data):
+    graph, seconds = layers(*(list(column) for column in zip(*chain, strict=True)), 0.2)
+    problem = Problem(graph, device(), flat(2, rate=rate), 2, seconds=seconds)
+    plan = problem.apart()
+    urgency = data.draw(st.permutations(range(len(plan.transfers))))
+    transfers = tuple(
+        msgspec.structs.replace(t, priority=p) for t, p in zip(plan.transfers, urgency, strict=True)
+    )
+    for one in (msgspec.structs.replace(plan, transfers=transfers), problem.usual()):
+        found = problem.predict(one)
+        assert found.iteration_s >= found.transfer_bound_s * (1 - 1e-9) >= found.bound_s * (1 - 2e-9)

@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections import Counter
 from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hemiola.core.graph import PHASES
-from hemiola.cost.prediction.lower import core_links
 from hemiola.cost.prediction.setting import Setting
 from hemiola.cost.prediction.steady import Run
-from hemiola.cost.prediction.uncertainty import straggling
 from hemiola.cost.prediction.value import Breakdown, LinkUse, PathStep, TransferUse
 from hemiola.cost.strategies import Transfer
 
 __all__ = [
-    "bound_s",
     "breakdown",
     "busy_s",
     "critical_path",
@@ -282,17 +278,3 @@ def link_shape(setting: Setting, run: Run, link: str) -> tuple[tuple[float, floa
             if high > low:
                 found.append((low - run.start_s, high - run.start_s, size * (high - low) / (b - a)))
     return tuple(sorted(found))
-
-
-def bound_s(setting: Setting, run: Run) -> float:
-    """Least length of an iteration, whatever the order: a rank's own steps, the busiest link or processor."""
-    own_s = sum(step.seconds for step in run.steps) * straggling(setting)
-    uses = link_uses(setting, 1.0)
-    return max(own_s, uses[0].busy if uses else 0.0, _busiest_processor_s(setting, run, own_s))
-
-
-def _busiest_processor_s(setting: Setting, run: Run, own_s: float) -> float:
-    """How long the cores of one host, where they are shared, are busy with steps and with what transfers cost."""
-    cores = core_links(setting, run.lowered.ranks, 0)
-    work_s = own_s * max(setting.hardware.threads_per_rank, 1) + sum(cost.cpu_s for cost in setting.costs)
-    return max((n * work_s / cores.capacities[link] for link, n in Counter(cores.links).items()), default=0.0)

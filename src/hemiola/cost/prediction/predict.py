@@ -23,6 +23,7 @@ from hemiola.core.plan import Plan
 from hemiola.core.topology import Topology
 from hemiola.cost.places import place_ranks
 from hemiola.cost.prediction import account
+from hemiola.cost.prediction.bound import bound_s
 from hemiola.cost.prediction.estimates import estimate, exact
 from hemiola.cost.prediction.lower import Scale
 from hemiola.cost.prediction.setting import USUAL, Options, Setting
@@ -112,7 +113,7 @@ def _read(setting: Setting, run: Run, low_s: float, high_s: float, straggling_s:
         low_s=low_s,
         high_s=high_s,
         confidence=setting.options.confidence,
-        bound_s=account.bound_s(setting, run),
+        bound_s=bound_s(setting, run),
         breakdown=parts,
         communication_s=account.busy_s(run),
         transfers=account.transfer_uses(setting, run, gaps),

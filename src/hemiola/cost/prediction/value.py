@@ -144,6 +144,13 @@ class Prediction:
     _run: Run
 
     @property
+    def transfer_bound_s(self) -> float:
+        """No order of these transfers could be faster, with the operations in the order in which they stand."""
+        from hemiola.cost.prediction.bound import transfer_bound_s
+
+        return transfer_bound_s(self._setting, self._run)
+
+    @property
     def exposed_s(self) -> float:
         """Communication that no computation hides."""
         return self.breakdown.exposed_s

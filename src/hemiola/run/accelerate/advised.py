@@ -56,7 +56,8 @@ def advised(
     except HemiolaError as error:
         return Advised(None, f"no plan could be made: {error}")
     before_s, after_s = advice.before.iteration_s, advice.after.iteration_s
-    figures = {"predicted_before_s": before_s, "predicted_s": after_s, "bound_s": advice.bound_s}
+    bound_s = advice.after.transfer_bound_s  # PyTorch decides the order of operations
+    figures = {"predicted_before_s": before_s, "predicted_s": after_s, "bound_s": bound_s}
     rate = f"{links.bytes_per_s * 8e-6:,.0f} Mbit/s"
     bucket: int | None
     bucket_s, bucket = min(buckets)
