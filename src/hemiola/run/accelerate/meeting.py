@@ -8,7 +8,7 @@ from typing import Any
 import torch.distributed as dist
 
 from hemiola.run.accelerate.settings import Settings
-from hemiola.run.group.group import transport_options
+from hemiola.run.group.opening import transport_options
 from hemiola.run.transport import Endpoint
 
 __all__ = ["from_first", "gathered", "meet"]

@@ -19,6 +19,6 @@ def register() -> None:
 
 
 def _create(store: Any, rank: int, ranks: int, timeout: Any) -> Any:
-    from hemiola.run.group.group import create
+    from hemiola.run.group.opening import create
 
     return create(store, rank, ranks, timeout)

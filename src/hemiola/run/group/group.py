@@ -6,112 +6,29 @@ returned is complete when its future is. Point-to-point messages do not wait for
 
 from __future__ import annotations
 
-import json
-import os
 import queue
 import threading
 from collections.abc import Callable, Sequence
-from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from hemiola.core.errors import HemiolaError, InputError, TransportError
-from hemiola.core.units import parse_rate
+from hemiola.core.errors import HemiolaError, InputError
 from hemiola.run.group import collectives as ways
 from hemiola.run.group.collectives import Channel
 from hemiola.run.group.memory import contiguous, reduction, view
-from hemiola.run.transport import Endpoint, Handle, Options
-from hemiola.run.transport.home import home_interface
+from hemiola.run.group.pending import Pending
+from hemiola.run.group.rows import exchanged, gathered, put_back, rows, scattered
+from hemiola.run.transport import Endpoint, Handle
 
-__all__ = ["Group", "create", "transport_options"]
+__all__ = ["Group"]
 
 Ended = Callable[[BaseException | None], None]
 _POINT_TO_POINT = 1 << 40
 """Tags of messages that a script sends by itself lie above those of collectives."""
 Job = tuple[Callable[[Channel], None], Channel, "Pending", list[Tensor]]
-
-
-def create(store: Any, rank: int, ranks: int, timeout: timedelta) -> Group:
-    """Meet the other ranks through PyTorch's store. The job's secret is made by rank 0 and lies in the store."""
-    timeout_s = timeout.total_seconds()
-    if ranks == 1:
-        return Group(None, 0, 1, timeout_s)
-    if rank == 0:
-        store.set("hemiola/secret", os.urandom(32))
-    secret = bytes(store.get("hemiola/secret"))
-    end = Endpoint(rank, ranks, secret, transport_options(timeout_s))
-    store.set(f"hemiola/{rank}", json.dumps(end.address))
-    end.connect([tuple(json.loads(store.get(f"hemiola/{peer}"))) for peer in range(ranks)])
-    return Group(end, rank, ranks, timeout_s)
-
-
-def transport_options(
-    timeout_s: float, interface: str = "", rate_bytes_per_s: float | None = None, chunk_bytes: int = 0
-) -> Options:
-    """As given, else as the environment says: HEMIOLA_INTERFACE, HEMIOLA_RATE; else where the master is reached from."""
-    rate = os.environ.get("HEMIOLA_RATE", "")
-    if rate and rate_bytes_per_s is None:
-        rate_bytes_per_s = parse_rate(rate)
-    return Options(
-        interface=interface or home_interface(),
-        timeout_s=min(timeout_s, 300.0),
-        rate_bytes_per_s=rate_bytes_per_s,
-        chunk_bytes=chunk_bytes,
-        unexpected_bytes_max=4 << 30,
-    )
-
-
-class Pending(dist.Work):
-    """A collective under way. Unlike PyTorch's own work around a future, waiting for it raises what went wrong."""
-
-    def __init__(self, what: str, timeout_s: float) -> None:
-        super().__init__()
-        self._what, self._timeout_s = what, timeout_s
-        self._future: Any = torch.futures.Future()
-        self._gate = threading.Lock()
-        self._gate.acquire()
-        self._problem: BaseException | None = None
-
-    def wait(self, timeout: timedelta | None = None) -> bool:
-        """Until it is complete.
-
-        Raises:
-            TransportError: it failed, or did not become complete in time.
-        """
-        limit_s = self._timeout_s if not timeout else timeout.total_seconds()
-        if not self._gate.acquire(timeout=limit_s):
-            raise TransportError(
-                f"{self._what} was not complete within {limit_s:g} s",
-                "do all ranks call the same collectives?",
-            )
-        self._gate.release()
-        if self._problem is not None:
-            raise self._problem
-        return True
-
-    def is_completed(self) -> bool:
-        """Whether it is, well or not."""
-        return bool(self._future.done())
-
-    def is_success(self) -> bool:
-        """Whether it is complete and went well."""
-        return self.is_completed() and self._problem is None
-
-    def get_future(self) -> Any:
-        """With the tensors."""
-        return self._future
-
-    def end(self, result: list[Tensor], problem: BaseException | None = None) -> None:
-        """For who carries it out."""
-        self._problem = problem
-        self._gate.release()
-        if problem is None:
-            self._future.set_result(result)
-        else:
-            self._future.set_exception(problem)
 
 
 class Group(dist.ProcessGroup):
@@ -212,7 +129,7 @@ class Group(dist.ProcessGroup):
                     ways.all_reduce(channel, flat, join)
                 if average:
                     flat.div_(channel.ranks)
-                _put_back(flat, tensor)
+                put_back(flat, tensor)
 
         return self._start(action, tensors)
 
@@ -239,7 +156,7 @@ class Group(dist.ProcessGroup):
                 flat = contiguous(tensor).view(-1)
                 if channel.ranks > 1:
                     ways.broadcast(channel, flat, root)
-                _put_back(flat, tensor)
+                put_back(flat, tensor)
 
         return self._start(action, tensors)
 
@@ -265,9 +182,9 @@ class Group(dist.ProcessGroup):
         def action(channel: Channel) -> None:
             for into, own in zip(outputs, inputs, strict=True):
                 parts = [contiguous(part) for part in into]
-                _gathered(channel, parts, contiguous(own))
+                gathered(channel, parts, contiguous(own))
                 for part, tensor in zip(parts, into, strict=True):
-                    _put_back(part, tensor)
+                    put_back(part, tensor)
 
         return self._start(action, [tensor for into in outputs for tensor in into])
 
@@ -285,8 +202,8 @@ class Group(dist.ProcessGroup):
         def action(channel: Channel) -> None:
             for into, own in zip(outputs, inputs, strict=True):
                 flat = contiguous(into).view(-1)
-                _gathered(channel, list(flat.chunk(channel.ranks)), contiguous(own).view(-1))
-                _put_back(flat, into)
+                gathered(channel, list(flat.chunk(channel.ranks)), contiguous(own).view(-1))
+                put_back(flat, into)
 
         return self._start(action, list(outputs))
 
@@ -298,7 +215,7 @@ class Group(dist.ProcessGroup):
 
         def action(channel: Channel) -> None:
             for into, parts in zip(outputs, inputs, strict=True):
-                own = _scattered(channel, [contiguous(part).view(-1).clone() for part in parts], join)
+                own = scattered(channel, [contiguous(part).view(-1).clone() for part in parts], join)
                 into.copy_((own.div_(channel.ranks) if average else own).view(into.shape))
 
         return self._start(action, list(outputs))
@@ -318,7 +235,7 @@ class Group(dist.ProcessGroup):
         def action(channel: Channel) -> None:
             for into, given in zip(outputs, inputs, strict=True):
                 flat = contiguous(given).view(-1).clone()
-                own = _scattered(channel, list(flat.chunk(channel.ranks)), join)
+                own = scattered(channel, list(flat.chunk(channel.ranks)), join)
                 into.copy_((own.div_(channel.ranks) if average else own).view(into.shape))
 
         return self._start(action, list(outputs))
@@ -330,9 +247,9 @@ class Group(dist.ProcessGroup):
 
         def action(channel: Channel) -> None:
             into = [contiguous(tensor) for tensor in outputs]
-            _exchanged(channel, into, [contiguous(tensor) for tensor in inputs])
+            exchanged(channel, into, [contiguous(tensor) for tensor in inputs])
             for part, tensor in zip(into, outputs, strict=True):
-                _put_back(part, tensor)
+                put_back(part, tensor)
 
         return self._start(action, list(outputs))
 
@@ -343,10 +260,10 @@ class Group(dist.ProcessGroup):
 
         def action(channel: Channel) -> None:
             into, source = contiguous(output), contiguous(given)
-            _exchanged(
-                channel, _rows(into, output_sizes, channel.ranks), _rows(source, input_sizes, channel.ranks)
+            exchanged(
+                channel, rows(into, output_sizes, channel.ranks), rows(source, input_sizes, channel.ranks)
             )
-            _put_back(into, output)
+            put_back(into, output)
 
         return self._start(action, [output])
 
@@ -363,7 +280,7 @@ class Group(dist.ProcessGroup):
             else:
                 parts[0].copy_(inputs[0])
             for part, tensor in zip(parts, into, strict=True):
-                _put_back(part, tensor)
+                put_back(part, tensor)
 
         return self._start(action, into)
 
@@ -377,7 +294,7 @@ class Group(dist.ProcessGroup):
                 ways.scatter(channel, parts, own, opts.rootRank)
             else:
                 own.copy_(parts[0])
-            _put_back(own, outputs[0])
+            put_back(own, outputs[0])
 
         return self._start(action, list(outputs))
 
@@ -419,7 +336,7 @@ class Group(dist.ProcessGroup):
 
         def ended(handle: Handle) -> None:
             if handle.problem is None and received:
-                _put_back(data, tensor)
+                put_back(data, tensor)
             pending.end([tensor], handle.problem)
 
         start(self._end).add_callback(ended)
@@ -434,33 +351,5 @@ def _averaged(
         with torch.no_grad():
             if average:
                 flat.div_(channel.ranks)
-            _put_back(flat, tensor)
+            put_back(flat, tensor)
     ended(problem)
-
-
-def _put_back(result: Tensor, tensor: Tensor) -> None:
-    """Into a tensor with gaps; one without has it already."""
-    if result.data_ptr() != tensor.data_ptr():
-        tensor.detach().copy_(result.view(tensor.shape))
-
-
-def _gathered(channel: Channel, parts: list[Tensor], own: Tensor) -> None:
-    if channel.ranks > 1:
-        ways.all_gather(channel, parts, own)
-    else:
-        parts[0].copy_(own.view(parts[0].shape))
-
-
-def _scattered(channel: Channel, parts: list[Tensor], join: ways.Join) -> Tensor:
-    return ways.reduce_scatter(channel, parts, join) if channel.ranks > 1 else parts[0]
-
-
-def _exchanged(channel: Channel, into: list[Tensor], given: list[Tensor]) -> None:
-    if channel.ranks > 1:
-        ways.all_to_all(channel, into, given)
-    else:
-        into[0].copy_(given[0])
-
-
-def _rows(tensor: Tensor, sizes: Sequence[int], ranks: int) -> list[Tensor]:
-    return list(tensor.split(list(sizes)) if sizes else tensor.chunk(ranks))

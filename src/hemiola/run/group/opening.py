@@ -1,0 +1,45 @@
+"""How the ranks of a process group meet, and with which options."""
+
+from __future__ import annotations
+
+import json
+import os
+from datetime import timedelta
+from typing import Any
+
+from hemiola.core.units import parse_rate
+from hemiola.run.group.group import Group
+from hemiola.run.transport import Endpoint, Options
+from hemiola.run.transport.home import home_interface
+
+__all__ = ["create", "transport_options"]
+
+
+def create(store: Any, rank: int, ranks: int, timeout: timedelta) -> Group:
+    """Meet the other ranks through PyTorch's store. The job's secret is made by rank 0 and lies in the store."""
+    timeout_s = timeout.total_seconds()
+    if ranks == 1:
+        return Group(None, 0, 1, timeout_s)
+    if rank == 0:
+        store.set("hemiola/secret", os.urandom(32))
+    secret = bytes(store.get("hemiola/secret"))
+    end = Endpoint(rank, ranks, secret, transport_options(timeout_s))
+    store.set(f"hemiola/{rank}", json.dumps(end.address))
+    end.connect([tuple(json.loads(store.get(f"hemiola/{peer}"))) for peer in range(ranks)])
+    return Group(end, rank, ranks, timeout_s)
+
+
+def transport_options(
+    timeout_s: float, interface: str = "", rate_bytes_per_s: float | None = None, chunk_bytes: int = 0
+) -> Options:
+    """As given, else as the environment says: HEMIOLA_INTERFACE, HEMIOLA_RATE; else where the master is reached from."""
+    rate = os.environ.get("HEMIOLA_RATE", "")
+    if rate and rate_bytes_per_s is None:
+        rate_bytes_per_s = parse_rate(rate)
+    return Options(
+        interface=interface or home_interface(),
+        timeout_s=min(timeout_s, 300.0),
+        rate_bytes_per_s=rate_bytes_per_s,
+        chunk_bytes=chunk_bytes,
+        unexpected_bytes_max=4 << 30,
+    )

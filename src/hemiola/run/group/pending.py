@@ -1,0 +1,65 @@
+"""What PyTorch holds of a collective under way."""
+
+from __future__ import annotations
+
+import threading
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from hemiola.core.errors import TransportError
+
+__all__ = ["Pending"]
+
+
+class Pending(dist.Work):
+    """A collective under way. Unlike PyTorch's own work around a future, waiting for it raises what went wrong."""
+
+    def __init__(self, what: str, timeout_s: float) -> None:
+        super().__init__()
+        self._what, self._timeout_s = what, timeout_s
+        self._future: Any = torch.futures.Future()
+        self._gate = threading.Lock()
+        self._gate.acquire()
+        self._problem: BaseException | None = None
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        """Until it is complete.
+
+        Raises:
+            TransportError: it failed, or did not become complete in time.
+        """
+        limit_s = self._timeout_s if not timeout else timeout.total_seconds()
+        if not self._gate.acquire(timeout=limit_s):
+            raise TransportError(
+                f"{self._what} was not complete within {limit_s:g} s",
+                "do all ranks call the same collectives?",
+            )
+        self._gate.release()
+        if self._problem is not None:
+            raise self._problem
+        return True
+
+    def is_completed(self) -> bool:
+        """Whether it is, well or not."""
+        return bool(self._future.done())
+
+    def is_success(self) -> bool:
+        """Whether it is complete and went well."""
+        return self.is_completed() and self._problem is None
+
+    def get_future(self) -> Any:
+        """With the tensors."""
+        return self._future
+
+    def end(self, result: list[Tensor], problem: BaseException | None = None) -> None:
+        """For who carries it out."""
+        self._problem = problem
+        self._gate.release()
+        if problem is None:
+            self._future.set_result(result)
+        else:
+            self._future.set_exception(problem)
