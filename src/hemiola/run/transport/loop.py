@@ -52,7 +52,7 @@ class Loop:
         self._rung = False  # stays True once the thread has ended: there is no bell any more
         self._calls: deque[Callable[[], None]] = deque()
         self._busy = False
-        """Whether bytes wait for every peer: as soon as a connection takes more, the thread looks at its calls."""
+        """Whether bytes wait for every peer, and all are read: soon something happens, and calls are looked at."""
         self._over = False
         self._closing: float | None = None
         self._parting: set[Link] = set()
@@ -155,7 +155,7 @@ class Loop:
             full = self._inboxes[peer].unexpected_bytes > self._options.unexpected_bytes_max
             if full != (peer in self._paused_s):
                 self._pause(peer, full)
-            busy = busy and waiting
+            busy = busy and waiting and not full
             for link in links:
                 more = (waiting or link.writing) and link not in self._parting
                 wanted = (0 if full else READ) | (WRITE if more else 0)
