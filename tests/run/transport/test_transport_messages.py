@@ -255,3 +255,46 @@ def test_an_empty_message_that_is_asked_for_while_it_is_being_read_arrives_once(
     assert not handle.done
     inbox.arrived(header, place)
     handle.wait(0)
+
+
+def test_what_is_called_while_bytes_wait_is_done_soon_and_in_order():
+    """No bell is rung for a thread that is about to look, on a busy link or just after it fell silent."""
+    rate = 4e6
+    with connected(rate_bytes_per_s=rate) as (a, b):
+        done: list[int] = []
+        for turn in range(20):
+            size = 1_000_000 if turn == 0 else 20_000  # longer than all calls, then over between two of them
+            awaited = b.receive(0, turn, bytearray(size))
+            bulk = a.send(1, turn, bytes(size))
+            for number in range(10):
+                came = threading.Event()
+                a.call(lambda n=turn * 10 + number, came=came: (done.append(n), came.set()))
+                assert came.wait(1.0)
+            if turn:
+                bulk.wait(WAIT_S)
+                awaited.wait(WAIT_S)
+        assert done == list(range(200))
+
+
+def test_calls_from_many_threads_are_all_done():
+    with connected() as (a, b):
+        done: list[int] = []
+        sizes = [bytes(30_000)] * 50
+
+        def ask(first: int) -> None:
+            for number in range(first, first + 200):
+                a.call(lambda n=number: done.append(n))
+
+        threads = [threading.Thread(target=ask, args=(200 * place,)) for place in range(4)]
+        awaited = [b.receive(0, 1, bytearray(30_000)) for _ in sizes]
+        sent = [a.send(1, 1, data) for data in sizes]
+        for thread in threads:
+            thread.start()
+        for handle in (*sent, *awaited):
+            handle.wait(WAIT_S)
+        for thread in threads:
+            thread.join()
+        last = threading.Event()
+        a.call(last.set)
+        assert last.wait(5.0)
+        assert sorted(done) == list(range(800))
