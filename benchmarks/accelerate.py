@@ -24,7 +24,7 @@ from statistics import median
 from typing import Any
 
 from accelerate_cases import REAL, Case, cases, layers
-from accelerate_page import PICTURE, page, picture
+from accelerate_page import page, pictures
 from prediction_measure import KEEPS_MEMORY
 
 from hemiola.lab import Lab
@@ -94,7 +94,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print(text)
     else:
         asked.write.write_text(text, encoding="utf-8")
-        asked.write.with_name(PICTURE).write_text(picture(list(found.values())), encoding="utf-8")
+        for name, drawing in pictures(list(found.values())).items():
+            asked.write.with_name(name).write_text(drawing, encoding="utf-8")
 
 
 def wanted(asked: argparse.Namespace) -> list[Case]:

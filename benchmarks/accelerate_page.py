@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from datetime import date
 from typing import TYPE_CHECKING
 
-from accelerate_cases import SIZE_BYTES
+from accelerate_cases import SIZE_BYTES, layers
 from clocks import machine, table
 from ordering_chart import Panel, Row, draw
 
@@ -15,10 +15,10 @@ from hemiola.core.units import format_bytes
 if TYPE_CHECKING:
     from accelerate import Found
 
-__all__ = ["PICTURE", "page", "picture"]
+__all__ = ["page", "pictures"]
 
-PICTURE = "accelerate.svg"
-KINDS = ((True, "Emulated computation"), (False, "Real computation"))
+KINDS = {"accelerate.svg": (True, "Emulated computation"), "accelerate-real.svg": (False, "Real computation")}
+"""By the name of its picture: whether computation is emulated, and the title."""
 WAYS = {"ddp": "DDP, 25 MB buckets", "best": "DDP, best bucket", "accelerated": "hemiola.accelerate"}
 
 HEAD = """# How much faster `hemiola.accelerate` is
@@ -33,7 +33,8 @@ its begin to the begin of the next one: it waits for what the one before left un
 READING = """Ratio: of communication (all gradients at the link's rate) to computation. Gains are of medians, with the
 least and the most of the turns behind. *Predicted* is what acceleration said before it went over; *bound*: no order
 of the same computation and bytes takes less; its share is bound over measured. State *off*: it stayed with DDP,
-for the gain predicted was below 3 %; *reverted*: it went back to DDP after measuring that it was no faster."""
+for the gain predicted was below 3 %; *reverted*: it went back to DDP after measuring that it was no faster. In both
+DDP has the buckets that were predicted to be fastest then."""
 
 
 def page(results: Sequence[Found], command: str) -> str:
@@ -43,13 +44,14 @@ def page(results: Sequence[Found], command: str) -> str:
         f"Measured on {date.today():%Y-%m-%d} with `{command}` on: {machine()}.",
         "## In short",
         table(["", "wanted", "found", ""], _targets(results)),
-        f"![Iterations as multiples of their bound]({PICTURE})",
         READING,
     ]
-    for emulated, title in KINDS:
+    for name, (emulated, title) in KINDS.items():
         own = [found for found in results if found.case.emulated == emulated]
         if own:
-            parts += [f"## {title}", _about(emulated), table(_HEADS, [_row(found) for found in own])]
+            picture = f"![{title}: iterations as multiples of their bound]({name})"
+            parts += [f"## {title}", _about(emulated), picture, table(_HEADS, [_row(found) for found in own])]
+            parts += _first_and_last(own) if emulated else []
     losses = [found for found in results if found.gain("best") < 1]
     parts += ["## Where it loses", _losses(losses)]
     return "\n\n".join(parts) + "\n"
@@ -65,6 +67,20 @@ def _about(emulated: bool) -> str:
         "Real models on two cores, a rank on each, at the rate that gives the ratio. Gloo's threads and Hemiola's "
         "transport take their time from the same two cores, which they would not on a GPU's host."
     )
+
+
+def _first_and_last(results: Sequence[Found]) -> list[str]:
+    """What of a shape's bytes no order hides, where that is much."""
+    found = []
+    for case in {f.case.model: f.case for f in results if f.case.ranks == 2 and f.case.ratio == 1}.values():
+        own = layers(case)
+        share = own[0].size_bytes / sum(layer.size_bytes for layer in own)
+        if share > 0.05:
+            found.append(
+                f"{case.model} uses its first layer first and has that gradient last: {share:.0%} of its bytes, "
+                f"which no order can hide. At ratio 1 an iteration takes at least {1 + share:.2f} times as long as computing."
+            )
+    return found
 
 
 _HEADS = [
@@ -144,23 +160,28 @@ def _losses(losses: Sequence[Found]) -> str:
     )
 
 
-def picture(results: Sequence[Found]) -> str:
-    """Iterations as multiples of the longer of computation and communication."""
+def pictures(results: Sequence[Found]) -> dict[str, str]:
+    """Iterations as multiples of their bound, by the name of the picture."""
+    found = {}
+    for name, (emulated, _) in KINDS.items():
+        own = sorted(
+            (f for f in results if f.case.emulated == emulated), key=lambda f: (f.case.model, f.case.ratio)
+        )
+        if own:
+            found[name] = _picture(own)
+    return found
+
+
+def _picture(results: Sequence[Found]) -> str:
     groups: dict[str, list[Row]] = {}
-    for found in sorted(results, key=lambda f: (not f.case.emulated, f.case.ratio)):
-        case = found.case
-        title = f"{case.ranks} ranks" if case.emulated else "2 ranks, real"
+    for found in results:
         bound_s = found.said["bound_s"] or min(found.seconds(way) for way in WAYS)
         dots = {name: found.seconds(way) / bound_s for way, name in WAYS.items()}
-        groups.setdefault(title, []).append(Row(f"{case.model} {case.ratio:g}", dots))
+        row = Row(f"{found.case.model} {found.case.ratio:g}", dots)
+        groups.setdefault(f"{found.case.ranks} ranks", []).append(row)
     most = max(value for rows in groups.values() for row in rows for value in row.dots.values())
     ticks = [1 + 0.25 * n for n in range(max(3, int((most - 1) / 0.25) + 2))]
-    names = [row.name for row in max(groups.values(), key=len)]
-    panels = [
-        Panel(title, sorted(rows, key=lambda row: names.index(row.name) if row.name in names else 99), ticks)
-        for title, rows in groups.items()
-        if [row.name for row in rows] == names
-    ]
+    panels = [Panel(title, rows, ticks) for title, rows in groups.items()]
     return draw(
         panels, "Iterations, by model and ratio of communication to computation", "multiples of the bound"
     )
