@@ -8,7 +8,6 @@ out in one order, to the bit. Files are `trace`'s business.
 
 from __future__ import annotations
 
-import heapq
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from typing import Literal, get_args
 import msgspec
 
 from hemiola.core.errors import StrategyError
+from hemiola.core.ordering import in_order
 from hemiola.core.strategy_check import check_result
 
 __all__ = ["COLLECTIVES", "SCHEMA", "Buffer", "Collective", "Move", "Place", "Strategy", "Traffic", "Waits"]
@@ -45,6 +45,10 @@ class Place(msgspec.Struct, frozen=True, order=True):
     def __str__(self) -> str:
         return f"{self.buffer} {self.index} of rank {self.rank}"
 
+    def row(self, count: int) -> Iterator[Place]:
+        """This one and those behind it, so many."""
+        return (Place(self.rank, self.buffer, self.index + k) for k in range(count))
+
 
 class Move(msgspec.Struct, frozen=True):
     """Chunks that go from one place to another, over the network or on one rank.
@@ -69,13 +73,11 @@ class Move(msgspec.Struct, frozen=True):
 
     def sources(self) -> Iterator[Place]:
         """Of every chunk."""
-        at = self.source
-        return (Place(at.rank, at.buffer, at.index + k) for k in range(self.count))
+        return self.source.row(self.count)
 
     def targets(self) -> Iterator[Place]:
         """Of every chunk."""
-        at = self.target
-        return (Place(at.rank, at.buffer, at.index + k) for k in range(self.count))
+        return self.target.row(self.count)
 
 
 @dataclass(frozen=True)
@@ -232,22 +234,8 @@ class Strategy(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     def ordered(self) -> Strategy:
         """The same moves in the one order that all strategies have which differ only by it."""
-        left = [len(waits.all) for waits in self.waits]
-        after: list[list[int]] = [[] for _ in self.moves]
-        for number, waits in enumerate(self.waits):
-            for one in waits.all:
-                after[one].append(number)
         keys = [(m.source, m.target, m.count, m.adds, m.channel) for m in self.moves]
-        ready = [(keys[number], number) for number, count in enumerate(left) if not count]
-        heapq.heapify(ready)
-        order = []
-        while ready:
-            _, number = heapq.heappop(ready)
-            order.append(number)
-            for one in after[number]:
-                left[one] -= 1
-                if not left[one]:
-                    heapq.heappush(ready, (keys[one], one))
+        order = in_order([waits.all for waits in self.waits], keys.__getitem__)
         return msgspec.structs.replace(self, moves=tuple(self.moves[number] for number in order))
 
     def traffic(self) -> Traffic:

@@ -14,13 +14,13 @@ The paper's abstract names them, its code is not public; what a pass does in det
 
 from __future__ import annotations
 
-import heapq
 import math
 
 import msgspec
 import numpy as np
 
 from hemiola.core.graph import PHASES, Graph
+from hemiola.core.ordering import in_order
 from hemiola.core.plan import Piece, Plan, PlannedTransfer
 from hemiola.plan.problem import Problem, size_of, used_at
 
@@ -45,12 +45,12 @@ def widened(graph: Graph, seconds: np.ndarray) -> tuple[int, ...]:
         return tuple(range(count))
     first, last = int(own[0]), int(own[-1]) + 1
     users: list[list[int]] = [[] for _ in range(count)]
-    waits = [0] * count
+    after: list[list[int]] = [[] for _ in range(first, last)]  # numbered from the first of backward
     for operation in range(first, last):
         for before in graph.operations.dependencies(operation).tolist():
             if before >= first:
                 users[before].append(operation)
-                waits[operation] += 1
+                after[operation - first].append(before - first)
     gradients = {p.gradient_ready for p in graph.parameters if p.gradient_ready >= 0}
     left_s = [math.inf] * count
     for operation in range(last - 1, first - 1, -1):
@@ -58,17 +58,8 @@ def widened(graph: Graph, seconds: np.ndarray) -> tuple[int, ...]:
             0.0 if operation in gradients else min((left_s[u] for u in users[operation]), default=math.inf)
         )
         left_s[operation] = after_s + float(seconds[operation])
-    queue = [(left_s[o], o) for o in range(first, last) if not waits[o]]
-    heapq.heapify(queue)
-    order = list(range(first))
-    while queue:
-        _, operation = heapq.heappop(queue)
-        order.append(operation)
-        for user in users[operation]:
-            waits[user] -= 1
-            if not waits[user]:
-                heapq.heappush(queue, (left_s[user], user))
-    return (*order, *range(last, count))
+    order = in_order(after, left_s[first:last].__getitem__)
+    return (*range(first), *(first + number for number in order), *range(last, count))
 
 
 def batched(problem: Problem, plan: Plan, limit_bytes: float) -> Plan:

@@ -35,11 +35,10 @@ def bound_s(setting: Setting, run: Run) -> float:
 
 def transfer_bound_s(setting: Setting, run: Run) -> float:
     """Least length of an iteration, whatever the order of transfers; steps keep theirs."""
-    least_s = bound_s(setting, run)
-    if not link_uses(setting, 1.0):
-        return least_s
     seconds, busy = _steps_s(setting, run), _busy_s(setting)
-    return max(least_s, *(_windows_s(run, seconds, busy, names_next) for names_next in (True, False)))
+    return max(
+        bound_s(setting, run), *(_windows_s(run, seconds, busy, names_next) for names_next in (True, False))
+    )
 
 
 def _steps_s(setting: Setting, run: Run) -> Floats:
@@ -93,9 +92,10 @@ def _longest(pairs: dict[tuple[int, int], float], before: Floats, names_next: bo
 def _busy_s(setting: Setting) -> list[float]:
     """How long each transfer keeps the link that all of them together keep longest."""
     rates = setting.place.bytes_per_s
+    loads = [{link: size / float(rates[link]) for link, size in cost.loads} for cost in setting.costs]
     total: dict[int, float] = {}
-    for cost in setting.costs:
-        for link, size in cost.loads:
-            total[link] = total.get(link, 0.0) + size / float(rates[link])
-    busiest = max(total, key=lambda link: total[link])
-    return [dict(cost.loads).get(busiest, 0.0) / float(rates[busiest]) for cost in setting.costs]
+    for load in loads:
+        for link, busy_s in load.items():
+            total[link] = total.get(link, 0.0) + busy_s
+    busiest = max(total, key=total.__getitem__, default=-1)
+    return [load.get(busiest, 0.0) for load in loads]

@@ -18,7 +18,7 @@ from hemiola.cost.places import Place
 from hemiola.cost.strategy_time import Bounds, bounds, strategy_seconds
 from hemiola.plan.collectives.packing import Packing, pack_trees
 
-__all__ = ["Candidate", "Synthesis", "synthesise"]
+__all__ = ["Candidate", "Synthesis", "synthesise", "tree_strategy"]
 
 KEEP_RING = 0.10
 """What the best has to gain over the ring to be taken instead."""
@@ -115,7 +115,8 @@ def _ring_order(place: Place) -> list[int]:
     for host in range(len(place.counts)):
         paths.append(tuple(number for number, link in enumerate(levels) if host in link.hosts))
     hosts = sorted(range(len(place.counts)), key=lambda host: (paths[host], host))
-    return [rank for host in hosts for rank in _ranks_of(place)[host]]
+    ranks_of = _ranks_of(place)
+    return [rank for host in hosts for rank in ranks_of[host]]
 
 
 def tree_strategy(place: Place, packing: Packing) -> Strategy:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import heapq
 from collections import defaultdict
 from dataclasses import dataclass, field
 
 from hemiola.core.errors import InputError, StrategyError
+from hemiola.core.ordering import in_order
 from hemiola.core.strategy import Move, Place
 from hemiola.trace.msccl.words import ADDS, LOCAL, RECEIVES, SENDS
 
@@ -44,7 +44,7 @@ class _Node:
     Attributes:
         step: of which.
         reads, writes: chunks of this rank.
-        after: nodes that have to end before; one's own number is above theirs only by chance.
+        after: nodes that have to end before.
         other: the receiving half of a sending one.
         is_kept: whether what is written stays: `rrs` sends its sum on and keeps nothing.
     """
@@ -69,7 +69,7 @@ class Joined:
         receives: dict[tuple[int, int, int], list[int]] = defaultdict(list)
         for step in steps:
             at, own = (step.rank, step.block, step.number), len(self._nodes)
-            source, target = _row(step.source, step.count), _row(step.target, step.count)
+            source, target = tuple(step.source.row(step.count)), tuple(step.target.row(step.count))
             if step.kind in RECEIVES:
                 into = source if step.kind == "rrs" else target
                 self._nodes.append(
@@ -87,7 +87,7 @@ class Joined:
             if self._last[at] > own:
                 self._nodes[own + 1].after.append(own)
         self._join(sends, receives)
-        self._put_in_order(steps)
+        self._putin_order(steps)
 
     def _join(
         self, sends: dict[tuple[int, int, int], list[int]], receives: dict[tuple[int, int, int], list[int]]
@@ -109,7 +109,7 @@ class Joined:
                 self._nodes[one].other = other
                 self._nodes[other].after.append(one)
 
-    def _put_in_order(self, steps: list[Step]) -> None:
+    def _putin_order(self, steps: list[Step]) -> None:
         """A step waits for the one before it in its block, and for the one that it names."""
         for step in steps:
             first = self._nodes[self._first[step.rank, step.block, step.number]]
@@ -127,7 +127,7 @@ class Joined:
 
     def moves(self) -> list[Move]:
         """In an order that all of them allow."""
-        order = _in_order([node.after for node in self._nodes])
+        order = in_order([node.after for node in self._nodes])
         if len(order) < len(self._nodes):
             there = set(order)
             stuck = [self._at(number) for number in range(len(self._nodes)) if number not in there][:3]
@@ -188,7 +188,7 @@ class Joined:
         for one, other in set(conflicts):
             if move_of[one] != move_of[other]:
                 after[move_of[other]].append(move_of[one])
-        found = _in_order(after)
+        found = in_order(after)
         if len(found) < len(moves):
             move = moves[min(set(range(len(moves))) - set(found))]
             raise StrategyError(
@@ -199,30 +199,6 @@ class Joined:
 
     def _at(self, number: int) -> str:
         return _at(self._nodes[number].step)
-
-
-def _row(place: Place, count: int) -> tuple[Place, ...]:
-    return tuple(Place(place.rank, place.buffer, place.index + k) for k in range(count))
-
-
-def _in_order(after: list[list[int]]) -> list[int]:
-    """Numbers, each after those that it has to follow; without those that are in a circle."""
-    left = [len(before) for before in after]
-    following: list[list[int]] = [[] for _ in after]
-    for number, before in enumerate(after):
-        for one in before:
-            following[one].append(number)
-    ready = [number for number, count in enumerate(left) if not count]
-    heapq.heapify(ready)
-    order = []
-    while ready:
-        number = heapq.heappop(ready)
-        order.append(number)
-        for one in following[number]:
-            left[one] -= 1
-            if not left[one]:
-                heapq.heappush(ready, one)
-    return order
 
 
 def _at(step: Step) -> str:
