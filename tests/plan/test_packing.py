@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hemiola.core.errors import StrategyError
 from hemiola.core.topology import Level, Topology
 from hemiola.cost.places import Place, place_ranks
 from hemiola.cost.strategy_time import bounds
@@ -137,7 +138,7 @@ def test_what_is_chosen_is_right_and_near_the_bound(rates: list[float], gpus: in
     place = hosts([rate * MB for rate in rates], gpus=gpus)
     found = synthesise(place, 16 * MB, latency_s=1e-5)
     assert found.chosen.strategy.verify().ranks == place.ranks
-    assert found.bounds.seconds * (1 - 1e-9) <= found.chosen.seconds <= found.ring.seconds
+    assert found.bounds.seconds * (1 - 1e-9) <= found.chosen.seconds <= found.usual.seconds
     if len(rates) > 1:
         assert found.candidates[0].seconds <= 1.2 * found.bounds.seconds
 
@@ -147,7 +148,7 @@ def test_adapccs_settings_gain_what_was_measured_by_hand() -> None:
     slow = synthesise(hosts([50 * MB] * 3 + [12.5 * MB]), 16 * MB, latency_s=1e-4)
     assert slow.chosen.strategy.source == "packed trees" and 0.45 < slow.gain < 0.5
     racks = synthesise(hosts([50 * MB] * 4, [0, 1, 0, 1], [25 * MB] * 2), 16 * MB, latency_s=1e-4)
-    assert racks.ring.strategy.name == "ring 0-2-1-3"
+    assert racks.usual.strategy.name == "ring 0-2-1-3"
     assert 0.45 < racks.gain < 0.5
 
 
@@ -156,7 +157,7 @@ def test_equal_hosts_keep_their_ring_and_small_messages_go_directly() -> None:
     assert synthesise(equal, 16 * MB, latency_s=1e-4).chosen.strategy.source == "ring"
     small = synthesise(equal, 4e3, latency_s=1e-4)
     assert small.chosen.strategy.source in ("all pairs", "halving and doubling")
-    assert synthesise(equal, 4e3, latency_s=1e-4, keep_ring=9.0).chosen.strategy.source == "ring"
+    assert synthesise(equal, 4e3, latency_s=1e-4, keep_usual=9.0).chosen.strategy.source == "ring"
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
@@ -175,3 +176,25 @@ def test_ranks_of_one_host_take_turns_at_its_head() -> None:
         (m.source.rank, m.target.rank) for m in strategy.moves if place.host_of[m.source.rank] != place.host_of[m.target.rank]
     }  # fmt: skip
     assert {rank % 2 for pair in between for rank in pair} == {0, 1}
+
+
+@pytest.mark.parametrize("collective", ["broadcast", "reduce"])
+def test_a_slow_host_is_last_in_a_broadcast(collective: str) -> None:
+    """A chain sends each byte once from every host but the last: the slow host's own link is the bound."""
+    place = hosts([50 * MB, 12.5 * MB, 50 * MB, 50 * MB])
+    found = synthesise(place, 16 * MB, collective, root=2, latency_s=1e-4)
+    assert found.chosen.strategy.root == 2
+    assert found.chosen.seconds < 1.1 * found.bounds.seconds
+    assert found.chosen.strategy.collective == collective
+
+
+@pytest.mark.parametrize("collective", ["reduce-scatter", "all-gather"])
+def test_what_is_gathered_goes_round_racks_one_after_the_other(collective: str) -> None:
+    place = hosts([50 * MB] * 4, [0, 1, 0, 1], [25 * MB] * 2)
+    found = synthesise(place, 16 * MB, collective, latency_s=1e-4)
+    assert found.chosen.strategy.name == "ring 0-2-1-3"
+
+
+def test_an_all_to_all_is_not_synthesised() -> None:
+    with pytest.raises(StrategyError, match="all_pairs"):
+        synthesise(hosts([1.0] * 4), 10.0, "all-to-all")

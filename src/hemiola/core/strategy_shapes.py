@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 
 from hemiola.core.errors import StrategyError
 from hemiola.core.strategy import Buffer, Collective, Move, Place, Strategy
 
-__all__ = ["all_pairs", "halving_doubling", "ring", "trees"]
+__all__ = ["all_pairs", "binomial", "chain", "halving_doubling", "ring", "trees"]
 
 
 def ring(order: Sequence[int], collective: Collective = "all-reduce") -> Strategy:
@@ -75,6 +76,27 @@ def trees(
         name=f"{len(parents)} trees", collective=collective, ranks=len(parents[0]), chunks=len(parents),
         moves=tuple(moves), root=0 if collective == "all-reduce" else min(roots), weights=tuple(weights), source="trees",
     )  # fmt: skip
+
+
+def chain(order: Sequence[int]) -> list[int]:
+    """The parents of a tree in which each rank has the one before it.
+
+    Raises:
+        StrategyError: the order does not name every rank once.
+    """
+    _check_permutation(order)
+    parents = [-1] * len(order)
+    for before, rank in itertools.pairwise(order):
+        parents[rank] = before
+    return parents
+
+
+def binomial(ranks: int, root: int = 0) -> list[int]:
+    """The parents of a tree in which twice as many ranks have the data after each step."""
+    parents = [-1] * ranks
+    for place in range(1, ranks):
+        parents[(place + root) % ranks] = ((place & (place - 1)) + root) % ranks
+    return parents
 
 
 def all_pairs(ranks: int, collective: Collective = "all-reduce") -> Strategy:

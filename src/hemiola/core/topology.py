@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from hemiola.core.errors import TopologyError
 
-__all__ = ["Hosts", "Level", "Topology"]
+__all__ = ["Hosts", "Level", "MeasuredLink", "Topology"]
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -85,6 +85,22 @@ class Level:
         return hash((self.name, len(self.domains)))
 
 
+@dataclass(frozen=True, slots=True)
+class MeasuredLink:
+    """What measuring one direction of a link gave, bytes/s.
+
+    Attributes:
+        name: "n3 out", "n3 in", "rack 0 uplink".
+        bytes_per_s: the most likely rate.
+        low, high: of the measurements.
+    """
+
+    name: str
+    bytes_per_s: float
+    low: float
+    high: float
+
+
 @dataclass(frozen=True, eq=False)
 class Topology:
     """A cluster: hosts, and the levels of switches above them from narrow to wide.
@@ -102,6 +118,7 @@ class Topology:
     hosts: Hosts
     levels: tuple[Level, ...] = ()
     source: str = field(default="", compare=False)
+    measured: tuple[MeasuredLink, ...] = field(default=(), compare=False)
 
     def __eq__(self, other: object) -> bool:
         mine = (self.name, self.hosts, self.levels)

@@ -18,6 +18,7 @@ from hemiola.core.errors import HemiolaError, TransportError
 from hemiola.run.accelerate.buffers import share_buffers
 from hemiola.run.accelerate.schedule import Part, Step, schedule
 from hemiola.run.group.memory import view
+from hemiola.run.strategy.rooms import Room, Rooms
 from hemiola.run.transport import Endpoint, Handle
 from hemiola.run.transport.messages import Outgoing
 
@@ -28,10 +29,6 @@ _TAGS = 1 << 62
 _SMALL_BYTES = 16 << 10
 _FEW = 8
 """Ranks up to which everybody sends a small tensor to everybody: one step instead of two."""
-
-
-Room = tuple[Tensor, memoryview]
-"""Memory, twice."""
 
 
 class Ticket:
@@ -122,7 +119,7 @@ class Exchange:
         """Over a connected endpoint, in messages of about so many bytes."""
         self._end = end
         self._lane_bytes = chunk_bytes * end.ranks
-        self._rooms: dict[tuple[torch.dtype, int], list[Room]] = {}
+        self.rooms = Rooms()
         self._known: dict[tuple[str, int], tuple[Step, ...]] = {}
 
     def all_reduce(
@@ -182,18 +179,6 @@ class Exchange:
         """This rank's end of the transport."""
         return self._end
 
-    def take(self, dtype: torch.dtype, count: int) -> Room:
-        """Memory for what is to be added."""
-        free = self._rooms.get((dtype, count))
-        if free:
-            return free.pop()
-        tensor = torch.empty(count, dtype=dtype)
-        return tensor, view(tensor)
-
-    def give_back(self, room: Room) -> None:
-        """For the next one."""
-        self._rooms.setdefault((room[0].dtype, room[0].numel()), []).append(room)
-
 
 def _everybody(rank: int, ranks: int, count: int) -> tuple[Step, ...]:
     """All of it from everybody to everybody."""
@@ -240,7 +225,7 @@ class _Lane:
             self._ticket.sends.append(end.send(part.peer, tag, data, self._priority))
         for part in step.receives:
             if step.joins:
-                room = exchange.take(self._flat.dtype, part.stop - part.start)
+                room = exchange.rooms.take(self._flat.dtype, part.stop - part.start)
                 self._came.append((part.peer, room))
                 into = room[1]
             else:
@@ -269,7 +254,7 @@ class _Lane:
             came = [(peer, room[0]) for peer, room in self._came]
             _join(self._flat[part.start : part.stop], self._exchange.end.rank, came)
             for _, room in self._came:
-                self._exchange.give_back(room)
+                self._exchange.rooms.give_back(room)
         self.begin()
 
 

@@ -18,6 +18,7 @@ from torch import Tensor
 from hemiola.core.errors import HemiolaError, InputError
 from hemiola.run.group import collectives as ways
 from hemiola.run.group.collectives import Channel
+from hemiola.run.group.fitted import Fitted
 from hemiola.run.group.memory import contiguous, reduction, view
 from hemiola.run.group.pending import Pending
 from hemiola.run.group.rows import exchanged, gathered, put_back, rows, scattered
@@ -28,14 +29,24 @@ __all__ = ["Group"]
 Ended = Callable[[BaseException | None], None]
 _POINT_TO_POINT = 1 << 40
 """Tags of messages that a script sends by itself lie above those of collectives."""
+_TAGS = 1 << 14
+"""Of collectives, used again and again: a connection remembers how many messages each tag had."""
 Job = tuple[Callable[[Channel], None], Channel, "Pending", list[Tensor]]
 
 
 class Group(dist.ProcessGroup):
     """One rank's side."""
 
-    def __init__(self, end: Endpoint | None, rank: int, ranks: int, timeout_s: float) -> None:
+    def __init__(
+        self, end: Endpoint | None, rank: int, ranks: int, timeout_s: float, fitted: Fitted | None = None
+    ) -> None:
+        """Over a connected endpoint; None for a group of one.
+
+        Args:
+            fitted: carries out what it has strategies for.
+        """
         super().__init__(rank, ranks)
+        self._fitted = fitted
         self._end, self._rank, self._ranks, self._timeout_s = end, rank, ranks, timeout_s
         self._name = ""
         self._count = 0
@@ -78,7 +89,7 @@ class Group(dist.ProcessGroup):
     def _channel(self) -> Channel:
         """For the next collective; all ranks count alike."""
         with self._counting:
-            tag, self._count = self._count, self._count + 2
+            tag, self._count = self._count, (self._count + 2) % _TAGS
         return Channel(self._end, self._rank, self._ranks, tag, self._timeout_s)
 
     def _directly(
@@ -121,6 +132,14 @@ class Group(dist.ProcessGroup):
                 )
 
             return self._directly(small, tensors)
+        if self._fitted is not None and len(tensors) == 1:
+
+            def put(flat: Tensor) -> None:
+                put_back(flat.div_(self._ranks) if average else flat, tensors[0])
+
+            given = contiguous(tensors[0]).view(-1)
+            if pending := self._fitted.start("all-reduce", given, join, put, tensors):
+                return pending
 
         def action(channel: Channel) -> None:
             for tensor in tensors:
@@ -150,6 +169,13 @@ class Group(dist.ProcessGroup):
                 )
 
             return self._directly(small, tensors)
+        if self._fitted is not None and len(tensors) == 1:
+            given = contiguous(tensors[0]).view(-1)
+            into = tensors[0]
+            if pending := self._fitted.start(
+                "broadcast", given, Tensor.add_, lambda flat: put_back(flat, into), tensors, root
+            ):
+                return pending
 
         def action(channel: Channel) -> None:
             for tensor in tensors:
@@ -163,14 +189,25 @@ class Group(dist.ProcessGroup):
     def reduce(self, tensors: Any, opts: Any) -> Any:
         """Of one tensor per rank, at one of them."""
         join, average = reduction(opts.reduceOp)
+        root = int(opts.rootRank)
+
+        def put(flat: Tensor, tensor: Tensor) -> None:
+            if self._rank == root:
+                tensor.copy_((flat.div_(self._ranks) if average else flat).view(tensor.shape))
+
+        if self._fitted is not None and len(tensors) == 1:
+            given = contiguous(tensors[0]).view(-1).clone()
+            if pending := self._fitted.start(
+                "reduce", given, join, lambda flat: put(flat, tensors[0]), list(tensors), root
+            ):
+                return pending
 
         def action(channel: Channel) -> None:
             for tensor in tensors:
                 flat = contiguous(tensor).view(-1).clone()
                 if channel.ranks > 1:
                     ways.all_reduce(channel, flat, join)
-                if channel.rank == opts.rootRank:
-                    tensor.copy_((flat.div_(channel.ranks) if average else flat).view(tensor.shape))
+                put(flat, tensor)
 
         return self._start(action, list(tensors))
 
@@ -198,6 +235,15 @@ class Group(dist.ProcessGroup):
         self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], opts: Any = None
     ) -> Any:
         """Several at once."""
+        if self._fitted is not None and len(outputs) == 1:
+            table = outputs[0]
+
+            def put(rows: Tensor) -> None:
+                table.copy_(rows.reshape(table.shape))
+
+            given = contiguous(inputs[0]).view(-1)
+            if pending := self._fitted.start("all-gather", given, Tensor.add_, put, list(outputs)):
+                return pending
 
         def action(channel: Channel) -> None:
             for into, own in zip(outputs, inputs, strict=True):
@@ -231,6 +277,15 @@ class Group(dist.ProcessGroup):
     ) -> Any:
         """Several at once."""
         join, average = reduction(opts.reduceOp)
+        if self._fitted is not None and len(outputs) == 1:
+            part = outputs[0]
+
+            def put(own: Tensor) -> None:
+                part.copy_((own.div_(self._ranks) if average else own).view(part.shape))
+
+            whole = contiguous(inputs[0]).view(-1).clone()
+            if pending := self._fitted.start("reduce-scatter", whole, join, put, list(outputs)):
+                return pending
 
         def action(channel: Channel) -> None:
             for into, given in zip(outputs, inputs, strict=True):

@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 from hemiola.core.units import parse_rate
+from hemiola.run.group.fitting import fitting, own_names
 from hemiola.run.group.group import Group
 from hemiola.run.transport import Endpoint, Options
 from hemiola.run.transport.home import home_interface
@@ -16,7 +17,10 @@ __all__ = ["create", "transport_options"]
 
 
 def create(store: Any, rank: int, ranks: int, timeout: timedelta) -> Group:
-    """Meet the other ranks through PyTorch's store. The job's secret is made by rank 0 and lies in the store."""
+    """Meet the other ranks through PyTorch's store. The job's secret is made by rank 0 and lies in the store.
+
+    With HEMIOLA_STRATEGY at rank 0, large collectives go by strategies that fit the network (`fitting`).
+    """
     timeout_s = timeout.total_seconds()
     if ranks == 1:
         return Group(None, 0, 1, timeout_s)
@@ -24,9 +28,11 @@ def create(store: Any, rank: int, ranks: int, timeout: timedelta) -> Group:
         store.set("hemiola/secret", os.urandom(32))
     secret = bytes(store.get("hemiola/secret"))
     end = Endpoint(rank, ranks, secret, transport_options(timeout_s))
-    store.set(f"hemiola/{rank}", json.dumps(end.address))
-    end.connect([tuple(json.loads(store.get(f"hemiola/{peer}"))) for peer in range(ranks)])
-    return Group(end, rank, ranks, timeout_s)
+    store.set(f"hemiola/{rank}", json.dumps([*end.address, *own_names()]))
+    found = [json.loads(store.get(f"hemiola/{peer}")) for peer in range(ranks)]
+    end.connect([(address, port) for address, port, *_ in found])
+    names = [[address, *others] for address, _, *others in found]
+    return Group(end, rank, ranks, timeout_s, fitting(store, end, names, timeout_s))
 
 
 def transport_options(

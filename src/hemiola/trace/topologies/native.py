@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from hemiola.core.errors import FormatError, HemiolaError, InputError, TopologyError
 from hemiola.core.hostlist import MAX_NAMES, expand
-from hemiola.core.topology import Hosts, Level, Topology
+from hemiola.core.topology import Hosts, Level, MeasuredLink, Topology
 from hemiola.core.units import parse_duration, parse_rate
 from hemiola.trace.topologies.hardware import BUS, FABRIC, LATENCY
 
@@ -42,7 +42,7 @@ def read_native(text: str, path: str) -> Topology:
         table = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise FormatError(f"{path} is not TOML: {error}", "mend the line it names") from error
-    _only(table, ("cluster", "hosts", "level"), path)
+    _only(table, ("cluster", "hosts", "level", "measured"), path)
     cluster = _only(_get(table, "cluster", dict, path, {}), ("name", "source"), f"{path}: [cluster]")
     assumed: dict[str, str] = {}
     hosts = _hosts(_tables(table, "hosts", path), path, assumed)
@@ -51,7 +51,15 @@ def read_native(text: str, path: str) -> Topology:
         levels.append(_level(level, hosts, levels[-1] if levels else None, path))
     source = _source(path, _get(cluster, "source", str, path, ""), assumed)
     name = _get(cluster, "name", str, f"{path}: [cluster]", "cluster")
-    return Topology(name, hosts, tuple(levels), source).check()
+    measured = tuple(_measured(each, path) for each in _tables(table, "measured", path))
+    return Topology(name, hosts, tuple(levels), source, measured).check()
+
+
+def _measured(table: _Table, path: str) -> MeasuredLink:
+    where = f"{path}: [[measured]]"
+    _only(table, ("link", "rate", "low", "high"), where)
+    rates = [_quantity(table, key, parse_rate, where) for key in ("rate", "low", "high")]
+    return MeasuredLink(_get(table, "link", str, where), *rates)
 
 
 def _source(path: str, origin: str, assumed: Mapping[str, str]) -> str:

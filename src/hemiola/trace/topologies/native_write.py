@@ -51,6 +51,9 @@ def topology_text(topology: Topology) -> str:
     for level in topology.levels:
         lines += _level_lines(level, inner, topology.hosts)
         inner = level
+    for link in topology.measured:
+        lines += ["", "[[measured]]", f"link = {_quoted(link.name)}", f'rate = "{_rate(link.bytes_per_s)}"']
+        lines += [f'low = "{_rate(link.low)}"', f'high = "{_rate(link.high)}"']
     return "\n".join(lines) + "\n"
 
 

@@ -1,0 +1,322 @@
+"""Which network explains what was measured: rates of hosts, and groups of hosts behind a narrower uplink.
+
+Several hosts send at once in every round. What leaves or reaches a host in all is bounded by its own link; a flow
+that is slower than both of its ends crosses something narrower. Groups whose members never slow each other are
+candidates; of all candidates, the one is taken by which fair sharing comes nearest to all rounds.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hemiola.core.errors import InputError
+
+__all__ = ["FittedNetwork", "Flow", "Group", "Interval", "fair_rates", "fit_network"]
+
+SHORT = 0.85
+"""A flow below this share of what both of its ends can do crosses something narrower."""
+BETTER = 0.7
+"""A group is believed if it leaves at most this much of the error."""
+NEAR = 0.15
+"""Measurements that far apart may be of the same rate."""
+_NOISE = 0.05
+_SWAPPED_MOST, _MOVED_MOST = 16, 64
+"""Hosts up to which groups are improved by two that change places, and by one that changes over."""
+
+
+@dataclass(frozen=True)
+class Flow:
+    """What one host sent to another during a round.
+
+    Attributes:
+        source, target: hosts, by number.
+        bytes_per_s: received, while all flows of the round were under way.
+    """
+
+    source: int
+    target: int
+    bytes_per_s: float
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A rate, bytes/s.
+
+    Attributes:
+        bytes_per_s: the most likely one.
+        low, high: of the measurements that tell it.
+    """
+
+    bytes_per_s: float
+    low: float
+    high: float
+
+    @property
+    def spread(self) -> float:
+        """Its width, relative to the rate."""
+        return (self.high - self.low) / self.bytes_per_s if self.bytes_per_s else math.inf
+
+
+@dataclass(frozen=True)
+class Group:
+    """Hosts behind one uplink.
+
+    Attributes:
+        hosts: by number.
+        uplink: what leaves or reaches it, whichever is less.
+    """
+
+    hosts: tuple[int, ...]
+    uplink: Interval
+
+
+@dataclass(frozen=True)
+class FittedNetwork:
+    """What was found.
+
+    Attributes:
+        out, into: of every host.
+        groups: with an uplink that can be seen; no host is in two.
+        error: root mean square of the logarithm of predicted over measured rates: 0.05 for 5 %.
+    """
+
+    out: tuple[Interval, ...]
+    into: tuple[Interval, ...]
+    groups: tuple[Group, ...]
+    error: float
+
+    def rate(self, host: int) -> Interval:
+        """Of a host in the slower direction."""
+        return min(self.out[host], self.into[host], key=lambda one: one.bytes_per_s)
+
+
+def fit_network(hosts: int, rounds: Sequence[Sequence[Flow]]) -> FittedNetwork:
+    """The network behind these rounds.
+
+    Raises:
+        InputError: a host took part in no round, or a rate is not above 0.
+    """
+    for flow in (flow for flows in rounds for flow in flows):
+        if not (0 < flow.bytes_per_s < math.inf and 0 <= flow.source < hosts and 0 <= flow.target < hosts):
+            raise InputError(f"the measurement {flow}", "give hosts from 0 and rates above 0")
+    out = _ends(hosts, rounds, "source")
+    into = _ends(hosts, rounds, "target")
+    sends = np.array([one.bytes_per_s for one in out])
+    takes = np.array([one.bytes_per_s for one in into])
+    table = _Table(rounds, sends, takes)
+    groups = table.groups(_best_partition(hosts, table))
+    alone, error = _error(rounds, sends, takes, ()), _error(rounds, sends, takes, groups)
+    if error >= alone * BETTER:
+        groups, error = (), alone
+    return FittedNetwork(out, into, groups, error)
+
+
+class _Table:
+    """All flows of all rounds, and what each would do if nothing were between its ends."""
+
+    def __init__(
+        self, rounds: Sequence[Sequence[Flow]], sends: NDArray[np.float64], takes: NDArray[np.float64]
+    ) -> None:
+        flows = [(number, flow) for number, found in enumerate(rounds) for flow in found]
+        self.round = np.array([number for number, _ in flows])
+        self.ends = np.array([(flow.source, flow.target) for _, flow in flows]).T
+        self.measured = np.array([flow.bytes_per_s for _, flow in flows])
+        self.free = np.concatenate([fair_rates(found, sends, takes, ()) for found in rounds])
+        self.rounds, self.hosts = len(rounds), len(sends)
+
+    def _uplinks(
+        self, home: NDArray[np.int64]
+    ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float64], list[Interval | None]]]:
+        """Of each direction: where flows cross (round by group, -1 for nowhere), what would, and each group's limit."""
+        count = int(home.max()) + 1
+        crosses = home[self.ends[0]] != home[self.ends[1]]
+        for end in self.ends:
+            where = np.where(crosses, self.round * count + home[end], self.rounds * count)
+            would = np.bincount(where, self.free, self.rounds * count + 1).astype(np.float64)
+            did = np.bincount(where, self.measured, self.rounds * count + 1)
+            held = (did < SHORT * would)[:-1].reshape(-1, count)
+            totals = did[:-1].reshape(-1, count)
+            limits = [
+                _best(totals[held[:, g], g].tolist()) if held[:, g].any() else None for g in range(count)
+            ]
+            yield where, would, limits
+
+    def groups(self, partition: Sequence[tuple[int, ...]]) -> tuple[Group, ...]:
+        """With the uplinks that can be seen; the slower direction of each."""
+        if len(partition) < 2:
+            return ()
+        ways = [limits for _, _, limits in self._uplinks(self._home(partition))]
+        found = []
+        for own, both in zip(partition, zip(*ways, strict=True), strict=True):
+            seen = [limit for limit in both if limit is not None]
+            if seen:
+                found.append(Group(own, min(seen, key=lambda one: one.bytes_per_s)))
+        return tuple(found)
+
+    def _home(self, partition: Sequence[tuple[int, ...]]) -> NDArray[np.int64]:
+        home = np.zeros(self.hosts, dtype=np.int64)
+        for number, own in enumerate(partition):
+            home[list(own)] = number
+        return home
+
+    def error(self, partition: Sequence[tuple[int, ...]]) -> float:
+        """Quickly: flows over a full uplink are held back alike."""
+        rate = self.free.copy()
+        for where, would, limits in self._uplinks(self._home(partition)):
+            most = np.array(
+                [math.inf if one is None else one.bytes_per_s for one in limits] * self.rounds + [math.inf]
+            )
+            with np.errstate(divide="ignore", invalid="ignore"):
+                share = np.where(would > 0, most / would, np.inf)
+            rate = np.minimum(rate, self.free * share[where])
+        return float(np.sqrt((np.log(rate / self.measured) ** 2).mean()))
+
+
+def _best_partition(hosts: int, table: _Table) -> list[tuple[int, ...]]:
+    """The groups that explain the rounds best: of those found by joining, and of some at random, all improved."""
+    best, partition = math.inf, [tuple(range(hosts))]
+    candidates = list(_partitions(hosts, table))
+    made = random.Random(0)
+    if hosts <= _SWAPPED_MOST:
+        candidates = candidates[:3]
+        for count in range(2, hosts // 2 + 1):
+            order = made.sample(range(hosts), hosts)
+            candidates.append(sorted(tuple(sorted(order[k::count])) for k in range(count)))
+        candidates = [_improved(one, table, swaps=True) for one in candidates]
+    for candidate in candidates:
+        error = table.error(candidate)
+        if error < best * (1 - _NOISE):
+            best, partition = error, candidate
+    return _improved(partition, table, swaps=False) if _SWAPPED_MOST < hosts <= _MOVED_MOST else partition
+
+
+def _improved(partition: list[tuple[int, ...]], table: _Table, swaps: bool) -> list[tuple[int, ...]]:
+    """With hosts changed over while it helps."""
+    best = table.error(partition)
+    while len(partition) > 1:
+        error, changed = min((table.error(changed), changed) for changed in _changed(partition, swaps))
+        if error >= best * (1 - _NOISE):
+            break
+        best, partition = error, changed
+    return partition
+
+
+def _changed(partition: Sequence[tuple[int, ...]], swaps: bool) -> Iterator[list[tuple[int, ...]]]:
+    """One host in another group, or two of different groups in each other's place."""
+    for i, one in enumerate(partition):
+        for j, other in enumerate(partition):
+            if i == j:
+                continue
+            rest = [group for k, group in enumerate(partition) if k not in (i, j)]
+            for host in one:
+                less = tuple(h for h in one if h != host)
+                yield sorted([*rest, *([less] if less else []), tuple(sorted((*other, host)))])
+                if swaps and i < j:
+                    for there in other:
+                        swapped = tuple(h for h in other if h != there)
+                        yield sorted([*rest, tuple(sorted((*less, there))), tuple(sorted((*swapped, host)))])
+
+
+def _ends(hosts: int, rounds: Sequence[Sequence[Flow]], end: str) -> tuple[Interval, ...]:
+    """What every host can do in one direction, all its flows of a round together."""
+    totals: list[list[float]] = [[] for _ in range(hosts)]
+    for flows in rounds:
+        here: dict[int, float] = {}
+        for flow in flows:
+            which = getattr(flow, end)
+            here[which] = here.get(which, 0.0) + flow.bytes_per_s
+        for host, total in here.items():
+            totals[host].append(total)
+    silent = [host for host in range(hosts) if not totals[host]]
+    if silent:
+        raise InputError(
+            f"host {silent[0]} took part in no measurement", "measure with every host, both ways"
+        )
+    return tuple(_best(found) for found in totals)
+
+
+def _best(found: Sequence[float]) -> Interval:
+    """Of rates that others may have held back: the second highest, for the highest may have been luck."""
+    rate = sorted(found)[-2:][0]
+    near = [one for one in found if abs(one - rate) < NEAR * rate]
+    return Interval(rate, min(near), max(near))
+
+
+def _partitions(hosts: int, table: _Table) -> Iterator[list[tuple[int, ...]]]:
+    """Groups of hosts, the coarsest first: joined two at a time, those first between which flows were fastest.
+
+    A pair counts by the worst of its flows, relative to what its ends can do: nothing holds hosts of one group back.
+    """
+    worst = np.full((hosts, hosts), np.inf)
+    np.minimum.at(worst, (table.ends[0], table.ends[1]), table.measured / table.free)
+    near = np.minimum(worst, worst.T)
+    met = np.isfinite(near)
+    near = np.where(met, np.minimum(near, 1.0), near[met].mean())
+    groups: list[tuple[int, ...]] = [(host,) for host in range(hosts)]
+    found = []
+    while len(groups) > 2:
+        pairs = [
+            (float(near[np.ix_(one, other)].mean()), -len(one) - len(other), i, j)
+            for i, one in enumerate(groups)
+            for j, other in enumerate(groups[:i])
+        ]
+        _, _, i, j = max(pairs)
+        joined = tuple(sorted(groups[i] + groups[j]))
+        groups = [group for k, group in enumerate(groups) if k not in (i, j)] + [joined]
+        found.append(sorted(groups))
+    yield from reversed(found)
+
+
+def fair_rates(
+    flows: Sequence[Flow], sends: NDArray[np.float64], takes: NDArray[np.float64], groups: Sequence[Group]
+) -> NDArray[np.float64]:
+    """What max-min fair sharing gives each flow, bytes/s.
+
+    Args:
+        sends, takes: of every host.
+        groups: with uplinks, which carry as much each way.
+    """
+    hosts = len(sends)
+    home = np.full(hosts, -1)
+    for number, group in enumerate(groups):
+        home[list(group.hosts)] = number
+    uplinks = [group.uplink.bytes_per_s for group in groups]
+    left = np.concatenate([sends, takes, uplinks, uplinks])
+    shape = (len(left), len(flows))
+    crosses = np.zeros(shape, dtype=bool)
+    for k, flow in enumerate(flows):
+        crosses[[flow.source, hosts + flow.target], k] = True
+        a, b = home[flow.source], home[flow.target]
+        if a != b and a >= 0:
+            crosses[2 * hosts + a, k] = True
+        if a != b and b >= 0:
+            crosses[2 * hosts + len(groups) + b, k] = True
+    rates = np.zeros(len(flows))
+    open_flows = np.ones(len(flows), dtype=bool)
+    while open_flows.any():
+        users = (crosses & open_flows).sum(1)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            shares = np.where(users > 0, left / users, np.inf)
+        tightest = int(shares.argmin())
+        fixed = crosses[tightest] & open_flows
+        rates[fixed] = shares[tightest]
+        left = np.maximum(left - shares[tightest] * (crosses & fixed).sum(1), 0.0)
+        open_flows &= ~fixed
+    return rates
+
+
+def _error(
+    rounds: Sequence[Sequence[Flow]], sends: NDArray[np.float64], takes: NDArray[np.float64], groups: Sequence[Group]
+) -> float:  # fmt: skip
+    """How far fair sharing is off."""
+    squares = []
+    for flows in rounds:
+        measured = np.array([flow.bytes_per_s for flow in flows])
+        squares.append(np.log(fair_rates(flows, sends, takes, groups) / measured) ** 2)
+    return float(np.sqrt(np.concatenate(squares).mean())) if squares else 0.0

@@ -1,0 +1,44 @@
+"""Who sends to whom in each round of a probe: rounds that together tell hosts and what they share apart."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+
+__all__ = ["probe_rounds"]
+
+MATCHINGS_MOST = 21
+"""Rounds of pairs in one pass: each pair of 22 hosts meets once, of more hosts not every pair."""
+MIXES = 2
+"""So often everything is done, with pairs in other company: it tells who shares an uplink."""
+FANS_MOST = 16
+OTHERS_MOST = 7
+"""Hosts that send to one at once."""
+
+Pairs = tuple[tuple[int, int], ...]
+
+
+def probe_rounds(hosts: int, seed: int = 0) -> Iterator[Pairs]:
+    """Rounds of (sender, receiver), each both ways: pairs apart, and all others with one host.
+
+    Args:
+        seed: of who meets in which company.
+    """
+    made = random.Random(seed)
+    for _ in range(MIXES):
+        yield from _matchings(hosts, made)
+        if hosts > 2:
+            for host in range(min(hosts, FANS_MOST)):
+                others = [other for other in range(hosts) if other != host]
+                chosen = sorted(made.sample(others, min(len(others), OTHERS_MOST)))
+                yield tuple(pair for other in chosen for pair in ((host, other), (other, host)))
+
+
+def _matchings(hosts: int, made: random.Random) -> Iterator[Pairs]:
+    """Rounds of a tournament: hosts sit in a circle, one stays and the others move on; with an odd number one rests."""
+    seats: list[int | None] = [*made.sample(range(hosts), hosts), *([None] * (hosts % 2))]
+    count = len(seats)
+    for turn in range(min(count - 1, MATCHINGS_MOST)):
+        here = [seats[0], *(seats[1 + (place + turn) % (count - 1)] for place in range(count - 1))]
+        pairs = [(here[place], here[count - 1 - place]) for place in range(count // 2)]
+        yield tuple(pair for a, b in pairs if a is not None and b is not None for pair in ((a, b), (b, a)))

@@ -1,0 +1,92 @@
+"""Which strategy a job uses for a collective: planned once for every kind and size, on the hosts where its ranks are."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Sequence
+
+import msgspec
+
+from hemiola.core.errors import InputError
+from hemiola.core.strategy import Collective, Move, Place, Strategy
+from hemiola.core.strategy_shapes import ring
+from hemiola.core.topology import Topology
+from hemiola.cost.places import place_ranks
+from hemiola.cost.strategy_time import strategy_seconds
+from hemiola.plan.collectives.synthesis import KEEP_USUAL, Synthesis, synthesise
+
+__all__ = ["Planner", "size_class"]
+
+_log = logging.getLogger("hemiola.strategy")
+_LEAST, _MOST = 16, 26
+
+
+def size_class(size_bytes: float) -> int:
+    """The size for which is planned: the nearest power of two from 64 KiB to 64 MiB."""
+    return 1 << min(max(round(math.log2(max(size_bytes, 1))), _LEAST), _MOST)
+
+
+class Planner:
+    """Plans for the ranks of one job."""
+
+    def __init__(self, topology: Topology, hosts: Sequence[str]) -> None:
+        """On these hosts of a topology.
+
+        Args:
+            hosts: of every rank, by name.
+
+        Raises:
+            InputError: one of them is not in the topology.
+        """
+        known = {name: number for number, name in enumerate(topology.hosts.names)}
+        missing = [name for name in hosts if name not in known]
+        if missing:
+            raise InputError(
+                f"the topology {topology.name!r} has no host {missing[0]!r}",
+                f"it has {', '.join(topology.hosts.names[:8])}; measure again where the job runs",
+            )
+        counts = [0] * len(known)
+        for name in hosts:
+            counts[known[name]] += 1
+        self.place = place_ranks(topology, len(hosts), tuple(counts))
+        self._order = sorted(range(len(hosts)), key=lambda rank: (known[hosts[rank]], rank))
+        """The rank of each place."""
+        self._at = {rank: place for place, rank in enumerate(self._order)}
+
+    def strategy(self, collective: Collective, size_bytes: float, root: int = 0) -> Strategy | None:
+        """What to use; None for the usual way, in the order of ranks."""
+        if collective == "all-to-all" or len(self.place.counts) < 2:
+            return None
+        ranks = self.place.ranks
+        in_order = self._order == list(range(ranks))
+        if collective in ("reduce-scatter", "all-gather") and not in_order:
+            return None  # whose part is whose would change with the places
+        found = synthesise(self.place, size_bytes, collective, root=self._at[root])
+        chosen = found.chosen
+        if chosen.strategy.source == "binomial":
+            return None
+        if chosen.strategy.source == "ring":
+            usual = ring([self._at[rank] for rank in range(ranks)], collective)
+            seconds = strategy_seconds(usual, size_bytes, self.place)
+            if seconds <= chosen.seconds * (1 + KEEP_USUAL):
+                return None
+        _log.info("%s", _words(found, collective))
+        return chosen.strategy if in_order else _relabelled(chosen.strategy, self._order)
+
+
+def _words(found: Synthesis, collective: Collective) -> str:
+    return (
+        f"{collective} of {found.size_bytes / 1e6:.3g} MB: {found.chosen.strategy.name}, {found.chosen.seconds:.3g} s "
+        f"predicted; the usual way {found.usual.seconds:.3g} s, at least {found.bounds.seconds:.3g} s"
+    )
+
+
+def _relabelled(strategy: Strategy, ranks: Sequence[int]) -> Strategy:
+    """The same with these ranks in the places of 0, 1, ..."""
+
+    def moved(place: Place) -> Place:
+        return msgspec.structs.replace(place, rank=ranks[place.rank])
+
+    moves = tuple(Move(moved(m.source), moved(m.target), m.count, m.adds, m.channel) for m in strategy.moves)
+    return msgspec.structs.replace(strategy, moves=moves, root=ranks[strategy.root]).verify()

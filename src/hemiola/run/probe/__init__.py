@@ -1,0 +1,1 @@
+"""What the links between hosts give right now, measured by sending."""

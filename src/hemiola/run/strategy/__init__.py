@@ -1,0 +1,1 @@
+"""Strategies carried out: one rank's moves of a collective, over the transport."""

@@ -1,0 +1,96 @@
+"""Where chunks and their pieces lie in a rank's memory."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from hemiola.core.strategy import Place, Strategy
+from hemiola.run.group.memory import view
+from hemiola.run.strategy.script import Script, script_of
+
+__all__ = ["Layout", "Memory", "is_plain", "layout_of"]
+
+PIECE_BYTES = 512 << 10
+"""Of a chunk that its strategy leaves whole: so that what has come is added up while more comes."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How so many elements are divided, the same at every rank.
+
+    Attributes:
+        script: this rank's moves.
+        starts: the first element of each chunk, and the end.
+        pieces: of every chunk; empty ones are sent too.
+    """
+
+    script: Script
+    starts: tuple[int, ...]
+    pieces: int
+
+    def span(self, place: Place, count: int, piece: int) -> tuple[int, int]:
+        """The first element of a piece of so many chunks, and the one behind its last."""
+        first, last = self.starts[place.index], self.starts[place.index + count]
+        size, pieces = last - first, self.pieces
+        return first + size * piece // pieces, first + size * (piece + 1) // pieces
+
+
+def is_plain(strategy: Strategy) -> bool:
+    """Whether every chunk stays at its index of one buffer, so that chunks may differ in size."""
+    buffers = {place.buffer for move in strategy.moves for place in (move.source, move.target)}
+    stays = all(move.source.index == move.target.index for move in strategy.moves)
+    return strategy.in_place and stays and len(buffers) <= 1
+
+
+def layout_of(strategy: Strategy, rank: int, elements: int, element_bytes: int) -> Layout:
+    """Divide a tensor.
+
+    Args:
+        elements: of the whole data; a multiple of the chunks, unless the strategy is plain.
+    """
+    count = strategy.chunks
+    if strategy.weights:
+        inner = list(itertools.accumulate(strategy.weights))[:-1]
+        starts = [0, *(round(elements * min(end, 1.0)) for end in inner), elements]
+    else:
+        starts = [elements * chunk // count for chunk in range(count + 1)]
+    largest = max(b - a for a, b in itertools.pairwise(starts)) * element_bytes
+    pieces = max(1, math.ceil(largest / (strategy.chunk_bytes or PIECE_BYTES)))
+    script = script_of(strategy, rank, pieces > 1)
+    size = elements // count
+    beyond = (elements + size * (k + 1) for k in range(script.scratch - count))
+    return Layout(script, (*starts, *beyond), pieces)
+
+
+class Memory:
+    """A rank's buffers, twice: as tensors to add to, and as bytes to send.
+
+    Attributes:
+        layout: what lies where.
+        dtype: of all.
+    """
+
+    def __init__(self, layout: Layout, buffers: dict[str, Tensor]) -> None:
+        """Buffers are flat; scratch memory is made here."""
+        self.layout = layout
+        some = next(iter(buffers.values()))
+        if layout.script.scratch:
+            buffers = {**buffers, "scratch": some.new_empty(layout.starts[layout.script.scratch])}
+        self.dtype = some.dtype
+        self._tensors = buffers
+        self._bytes = {name: view(tensor) for name, tensor in buffers.items()}
+        self._size = some.element_size()
+
+    def tensor(self, place: Place, count: int, piece: int) -> Tensor:
+        """To compute with."""
+        first, last = self.layout.span(place, count, piece)
+        return self._tensors[place.buffer][first:last]
+
+    def bytes(self, place: Place, count: int, piece: int) -> memoryview:
+        """To send, or to receive into."""
+        first, last = self.layout.span(place, count, piece)
+        return self._bytes[place.buffer][first * self._size : last * self._size]

@@ -1,0 +1,154 @@
+"""A group's collectives by strategies: several at once, begun in the order in which they were called."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict, deque
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from hemiola.core.strategy import Strategy
+from hemiola.run.strategy.flow import Ended, Flow, Join
+from hemiola.run.strategy.layout import Layout, Memory, is_plain, layout_of
+from hemiola.run.strategy.rooms import Rooms
+from hemiola.run.transport import Endpoint
+
+__all__ = ["Put", "Runner"]
+
+Put = Callable[[Tensor], object]
+
+_TAGS = 1 << 61
+"""Above those of other collectives, and of messages that scripts send."""
+_MOVES = 1 << 24
+"""Tags of one collective."""
+AT_ONCE = 8
+"""Collectives under way: of those begun, none is so many behind the last one. Tags are used again after as many."""
+_KNOWN = 64
+"""Divisions of data that are kept."""
+
+
+class Runner:
+    """One rank's side."""
+
+    def __init__(self, end: Endpoint) -> None:
+        """Over a connected endpoint."""
+        self._end = end
+        self._rooms = Rooms()
+        self._guard = threading.Lock()
+        self._count = 0
+        self._waiting: deque[tuple[int, Memory, Join, Ended]] = deque()
+        self._under_way: set[int] = set()
+        self._layouts: OrderedDict[tuple[int, int, int], tuple[Strategy, Layout]] = OrderedDict()
+
+    def start(self, strategy: Strategy, given: Tensor, join: Join, put: Put, ended: Ended) -> None:
+        """Begin a collective; all ranks begin the same ones in the same order.
+
+        Args:
+            strategy: proved right (`Strategy.verify`), for so many ranks.
+            given: flat: what this rank gives; of an all-gather, its part. Changed, where the strategy is in place.
+            join: adds its second argument to its first, in place.
+            put: called with the result, flat: of a reduce-scatter, this rank's part. It may be `given` itself. What
+                an all-gather has is in as many rows as ranks.
+            ended: called after it, with what went wrong or None. Both are called on the transport's thread.
+
+        Raises:
+            StrategyError: it is for another number of ranks.
+        """
+        end = self._end
+        strategy.check_ranks(end.ranks)
+        buffers, result = _buffers(strategy, end.rank, given)
+        whole = buffers.get("output" if strategy.collective == "all-gather" else "input", given)
+        wanted = given.numel() // end.ranks if strategy.collective == "reduce-scatter" else given.numel()
+
+        def over(problem: BaseException | None) -> None:
+            if problem is None:
+                try:
+                    with torch.no_grad():
+                        put(_cut(strategy, result, wanted))
+                except Exception as raised:
+                    problem = raised
+            ended(problem)
+
+        with self._guard:
+            number, self._count = self._count, self._count + 1
+            layout = self._layout(strategy, whole.numel(), whole.element_size())
+            entry = (number, Memory(layout, buffers), join, over)
+            end.call(lambda: self._add(entry))
+
+    def _layout(self, strategy: Strategy, elements: int, element_bytes: int) -> Layout:
+        key = (id(strategy), elements, element_bytes)
+        known = self._layouts.get(key)
+        if known is None:
+            known = strategy, layout_of(strategy, self._end.rank, elements, element_bytes)
+            self._layouts[key] = known  # with the strategy, so that no other gets its id
+            if len(self._layouts) > _KNOWN:
+                self._layouts.popitem(last=False)
+        return known[1]
+
+    # on the transport's thread alone
+
+    def _add(self, entry: tuple[int, Memory, Join, Ended]) -> None:
+        self._waiting.append(entry)
+        self._begin()
+
+    def _begin(self) -> None:
+        while self._waiting and self._waiting[0][0] < min(self._under_way, default=1 << 62) + AT_ONCE:
+            number, memory, join, ended = self._waiting.popleft()
+            self._under_way.add(number)
+
+            def over(problem: BaseException | None, number: int = number, ended: Ended = ended) -> None:
+                self._under_way.discard(number)
+                ended(problem)
+                self._begin()
+
+            tag = _TAGS + number % AT_ONCE * _MOVES
+            Flow(self._end, self._rooms, memory, join, tag, over).begin()
+
+
+def _buffers(strategy: Strategy, rank: int, given: Tensor) -> tuple[dict[str, Tensor], Tensor]:
+    """A rank's buffers by name, and where its result will lie."""
+    kind, ranks, in_place = strategy.collective, strategy.ranks, strategy.in_place
+    parted = kind in ("reduce-scatter", "all-to-all")
+    own = _filled(strategy, given, ranks if parted else 1)
+    if kind == "all-gather":
+        whole = own.new_empty(own.numel() * ranks)
+        if in_place:
+            whole.view(ranks, -1)[rank].copy_(own)
+            return {"output": whole}, whole
+        return {"input": own, "output": whole}, whole
+    if kind == "reduce-scatter":
+        if in_place:
+            return {"input": own}, own.view(ranks, -1)[rank]
+        part = own.new_empty(own.numel() // ranks)
+        return {"input": own, "output": part}, part
+    if in_place:
+        return {"input": own}, own
+    whole = torch.empty_like(own)
+    return {"input": own, "output": whole}, whole
+
+
+def _cut(strategy: Strategy, result: Tensor, wanted: int) -> Tensor:
+    """The result without what filled it up.
+
+    Args:
+        wanted: elements, in every row.
+    """
+    rows = strategy.ranks if strategy.collective in ("all-gather", "all-to-all") else 1
+    wide = wanted // strategy.ranks if strategy.collective == "all-to-all" else wanted
+    table = result.view(rows, -1)[:, :wide]
+    return table if rows > 1 else table.reshape(-1)
+
+
+def _filled(strategy: Strategy, given: Tensor, parts: int) -> Tensor:
+    """The tensor, filled up in every part to whole chunks where chunks move among places."""
+    chunks = (
+        strategy.chunks // strategy.ranks if strategy.collective == "all-gather" else strategy.chunks // parts
+    )
+    wide = given.numel() // parts
+    if wide % chunks == 0 or is_plain(strategy):
+        return given
+    filled = given.new_zeros(parts, -(-wide // chunks) * chunks)
+    filled[:, :wide] = given.view(parts, wide)
+    return filled.view(-1)

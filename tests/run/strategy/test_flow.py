@@ -1,0 +1,188 @@
+"""Strategies carried out over real connections give what their collectives promise."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from endpoints import connected
+from hemiola.core.errors import StrategyError, TransportError
+from hemiola.core.strategy import Move, Place, Strategy
+from hemiola.core.strategy_shapes import halving_doubling, ring, trees
+from hemiola.run.strategy.runner import AT_ONCE, Runner
+from hemiola.run.transport import Endpoint
+from hemiola.trace.msccl import read_msccl
+from strategies_drawn import shapes
+
+
+@pytest.fixture(scope="module")
+def runners() -> Iterator[dict[int, list[Runner]]]:
+    """By the number of ranks."""
+    with ExitStack() as open_ones:
+        yield {
+            ranks: [Runner(end) for end in open_ones.enter_context(connected(ranks))] for ranks in (2, 3, 4)
+        }
+
+
+class _Result:
+    """Of one rank."""
+
+    def __init__(self) -> None:
+        self.tensor = torch.empty(0)
+        self.problem: BaseException | None = None
+        self._there = threading.Event()
+
+    def put(self, tensor: torch.Tensor) -> None:
+        self.tensor = tensor.clone()
+
+    def ended(self, problem: BaseException | None) -> None:
+        self.problem = problem
+        self._there.set()
+
+    def get(self) -> torch.Tensor:
+        assert self._there.wait(20), "never ended"
+        if self.problem is not None:
+            raise self.problem
+        return self.tensor
+
+
+def _add(own: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    return own.add_(other)
+
+
+def carried_out(runners: list[Runner], strategy: Strategy, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
+    results = [_Result() for _ in runners]
+    for runner, tensor, result in zip(runners, inputs, results, strict=True):
+        runner.start(strategy, tensor.clone(), _add, result.put, result.ended)
+    return [result.get() for result in results]
+
+
+def wanted(strategy: Strategy, inputs: list[torch.Tensor]) -> list[torch.Tensor | None]:
+    """What every rank should have; None for anything."""
+    ranks, total = strategy.ranks, torch.stack(inputs).sum(0)
+    match strategy.collective:
+        case "all-reduce":
+            return [total] * ranks
+        case "reduce":
+            return [total if rank == strategy.root else None for rank in range(ranks)]
+        case "broadcast":
+            return [inputs[strategy.root]] * ranks
+        case "reduce-scatter":
+            return list(total.view(ranks, -1))
+        case "all-gather":
+            return [torch.stack(inputs)] * ranks
+        case "all-to-all":
+            return [torch.stack([given.view(ranks, -1)[rank] for given in inputs]) for rank in range(ranks)]
+    raise AssertionError(strategy.collective)
+
+
+def check(runners: list[Runner], strategy: Strategy, elements: int, dtype: torch.dtype = torch.int64) -> None:
+    if strategy.collective in ("reduce-scatter", "all-to-all"):
+        elements *= strategy.ranks
+    inputs = [
+        torch.arange(elements, dtype=dtype) * (rank + 1) + 1000 * rank for rank in range(strategy.ranks)
+    ]
+    found = carried_out(runners, strategy, inputs)
+    for own, right in zip(found, wanted(strategy, inputs), strict=True):
+        if right is not None:
+            assert torch.equal(own, right), strategy.name
+
+
+@given(st.data())
+@settings(deadline=None, max_examples=60)
+def test_any_shape_of_any_size_gives_the_collectives_result(
+    runners: dict[int, list[Runner]], data: Any
+) -> None:
+    ranks = data.draw(st.integers(2, 4))
+    strategy = msgspec.structs.replace(
+        data.draw(shapes(ranks)), chunk_bytes=data.draw(st.sampled_from([0, 8, 64, 1000]))
+    )
+    check(runners[ranks], strategy, data.draw(st.integers(0, 200)))
+
+
+def test_sums_of_floats_have_the_same_bits_everywhere(runners: dict[int, list[Runner]]) -> None:
+    star = trees([[-1, 0, 0, 0]])
+    generator = torch.Generator().manual_seed(1)
+    inputs = [torch.randn(300_000, generator=generator) * 10.0**rank for rank in range(4)]
+    first, *others = carried_out(runners[4], star, inputs)
+    assert all(torch.equal(first, other) for other in others)
+    assert torch.equal(first, ((inputs[0] + inputs[3]) + inputs[2]) + inputs[1]), "added in another order"
+
+
+def test_many_at_once_do_not_mix(runners: dict[int, list[Runner]]) -> None:
+    kinds = [ring([0, 1, 2, 3]), trees([[-1, 0, 0, 1], [1, 3, 3, -1]], [0.3, 0.7]), halving_doubling(4)]
+    count = 3 * AT_ONCE
+    inputs = [[torch.full((5_000,), 10 * n + rank) for rank in range(4)] for n in range(count)]
+    results = [[_Result() for _ in range(4)] for _ in range(count)]
+
+    def one(rank: int) -> None:
+        for n in range(count):
+            result = results[n][rank]
+            runners[4][rank].start(kinds[n % 3], inputs[n][rank], _add, result.put, result.ended)
+
+    threads = [threading.Thread(target=one, args=(rank,)) for rank in range(4)]
+    for thread in threads:
+        thread.start()
+    for n, row in enumerate(results):
+        for result in row:
+            assert torch.equal(result.get(), torch.full((5_000,), 40 * n + 6))
+    for thread in threads:
+        thread.join()
+
+
+def test_a_strategy_with_scratch_memory_and_moves_within_a_rank(runners: dict[int, list[Runner]]) -> None:
+    """Two ranks that swap their sums through scratch memory, not in place, and of a size that chunks do not divide."""
+    moves = []
+    for rank in (0, 1):
+        moves += [Move(Place(rank, "input", c), Place(1 - rank, "scratch", c)) for c in range(2)]
+    for rank in (0, 1):
+        moves += [Move(Place(rank, "input", c), Place(rank, "output", c)) for c in range(2)]
+        moves += [Move(Place(rank, "scratch", 0), Place(rank, "output", 0), count=2, adds=True)]
+    strategy = Strategy(
+        name="swap", collective="all-reduce", ranks=2, chunks=2, moves=tuple(moves), in_place=False, chunk_bytes=16
+    ).verify()  # fmt: skip
+    for elements in (1, 2, 7, 64):
+        check(runners[2], strategy, elements)
+
+
+@pytest.mark.shared_data
+@pytest.mark.parametrize(
+    "name", ["allreduce_ring_n4", "allreduce_allpairs_n4", "allreduce_rhd_n4", "alltoall_allpairs_n4", "allgather_ring_n4"]
+)  # fmt: skip
+def test_published_programs_run(runners: dict[int, list[Runner]], shared: Path, name: str) -> None:
+    strategy = read_msccl(shared / "data/comm/msccl" / f"{name}.xml")
+    for elements in (5, 64):
+        check(runners[4], strategy, elements)
+
+
+def test_another_number_of_ranks_is_refused(runners: dict[int, list[Runner]]) -> None:
+    result = _Result()
+    with pytest.raises(StrategyError, match="for 3 ranks, here are 4"):
+        runners[4][0].start(ring([0, 1, 2]), torch.ones(4), _add, result.put, result.ended)
+
+
+def test_a_lost_peer_ends_it_with_its_name() -> None:
+    with connected(3) as ends:
+        runners = [Runner(end) for end in ends]
+        results = [_Result() for _ in ends]
+        for rank in (0, 1):
+            runners[rank].start(
+                ring([0, 1, 2]), torch.ones(100_000), _add, results[rank].put, results[rank].ended
+            )
+        _close(ends[2])
+        for rank in (0, 1):
+            with pytest.raises(TransportError, match="rank"):
+                results[rank].get()
+
+
+def _close(end: Endpoint) -> None:
+    end.close(0.0)
