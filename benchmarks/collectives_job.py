@@ -35,10 +35,8 @@ def main() -> None:
         for size in how["sizes_bytes"]
     }
     if dist.get_rank() == 0:
-        chosen = {}
         fitted = getattr(groups.get("fitted"), "_fitted", None)
-        if fitted is not None:
-            chosen = {str(key[1]): one.name if one else "usual" for key, one in fitted._choose._known.items()}
+        chosen = sorted(fitted.used.get("all-reduce", ())) if fitted is not None else []
         print(json.dumps({"took_s": took, "opening_s": opening_s, "chosen": chosen}))
     dist.barrier()
     dist.destroy_process_group()

@@ -18,6 +18,7 @@ from hemiola.cli.inspect import inspect
 from hemiola.cli.output import fail
 from hemiola.cli.plan import plan
 from hemiola.cli.predict import predict
+from hemiola.cli.probe import probe
 from hemiola.cli.run import run, separated
 from hemiola.cli.simulate import explain, policies, simulate
 from hemiola.cli.trace import trace
@@ -33,6 +34,7 @@ VERBS: dict[str, Callable[..., None]] = {
     "inspect": inspect,
     "calibrate": calibrate,
     "predict": predict,
+    "probe": probe,
     "plan": plan,
     "run": run,
     "lab up": lab.up,

@@ -83,7 +83,7 @@ class FittedNetwork:
     Attributes:
         out, into: of every host.
         groups: with an uplink that can be seen; no host is in two.
-        error: root mean square of the logarithm of predicted over measured rates: 0.05 for 5 %.
+        error: median of the logarithm of predicted over measured rates, without its sign: 0.05 for 5 %.
     """
 
     out: tuple[Interval, ...]
@@ -111,10 +111,10 @@ def fit_network(hosts: int, rounds: Sequence[Sequence[Flow]]) -> FittedNetwork:
     takes = np.array([one.bytes_per_s for one in into])
     table = _Table(rounds, sends, takes)
     groups = table.groups(_best_partition(hosts, table))
-    alone, error = _error(rounds, sends, takes, ()), _error(rounds, sends, takes, groups)
-    if error >= alone * BETTER:
-        groups, error = (), alone
-    return FittedNetwork(out, into, groups, error)
+    found, alone = (_errors(rounds, sends, takes, these) for these in (groups, ()))
+    if (found**2).mean() >= (alone**2).mean() * BETTER**2:
+        groups, found = (), alone
+    return FittedNetwork(out, into, groups, float(np.median(np.abs(found))))
 
 
 class _Table:
@@ -311,12 +311,12 @@ def fair_rates(
     return rates
 
 
-def _error(
+def _errors(
     rounds: Sequence[Sequence[Flow]], sends: NDArray[np.float64], takes: NDArray[np.float64], groups: Sequence[Group]
-) -> float:  # fmt: skip
-    """How far fair sharing is off."""
-    squares = []
+) -> NDArray[np.float64]:  # fmt: skip
+    """How far fair sharing is off, as logarithms."""
+    found = []
     for flows in rounds:
         measured = np.array([flow.bytes_per_s for flow in flows])
-        squares.append(np.log(fair_rates(flows, sends, takes, groups) / measured) ** 2)
-    return float(np.sqrt(np.concatenate(squares).mean())) if squares else 0.0
+        found.append(np.log(fair_rates(flows, sends, takes, groups) / measured))
+    return np.concatenate(found)

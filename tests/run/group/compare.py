@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import gc
 import itertools
+import os
 import sys
 from typing import Any
 
@@ -27,6 +28,7 @@ def data(rank: int, size: int, dtype: torch.dtype, seed: int = 0) -> torch.Tenso
 
 def main(rank: int, ranks: int, file: str) -> None:
     torch.set_num_threads(1)
+    os.environ["HEMIOLA_LAB_HOST"] = f"h{rank}"  # as if on a host of its own
     dist.init_process_group("gloo", init_method=f"file://{file}", rank=rank, world_size=ranks)
     gloo, ours = dist.group.WORLD, dist.new_group(backend="hemiola")
     assert dist.get_backend(ours) == "hemiola"
@@ -180,7 +182,8 @@ def main(rank: int, ranks: int, file: str) -> None:
     assert single.tolist() == [1.0] * 3
     dist.barrier()
     dist.destroy_process_group()
-    print("all the same", flush=True)
+    used = f", by strategies: {', '.join(sorted(ours._fitted.used))}" if ours._fitted else ""
+    print(f"all the same{used}", flush=True)
 
 
 def same_at_root(rank: int, root: int, size: int, gloo: Any, ours: Any) -> None:

@@ -6,8 +6,11 @@ import signal
 import time
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from hemiola.core.strategy_shapes import ring
+from hemiola.trace.strategy_json import write_strategy
 from ranks import run, start
 
 HERE = Path(__file__).parent
@@ -17,6 +20,82 @@ pytestmark = pytest.mark.slow
 @pytest.mark.parametrize("ranks", [2, 3, 4])
 def test_every_collective_gives_what_gloo_gives(ranks, tmp_path):
     assert run(HERE / "compare.py", ranks, str(tmp_path / "meet")) == ["all the same"] * ranks
+
+
+SLOW_HOST = """[cluster]
+name = "one slow host"
+
+[[hosts]]
+names = "h[0-2]"
+gpus = 1
+nic = "400mbit"
+
+[[hosts]]
+names = "h3"
+gpus = 1
+nic = "100mbit"
+"""
+RACKS = """[[hosts]]
+names = "h[0-3]"
+gpus = 1
+nic = "400mbit"
+
+[[level]]
+name = "rack"
+
+[[level.domain]]
+name = "a"
+hosts = "h[0,2]"
+uplink = "200mbit"
+
+[[level.domain]]
+name = "b"
+hosts = "h[1,3]"
+uplink = "200mbit"
+"""
+
+
+@pytest.mark.parametrize(
+    ("topology", "used"),
+    [(SLOW_HOST, "all-reduce, broadcast, reduce"), (RACKS, "all-gather, all-reduce, broadcast, reduce, reduce-scatter")],
+)  # fmt: skip
+def test_by_strategies_every_collective_gives_the_same(topology, used, tmp_path, monkeypatch):
+    (tmp_path / "network.toml").write_text(topology, encoding="utf-8")
+    monkeypatch.setenv("HEMIOLA_STRATEGY", str(tmp_path / "network.toml"))
+    said = run(HERE / "compare.py", 4, str(tmp_path / "meet"))
+    assert said == [f"all the same, by strategies: {used}"] * 4
+
+
+@pytest.mark.parametrize("kind", ["ddp", "fsdp"])
+def test_training_by_a_measured_strategy_gives_all_ranks_the_same_parameters(kind, tmp_path, monkeypatch):
+    monkeypatch.setenv("HEMIOLA_STRATEGY", str(tmp_path / "ring.json"))
+    write_strategy(msgspec.structs.replace(ring([1, 2, 0]), chunk_bytes=4096), tmp_path / "ring.json")
+    ours = run(HERE / "train.py", 3, str(tmp_path / "ours"), "hemiola", kind)
+    assert len(set(ours)) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "problem"),
+    [
+        ("none.json", None, "none.json"),
+        ("three.json", "three", "is for 3 ranks, here are 2"),
+        ("wrong.json", "wrong", "holds chunk"),
+        ("other.toml", SLOW_HOST.replace("h[0-2]", "x[0-2]").replace('"h3"', '"x3"'), "has no host"),
+    ],
+)
+def test_a_wrong_strategy_ends_every_rank_with_the_reason(name, content, problem, tmp_path, monkeypatch):
+    path = tmp_path / name
+    if content == "three":
+        write_strategy(ring([0, 1, 2]), path)
+    elif content == "wrong":
+        write_strategy(msgspec.structs.replace(ring([0, 1]), moves=ring([0, 1]).moves[:-1]), path)
+    elif content:
+        path.write_text(content, encoding="utf-8")
+    monkeypatch.setenv("HEMIOLA_STRATEGY", str(path))
+    ranks = [start(HERE / "train.py", rank, 2, str(tmp_path / "meet"), "hemiola", "ddp") for rank in range(2)]
+    for process in ranks:
+        _, said = process.communicate(timeout=60)
+        assert process.returncode and problem in said, said[-2000:]
 
 
 @pytest.mark.parametrize("kind", ["ddp", "fsdp"])

@@ -54,8 +54,14 @@ class Planner:
         """The rank of each place."""
         self._at = {rank: place for place, rank in enumerate(self._order)}
 
-    def strategy(self, collective: Collective, size_bytes: float, root: int = 0) -> Strategy | None:
-        """What to use; None for the usual way, in the order of ranks."""
+    def strategy(
+        self, collective: Collective, size_bytes: float, root: int = 0, keep: Strategy | None = None
+    ) -> Strategy | None:
+        """What to use; None for the usual way, in the order of ranks.
+
+        Args:
+            keep: what is used now: it stays unless another one is predicted to gain over a tenth.
+        """
         if collective == "all-to-all" or len(self.place.counts) < 2:
             return None
         ranks = self.place.ranks
@@ -71,6 +77,10 @@ class Planner:
             seconds = strategy_seconds(usual, size_bytes, self.place)
             if seconds <= chosen.seconds * (1 + KEEP_USUAL):
                 return None
+        if keep is not None and in_order:
+            seconds = strategy_seconds(keep, size_bytes, self.place)
+            if seconds <= chosen.seconds * (1 + KEEP_USUAL):
+                return keep
         _log.info("%s", _words(found, collective))
         return chosen.strategy if in_order else _relabelled(chosen.strategy, self._order)
 

@@ -2,40 +2,76 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import threading
+import time
+from typing import Protocol
 
 from torch import Tensor
 
 from hemiola.core.strategy import Collective, Strategy
 from hemiola.run.group.pending import Pending
+from hemiola.run.group.refresh import Refresh
 from hemiola.run.strategy.flow import Join
 from hemiola.run.strategy.runner import Put, Runner
 from hemiola.run.transport import Endpoint
 
-__all__ = ["Choose", "Fitted"]
+__all__ = ["Choice", "Fitted"]
 
 FEWEST_BYTES = 64 << 10
 """Smaller data goes the direct way: several hops would cost more than they save."""
-Choose = Callable[[Collective, int, int], Strategy | None]
-"""The strategy for a collective of so many bytes in all, with this root; None for the built-in way. Every rank has to
-choose the same."""
+
+
+class Choice(Protocol):
+    """Which strategy is used; the same at every rank."""
+
+    def choose(self, collective: Collective, size_bytes: int, root: int) -> Strategy | None:
+        """For a collective of so many bytes in all, with this root; None for the usual way."""
+
+    def renew(self) -> float:
+        """Measure again, with all other ranks; the seconds that it took."""
 
 
 class Fitted:
-    """One rank's side."""
+    """One rank's side.
 
-    def __init__(self, end: Endpoint, choose: Choose, timeout_s: float) -> None:
-        self._runner, self._choose, self._timeout_s = Runner(end), choose, timeout_s
+    Attributes:
+        used: names of the strategies that were used, by collective.
+    """
+
+    def __init__(self, end: Endpoint, choice: Choice, timeout_s: float, refresh: Refresh | None) -> None:
+        """Over a connected endpoint.
+
+        Args:
+            refresh: when the network is measured again; None for never.
+        """
+        self._runner, self._choice, self._timeout_s = Runner(end), choice, timeout_s
         self._ranks = end.ranks
+        self._refresh = refresh
+        self._guard = threading.Lock()
+        self.used: dict[Collective, set[str]] = {}
 
     def start(
         self, kind: Collective, given: Tensor, join: Join, put: Put, result: list[Tensor], root: int = 0
     ) -> Pending | None:
-        """Begin one, as `Runner.start`; None if it is to go the built-in way."""
+        """Begin one, as `Runner.start`; None if it is to go the usual way."""
         size_bytes = given.nbytes * (self._ranks if kind == "all-gather" else 1)
-        strategy = self._choose(kind, size_bytes, root) if size_bytes > FEWEST_BYTES else None
-        if strategy is None:
+        if size_bytes <= FEWEST_BYTES:
             return None
-        pending = Pending("a collective", self._timeout_s)
-        self._runner.start(strategy, given, join, put, lambda problem: pending.end(result, problem))
+        with self._guard:  # the order of collectives is that in which they get here
+            if self._refresh is not None and self._refresh.due():
+                self._runner.wait_idle(self._timeout_s)
+                self._refresh.measured(self._choice.renew())
+            strategy = self._choice.choose(kind, size_bytes, root)
+            if strategy is None:
+                return None
+            self.used.setdefault(kind, set()).add(strategy.name)
+            pending = Pending("a collective", self._timeout_s)
+            begun_s = time.monotonic()
+
+            def ended(problem: BaseException | None) -> None:
+                if self._refresh is not None:
+                    self._refresh.took(kind, size_bytes, time.monotonic() - begun_s)
+                pending.end(result, problem)
+
+            self._runner.start(strategy, given, join, put, ended)
         return pending

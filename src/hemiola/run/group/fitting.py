@@ -2,23 +2,38 @@
 
 from __future__ import annotations
 
-import os
-import socket
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
 from hemiola.core.errors import HemiolaError, InputError
 from hemiola.core.strategy import Collective, Strategy
+from hemiola.plan.collectives.planner import Planner, size_class
 from hemiola.run.group.fitted import Fitted
+from hemiola.run.group.refresh import Refresh
+from hemiola.run.probe.measure import ROUND_S, Prober
+from hemiola.run.probe.result import measured_topology, unlike_names
 from hemiola.run.transport import Endpoint
+from hemiola.trace.msccl import read_msccl
+from hemiola.trace.strategy_json import read_strategy
+from hemiola.trace.topologies import read_topology
 
-__all__ = ["VARIABLE", "fitting", "own_names"]
+__all__ = ["fitting"]
 
-VARIABLE = "HEMIOLA_STRATEGY"
-Plan = Callable[[Collective, float, int], Strategy | None]
+AGAIN_S = 20e-3
+"""A round of a measurement while a job runs."""
+
+
+class _Plan(Protocol):
+    """At the first rank: what fits."""
+
+    def __call__(
+        self, collective: Collective, size_bytes: float, root: int, keep: Strategy | None
+    ) -> Strategy | None:
+        """None for the usual way; `keep` is what was used until now."""
 
 
 class _Told(msgspec.Struct):
@@ -29,60 +44,98 @@ class _Told(msgspec.Struct):
     hint: str = ""
 
 
-def own_names() -> list[str]:
-    """What this host may be called in a topology."""
-    name = socket.gethostname()
-    told = os.environ.get("HEMIOLA_LAB_HOST", "")
-    return [*([told] if told else []), name, name.split(".")[0]]
-
-
-def fitting(store: Any, end: Endpoint, names: Sequence[Sequence[str]], timeout_s: float) -> Fitted | None:
-    """As the first rank's HEMIOLA_STRATEGY says: "" or "usual", "auto", or a file.
+def fitting(
+    wanted: str, store: Any, end: Endpoint, names: Sequence[Sequence[str]], timeout_s: float
+) -> Fitted:
+    """As HEMIOLA_STRATEGY says at the first rank: "auto", or a file.
 
     Args:
-        names: of every rank's host: what a topology may call it; the first one is different for each host.
+        wanted: what it says.
+        names: of every rank's host: its address, which no other host has, and what a topology may call it.
 
     Raises:
         InputError: it says something else, or its file is wrong; at every rank.
+        TransportError: a rank is lost while it is measured.
     """
+    if wanted == "auto":
+        measured = _Measured(store, end, names, timeout_s)
+        refresh = Refresh(end, timeout_s)
+        refresh.measured(measured.renew())
+        return Fitted(end, measured, timeout_s, refresh if measured.hosts > 1 else None)
+    plan: _Plan | None = None
+    told: _Told | None = None
     if end.rank == 0:
-        store.set("hemiola/strategy", os.environ.get(VARIABLE, ""))
-    wanted = bytes(store.get("hemiola/strategy")).decode()
-    if wanted in ("", "usual"):
-        return None
-    plan: Plan | None = None
-    told = _Told()
-    try:
-        plan = _measured(end, names, timeout_s) if wanted == "auto" else _given(wanted, end, names)
-    except HemiolaError as problem:
-        if wanted == "auto":
-            raise
-        told = _Told(problem=problem.what, hint=problem.remedy)
-    told = _agreed(store, "hemiola/strategy/begin", told if end.rank == 0 else None)
-    if told.problem:
-        raise InputError(f"{VARIABLE}={wanted}: {told.problem}", told.hint)
-    return Fitted(end, _Chooser(store, plan), timeout_s)
+        told = _Told()
+        try:
+            plan = _given(wanted, end.ranks, names)
+        except HemiolaError as problem:
+            told = _Told(problem=problem.what, hint=problem.remedy)
+    found = _agreed(store, "hemiola/strategy/begin", told)
+    if found.problem:
+        raise InputError(f"HEMIOLA_STRATEGY={wanted}: {found.problem}", found.hint)
+    return Fitted(end, _Chosen(store, plan), timeout_s, None)
 
 
-class _Chooser:
+class _Chosen:
     """Asks the first rank once for every kind of collective, size and root."""
 
-    def __init__(self, store: Any, plan: Plan | None) -> None:
+    def __init__(self, store: Any, plan: _Plan | None) -> None:
         self._store, self._plan = store, plan
-        self._known: dict[tuple[str, int, int], Strategy | None] = {}
+        self._epoch = 0
+        self._known: dict[tuple[Collective, int, int], Strategy | None] = {}
+        self._before: dict[tuple[Collective, int, int], Strategy | None] = {}
 
-    def __call__(self, collective: Collective, size_bytes: int, root: int) -> Strategy | None:
-        from hemiola.plan.collectives.planner import size_class
-
+    def choose(self, collective: Collective, size_bytes: int, root: int) -> Strategy | None:
+        """As `Choice.choose`."""
         key = (collective, size_class(size_bytes), root)
         if key not in self._known:
             told = None
             if self._plan is not None:
-                told = _Told(self._plan(collective, key[1], root))
-            where = f"hemiola/strategy/{collective}/{key[1]}/{root}"
-            found = _agreed(self._store, where, told)
-            self._known[key] = found.strategy
+                told = _Told(self._plan(*key, self._before.get(key)))
+            where = f"hemiola/strategy/{self._epoch}/{collective}/{key[1]}/{root}"
+            self._known[key] = _agreed(self._store, where, told).strategy
         return self._known[key]
+
+    def renew(self) -> float:
+        """As `Choice.renew`: there is nothing to measure."""
+        return 0.0
+
+
+class _Measured(_Chosen):
+    """By what the first ranks of all hosts measure."""
+
+    def __init__(self, store: Any, end: Endpoint, names: Sequence[Sequence[str]], timeout_s: float) -> None:
+        super().__init__(store, None)
+        self._end, self._timeout_s = end, timeout_s
+        self._homes = [own[0] for own in names]
+        self._firsts = [r for r, home in enumerate(self._homes) if home not in self._homes[:r]]
+        self._called = unlike_names(
+            [names[rank][1:] for rank in self._firsts], [self._homes[rank] for rank in self._firsts]
+        )
+        self.hosts = len(self._firsts)
+
+    def renew(self) -> float:
+        """As `Choice.renew`; more thoroughly the first time."""
+        start = time.monotonic()
+        again = self._epoch > 0
+        self._epoch += 1
+        self._before, self._known = {**self._before, **self._known}, {}
+        if self.hosts > 1 and self._end.rank in self._firsts:
+            prober = Prober(self._end, self._firsts, self._timeout_s)
+            found = prober.measure(passes_most=1, round_s=AGAIN_S if again else ROUND_S)
+            if self._end.rank == 0:
+                topology = measured_topology(
+                    found, self._called, [self._homes.count(self._homes[rank]) for rank in self._firsts]
+                )
+                name_of = dict(zip((self._homes[rank] for rank in self._firsts), self._called, strict=True))
+                self._plan = Planner(topology, [name_of[home] for home in self._homes]).strategy
+        elif self._end.rank == 0:
+            self._plan = _usual
+        return time.monotonic() - start
+
+
+def _usual(collective: Collective, size_bytes: float, root: int, keep: Strategy | None) -> None:
+    """The usual way."""
 
 
 def _agreed(store: Any, key: str, told: _Told | None) -> _Told:
@@ -93,54 +146,21 @@ def _agreed(store: Any, key: str, told: _Told | None) -> _Told:
     return msgspec.json.decode(bytes(store.get(key)), type=_Told)
 
 
-def _given(path: str, end: Endpoint, names: Sequence[Sequence[str]]) -> Plan | None:
+def _given(path: str, ranks: int, names: Sequence[Sequence[str]]) -> _Plan:
     """By a file, which only the first rank needs to have."""
-    if end.rank:
-        return None
-    from hemiola.plan.collectives.planner import Planner
-
     file = Path(path)
     if file.suffix in (".json", ".xml"):
-        from hemiola.trace.msccl import read_msccl
-        from hemiola.trace.strategy_json import read_strategy
-
         strategy = (read_msccl(file) if file.suffix == ".xml" else read_strategy(file)).verify()
-        strategy.check_ranks(end.ranks)
+        strategy.check_ranks(ranks)
 
-        def plan(collective: Collective, size_bytes: float, root: int) -> Strategy | None:
+        def plan(
+            collective: Collective, size_bytes: float, root: int, keep: Strategy | None
+        ) -> Strategy | None:
             fits = strategy.collective == collective and strategy.root == root
             return strategy if fits else None
 
         return plan
-    from hemiola.trace.topologies import read_topology
-
     topology = read_topology(path)
     known = set(topology.hosts.names)
-    planner = Planner(topology, [next((name for name in own if name in known), own[0]) for own in names])
-    return planner.strategy
-
-
-def _measured(end: Endpoint, names: Sequence[Sequence[str]], timeout_s: float) -> Plan | None:
-    """By measuring now, between the first ranks of all hosts."""
-    from hemiola.run.probe.measure import Prober
-    from hemiola.run.probe.result import measured_topology
-
-    homes = [own[0] for own in names]
-    firsts = [rank for rank, home in enumerate(homes) if home not in homes[:rank]]
-    if end.rank not in firsts or len(firsts) < 2:
-        return _usual if end.rank == 0 else None
-    found = Prober(end, firsts, timeout_s).measure(passes_most=1)
-    if end.rank:
-        return None
-    from hemiola.plan.collectives.planner import Planner
-
-    called = [names[rank][1] for rank in firsts]
-    if len(set(called)) < len(firsts):
-        called = [homes[rank] for rank in firsts]
-    topology = measured_topology(found, called, [homes.count(homes[rank]) for rank in firsts])
-    name_of = dict(zip((homes[rank] for rank in firsts), called, strict=True))
-    return Planner(topology, [name_of[home] for home in homes]).strategy
-
-
-def _usual(collective: Collective, size_bytes: float, root: int) -> None:
-    """The usual way."""
+    hosts = [next((name for name in own if name in known), own[0]) for own in names]
+    return Planner(topology, hosts).strategy

@@ -8,10 +8,9 @@ from datetime import timedelta
 from typing import Any
 
 from hemiola.core.units import parse_rate
-from hemiola.run.group.fitting import fitting, own_names
 from hemiola.run.group.group import Group
 from hemiola.run.transport import Endpoint, Options
-from hemiola.run.transport.home import home_interface
+from hemiola.run.transport.home import home_interface, own_names
 
 __all__ = ["create", "transport_options"]
 
@@ -19,7 +18,8 @@ __all__ = ["create", "transport_options"]
 def create(store: Any, rank: int, ranks: int, timeout: timedelta) -> Group:
     """Meet the other ranks through PyTorch's store. The job's secret is made by rank 0 and lies in the store.
 
-    With HEMIOLA_STRATEGY at rank 0, large collectives go by strategies that fit the network (`fitting`).
+    With HEMIOLA_STRATEGY at rank 0, large collectives go by strategies that fit the network: "auto" measures it, a file is a
+    topology or a strategy, "usual" is a ring.
     """
     timeout_s = timeout.total_seconds()
     if ranks == 1:
@@ -32,7 +32,14 @@ def create(store: Any, rank: int, ranks: int, timeout: timedelta) -> Group:
     found = [json.loads(store.get(f"hemiola/{peer}")) for peer in range(ranks)]
     end.connect([(address, port) for address, port, *_ in found])
     names = [[address, *others] for address, _, *others in found]
-    return Group(end, rank, ranks, timeout_s, fitting(store, end, names, timeout_s))
+    if rank == 0:
+        store.set("hemiola/strategy", os.environ.get("HEMIOLA_STRATEGY", ""))
+    wanted = bytes(store.get("hemiola/strategy")).decode()
+    if wanted in ("", "usual"):
+        return Group(end, rank, ranks, timeout_s)
+    from hemiola.run.group.fitting import fitting
+
+    return Group(end, rank, ranks, timeout_s, fitting(wanted, store, end, names, timeout_s))
 
 
 def transport_options(

@@ -1,14 +1,15 @@
 """Rounds in which pairs of ranks send to each other, timed where data arrives.
 
-Everybody waits for everybody between rounds, so that none overruns another. Rates are those of the receiver from
-the second quarter of a round on: queues and buffers take the first part faster than the link does.
+Everybody waits for everybody between rounds, so that none overruns another. What counts is what arrives while all
+flows of a round are under way: from the moment on at which each has brought two of its messages, for queues and
+buffers take the first faster than the link does, until the first of them has ended.
 """
 
 from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -26,9 +27,15 @@ _TAGS = 3 << 61
 _DATA, _PING, _UP, _DOWN = range(4)
 PIECES = 16
 """Messages of one flow in one round."""
+WARM = 2
+"""Of them, so many come before it counts."""
 ROUND_S = 60e-3
 _FIRST_BYTES, _LEAST_BYTES, _MOST_BYTES = 4 << 10, 4 << 10, 4 << 20
 PINGS = 20
+SHARED = 0.3
+"""A round counts if all its flows were under way for this share of its longest."""
+FORGOTTEN = 0.9
+"""Of what a rank was once seen to send or take, so much is believed after a round in which it was not."""
 _ENOUGH = 0.10
 """Intervals so narrow, relative to their rates, end the measurement."""
 
@@ -42,6 +49,7 @@ class Measurement:
     Attributes:
         ranks: that took part.
         rounds: flows between them, by their place among `ranks`.
+        loose: flows of rounds that do not count, each as if by itself.
         latency_s: of a small message between two of them, the least of several; shape (ranks, ranks), 0 within.
         seconds: that it took.
         sent_bytes: by all together.
@@ -49,13 +57,16 @@ class Measurement:
 
     ranks: tuple[int, ...]
     rounds: list[list[Flow]] = field(default_factory=list)
+    loose: list[list[Flow]] = field(default_factory=list)
     latency_s: Floats = field(default_factory=lambda: np.zeros((0, 0)))
     seconds: float = 0.0
     sent_bytes: int = 0
 
     def fit(self) -> FittedNetwork:
-        """The network that explains it."""
-        return fit_network(len(self.ranks), self.rounds)
+        """The network that explains it; by loose flows too where a rank has no other."""
+        seen = {flow.source for flows in self.rounds for flow in flows}
+        more = self.loose if len(seen) < len(self.ranks) else []
+        return fit_network(len(self.ranks), [*self.rounds, *more])
 
 
 class Prober:
@@ -67,7 +78,7 @@ class Prober:
         self._place = self._ranks.index(end.rank)
         self._count = len(self._ranks)
         self._able = np.zeros(self._count)
-        """What each can send, as far as is known."""
+        """What each can send or take, as far as is known."""
         self._found = Measurement(self._ranks)
 
     def measure(
@@ -91,7 +102,8 @@ class Prober:
         latency_s = np.zeros((self._count, self._count))
         for pairs in half:
             self._ping(pairs, latency_s)
-        self._found.latency_s = self._gathered(latency_s).reshape(self._count, self._count)
+        tables = self._gathered(latency_s)
+        self._found.latency_s = latency_s if self._place else tables.sum(0)
         for seconds in (0.0, round_s / 3):
             for pairs in half:
                 self._round(pairs, seconds, keep=False)
@@ -99,7 +111,7 @@ class Prober:
             for pairs in probe_rounds(self._count, number):
                 self._round(pairs, round_s, keep=True)
             enough = number >= passes_most or time.monotonic() - start > seconds_most or self._is_known()
-            if self._told(float(enough)):
+            if self._told(np.array([float(enough)]))[0]:
                 break
         self._found.seconds = time.monotonic() - start
         return self._found
@@ -130,38 +142,44 @@ class Prober:
                 took.append(time.perf_counter() - start)
             if self._place == a:
                 latency_s[a, b] = latency_s[b, a] = min(took) / 2
-        self._told(0.0)
+        self._all_here()
 
     def _round(self, pairs: Pairs, seconds: float, keep: bool) -> None:
         """One round; what is found is added where the first rank is."""
+        self._able = self._told(self._able)
         sizes = {pair: self._size(pair, pairs, seconds) for pair in pairs}
-        came: dict[int, list[float]] = {}
+        times: dict[int, list[float]] = {a: [] for a, b in pairs if b == self._place}
         waits: list[Handle] = []
-        for a, b in pairs:
-            size = sizes[a, b]
-            if b == self._place:
-                times = came[a] = []
-                for _ in range(PIECES):
-                    handle = self._end.receive(self._ranks[a], _TAGS + _DATA, bytearray(size))
-                    handle.add_callback(partial(_note, times))
-                    waits.append(handle)
-        self._told(0.0)  # all await what comes
+        for a, found in times.items():
+            for _ in range(PIECES):
+                into = bytearray(sizes[a, self._place])
+                handle = self._end.receive(self._ranks[a], _TAGS + _DATA, into)
+                handle.add_callback(partial(_note, found))
+                waits.append(handle)
+        start = self._all_here()
         for a, b in pairs:
             if a == self._place:
                 data = bytes(sizes[a, b])
                 waits += [self._end.send(self._ranks[b], _TAGS + _DATA, data) for _ in range(PIECES)]
         for handle in waits:
             handle.wait(self._timeout_s)
-        rates = np.zeros(self._count)
-        for a, times in came.items():
-            begun = PIECES // 4
-            took_s = max(times[-1] - times[begun - 1], 1e-6)
-            rates[a] = sizes[a, self._place] * (PIECES - begun) / took_s
-        table = self._gathered(rates).reshape(self._count, self._count)
-        self._able = np.maximum(self._able * 0.9, np.maximum(table.sum(0), table.sum(1)))
-        if keep and not self._place:
-            self._found.rounds.append([Flow(a, b, float(table[b, a])) for a, b in pairs])
-            self._found.sent_bytes += PIECES * sum(sizes.values())
+        curves = np.zeros((self._count, PIECES))
+        for a, found in times.items():
+            curves[a] = np.array(found) - start
+        arrived = self._gathered(curves)
+        if self._place:
+            return
+        flows, counts = _rates(pairs, sizes, arrived)
+        for way in ("source", "target"):
+            total = np.zeros(self._count)
+            for flow in flows:
+                total[getattr(flow, way)] += flow.bytes_per_s
+            self._able = np.maximum(self._able * FORGOTTEN, total)
+        if keep and counts:
+            self._found.rounds.append(flows)
+        elif keep:
+            self._found.loose += [[flow] for flow in flows]
+        self._found.sent_bytes += PIECES * sum(sizes.values())
 
     def _size(self, pair: tuple[int, int], pairs: Pairs, seconds: float) -> int:
         """Bytes of each of its messages, so that the round takes so long."""
@@ -174,39 +192,69 @@ class Prober:
         )
         return int(min(max(share * seconds / PIECES, _LEAST_BYTES), _MOST_BYTES))
 
-    # --- everybody with everybody, by the first one
+    # --- everybody with the first one
+
+    def _all_here(self) -> float:
+        """Once everybody is here: the moment at which this rank learns it."""
+        self._gathered(np.zeros(1))
+        self._told(np.zeros(1))
+        return time.monotonic()
 
     def _gathered(self, own: Floats) -> Floats:
-        """Everybody's numbers, one rank's behind the other's; of tables, their sum."""
-        flat = own.reshape(-1)
-        table = own.ndim == 2
-        size = flat.size if table else flat.size * self._count
-        whole = np.zeros(size)
+        """Everybody's numbers at the first rank, once all are here; elsewhere nothing of use."""
         if self._place:
-            self._send(self._ranks[0], _UP, flat)
-            self._receive(self._ranks[0], _DOWN, whole)
-            return whole
-        rows = np.zeros((self._count, flat.size))
-        rows[0] = flat
+            self._end.send(self._ranks[0], _TAGS + _UP, own.tobytes()).wait(self._timeout_s)
+            return own
+        rows = np.zeros((self._count, *own.shape))
+        rows[0] = own
         for handle in [self._asked(rank, _UP, rows[k]) for k, rank in enumerate(self._ranks) if k]:
             handle.wait(self._timeout_s)
-        whole[:] = rows.sum(0) if table else rows.reshape(-1)
-        for rank in self._ranks[1:]:
-            self._send(rank, _DOWN, whole)
-        return whole
+        return rows
 
-    def _told(self, value: float) -> float:
-        """The first rank's number, once everybody is here."""
-        return float(self._gathered(np.array([value]))[0])
-
-    def _send(self, rank: int, what: int, numbers: Floats) -> None:
-        self._end.send(rank, _TAGS + what, numbers.tobytes()).wait(self._timeout_s)
-
-    def _receive(self, rank: int, what: int, into: Floats) -> None:
-        self._asked(rank, what, into).wait(self._timeout_s)
+    def _told(self, numbers: Floats) -> Floats:
+        """The first rank's numbers."""
+        if self._place:
+            found = np.zeros(numbers.shape)
+            self._asked(self._ranks[0], _DOWN, found).wait(self._timeout_s)
+            return found
+        data = numbers.tobytes()
+        for handle in [self._end.send(rank, _TAGS + _DOWN, data) for rank in self._ranks[1:]]:
+            handle.wait(self._timeout_s)
+        return numbers
 
     def _asked(self, rank: int, what: int, into: Floats) -> Handle:
-        return self._end.receive(rank, _TAGS + what, into.view(np.uint8).data)
+        return self._end.receive(rank, _TAGS + what, into.reshape(-1).view(np.uint8).data)
+
+
+def _rates(pairs: Pairs, sizes: Mapping[tuple[int, int], int], arrived: Floats) -> tuple[list[Flow], bool]:
+    """What each flow brought while all were under way; where that was too short a time, by itself.
+
+    Args:
+        arrived: when each message came, since the round began; shape (receivers, senders, PIECES).
+
+    Returns:
+        Of every flow, and True; of one for each sender and receiver, and False, if they were not under way together.
+    """
+    curves = {(a, b): arrived[b, a] for a, b in pairs}
+    begin = max(float(times[WARM - 1]) for times in curves.values())
+    end = min(float(times[-1]) for times in curves.values())
+    lengths = {pair: float(times[-1] - times[WARM - 1]) for pair, times in curves.items()}
+    if end - begin < SHARED * max(lengths.values()):
+        return _apart(sizes, lengths), False
+    flows = []
+    for (a, b), times in curves.items():
+        came = np.interp([begin, end], times, np.arange(1, PIECES + 1)) * sizes[a, b]
+        flows.append(Flow(a, b, float(came[1] - came[0]) / (end - begin)))
+    return flows, True
+
+
+def _apart(sizes: Mapping[tuple[int, int], int], lengths: Mapping[tuple[int, int], float]) -> list[Flow]:
+    """Each flow by itself, one of each sender and of each receiver: good enough to choose the next sizes by."""
+    flows: list[Flow] = []
+    for (a, b), length in lengths.items():
+        if all(flow.source != a and flow.target != b for flow in flows):
+            flows.append(Flow(a, b, sizes[a, b] * (PIECES - WARM) / max(length, 1e-6)))
+    return flows
 
 
 def _is_matching(pairs: Pairs) -> bool:

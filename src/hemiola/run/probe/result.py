@@ -8,9 +8,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from hemiola.core.topology import Hosts, Level, MeasuredLink, Topology
+from hemiola.cost.network_fit import Interval
 from hemiola.run.probe.measure import Measurement
 
-__all__ = ["measured_topology"]
+__all__ = ["measured_topology", "unlike_names"]
 
 LEVEL = "rack"
 _UNLIMITED = math.inf
@@ -35,14 +36,14 @@ def measured_topology(
         names=tuple(names),
         gpus=np.array(ranks, dtype=np.int64),
         gpu_types=("",) * count,
-        nic_bytes_per_s=np.array([rate.bytes_per_s for rate in rates]),
-        nic_latency_s=latency_s.min(1),
+        nic_bytes_per_s=np.array([_tidy(rate.bytes_per_s) for rate in rates]),
+        nic_latency_s=latency_s.min(1).round(7),
         fabric_bytes_per_s=np.full(count, _UNLIMITED),
         island_gpus=np.array(ranks, dtype=np.int64),
         bus_bytes_per_s=np.full(count, _UNLIMITED),
     )
     links = [
-        MeasuredLink(f"{host} {way}", one.bytes_per_s, one.low, one.high)
+        _link(f"{host} {way}", one)
         for way, ends in (("out", fitted.out), ("in", fitted.into))
         for host, one in zip(names, ends, strict=True)
     ]
@@ -52,19 +53,31 @@ def measured_topology(
         uplinks = []
         for number, group in enumerate(fitted.groups):
             home[list(group.hosts)] = number
-            uplinks.append(group.uplink.bytes_per_s)
-            links.append(
-                MeasuredLink(
-                    f"{LEVEL} {number} uplink", group.uplink.bytes_per_s, group.uplink.low, group.uplink.high
-                )
-            )
+            uplinks.append(_tidy(group.uplink.bytes_per_s))
+            links.append(_link(f"{LEVEL} {number} uplink", group.uplink))
         for host in np.flatnonzero(home < 0).tolist():
             home[host] = len(uplinks)
             uplinks.append(_UNLIMITED)
         domains = tuple(str(number) for number in range(len(uplinks)))
         levels = (Level(LEVEL, domains, home, np.array(uplinks)),)
     source = (
-        f"measured by sending {found.sent_bytes / 1e6:.0f} MB in {found.seconds:.1f} s; fair sharing is off by "
-        f"{fitted.error:.1%}"
+        f"measured by sending {found.sent_bytes / 1e6:.0f} MB in {found.seconds:.1f} s; "
+        f"fair sharing of these links explains half of all rates to {fitted.error:.1%}"
     )
     return Topology(name, hosts, levels, source, tuple(links)).check()
+
+
+def unlike_names(names: Sequence[Sequence[str]], addresses: Sequence[str]) -> list[str]:
+    """The hosts' first names, or their addresses where two have the same one."""
+    called = [own[0] for own in names]
+    return called if len(set(called)) == len(called) else list(addresses)
+
+
+def _link(name: str, rate: Interval) -> MeasuredLink:
+    return MeasuredLink(name, _tidy(rate.bytes_per_s), _tidy(rate.low), _tidy(rate.high))
+
+
+def _tidy(rate_bytes_per_s: float) -> float:
+    """To a thousandth: more digits say nothing."""
+    digits = 3 - math.floor(math.log10(rate_bytes_per_s / 125e3))
+    return round(rate_bytes_per_s / 125e3, digits) * 125e3

@@ -9,6 +9,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from hemiola.core.errors import TransportError
 from hemiola.core.strategy import Strategy
 from hemiola.run.strategy.flow import Ended, Flow, Join
 from hemiola.run.strategy.layout import Layout, Memory, is_plain, layout_of
@@ -37,7 +38,9 @@ class Runner:
         self._end = end
         self._rooms = Rooms()
         self._guard = threading.Lock()
-        self._count = 0
+        self._count = self._ended = 0
+        self._idle = threading.Event()
+        self._idle.set()
         self._waiting: deque[tuple[int, Memory, Join, Ended]] = deque()
         self._under_way: set[int] = set()
         self._layouts: OrderedDict[tuple[int, int, int], tuple[Strategy, Layout]] = OrderedDict()
@@ -73,9 +76,21 @@ class Runner:
 
         with self._guard:
             number, self._count = self._count, self._count + 1
+            self._idle.clear()
             layout = self._layout(strategy, whole.numel(), whole.element_size())
             entry = (number, Memory(layout, buffers), join, over)
             end.call(lambda: self._add(entry))
+
+    def wait_idle(self, timeout_s: float) -> None:
+        """Until all that was begun here has ended.
+
+        Raises:
+            TransportError: it has not in time.
+        """
+        if not self._idle.wait(timeout_s):
+            raise TransportError(
+                f"collectives were not complete within {timeout_s:g} s", "do all ranks call the same ones?"
+            )
 
     def _layout(self, strategy: Strategy, elements: int, element_bytes: int) -> Layout:
         key = (id(strategy), elements, element_bytes)
@@ -101,6 +116,10 @@ class Runner:
             def over(problem: BaseException | None, number: int = number, ended: Ended = ended) -> None:
                 self._under_way.discard(number)
                 ended(problem)
+                with self._guard:
+                    self._ended += 1
+                    if self._ended == self._count:
+                        self._idle.set()
                 self._begin()
 
             tag = _TAGS + number % AT_ONCE * _MOVES

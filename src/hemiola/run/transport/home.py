@@ -1,4 +1,4 @@
-"""From which of its addresses a rank talks to the others."""
+"""From which of its addresses a rank talks to the others, and what its host is called."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import socket
 
 from hemiola.core.errors import InputError
 
-__all__ = ["home_interface"]
+__all__ = ["home_interface", "own_names"]
 
 
 def home_interface() -> str:
@@ -18,6 +18,13 @@ def home_interface() -> str:
     """
     told = os.environ.get("HEMIOLA_INTERFACE") or os.environ.get("GLOO_SOCKET_IFNAME", "")
     return told or _own_address(os.environ.get("MASTER_ADDR", "127.0.0.1"))
+
+
+def own_names() -> list[str]:
+    """What this host may be called in a topology; in a lab, its name there first."""
+    name = socket.gethostname()
+    told = os.environ.get("HEMIOLA_LAB_HOST", "")
+    return [*([told] if told else []), name, name.split(".")[0]]
 
 
 def _own_address(other: str) -> str:

@@ -1,0 +1,89 @@
+"""One rank of a probe: meets the others as a training job does, measures, and tells what was found."""
+
+from __future__ import annotations
+
+import json
+import os
+from datetime import timedelta
+
+import msgspec
+
+from hemiola.core.errors import InputError
+from hemiola.run.probe.affinity import Affinity, own_affinity
+from hemiola.run.probe.measure import Prober
+from hemiola.run.probe.result import measured_topology, unlike_names
+from hemiola.run.transport import Endpoint, Options
+from hemiola.run.transport.home import home_interface, own_names
+from hemiola.trace.topologies.native_write import topology_text
+
+__all__ = ["RENDEZVOUS", "Probed", "probe"]
+
+RENDEZVOUS = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+
+
+class Probed(msgspec.Struct, frozen=True):
+    """What the first rank found.
+
+    Attributes:
+        topology: as its file is written.
+        affinities: of the hosts, by name.
+    """
+
+    topology: str
+    affinities: dict[str, Affinity]
+
+
+def probe(seconds_most: float, interface: str = "", timeout_s: float = 60.0) -> Probed | None:
+    """Measure with all ranks of the job that the environment describes; what was found, at the first of them.
+
+    Args:
+        seconds_most: no further pass begins after so long.
+        interface: to use; else as `home_interface` chooses.
+
+    Raises:
+        InputError: the environment describes no job.
+        TransportError: a rank does not come, or is lost.
+    """
+    missing = [name for name in RENDEZVOUS if name not in os.environ]
+    if missing:
+        raise InputError(
+            f"{', '.join(missing)} not set",
+            "name the hosts: hemiola probe --hosts n[0-3], or start it with torchrun",
+        )
+    try:
+        from torch.distributed import TCPStore
+    except ImportError as problem:
+        raise InputError("PyTorch is not installed", "pip install 'hemiola[torch]'") from problem
+    rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    if ranks < 2:
+        raise InputError("a probe of one rank", "name two hosts or more")
+    store = TCPStore(
+        os.environ["MASTER_ADDR"],
+        int(os.environ["MASTER_PORT"]),
+        ranks,
+        rank == 0,
+        timedelta(seconds=timeout_s),
+    )
+    if rank == 0:
+        store.set("secret", os.urandom(32))
+    options = Options(interface=interface or home_interface(), timeout_s=timeout_s)
+    with Endpoint(rank, ranks, bytes(store.get("secret")), options) as end:
+        own = msgspec.to_builtins(own_affinity(end.address[0]))
+        store.set(str(rank), json.dumps([*end.address, own, *own_names()]))
+        told = [json.loads(store.get(str(peer))) for peer in range(ranks)]
+        end.connect([(address, port) for address, port, *_ in told])
+        homes = [address for address, *_ in told]
+        firsts = [peer for peer, home in enumerate(homes) if home not in homes[:peer]]
+        if len(firsts) < 2:
+            raise InputError(f"all {ranks} ranks are on {homes[0]}", "start ranks on two hosts or more")
+        found = Prober(end, firsts, timeout_s).measure(seconds_most) if rank in firsts else None
+        store.set(f"done {rank}", b"")
+        store.wait([f"done {peer}" for peer in range(ranks)])
+    if found is None or rank:
+        return None
+    names = unlike_names([told[peer][3:] for peer in firsts], [homes[peer] for peer in firsts])
+    topology = measured_topology(found, names, [homes.count(homes[peer]) for peer in firsts])
+    affinities = {
+        name: msgspec.convert(told[peer][2], Affinity) for name, peer in zip(names, firsts, strict=True)
+    }
+    return Probed(topology_text(topology), affinities)

@@ -1,0 +1,120 @@
+"""Probing real connections: known rates are found again, and the verb says so."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from endpoints import connected, together
+from hemiola.core.errors import InputError
+from hemiola.cost.network_fit import Flow
+from hemiola.lab import Lab
+from hemiola.run.probe.affinity import own_affinity
+from hemiola.run.probe.measure import PIECES, Measurement, Prober, _rates
+from hemiola.run.probe.meeting import probe
+from hemiola.run.probe.result import measured_topology, unlike_names
+from hemiola.run.transport import Endpoint
+from hemiola.trace.topologies import read_topology
+from hemiola.trace.topologies.native import read_native
+from hemiola.trace.topologies.native_write import topology_text
+
+MB = 1e6
+
+
+def test_only_what_arrives_while_all_flows_are_under_way_counts() -> None:
+    """Two flows into one host share 10 MB/s until the first ends at 1.6 s; the second is twice as fast from then on."""
+    arrived = np.zeros((3, 3, PIECES))
+    arrived[2, 0] = np.arange(1, PIECES + 1) * 0.1  # half a megabyte each
+    late = 1.6 + np.arange(1, 9) * 0.05
+    arrived[2, 1] = np.concatenate([np.arange(1, 9) * 0.2, late])  # a megabyte each
+    found = _rates(((0, 2), (1, 2)), {(0, 2): 500_000, (1, 2): 1_000_000}, arrived)
+    assert found == ([Flow(0, 2, pytest.approx(5 * MB)), Flow(1, 2, pytest.approx(5 * MB))], True)
+
+
+def test_flows_that_were_hardly_together_are_no_round() -> None:
+    arrived = np.zeros((3, 3, PIECES))
+    arrived[2, 0] = np.arange(1, PIECES + 1) * 0.01
+    arrived[2, 1] = np.arange(1, PIECES + 1) * 1.0
+    assert _rates(((0, 2), (1, 2)), {(0, 2): 1000, (1, 2): 1000}, arrived) == (
+        [Flow(0, 2, pytest.approx(1e5))],
+        False,
+    )
+
+
+def test_all_ranks_of_a_process_measure_each_other() -> None:
+    with connected(3) as ends:
+        found: dict[int, Measurement] = {}
+
+        def one(end: Endpoint) -> None:
+            found[end.rank] = Prober(end, [0, 1, 2], 10.0).measure(passes_most=1, round_s=5e-3)
+
+        assert together(one, ends) == [None] * 3
+    latency_s = found[0].latency_s
+    assert (latency_s[~np.eye(3, dtype=bool)] > 0).all() and (latency_s == latency_s.T).all()
+    assert not found[1].rounds and found[0].sent_bytes > 0
+    topology = measured_topology(found[0], ["a", "b", "c"], [1, 2, 1])
+    assert topology.hosts.gpus.tolist() == [1, 2, 1]
+    again = read_native(topology_text(topology), "the text")
+    assert again == topology and again.measured == topology.measured
+    assert {link.name for link in topology.measured} >= {"a out", "b in"}
+    assert all(link.low <= link.bytes_per_s <= link.high for link in topology.measured)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+def test_the_slow_host_of_a_lab_is_found(tmp_path: Path) -> None:
+    """Rates of data are up to 5 % below those of the links, for headers; the machine may slow them further."""
+    file = tmp_path / "network.toml"
+    with Lab(hosts=3, rate="100mbit", host_rates={"h2": "25mbit"}) as lab:
+        places = lab.rendezvous()
+        command = [
+            sys.executable,
+            "-c",
+            "from hemiola.cli import main; main()",
+            "probe",
+            "-o",
+            str(file),
+            "--seconds",
+            "0.1",
+        ]
+        ranks = [
+            lab.start(host, command, env=places[host], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+            for host in lab.hosts
+        ]  # fmt: skip
+        said = [rank.communicate(timeout=100)[0] for rank in ranks]
+        assert [rank.returncode for rank in ranks] == [0, 0, 0], said
+        truth = lab.topology().hosts.nic_bytes_per_s
+    found = read_topology(str(file))
+    assert found.hosts.names == ("h0", "h1", "h2")
+    ratio = found.hosts.nic_bytes_per_s / truth
+    assert (ratio > 0.6).all() and (ratio < 1.15).all(), ratio
+    assert "h2" in said[0] and "all-reduce of 16 MB" in said[0]
+
+
+def test_hosts_of_one_name_are_told_apart_by_address() -> None:
+    assert unlike_names([["a", "x"], ["b"]], ["10.0.0.1", "10.0.0.2"]) == ["a", "b"]
+    assert unlike_names([["a"], ["a"]], ["10.0.0.1", "10.0.0.2"]) == ["10.0.0.1", "10.0.0.2"]
+
+
+def test_without_a_job_it_says_how_to_start_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(InputError, match="RANK, WORLD_SIZE") as caught:
+        probe(1.0)
+    assert "--hosts" in caught.value.remedy
+
+
+def test_affinity_is_what_the_system_says(tmp_path: Path) -> None:
+    (tmp_path / "net/lo/device").mkdir(parents=True)
+    (tmp_path / "node/node1").mkdir(parents=True)
+    (tmp_path / "net/lo/speed").write_text("25000\n")
+    (tmp_path / "net/lo/device/numa_node").write_text("1\n")
+    (tmp_path / "node/node1/cpulist").write_text("16-31\n")
+    found = own_affinity("127.0.0.1", tmp_path / "net", tmp_path / "node")
+    assert str(found) == "lo, 25 Gbit/s by its own account, NUMA node 1, processors 16-31"
+    assert str(own_affinity("127.0.0.1")) == "lo", "loopback has no speed"
+    assert str(own_affinity("192.0.2.1")) == "no interface of that address"
