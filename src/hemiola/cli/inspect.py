@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
 from hemiola.cli.output import writable
+
+if TYPE_CHECKING:
+    from hemiola.core.errors import StrategyError
 
 __all__ = ["inspect"]
 
@@ -23,13 +27,18 @@ def inspect(
     title: str = "",
     salvage: Annotated[bool, Parameter(negative="")] = False,
 ) -> None:
-    """Say where a training job's time goes: exposed communication, critical path, late ranks, overlap.
+    """Say where a training job's time goes, where a network is narrow, or what a collective's strategy sends.
+
+    Of a job: exposed communication, critical path, late ranks, overlap. Of a topology: hosts that are alike, their
+    rates and intervals, uplinks, the slowest link. Of a strategy: whether it is proved right, and who sends how much
+    to whom.
 
     Parameters
     ----------
     files
         What "hemiola trace", "hemiola.record" or "hemiola predict" wrote, Kineto/Chrome traces, PyTorch
-        execution traces or Chakra .et. Several files are the ranks of one job.
+        execution traces or Chakra .et. Several files are the ranks of one job. Or one topology (TOML, or a
+        generator's line), or one strategy (Hemiola's JSON or MSCCL's XML).
     against
         The file (or files) of another job to compare with: before a change, or measured where FILE is predicted.
     report
@@ -46,16 +55,68 @@ def inspect(
     from rich.console import Console
 
     from hemiola.core.errors import InputError
+
+    if not files:
+        raise InputError("there is no file to inspect", "name one: hemiola inspect job.trace.json")
+    outputs = (report, json, perfetto)
+    for path in outputs:
+        if path is not None:
+            writable(path)
+    options = {"--against": against, "--perfetto": perfetto, "--salvage": salvage}
+    kind = _kind(files, against, [name for name, value in options.items() if value])
+    problem = None
+    if kind:
+        problem = _network(kind, files[0], report, json, title)
+    else:
+        _job(files, against, report, json, perfetto, title, salvage)
+    for path in outputs:
+        if path is not None:
+            Console(stderr=True).print(f"wrote {path}", style="dim", highlight=False)
+    if problem is not None:
+        raise problem
+
+
+def _kind(files: Sequence[Path], against: Sequence[Path], options: Sequence[str]) -> str:
+    """ "topology" or "strategy", or "" for a job; the first two stand alone."""
+    from hemiola.core.errors import InputError
+    from hemiola.report.network.recognise import recognise
+
+    for path in (*files, *against):
+        if kind := recognise(path):
+            if len(files) > 1 or options:
+                beside = "other files" if len(files) > 1 else options[0]
+                raise InputError(
+                    f"{str(path)!r} is a {kind}, and does not go with {beside}",
+                    f"inspect it alone: hemiola inspect {path} --report page.html",
+                )
+            return kind
+    return ""
+
+
+def _network(
+    kind: str, file: Path, report: Path | None, json: Path | None, title: str
+) -> StrategyError | None:
+    """Show a topology or a strategy; return why a strategy is not right, if it is not."""
+    from rich.console import Console
+
+    from hemiola.report.network.inspection import show_strategy, show_topology
+
+    if kind == "strategy":
+        return show_strategy(file, Console(), report=report, json=json, title=title)
+    show_topology(file, Console(), report=report, json=json, title=title)
+    return None
+
+
+def _job(
+    files: Sequence[Path], against: Sequence[Path], report: Path | None, json: Path | None, perfetto: Path | None, title: str,
+    salvage: bool,
+) -> None:  # fmt: skip
+    from rich.console import Console
+
     from hemiola.core.job_metrics import job_metrics
     from hemiola.report.job.table import job_table
     from hemiola.trace.jobs.read import read_job
 
-    if not files:
-        raise InputError("there is no file to inspect", "name one: hemiola inspect job.trace.json")
-    outputs = {"report": report, "json": json, "perfetto": perfetto}
-    for path in outputs.values():
-        if path is not None:
-            writable(path)
     timeline = read_job(files, salvage=salvage)
     metrics = job_metrics(timeline)
     other = job_metrics(read_job(against, salvage=salvage)) if against else None
@@ -72,6 +133,3 @@ def inspect(
         from hemiola.trace.jobs.perfetto_job import write_perfetto
 
         write_perfetto(timeline, perfetto)
-    for path in outputs.values():
-        if path is not None:
-            Console(stderr=True).print(f"wrote {path}", style="dim", highlight=False)

@@ -1,0 +1,58 @@
+"""Shows a topology or a strategy wherever it is asked for: terminal, page, JSON."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hemiola.report.network.as_json import network_as_json, strategy_as_json, write_json
+from hemiola.report.network.figures import network_figures
+from hemiola.report.network.page import render_network, write_page
+from hemiola.report.network.recognise import read_any_strategy, topology_of
+from hemiola.report.network.sent import strategy_figures
+from hemiola.report.network.strategy_page import render_strategy
+from hemiola.report.network.strategy_table import StrategyTable
+from hemiola.report.network.table import NetworkTable
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from hemiola.core.errors import StrategyError
+
+__all__ = ["show_strategy", "show_topology"]
+
+
+def show_topology(
+    path: Path, console: Console, *, report: Path | None, json: Path | None, title: str
+) -> None:
+    """Print a topology; write its page and figures where that is asked for.
+
+    Raises:
+        HemiolaError: if it cannot be read, or a path cannot be written.
+    """
+    figures = network_figures(topology_of(path))
+    console.print(NetworkTable(figures))
+    if report is not None:
+        write_page(render_network(figures, title), report)
+    if json is not None:
+        write_json(network_as_json(figures), json)
+
+
+def show_strategy(
+    path: Path, console: Console, *, report: Path | None, json: Path | None, title: str
+) -> StrategyError | None:
+    """Print a strategy; write its page and figures where that is asked for.
+
+    Returns:
+        Why it is not right, if it is not.
+
+    Raises:
+        HemiolaError: if it cannot be read, or a path cannot be written.
+    """
+    figures = strategy_figures(read_any_strategy(path))
+    console.print(StrategyTable(figures))
+    if report is not None:
+        write_page(render_strategy(figures, title), report)
+    if json is not None:
+        write_json(strategy_as_json(figures), json)
+    return figures.problem
