@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import sys
@@ -16,7 +17,7 @@ GROUPS = {"gloo": ("gloo", ""), "usual": ("hemiola", "usual"), "fitted": ("hemio
 
 
 def main() -> None:
-    """As the argument says, in JSON: sizes_bytes, rounds, groups."""
+    """As the argument says, in JSON: sizes_bytes, rounds (or until_s, if above 0), groups, seconds."""
     how = json.loads(sys.argv[1])
     torch.set_num_threads(1)
     import hemiola.run.group  # noqa: F401  registers the backend
@@ -42,7 +43,9 @@ def main() -> None:
     dist.destroy_process_group()
 
 
-def measured(groups: dict[str, Any], size_bytes: int, rounds: int, seconds: float) -> dict[str, list[float]]:
+def measured(
+    groups: dict[str, Any], size_bytes: int, rounds: int, seconds: float, until_s: float
+) -> dict[str, list[float]]:
     """Of the slowest rank, each; several in a row where one is shorter than `seconds`."""
     flat = torch.ones(max(1, size_bytes // 4))
     counts = {}
@@ -51,7 +54,13 @@ def measured(groups: dict[str, Any], size_bytes: int, rounds: int, seconds: floa
         counts[name] = max(1, min(200, int(seconds / once)))
     check(groups, size_bytes)
     found: dict[str, list[float]] = {name: [] for name in groups}
-    for _ in range(rounds):
+    start = time.perf_counter()
+    over = torch.zeros(1)
+    for number in itertools.count(1):
+        over[0] = float(time.perf_counter() - start > until_s if until_s else number > rounds)
+        dist.broadcast(over, 0)
+        if over:
+            break
         for name, group in groups.items():
             flat.fill_(1.0)
             found[name].append(timed(flat, group, counts[name]))

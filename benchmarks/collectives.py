@@ -1,0 +1,214 @@
+"""All-reduces that fit the network beside gloo's, in a lab, by turns in the same processes.
+
+Cases: one host at a quarter of the rate, two racks behind narrow uplinks with ranks in a good and in a bad order,
+equal hosts, small messages, links that drift as recorded ones did. Hemiola measures the network itself.
+
+    HEMIOLA_SHARED=... python benchmarks/collectives.py --write docs/results/collectives.md      about 15 minutes, root
+    python benchmarks/collectives.py --only slow --rounds 2                                      to see that it works
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import json
+import os
+import re
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from collectives_page import PICTURE, page, picture
+
+from hemiola.lab import Lab
+
+__all__ = ["CASES", "Case", "drift"]
+
+JOB = Path(__file__).with_name("collectives_job.py")
+CONGESTION = Path("/proc/sys/net/ipv4/tcp_congestion_control")
+MB = 1 << 20
+STEP_S = 5.0
+"""Of the recorded rates."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One network and what is sent over it.
+
+    Attributes:
+        name: for people.
+        lab: its arguments.
+        sizes_bytes: of the all-reduces.
+        order: hosts of ranks 0, 1, ...; () for all in order.
+        target: the least ratio of gloo's time to ours; 0 for none.
+        seconds: several in a row where one takes less.
+        drifts: whether its links follow a recorded series.
+    """
+
+    name: str
+    lab: dict[str, Any]
+    sizes_bytes: tuple[int, ...]
+    order: tuple[str, ...] = ()
+    target: float = 0.0
+    seconds: float = 0.0
+    drifts: bool = False
+    groups: tuple[str, ...] = ("gloo", "usual", "fitted")
+
+
+@dataclass
+class Outcome:
+    """What was measured.
+
+    Attributes:
+        took_s: by size and by group, every round.
+        opening_s: of a group, measuring included.
+        chosen: strategies that were used.
+        bound_s: by size: what no strategy is faster than, headers included.
+    """
+
+    took_s: dict[int, dict[str, list[float]]]
+    opening_s: dict[str, float]
+    chosen: list[str]
+    bound_s: dict[int, float] = field(default_factory=dict)
+
+
+FOUR: dict[str, Any] = {"hosts": 4, "rate": "400mbit"}
+CASES = {
+    "slow": Case("one host at a quarter", {**FOUR, "host_rates": {"h3": "100mbit"}}, (MB, 16 * MB, 64 * MB), target=1.4),
+    "racks": Case("two racks, good order", {**FOUR, "racks": 2, "uplink": "200mbit"}, (16 * MB,), target=1.4),
+    "bad": Case(
+        "two racks, bad order", {**FOUR, "racks": 2, "uplink": "200mbit"}, (16 * MB,), ("h0", "h2", "h1", "h3"), 2.5
+    ),
+    "equal": Case("equal hosts", FOUR, (MB, 16 * MB, 64 * MB), target=0.97),
+    "small": Case("small, equal hosts", FOUR, (4, 256, 4096, 16 << 10, 64 << 10), target=1 / 1.2, seconds=0.1),
+    "drift": Case("drifting links", FOUR, (8 * MB,), target=1.3, drifts=True, groups=("gloo", "fitted")),
+}  # fmt: skip
+
+
+@contextmanager
+def congestion(name: str) -> Iterator[None]:
+    """TCP's congestion control of namespaces made meanwhile."""
+    before = CONGESTION.read_text()
+    CONGESTION.write_text(name)
+    try:
+        yield
+    finally:
+        CONGESTION.write_text(before)
+
+
+def run(case: Case, rounds: int, series: Sequence[Sequence[float]] = ()) -> Outcome:
+    """Measure one case.
+
+    Args:
+        series: of a drifting case, every host's rates relative to its own, one for each `STEP_S`.
+    """
+    with Lab(**case.lab) as lab:
+        hosts = case.order or lab.hosts
+        places = lab.rendezvous(hosts)
+        how = {
+            "sizes_bytes": case.sizes_bytes, "rounds": rounds, "groups": case.groups, "seconds": case.seconds,
+            "until_s": STEP_S * len(series[0]) if series else 0.0,
+        }  # fmt: skip
+        ranks = [
+            lab.start(
+                host, [sys.executable, str(JOB), json.dumps(how)], env={**places[host], "OMP_NUM_THREADS": "1"},
+                stdout=subprocess.PIPE, text=True,
+            )
+            for host in hosts
+        ]  # fmt: skip
+        over = threading.Event()
+        driver = threading.Thread(target=_drive, args=(lab, series, over))
+        driver.start()
+        output = [rank.communicate(timeout=1800)[0] for rank in ranks]
+        over.set()
+        driver.join()
+        if any(rank.returncode for rank in ranks):
+            raise SystemExit(f"{case.name} failed: look at what its ranks printed")
+        found = json.loads(output[0])
+        bound = {} if series else {size: bound_s(lab, size) for size in case.sizes_bytes}
+    took = {int(size): times for size, times in found["took_s"].items()}
+    return Outcome(took, found["opening_s"], found["chosen"], bound)
+
+
+def _drive(lab: Lab, series: Sequence[Sequence[float]], over: threading.Event) -> None:
+    """Set the hosts' rates, step after step."""
+    for step in zip(*series, strict=True):
+        for host, share in zip(lab.hosts, step, strict=True):
+            lab.set_rate(host, f"{400 * share:.1f}mbit")
+        if over.wait(STEP_S):
+            return
+
+
+HEADERS = 1514 / 1448
+"""Bytes on the wire for each of data."""
+
+
+def bound_s(lab: Lab, size_bytes: int) -> float:
+    """No all-reduce takes less."""
+    from hemiola.cost.places import place_ranks
+    from hemiola.cost.strategy_time import bounds
+
+    topology = lab.topology()
+    return bounds("all-reduce", size_bytes * HEADERS, place_ranks(topology, topology.gpus)).seconds
+
+
+def drift(folder: Path, hosts: int, steps: int) -> list[list[float]]:
+    """Recorded rates of a cloud, one stretch for each host, relative to the highest."""
+    text = (folder / "data/comm/traces/bandwidth-hw.txt").read_text(encoding="utf-8")
+    rates = [float(rate) for rate in ast.literal_eval(re.sub(r"\s+", " ", text.strip()))]
+    top = max(rates)
+    stride = len(rates) // hosts
+    return [[max(0.05, rate / top) for rate in rates[k * stride : k * stride + steps]] for k in range(hosts)]
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--only", nargs="+", default=list(CASES), choices=list(CASES))
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--steps", type=int, default=24, help="of 5 s, of drifting links")
+    parser.add_argument("--congestion", nargs="+", default=["reno", "cubic"])
+    parser.add_argument(
+        "--shared", type=Path, default=os.environ.get("HEMIOLA_SHARED"), help="recorded rates"
+    )
+    parser.add_argument("--write", type=Path, help="the page; its picture goes beside it")
+    given = parser.parse_args(arguments)
+    found: list[tuple[str, Case, Outcome]] = []
+    for control in given.congestion:
+        for name in given.only:
+            case = CASES[name]
+            if case.drifts and (not given.shared or control != given.congestion[0]):
+                continue
+            series = drift(Path(given.shared), 4, given.steps) if case.drifts else ()
+            start = time.monotonic()
+            with congestion(control):
+                outcome = run(case, given.rounds, series)
+            found.append((control, case, outcome))
+            print(
+                f"{control:6s} {case.name:24s} {time.monotonic() - start:5.0f} s {outcome.chosen}", flush=True
+            )
+            for size, times in outcome.took_s.items():
+                words = ", ".join(
+                    f"{group} {sorted(each)[len(each) // 2]:.4f} s" for group, each in times.items()
+                )
+                print(
+                    f"    {size:>9,} bytes: {words}; bound {outcome.bound_s.get(size, 0.0):.4f} s", flush=True
+                )
+    command = f"python benchmarks/collectives.py {' '.join(arguments or sys.argv[1:])}".strip()
+    if given.write:
+        given.write.write_text(page(found, command), encoding="utf-8")
+        given.write.with_name(PICTURE).write_text(picture(found), encoding="utf-8")
+    else:
+        print(page(found, command))
+
+
+if __name__ == "__main__":
+    main()
