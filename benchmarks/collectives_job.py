@@ -7,6 +7,7 @@ import json
 import os
 import sys
 import time
+from datetime import timedelta
 from typing import Any
 
 import torch
@@ -16,23 +17,26 @@ GROUPS = {"gloo": ("gloo", ""), "usual": ("hemiola", "usual"), "fitted": ("hemio
 """Backend, and HEMIOLA_STRATEGY."""
 
 
+PATIENCE = timedelta(seconds=120)
+
+
 def main() -> None:
     """As the argument says, in JSON: sizes_bytes, rounds (or until_s, if above 0), groups, seconds."""
     how = json.loads(sys.argv[1])
     torch.set_num_threads(1)
     import hemiola.run.group  # noqa: F401  registers the backend
 
-    dist.init_process_group("gloo")
+    dist.init_process_group("gloo", timeout=PATIENCE)
     groups, opening_s = {}, {}
     for name in how["groups"]:
         backend, strategy = GROUPS[name]
         os.environ["HEMIOLA_STRATEGY"] = how.get("strategy") or strategy
         dist.barrier()
         start = time.perf_counter()
-        groups[name] = dist.new_group(backend=backend)
+        groups[name] = dist.new_group(backend=backend, timeout=PATIENCE)
         opening_s[name] = time.perf_counter() - start
     took = {
-        str(size): measured(groups, size, how["rounds"], how.get("seconds", 0.0))
+        str(size): measured(groups, size, how["rounds"], how["seconds"], how["until_s"])
         for size in how["sizes_bytes"]
     }
     if dist.get_rank() == 0:

@@ -48,9 +48,10 @@ class Panel:
 def draw(panels: Sequence[Panel], title: str, unit: str) -> str:
     """The picture as text."""
     count = max(len(panel.rows) for panel in panels)
+    left = max(LEFT, max(len(row.name) for row in panels[0].rows) * 7 + 20)
     keys = max(len(panel.series) + bool(panel.span) for panel in panels)
     bottom = TOP + ROW * count
-    height, width = bottom + 48 + 18 * keys, LEFT + len(panels) * (WIDTH + GAP)
+    height, width = bottom + 48 + 18 * keys, left + len(panels) * (WIDTH + GAP)
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img">',
         f"<title>{escape(title)}</title><style>{STYLE}</style>",
@@ -58,9 +59,9 @@ def draw(panels: Sequence[Panel], title: str, unit: str) -> str:
     ]
     for number, row in enumerate(panels[0].rows):
         y = TOP + ROW * number + ROW / 2
-        parts.append(f'<text x="{LEFT - 10}" y="{y + 4:.0f}" text-anchor="end">{escape(row.name)}</text>')
+        parts.append(f'<text x="{left - 10}" y="{y + 4:.0f}" text-anchor="end">{escape(row.name)}</text>')
     for number, panel in enumerate(panels):
-        parts.append(f'<g transform="translate({LEFT + number * (WIDTH + GAP)} 0)">')
+        parts.append(f'<g transform="translate({left + number * (WIDTH + GAP)} 0)">')
         parts += [*_axis(panel, bottom, unit), *_rows(panel), *_keys(panel, bottom + 56), "</g>"]
     return "\n".join([*parts, "</svg>", ""])
 

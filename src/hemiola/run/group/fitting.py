@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,6 +24,7 @@ from hemiola.trace.topologies import read_topology
 
 __all__ = ["fitting"]
 
+_log = logging.getLogger("hemiola.strategy")
 AGAIN_S = 20e-3
 """A round of a measurement while a job runs."""
 
@@ -89,12 +91,19 @@ class _Chosen:
         """As `Choice.choose`."""
         key = (collective, size_class(size_bytes), root)
         if key not in self._known:
-            told = None
-            if self._plan is not None:
-                told = _Told(self._plan(*key, self._before.get(key)))
             where = f"hemiola/strategy/{self._epoch}/{collective}/{key[1]}/{root}"
+            told = _Told(self._planned(key)) if self._plan is not None else None
             self._known[key] = _agreed(self._store, where, told).strategy
         return self._known[key]
+
+    def _planned(self, key: tuple[Collective, int, int]) -> Strategy | None:
+        """At the first rank; the usual way if planning fails, for the others wait for its word."""
+        assert self._plan is not None
+        try:
+            return self._plan(*key, self._before.get(key))
+        except Exception:
+            _log.exception("no strategy for %s of %d bytes: it goes the usual way", key[0], key[1])
+            return None
 
     def renew(self) -> float:
         """As `Choice.renew`: there is nothing to measure."""

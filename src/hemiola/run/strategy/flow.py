@@ -12,7 +12,6 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from hemiola.core.errors import HemiolaError
 from hemiola.run.strategy.layout import Memory
 from hemiola.run.strategy.rooms import Room, Rooms
 from hemiola.run.strategy.script import NOBODY
@@ -79,7 +78,7 @@ class Flow:
             for number, step in enumerate(self._steps):
                 if step.to != NOBODY:
                     self._send(number)
-        except HemiolaError as problem:  # closed meanwhile
+        except Exception as problem:  # closed meanwhile, or the tensors cannot be joined
             self._fail(problem)
         self._end_if_done()
 
@@ -105,7 +104,7 @@ class Flow:
             for other in self._steps[number].sent_frees:
                 self._free(other, piece)
             self._send(number)
-        except HemiolaError as problem:
+        except Exception as problem:
             self._fail(problem)
         self._end_if_done()
 
@@ -135,7 +134,7 @@ class Flow:
                 self._came[number, piece] = room
             if not self._land_waits[piece][number]:
                 self._land(number, piece)
-        except HemiolaError as problem:
+        except Exception as problem:
             self._fail(problem)
         self._end_if_done()
 
@@ -200,6 +199,7 @@ class Flow:
         return not self._over
 
     def _fail(self, problem: BaseException) -> None:
+        """Nobody would learn of what is raised on the transport's thread: others would wait for ever."""
         if not self._over:
             self._over = True
             self._ended(problem)

@@ -259,7 +259,7 @@ class Loop:
             else:
                 for link in list(links):
                     quiet = now - link.spoke_s > timeout_s / 4
-                    if quiet and not (link.writing or link.blocked or link in self._parting):
+                    if quiet and not (link.writing or link in self._parting):
                         link.say(Kind.PING)
                         self._guarded(link, link.write)
 
