@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -137,6 +138,20 @@ def test_many_at_once_do_not_mix(runners: dict[int, list[Runner]]) -> None:
             assert torch.equal(result.get(), torch.full((5_000,), 40 * n + 6))
     for thread in threads:
         thread.join()
+
+
+def test_a_late_rank_finds_thousands_of_pieces_that_have_come(runners: dict[int, list[Runner]]) -> None:
+    """More than Python's calls may lie within each other: handled one within the other, they would be too many."""
+    small = msgspec.structs.replace(trees([[1, -1, 1, 1]]), chunk_bytes=16)
+    results = [_Result() for _ in range(4)]
+    inputs = [torch.full((6_000,), rank) for rank in range(4)]
+    for late in (False, True):
+        for rank in range(4):
+            if (rank == 1) == late:
+                runners[4][rank].start(small, inputs[rank], _add, results[rank].put, results[rank].ended)
+        time.sleep(1.0)
+    for result in results:
+        assert torch.equal(result.get(), torch.full((6_000,), 6))
 
 
 def test_a_strategy_with_scratch_memory_and_moves_within_a_rank(runners: dict[int, list[Runner]]) -> None:

@@ -6,6 +6,7 @@ order of the strategy, so that sums are the same to the bit whoever comes first.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 
@@ -57,30 +58,48 @@ class Flow:
         """What has come and cannot be added yet, by step and piece."""
         self._left = pieces * len(self._steps)
         self._over = False
+        self._todo: deque[Callable[[], None]] = deque()
         moves = [step.move for step in self._steps]
         largest = max((memory.bytes(m.source, m.count, 0).nbytes for m in moves), default=0)
         self._awaited = max(2, AWAITED_BYTES // max(1, largest))
 
     def begin(self) -> None:
         """Send what can be sent, and await what is to come."""
+        self._do(self._begin)
+
+    def _do(self, action: Callable[[], None]) -> None:
+        """Do it, and all that it brings about, one after the other.
+
+        What a late rank asks for may have come long ago: each message would be handled within the one before it.
+        """
+        self._todo.append(action)
+        if len(self._todo) > 1:
+            return
+        while self._todo and not self._over:
+            try:
+                self._todo[0]()
+            except Exception as problem:  # closed meanwhile, or the tensors cannot be joined
+                self._fail(problem)
+            self._todo.popleft()
+        if not self._left and not self._over:
+            self._over = True
+            self._ended(None)
+
+    def _begin(self) -> None:
         ready = [
             number
             for number, step in enumerate(self._steps)
             if step.to == step.since == NOBODY and not step.send_waits and not step.land_waits
         ]
-        try:
-            for number, step in enumerate(self._steps):
-                if step.since != NOBODY:
-                    self._ask(number)
-            for number in ready:
-                for piece in range(self._pieces):
-                    self._move(number, piece)
-            for number, step in enumerate(self._steps):
-                if step.to != NOBODY:
-                    self._send(number)
-        except Exception as problem:  # closed meanwhile, or the tensors cannot be joined
-            self._fail(problem)
-        self._end_if_done()
+        for number, step in enumerate(self._steps):
+            if step.since != NOBODY:
+                self._ask(number)
+        for number in ready:
+            for piece in range(self._pieces):
+                self._move(number, piece)
+        for number, step in enumerate(self._steps):
+            if step.to != NOBODY:
+                self._send(number)
 
     def _send(self, number: int) -> None:
         """Hand over what is ready of a step."""
@@ -96,17 +115,15 @@ class Flow:
             handle.add_callback(partial(self._was_sent, number, piece))
 
     def _was_sent(self, number: int, piece: int, handle: Handle) -> None:
-        if not self._goes_on(handle):
-            return
+        self._do(partial(self._sent_on, number, piece, handle))
+
+    def _sent_on(self, number: int, piece: int, handle: Handle) -> None:
+        _check(handle)
         self._under_way[number] -= 1
         self._left -= 1
-        try:
-            for other in self._steps[number].sent_frees:
-                self._free(other, piece)
-            self._send(number)
-        except Exception as problem:
-            self._fail(problem)
-        self._end_if_done()
+        for other in self._steps[number].sent_frees:
+            self._free(other, piece)
+        self._send(number)
 
     def _ask(self, number: int) -> None:
         """Await further pieces: in their place as soon as that may be written; what is to be added, in a room."""
@@ -127,16 +144,14 @@ class Flow:
             handle.add_callback(partial(self._has_come, number, piece, room))
 
     def _has_come(self, number: int, piece: int, room: Room | None, handle: Handle) -> None:
-        if not self._goes_on(handle):
-            return
-        try:
-            if room is not None:
-                self._came[number, piece] = room
-            if not self._land_waits[piece][number]:
-                self._land(number, piece)
-        except Exception as problem:
-            self._fail(problem)
-        self._end_if_done()
+        self._do(partial(self._take, number, piece, room, handle))
+
+    def _take(self, number: int, piece: int, room: Room | None, handle: Handle) -> None:
+        _check(handle)
+        if room is not None:
+            self._came[number, piece] = room
+        if not self._land_waits[piece][number]:
+            self._land(number, piece)
 
     def _land(self, number: int, piece: int) -> None:
         """What has come is part of the data from now on."""
@@ -192,19 +207,13 @@ class Flow:
         elif (number, piece) in self._came:
             self._land(number, piece)
 
-    def _goes_on(self, handle: Handle) -> bool:
-        """Whether this message went well, and all before it."""
-        if handle.problem is not None:
-            self._fail(handle.problem)
-        return not self._over
-
     def _fail(self, problem: BaseException) -> None:
         """Nobody would learn of what is raised on the transport's thread: others would wait for ever."""
-        if not self._over:
-            self._over = True
-            self._ended(problem)
+        self._over = True
+        self._ended(problem)
 
-    def _end_if_done(self) -> None:
-        if not self._left and not self._over:
-            self._over = True
-            self._ended(None)
+
+def _check(handle: Handle) -> None:
+    """Go on only if this message went well."""
+    if handle.problem is not None:
+        raise handle.problem
