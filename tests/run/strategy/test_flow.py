@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -18,7 +19,7 @@ from hypothesis import strategies as st
 from endpoints import connected
 from hemiola.core.errors import StrategyError, TransportError
 from hemiola.core.strategy import Move, Place, Strategy
-from hemiola.core.strategy_shapes import halving_doubling, ring, trees
+from hemiola.core.strategy_shapes import chain, halving_doubling, ring, trees
 from hemiola.run.strategy.runner import AT_ONCE, Runner
 from hemiola.run.transport import Endpoint
 from hemiola.trace.msccl import read_msccl
@@ -185,19 +186,27 @@ def test_another_number_of_ranks_is_refused(runners: dict[int, list[Runner]]) ->
         runners[4][0].start(ring([0, 1, 2]), torch.ones(4), _add, result.put, result.ended)
 
 
-def test_a_lost_peer_ends_it_with_its_name() -> None:
-    with connected(3) as ends:
+@pytest.mark.parametrize("strategy", [ring([0, 1, 2, 3]), trees([chain([0, 1, 2, 3])])])
+def test_a_lost_peer_ends_it_with_its_name_even_where_nobody_talks_to_it(strategy: Strategy) -> None:
+    with connected(4) as ends:
         runners = [Runner(end) for end in ends]
-        results = [_Result() for _ in ends]
-        for rank in (0, 1):
-            runners[rank].start(
-                ring([0, 1, 2]), torch.ones(100_000), _add, results[rank].put, results[rank].ended
-            )
-        _close(ends[2])
-        for rank in (0, 1):
-            with pytest.raises(TransportError, match="rank"):
-                results[rank].get()
+        results = [[_Result() for _ in ends] for _ in range(2)]
+        for rank in (0, 1, 2):
+            one = results[0][rank]
+            runners[rank].start(strategy, torch.ones(100_000), _add, one.put, one.ended)
+        _break(ends[3])
+        for rank in (0, 1, 2):
+            with pytest.raises(TransportError, match="rank 3 is gone"):
+                results[0][rank].get()
+            later = results[1][rank]
+            runners[rank].start(strategy, torch.ones(100_000), _add, later.put, later.ended)
+            with pytest.raises(TransportError, match="rank 3 is gone"):
+                later.get()
 
 
-def _close(end: Endpoint) -> None:
-    end.close(0.0)
+def _break(end: Endpoint) -> None:
+    """As if its process were killed: no goodbye."""
+    assert end._loop is not None
+    for links in list(end._loop._links.values()):
+        for link in links:
+            link.sock.shutdown(socket.SHUT_RDWR)

@@ -67,6 +67,11 @@ class Flow:
         """Send what can be sent, and await what is to come."""
         self._do(self._begin)
 
+    def stop(self, problem: BaseException) -> None:
+        """End it, if it has not."""
+        if not self._over:
+            self._fail(problem)
+
     def _do(self, action: Callable[[], None]) -> None:
         """Do it, and all that it brings about, one after the other.
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor
 
-from hemiola.core.errors import TransportError
+from hemiola.core.errors import HemiolaError, TransportError
 from hemiola.core.strategy import Strategy
 from hemiola.run.strategy.flow import Ended, Flow, Join
 from hemiola.run.strategy.layout import Layout, Memory, is_plain, layout_of
@@ -26,6 +27,8 @@ _MOVES = 1 << 24
 """Tags of one collective."""
 AT_ONCE = 8
 """Collectives under way: of those begun, none is so many behind the last one. Tags are used again after as many."""
+GRACE_S = 2.0
+"""What is under way may end well after a rank is lost: it may have done its part of a script's last collective."""
 _KNOWN = 64
 """Divisions of data that are kept."""
 
@@ -42,8 +45,10 @@ class Runner:
         self._idle = threading.Event()
         self._idle.set()
         self._waiting: deque[tuple[int, Memory, Join, Ended]] = deque()
-        self._under_way: set[int] = set()
+        self._under_way: dict[int, Flow] = {}
+        self._broken: HemiolaError | None = None
         self._layouts: OrderedDict[tuple[int, int, int], tuple[Strategy, Layout]] = OrderedDict()
+        end.watch(self._break)
 
     def start(self, strategy: Strategy, given: Tensor, join: Join, put: Put, ended: Ended) -> None:
         """Begin a collective; all ranks begin the same ones in the same order.
@@ -111,19 +116,35 @@ class Runner:
     def _begin(self) -> None:
         while self._waiting and self._waiting[0][0] < min(self._under_way, default=1 << 62) + AT_ONCE:
             number, memory, join, ended = self._waiting.popleft()
-            self._under_way.add(number)
-
-            def over(problem: BaseException | None, number: int = number, ended: Ended = ended) -> None:
-                self._under_way.discard(number)
-                ended(problem)
-                with self._guard:
-                    self._ended += 1
-                    if self._ended == self._count:
-                        self._idle.set()
-                self._begin()
-
             tag = _TAGS + number % AT_ONCE * _MOVES
-            Flow(self._end, self._rooms, memory, join, tag, over).begin()
+            flow = Flow(self._end, self._rooms, memory, join, tag, partial(self._over, number, ended))
+            self._under_way[number] = flow
+            if self._broken is None:
+                flow.begin()
+            else:
+                flow.stop(self._broken)
+
+    def _over(self, number: int, ended: Ended, problem: BaseException | None) -> None:
+        del self._under_way[number]
+        ended(problem)
+        with self._guard:
+            self._ended += 1
+            if self._ended == self._count:
+                self._idle.set()
+        self._begin()
+
+    def _break(self, problem: HemiolaError) -> None:
+        """A rank is lost, and with it every collective: some ranks talk to it, others wait for these."""
+        self._broken = self._broken or problem
+        doomed = list(self._under_way.values())
+        timer = threading.Timer(GRACE_S, lambda: self._end.call(lambda: _stop(doomed, problem)))
+        timer.daemon = True
+        timer.start()
+
+
+def _stop(flows: list[Flow], problem: HemiolaError) -> None:
+    for flow in flows:
+        flow.stop(problem)
 
 
 def _buffers(strategy: Strategy, rank: int, given: Tensor) -> tuple[dict[str, Tensor], Tensor]:

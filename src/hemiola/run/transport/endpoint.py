@@ -24,7 +24,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Self
 
-from hemiola.core.errors import InputError, TransportError
+from hemiola.core.errors import HemiolaError, InputError, TransportError
 from hemiola.run.transport.greeting import Greeting, accept, introduce
 from hemiola.run.transport.inbox import Inbox
 from hemiola.run.transport.link import Link, prepare
@@ -194,6 +194,17 @@ class Endpoint:
             raise TransportError("this endpoint is not connected", "call connect first")
         self._loop.call(action)
 
+    def watch(self, told: Callable[[HemiolaError], None]) -> None:
+        """Have this called, on the transport's thread, for every peer that is lost without having said goodbye.
+
+        Raises:
+            TransportError: not connected.
+        """
+        loop = self._loop
+        if loop is None:
+            raise TransportError("this endpoint is not connected", "call connect first")
+        loop.call(lambda: _watched(loop, told))
+
     def tune(self, chunk_bytes: int) -> None:
         """From now on, choose the most urgent message anew after so many bytes.
 
@@ -240,6 +251,12 @@ class Endpoint:
 
     def __exit__(self, *problem: object) -> None:
         self.close()
+
+
+def _watched(loop: Loop, told: Callable[[HemiolaError], None]) -> None:
+    loop.watchers.append(told)
+    for problem in list(loop.lost.values()):
+        told(problem)
 
 
 class _Guests(threading.Thread):

@@ -45,6 +45,8 @@ class Loop:
             self._links.setdefault(link.peer, []).append(link)
         self._active: dict[Link, Outgoing] = {}
         self.lost: dict[int, HemiolaError] = {}
+        self.watchers: list[Callable[[HemiolaError], None]] = []
+        """Told, on the thread, of every peer that is lost without a goodbye."""
         self._selector = selectors.DefaultSelector()
         self._interest: dict[Link, int] = {}
         self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -277,14 +279,14 @@ class Loop:
             return
         if len(links) == 1:
             words = f"rank {link.peer} has closed its transport"
-            self._lose(link.peer, TransportError(words, "look at what that rank logged"))
+            self._lose(link.peer, TransportError(words, "look at what that rank logged"), broke=False)
             return
         links.remove(link)
         if self._interest.pop(link):
             self._selector.unregister(link.sock)
         link.sock.close()
 
-    def _lose(self, peer: int, problem: HemiolaError) -> None:
+    def _lose(self, peer: int, problem: HemiolaError, broke: bool = True) -> None:
         links = self._links.pop(peer, [])
         if not links:
             return
@@ -299,6 +301,9 @@ class Loop:
         self._outbox.fail(peer, problem)
         self._inboxes[peer].fail(problem)
         self._pace()
+        if broke and self._closing is None:
+            for told in self.watchers:
+                told(problem)
 
     def _pace(self) -> None:
         """Share the rate among the connections."""
