@@ -12,11 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hemiola.core.errors import StrategyError
-from hemiola.core.strategy import Strategy
-from hemiola.core.strategy_shapes import all_pairs, ring, trees
+from hemiola.core.strategy import Collective, Strategy
+from hemiola.core.strategy_shapes import all_pairs, halving_doubling, ring, trees
 from hemiola.core.topology import Level, Topology
 from hemiola.cost.places import Place, place_ranks
-from hemiola.cost.strategy_time import Roads, bounds, strategy_seconds
+from hemiola.cost.strategy_rounds import ring_order, ring_seconds, rounds_seconds
+from hemiola.cost.strategy_time import Roads, bounds, strategy_seconds, strategy_seconds_in_pieces
 from strategies_drawn import shapes
 
 MB = 1e6
@@ -125,3 +126,91 @@ def test_nothing_is_faster_than_the_bound(data: Any) -> None:
 def test_a_strategy_of_other_ranks_is_refused() -> None:
     with pytest.raises(StrategyError, match="for 4 ranks, here are 3"):
         strategy_seconds(all_pairs(4), 1.0, hosts(1, 1, 1))
+
+
+def leaf_spine(count: int, rack: int) -> Place:
+    """Hosts of three rates in racks whose uplinks bear half of what these send."""
+    rates = np.array([25, 50, 100] * count)[:count] * MB
+    racks = np.arange(count) // rack
+    uplinks = np.bincount(racks, weights=rates) / 2
+    names = tuple(f"r{number}" for number in range(len(uplinks)))
+    flat = Topology.flat(hosts=count, gpus_per_host=1)
+    own = replace(flat.hosts, nic_bytes_per_s=rates)
+    return place_ranks(
+        replace(flat, hosts=own, levels=(Level("rack", names, racks, uplinks),)).check(), count
+    )
+
+
+@pytest.mark.parametrize("collective", ["all-reduce", "reduce-scatter", "all-gather"])
+@pytest.mark.parametrize("latency_s", [0.0, 1e-3])
+def test_a_large_ring_is_the_rounds_of_a_small_one(collective: Collective, latency_s: float) -> None:
+    """Through rack after rack no two messages share a link, and rounds say what following each chunk says."""
+    place, own = leaf_spine(12, 4), ring(range(12), collective)
+    followed = strategy_seconds(own, 16 * MB, place, latency_s=latency_s)
+    assert rounds_seconds(own, 16 * MB, place, latency_s, chunks_max=9) == pytest.approx(followed)
+
+
+def test_rounds_of_messages_that_share_links_are_nearly_right() -> None:
+    """To and fro between racks: where bandwidth decides, and 2 % off with a latency a tenth of a message's time."""
+    place, order = leaf_spine(24, 4), np.random.default_rng(1).permutation(24).tolist()
+    for latency_s, near in ((0.0, 1e-6), (1e-3, 0.02)):
+        followed = strategy_seconds(ring(order), 16 * MB, place, latency_s=latency_s)
+        assert ring_seconds(order, 16 * MB, place, latency_s) == pytest.approx(followed, rel=near)
+
+
+@pytest.mark.parametrize("latency_s", [0.0, 1e-3])
+def test_a_large_halving_and_doubling_goes_message_by_message(latency_s: float) -> None:
+    place, own = leaf_spine(16, 4), halving_doubling(16)
+    followed = strategy_seconds(own, 16 * MB, place, latency_s=latency_s)
+    assert rounds_seconds(own, 16 * MB, place, latency_s, chunks_max=9) == pytest.approx(followed, rel=0.02)
+
+
+def test_only_rings_and_halving_and_doubling_are_taken_by_rounds() -> None:
+    good = ring([2, 0, 1])
+    assert ring_order(good) == [2, 0, 1]
+    for other in (all_pairs(4), trees([[-1, 0, 1, 2]])):
+        assert rounds_seconds(other, 1.0, hosts(1, 1, 1, 1), 0.0, chunks_max=0) is None
+    swapped = (good.moves[1], good.moves[0], *good.moves[2:])
+    assert not ring_order(msgspec.structs.replace(good, moves=swapped))
+    wrong = (*good.moves[:-1], good.moves[0])
+    assert not ring_order(msgspec.structs.replace(good, moves=wrong))
+
+
+def test_several_sizes_of_pieces_are_what_each_alone_is() -> None:
+    place, tree = hosts(50 * MB, 50 * MB, 12.5 * MB), trees([[-1, 0, 1], [1, -1, 1]])
+    sizes = [0, 1 << 14, 1 << 16, 1 << 20]
+    found = strategy_seconds_in_pieces(tree, 16 * MB, place, sizes, latency_s=1e-4)
+    alone = [strategy_seconds(in_pieces(tree, size), 16 * MB, place, latency_s=1e-4) for size in sizes]
+    assert found == alone and len(set(found)) == 4
+
+
+def test_a_rack_of_slow_hosts_is_a_bound_of_its_own() -> None:
+    """Three hosts of 1, behind an uplink of 1, among fast ones: 4 places, so 2 * 3 sendings, over 3 links and the
+    uplink: 6 / 4. Neither the narrowest link (1) nor the mean of all hosts says so."""
+    level = Level("rack", ("a", "b"), np.array([0, 0, 0, 1, 1, 1]), np.array([1.0, 10.0]))
+    flat = Topology.flat(hosts=6, gpus_per_host=1)
+    own = replace(flat.hosts, nic_bytes_per_s=np.array([1.0, 1, 1, 10, 10, 10]))
+    place = place_ranks(replace(flat, hosts=own, levels=(level,)).check(), 6)
+    least = bounds("all-reduce", 1.0, place)
+    assert (least.cut_s, least.total_s) == (1.0, pytest.approx(10 / 33))
+    assert least.seconds == pytest.approx(6 / 4)
+
+
+@settings(max_examples=60)
+@given(st.data())
+def test_nothing_is_faster_than_the_bound_between_racks(data: Any) -> None:
+    count = data.draw(st.integers(2, 6))
+    rates = data.draw(st.lists(st.sampled_from([1.0, 2.0, 10.0]), min_size=count, max_size=count))
+    racks = np.array(data.draw(st.lists(st.integers(0, 1), min_size=count, max_size=count)))
+    uplinks = np.array(data.draw(st.lists(st.sampled_from([0.5, 1.0, 9.0]), min_size=2, max_size=2)))
+    flat = Topology.flat(hosts=count, gpus_per_host=1)
+    own, level = (
+        replace(flat.hosts, nic_bytes_per_s=np.array(rates)),
+        Level("rack", ("a", "b"), racks, uplinks),
+    )
+    place = place_ranks(replace(flat, hosts=own, levels=(level,)).check(), count)
+    strategy = data.draw(shapes(ranks=count))
+    found = strategy_seconds(
+        in_pieces(strategy, data.draw(st.sampled_from([0, 7, 30]))), 60.0, place, latency_s=0
+    )
+    assert found >= bounds(strategy.collective, 60.0, place).seconds * (1 - 1e-9)

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from hemiola.core.strategy_shapes import ring
+from hemiola.core.strategy_shapes import chain, ring, trees
 from hemiola.trace.strategy_json import write_strategy
 from ranks import run, start
 
@@ -116,3 +116,13 @@ def test_a_killed_rank_ends_the_others_collective_with_its_name(tmp_path):
     output, problem = processes[0].communicate(timeout=60)
     assert "rank 1 is gone" in output, problem[-2000:]
     processes[1].communicate()
+
+
+def test_a_killed_rank_ends_a_collective_by_a_strategy_also_where_nobody_talks_to_it(tmp_path, monkeypatch):
+    monkeypatch.setenv("HEMIOLA_STRATEGY", str(tmp_path / "chain.json"))
+    write_strategy(trees([chain([0, 1, 2])]), tmp_path / "chain.json")
+    processes = [start(HERE / "dies.py", rank, 3, str(tmp_path / "meet")) for rank in range(3)]
+    for process in processes[:2]:
+        output, problem = process.communicate(timeout=60)
+        assert "rank 2 is gone" in output, problem[-2000:]
+    processes[2].communicate()
