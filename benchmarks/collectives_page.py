@@ -50,7 +50,7 @@ uplink has to carry, with headers (1514 bytes on the wire for 1448 of data), ove
 making the group took, measuring included. All four hosts share two processors.
 
 Where links drift, every host's link follows another stretch of a recorded series (`bandwidth-hw.txt`, one value
-every 5 s, relative to its highest, of 400 Mbit/s); all-reduces go on all the while, by turns, and the ratio is that of the mean times.
+every 5 s, relative to its 95th percentile, of 400 Mbit/s); all-reduces go on all the while, by turns, and the ratio is that of the mean times.
 """
 
 

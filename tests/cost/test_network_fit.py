@@ -17,13 +17,15 @@ from hemiola.cost.probe_rounds import probe_rounds
 MB = 1e6
 
 
-def measured(rates: list[float], racks: dict[tuple[int, ...], float], noise: float = 0.0, seed: int = 0):
+def measured(
+    rates: list[float], racks: dict[tuple[int, ...], float], noise: float = 0.0, seed: int = 0, mixes: int = 2
+):
     """All rounds of a probe on hosts of these rates, with uplinks by their hosts."""
     made = random.Random(seed)
     groups = [Group(hosts, Interval(rate, rate, rate)) for hosts, rate in racks.items()]
     able = np.array(rates)
     rounds = []
-    for pairs in probe_rounds(len(rates), seed):
+    for pairs in probe_rounds(len(rates), seed, mixes):
         flows = [Flow(a, b, 1.0) for a, b in pairs]
         found = fair_rates(flows, able, able, groups)
         rounds.append(
@@ -86,6 +88,14 @@ def test_no_group_is_seen_where_none_is(rates: list[float], seed: int) -> None:
     assert found.groups == ()
     for host, rate in enumerate(rates):
         assert found.rate(host).bytes_per_s <= rate * MB * 1.06
+
+
+def test_known_racks_need_one_pass_without_a_search() -> None:
+    """One rack behind an uplink, two hosts beside it; now the uplink is slower than when it was found."""
+    rounds = measured([50 * MB] * 4, {(0, 2): 12.5 * MB}, noise=0.04, mixes=1)
+    found = fit_network(4, rounds, known=[(0, 2)])
+    assert [group.hosts for group in found.groups] == [(0, 2)]
+    assert found.groups[0].uplink.bytes_per_s == pytest.approx(12.5 * MB, rel=0.08)
 
 
 def test_every_pair_meets_in_every_pass() -> None:

@@ -96,8 +96,13 @@ class FittedNetwork:
         return min(self.out[host], self.into[host], key=lambda one: one.bytes_per_s)
 
 
-def fit_network(hosts: int, rounds: Sequence[Sequence[Flow]]) -> FittedNetwork:
+def fit_network(
+    hosts: int, rounds: Sequence[Sequence[Flow]], known: Sequence[tuple[int, ...]] = ()
+) -> FittedNetwork:
     """The network behind these rounds.
+
+    Args:
+        known: groups of hosts that were found before: no others are looked for.
 
     Raises:
         InputError: a host took part in no round, or a rate is not above 0.
@@ -110,7 +115,12 @@ def fit_network(hosts: int, rounds: Sequence[Sequence[Flow]]) -> FittedNetwork:
     sends = np.array([one.bytes_per_s for one in out])
     takes = np.array([one.bytes_per_s for one in into])
     table = _Table(rounds, sends, takes)
-    groups = table.groups(_best_partition(hosts, table))
+    if known:
+        grouped = {host for own in known for host in own}
+        partition = [*known, *((host,) for host in range(hosts) if host not in grouped)]
+    else:
+        partition = _best_partition(hosts, table)
+    groups = table.groups(partition)
     found, alone = (_errors(rounds, sends, takes, these) for these in (groups, ()))
     if (found**2).mean() >= (alone**2).mean() * BETTER**2:
         groups, found = (), alone
@@ -135,6 +145,7 @@ class _Table:
     ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float64], list[Interval | None]]]:
         """Of each direction: where flows cross (round by group, -1 for nowhere), what would, and each group's limit."""
         count = int(home.max()) + 1
+        sizes = np.bincount(home)  # a host alone has its own rate, and no uplink
         crosses = home[self.ends[0]] != home[self.ends[1]]
         for end in self.ends:
             where = np.where(crosses, self.round * count + home[end], self.rounds * count)
@@ -143,7 +154,8 @@ class _Table:
             held = (did < SHORT * would)[:-1].reshape(-1, count)
             totals = did[:-1].reshape(-1, count)
             limits = [
-                _best(totals[held[:, g], g].tolist()) if held[:, g].any() else None for g in range(count)
+                _best(totals[held[:, g], g].tolist()) if sizes[g] > 1 and held[:, g].any() else None
+                for g in range(count)
             ]
             yield where, would, limits
 

@@ -18,14 +18,15 @@ OTHERS_MOST = 7
 Pairs = tuple[tuple[int, int], ...]
 
 
-def probe_rounds(hosts: int, seed: int = 0) -> Iterator[Pairs]:
+def probe_rounds(hosts: int, seed: int = 0, mixes: int = MIXES) -> Iterator[Pairs]:
     """Rounds of (sender, receiver), each both ways: pairs apart, and all others with one host.
 
     Args:
         seed: of who meets in which company.
+        mixes: so often everything is done; once is enough where it is known who shares an uplink.
     """
     made = random.Random(seed)
-    for _ in range(MIXES):
+    for _ in range(mixes):
         yield from _matchings(hosts, made)
         if hosts > 2:
             for host in range(min(hosts, FANS_MOST)):

@@ -49,11 +49,15 @@ def test_flows_that_were_hardly_together_are_no_round() -> None:
 def test_all_ranks_of_a_process_measure_each_other() -> None:
     with connected(3) as ends:
         found: dict[int, Measurement] = {}
+        later: dict[int, Measurement] = {}
 
         def one(end: Endpoint) -> None:
             found[end.rank] = Prober(end, [0, 1, 2], 10.0).measure(passes_most=1, round_s=5e-3)
+            later[end.rank] = Prober(end, [0, 1, 2], 10.0).measure_again(found[end.rank], 5e-3)
 
         assert together(one, ends) == [None] * 3
+    assert (later[0].latency_s == found[0].latency_s).all()
+    assert len(later[0].rounds) + len(later[0].loose) >= 3 and later[0].fit().rate(2).bytes_per_s > 0
     latency_s = found[0].latency_s
     assert (latency_s[~np.eye(3, dtype=bool)] > 0).all() and (latency_s == latency_s.T).all()
     assert not found[1].rounds and found[0].sent_bytes > 0

@@ -35,6 +35,7 @@ class Fitted:
     """One rank's side.
 
     Attributes:
+        rank, ranks: within the group.
         used: names of the strategies that were used, by collective.
     """
 
@@ -45,7 +46,7 @@ class Fitted:
             refresh: when the network is measured again; None for never.
         """
         self._runner, self._choice, self._timeout_s = Runner(end), choice, timeout_s
-        self._ranks = end.ranks
+        self.rank, self.ranks = end.rank, end.ranks
         self._refresh = refresh
         self._guard = threading.Lock()
         self.used: dict[Collective, set[str]] = {}
@@ -54,11 +55,11 @@ class Fitted:
         self, kind: Collective, given: Tensor, join: Join, put: Put, result: list[Tensor], root: int = 0
     ) -> Pending | None:
         """Begin one, as `Runner.start`; None if it is to go the usual way."""
-        size_bytes = given.nbytes * (self._ranks if kind == "all-gather" else 1)
+        size_bytes = given.nbytes * (self.ranks if kind == "all-gather" else 1)
         if size_bytes <= FEWEST_BYTES:
             return None
         with self._guard:  # the order of collectives is that in which they get here
-            if self._refresh is not None and self._refresh.due():
+            if self._refresh is not None and self._refresh.due(size_bytes):
                 self._runner.wait_idle(self._timeout_s)
                 self._refresh.measured(self._choice.renew())
             strategy = self._choice.choose(kind, size_bytes, root)

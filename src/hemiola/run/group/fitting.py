@@ -15,7 +15,7 @@ from hemiola.core.strategy import Collective, Strategy
 from hemiola.plan.collectives.planner import Planner, size_class
 from hemiola.run.group.fitted import Fitted
 from hemiola.run.group.refresh import Refresh
-from hemiola.run.probe.measure import ROUND_S, Prober
+from hemiola.run.probe.measure import Measurement, Prober
 from hemiola.run.probe.result import measured_topology, unlike_names
 from hemiola.run.transport import Endpoint
 from hemiola.trace.msccl import read_msccl
@@ -122,16 +122,20 @@ class _Measured(_Chosen):
             [names[rank][1:] for rank in self._firsts], [self._homes[rank] for rank in self._firsts]
         )
         self.hosts = len(self._firsts)
+        self._found: Measurement | None = None
 
     def renew(self) -> float:
         """As `Choice.renew`; more thoroughly the first time."""
         start = time.monotonic()
-        again = self._epoch > 0
         self._epoch += 1
         self._before, self._known = {**self._before, **self._known}, {}
         if self.hosts > 1 and self._end.rank in self._firsts:
             prober = Prober(self._end, self._firsts, self._timeout_s)
-            found = prober.measure(passes_most=1, round_s=AGAIN_S if again else ROUND_S)
+            found = self._found = (
+                prober.measure(passes_most=1)
+                if self._found is None
+                else prober.measure_again(self._found, AGAIN_S)
+            )
             if self._end.rank == 0:
                 topology = measured_topology(
                     found, self._called, [self._homes.count(self._homes[rank]) for rank in self._firsts]

@@ -16,6 +16,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from hemiola.core.errors import HemiolaError, InputError
+from hemiola.run.group import by_strategy
 from hemiola.run.group import collectives as ways
 from hemiola.run.group.collectives import Channel
 from hemiola.run.group.fitted import Fitted
@@ -132,14 +133,8 @@ class Group(dist.ProcessGroup):
                 )
 
             return self._directly(small, tensors)
-        if self._fitted is not None and len(tensors) == 1:
-
-            def put(flat: Tensor) -> None:
-                put_back(flat.div_(self._ranks) if average else flat, tensors[0])
-
-            given = contiguous(tensors[0]).view(-1)
-            if pending := self._fitted.start("all-reduce", given, join, put, tensors):
-                return pending
+        if pending := by_strategy.all_reduce(self._fitted, tensors, join, average):
+            return pending
 
         def action(channel: Channel) -> None:
             for tensor in tensors:
@@ -169,13 +164,8 @@ class Group(dist.ProcessGroup):
                 )
 
             return self._directly(small, tensors)
-        if self._fitted is not None and len(tensors) == 1:
-            given = contiguous(tensors[0]).view(-1)
-            into = tensors[0]
-            if pending := self._fitted.start(
-                "broadcast", given, Tensor.add_, lambda flat: put_back(flat, into), tensors, root
-            ):
-                return pending
+        if pending := by_strategy.broadcast(self._fitted, tensors, root):
+            return pending
 
         def action(channel: Channel) -> None:
             for tensor in tensors:
@@ -189,25 +179,16 @@ class Group(dist.ProcessGroup):
     def reduce(self, tensors: Any, opts: Any) -> Any:
         """Of one tensor per rank, at one of them."""
         join, average = reduction(opts.reduceOp)
-        root = int(opts.rootRank)
-
-        def put(flat: Tensor, tensor: Tensor) -> None:
-            if self._rank == root:
-                tensor.copy_((flat.div_(self._ranks) if average else flat).view(tensor.shape))
-
-        if self._fitted is not None and len(tensors) == 1:
-            given = contiguous(tensors[0]).view(-1).clone()
-            if pending := self._fitted.start(
-                "reduce", given, join, lambda flat: put(flat, tensors[0]), list(tensors), root
-            ):
-                return pending
+        if pending := by_strategy.reduce(self._fitted, list(tensors), join, average, int(opts.rootRank)):
+            return pending
 
         def action(channel: Channel) -> None:
             for tensor in tensors:
                 flat = contiguous(tensor).view(-1).clone()
                 if channel.ranks > 1:
                     ways.all_reduce(channel, flat, join)
-                put(flat, tensor)
+                if channel.rank == opts.rootRank:
+                    tensor.copy_((flat.div_(channel.ranks) if average else flat).view(tensor.shape))
 
         return self._start(action, list(tensors))
 
@@ -235,15 +216,8 @@ class Group(dist.ProcessGroup):
         self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], opts: Any = None
     ) -> Any:
         """Several at once."""
-        if self._fitted is not None and len(outputs) == 1:
-            table = outputs[0]
-
-            def put(rows: Tensor) -> None:
-                table.copy_(rows.reshape(table.shape))
-
-            given = contiguous(inputs[0]).view(-1)
-            if pending := self._fitted.start("all-gather", given, Tensor.add_, put, list(outputs)):
-                return pending
+        if pending := by_strategy.all_gather(self._fitted, outputs, inputs):
+            return pending
 
         def action(channel: Channel) -> None:
             for into, own in zip(outputs, inputs, strict=True):
@@ -277,15 +251,8 @@ class Group(dist.ProcessGroup):
     ) -> Any:
         """Several at once."""
         join, average = reduction(opts.reduceOp)
-        if self._fitted is not None and len(outputs) == 1:
-            part = outputs[0]
-
-            def put(own: Tensor) -> None:
-                part.copy_((own.div_(self._ranks) if average else own).view(part.shape))
-
-            whole = contiguous(inputs[0]).view(-1).clone()
-            if pending := self._fitted.start("reduce-scatter", whole, join, put, list(outputs)):
-                return pending
+        if pending := by_strategy.reduce_scatter(self._fitted, outputs, inputs, join, average):
+            return pending
 
         def action(channel: Channel) -> None:
             for into, given in zip(outputs, inputs, strict=True):

@@ -16,15 +16,16 @@ __all__ = ["Refresh"]
 
 _TAG = (3 << 61) + 64
 """Beside those of the probe."""
-EVERY = 8
-"""Collectives from one turn to the next."""
+EVERY, EVERY_BYTES = 8, 2 << 20
+"""Collectives, or bytes of them, from one turn to the next: a turn costs one small message to each rank."""
 SHARE = 0.01
 """Of the time, measuring takes no more than this where nothing has changed."""
-SLOWER = 1.2
-"""So many times as long as after the last measurement, and it is measured again at once."""
+CHANGED = 1.2
+"""So many times as long as after the last measurement, or as short, and it is measured again at once."""
 QUIET_S = 2.0
 """Not before, so that what comes and goes does not have everybody measure all the time."""
-_FEWEST = 4
+_FEWEST = 2
+"""Collectives in a row that have to say so."""
 
 
 class Refresh:
@@ -32,7 +33,7 @@ class Refresh:
 
     def __init__(self, end: Endpoint, timeout_s: float) -> None:
         self._end, self._timeout_s = end, timeout_s
-        self._count = 0
+        self._count = self._bytes = 0
         self._decided = False
         self._coming: Handle | None = None
         self._word = bytearray(1)
@@ -41,15 +42,17 @@ class Refresh:
         self._measured_s = time.monotonic()
         self._cost_s = 0.0
 
-    def due(self) -> bool:
-        """Whether to measure before the next collective; asked by all ranks before each one.
+    def due(self, size_bytes: int) -> bool:
+        """Whether to measure before the next collective, of this size; asked by all ranks before each one.
 
         Raises:
             TransportError: the first rank is gone.
         """
         self._count += 1
-        if self._count % EVERY:
+        self._bytes += size_bytes
+        if self._count < EVERY and self._bytes < EVERY_BYTES:
             return False
+        self._count = self._bytes = 0
         if self._end.rank == 0:
             now, self._decided = self._decided, not self._decided and self._wanted()
             word = bytes([self._decided])
@@ -81,8 +84,9 @@ class Refresh:
         since_s = time.monotonic() - self._measured_s
         if since_s < QUIET_S:
             return False
-        slower = any(
-            len(recent) == _FEWEST and min(recent) > SLOWER * self._usual_s[key]
+        changed = any(
+            min(recent) > CHANGED * self._usual_s[key] or max(recent) * CHANGED < self._usual_s[key]
             for key, recent in list(self._took.items())
+            if len(recent) == _FEWEST
         )
-        return slower or since_s * SHARE > self._cost_s
+        return changed or since_s * SHARE > self._cost_s

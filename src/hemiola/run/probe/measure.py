@@ -50,6 +50,7 @@ class Measurement:
         ranks: that took part.
         rounds: flows between them, by their place among `ranks`.
         loose: flows of rounds that do not count, each as if by itself.
+        known: groups behind uplinks that were found before; () to look for them.
         latency_s: of a small message between two of them, the least of several; shape (ranks, ranks), 0 within.
         seconds: that it took.
         sent_bytes: by all together.
@@ -58,6 +59,7 @@ class Measurement:
     ranks: tuple[int, ...]
     rounds: list[list[Flow]] = field(default_factory=list)
     loose: list[list[Flow]] = field(default_factory=list)
+    known: tuple[tuple[int, ...], ...] = ()
     latency_s: Floats = field(default_factory=lambda: np.zeros((0, 0)))
     seconds: float = 0.0
     sent_bytes: int = 0
@@ -66,7 +68,7 @@ class Measurement:
         """The network that explains it; by loose flows too where a rank has no other."""
         seen = {flow.source for flows in self.rounds for flow in flows}
         more = self.loose if len(seen) < len(self.ranks) else []
-        return fit_network(len(self.ranks), [*self.rounds, *more])
+        return fit_network(len(self.ranks), [*self.rounds, *more], self.known)
 
 
 class Prober:
@@ -113,6 +115,24 @@ class Prober:
             enough = number >= passes_most or time.monotonic() - start > seconds_most or self._is_known()
             if self._told(np.array([float(enough)]))[0]:
                 break
+        self._found.seconds = time.monotonic() - start
+        return self._found
+
+    def measure_again(self, before: Measurement, round_s: float) -> Measurement:
+        """Measure rates alone, once: latencies and who shares an uplink are taken from before.
+
+        Raises:
+            TransportError: as `measure`.
+        """
+        start = time.monotonic()
+        self._found.latency_s = before.latency_s
+        if not self._place:
+            fitted = before.fit()
+            self._found.known = before.known or tuple(group.hosts for group in fitted.groups)
+            self._able = np.array([fitted.rate(host).bytes_per_s for host in range(self._count)])
+        for pairs in probe_rounds(self._count, 0, mixes=1):
+            self._round(pairs, round_s / 2, keep=False)
+            self._round(pairs, round_s, keep=True)
         self._found.seconds = time.monotonic() - start
         return self._found
 

@@ -1,0 +1,77 @@
+"""PyTorch's collectives of one tensor by strategies; None where they are to go the usual way."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from hemiola.run.group.fitted import Fitted
+from hemiola.run.group.memory import contiguous
+from hemiola.run.group.pending import Pending
+from hemiola.run.group.rows import put_back
+from hemiola.run.strategy.flow import Join
+
+__all__ = ["all_gather", "all_reduce", "broadcast", "reduce", "reduce_scatter"]
+
+
+def all_reduce(fitted: Fitted | None, tensors: Sequence[Tensor], join: Join, average: bool) -> Pending | None:
+    """In place."""
+    if fitted is None or len(tensors) != 1:
+        return None
+    tensor = tensors[0]
+
+    def put(flat: Tensor) -> None:
+        put_back(flat.div_(fitted.ranks) if average else flat, tensor)
+
+    return fitted.start("all-reduce", contiguous(tensor).view(-1), join, put, [tensor])
+
+
+def broadcast(fitted: Fitted | None, tensors: Sequence[Tensor], root: int) -> Pending | None:
+    """In place."""
+    if fitted is None or len(tensors) != 1:
+        return None
+    tensor = tensors[0]
+    flat = contiguous(tensor).view(-1)
+    return fitted.start("broadcast", flat, Tensor.add_, lambda found: put_back(found, tensor), [tensor], root)
+
+
+def reduce(
+    fitted: Fitted | None, tensors: Sequence[Tensor], join: Join, average: bool, root: int
+) -> Pending | None:
+    """In place at the root; elsewhere nothing changes."""
+    if fitted is None or len(tensors) != 1:
+        return None
+    tensor = tensors[0]
+
+    def put(flat: Tensor) -> None:
+        if fitted.rank == root:
+            tensor.copy_((flat.div_(fitted.ranks) if average else flat).view(tensor.shape))
+
+    return fitted.start("reduce", contiguous(tensor).view(-1).clone(), join, put, [tensor], root)
+
+
+def all_gather(fitted: Fitted | None, outputs: Sequence[Tensor], inputs: Sequence[Tensor]) -> Pending | None:
+    """One behind the other."""
+    if fitted is None or len(outputs) != 1:
+        return None
+    table = outputs[0]
+
+    def put(rows: Tensor) -> None:
+        table.copy_(rows.reshape(table.shape))
+
+    return fitted.start("all-gather", contiguous(inputs[0]).view(-1), Tensor.add_, put, [table])
+
+
+def reduce_scatter(
+    fitted: Fitted | None, outputs: Sequence[Tensor], inputs: Sequence[Tensor], join: Join, average: bool
+) -> Pending | None:
+    """Each rank's part."""
+    if fitted is None or len(outputs) != 1:
+        return None
+    part = outputs[0]
+
+    def put(own: Tensor) -> None:
+        part.copy_((own.div_(fitted.ranks) if average else own).view(part.shape))
+
+    return fitted.start("reduce-scatter", contiguous(inputs[0]).view(-1).clone(), join, put, [part])
