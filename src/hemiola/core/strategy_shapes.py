@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from hemiola.core.errors import StrategyError
 from hemiola.core.strategy import Buffer, Collective, Move, Place, Strategy
 
-__all__ = ["all_pairs", "binomial", "chain", "halving_doubling", "ring", "trees"]
+__all__ = ["all_pairs", "binomial", "chain", "double_tree", "halving_doubling", "ring", "trees"]
 
 
 def ring(order: Sequence[int], collective: Collective = "all-reduce") -> Strategy:
@@ -27,12 +27,14 @@ def ring(order: Sequence[int], collective: Collective = "all-reduce") -> Strateg
     count = len(order)
     buffer: Buffer = "output" if collective == "all-gather" else "input"
 
+    places = [[Place(rank, buffer, chunk) for chunk in range(count)] for rank in range(count)]
+
     def round_trip(first: int, adds: bool) -> Iterator[Move]:
         """Everybody sends the chunk that it got before; at first the one `first` places before its own."""
         for step in range(count - 1):
             for at, rank in enumerate(order):
                 chunk, to = order[(at - first - step) % count], order[(at + 1) % count]
-                yield Move(Place(rank, buffer, chunk), Place(to, buffer, chunk), adds=adds)
+                yield Move(places[rank][chunk], places[to][chunk], adds=adds)
 
     moves = list(round_trip(1, True)) if collective != "all-gather" else []
     moves += list(round_trip(0, False)) if collective != "reduce-scatter" else []
@@ -73,7 +75,7 @@ def trees(
     if collective != "all-reduce" and len(roots) > 1:
         raise StrategyError(f"the trees' roots are {sorted(roots)}", f"a {collective} has one root")
     return Strategy(
-        name=f"{len(parents)} trees", collective=collective, ranks=len(parents[0]), chunks=len(parents),
+        name=f"{len(parents)} tree{'s' * (len(parents) > 1)}", collective=collective, ranks=len(parents[0]), chunks=len(parents),
         moves=tuple(moves), root=0 if collective == "all-reduce" else min(roots), weights=tuple(weights), source="trees",
     )  # fmt: skip
 
@@ -96,6 +98,35 @@ def binomial(ranks: int, root: int = 0) -> list[int]:
     parents = [-1] * ranks
     for place in range(1, ranks):
         parents[(place + root) % ranks] = ((place & (place - 1)) + root) % ranks
+    return parents
+
+
+def double_tree(order: Sequence[int]) -> list[list[int]]:
+    """The parents of two binary trees: who has two or three neighbours in one has one in the other.
+
+    In the first, every other rank is a leaf; the second is its mirror image, or, among an odd number of ranks, the
+    first moved on by one (Sanders, Speck, Träff, "Two-tree algorithms for full bandwidth broadcast, reduction and
+    scan", 2009; NCCL's trees between hosts).
+
+    Args:
+        order: the ranks, neighbours in the network one after the other.
+
+    Raises:
+        StrategyError: the order does not name every rank once.
+    """
+    _check_permutation(order)
+    count = len(order)
+    second = list(reversed(order)) if count % 2 == 0 else [*order[1:], order[0]]
+    return [_binary(order), _binary(second)]
+
+
+def _binary(order: Sequence[int]) -> list[int]:
+    """Parents in a tree whose leaves stand at the odd places of an order."""
+    parents = [-1] * len(order)
+    for place in range(1, len(order)):
+        bit = place & -place
+        above = (place ^ bit) | bit << 1
+        parents[order[place]] = order[above if above < len(order) else place ^ bit]
     return parents
 
 

@@ -11,7 +11,6 @@ torch = pytest.importorskip("torch")
 sys.path.insert(0, str(Path(__file__).parents[1] / "transport"))
 
 from endpoints import connected, together  # noqa: E402
-
 from hemiola.core.errors import TransportError  # noqa: E402
 from hemiola.run.accelerate.exchange import Exchange  # noqa: E402
 

@@ -16,8 +16,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from endpoints import SECRET, connected, together
 
+from endpoints import SECRET, connected, together
 from hemiola.core.errors import InputError, TransportError
 from hemiola.run.transport import Endpoint, Options
 from hemiola.run.transport.greeting import Greeting, introduce

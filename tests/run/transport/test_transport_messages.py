@@ -7,10 +7,10 @@ import threading
 import time
 
 import pytest
-from endpoints import connected
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from endpoints import connected
 from hemiola.core.errors import InputError, TransportError
 from hemiola.run.transport import Options
 from hemiola.run.transport.inbox import Inbox

@@ -6,210 +6,138 @@ way up or down of its own, one for each child. Degrees of trees are all whole nu
 hosts of bandwidth B_i finish M bytes in T as soon as degrees of at most B_i T / M do: no less than
 max(M / min B, 2 (N - 1) M / sum B), the bound that holds for any strategy (specification, 3.1).
 
-The same holds inside of each domain of a tree-like network: a rack of n hosts whose uplink is crossed x times has
-degrees with sum 2 (n - 1) + x, and x is at most what its uplink bears. So the least T is that for which
-every domain can have at least one crossing, from the leaves of the network up; degrees are then shared out from
-its root down.
+Behind uplinks the same holds of domains and their spare ends (`cost.strategy_bounds`), and for a few trees of equal
+shares in whole numbers. So the least T for so many trees is known exactly; spare ends are then shared out from the
+network's root down, and joined from its leaves up (`joining`). Shares are equal because links are shared equally:
+what flows in proportion to its share is done at once everywhere. A host that has ends to give gives them in as few
+trees as possible, and is a leaf in the others: so trees are flat, and few pairs serve two trees.
 """
 
 from __future__ import annotations
 
-import itertools
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hemiola.cost.places import Place
+from hemiola.cost.strategy_bounds import Domain, domains, least_time
+from hemiola.plan.collectives.joining import Joining
 
-__all__ = ["Packing", "pack_trees"]
+__all__ = ["Packing", "pack_trees", "packings"]
 
-_SAME = 1e-9
-TREES_MAX = 8
+TREES = (1, 2, 3, 4, 6, 8)
+"""Numbers of trees that are tried. Each divides the data, and so the pieces that fill its pipeline."""
 
 
 @dataclass(frozen=True)
 class Packing:
-    """Trees over hosts, by their place in `Place.counts`.
+    """Trees over hosts, by their place in `Place.counts`, with equal shares of the data.
 
     Attributes:
         seconds_per_byte: of the data that is reduced, if pieces were as small as can be and latency nothing.
-        degrees: the mean degree wanted of each host.
+        degrees: the mean degree of each host.
         edges: of each tree.
-        weights: each tree's share of the data.
     """
 
     seconds_per_byte: float
     degrees: tuple[float, ...]
     edges: tuple[tuple[tuple[int, int], ...], ...]
-    weights: tuple[float, ...]
+
+    @property
+    def weights(self) -> tuple[float, ...]:
+        """Each tree's share of the data."""
+        return (1 / len(self.edges),) * len(self.edges)
 
 
-@dataclass(frozen=True)
-class _Domain:
-    """A host, or what is below an uplink.
+def packings(place: Place, trees: Sequence[int] = TREES) -> tuple[Packing, ...]:
+    """The best packing of each of these numbers of trees, one tree where there is a single host."""
+    if len(place.counts) < 2:
+        return (pack_trees(place, 1),)
+    whole = domains(place)
+    limit = least_time(whole)
+    return tuple(_packed(whole, count, least_time(whole, count, limit)) for count in trees)
+
+
+def pack_trees(place: Place, trees: int) -> Packing:
+    """So many trees over the hosts of a placement, of equal shares, whose slowest link is done as early as can be."""
+    if len(place.counts) < 2:
+        return Packing(0.0, (0.0,), ((),))
+    whole = domains(place)
+    return _packed(whole, trees, least_time(whole, trees, least_time(whole)))
+
+
+def _packed(whole: Domain, trees: int, time: float) -> Packing:
+    share = _Sharing(trees, time)
+    share.out(whole, [-2] * trees)
+    used: dict[tuple[int, int], int] = {}
+    edges = []
+    for tree in range(trees):
+        joining = Joining({domain: spare[tree] for domain, spare in share.spare.items()}, used)
+        joining.whole(whole)
+        edges.append(tuple(joining.edges))
+    degrees = [0] * len(whole.hosts)
+    for a, b in (edge for own in edges for edge in own):
+        degrees[a] += 1
+        degrees[b] += 1
+    return Packing(time, tuple(degree / trees for degree in degrees), tuple(edges))
+
+
+class _Sharing:
+    """Gives every domain and host its spare ends in every tree.
 
     Attributes:
-        hosts: below it.
-        bytes_per_s: of its NIC or uplink; infinity for the whole.
-        parts: of a domain that is no host.
+        spare: found, by domain, for each tree.
     """
 
-    hosts: tuple[int, ...]
-    bytes_per_s: float
-    parts: tuple[_Domain, ...] = ()
+    def __init__(self, trees: int, time: float) -> None:
+        self._trees, self._time = trees, time
+        self.spare: dict[Domain, list[int]] = {}
 
-    def most(self, time: float) -> float:
-        """Crossings that it bears in that many seconds per byte; below 1 where it cannot take part."""
-        own = self.bytes_per_s * time
-        if not self.parts:
-            return own
-        inside = [part.most(time) for part in self.parts]
-        if min(inside) < 1 - _SAME:
-            return -math.inf
-        return min(own, sum(inside) - 2 * (len(inside) - 1))
-
-
-def pack_trees(place: Place, trees_max: int = TREES_MAX) -> Packing:
-    """Trees over the hosts of a placement whose slowest link is done as early as can be.
-
-    Args:
-        trees_max: more are not used; shares are rounded to that many equal ones then.
-    """
-    if len(place.counts) < 2:
-        return Packing(0.0, (0.0,), ((),), (1.0,))
-    whole = _domains(place)
-    time = _least_time(whole)
-    degrees = [0.0] * len(place.counts)
-    _share_out(whole, 0.0, time, degrees)
-    found = _whole_numbers(degrees, whole.hosts, trees_max)
-    edges = []
-    for numbers in found:
-        ends = _Joining(numbers)
-        ends.join(whole)
-        edges.append(tuple(ends.edges))
-    weights = tuple(found.values())
-    return Packing(time, tuple(degrees), tuple(edges), weights)
-
-
-def _domains(place: Place) -> _Domain:
-    """The network as domains of domains of hosts."""
-    hosts = len(place.counts)
-    top = [_Domain((host,), place.links[host].bytes_per_s) for host in range(hosts)]
-    uplinks = [link for link in place.links[hosts:] if not link.inner]
-    for link in sorted(uplinks, key=lambda link: len(link.hosts)):
-        inside = [domain for domain in top if set(domain.hosts) <= link.hosts]
-        top = [domain for domain in top if domain not in inside]
-        ordered = tuple(host for domain in inside for host in domain.hosts)
-        top.append(_Domain(ordered, link.bytes_per_s, tuple(inside)))
-    return _Domain(tuple(host for domain in top for host in domain.hosts), math.inf, tuple(top))
-
-
-def _least_time(whole: _Domain) -> float:
-    """The least time in which everybody can take part: by halving an interval."""
-
-    def enough(time: float) -> bool:
-        return whole.most(time) >= -_SAME
-
-    high = 1.0
-    while not enough(high):
-        high *= 2
-    low = 0.0
-    for _ in range(200):
-        middle = (low + high) / 2
-        if middle in (low, high):
-            break
-        low, high = (low, middle) if enough(middle) else (middle, high)
-    return high
-
-
-def _share_out(domain: _Domain, crossings: float, time: float, degrees: list[float]) -> None:
-    """Give each host below its mean degree: in proportion to what it bears, at least 1."""
-    if not domain.parts:
-        degrees[domain.hosts[0]] = crossings
-        return
-    wanted = 2.0 * (len(domain.parts) - 1) + crossings
-    most = [max(1.0, part.most(time)) for part in domain.parts]
-    for part, own in zip(domain.parts, _in_proportion(most, wanted), strict=True):
-        _share_out(part, own, time, degrees)
-
-
-def _in_proportion(most: Sequence[float], total: float) -> list[float]:
-    """Numbers of this sum in proportion to these, none below 1 and none above its own (but for rounding)."""
-    if math.isinf(max(most)):
-        most = [min(value, total) for value in most]
-    low, high = 0.0, 1.0
-    for _ in range(100):
-        middle = (low + high) / 2
-        low, high = (middle, high) if sum(max(1.0, middle * m) for m in most) < total else (low, middle)
-    found = [max(1.0, high * m) for m in most]
-    excess = sum(found) - total
-    widest = max(range(len(found)), key=lambda i: found[i])
-    found[widest] = max(1.0, found[widest] - excess)
-    return found
-
-
-def _whole_numbers(
-    degrees: Sequence[float], order: Sequence[int], trees_max: int
-) -> dict[tuple[int, ...], float]:
-    """Whole degrees and their shares, of which these are the mean: by systematic rounding along an order.
-
-    With S_i the sum of the degrees less 1 up to host i, and one number u from 0 to 1, host i gets
-    floor(S_i + u) - floor(S_(i-1) + u) more than 1. The mean over u is its own, and every stretch of the
-    order is at most 1 off its sum, so that domains keep their crossings.
-    """
-    sums, total = [], 0.0
-    for host in order:
-        total += degrees[host] - 1
-        sums.append(_tidy(total))
-    cuts = sorted({0.0, 1.0, *(_tidy(math.ceil(s) - s) for s in sums)})
-    if len(cuts) - 1 <= trees_max:
-        samples = [((a + b) / 2, b - a) for a, b in itertools.pairwise(cuts) if b - a > _SAME]
-    else:
-        samples = [((k + 0.5) / trees_max, 1 / trees_max) for k in range(trees_max)]
-    found: dict[tuple[int, ...], float] = {}
-    for u, share in samples:
-        numbers = [1] * len(degrees)
-        before = math.floor(u)
-        for host, s in zip(order, sums, strict=True):
-            here = math.floor(s + u)
-            numbers[host] += here - before
-            before = here
-        key = tuple(numbers)
-        found[key] = found.get(key, 0.0) + share
-    scale = sum(found.values())
-    return {key: share / scale for key, share in found.items()}
-
-
-def _tidy(value: float) -> float:
-    """Rounded to a whole number where it is one but for arithmetic."""
-    near = round(value)
-    return float(near) if abs(value - near) < 1e-6 else value
-
-
-class _Joining:
-    """A tree with given degrees, each domain connected within itself."""
-
-    def __init__(self, degrees: Sequence[int]) -> None:
-        self._degrees = degrees
-        self.edges: list[tuple[int, int]] = []
-
-    def join(self, domain: _Domain) -> list[int]:
-        """Connect what is below; the hosts at which edges that leave it end, one entry for each."""
+    def out(self, domain: Domain, own: list[int]) -> None:
+        """Share a domain's out among its parts."""
+        self.spare[domain] = own
         if not domain.parts:
-            return [domain.hosts[0]] * self._degrees[domain.hosts[0]]
-        ends = [self.join(part) for part in domain.parts]
-        leaving = sum(map(len, ends)) - 2 * (len(ends) - 1)
-        left = []
-        for _ in range(leaving):
-            most = max(ends, key=len)
-            left.append(most.pop())
-        self._connect(ends)
-        return left
+            return
+        ranges = [part.spare(self._time, self._trees) for part in domain.parts]
+        totals = _between([(int(low), int(high)) for low, high in ranges], -self._trees, sum(own))
+        for part, ends in zip(domain.parts, self._among_trees(totals, own), strict=True):
+            self.out(part, ends)
 
-    def _connect(self, ends: list[list[int]]) -> None:
-        """A flat tree of these parts: those with most ends nearest to the middle."""
-        parts = sorted(ends, key=len, reverse=True)
-        open_ends = list(parts[0])
-        for part in parts[1:]:
-            self.edges.append((open_ends.pop(0), part.pop(0)))
-            open_ends.extend(part)
+    def _among_trees(self, totals: Sequence[int], own: Sequence[int]) -> list[list[int]]:
+        """Of each part, its spare ends in every tree: these in all, and the domain's in each tree.
+
+        A part crosses its uplink least often with -1 in a tree: in one piece, with one edge. What it has above or
+        below that, it has in all trees on the same side, and then it costs one crossing each.
+        """
+        found = [[-1] * self._trees for _ in totals]
+        wanted = [spare + len(totals) for spare in own]
+        for part, total in sorted(enumerate(totals), key=lambda one: one[1]):
+            below = -self._trees - total
+            if below <= 0:
+                break
+            order = sorted(range(self._trees), key=lambda tree: wanted[tree])
+            for place, tree in enumerate(order):
+                taken = below // self._trees + (place < below % self._trees)
+                found[part][tree] -= taken
+                wanted[tree] += taken
+        for part, total in sorted(enumerate(totals), key=lambda one: -one[1]):
+            above = total + self._trees
+            while above > 0:
+                tree = max(range(self._trees), key=lambda tree: wanted[tree])
+                taken = min(above, wanted[tree])
+                found[part][tree] += taken
+                wanted[tree] -= taken
+                above -= taken
+        return found
+
+
+def _between(ranges: Sequence[tuple[int, int]], middle: int, total: int) -> list[int]:
+    """Whole numbers of this sum within their ranges: all of them as far as each other from the middle to an end."""
+    centre = [min(max(middle, low), high) for low, high in ranges]
+    ends = [high if total >= sum(centre) else low for low, high in ranges]
+    room = sum(ends) - sum(centre)
+    part = (total - sum(centre)) / room if room else 0.0
+    exact = [near + part * (far - near) for near, far in zip(centre, ends, strict=True)]
+    found = [int(value // 1) for value in exact]
+    for i in sorted(range(len(exact)), key=lambda i: found[i] - exact[i])[: total - sum(found)]:
+        found[i] += 1
+    return found

@@ -1,7 +1,7 @@
 """The best strategy found for a collective on a placement: candidates of known shapes, each priced, and a choice.
 
 Candidates of an all-reduce: rings through the hosts of each domain one after the other, the packed trees
-(`packing`), and for small messages everybody to everybody and halving and doubling. A broadcast and a reduction go
+(`packing`), the double tree, and for small messages everybody to everybody and halving and doubling. A broadcast and a reduction go
 along a chain, the slow hosts of a domain last, down a binomial tree, from the root to everybody, or along the packed
 trees; what is gathered or scattered, along a ring or to everybody. Trees go in pieces of several sizes. The usual
 one, a ring or the binomial tree, is kept where it is nearly as fast: everybody knows how to read it.
@@ -9,25 +9,40 @@ one, a ring or the binomial tree, is kept where it is nearly as fast: everybody 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import msgspec
 
 from hemiola.core.errors import StrategyError
 from hemiola.core.strategy import Collective, Strategy
-from hemiola.core.strategy_shapes import all_pairs, binomial, chain, halving_doubling, ring, trees
+from hemiola.core.strategy_shapes import (
+    all_pairs,
+    binomial,
+    chain,
+    double_tree,
+    halving_doubling,
+    ring,
+    trees,
+)
 from hemiola.cost.places import Place
-from hemiola.cost.strategy_time import Bounds, bounds, strategy_seconds
-from hemiola.plan.collectives.packing import Packing, pack_trees
+from hemiola.cost.strategy_time import Bounds, bounds, strategy_seconds_in_pieces
+from hemiola.plan.collectives.packing import Packing, packings
 
 __all__ = ["Candidate", "Synthesis", "synthesise", "tree_strategy"]
 
 KEEP_USUAL = 0.10
 """What the best has to gain over the usual one to be taken instead."""
+BY_TREES: tuple[Collective, ...] = ("all-reduce", "broadcast", "reduce")
+"""What trees do."""
 USUAL = ("ring", "binomial")
 """Sources of those."""
 PIECES_BYTES = tuple(count << 10 for count in (64, 128, 256, 1024))
+GAIN = 0.01
+"""What more trees have to gain by bandwidth, where they have no fewer hops."""
+ALL_MAX = 32
+"""Ranks up to which all numbers of trees are priced; beyond, only up to the first that is slower than fewer trees."""
 PAIRS_MAX = 64
 """Ranks up to which everybody to everybody is tried: beyond, it opens too many connections."""
 
@@ -94,52 +109,79 @@ def synthesise(
         StrategyError: an all-to-all.
     """
 
-    def priced(strategy: Strategy) -> Candidate:
-        return Candidate(strategy, strategy_seconds(strategy, size_bytes, place, latency_s=latency_s))
+    def priced(shape: Strategy, pieces: Sequence[int]) -> list[Candidate]:
+        """In pieces of each size that is no more than the whole."""
+        sizes = [piece for piece in pieces if piece in (0, pieces[0]) or piece < size_bytes]
+        took = strategy_seconds_in_pieces(shape, size_bytes, place, sizes, latency_s=latency_s)
+        return [
+            Candidate(msgspec.structs.replace(shape, chunk_bytes=piece), seconds)
+            for piece, seconds in zip(sizes, took, strict=True)
+        ]
 
-    packing = pack_trees(place)
-    found = [priced(one) for one in _candidates(place, packing, size_bytes, collective, root)]
+    found = [one for shape, pieces in _usual(place, collective, root) for one in priced(shape, pieces)]
+    packed = packings(place)
+    if collective in BY_TREES:
+        groups = (priced(shape, PIECES_BYTES) for shape in _packed(place, packed, collective, root))
+        if place.ranks > ALL_MAX:
+            found += _until_slower(groups)
+        else:
+            found += [one for group in groups for one in group]
     found.sort(key=lambda candidate: candidate.seconds)
     usual = next(c for c in found if c.strategy.source in USUAL)
     chosen = found[0] if usual.seconds > found[0].seconds * (1 + keep_usual) else usual
     chosen.strategy.verify()
     return Synthesis(
         size_bytes, chosen, tuple(found), usual, bounds(collective, size_bytes, place),
-        packing.seconds_per_byte * size_bytes,
+        min(packing.seconds_per_byte for packing in packed) * size_bytes,
     )  # fmt: skip
 
 
-def _candidates(
-    place: Place, packing: Packing, size_bytes: float, collective: Collective, root: int
-) -> Iterator[Strategy]:
-    few = place.ranks <= PAIRS_MAX
+def _until_slower(groups: Iterable[list[Candidate]]) -> Iterator[Candidate]:
+    """Candidates group by group, the last the first that is slower than one before."""
+    least_s = math.inf
+    for group in groups:
+        yield from group
+        now_s = min(candidate.seconds for candidate in group)
+        if now_s > least_s * (1 + GAIN):
+            break
+        least_s = min(least_s, now_s)
+
+
+def _usual(place: Place, collective: Collective, root: int) -> Iterator[tuple[Strategy, Sequence[int]]]:
+    """Strategies of known shapes, and in pieces of which sizes."""
+    ranks, whole = place.ranks, (0,)
+    few = ranks <= PAIRS_MAX
     if collective == "all-to-all":
         raise StrategyError("an all-to-all is not synthesised", "use all_pairs")
-    if collective in ("reduce-scatter", "all-gather"):
-        yield ring(_ring_order(place), collective)
+    if collective in BY_TREES[1:]:
+        yield _named(trees([binomial(ranks, root)], (), collective), "binomial"), PIECES_BYTES
+        yield _named(trees([chain(_chain_order(place, root))], (), collective), "chain"), PIECES_BYTES
         if few:
-            yield all_pairs(place.ranks, collective)
+            star = [-1 if rank == root else root for rank in range(ranks)]
+            yield _named(trees([star], (), collective), "star"), PIECES_BYTES
         return
+    yield ring(_ring_order(place), collective), whole
+    if few:
+        yield all_pairs(ranks, collective), whole
     if collective == "all-reduce":
-        yield ring(_ring_order(place))
-        if few:
-            yield all_pairs(place.ranks)
-        if place.ranks & (place.ranks - 1) == 0:
-            yield halving_doubling(place.ranks)
-    else:
-        yield from _in_pieces(trees([binomial(place.ranks, root)], (), collective), "binomial", size_bytes)
-        yield from _in_pieces(trees([chain(_chain_order(place, root))], (), collective), "chain", size_bytes)
-        if few:
-            star = [-1 if rank == root else root for rank in range(place.ranks)]
-            yield from _in_pieces(trees([star], (), collective), "star", size_bytes)
-    yield from _in_pieces(tree_strategy(place, packing, collective, root), "packed trees", size_bytes)
+        if ranks & (ranks - 1) == 0:
+            yield halving_doubling(ranks), whole
+        yield _named(trees(double_tree(_ring_order(place))), "double tree"), PIECES_BYTES
 
 
-def _in_pieces(strategy: Strategy, source: str, size_bytes: float) -> Iterator[Strategy]:
-    """In pieces of several sizes."""
-    for piece in PIECES_BYTES:
-        if piece == PIECES_BYTES[0] or piece < size_bytes:
-            yield msgspec.structs.replace(strategy, source=source, chunk_bytes=piece)
+def _packed(place: Place, packed: Sequence[Packing], collective: Collective, root: int) -> Iterator[Strategy]:
+    """By each packing that is faster than those of fewer trees, by bandwidth or with fewer hops."""
+    least_s, fewest = math.inf, math.inf
+    for packing in packed:
+        strategy = tree_strategy(place, packing, collective, root)
+        hops = strategy.traffic().hops
+        if packing.seconds_per_byte < least_s * (1 - GAIN) or hops < fewest:
+            yield strategy
+        least_s, fewest = min(least_s, packing.seconds_per_byte), min(fewest, hops)
+
+
+def _named(strategy: Strategy, name: str) -> Strategy:
+    return msgspec.structs.replace(strategy, name=name, source=name)
 
 
 def _chain_order(place: Place, root: int) -> list[int]:
