@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 import torch
@@ -34,6 +35,9 @@ def main(folder: str, rank: int, world: int) -> None:
             dist.barrier()
             profiler.step()
     dist.destroy_process_group()
+    os._exit(
+        0
+    )  # all is written; at a usual exit PyTorch's profiler now and then aborts (a thread of its own still runs)
 
 
 if __name__ == "__main__":
