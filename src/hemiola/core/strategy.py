@@ -232,6 +232,13 @@ class Strategy(msgspec.Struct, frozen=True, kw_only=True, dict=True):
                 wrote[place], read[place] = number, []
         return tuple(found)
 
+    @cached_property
+    def keeps_places(self) -> bool:
+        """Whether every chunk stays at its index of one buffer, so that chunks may differ in size."""
+        buffers = {place.buffer for move in self.moves for place in (move.source, move.target)}
+        stays = all(move.source.index == move.target.index for move in self.moves)
+        return self.in_place and stays and len(buffers) <= 1
+
     def ordered(self) -> Strategy:
         """The same moves in the one order that all strategies have which differ only by it."""
         keys = [(m.source, m.target, m.count, m.adds, m.channel) for m in self.moves]

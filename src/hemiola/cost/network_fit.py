@@ -121,7 +121,8 @@ def fit_network(
     else:
         partition = _best_partition(hosts, table)
     groups = table.groups(partition)
-    found, alone = (_errors(rounds, sends, takes, these) for these in (groups, ()))
+    alone = np.log(table.free / table.measured)
+    found = _errors(rounds, sends, takes, groups) if groups else alone
     if (found**2).mean() >= (alone**2).mean() * BETTER**2:
         groups, found = (), alone
     return FittedNetwork(out, into, groups, float(np.median(np.abs(found))))

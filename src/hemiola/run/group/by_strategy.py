@@ -48,7 +48,7 @@ def reduce(
         if fitted.rank == root:
             tensor.copy_((flat.div_(fitted.ranks) if average else flat).view(tensor.shape))
 
-    return fitted.start("reduce", contiguous(tensor).view(-1).clone(), join, put, [tensor], root)
+    return fitted.start("reduce", contiguous(tensor).view(-1), join, put, [tensor], root, keeps=True)
 
 
 def all_gather(fitted: Fitted | None, outputs: Sequence[Tensor], inputs: Sequence[Tensor]) -> Pending | None:
@@ -74,4 +74,4 @@ def reduce_scatter(
     def put(own: Tensor) -> None:
         part.copy_((own.div_(fitted.ranks) if average else own).view(part.shape))
 
-    return fitted.start("reduce-scatter", contiguous(inputs[0]).view(-1).clone(), join, put, [part])
+    return fitted.start("reduce-scatter", contiguous(inputs[0]).view(-1), join, put, [part], keeps=True)

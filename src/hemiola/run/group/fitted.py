@@ -52,9 +52,14 @@ class Fitted:
         self.used: dict[Collective, set[str]] = {}
 
     def start(
-        self, kind: Collective, given: Tensor, join: Join, put: Put, result: list[Tensor], root: int = 0
-    ) -> Pending | None:
-        """Begin one, as `Runner.start`; None if it is to go the usual way."""
+        self, kind: Collective, given: Tensor, join: Join, put: Put, result: list[Tensor], root: int = 0,
+        keeps: bool = False,
+    ) -> Pending | None:  # fmt: skip
+        """Begin one, as `Runner.start`; None if it is to go the usual way.
+
+        Args:
+            keeps: whether what is given must not change: a copy of it is worked on.
+        """
         size_bytes = given.nbytes * (self.ranks if kind == "all-gather" else 1)
         if size_bytes <= FEWEST_BYTES:
             return None
@@ -74,5 +79,5 @@ class Fitted:
                     self._refresh.took(kind, size_bytes, time.monotonic() - begun_s)
                 pending.end(result, problem)
 
-            self._runner.start(strategy, given, join, put, ended)
+            self._runner.start(strategy, given.clone() if keeps else given, join, put, ended)
         return pending

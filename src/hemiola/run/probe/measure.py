@@ -99,15 +99,14 @@ class Prober:
         start = time.monotonic()
         if self._count < 2:
             return self._found
-        first = [pairs for pairs in probe_rounds(self._count, 0) if _is_matching(pairs)]
-        half = first[: len(first) // 2]
+        matchings = [pairs for pairs in probe_rounds(self._count, 0, mixes=1) if _is_matching(pairs)]
         latency_s = np.zeros((self._count, self._count))
-        for pairs in half:
+        for pairs in matchings:
             self._ping(pairs, latency_s)
         tables = self._gathered(latency_s)
         self._found.latency_s = latency_s if self._place else tables.sum(0)
         for seconds in (0.0, round_s / 3):
-            for pairs in half:
+            for pairs in matchings:
                 self._round(pairs, seconds, keep=False)
         for number in itertools.count(1):
             for pairs in probe_rounds(self._count, number):

@@ -12,7 +12,7 @@ from hemiola.core.strategy import Place, Strategy
 from hemiola.run.group.memory import view
 from hemiola.run.strategy.script import Script, script_of
 
-__all__ = ["Layout", "Memory", "is_plain", "layout_of"]
+__all__ = ["Layout", "Memory", "layout_of"]
 
 PIECE_BYTES = 512 << 10
 """Of a chunk that its strategy leaves whole: so that what has come is added up while more comes."""
@@ -39,18 +39,11 @@ class Layout:
         return first + size * piece // pieces, first + size * (piece + 1) // pieces
 
 
-def is_plain(strategy: Strategy) -> bool:
-    """Whether every chunk stays at its index of one buffer, so that chunks may differ in size."""
-    buffers = {place.buffer for move in strategy.moves for place in (move.source, move.target)}
-    stays = all(move.source.index == move.target.index for move in strategy.moves)
-    return strategy.in_place and stays and len(buffers) <= 1
-
-
 def layout_of(strategy: Strategy, rank: int, elements: int, element_bytes: int) -> Layout:
     """Divide a tensor.
 
     Args:
-        elements: of the whole data; a multiple of the chunks, unless the strategy is plain.
+        elements: of the whole data; a multiple of the chunks, unless chunks keep their places (`Strategy.keeps_places`).
     """
     count = strategy.chunks
     if strategy.weights:

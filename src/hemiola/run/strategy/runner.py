@@ -13,7 +13,7 @@ from torch import Tensor
 from hemiola.core.errors import HemiolaError, TransportError
 from hemiola.core.strategy import Strategy
 from hemiola.run.strategy.flow import Ended, Flow, Join
-from hemiola.run.strategy.layout import Layout, Memory, is_plain, layout_of
+from hemiola.run.strategy.layout import Layout, Memory, layout_of
 from hemiola.run.strategy.rooms import Rooms
 from hemiola.run.transport import Endpoint
 
@@ -187,7 +187,7 @@ def _filled(strategy: Strategy, given: Tensor, parts: int) -> Tensor:
         strategy.chunks // strategy.ranks if strategy.collective == "all-gather" else strategy.chunks // parts
     )
     wide = given.numel() // parts
-    if wide % chunks == 0 or is_plain(strategy):
+    if wide % chunks == 0 or strategy.keeps_places:
         return given
     filled = given.new_zeros(parts, -(-wide // chunks) * chunks)
     filled[:, :wide] = given.view(parts, wide)
