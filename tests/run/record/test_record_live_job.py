@@ -47,10 +47,11 @@ def until(condition: Callable[[], Any], timeout_s: float = 60.0) -> Any:
 
 
 def _addresses(parts: Path) -> dict[int, str]:
+    """Of both ranks: a part begins before its rank serves, and names the address from its next head on."""
     found = (
         {part.head.rank: part.head.listen for part in read_parts(parts)} if list(parts.glob("rank*")) else {}
     )
-    return found if len(found) == 2 else {}
+    return found if len(found) == 2 and all(found.values()) else {}
 
 
 @pytest.fixture(scope="module")
