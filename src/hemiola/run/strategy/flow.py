@@ -58,7 +58,7 @@ class Flow:
         """What has come and cannot be added yet, by step and piece."""
         self._left = pieces * len(self._steps)
         self._over = False
-        self._todo: deque[Callable[[], None]] = deque()
+        self._actions: deque[Callable[[], None]] = deque()
         moves = [step.move for step in self._steps]
         largest = max((memory.bytes(m.source, m.count, 0).nbytes for m in moves), default=0)
         self._awaited = max(2, AWAITED_BYTES // max(1, largest))
@@ -77,15 +77,15 @@ class Flow:
 
         What a late rank asks for may have come long ago: each message would be handled within the one before it.
         """
-        self._todo.append(action)
-        if len(self._todo) > 1:
+        self._actions.append(action)
+        if len(self._actions) > 1:
             return
-        while self._todo and not self._over:
+        while self._actions and not self._over:
             try:
-                self._todo[0]()
+                self._actions[0]()
             except Exception as problem:  # closed meanwhile, or the tensors cannot be joined
                 self._fail(problem)
-            self._todo.popleft()
+            self._actions.popleft()
         if not self._left and not self._over:
             self._over = True
             self._ended(None)
