@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from hemiola.core.errors import StrategyError
@@ -17,17 +18,21 @@ Where = tuple[int, str, int]
 _MOST = 1 << 20
 
 
-def check_result(strategy: Strategy) -> None:
+def check_result(strategy: Strategy, givers: Collection[int] | None = None) -> None:
     """Make the moves.
+
+    Args:
+        givers: of an all-reduce, the ranks whose contributions are to be in its result; None for all.
 
     Raises:
         StrategyError: one of them reads nothing or adds what must not be added, or a result is not what it should be.
     """
-    held = _inputs(strategy)
+    active = (1 << strategy.ranks) - 1 if givers is None else sum(1 << rank for rank in set(givers))
+    held = {where: what for where, what in _inputs(strategy).items() if what[1] & active}
     for number, move in enumerate(strategy.moves):
         _make(strategy, number, move, held)
-    for where, wanted in _results(strategy).items():
-        found = held.get(where)
+    for where, (chunk, everybody) in _results(strategy).items():
+        found, wanted = held.get(where), (chunk, everybody & active)
         if found != wanted:
             rank, buffer, index = where
             raise StrategyError(

@@ -106,6 +106,34 @@ def test_training_on_two_ranks_is_gloos_to_the_bit(kind, tmp_path):
     assert ours[0] == ours[1]
 
 
+@pytest.mark.parametrize("strategy", ["", "auto"])
+def test_sums_that_begin_without_a_late_rank_are_the_same(strategy, tmp_path, monkeypatch):
+    monkeypatch.setenv("HEMIOLA_STRAGGLERS", "relay")
+    monkeypatch.setenv("HEMIOLA_STRATEGY", strategy)
+    assert all(
+        said.startswith("all the same") for said in run(HERE / "compare.py", 3, str(tmp_path / "meet"))
+    )
+
+
+def test_training_with_a_late_rank_is_gloos_to_the_bit(tmp_path, monkeypatch):
+    """Two ranks: however it is added up, it is one addition."""
+    monkeypatch.setenv("TRAIN_LATE_S", "0.1")
+    gloo = run(HERE / "train.py", 2, str(tmp_path / "gloo"), "gloo", "ddp")
+    monkeypatch.setenv("HEMIOLA_STRAGGLERS", "relay")
+    assert run(HERE / "train.py", 2, str(tmp_path / "ours"), "hemiola", "ddp") == gloo
+    monkeypatch.setenv("HEMIOLA_STRAGGLERS", "carry-over")
+    carried = run(HERE / "train.py", 3, str(tmp_path / "carried"), "hemiola", "ddp")
+    assert len(set(carried)) == 1, "all ranks have the same parameters"
+
+
+def test_another_word_about_stragglers_ends_every_rank(tmp_path, monkeypatch):
+    monkeypatch.setenv("HEMIOLA_STRAGGLERS", "hurry")
+    ranks = [start(HERE / "train.py", rank, 2, str(tmp_path / "meet"), "hemiola", "ddp") for rank in range(2)]
+    for process in ranks:
+        _, said = process.communicate(timeout=60)
+        assert process.returncode and "HEMIOLA_STRAGGLERS=hurry" in said, said[-2000:]
+
+
 def test_a_killed_rank_ends_the_others_collective_with_its_name(tmp_path):
     processes = [start(HERE / "waits.py", rank, 2, str(tmp_path / "meet")) for rank in range(2)]
     until = time.monotonic() + 60

@@ -1,9 +1,14 @@
-"""A rank that trains with a backend and prints a digest of its parameters: `train.py RANK RANKS FILE BACKEND KIND`."""
+"""A rank that trains with a backend and prints a digest of its parameters: `train.py RANK RANKS FILE BACKEND KIND`.
+
+Rank 1 is late by TRAIN_LATE_S in every third step.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import os
 import sys
+import time
 
 import torch
 import torch.distributed as dist
@@ -29,7 +34,9 @@ def main(rank: int, ranks: int, file: str, backend: str, kind: str) -> None:
         fully_shard(model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     torch.manual_seed(1 + rank)
-    for _ in range(STEPS):
+    for step in range(STEPS):
+        if rank == 1 and step % 3 == 1:
+            time.sleep(float(os.environ.get("TRAIN_LATE_S", "0")))
         optimizer.zero_grad()
         model(torch.randn(16, 128)).square().mean().backward()
         optimizer.step()

@@ -52,6 +52,10 @@ class WaitingCosts:
         best = min(range(ready), key=lambda i: (self.partial_s[i], -i))
         return self.partial_s[best], best + 1
 
+    def enough_s(self, ready: int, fewer: bool = True) -> float:
+        """For how long so many wait for the others: as long as starting costs more than waiting has; 0 if all are ready."""
+        return 0.0 if ready == self.ranks else max(self.start_s(ready, fewer)[0] - self.full_s, 0.0)
+
 
 @dataclass(frozen=True)
 class Decision:
@@ -87,7 +91,7 @@ def decide(
     for ready in range(1, costs.ranks + 1):
         start_s, taken = costs.start_s(ready, fewer)
         next_s = since[ready] if ready < costs.ranks else math.inf
-        enough = 0.0 if ready == costs.ranks else max(start_s - costs.full_s, 0.0)
+        enough = costs.enough_s(ready, fewer)
         if math.isfinite(start_s):
             enough = min(enough, patience_s)
         stop_s = max(since[ready - 1], enough)

@@ -7,24 +7,23 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from hemiola.run.group.fitted import Fitted
-from hemiola.run.group.memory import contiguous
+from hemiola.run.group.memory import Reduction, contiguous
 from hemiola.run.group.pending import Pending
 from hemiola.run.group.rows import put_back
-from hemiola.run.strategy.flow import Join
 
 __all__ = ["all_gather", "all_reduce", "broadcast", "reduce", "reduce_scatter"]
 
 
-def all_reduce(fitted: Fitted | None, tensors: Sequence[Tensor], join: Join, average: bool) -> Pending | None:
+def all_reduce(fitted: Fitted | None, tensors: Sequence[Tensor], how: Reduction) -> Pending | None:
     """In place."""
     if fitted is None or len(tensors) != 1:
         return None
     tensor = tensors[0]
 
     def put(flat: Tensor) -> None:
-        put_back(flat.div_(fitted.ranks) if average else flat, tensor)
+        put_back(flat.div_(fitted.ranks) if how.average else flat, tensor)
 
-    return fitted.start("all-reduce", contiguous(tensor).view(-1), join, put, [tensor])
+    return fitted.add_up(contiguous(tensor).view(-1), how, put, [tensor])
 
 
 def broadcast(fitted: Fitted | None, tensors: Sequence[Tensor], root: int) -> Pending | None:
@@ -36,9 +35,7 @@ def broadcast(fitted: Fitted | None, tensors: Sequence[Tensor], root: int) -> Pe
     return fitted.start("broadcast", flat, Tensor.add_, lambda found: put_back(found, tensor), [tensor], root)
 
 
-def reduce(
-    fitted: Fitted | None, tensors: Sequence[Tensor], join: Join, average: bool, root: int
-) -> Pending | None:
+def reduce(fitted: Fitted | None, tensors: Sequence[Tensor], how: Reduction, root: int) -> Pending | None:
     """In place at the root; elsewhere nothing changes."""
     if fitted is None or len(tensors) != 1:
         return None
@@ -46,9 +43,9 @@ def reduce(
 
     def put(flat: Tensor) -> None:
         if fitted.rank == root:
-            tensor.copy_((flat.div_(fitted.ranks) if average else flat).view(tensor.shape))
+            tensor.copy_((flat.div_(fitted.ranks) if how.average else flat).view(tensor.shape))
 
-    return fitted.start("reduce", contiguous(tensor).view(-1), join, put, [tensor], root, keeps=True)
+    return fitted.start("reduce", contiguous(tensor).view(-1), how.join, put, [tensor], root, keeps=True)
 
 
 def all_gather(fitted: Fitted | None, outputs: Sequence[Tensor], inputs: Sequence[Tensor]) -> Pending | None:
@@ -64,7 +61,7 @@ def all_gather(fitted: Fitted | None, outputs: Sequence[Tensor], inputs: Sequenc
 
 
 def reduce_scatter(
-    fitted: Fitted | None, outputs: Sequence[Tensor], inputs: Sequence[Tensor], join: Join, average: bool
+    fitted: Fitted | None, outputs: Sequence[Tensor], inputs: Sequence[Tensor], how: Reduction
 ) -> Pending | None:
     """Each rank's part."""
     if fitted is None or len(outputs) != 1:
@@ -72,6 +69,6 @@ def reduce_scatter(
     part = outputs[0]
 
     def put(own: Tensor) -> None:
-        part.copy_((own.div_(fitted.ranks) if average else own).view(part.shape))
+        part.copy_((own.div_(fitted.ranks) if how.average else own).view(part.shape))
 
-    return fitted.start("reduce-scatter", contiguous(inputs[0]).view(-1), join, put, [part], keeps=True)
+    return fitted.start("reduce-scatter", contiguous(inputs[0]).view(-1), how.join, put, [part], keeps=True)

@@ -4,31 +4,27 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import Protocol
+from functools import partial
 
 from torch import Tensor
 
 from hemiola.core.strategy import Collective, Strategy
+from hemiola.run.group.memory import Reduction
 from hemiola.run.group.pending import Pending
 from hemiola.run.group.refresh import Refresh
+from hemiola.run.late.stragglers import Choose, Stragglers
 from hemiola.run.strategy.flow import Join
 from hemiola.run.strategy.runner import Put, Runner
 from hemiola.run.transport import Endpoint
 
-__all__ = ["Choice", "Fitted"]
+__all__ = ["LATE", "Fitted"]
 
 FEWEST_BYTES = 64 << 10
 """Smaller data goes the direct way: several hops would cost more than they save."""
 
 
-class Choice(Protocol):
-    """Which strategy is used; the same at every rank."""
-
-    def choose(self, collective: Collective, size_bytes: int, root: int) -> Strategy | None:
-        """For a collective of so many bytes in all, with this root; None for the usual way."""
-
-    def renew(self) -> float:
-        """Measure again, with all other ranks; the seconds that it took."""
+LATE = ("", "wait", "relay", "carry-over")
+"""What is done about ranks that are late: waited for, or not (`run.late`)."""
 
 
 class Fitted:
@@ -39,15 +35,25 @@ class Fitted:
         used: names of the strategies that were used, by collective.
     """
 
-    def __init__(self, end: Endpoint, choice: Choice, timeout_s: float, refresh: Refresh | None) -> None:
+    def __init__(
+        self, end: Endpoint, choose: Choose, timeout_s: float, refresh: Refresh | None, late: str = ""
+    ) -> None:
         """Over a connected endpoint.
 
         Args:
+            choose: the same at every rank.
             refresh: when the network is measured again; None for never.
+            late: one of `LATE`.
         """
-        self._runner, self._choice, self._timeout_s = Runner(end), choice, timeout_s
+        self._runner, self._timeout_s = Runner(end), timeout_s
         self.rank, self.ranks = end.rank, end.ranks
-        self._refresh = refresh
+        self._choose, self._refresh = choose, refresh
+        took = partial(self._took, "all-reduce")
+        self._late = (
+            Stragglers(end, self._used, timeout_s, late == "carry-over", took)
+            if late not in LATE[:2]
+            else None
+        )
         self._guard = threading.Lock()
         self.used: dict[Collective, set[str]] = {}
 
@@ -64,20 +70,50 @@ class Fitted:
         if size_bytes <= FEWEST_BYTES:
             return None
         with self._guard:  # the order of collectives is that in which they get here
-            if self._refresh is not None and self._refresh.due(size_bytes):
-                self._runner.wait_idle(self._timeout_s)
-                self._refresh.measured(self._choice.renew())
-            strategy = self._choice.choose(kind, size_bytes, root)
+            self._renew(size_bytes)
+            strategy = self._used(kind, size_bytes, root)
             if strategy is None:
                 return None
-            self.used.setdefault(kind, set()).add(strategy.name)
             pending = Pending("a collective", self._timeout_s)
             begun_s = time.monotonic()
 
             def ended(problem: BaseException | None) -> None:
-                if self._refresh is not None:
-                    self._refresh.took(kind, size_bytes, time.monotonic() - begun_s)
+                self._took(kind, size_bytes, time.monotonic() - begun_s)
                 pending.end(result, problem)
 
             self._runner.start(strategy, given.clone() if keeps else given, join, put, ended)
         return pending
+
+    def add_up(self, given: Tensor, how: Reduction, put: Put, result: list[Tensor]) -> Pending | None:
+        """An all-reduce in place; without ranks that are late, if it is to begin without them."""
+        late = self._late
+        if late is None or given.nbytes <= FEWEST_BYTES or not late.takes(given, how):
+            return self.start("all-reduce", given, how.join, put, result)
+        with self._guard:
+            self._renew(given.nbytes)
+            pending = Pending("a collective", self._timeout_s)
+            late.start(given, how, put, partial(pending.end, result))
+        return pending
+
+    def close(self) -> None:
+        """Leave."""
+        if self._late is not None:
+            self._late.close()
+
+    def _renew(self, size_bytes: int) -> None:
+        """Measure the network again if it is time, before a collective of so many bytes."""
+        if self._refresh is not None and self._refresh.due(size_bytes):
+            self._runner.wait_idle(self._timeout_s)
+            if self._late is not None:
+                self._late.wait_idle(self._timeout_s)
+            self._refresh.measure()
+
+    def _used(self, kind: Collective, size_bytes: int, root: int) -> Strategy | None:
+        strategy = self._choose(kind, size_bytes, root)
+        if strategy is not None:
+            self.used.setdefault(kind, set()).add(strategy.name)
+        return strategy
+
+    def _took(self, kind: Collective, size_bytes: int, seconds: float) -> None:
+        if self._refresh is not None:
+            self._refresh.took(kind, size_bytes, seconds)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-import time
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -13,7 +13,7 @@ import msgspec
 from hemiola.core.errors import HemiolaError, InputError
 from hemiola.core.strategy import Collective, Strategy
 from hemiola.plan.collectives.planner import Planner, size_class
-from hemiola.run.group.fitted import Fitted
+from hemiola.run.group.fitted import LATE, Fitted
 from hemiola.run.group.refresh import Refresh
 from hemiola.run.probe.measure import Measurement, Prober
 from hemiola.run.probe.result import measured_topology, unlike_names
@@ -47,23 +47,34 @@ class _Told(msgspec.Struct):
 
 
 def fitting(
-    wanted: str, store: Any, end: Endpoint, names: Sequence[Sequence[str]], timeout_s: float
+    wanted: str, late: str, store: Any, end: Endpoint, names: Sequence[Sequence[str]], timeout_s: float
 ) -> Fitted:
-    """As HEMIOLA_STRATEGY says at the first rank: "auto", or a file.
+    """As HEMIOLA_STRATEGY and HEMIOLA_STRAGGLERS say at the first rank.
 
     Args:
-        wanted: what it says.
+        wanted: "auto", a file, or "" for the usual strategies.
+        late: "relay", "carry-over", or "wait" or "" to wait for late ranks.
         names: of every rank's host: its address, which no other host has, and what a topology may call it.
 
     Raises:
-        InputError: it says something else, or its file is wrong; at every rank.
+        InputError: they say something else, or the file is wrong; at every rank.
         TransportError: a rank is lost while it is measured.
     """
+    if late not in LATE:
+        raise InputError(f"HEMIOLA_STRAGGLERS={late}", f"use one of {', '.join(LATE[1:])}")
+    chosen, refresh = _Chosen(store, _usual if end.rank == 0 else None), None
     if wanted == "auto":
-        measured = _Measured(store, end, names, timeout_s)
-        refresh = Refresh(end, timeout_s)
-        refresh.measured(measured.renew())
-        return Fitted(end, measured, timeout_s, refresh if measured.hosts > 1 else None)
+        chosen = measured = _Measured(store, end, names, timeout_s)
+        refresh = Refresh(end, timeout_s, measured.renew)
+        refresh.measure()
+        refresh = refresh if measured.hosts > 1 else None
+    elif wanted:
+        chosen = _Chosen(store, _told(wanted, store, end, names))
+    return Fitted(end, chosen.choose, timeout_s, refresh, late)
+
+
+def _told(wanted: str, store: Any, end: Endpoint, names: Sequence[Sequence[str]]) -> _Plan | None:
+    """What a file says; read by the first rank, which tells all if it is wrong."""
     plan: _Plan | None = None
     told: _Told | None = None
     if end.rank == 0:
@@ -75,7 +86,7 @@ def fitting(
     found = _agreed(store, "hemiola/strategy/begin", told)
     if found.problem:
         raise InputError(f"HEMIOLA_STRATEGY={wanted}: {found.problem}", found.hint)
-    return Fitted(end, _Chosen(store, plan), timeout_s, None)
+    return plan
 
 
 class _Chosen:
@@ -86,15 +97,17 @@ class _Chosen:
         self._epoch = 0
         self._known: dict[tuple[Collective, int, int], Strategy | None] = {}
         self._before: dict[tuple[Collective, int, int], Strategy | None] = {}
+        self._guard = threading.Lock()
 
     def choose(self, collective: Collective, size_bytes: int, root: int) -> Strategy | None:
-        """As `Choice.choose`."""
+        """For a collective of so many bytes in all, with this root; None for the usual way."""
         key = (collective, size_class(size_bytes), root)
-        if key not in self._known:
-            where = f"hemiola/strategy/{self._epoch}/{collective}/{key[1]}/{root}"
-            told = _Told(self._planned(key)) if self._plan is not None else None
-            self._known[key] = _agreed(self._store, where, told).strategy
-        return self._known[key]
+        with self._guard:  # sums that go on without late ranks ask from a thread of their own
+            if key not in self._known:
+                where = f"hemiola/strategy/{self._epoch}/{collective}/{key[1]}/{root}"
+                told = _Told(self._planned(key)) if self._plan is not None else None
+                self._known[key] = _agreed(self._store, where, told).strategy
+            return self._known[key]
 
     def _planned(self, key: tuple[Collective, int, int]) -> Strategy | None:
         """At the first rank; the usual way if planning fails, for the others wait for its word."""
@@ -104,10 +117,6 @@ class _Chosen:
         except Exception:
             _log.exception("no strategy for %s of %d bytes: it goes the usual way", key[0], key[1])
             return None
-
-    def renew(self) -> float:
-        """As `Choice.renew`: there is nothing to measure."""
-        return 0.0
 
 
 class _Measured(_Chosen):
@@ -124,9 +133,8 @@ class _Measured(_Chosen):
         self.hosts = len(self._firsts)
         self._found: Measurement | None = None
 
-    def renew(self) -> float:
-        """As `Choice.renew`; more thoroughly the first time."""
-        start = time.monotonic()
+    def renew(self) -> None:
+        """Measure, with all other ranks; more thoroughly the first time."""
         self._epoch += 1
         self._before, self._known = {**self._before, **self._known}, {}
         if self.hosts > 1 and self._end.rank in self._firsts:
@@ -144,7 +152,6 @@ class _Measured(_Chosen):
                 self._plan = Planner(topology, [name_of[home] for home in self._homes]).strategy
         elif self._end.rank == 0:
             self._plan = _usual
-        return time.monotonic() - start
 
 
 def _usual(collective: Collective, size_bytes: float, root: int, keep: Strategy | None) -> None:

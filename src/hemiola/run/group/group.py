@@ -71,6 +71,8 @@ class Group(dist.ProcessGroup):
         """End what is queued, and leave."""
         self._jobs.put(None)
         self._thread.join(self._timeout_s)
+        if self._fitted is not None:
+            self._fitted.close()
         if self._end is not None:
             self._end.close()
 
@@ -123,25 +125,28 @@ class Group(dist.ProcessGroup):
     def allreduce(self, tensors: Any, opts: Any = None) -> Any:
         """Of one tensor per rank."""
         tensors = [tensors] if isinstance(tensors, Tensor) else list(tensors)
-        join, average = reduction(opts.reduceOp if opts is not None else dist.ReduceOp.SUM)
+        how = reduction(opts.reduceOp if opts is not None else dist.ReduceOp.SUM)
         if self._is_small(tensors):
 
             def small(channel: Channel, ended: Ended) -> None:
                 flat = contiguous(tensors[0]).view(-1)
                 ways.reduce_directly(
-                    channel, flat, join, lambda p: _averaged(p, flat, average, tensors[0], channel, ended)
+                    channel,
+                    flat,
+                    how.join,
+                    lambda p: _averaged(p, flat, how.average, tensors[0], channel, ended),
                 )
 
             return self._directly(small, tensors)
-        if pending := by_strategy.all_reduce(self._fitted, tensors, join, average):
+        if pending := by_strategy.all_reduce(self._fitted, tensors, how):
             return pending
 
         def action(channel: Channel) -> None:
             for tensor in tensors:
                 flat = contiguous(tensor).view(-1)
                 if channel.ranks > 1:
-                    ways.all_reduce(channel, flat, join)
-                if average:
+                    ways.all_reduce(channel, flat, how.join)
+                if how.average:
                     flat.div_(channel.ranks)
                 put_back(flat, tensor)
 
@@ -178,17 +183,17 @@ class Group(dist.ProcessGroup):
 
     def reduce(self, tensors: Any, opts: Any) -> Any:
         """Of one tensor per rank, at one of them."""
-        join, average = reduction(opts.reduceOp)
-        if pending := by_strategy.reduce(self._fitted, list(tensors), join, average, int(opts.rootRank)):
+        how = reduction(opts.reduceOp)
+        if pending := by_strategy.reduce(self._fitted, list(tensors), how, int(opts.rootRank)):
             return pending
 
         def action(channel: Channel) -> None:
             for tensor in tensors:
                 flat = contiguous(tensor).view(-1).clone()
                 if channel.ranks > 1:
-                    ways.all_reduce(channel, flat, join)
+                    ways.all_reduce(channel, flat, how.join)
                 if channel.rank == opts.rootRank:
-                    tensor.copy_((flat.div_(channel.ranks) if average else flat).view(tensor.shape))
+                    tensor.copy_((flat.div_(channel.ranks) if how.average else flat).view(tensor.shape))
 
         return self._start(action, list(tensors))
 
@@ -231,12 +236,12 @@ class Group(dist.ProcessGroup):
 
     def reduce_scatter(self, outputs: Sequence[Tensor], inputs: Sequence[Sequence[Tensor]], opts: Any) -> Any:
         """Everybody's lists, joined; each rank gets its part."""
-        join, average = reduction(opts.reduceOp)
+        how = reduction(opts.reduceOp)
 
         def action(channel: Channel) -> None:
             for into, parts in zip(outputs, inputs, strict=True):
-                own = scattered(channel, [contiguous(part).view(-1).clone() for part in parts], join)
-                into.copy_((own.div_(channel.ranks) if average else own).view(into.shape))
+                own = scattered(channel, [contiguous(part).view(-1).clone() for part in parts], how.join)
+                into.copy_((own.div_(channel.ranks) if how.average else own).view(into.shape))
 
         return self._start(action, list(outputs))
 
@@ -250,15 +255,15 @@ class Group(dist.ProcessGroup):
         self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], opts: Any
     ) -> Any:
         """Several at once."""
-        join, average = reduction(opts.reduceOp)
-        if pending := by_strategy.reduce_scatter(self._fitted, outputs, inputs, join, average):
+        how = reduction(opts.reduceOp)
+        if pending := by_strategy.reduce_scatter(self._fitted, outputs, inputs, how):
             return pending
 
         def action(channel: Channel) -> None:
             for into, given in zip(outputs, inputs, strict=True):
                 flat = contiguous(given).view(-1).clone()
-                own = scattered(channel, list(flat.chunk(channel.ranks)), join)
-                into.copy_((own.div_(channel.ranks) if average else own).view(into.shape))
+                own = scattered(channel, list(flat.chunk(channel.ranks)), how.join)
+                into.copy_((own.div_(channel.ranks) if how.average else own).view(into.shape))
 
         return self._start(action, list(outputs))
 

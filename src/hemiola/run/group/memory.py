@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -10,7 +11,7 @@ from torch import Tensor
 
 from hemiola.core.errors import InputError
 
-__all__ = ["contiguous", "reduction", "view"]
+__all__ = ["REDUCTIONS", "Reduction", "contiguous", "reduction", "view"]
 
 
 def view(tensor: Tensor) -> memoryview:
@@ -33,24 +34,45 @@ def contiguous(tensor: Tensor) -> Tensor:
     return tensor.detach().contiguous()
 
 
-def reduction(op: Any) -> tuple[Callable[[Tensor, Tensor], object], bool]:
-    """What joins a tensor with another one, into the first; and whether the result is divided by the ranks.
+@dataclass(frozen=True)
+class Reduction:
+    """How tensors become one.
+
+    Attributes:
+        name: as PyTorch calls it.
+        join: joins a tensor with another one, into the first.
+        average: whether the result is divided by the ranks.
+    """
+
+    name: str
+    join: Callable[[Tensor, Tensor], object]
+    average: bool = False
+
+
+def _add(a: Tensor, b: Tensor) -> object:
+    return a.add_(b) if a.dtype != torch.bool else a.logical_or_(b)
+
+
+REDUCTIONS = (
+    Reduction("SUM", _add),
+    Reduction("AVG", lambda a, b: a.add_(b), average=True),
+    Reduction("PRODUCT", lambda a, b: a.mul_(b)),
+    Reduction("MIN", lambda a, b: torch.minimum(a, b, out=a)),
+    Reduction("MAX", lambda a, b: torch.maximum(a, b, out=a)),
+    Reduction("BAND", lambda a, b: a.bitwise_and_(b)),
+    Reduction("BOR", lambda a, b: a.bitwise_or_(b)),
+    Reduction("BXOR", lambda a, b: a.bitwise_xor_(b)),
+)
+
+
+def reduction(op: Any) -> Reduction:
+    """What PyTorch asks for.
 
     Raises:
         InputError: an operation that this backend does not have.
     """
-    kinds = torch.distributed.ReduceOp.RedOpType
-    known: dict[Any, Callable[[Tensor, Tensor], object]] = {
-        kinds.SUM: lambda a, b: a.add_(b) if a.dtype != torch.bool else a.logical_or_(b),
-        kinds.AVG: lambda a, b: a.add_(b),
-        kinds.PRODUCT: lambda a, b: a.mul_(b),
-        kinds.MIN: lambda a, b: torch.minimum(a, b, out=a),
-        kinds.MAX: lambda a, b: torch.maximum(a, b, out=a),
-        kinds.BAND: lambda a, b: a.bitwise_and_(b),
-        kinds.BOR: lambda a, b: a.bitwise_or_(b),
-        kinds.BXOR: lambda a, b: a.bitwise_xor_(b),
-    }
-    kind = op.op if hasattr(op, "op") else op
-    if kind not in known:
-        raise InputError(f"the reduction {kind}", f"this backend has {', '.join(k.name for k in known)}")
-    return known[kind], kind == kinds.AVG
+    name = (op.op if hasattr(op, "op") else op).name
+    for known in REDUCTIONS:
+        if known.name == name:
+            return known
+    raise InputError(f"the reduction {name}", f"this backend has {', '.join(one.name for one in REDUCTIONS)}")

@@ -19,7 +19,8 @@ def create(store: Any, rank: int, ranks: int, timeout: timedelta) -> Group:
     """Meet the other ranks through PyTorch's store. The job's secret is made by rank 0 and lies in the store.
 
     With HEMIOLA_STRATEGY at rank 0, large collectives go by strategies that fit the network: "auto" measures it, a file is a
-    topology or a strategy, "usual" is a ring.
+    topology or a strategy, nothing or "usual" is a ring. With HEMIOLA_STRAGGLERS, large all-reduces begin without ranks that are late,
+    and end with what these give ("relay"), or leave that to the next one ("carry-over").
     """
     timeout_s = timeout.total_seconds()
     if ranks == 1:
@@ -33,13 +34,15 @@ def create(store: Any, rank: int, ranks: int, timeout: timedelta) -> Group:
     end.connect([(address, port) for address, port, *_ in found])
     names = [[address, *others] for address, _, *others in found]
     if rank == 0:
-        store.set("hemiola/strategy", os.environ.get("HEMIOLA_STRATEGY", ""))
-    wanted = bytes(store.get("hemiola/strategy")).decode()
-    if wanted in ("", "usual"):
+        wanted = [os.environ.get(name, "") for name in ("HEMIOLA_STRATEGY", "HEMIOLA_STRAGGLERS")]
+        store.set("hemiola/wanted", json.dumps(wanted))
+    strategy, late = json.loads(store.get("hemiola/wanted"))
+    strategy = "" if strategy == "usual" else strategy
+    if not strategy and late in ("", "wait"):
         return Group(end, rank, ranks, timeout_s)
     from hemiola.run.group.fitting import fitting
 
-    return Group(end, rank, ranks, timeout_s, fitting(wanted, store, end, names, timeout_s))
+    return Group(end, rank, ranks, timeout_s, fitting(strategy, late, store, end, names, timeout_s))
 
 
 def transport_options(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Callable
 from statistics import median
 
 from hemiola.run.transport import Endpoint, Handle
@@ -31,8 +32,13 @@ _FEWEST = 2
 class Refresh:
     """One rank's side."""
 
-    def __init__(self, end: Endpoint, timeout_s: float) -> None:
-        self._end, self._timeout_s = end, timeout_s
+    def __init__(self, end: Endpoint, timeout_s: float, renew: Callable[[], object]) -> None:
+        """Over a connected endpoint.
+
+        Args:
+            renew: measures, with all other ranks.
+        """
+        self._end, self._timeout_s, self._renew = end, timeout_s, renew
         self._count = self._bytes = 0
         self._decided = False
         self._coming: Handle | None = None
@@ -66,9 +72,12 @@ class Refresh:
         self._coming = self._end.receive(0, _TAG, self._word)
         return now
 
-    def measured(self, seconds: float) -> None:
-        """It has been measured, and took so long."""
-        self._measured_s, self._cost_s = time.monotonic(), seconds
+    def measure(self) -> None:
+        """Now. How long it takes counts."""
+        begun_s = time.monotonic()
+        self._renew()
+        self._measured_s = time.monotonic()
+        self._cost_s = self._measured_s - begun_s
         self._took.clear()
         self._usual_s.clear()
 

@@ -36,9 +36,9 @@ _KNOWN = 64
 class Runner:
     """One rank's side."""
 
-    def __init__(self, end: Endpoint) -> None:
-        """Over a connected endpoint."""
-        self._end = end
+    def __init__(self, end: Endpoint, tags: int = _TAGS) -> None:
+        """Over a connected endpoint; its messages have these tags and those behind them."""
+        self._end, self._tags = end, tags
         self._rooms = Rooms()
         self._guard = threading.Lock()
         self._count = self._ended = 0
@@ -116,7 +116,7 @@ class Runner:
     def _begin(self) -> None:
         while self._waiting and self._waiting[0][0] < min(self._under_way, default=1 << 62) + AT_ONCE:
             number, memory, join, ended = self._waiting.popleft()
-            tag = _TAGS + number % AT_ONCE * _MOVES
+            tag = self._tags + number % AT_ONCE * _MOVES
             flow = Flow(self._end, self._rooms, memory, join, tag, partial(self._over, number, ended))
             self._under_way[number] = flow
             if self._broken is None:

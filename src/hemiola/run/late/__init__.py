@@ -1,0 +1,1 @@
+"""All-reduces that begin without the ranks that are late."""

@@ -1,0 +1,217 @@
+"""Who is ready, and what is begun with whom: decided by the first rank. No clock and no network of its own.
+
+A sum is added up in parts, from its beginning to its end, so that little is lost if a late rank comes soon after
+all: once everybody is ready, what is left is one collective of all. Before that, a part begins with those who are
+ready when waiting has taken as long as the late ones' data will cost more afterwards (`plan.collectives.waiting`).
+Parts overlap in pairs. What was begun without a rank it sends to everybody when it is ready.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from hemiola.plan.collectives.waiting import WaitingCosts
+from hemiola.run.late.pace import Pace
+
+__all__ = ["AT_ONCE", "CatchUp", "Coordinator", "Given", "Order", "Part", "Refusal"]
+
+PARTS, PART_BYTES = 8, 1 << 20
+"""A sum is divided into so many parts, unless they were smaller than this."""
+AT_ONCE = 2
+"""Parts without everybody that are under way, so that one is sent while the other one's last bytes land."""
+
+
+@dataclass(frozen=True)
+class Given:
+    """What a rank brings to a sum.
+
+    Attributes:
+        elements, element_bytes: of its tensor.
+        kind: type and operation, in any numbers that all ranks use alike.
+        place: where the tensor lies in that rank's memory: the same one comes again in the next iteration.
+    """
+
+    elements: int
+    element_bytes: int
+    kind: int
+    place: int
+
+
+@dataclass(frozen=True)
+class Part:
+    """Add up these elements of what the active ranks give; all others relay.
+
+    Attributes:
+        number: of the sum, counted from 0 by every rank.
+        given: what it is of.
+        first, last: elements, the last one not among them.
+        active: ranks.
+    """
+
+    number: int
+    given: Given
+    first: int
+    last: int
+    active: frozenset[int]
+
+    @property
+    def size_bytes(self) -> int:
+        """Of its elements."""
+        return (self.last - self.first) * self.given.element_bytes
+
+
+@dataclass(frozen=True)
+class CatchUp:
+    """A rank that was late sends its first elements to all others, who add them in the order of these orders."""
+
+    number: int
+    given: Given
+    rank: int
+    last: int
+
+    @property
+    def size_bytes(self) -> int:
+        """Of its elements."""
+        return self.last * self.given.element_bytes
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """A rank brings another tensor than the others do."""
+
+    number: int
+    rank: int
+
+
+Order = Part | CatchUp | Refusal
+
+
+@dataclass
+class _Sum:
+    given: Given
+    since_s: float
+    places: dict[int, int] = field(default_factory=dict)
+    """Of the ready ranks' tensors."""
+    started: int = 0
+    parts: list[Part] = field(default_factory=list)
+    """Those that began without somebody."""
+
+
+class Coordinator:
+    """For one group. Nothing is begun without somebody before a sum of all has been measured."""
+
+    def __init__(self, ranks: int, carries: bool) -> None:
+        """Of so many ranks.
+
+        Args:
+            carries: whether late ranks keep what came too late for their next tensor at that place. That one is not
+                added without them.
+        """
+        self._ranks, self._carries = ranks, carries
+        self._counts = [0] * ranks
+        self._sums: dict[int, _Sum] = {}
+        self._under_way = 0
+        self._owing: list[set[tuple[int, int]]] = [set() for _ in range(ranks)]
+        """Of every rank, the tensors (whose, and where) that were last added without it, or without part of it."""
+        self.full, self.partial, self.caught = Pace(), Pace(), Pace()
+
+    def ready(self, rank: int, given: Given, now_s: float) -> list[Order]:
+        """A rank is ready for its next sum; what is to be done."""
+        number = self._counts[rank]
+        self._counts[rank] += 1
+        this = self._sums.setdefault(number, _Sum(given, now_s))
+        if (given.elements, given.kind) != (this.given.elements, this.given.kind):
+            return [Refusal(number, rank)]
+        this.places[rank] = given.place
+        orders: list[Order] = []
+        missed = [part.last for part in this.parts if rank not in part.active]
+        if missed and not self._carries:
+            orders.append(CatchUp(number, this.given, rank, max(missed)))
+            self.caught.begin(now_s)
+        return orders + self.due(now_s)
+
+    def ended(self, order: Order, now_s: float) -> list[Order]:
+        """It has been done here; what is to be done next."""
+        if isinstance(order, CatchUp):
+            self.caught.end(order.size_bytes, now_s)
+        elif isinstance(order, Part):
+            whole = len(order.active) == self._ranks
+            (self.full if whole else self.partial).end(order.size_bytes, now_s)
+            self._under_way -= not whole
+        return self.due(now_s)
+
+    def due(self, now_s: float) -> list[Order]:
+        """What begins now."""
+        orders: list[Order] = []
+        for number, this in sorted(self._sums.items()):
+            orders += self._whole(number, this, now_s)
+        for number, this in sorted(self._sums.items()):
+            while self._under_way < AT_ONCE and this.started < this.given.elements:
+                if now_s < self._begins_s(this):
+                    break
+                orders.append(self._begin(number, this, now_s))
+        return orders
+
+    def next_s(self) -> float:
+        """When to ask again, if nothing happens before; infinity for never."""
+        if self._under_way >= AT_ONCE:
+            return math.inf
+        waiting = (one for one in self._sums.values() if one.started < one.given.elements)
+        return min((self._begins_s(one) for one in waiting), default=math.inf)
+
+    def _whole(self, number: int, this: _Sum, now_s: float) -> Iterator[Part]:
+        """What is left of a sum for which all are ready."""
+        if len(this.places) < self._ranks:
+            return
+        if this.started < this.given.elements:
+            self.full.begin(now_s)
+            yield Part(number, this.given, this.started, this.given.elements, frozenset(range(self._ranks)))
+        present = frozenset(range(self._ranks)).intersection(*(part.active for part in this.parts))
+        for rank in present:
+            self._owing[rank].difference_update(this.places.items())
+        del self._sums[number]
+
+    def _begin(self, number: int, this: _Sum, now_s: float) -> Part:
+        part = Part(
+            number, this.given, this.started, min(this.started + _part(this.given), this.given.elements),
+            frozenset(this.places),
+        )  # fmt: skip
+        this.parts.append(part)
+        if self._carries:
+            for rank in set(range(self._ranks)) - part.active:
+                self._owing[rank].update(this.places.items())
+        this.started = part.last
+        self._under_way += 1
+        self.partial.begin(now_s)
+        return part
+
+    def _begins_s(self, this: _Sum) -> float:
+        """When its next part begins if nobody else becomes ready."""
+        costs = self._costs(_part(this.given) * this.given.element_bytes)
+        if costs is None or (self._carries and not this.parts and self._is_owed(this)):
+            return math.inf
+        return this.since_s + costs.enough_s(len(this.places))
+
+    def _is_owed(self, this: _Sum) -> bool:
+        """Whether somebody who is missing has not been there the last time that one of these tensors was added."""
+        missing = set(range(self._ranks)) - this.places.keys()
+        return any(not self._owing[rank].isdisjoint(this.places.items()) for rank in missing)
+
+    def _costs(self, size_bytes: int) -> WaitingCosts | None:
+        """As measured. What has not been: a partial sum takes as long as a whole one, whose busiest rank sends each
+        byte 2 (N - 1) / N times, and what a late rank sends goes once through each."""
+        full = self.full.seconds(size_bytes)
+        if full is None:
+            return None
+        partial = self.partial.seconds(size_bytes) or full
+        caught = self.caught.seconds(size_bytes) or full * self._ranks / (2 * (self._ranks - 1))
+        late = range(self._ranks - 1, 0, -1)
+        return WaitingCosts(full, tuple(partial + caught * count for count in late))
+
+
+def _part(given: Given) -> int:
+    """Elements of each part."""
+    least = -(-PART_BYTES // given.element_bytes)
+    return max(-(-given.elements // PARTS), least)

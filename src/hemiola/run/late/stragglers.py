@@ -1,0 +1,343 @@
+"""One rank's side of all-reduces that begin without the ranks that are late.
+
+A rank says to the first one when it is ready; that one decides (`Coordinator`), and says to all what begins. All of
+it goes on in a thread of its own: a late rank relays, and has the others' sum when its script gets there.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import queue
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+
+import msgspec
+import torch
+from torch import Tensor
+
+from hemiola.core.errors import HemiolaError, InputError, TransportError
+from hemiola.core.strategy import Collective, Strategy
+from hemiola.core.strategy_relays import relayed
+from hemiola.core.strategy_shapes import chain, ring, trees
+from hemiola.run.group.memory import REDUCTIONS, Reduction
+from hemiola.run.late.coordinator import CatchUp, Coordinator, Given, Order, Part, Refusal
+from hemiola.run.late.sums import Mine, Missed, Sum
+from hemiola.run.late.wire import GIVEN_BYTES, decode, decode_given, encode, encode_given, order_bytes
+from hemiola.run.strategy.flow import Ended
+from hemiola.run.strategy.rooms import Rooms
+from hemiola.run.strategy.runner import GRACE_S, Put, Runner
+from hemiola.run.transport import Endpoint, Handle
+
+__all__ = ["Choose", "Stragglers"]
+
+Choose = Callable[[Collective, int, int], Strategy | None]
+"""The strategy for a collective, so many bytes and a root; None for the usual one."""
+
+_READY, _ORDER = (3 << 61) + 96, (3 << 61) + 97
+"""Tags, beside those of measurements."""
+_TAGS = (1 << 61) + (1 << 40)
+"""Behind those of collectives by strategies that nobody is late for."""
+_DTYPES = (
+    torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8,
+    torch.uint8, torch.bool, torch.complex64, torch.complex128,
+)  # fmt: skip
+_CARRIED = ("SUM", "AVG")
+_KNOWN = 256
+"""Strategies without somebody that are kept."""
+_log = logging.getLogger("hemiola.strategy")
+
+
+class Stragglers:
+    """Sums of one group, begun in the order in which each rank calls them."""
+
+    def __init__(self, end: Endpoint, choose: Choose, timeout_s: float, carries: bool, took: Callable[[int, float], None]) -> None:  # fmt: skip
+        """Over a connected endpoint.
+
+        Args:
+            carries: what comes too late is added to the rank's next tensor at the same place; otherwise before anybody
+                has the result.
+            took: called with the bytes and seconds of sums of all.
+        """
+        self._end, self._choose, self._timeout_s, self._took = end, choose, timeout_s, took
+        self._carries = carries
+        self._runner = Runner(end, _TAGS)
+        self._rooms = Rooms()
+        self._sums: dict[int, Sum] = {}
+        self._refused: dict[int, HemiolaError] = {}
+        self._count = 0
+        self._kept: dict[tuple[int, int, torch.dtype], Missed] = {}
+        self._usual = ring(range(end.ranks))
+        self._relayed: dict[tuple[int, frozenset[int]], tuple[Strategy, Strategy]] = {}
+        self._broken: HemiolaError | None = None
+        self._open = True
+        self._waited_for = 0
+        self._changed = threading.Condition()
+        self._events: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._coordinator = Coordinator(end.ranks, carries) if end.rank == 0 else None
+        self._listen()
+        end.watch(self._lost)
+        self._thread = threading.Thread(target=self._work, name="hemiola-stragglers", daemon=True)
+        self._thread.start()
+
+    def takes(self, flat: Tensor, how: Reduction) -> bool:
+        """Whether sums of such tensors are done here; the same at every rank."""
+        return flat.dtype in _DTYPES and (not self._carries or how.name in _CARRIED)
+
+    def start(self, flat: Tensor, how: Reduction, put: Put, ended: Ended) -> None:
+        """Begin one, from the script's thread.
+
+        Args:
+            flat: gives, and gets the result.
+            put: called with it then, on a thread of this object.
+            ended: called after it, with what went wrong or None.
+        """
+        place = flat.data_ptr(), flat.numel(), flat.dtype
+        for first, missed in self._kept.pop(place, []):
+            flat[first : first + missed.numel()].add_(missed)
+
+        def keep(missed: Missed) -> None:
+            self._kept[place] = missed
+
+        kind = _DTYPES.index(flat.dtype) * len(REDUCTIONS) + REDUCTIONS.index(how)
+        given = Given(flat.numel(), flat.element_size(), kind, flat.data_ptr())
+        number, self._count = self._count, self._count + 1
+        with self._changed:
+            self._waited_for += 1
+        mine = Mine(flat, put, partial(self._over, ended), keep)
+        self._events.put(partial(self._add, number, given, mine))
+
+    def wait_idle(self, timeout_s: float) -> None:
+        """Until all that was begun here has ended.
+
+        Raises:
+            TransportError: it has not in time.
+        """
+        with self._changed:
+            if not self._changed.wait_for(lambda: not self._waited_for, timeout_s):
+                raise TransportError(
+                    f"sums were not complete within {timeout_s:g} s", "do all ranks call the same ones?"
+                )
+
+    def close(self) -> None:
+        """End the thread, and say what is left over."""
+        self._events.put(self._leave)
+        self._thread.join(self._timeout_s)
+        if self._kept:
+            _log.warning("%d tensors that came too late were never added: their next sums did not come", len(self._kept))  # fmt: skip
+
+    def _over(self, ended: Ended, problem: BaseException | None) -> None:
+        ended(problem)
+        with self._changed:
+            self._waited_for -= 1
+            self._changed.notify_all()
+
+    # on its own thread alone
+
+    def _work(self) -> None:
+        while self._open:
+            try:
+                self._turn()
+            except Exception as problem:
+                _log.exception("sums cannot go on")
+                words = (
+                    problem
+                    if isinstance(problem, HemiolaError)
+                    else TransportError(str(problem), "see the log")
+                )
+                self._fail(words)
+
+    def _turn(self) -> None:
+        coordinator = self._coordinator
+        wait_s = None
+        if coordinator is not None:
+            next_s = coordinator.next_s()
+            wait_s = None if math.isinf(next_s) else max(next_s - time.monotonic(), 0.0)
+        try:
+            event = self._events.get(timeout=wait_s)
+        except queue.Empty:
+            assert coordinator is not None
+            self._give(coordinator.due(time.monotonic()))
+        else:
+            event()
+
+    def _leave(self) -> None:
+        self._open = False
+        self._fail(TransportError("the process group was closed", "open a new one"))
+
+    def _add(self, number: int, given: Given, mine: Mine) -> None:
+        problem = self._broken or self._refused.pop(number, None)
+        if problem is not None:
+            mine.ended(problem)
+            return
+        self._sum(number, given).mine = mine
+        if self._coordinator is not None:
+            self._give(self._coordinator.ready(0, given, time.monotonic()))
+        else:
+            self._end.send(0, _READY, encode_given(given), priority=-1)
+        self._look(number)
+
+    def _give(self, orders: list[Order]) -> None:
+        """From the first rank to all."""
+        for order in orders:
+            word = encode(order, self._end.ranks)
+            for rank in range(1, self._end.ranks):
+                self._end.send(rank, _ORDER, word, priority=-1)
+        for order in orders:
+            self._take(order)
+
+    def _take(self, order: Order) -> None:
+        if self._broken is not None:
+            return
+        if isinstance(order, Refusal):
+            self._refuse(order)
+            return
+        this = self._sum(order.number, order.given)
+        if isinstance(order, Part):
+            strategy = self._strategy("all-reduce", order.size_bytes, 0)
+            if len(order.active) < self._end.ranks:
+                strategy = self._without(strategy, order.active)
+            tensor, done = this.begin(order)
+        else:
+            strategy = self._strategy("broadcast", order.size_bytes, order.rank)
+            tensor, done = this.catch_up(order)
+        begun_s = time.monotonic()
+
+        def put(found: Tensor) -> None:
+            if found.data_ptr() != tensor.data_ptr():
+                tensor.copy_(found)
+
+        def ended(problem: BaseException | None) -> None:
+            self._events.put(partial(self._went, order, done, time.monotonic() - begun_s, problem))
+
+        self._runner.start(strategy, tensor, this.join, put, ended)
+
+    def _went(self, order: Part | CatchUp, done: Callable[[], None], seconds: float, problem: BaseException | None) -> None:  # fmt: skip
+        if problem is not None:
+            self._end_one(order.number, problem)
+            return
+        done()
+        if isinstance(order, Part) and len(order.active) == self._end.ranks:
+            self._took(order.size_bytes, seconds)
+        if self._coordinator is not None:
+            self._give(self._coordinator.ended(order, time.monotonic()))
+        self._look(order.number)
+
+    def _look(self, number: int) -> None:
+        """End a sum that is complete."""
+        this = self._sums.get(number)
+        if this is None or not this.is_complete():
+            return
+        assert this.mine is not None
+        del self._sums[number]
+        problem: BaseException | None = None
+        try:
+            this.finish()
+        except Exception as raised:
+            problem = raised
+        this.mine.ended(problem)
+
+    def _refuse(self, order: Refusal) -> None:
+        problem = InputError(
+            f"rank {order.rank} adds another tensor than the others in sum {order.number}",
+            "do all ranks call the same collectives, with tensors of one size and type?",
+        )
+        this = self._sums.get(order.number)
+        if this is None or this.mine is None:
+            self._refused[order.number] = problem
+        self._end_one(order.number, problem)
+
+    def _end_one(self, number: int, problem: BaseException) -> None:
+        this = self._sums.pop(number, None)
+        if this is not None and this.mine is not None:
+            this.mine.ended(problem)
+
+    def _fail(self, problem: HemiolaError) -> None:
+        """Everything."""
+        self._broken = self._broken or problem
+        for number in list(self._sums):
+            self._end_one(number, problem)
+
+    def _sum(self, number: int, given: Given) -> Sum:
+        if number not in self._sums:
+            dtype, how = divmod(given.kind, len(REDUCTIONS))
+            self._sums[number] = Sum(
+                self._end.rank,
+                self._end.ranks,
+                _DTYPES[dtype],
+                REDUCTIONS[how].join,
+                self._carries,
+                self._rooms,
+            )
+        return self._sums[number]
+
+    def _strategy(self, collective: Collective, size_bytes: int, root: int) -> Strategy:
+        found = self._choose(collective, size_bytes, root)
+        if found is not None:
+            return found
+        return self._usual if collective == "all-reduce" else self._chain(root)
+
+    def _chain(self, root: int) -> Strategy:
+        """From rank to rank, the usual way of what a late rank sends."""
+        key = -1 - root, frozenset[int]()
+        if key not in self._relayed:
+            order = [(root + turn) % self._end.ranks for turn in range(self._end.ranks)]
+            made = msgspec.structs.replace(
+                trees([chain(order)], collective="broadcast"), chunk_bytes=128 << 10
+            )
+            self._relayed[key] = made, made
+        return self._relayed[key][1]
+
+    def _without(self, strategy: Strategy, active: frozenset[int]) -> Strategy:
+        """Kept, with the strategy that it is made of, so that no other gets its id."""
+        key = id(strategy), active
+        if key not in self._relayed:
+            if len(self._relayed) >= _KNOWN:
+                self._relayed.clear()
+            self._relayed[key] = strategy, relayed(strategy, active)
+        return self._relayed[key][1]
+
+    # what the transport's thread hands over
+
+    def _listen(self) -> None:
+        if self._coordinator is not None:
+            for rank in range(1, self._end.ranks):
+                self._hear_ready(rank)
+        else:
+            self._hear_order()
+
+    def _hear_ready(self, rank: int) -> None:
+        word = bytearray(GIVEN_BYTES)
+
+        def heard(handle: Handle) -> None:
+            if handle.problem is not None:
+                self._lost(handle.problem)
+                return
+            self._events.put(partial(self._ready, rank, decode_given(word)))
+            self._hear_ready(rank)
+
+        self._end.receive(rank, _READY, word).add_callback(heard)
+
+    def _ready(self, rank: int, given: Given) -> None:
+        assert self._coordinator is not None
+        self._give(self._coordinator.ready(rank, given, time.monotonic()))
+
+    def _hear_order(self) -> None:
+        word = bytearray(order_bytes(self._end.ranks))
+
+        def heard(handle: Handle) -> None:
+            if handle.problem is not None:
+                self._lost(handle.problem)
+                return
+            self._events.put(partial(self._take, decode(word)))
+            self._hear_order()
+
+        self._end.receive(0, _ORDER, word).add_callback(heard)
+
+    def _lost(self, problem: HemiolaError) -> None:
+        """Somebody is gone: what needs no more of them may still end well."""
+        timer = threading.Timer(GRACE_S, lambda: self._events.put(partial(self._fail, problem)))
+        timer.daemon = True
+        timer.start()

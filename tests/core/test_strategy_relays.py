@@ -1,0 +1,77 @@
+"""Strategies in which only some ranks give."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hemiola.core.errors import StrategyError
+from hemiola.core.strategy import Move, Place, Strategy
+from hemiola.core.strategy_check import check_result
+from hemiola.core.strategy_relays import relayed
+from hemiola.core.strategy_shapes import ring, trees
+from strategies_drawn import shapes
+
+
+@settings(deadline=None)
+@given(st.data())
+def test_only_active_ranks_contribute_and_all_have_the_result(data: st.DataObject) -> None:
+    ranks = data.draw(st.integers(1, 6))
+    strategy = data.draw(shapes(ranks).filter(lambda one: one.collective == "all-reduce"))
+    active = data.draw(st.sets(st.integers(0, ranks - 1), min_size=1))
+    found = relayed(strategy, active)
+    check_result(found, active)
+    assert len(found.moves) <= len(strategy.moves)
+    assert {rank for rank in range(ranks) if rank not in active}.isdisjoint(_gave(found, active))
+
+
+def _gave(strategy: Strategy, active: set[int]) -> set[int]:
+    """Ranks that send before anything has come to them, on numbers instead of sets."""
+    there = {(rank, c): rank in active for rank in range(strategy.ranks) for c in range(strategy.chunks)}
+    gave = set()
+    for move in strategy.moves:
+        for source, target in zip(move.sources(), move.targets(), strict=True):
+            if not there.get((source.rank, source.index), source.buffer != "input"):
+                gave.add(source.rank)
+            there[target.rank, target.index] = True
+    return gave
+
+
+def test_a_relay_in_the_middle_passes_on_and_one_at_the_edge_sends_nothing() -> None:
+    """A chain 0 - 1 - 2 with its root at 2: if 1 is late, what 0 gives goes through it unchanged."""
+    up = trees([[1, 2, -1]])
+    middle = relayed(up, {0, 2})
+    puts = [(m.source.rank, m.target.rank, m.adds) for m in middle.moves]
+    assert puts == [(0, 1, False), (1, 2, True), (2, 1, False), (1, 0, False)]
+    edge = relayed(up, {1, 2})
+    assert [(m.source.rank, m.target.rank) for m in edge.moves] == [(1, 2), (2, 1), (1, 0)]
+
+
+def test_a_lone_rank_of_a_ring_sends_what_it_has_to_all() -> None:
+    found = relayed(ring([0, 1, 2, 3]), {2})
+    assert not any(move.adds for move in found.moves)
+    assert found.traffic().chunks_of[2] == 3 + 3  # on the first way round, and on the second
+
+
+def test_chunks_that_move_together_are_told_apart() -> None:
+    """Two chunks of rank 0 go to rank 1's scratch memory; only one of them is there."""
+    moves = (
+        Move(Place(1, "input", 0), Place(0, "input", 0), adds=True),
+        Move(Place(0, "input", 1), Place(1, "input", 1), adds=True),
+        Move(Place(0, "input", 0), Place(1, "input", 0)),
+        Move(Place(1, "input", 1), Place(0, "input", 1)),
+    )
+    both = Strategy(name="pair", collective="all-reduce", ranks=2, chunks=2, moves=moves).verify()
+    assert relayed(both, {0}).moves == (
+        Move(Place(0, "input", 1), Place(1, "input", 1)),
+        Move(Place(0, "input", 0), Place(1, "input", 0)),
+        Move(Place(1, "input", 1), Place(0, "input", 1)),
+    )
+
+
+def test_what_cannot_be_relayed_is_named() -> None:
+    with pytest.raises(StrategyError, match="reduce-scatter"):
+        relayed(ring([0, 1], "reduce-scatter"), {0})
+    with pytest.raises(StrategyError, match="nobody is active"):
+        relayed(ring([0, 1]), {7})
