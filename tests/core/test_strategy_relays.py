@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hemiola.core.errors import StrategyError
 from hemiola.core.strategy import Move, Place, Strategy
 from hemiola.core.strategy_check import check_result
-from hemiola.core.strategy_relays import relayed
+from hemiola.core.strategy_relays import relayed, stars
 from hemiola.core.strategy_shapes import ring, trees
 from strategies_drawn import shapes
 
@@ -20,8 +20,9 @@ def test_only_active_ranks_contribute_and_all_have_the_result(data: st.DataObjec
     ranks = data.draw(st.integers(1, 6))
     strategy = data.draw(shapes(ranks).filter(lambda one: one.collective == "all-reduce"))
     active = data.draw(st.sets(st.integers(0, ranks - 1), min_size=1))
-    found = relayed(strategy, active)
-    check_result(found, active)
+    takers = data.draw(st.none() | st.sets(st.integers(0, ranks - 1)))
+    found = relayed(strategy, active, takers)
+    check_result(found, active, takers)
     assert len(found.moves) <= len(strategy.moves)
     assert {rank for rank in range(ranks) if rank not in active}.isdisjoint(_gave(found, active))
 
@@ -36,6 +37,34 @@ def _gave(strategy: Strategy, active: set[int]) -> set[int]:
                 gave.add(source.rank)
             there[target.rank, target.index] = True
     return gave
+
+
+@settings(deadline=None)
+@given(st.data())
+def test_stars_have_everybody_send_alike_and_less_than_a_ring(data: st.DataObject) -> None:
+    ranks = data.draw(st.integers(2, 8))
+    active = data.draw(st.sets(st.integers(0, ranks - 1), min_size=1))
+    takers = active if data.draw(st.booleans()) else None
+    found = stars(ranks, active, takers)
+    check_result(found, active, takers)
+    assert max(_sent(found)) <= 2 * (ranks - 1) / ranks + 1e-9
+
+
+def test_three_of_four_need_1_2_times_the_data_where_they_need_the_sum_alone() -> None:
+    """Of three among themselves each sends 4/3; if 2/5 go through the fourth, 3/5 x 4/3 + 2/5, as it sends 3 x 2/5."""
+    alone = stars(4, {0, 1, 2}, {0, 1, 2})
+    assert alone.weights == pytest.approx([0.2, 0.2, 0.2, 0.4])
+    assert _sent(alone) == pytest.approx([1.2] * 4)
+    assert _sent(stars(4, {0, 1, 2})) == pytest.approx([15 / 11] * 4), "the fourth has it too"
+    assert not stars(4, {2}, {2}).moves, "a lone rank has its sum"
+
+
+def _sent(strategy: Strategy) -> list[float]:
+    """By each rank, relative to the data."""
+    found = [0.0] * strategy.ranks
+    for move in strategy.moves:
+        found[move.source.rank] += strategy.weights[move.source.index]
+    return found
 
 
 def test_a_relay_in_the_middle_passes_on_and_one_at_the_edge_sends_nothing() -> None:

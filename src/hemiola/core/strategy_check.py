@@ -18,11 +18,14 @@ Where = tuple[int, str, int]
 _MOST = 1 << 20
 
 
-def check_result(strategy: Strategy, givers: Collection[int] | None = None) -> None:
+def check_result(
+    strategy: Strategy, givers: Collection[int] | None = None, takers: Collection[int] | None = None
+) -> None:
     """Make the moves.
 
     Args:
         givers: of an all-reduce, the ranks whose contributions are to be in its result; None for all.
+        takers: of an all-reduce, the ranks that are to have the result; None for all.
 
     Raises:
         StrategyError: one of them reads nothing or adds what must not be added, or a result is not what it should be.
@@ -32,6 +35,8 @@ def check_result(strategy: Strategy, givers: Collection[int] | None = None) -> N
     for number, move in enumerate(strategy.moves):
         _make(strategy, number, move, held)
     for where, (chunk, everybody) in _results(strategy).items():
+        if takers is not None and where[0] not in takers:
+            continue
         found, wanted = held.get(where), (chunk, everybody & active)
         if found != wanted:
             rank, buffer, index = where

@@ -7,19 +7,24 @@ from collections.abc import Collection, Iterator
 import msgspec
 
 from hemiola.core.errors import StrategyError
-from hemiola.core.strategy import Move, Place, Strategy
+from hemiola.core.strategy import Buffer, Move, Place, Strategy
 from hemiola.core.strategy_check import check_result
+from hemiola.core.strategy_shapes import trees
 
-__all__ = ["relayed"]
+__all__ = ["relayed", "stars"]
 
 
-def relayed(strategy: Strategy, active: Collection[int]) -> Strategy:
+def relayed(strategy: Strategy, active: Collection[int], takers: Collection[int] | None = None) -> Strategy:
     """An all-reduce of what the active ranks give, along the same ways.
 
     What is empty is not sent, and what comes first to an empty place is put there instead of being added. So a rank
     that gives nothing passes on what comes, and adds only where two things meet (AdapCC, `csrc/control.cu`: hasSend,
-    hasRecv, hasKernel). It is proved that every active rank contributes once, nobody else does, and all ranks have
-    the result.
+    hasRecv, hasKernel). What no taker needs is not sent either. It is proved that every active rank contributes
+    once, nobody else does, and all takers have the result.
+
+    Args:
+        active: ranks that give.
+        takers: ranks that are to have the result; None for all.
 
     Raises:
         StrategyError: it is no all-reduce, or nobody is active.
@@ -27,15 +32,52 @@ def relayed(strategy: Strategy, active: Collection[int]) -> Strategy:
     if strategy.collective != "all-reduce":
         raise StrategyError(f"{strategy.name!r} is a {strategy.collective}", "only all-reduces are relayed")
     givers = sorted({rank for rank in active if 0 <= rank < strategy.ranks})
+    wanted = range(strategy.ranks) if takers is None else sorted(set(takers))
     if not givers:
         raise StrategyError(f"{strategy.name!r}: nobody is active", "name at least one rank")
-    if len(givers) == strategy.ranks:
+    if len(givers) == len(wanted) == strategy.ranks:
         return strategy
     full = {Place(rank, "input", chunk) for rank in givers for chunk in range(strategy.chunks)}
-    moves = tuple(made for move in strategy.moves for made in _made(move, full))
+    made = [one for move in strategy.moves for one in _made(move, full)]
+    buffer: Buffer = "input" if strategy.in_place else "output"
+    needed = {Place(rank, buffer, chunk) for rank in wanted for chunk in range(strategy.chunks)}
+    moves = tuple(reversed([move for move in reversed(made) if _is_needed(move, needed)]))
     found = msgspec.structs.replace(strategy, name=f"{strategy.name} of {len(givers)} ranks", moves=moves)
-    check_result(found, givers)
+    check_result(found, givers, wanted)
     return found
+
+
+def stars(ranks: int, active: Collection[int], takers: Collection[int] | None = None) -> Strategy:
+    """An all-reduce of what the active ranks give, among equal hosts, for which the others' links are used too.
+
+    Every rank is the middle of one star. Stars around active ranks have them send to each other, and one of them to
+    the takers; stars around the others have every active rank send once, and the middle to all takers. Both kinds
+    have such shares of the data that active ranks and others send alike.
+
+    Args:
+        active, takers: as for `relayed`.
+    """
+    givers = set(active)
+    others = [rank for rank in range(ranks) if rank not in givers]
+    wanted = set(range(ranks)) if takers is None else set(takers)
+    mine = (len(givers) - 1 + len(wanted | givers) - 1) / len(givers)
+    theirs = sum(len(wanted - {other}) for other in others) / max(1, len(others)) ** 2
+    share = min(1.0, mine / (theirs + mine - 1)) if others and mine else 0.0
+    weights = [share / len(others) if rank in others else (1 - share) / len(givers) for rank in range(ranks)]
+    middles = [rank for rank in range(ranks) if weights[rank] > 0]
+    parents = [[-1 if rank == middle else middle for rank in range(ranks)] for middle in middles]
+    whole = trees(parents, [weights[middle] for middle in middles])
+    return relayed(msgspec.structs.replace(whole, name="stars"), givers, takers)
+
+
+def _is_needed(move: Move, needed: set[Place]) -> bool:
+    """Whether a move is, if these places are needed after it; which are needed before it follows."""
+    if needed.isdisjoint(move.targets()):
+        return False
+    if not move.adds:
+        needed.difference_update(move.targets())
+    needed.update(move.sources())
+    return True
 
 
 def _made(move: Move, full: set[Place]) -> Iterator[Move]:

@@ -108,8 +108,8 @@ def test_three_of_four_begin_when_waiting_has_taken_what_the_fourth_will_cost() 
     check_whole(world, 1, 8 * MB)
     when = [(round(at / unit, 3), type(o).__name__, o.size_bytes // MB) for at, o in world.orders]  # type: ignore[union-attr]
     assert when == [
-        (1.0, "Part", 1), (1.0, "Part", 1), (2.5, "Part", 1), (4.0, "Part", 1),
-        (5.0, "CatchUp", 4), (5.0, "Part", 4),
+        *[(1.0, "Part", 1)] * AT_ONCE, (2.5, "Part", 1), (4.0, "Part", 1),
+        (5.0, "CatchUp", AT_ONCE + 2), (5.0, "Part", 6 - AT_ONCE),
     ]  # fmt: skip
 
 

@@ -164,10 +164,10 @@ def test_the_ready_ones_begin_without_the_late_one(monkeypatch: pytest.MonkeyPat
         for one in found:
             one.get()
         until = time.monotonic() + 20
-        while len(orders) < 9 and time.monotonic() < until:
+        while len(orders) < 13 and time.monotonic() < until:
             time.sleep(0.01)
     parts = [order for order in orders if isinstance(order, Part)]
-    assert [part.active for part in parts] == [frozenset({0, 1, 2})] * 8, "eight parts are all of it"
+    assert [part.active for part in parts] == [frozenset({0, 1, 2})] * 12, "twelve parts are all of it"
     assert [(one.rank, one.last) for one in orders if isinstance(one, CatchUp)] == [(3, 3_000_000)]
 
 

@@ -3,7 +3,7 @@
 A sum is added up in parts, from its beginning to its end, so that little is lost if a late rank comes soon after
 all: once everybody is ready, what is left is one collective of all. Before that, a part begins with those who are
 ready when waiting has taken as long as the late ones' data will cost more afterwards (`plan.collectives.waiting`).
-Parts overlap in pairs. What was begun without a rank it sends to everybody when it is ready.
+What was begun without a rank it sends to everybody when it is ready.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from hemiola.run.late.pace import Pace
 
 __all__ = ["AT_ONCE", "CatchUp", "Coordinator", "Given", "Order", "Part", "Refusal"]
 
-PARTS, PART_BYTES = 8, 1 << 20
+PARTS, PART_BYTES = 16, 1 << 20
 """A sum is divided into so many parts, unless they were smaller than this."""
-AT_ONCE = 2
-"""Parts without everybody that are under way, so that one is sent while the other one's last bytes land."""
+AT_ONCE = 3
+"""Parts without everybody that are under way: while one goes up, another goes down, and a third one's last bytes land."""
 
 
 @dataclass(frozen=True)

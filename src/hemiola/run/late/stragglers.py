@@ -11,7 +11,7 @@ import math
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from functools import partial
 
 import msgspec
@@ -20,11 +20,11 @@ from torch import Tensor
 
 from hemiola.core.errors import HemiolaError, InputError, TransportError
 from hemiola.core.strategy import Collective, Strategy
-from hemiola.core.strategy_relays import relayed
+from hemiola.core.strategy_relays import relayed, stars
 from hemiola.core.strategy_shapes import chain, ring, trees
-from hemiola.run.group.memory import REDUCTIONS, Reduction
+from hemiola.run.group.memory import REDUCTIONS, Reduction, view
 from hemiola.run.late.coordinator import CatchUp, Coordinator, Given, Order, Part, Refusal
-from hemiola.run.late.sums import Mine, Missed, Sum
+from hemiola.run.late.sums import Mine, Missed, Step, Sum
 from hemiola.run.late.wire import GIVEN_BYTES, decode, decode_given, encode, encode_given, order_bytes
 from hemiola.run.strategy.flow import Ended
 from hemiola.run.strategy.rooms import Rooms
@@ -38,6 +38,8 @@ Choose = Callable[[Collective, int, int], Strategy | None]
 
 _READY, _ORDER = (3 << 61) + 96, (3 << 61) + 97
 """Tags, beside those of measurements."""
+_BRING, _BRINGS = (3 << 61) + (1 << 20), 1 << 10
+"""Tags of results that are brought to late ranks, used again after so many sums."""
 _TAGS = (1 << 61) + (1 << 40)
 """Behind those of collectives by strategies that nobody is late for."""
 _DTYPES = (
@@ -45,6 +47,8 @@ _DTYPES = (
     torch.uint8, torch.bool, torch.complex64, torch.complex128,
 )  # fmt: skip
 _CARRIED = ("SUM", "AVG")
+CHAIN_BYTES = 128 << 10
+"""Of what a late rank sends, so much goes at a time from rank to rank."""
 _KNOWN = 256
 """Strategies without somebody that are kept."""
 _log = logging.getLogger("hemiola.strategy")
@@ -70,7 +74,7 @@ class Stragglers:
         self._count = 0
         self._kept: dict[tuple[int, int, torch.dtype], Missed] = {}
         self._usual = ring(range(end.ranks))
-        self._relayed: dict[tuple[int, frozenset[int]], tuple[Strategy, Strategy]] = {}
+        self._strategies: dict[Hashable, tuple[Strategy | None, Strategy]] = {}
         self._broken: HemiolaError | None = None
         self._open = True
         self._waited_for = 0
@@ -196,39 +200,63 @@ class Stragglers:
             return
         this = self._sum(order.number, order.given)
         if isinstance(order, Part):
-            strategy = self._strategy("all-reduce", order.size_bytes, 0)
-            if len(order.active) < self._end.ranks:
-                strategy = self._without(strategy, order.active)
-            tensor, done = this.begin(order)
+            strategy = self._of(order)
+            step = this.begin(order)
         else:
-            strategy = self._strategy("broadcast", order.size_bytes, order.rank)
-            tensor, done = this.catch_up(order)
+            strategy = self._from(order, this.source)
+            step = this.catch_up(order)
+            if (brings := this.bring(order)) is not None and brings[0] == this.source:
+                handle = self._end.receive(
+                    this.source, _BRING + order.number % _BRINGS, view(brings[1].tensor)
+                )
+                handle.add_callback(partial(self._brought, order, brings[1]))
         begun_s = time.monotonic()
 
         def put(found: Tensor) -> None:
-            if found.data_ptr() != tensor.data_ptr():
-                tensor.copy_(found)
+            if found.data_ptr() != step.tensor.data_ptr():
+                step.tensor.copy_(found)
 
         def ended(problem: BaseException | None) -> None:
-            self._events.put(partial(self._went, order, done, time.monotonic() - begun_s, problem))
+            self._events.put(partial(self._went, step, time.monotonic() - begun_s, problem))
 
-        self._runner.start(strategy, tensor, this.join, put, ended)
+        self._runner.start(strategy, step.tensor, this.join, put, ended)
+        self._look(order.number)
 
-    def _went(self, order: Part | CatchUp, done: Callable[[], None], seconds: float, problem: BaseException | None) -> None:  # fmt: skip
+    def _went(self, step: Step, seconds: float, problem: BaseException | None) -> None:
+        order = step.order
         if problem is not None:
             self._end_one(order.number, problem)
             return
-        done()
+        if order.number in self._sums:
+            self._sums[order.number].over(step)
         if isinstance(order, Part) and len(order.active) == self._end.ranks:
             self._took(order.size_bytes, seconds)
         if self._coordinator is not None:
             self._give(self._coordinator.ended(order, time.monotonic()))
         self._look(order.number)
 
+    def _brought(self, order: CatchUp, step: Step, handle: Handle) -> None:
+        """On the transport's thread."""
+
+        def done() -> None:
+            if handle.problem is not None:
+                self._end_one(order.number, handle.problem)
+                return
+            if order.number in self._sums:
+                self._sums[order.number].over(step)
+            self._look(order.number)
+
+        self._events.put(done)
+
     def _look(self, number: int) -> None:
-        """End a sum that is complete."""
+        """Bring late ranks what is there; end a sum that is complete."""
         this = self._sums.get(number)
-        if this is None or not this.is_complete():
+        if this is None:
+            return
+        for order, step in this.to_bring():
+            handle = self._end.send(order.rank, _BRING + number % _BRINGS, view(step.tensor))
+            handle.add_callback(partial(self._brought, order, step))
+        if not this.is_complete():
             return
         assert this.mine is not None
         del self._sums[number]
@@ -273,31 +301,40 @@ class Stragglers:
             )
         return self._sums[number]
 
-    def _strategy(self, collective: Collective, size_bytes: int, root: int) -> Strategy:
-        found = self._choose(collective, size_bytes, root)
-        if found is not None:
-            return found
-        return self._usual if collective == "all-reduce" else self._chain(root)
+    def _of(self, part: Part) -> Strategy:
+        """For a part."""
+        fitted = self._choose("all-reduce", part.size_bytes, 0)
+        if len(part.active) == self._end.ranks:
+            return fitted or self._usual
+        takers = None if self._carries else part.active
 
-    def _chain(self, root: int) -> Strategy:
-        """From rank to rank, the usual way of what a late rank sends."""
-        key = -1 - root, frozenset[int]()
-        if key not in self._relayed:
-            order = [(root + turn) % self._end.ranks for turn in range(self._end.ranks)]
-            made = msgspec.structs.replace(
-                trees([chain(order)], collective="broadcast"), chunk_bytes=128 << 10
-            )
-            self._relayed[key] = made, made
-        return self._relayed[key][1]
+        def made() -> Strategy:
+            if fitted is not None:
+                return relayed(fitted, part.active, takers)
+            return stars(self._end.ranks, part.active, takers)
 
-    def _without(self, strategy: Strategy, active: frozenset[int]) -> Strategy:
-        """Kept, with the strategy that it is made of, so that no other gets its id."""
-        key = id(strategy), active
-        if key not in self._relayed:
-            if len(self._relayed) >= _KNOWN:
-                self._relayed.clear()
-            self._relayed[key] = strategy, relayed(strategy, active)
-        return self._relayed[key][1]
+        return self._kept_strategy((id(fitted), part.active), fitted, made)
+
+    def _from(self, order: CatchUp, source: int) -> Strategy:
+        """For what a late rank gives; to the one that brings it something last, which then sends nothing on."""
+        fitted = self._choose("broadcast", order.size_bytes, order.rank)
+        if fitted is not None:
+            return fitted
+
+        def made() -> Strategy:
+            between = [rank for rank in range(self._end.ranks) if rank not in (order.rank, source)]
+            way = trees([chain([order.rank, *between, source])], collective="broadcast")
+            return msgspec.structs.replace(way, chunk_bytes=CHAIN_BYTES)
+
+        return self._kept_strategy((order.rank, source), None, made)
+
+    def _kept_strategy(self, key: Hashable, of: Strategy | None, make: Callable[[], Strategy]) -> Strategy:
+        """Kept with the strategy that it is made of, so that no other gets its id."""
+        if key not in self._strategies:
+            if len(self._strategies) >= _KNOWN:
+                self._strategies.clear()
+            self._strategies[key] = of, make()
+        return self._strategies[key][1]
 
     # what the transport's thread hands over
 

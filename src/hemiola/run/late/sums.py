@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import torch
@@ -13,7 +13,7 @@ from hemiola.run.strategy.flow import Ended, Join
 from hemiola.run.strategy.rooms import Room, Rooms
 from hemiola.run.strategy.runner import Put
 
-__all__ = ["Mine", "Missed", "Sum"]
+__all__ = ["Mine", "Missed", "Step", "Sum"]
 
 Missed = list[tuple[int, Tensor]]
 """What came too late to be added: from which element on, and what."""
@@ -37,19 +37,21 @@ class Mine:
 
 
 @dataclass
-class _Part:
-    order: Part
-    tensor: Tensor
-    """Of `Mine.flat` where this rank gives, else a room's."""
-    room: Room | None
-    done: bool = False
+class Step:
+    """Something under way, and the memory that it needs.
 
+    Attributes:
+        order: that it follows.
+        tensor: of `Mine.flat`, or of the room.
+        room: to be given back.
+        begun: of what is brought, whether it is on its way.
+        done: here.
+    """
 
-@dataclass
-class _CatchUp:
-    order: CatchUp
+    order: Part | CatchUp
     tensor: Tensor
     room: Room | None
+    begun: bool = False
     done: bool = False
 
 
@@ -60,7 +62,8 @@ class Sum:
     Attributes:
         rank, ranks: this one, of how many.
         dtype, join: of the data.
-        carries: whether what comes too late is kept for the next sum.
+        carries: whether what comes too late is kept for the next sum. Late ranks have the parts' results then; otherwise
+            they are brought them when they catch up.
         mine: None until the script gets here.
     """
 
@@ -71,84 +74,110 @@ class Sum:
     carries: bool
     rooms: Rooms
     mine: Mine | None = None
-    _parts: list[_Part] = field(default_factory=list)
-    _catching: list[_CatchUp] = field(default_factory=list)
-    _joined: int = 0
-    _elements: int = 0
+    _parts: dict[Part, Step] = field(default_factory=dict)
+    _caught: dict[CatchUp, Step] = field(default_factory=dict)
+    _brought: dict[CatchUp, Step] = field(default_factory=dict)
+    """Of ranks that catch up, the parts' results: what is brought to this one, or what it brings to them."""
 
-    def begin(self, order: Part) -> tuple[Tensor, Callable[[], None]]:
-        """Memory for a part, and what to call when it is added up."""
-        self._elements = order.given.elements
-        room = None
-        if self.rank in order.active:
-            assert self.mine is not None
-            tensor = self.mine.flat[order.first : order.last]
-        else:
-            room = self.rooms.take(self.dtype, order.last - order.first)
-            tensor = room[0]
-        part = _Part(order, tensor, room)
-        self._parts.append(part)
+    def begin(self, order: Part) -> Step:
+        """Memory for a part."""
+        part = self._parts[order] = self._step(order, order.first, order.last, self.rank in order.active)
+        return part
 
-        def over() -> None:
-            part.done = True
+    def over(self, step: Step) -> None:
+        """It has been done. What was only relayed is not needed any more."""
+        step.done = True
+        if isinstance(step.order, Part) and not self.carries:
+            self._give_back(step)
 
-        return tensor, over
+    def catch_up(self, order: CatchUp) -> Step:
+        """Memory for what a late rank gives: it holds it, or will."""
+        caught = self._caught[order] = self._step(order, 0, order.last, self.rank == order.rank)
+        return caught
 
-    def catch_up(self, order: CatchUp) -> tuple[Tensor, Callable[[], None]]:
-        """Memory that holds what a late rank gives, or will; and what to call when it has come."""
-        room = None
-        if order.rank == self.rank:
-            assert self.mine is not None
-            tensor = self.mine.flat[: order.last]
-        else:
-            room = self.rooms.take(self.dtype, order.last)
-            tensor = room[0]
-        catching = _CatchUp(order, tensor, room)
-        self._catching.append(catching)
+    def bring(self, order: CatchUp) -> tuple[int, Step] | None:
+        """With whom, and memory for, the parts' results that a late rank is brought; None if this one has no share in it.
 
-        def over() -> None:
-            catching.done = True
+        The first rank that was never late brings them.
+        """
+        source = self.source
+        if self.rank not in (source, order.rank):
+            return None
+        brought = self._brought[order] = self._step(order, 0, order.last, self.rank == source)
+        return (order.rank if self.rank == source else source), brought
 
-        return tensor, over
+    @property
+    def source(self) -> int:
+        """Who brings others the parts' results: it gave to all of them."""
+        return min(next(iter(self._parts)).active)
+
+    def to_bring(self) -> Iterator[tuple[CatchUp, Step]]:
+        """What late ranks are to be brought from here and is there now; each once."""
+        for order, step in self._brought.items():
+            there = all(part.done for given, part in self._parts.items() if given.first < order.last)
+            if order.rank != self.rank and not step.begun and there:
+                step.begun = True
+                yield order, step
 
     def is_complete(self) -> bool:
-        """Whether the script can have its result; adds what can be added."""
-        self._join()
-        whole = sum(part.order.last - part.order.first for part in self._parts) == self._elements > 0
-        if self.mine is None or not whole or not all(part.done for part in self._parts):
+        """Whether all that the script's result needs is there."""
+        if self.mine is None or not self._parts:
             return False
-        missing = {
-            rank for part in self._parts for rank in range(self.ranks) if rank not in part.order.active
-        }
-        return self.carries or {one.order.rank for one in self._catching[: self._joined]} == missing
+        some = next(iter(self._parts)).given.elements
+        whole = sum(part.last - part.first for part in self._parts) == some
+        steps = (*self._parts.values(), *self._caught.values(), *self._brought.values())
+        if not whole or not all(step.done for step in steps):
+            return False
+        missing = {rank for part in self._parts for rank in range(self.ranks) if rank not in part.active}
+        return self.carries or {order.rank for order in self._caught} == missing
 
     def finish(self) -> None:
         """Hand it over."""
-        mine = self.mine
-        assert mine is not None
-        missed: Missed = []
+        assert self.mine is not None
         with torch.no_grad():
-            for part in self._parts:
-                if part.room is not None:
-                    place = mine.flat[part.order.first : part.order.last]
-                    if self.carries:
-                        missed.append((part.order.first, place.clone()))
-                    place.copy_(part.tensor)
-                    self.rooms.give_back(part.room)
+            missed = self._carried() if self.carries else self._added()
+        for step in (*self._parts.values(), *self._caught.values(), *self._brought.values()):
+            self._give_back(step)
         if missed:
-            mine.keep(missed)
-        mine.put(mine.flat)
+            self.mine.keep(missed)
+        self.mine.put(self.mine.flat)
 
-    def _join(self) -> None:
-        """Add what late ranks sent, at every rank in the same order."""
-        while self._joined < len(self._catching) and self._catching[self._joined].done:
-            caught = self._catching[self._joined]
-            parts = [part for part in self._parts if caught.order.rank not in part.order.active]
-            if not all(part.done for part in parts):
-                return
-            with torch.no_grad():
-                for part in parts:
-                    self.join(part.tensor, caught.tensor[part.order.first : part.order.last])
-            if caught.room is not None:
-                self.rooms.give_back(caught.room)
-            self._joined += 1
+    def _give_back(self, step: Step) -> None:
+        if step.room is not None:
+            self.rooms.give_back(step.room)
+            step.room = None
+
+    def _step(self, order: Part | CatchUp, first: int, last: int, own: bool) -> Step:
+        if own:
+            assert self.mine is not None
+            return Step(order, self.mine.flat[first:last], None)
+        room = self.rooms.take(self.dtype, last - first)
+        return Step(order, room[0], room)
+
+    def _carried(self) -> Missed:
+        """Take the results of parts that this rank gave nothing to."""
+        assert self.mine is not None
+        missed: Missed = []
+        for part, step in self._parts.items():
+            if step.room is not None:
+                place = self.mine.flat[part.first : part.last]
+                missed.append((part.first, place.clone()))
+                place.copy_(step.tensor)
+        return missed
+
+    def _added(self) -> Missed:
+        """Add what late ranks gave to the parts without them, at every rank in the order of their orders."""
+        assert self.mine is not None
+        own = next((step.tensor for order, step in self._brought.items() if order.rank == self.rank), None)
+        for part in self._parts:
+            place = self.mine.flat[part.first : part.last]
+            here = place
+            if self.rank not in part.active:
+                assert own is not None
+                here = own[part.first : part.last]
+            for order, caught in self._caught.items():
+                if order.rank not in part.active:
+                    self.join(here, caught.tensor[part.first : part.last])
+            if here is not place:
+                place.copy_(here)
+        return []
