@@ -21,6 +21,7 @@ from hemiola.cli.predict import predict
 from hemiola.cli.probe import probe
 from hemiola.cli.run import run, separated
 from hemiola.cli.simulate import explain, policies, simulate
+from hemiola.cli.strategy import strategy
 from hemiola.cli.trace import trace
 
 __all__ = ["VERBS", "app", "main"]
@@ -35,6 +36,7 @@ VERBS: dict[str, Callable[..., None]] = {
     "calibrate": calibrate,
     "predict": predict,
     "probe": probe,
+    "strategy": strategy,
     "plan": plan,
     "run": run,
     "lab up": lab.up,

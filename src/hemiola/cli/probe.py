@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
+from hemiola.cli.launching import hosts_of, output_of, passed_on
 from hemiola.cli.output import writable
 
 if TYPE_CHECKING:
@@ -73,24 +73,18 @@ def _on(hosts: str, seconds: float, interface: str, remote_shell: str, python: s
     """Start a rank on each host."""
     import msgspec
 
-    from hemiola.core.errors import InputError
-    from hemiola.core.hostlist import expand
-    from hemiola.run.launch import REMOTE_SHELL, Job, Output, launch
+    from hemiola.run.launch import REMOTE_SHELL, Job, launch
     from hemiola.run.probe.meeting import Probed
 
-    names = tuple(expand(hosts))
-    if len(names) < 2 or len(set(names)) < len(names):
-        raise InputError(f"--hosts {hosts}", "name two hosts or more, each once")
-    passed_on = ("HEMIOLA_", "GLOO_", "PYTHON", "PATH", "VIRTUAL_ENV")
     job = Job(
         command=(python, "-m", "hemiola.run.probe", str(seconds), *([interface] if interface else [])),
-        hosts=names,
+        hosts=hosts_of(hosts, fewest=2),
         ranks_per_host="1",
-        environment={name: value for name, value in os.environ.items() if name.startswith(passed_on)},
+        environment=passed_on(),
         remote_shell=remote_shell or REMOTE_SHELL,
         python=python,
     )
-    outcome = launch(job, lambda _: Output(False, sys.stdout.buffer, sys.stderr.buffer), lambda _: None)
+    outcome = launch(job, output_of, lambda _: None)
     if outcome.status or not outcome.report:
         raise SystemExit(outcome.status or 1)
     return msgspec.json.decode(outcome.report, type=Probed)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from html import escape
-from importlib import resources
 from pathlib import Path
 
 import msgspec
@@ -19,11 +18,11 @@ from hemiola.report.chart import Chart
 from hemiola.report.chart_gantt import gantt
 from hemiola.report.charts_policies import bars, completion, differences, gpu_seconds, tiers
 from hemiola.report.charts_time import heat_maps, over_time
+from hemiola.report.document import asset, document, write_page
 from hemiola.report.html_facts import cluster_facts, job_mix, notes, semantics
 from hemiola.report.html_jobs import slowest_jobs
 from hemiola.report.html_overview import header, overview
 from hemiola.report.metrics import Figures
-from hemiola.trace.atomic import replacing
 
 __all__ = ["charts", "render", "write_report"]
 
@@ -35,9 +34,7 @@ def write_report(comparison: Comparison, path: Path) -> None:
         InputError: if there is no run, or the path cannot be written.
         InternalError: if a run's figures do not add up.
     """
-    page = render(comparison)
-    with replacing(path) as stream:
-        stream.write(page.encode())
+    write_page(render(comparison), path)
 
 
 def render(comparison: Comparison) -> str:
@@ -48,22 +45,13 @@ def render(comparison: Comparison) -> str:
         raise InputError("there is no run to report on", "simulate at least one policy")
     figures = Figures(comparison)
     drawn = charts(figures)
-    parts = [
-        "<!doctype html>",
-        '<html lang="en"><head><meta charset="utf-8">',
-        '<meta name="viewport" content="width=device-width, initial-scale=1">',
-        '<meta name="color-scheme" content="light dark">',
-        '<link rel="icon" href="data:,">',
-        f"<title>Hemiola: {escape(comparison.workload_name or 'comparison')}</title>",
-        f"<style>{_asset('report.css')}</style></head><body><main>",
-        *_body(figures, drawn),
-        "</main>",
+    scripts = [
         f'<script type="application/json" id="charts">{_json(drawn)}</script>',
         f"<script>{get_plotlyjs()}</script>",
-        f"<script>{_asset('report.js')}</script>",
-        "</body></html>\n",
+        f"<script>{asset('report', 'report.js')}</script>",
     ]
-    return "\n".join(parts)
+    title = comparison.workload_name or "comparison"
+    return document(title, asset("report", "report.css"), _body(figures, drawn), scripts)
 
 
 def charts(figures: Figures) -> list[Chart]:
@@ -131,7 +119,3 @@ def _json(drawn: list[Chart]) -> str:
         for chart in drawn
     }
     return msgspec.json.encode(value).decode().replace("<", "\\u003c")
-
-
-def _asset(name: str) -> str:
-    return resources.files("hemiola.report").joinpath("assets", name).read_text(encoding="utf-8")

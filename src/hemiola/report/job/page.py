@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from html import escape
-from importlib import resources
 from pathlib import Path
 
 import msgspec
@@ -17,13 +16,13 @@ from hemiola.core.job_compare import compare
 from hemiola.core.job_metrics import JobMetrics, job_metrics
 from hemiola.core.job_timeline import JobTimeline
 from hemiola.report.chart import Chart
+from hemiola.report.document import asset, document, write_page
 from hemiola.report.job.cards import about, differences, head, late_ranks, path_table, transfer_table
 from hemiola.report.job.charts import iterations, transfers, where_time_goes
 from hemiola.report.job.charts_compare import side_by_side
 from hemiola.report.job.charts_small import bounds, lateness, path_kinds
 from hemiola.report.job.lanes import SEGMENTS, Drawn, drawn, path_iteration_s
 from hemiola.report.job.words import compared, labels
-from hemiola.trace.atomic import replacing
 
 __all__ = ["charts", "render", "write_job_report"]
 
@@ -49,9 +48,7 @@ def write_job_report(
         InputError: if nothing was recorded, or the path cannot be written.
     """
     metrics, against = _figures(timeline), _figures(other) if other is not None else None
-    page = render(metrics, against, title=title, more=more)
-    with replacing(path) as stream:
-        stream.write(page.encode())
+    write_page(render(metrics, against, title=title, more=more), path)
 
 
 def _figures(given: JobTimeline | JobMetrics) -> JobMetrics:
@@ -70,27 +67,19 @@ def render(
     shown = [one for one in (metrics, other) if one]
     lanes = [drawn(one, max(path_iteration_s(each) for each in shown), most) for one in shown]
     heading = title or metrics.timeline.name or "What the job did"
-    parts = [
-        "<!doctype html>",
-        '<html lang="en"><head><meta charset="utf-8">',
-        '<meta name="viewport" content="width=device-width, initial-scale=1">',
-        '<meta name="color-scheme" content="light dark">',
-        '<link rel="icon" href="data:,">',
-        f"<title>Hemiola: {escape(heading)}</title>",
-        f"<style>{_asset('report', 'report.css')}{_asset('report.job', 'job.css')}</style></head><body><main>",
-        *_body(metrics, other, names, heading, drawings, lanes, [chart.id for chart in more]),
-        "</main>",
+    scripts = [
         f'<script type="application/json" id="charts">{_charts_json(drawings)}</script>',
         *(
             f'<script type="application/json" id="timeline-{i}">{_json(one.data)}</script>'
             for i, one in enumerate(lanes)
         ),
-        f"<script>{_asset('report.job', 'viewer.js')}</script>",
+        f"<script>{asset('report.job', 'viewer.js')}</script>",
         f"<script>{get_plotlyjs()}</script>",
-        f"<script>{_asset('report', 'report.js')}</script>",
-        "</body></html>\n",
+        f"<script>{asset('report', 'report.js')}</script>",
     ]
-    return "\n".join(parts)
+    styles = asset("report", "report.css") + asset("report.job", "job.css")
+    body = _body(metrics, other, names, heading, drawings, lanes, [chart.id for chart in more])
+    return document(heading, styles, body, scripts)
 
 
 def charts(metrics: JobMetrics, other: JobMetrics | None, names: tuple[str, str]) -> list[Chart]:
@@ -179,7 +168,3 @@ def _charts_json(drawings: list[Chart]) -> str:
 def _json(value: object) -> str:
     """JSON with nothing in it that could end the script element."""
     return msgspec.json.encode(value).decode().replace("<", "\\u003c")
-
-
-def _asset(package: str, name: str) -> str:
-    return resources.files(f"hemiola.{package}").joinpath("assets", name).read_text(encoding="utf-8")

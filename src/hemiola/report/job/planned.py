@@ -10,15 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
-from importlib import resources
 from math import ceil, log10
 from pathlib import Path
 
 from hemiola.core.job_timeline import SPAN_KINDS, JobTimeline
 from hemiola.cost.prediction import Prediction
 from hemiola.plan.planner import Advice
+from hemiola.report.document import asset, document, write_page
 from hemiola.report.job.words import duration, percent, seconds_scale
-from hemiola.trace.atomic import replacing
 
 __all__ = ["render_plan", "write_plan_page"]
 
@@ -46,30 +45,14 @@ def write_plan_page(advice: Advice, path: Path) -> None:
     Raises:
         InputError: the path cannot be written.
     """
-    page = render_plan(advice)
-    with replacing(path) as stream:
-        stream.write(page.encode())
+    write_page(render_plan(advice), path)
 
 
 def render_plan(advice: Advice) -> str:
     """The page as text."""
     title = f"{advice.after.name}: {advice.plan.name}"
-    return "\n".join(
-        [
-            "<!doctype html>",
-            '<html lang="en"><head><meta charset="utf-8">',
-            '<meta name="viewport" content="width=device-width, initial-scale=1">',
-            '<meta name="color-scheme" content="light dark">',
-            '<link rel="icon" href="data:,">',
-            f"<title>Hemiola: {escape(title)}</title>",
-            f"<style>{_asset('report', 'report.css')}{_asset('report.job', 'job.css')}</style></head><body><main>",
-            _head(advice),
-            _drawing(advice),
-            _steps(advice),
-            _changes(advice),
-            "</main></body></html>\n",
-        ]
-    )
+    styles = asset("report", "report.css") + asset("report.job", "job.css")
+    return document(title, styles, [_head(advice), _drawing(advice), _steps(advice), _changes(advice)])
 
 
 def _head(advice: Advice) -> str:
@@ -277,7 +260,3 @@ def _changes(advice: Advice) -> str:
         f"of which one is paused for a more urgent one after every {advice.plan.chunk_bytes / 1024:,.0f} KiB at the latest.</p>"
         f"<ul>{changes}</ul>{assumed}</section>"
     )
-
-
-def _asset(package: str, name: str) -> str:
-    return resources.files(f"hemiola.{package}").joinpath("assets", name).read_text(encoding="utf-8")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from hemiola.report.document import write_page
 from hemiola.report.network.as_json import network_as_json, strategy_as_json, write_json
 from hemiola.report.network.figures import network_figures
-from hemiola.report.network.page import render_network, write_page
+from hemiola.report.network.page import render_network
 from hemiola.report.network.recognise import read_any_strategy, topology_of
 from hemiola.report.network.sent import strategy_figures
 from hemiola.report.network.strategy_page import render_strategy
@@ -32,10 +34,7 @@ def show_topology(
     """
     figures = network_figures(topology_of(path))
     console.print(NetworkTable(figures))
-    if report is not None:
-        write_page(render_network(figures, title), report)
-    if json is not None:
-        write_json(network_as_json(figures), json)
+    _write(report, lambda: render_network(figures, title), json, lambda: network_as_json(figures))
 
 
 def show_strategy(
@@ -51,8 +50,12 @@ def show_strategy(
     """
     figures = strategy_figures(read_any_strategy(path))
     console.print(StrategyTable(figures))
-    if report is not None:
-        write_page(render_strategy(figures, title), report)
-    if json is not None:
-        write_json(strategy_as_json(figures), json)
+    _write(report, lambda: render_strategy(figures, title), json, lambda: strategy_as_json(figures))
     return figures.problem
+
+
+def _write(report: Path | None, page: Callable[[], str], json: Path | None, value: Callable[[], Any]) -> None:
+    if report is not None:
+        write_page(page(), report)
+    if json is not None:
+        write_json(value(), json)

@@ -4,27 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from html import escape
-from importlib import resources
-from pathlib import Path
 
+from hemiola.report.document import asset, document
 from hemiola.report.job.cards import card, table
 from hemiola.report.network.figures import SLACK, NetworkFigures
 from hemiola.report.network.picture import KEYS, network_picture
 from hemiola.report.network.table import host_rows, uplink_rows
 from hemiola.report.network.words import about_groups, facts, finding, reasons, short_rate
-from hemiola.trace.atomic import replacing
 
-__all__ = ["head", "keys", "page", "render_network", "write_page"]
-
-
-def write_page(text: str, path: Path) -> None:
-    """Write a page.
-
-    Raises:
-        InputError: the path cannot be written.
-    """
-    with replacing(path) as stream:
-        stream.write(text.encode())
+__all__ = ["head", "keys", "page", "render_network"]
 
 
 def render_network(figures: NetworkFigures, title: str = "") -> str:
@@ -98,21 +86,4 @@ def head(
 
 def page(title: str, body: Sequence[str]) -> str:
     """The whole page."""
-    styles = _asset("report", "report.css") + _asset("report.job", "job.css")
-    return "\n".join(
-        [
-            "<!doctype html>",
-            '<html lang="en"><head><meta charset="utf-8">',
-            '<meta name="viewport" content="width=device-width, initial-scale=1">',
-            '<meta name="color-scheme" content="light dark">',
-            '<link rel="icon" href="data:,">',
-            f"<title>Hemiola: {escape(title)}</title>",
-            f"<style>{styles}</style></head><body><main>",
-            *body,
-            "</main></body></html>\n",
-        ]
-    )
-
-
-def _asset(package: str, name: str) -> str:
-    return resources.files(f"hemiola.{package}").joinpath("assets", name).read_text(encoding="utf-8")
+    return document(title, asset("report", "report.css") + asset("report.job", "job.css"), body)

@@ -23,6 +23,7 @@ import numpy as np
 from hemiola.core.errors import InputError
 from hemiola.core.hardware import CollectiveCost
 from hemiola.cost.link_costs import fit_collective
+from hemiola.run.transport.home import missing_variables
 from hemiola.trace.atomic import replacing
 from hemiola.trace.reading import read_bytes
 
@@ -32,7 +33,6 @@ SCHEMA = "hemiola.links/1"
 SIZES = (4, 64, 1024, 16_384, 131_072, 1_048_576, 4_194_304, 16_777_216, 67_108_864)
 _FEWEST, _MOST = 5, 200  # calls of one size
 _WARM = 2
-_RENDEZVOUS = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
 class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -60,8 +60,7 @@ def read_links(path: Path) -> tuple[CollectiveCost, ...]:
 def main() -> None:
     """Be one rank."""
     options = _options()
-    missing = [name for name in _RENDEZVOUS if name not in os.environ]
-    if missing:
+    if missing := missing_variables():
         print(
             f"error: {', '.join(missing)} not set\n  hint: start it with torchrun on every host",
             file=sys.stderr,

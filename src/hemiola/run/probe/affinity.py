@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import fcntl
-import socket
-import struct
 from pathlib import Path
 
 import msgspec
 
+from hemiola.run.transport.home import interface_of
+
 __all__ = ["Affinity", "own_affinity"]
 
-_SIOCGIFADDR = 0x8915
 _NET = Path("/sys/class/net")
 _NODES = Path("/sys/devices/system/node")
 
@@ -44,7 +42,7 @@ class Affinity(msgspec.Struct, frozen=True):
 
 def own_affinity(address: str, net: Path = _NET, nodes: Path = _NODES) -> Affinity:
     """Of the interface of this host that has this IPv4 address."""
-    name = _named(address)
+    name = interface_of(address)
     if not name:
         return Affinity()
     megabits = _number(net / name / "speed")
@@ -53,18 +51,6 @@ def own_affinity(address: str, net: Path = _NET, nodes: Path = _NODES) -> Affini
     if node >= 0:
         processors = _text(nodes / f"node{node}" / "cpulist")
     return Affinity(name, max(megabits, 0) * 125e3, node, processors)
-
-
-def _named(address: str) -> str:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
-        for _, name in socket.if_nameindex():
-            try:
-                found = fcntl.ioctl(sock, _SIOCGIFADDR, struct.pack("256s", name[:15].encode()))
-            except OSError:  # it has no address
-                continue
-            if socket.inet_ntoa(found[20:24]) == address:
-                return name
-    return ""
 
 
 def _text(path: Path) -> str:

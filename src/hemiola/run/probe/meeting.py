@@ -13,12 +13,10 @@ from hemiola.run.probe.affinity import Affinity, own_affinity
 from hemiola.run.probe.measure import Prober
 from hemiola.run.probe.result import measured_topology, unlike_names
 from hemiola.run.transport import Endpoint, Options
-from hemiola.run.transport.home import home_interface, own_names
+from hemiola.run.transport.home import home_interface, missing_variables, own_names
 from hemiola.trace.topologies.native_write import topology_text
 
-__all__ = ["RENDEZVOUS", "Probed", "probe"]
-
-RENDEZVOUS = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+__all__ = ["Probed", "probe"]
 
 
 class Probed(msgspec.Struct, frozen=True):
@@ -44,8 +42,7 @@ def probe(seconds_most: float, interface: str = "", timeout_s: float = 60.0) -> 
         InputError: the environment describes no job.
         TransportError: a rank does not come, or is lost.
     """
-    missing = [name for name in RENDEZVOUS if name not in os.environ]
-    if missing:
+    if missing := missing_variables():
         raise InputError(
             f"{', '.join(missing)} not set",
             "name the hosts: hemiola probe --hosts n[0-3], or start it with torchrun",

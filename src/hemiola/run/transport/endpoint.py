@@ -14,11 +14,9 @@ each other by priority. Every failure of a peer reaches everyone who waits for i
 
 from __future__ import annotations
 
-import fcntl
 import logging
 import math
 import socket
-import struct
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -26,6 +24,7 @@ from typing import Self
 
 from hemiola.core.errors import HemiolaError, InputError, TransportError
 from hemiola.run.transport.greeting import Greeting, accept, introduce
+from hemiola.run.transport.home import home_address
 from hemiola.run.transport.inbox import Inbox
 from hemiola.run.transport.link import Link, prepare
 from hemiola.run.transport.loop import Loop
@@ -35,7 +34,6 @@ from hemiola.run.transport.outbox import Outbox
 
 __all__ = ["Address", "Endpoint"]
 
-_SIOCGIFADDR = 0x8915
 Address = tuple[str, int]
 Bytes = bytes | bytearray | memoryview
 _log = logging.getLogger("hemiola.transport")
@@ -68,7 +66,7 @@ class Endpoint:
         self.rank, self.ranks = rank, ranks
         self._secret = secret
         self._options = options or Options()
-        self._home = _home(self._options.interface)
+        self._home = home_address(self._options.interface)
         self._listener = _listen(self._home, ranks * self._options.connections + 16)
         self.address: Address = self._listener.getsockname()[:2]
         self._outbox = Outbox(self._options.ageing_s)
@@ -323,21 +321,6 @@ class _Guests(threading.Thread):
         """Take no more calls."""
         with self._changed:
             self._open = False
-
-
-def _home(interface: str) -> str:
-    """The address of an interface; an address as it is; "" for any."""
-    if not interface or interface.replace(".", "").isdecimal() or ":" in interface:
-        return interface
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
-        try:
-            found = fcntl.ioctl(sock, _SIOCGIFADDR, struct.pack("256s", interface[:15].encode()))
-        except OSError as problem:
-            there = ", ".join(name for _, name in socket.if_nameindex())
-            raise InputError(
-                f"the interface {interface!r} has no address: {problem}", f"there are {there}"
-            ) from problem
-    return socket.inet_ntoa(found[20:24])
 
 
 def _listen(home: str, backlog: int) -> socket.socket:

@@ -1,13 +1,24 @@
-"""From which of its addresses a rank talks to the others, and what its host is called."""
+"""From which of its addresses a rank talks to the others, what its interfaces and its host are called, what a job is told."""
 
 from __future__ import annotations
 
+import fcntl
 import os
 import socket
+import struct
 
 from hemiola.core.errors import InputError
 
-__all__ = ["home_interface", "own_names"]
+__all__ = ["home_address", "home_interface", "interface_of", "missing_variables", "own_names"]
+
+_RENDEZVOUS = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+"""What torchrun, and whoever starts ranks as it does, tells each of them."""
+_SIOCGIFADDR = 0x8915
+
+
+def missing_variables() -> list[str]:
+    """Those of the variables of a rank of a job that are not set."""
+    return [name for name in _RENDEZVOUS if name not in os.environ]
 
 
 def home_interface() -> str:
@@ -18,6 +29,34 @@ def home_interface() -> str:
     """
     told = os.environ.get("HEMIOLA_INTERFACE") or os.environ.get("GLOO_SOCKET_IFNAME", "")
     return told or _own_address(os.environ.get("MASTER_ADDR", "127.0.0.1"))
+
+
+def home_address(interface: str) -> str:
+    """The IPv4 address of an interface; an address as it is; "" for any.
+
+    Raises:
+        InputError: there is no such interface, or it has no address.
+    """
+    if not interface or interface.replace(".", "").isdecimal() or ":" in interface:
+        return interface
+    try:
+        return _address_of(interface)
+    except OSError as problem:
+        there = ", ".join(name for _, name in socket.if_nameindex())
+        raise InputError(
+            f"the interface {interface!r} has no address: {problem}", f"there are {there}"
+        ) from problem
+
+
+def interface_of(address: str) -> str:
+    """The interface of this host that has this IPv4 address; "" if none has."""
+    for _, name in socket.if_nameindex():
+        try:
+            if _address_of(name) == address:
+                return name
+        except OSError:  # it has no address
+            continue
+    return ""
 
 
 def own_names() -> list[str]:
@@ -38,3 +77,9 @@ def _own_address(other: str) -> str:
         raise InputError(
             f"cannot tell how {other!r} is reached: {problem}", "set HEMIOLA_INTERFACE"
         ) from problem
+
+
+def _address_of(interface: str) -> str:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        found = fcntl.ioctl(sock, _SIOCGIFADDR, struct.pack("256s", interface[:15].encode()))
+    return socket.inet_ntoa(found[20:24])

@@ -7,23 +7,26 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hemiola.core.errors import StrategyError
-from hemiola.core.strategy import Move, Place, Strategy
+from hemiola.core.strategy import Buffer, Move, Place, Strategy
 from hemiola.trace.atomic import replacing
-from hemiola.trace.msccl.words import BUFFERS, COLLECTIVES
+from hemiola.trace.msccl.words import BUFFERS, NAMES
 
 __all__ = ["msccl_text", "write_msccl"]
 
 _LETTER = {buffer: letter for letter, buffer in BUFFERS.items()}
+_NAME_MAX = 200
+"""RCCL keeps 255 bytes of an attribute, and does not look whether there are more."""
+_BYTES_MAX = 1 << 35
 
 
-def write_msccl(strategy: Strategy, path: Path) -> None:
+def write_msccl(strategy: Strategy, path: Path, bytes_min: int = 0) -> None:
     """Write a file; see `msccl_text`.
 
     Raises:
         InputError: it cannot be written.
         StrategyError: MSCCL has no such strategies.
     """
-    text = msccl_text(strategy)
+    text = msccl_text(strategy, bytes_min)
     with replacing(path) as stream:
         stream.write(text.encode())
 
@@ -38,15 +41,19 @@ class _Block:
     steps: list[dict[str, str]] = field(default_factory=list)
 
 
-def msccl_text(strategy: Strategy) -> str:
+def msccl_text(strategy: Strategy, bytes_min: int = 0) -> str:
     """The XML document of a strategy.
+
+    Args:
+        bytes_min: collectives of fewer bytes do not go by it. Up to 32 GiB, others do.
 
     Raises:
         StrategyError: its chunks are not equal, or it has a root other than rank 0, which MSCCL cannot say.
     """
     if strategy.weights and max(strategy.weights) > min(strategy.weights) * (1 + 1e-9):
         raise StrategyError(
-            f"{strategy.name!r} has chunks of different sizes", "MSCCL's are equal: leave the weights out"
+            f"{strategy.name!r} has chunks of different sizes",
+            "MSCCL's are equal: make them so with equal_chunks",
         )
     if strategy.collective in ("broadcast", "reduce") and strategy.root:
         raise StrategyError(
@@ -61,14 +68,14 @@ def msccl_text(strategy: Strategy) -> str:
             continue
         source.add("s", move, source.block(move.target.rank, -1, move.channel))
         target.add("rrc" if move.adds else "r", move, target.block(-1, move.source.rank, move.channel))
-    names = {collective: name for name, collective in COLLECTIVES.items()}
     channels = 1 + max((move.channel for move in strategy.moves), default=0)
     root = ElementTree.Element(
-        "algo", name=strategy.name, proto="Simple", nchannels=str(channels), nchunksperloop=str(strategy.chunks),
-        ngpus=str(strategy.ranks), coll=names[strategy.collective], inplace=str(int(strategy.in_place)),
+        "algo", name=strategy.name[:_NAME_MAX], proto="Simple", nchannels=str(channels), nchunksperloop=str(strategy.chunks),
+        ngpus=str(strategy.ranks), coll=NAMES[strategy.collective], inplace=str(int(strategy.in_place)),
+        outofplace=str(int(not strategy.in_place)), minBytes=str(bytes_min), maxBytes=str(_BYTES_MAX),
     )  # fmt: skip
     for gpu in gpus:
-        gpu.write(root, strategy)
+        gpu.write(root)
     ElementTree.indent(root)
     return ElementTree.tostring(root, encoding="unicode") + "\n"
 
@@ -82,6 +89,7 @@ class _Gpu:
         self._all: list[_Block] = []
         self._wrote: dict[Place, tuple[int, int]] = {}
         self._read: dict[Place, list[tuple[int, int]]] = {}
+        self._chunks: dict[Buffer, int] = {"input": 0, "output": 0, "scratch": 0}
 
     def block(self, send: int, receive: int, channel: int) -> int:
         """The number of the one for these peers."""
@@ -115,18 +123,16 @@ class _Gpu:
         for other, number in latest.items():
             self._all[other].steps[number]["hasdep"] = "1"
         at = (block, len(steps) - 1)
+        for place in (*reads, *writes):
+            self._chunks[place.buffer] = max(self._chunks[place.buffer], place.index + 1)
         for place in reads:
             self._read.setdefault(place, []).append(at)
         for place in writes:
             self._wrote[place], self._read[place] = at, []
 
-    def write(self, root: ElementTree.Element, strategy: Strategy) -> None:
+    def write(self, root: ElementTree.Element) -> None:
         """Its element."""
-        size = {"input": 0, "output": 0, "scratch": 0}
-        for move in strategy.moves:
-            for place in (*move.sources(), *move.targets()):
-                if place.rank == self._rank:
-                    size[place.buffer] = max(size[place.buffer], place.index + 1)
+        size = self._chunks
         gpu = ElementTree.SubElement(
             root, "gpu", id=str(self._rank), i_chunks=str(size["input"]), o_chunks=str(size["output"]),
             s_chunks=str(size["scratch"]),

@@ -1,0 +1,187 @@
+"""`hemiola strategy`: how a collective should go on a network, for Hemiola's process group and for NCCL."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from cyclopts import Parameter
+
+from hemiola.cli.arguments import placement_of
+from hemiola.cli.output import writable
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from hemiola.core.strategy import Strategy
+    from hemiola.plan.collectives.nccl_files import NcclAdvice
+    from hemiola.plan.collectives.synthesis import Synthesis
+
+__all__ = ["strategy"]
+
+Kind = Literal["all-reduce", "reduce-scatter", "all-gather", "broadcast", "reduce"]
+SHOWN = 6
+"""Candidates that are printed."""
+
+
+def strategy(
+    topology: str,
+    /,
+    *,
+    size: str = "64MB",
+    collective: Kind = "all-reduce",
+    ranks: int = 0,
+    placement: str = "",
+    root: int = 0,
+    output: Annotated[Path | None, Parameter(name=["--output", "-o"])] = None,
+    nccl: Path | None = None,
+) -> None:
+    """Find how a collective goes fastest on a network: hemiola strategy network.toml -o strategy.json.
+
+    Rings, trees and others are priced on the topology's links; the ring stays unless something is over a tenth faster.
+    HEMIOLA_STRATEGY=strategy.json has Hemiola's process group go by it, "hemiola inspect" draws it. With --nccl, a
+    folder gets what users of NCCL need instead: the order of ranks, settings of its tuner plugin, MSCCL's XML,
+    and instructions.
+
+    Parameters
+    ----------
+    topology
+        A topology's file, such as "hemiola probe" writes, or a spec: "flat:hosts=8,gpus_per_host=8,nic=100gbit".
+    size
+        Of the whole data.
+    collective
+        What to find a strategy for.
+    ranks
+        How many; they fill the hosts in order. As many as there are GPUs unless given.
+    placement
+        Ranks of each host in order, such as 4,4, instead of full hosts.
+    root
+        Of a broadcast or a reduce.
+    output
+        Write the strategy there: Hemiola's JSON, or MSCCL's XML where the name ends in .xml.
+    nccl
+        Write the files for NCCL into this folder, for an all-reduce; ranks are numbered in the order they suggest.
+    """
+    from rich.console import Console
+
+    from hemiola.core.errors import InputError
+    from hemiola.core.units import parse_size
+    from hemiola.cost.places import place_ranks
+    from hemiola.plan.collectives.synthesis import synthesise
+    from hemiola.trace.topologies import read_topology
+
+    if output is not None:
+        writable(output)
+    if nccl is not None and collective != "all-reduce":
+        raise InputError(f"--nccl with --collective {collective}", "NCCL has a choice for all-reduces only")
+    size_bytes = parse_size(size)
+    network = read_topology(topology)
+    per_host = placement_of(placement)
+    count = ranks or (sum(per_host) if per_host else network.gpus)
+    console = Console(highlight=False)
+    if nccl is None or output is not None:
+        place = place_ranks(network, count, per_host)
+        if not 0 <= root < count:
+            raise InputError(f"--root {root} of {count} ranks", f"give 0 to {count - 1}")
+        found = synthesise(place, size_bytes, collective, root=root)
+        _show(console, found)
+        if output is not None:
+            _write(console, found.chosen.strategy, output)
+    if nccl is not None:
+        from hemiola.plan.collectives.nccl_files import advise_nccl
+
+        advice = advise_nccl(network, count, size_bytes, placement=per_host)
+        _show_nccl(console, advice)
+        _write_nccl(advice, nccl)
+
+
+def _show(console: Console, found: Synthesis) -> None:
+    from rich.table import Table
+
+    from hemiola.core.units import format_bytes, format_duration
+
+    chosen = found.chosen
+    gain = f", {found.gain + 1:.2f} times as fast as the usual way" if chosen is not found.usual else ""
+    console.print(
+        f"{chosen.strategy.collective} of {format_bytes(found.size_bytes)} among {chosen.strategy.ranks} ranks: "
+        f"{chosen.strategy.name}, {format_duration(chosen.seconds)} predicted{gain}",
+        soft_wrap=True,
+        markup=False,
+    )
+    console.print(
+        f"no strategy takes less than {format_duration(found.bounds.seconds)} by bandwidth", soft_wrap=True
+    )
+    table = Table("strategy", "pieces", "time")
+    table.columns[2].justify = "right"
+    for one in found.candidates[:SHOWN]:
+        pieces = format_bytes(one.strategy.chunk_bytes) if one.strategy.chunk_bytes else "whole"
+        table.add_row(one.strategy.name, pieces, format_duration(one.seconds))
+    console.print(table)
+
+
+def _write(console: Console, chosen: Strategy, path: Path) -> None:
+    from hemiola.trace.msccl import beyond_limits, equal_chunks, msccl_text, write_msccl
+    from hemiola.trace.strategy_json import write_strategy
+
+    if path.suffix.lower() == ".xml":
+        equal = equal_chunks(chosen)
+        if equal.excess:
+            console.print(
+                f"its shares as {equal.strategy.chunks} equal chunks: a link carries at most {equal.excess:.1%} more"
+            )
+        for words in beyond_limits(msccl_text(equal.strategy)):
+            print(f"warning: {words}", file=sys.stderr)
+        write_msccl(equal.strategy, path)
+    else:
+        write_strategy(chosen, path)
+    print(f"wrote {path}", file=sys.stderr)
+
+
+def _show_nccl(console: Console, advice: NcclAdvice) -> None:
+    from rich.table import Table
+
+    from hemiola.core.units import format_bytes, format_duration
+
+    order = advice.order
+    names = ", ".join(name for name, _ in advice.hosts[:16]) + (", ..." if len(advice.hosts) > 16 else "")
+    console.print(f"for NCCL, order hosts so: {names}", soft_wrap=True, markup=False)
+    table = Table(f"order; all-reduce of {format_bytes(order.size_bytes)}", "as NCCL may choose", "at best")
+    for name, (usual, best) in {"this one": (order.usual, order.best), **order.others}.items():
+        table.add_row(name, *(f"{format_duration(one.seconds)} {one}" for one in (usual, best)))
+    console.print(table)
+    chosen = advice.found.chosen
+    loss = f", {advice.rounding_loss:.1%} of it by rounding to equal chunks" if advice.equal.excess else ""
+    said = (
+        f"by strategy.xml, {chosen.strategy.name}" if advice.xml else "by any strategy no faster than a ring"
+    )
+    console.print(
+        f"{said}: {format_duration(advice.equal_s)}{loss}; "
+        f"no strategy takes less than {format_duration(advice.found.bounds.seconds)}",
+        soft_wrap=True,
+        markup=False,
+    )
+    console.print("predicted; none of it was run on GPUs", style="dim")
+    for words in advice.beyond:
+        print(f"warning: strategy.xml has {words}", file=sys.stderr)
+
+
+def _write_nccl(advice: NcclAdvice, folder: Path) -> None:
+    from hemiola.core.errors import InputError
+    from hemiola.trace.atomic import replacing
+    from hemiola.trace.strategy_json import write_strategy
+
+    try:
+        folder.mkdir(exist_ok=True)
+    except OSError as problem:
+        raise InputError(
+            f"cannot create the folder {folder}: {problem.strerror}", "name another one"
+        ) from problem
+    files = advice.files()
+    for name, text in files.items():
+        with replacing(folder / name) as stream:
+            stream.write(text.encode())
+    if advice.xml:
+        write_strategy(advice.found.chosen.strategy, folder / "strategy.json")
+    count = len(files) + bool(advice.xml)
+    print(f"wrote {count} files into {folder}; README.txt says how to use them", file=sys.stderr)

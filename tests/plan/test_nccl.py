@@ -1,0 +1,262 @@
+"""For NCCL: the order of hosts, ring or tree, and files that their readers take."""
+
+from __future__ import annotations
+
+import itertools
+import subprocess
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+import pytest
+from test_packing import hosts
+
+from hemiola.cli.strategy import strategy as verb
+from hemiola.core.errors import InputError
+from hemiola.core.strategy_shapes import double_tree, ring, trees
+from hemiola.cost.places import Place
+from hemiola.cost.strategy_time import strategy_seconds
+from hemiola.plan.collectives.nccl import NcclTimes, nccl_choices
+from hemiola.plan.collectives.nccl_files import NcclAdvice, advise_nccl, tuner_csv
+from hemiola.plan.collectives.nccl_order import nccl_order, reordered
+from hemiola.trace.msccl import parse_msccl
+from hemiola.trace.strategy_json import read_strategy
+from hemiola.trace.topologies import write_topology
+
+MB = 1e6
+TURNS = [0, 1, 0, 1, 0, 1, 0, 1]
+"""Eight hosts that stand in two racks in turns."""
+
+
+def seconds(place: Place, algorithm: str, size_bytes: float = 64 * MB) -> float:
+    return min(one.seconds for one in NcclTimes(place).choices(size_bytes) if one.algorithm == algorithm)
+
+
+def test_racks_that_alternate_are_put_together() -> None:
+    """Four hosts of 10 MB/s behind 10 MB/s each: a ring in turns goes through an uplink 4 times, else once."""
+    place = hosts([10 * MB] * 8, TURNS, [10 * MB, 10 * MB])
+    found = nccl_order(place, 64 * MB)
+    once_s = 2 * 7 / 8 * 64 / 10
+    racks = [TURNS[host] for host in found.order]
+    assert sum(a != b for a, b in itertools.pairwise([*racks, racks[0]])) == 2
+    assert found.best.seconds == pytest.approx(once_s, rel=1e-3)
+    assert seconds(place, "ring") == pytest.approx(4 * once_s, rel=1e-3)
+    assert found.others["as the topology has them"][0].seconds > 2 * once_s
+
+
+def test_a_slow_host_stands_at_an_end_and_trees_go_around_it() -> None:
+    """At 4 hosts, the first and the last are leaves of both trees, or a root with one child: 2 of 2 (N - 1) / N = 1.5."""
+    place = hosts([50 * MB, 12.5 * MB, 50 * MB, 50 * MB])
+    found = nccl_order(place, 64 * MB)
+    assert found.order[0] == 1 or found.order[-1] == 1
+    assert str(found.usual) == "ring/simple" and found.usual.seconds == pytest.approx(
+        1.5 * 64 / 12.5, rel=1e-3
+    )
+    assert str(found.best) == "tree/simple" and found.best.seconds == pytest.approx(64 / 12.5, rel=1e-3)
+    before, after = (one.seconds for one in found.others["as the topology has them"])
+    assert before == after == pytest.approx(1.5 * 64 / 12.5, rel=1e-3)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_no_order_of_few_hosts_is_better(seed: int) -> None:
+    """Against all orders, those that tear racks apart too."""
+    draw = np.random.default_rng(seed)
+    count = int(draw.integers(2, 7))
+    rates, racks = draw.choice([1.0, 2.0, 4.0], count) * MB, draw.integers(0, 2, count).tolist()
+    uplinks = draw.choice([1.0, 2.0, 4.0, 8.0], 2) * MB
+    place = hosts(rates.tolist(), racks if len(set(racks)) == 2 else None, uplinks.tolist())
+    times, every = NcclTimes(place), itertools.permutations(range(count))
+    best = min(times.in_order(order).choices(64 * MB)[0].seconds for order in every)
+    assert nccl_order(place, 64 * MB).best.seconds == pytest.approx(best)
+
+
+@pytest.mark.parametrize(
+    ("place", "pieces"),
+    [(hosts([40 * MB, 10 * MB, 40 * MB, 20 * MB, 40 * MB]), 1 << 16), (hosts([10 * MB] * 8, TURNS, [10 * MB, 20 * MB]), 1 << 16)],
+)  # fmt: skip
+def test_times_are_those_of_the_same_strategies(place: Place, pieces: int) -> None:
+    """The crossings that are counted are those of the ring and the two trees as moves, executed."""
+    order = list(range(place.ranks))
+    executed = strategy_seconds(ring(order), 64 * MB, place)
+    assert seconds(place, "ring") == pytest.approx(executed, rel=2e-3)
+    both = msgspec.structs.replace(trees(double_tree(order)), chunk_bytes=pieces)
+    assert seconds(place, "tree") == pytest.approx(strategy_seconds(both, 64 * MB, place), rel=0.05)
+
+
+def test_ranks_are_numbered_along_the_order() -> None:
+    place = hosts([3 * MB, 1 * MB, 2 * MB, 4 * MB], [0, 1, 0, 1], [5 * MB, 6 * MB])
+    turned = reordered(place, (2, 0, 3, 1))
+    assert [turned.topology.hosts.names[host] for host, _ in turned.counts] == ["n2", "n0", "n3", "n1"]
+    assert turned.bytes_per_s[:6].tolist() == [2e6, 3e6, 4e6, 1e6, 5e6, 6e6]
+    assert [sorted(link.hosts) for link in turned.links] == [[0], [1], [2], [3], [0, 1], [2, 3]]
+    order = [2, 0, 3, 1]
+    assert strategy_seconds(ring(range(4)), 8 * MB, turned) == pytest.approx(
+        strategy_seconds(ring(order), 8 * MB, place)
+    )
+
+
+def test_nothing_is_prescribed_where_nccl_supposes_right() -> None:
+    times = NcclTimes(hosts([1e9] * 8, gpus=2))
+    assert nccl_choices(times) == []
+    assert all(line.startswith("#") for line in tuner_csv([], 8, 16).splitlines())
+
+
+class Line(NamedTuple):
+    """What the example plugin makes of a line."""
+
+    collective: str
+    least: int
+    most: int
+    algorithm: str
+    protocol: str
+    channels: int
+    nodes: int
+    ranks: int
+    pipe_ops: int
+    registered: int
+
+
+def as_the_plugin_reads(text: str) -> list[Line]:
+    """ext-tuner/example/plugin.c: lines of up to 255 bytes, # and empty ones left out, 8 to 10 tokens of known words."""
+    found = []
+    for line in text.splitlines():
+        assert len(line.encode()) < 255, "fgets would go on in a line of its own"
+        if line.startswith("#") or not line:
+            continue
+        tokens = [token.strip(" \t") for token in line.split(",")]
+        assert 8 <= len(tokens) <= 10 and all(tokens)
+        assert tokens[0] in ("broadcast", "reduce", "allgather", "reducescatter", "allreduce")
+        assert tokens[3] in ("tree", "ring") and tokens[4] in ("ll", "ll128", "simple")
+        assert 0 <= int(tokens[1]) <= int(tokens[2]) < 1 << 64
+        a, b, c, d, e, *numbers = tokens
+        found.append(Line(a, int(b), int(c), d, e, *map(int, numbers)))
+    return found
+
+
+def chosen(lines: list[Line], size_bytes: int, able: tuple[str, ...] = ("ll", "ll128", "simple")) -> str:
+    """The first line that fits and that NCCL can do."""
+    for line in lines:
+        if line.least <= size_bytes <= line.most and line.protocol in able:
+            return f"{line.algorithm}/{line.protocol}"
+    return ""
+
+
+def test_the_plugin_takes_what_is_fastest() -> None:
+    place = hosts([50 * MB, 50 * MB, 50 * MB, 12.5 * MB])
+    times = NcclTimes(place)
+    ranges = nccl_choices(times)
+    lines = as_the_plugin_reads(tuner_csv(ranges, 4, 4))
+    assert lines and {(line.collective, line.channels, line.nodes, line.ranks) for line in lines} == {
+        ("allreduce", -1, 4, 4)
+    }
+    for power in range(10, 33):
+        best, usual = times.choices(1 << power)[0], times.usual(1 << power)
+        wanted = str(best) if usual.seconds > 1.1 * best.seconds else ""
+        assert chosen(lines, 1 << power) == wanted, power
+        if wanted.endswith("ll128"):
+            assert chosen(lines, 1 << power, ("ll", "simple"))
+    assert chosen(lines, 1 << 40) == chosen(lines, 1 << 32) == "tree/simple"
+    assert chosen(lines, 8) == chosen(lines, 1024)
+
+
+@pytest.fixture(scope="module")
+def advice() -> NcclAdvice:
+    """Two racks in turns, one host slow, two GPUs each."""
+    rates = [100 * MB] * 8
+    rates[5] = 20 * MB
+    return advise_nccl(hosts(rates, TURNS, [200 * MB, 200 * MB], gpus=2).topology, 16, 64 * MB)
+
+
+def test_files_say_the_same_order(advice: NcclAdvice) -> None:
+    files = advice.files()
+    names = files["hosts.txt"].strip().split(",")
+    assert sorted(names) == [f"n{host}" for host in range(8)] and "n5" in (names[0], names[-1])
+    assert files["hostfile"].splitlines() == [f"{name} slots=2" for name in names]
+    assert files["slurm-hostfile"].splitlines() == [name for name in names for _ in range(2)]
+    assert f"  {', '.join(names)}\n" in files["README.txt"]
+    assert f"--master-addr {names[0]}" in files["README.txt"] and "was run on GPUs" in files["README.txt"]
+    assert "NCCL_ALGO=allreduce:tree" in files["nccl.env"].splitlines()
+    as_the_plugin_reads(files["tuner.csv"])
+
+
+def test_torchruns_line_finds_each_hosts_number(advice: NcclAdvice, tmp_path: Path) -> None:
+    files = advice.files()
+    (tmp_path / "hosts.txt").write_text(files["hosts.txt"])
+    line = next(line for line in files["README.txt"].splitlines() if "--node-rank" in line).strip()
+    expression = line.removeprefix("--node-rank ").removesuffix(" train.py").replace("$(hostname)", "$1")
+    for number, name in enumerate(files["hosts.txt"].strip().split(",")):
+        done = subprocess.run(
+            ["bash", "-c", f"echo {expression}", "bash", name], cwd=tmp_path, capture_output=True, text=True, check=True
+        )  # fmt: skip
+        assert done.stdout.strip() == str(number)
+
+
+def test_the_xml_is_the_fitted_strategy(advice: NcclAdvice) -> None:
+    back = parse_msccl(advice.xml).verify()
+    wanted = advice.found.chosen.strategy.ordered()
+    assert back == msgspec.structs.replace(wanted, weights=(), chunk_bytes=0, source=back.source)
+    assert advice.equal.excess == 0.0 and advice.rounding_loss == 0.0 and advice.beyond == ()
+    assert 'minBytes="16000000"' in advice.xml
+    assert advice.found.chosen.seconds < advice.order.usual.seconds
+
+
+def test_the_verb_writes_them(tmp_path: Path, advice: NcclAdvice, capsys: pytest.CaptureFixture[str]) -> None:
+    network = tmp_path / "network.toml"
+    write_topology(advice.place.topology, network)
+    verb(str(network), nccl=tmp_path / "nccl", output=tmp_path / "own.json", size="64MB")
+    shown = capsys.readouterr().out
+    assert (
+        "order hosts so: " in shown and "tree/simple" in shown and "times as fast as the usual way" in shown
+    )
+    assert {path.name for path in (tmp_path / "nccl").iterdir()} == {*advice.files(), "strategy.json"}
+    assert (tmp_path / "nccl" / "strategy.xml").read_text() == advice.xml
+    assert read_strategy(tmp_path / "nccl" / "strategy.json") == advice.found.chosen.strategy
+    own = read_strategy(tmp_path / "own.json").verify()
+    verb(str(network), output=tmp_path / "own.xml")
+    assert parse_msccl((tmp_path / "own.xml").read_text()).moves == own.ordered().moves
+
+
+def test_a_ring_needs_no_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    verb("flat:hosts=4,gpus_per_host=1,nic=1gbit", nccl=tmp_path)
+    assert "no faster than a ring" in capsys.readouterr().out
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "README.txt", "hosts.txt", "hostfile", "slurm-hostfile", "tuner.csv", "nccl.env",
+    }  # fmt: skip
+    assert "NCCL has the ring itself" in (tmp_path / "README.txt").read_text()
+    assert not as_the_plugin_reads((tmp_path / "tuner.csv").read_text())
+
+
+def test_the_verb_for_other_collectives(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    verb("flat:hosts=4,gpus_per_host=1,nic=1gbit", collective="broadcast", size="1MB", root=3, ranks=4)
+    assert "broadcast of 1.00 MB among 4 ranks" in capsys.readouterr().out
+    verb("flat:hosts=4,gpus_per_host=2,nic=1gbit", placement="1,2", collective="all-gather")
+    assert "among 3 ranks" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"collective": "broadcast", "nccl": True}, "--nccl with --collective broadcast"),
+        ({"root": 4, "collective": "broadcast"}, "--root 4 of 4 ranks"),
+        ({"ranks": 5}, "5 ranks on"),
+        ({"ranks": 1, "nccl": True}, "one rank"),
+        ({"size": "64"}, "64"),
+    ],
+)
+def test_what_the_verb_refuses(options: dict[str, object], words: str, tmp_path: Path) -> None:
+    if "nccl" in options:
+        options = {**options, "nccl": tmp_path / "nccl"}
+    with pytest.raises(InputError, match=words):
+        verb("flat:hosts=4,gpus_per_host=1,nic=1gbit", **options)  # type: ignore[arg-type]
+    assert not list(tmp_path.iterdir())
+
+
+def test_hundreds_of_hosts_are_done() -> None:
+    rates = np.full(512, 100 * MB)
+    rates[7] = 50 * MB
+    place = hosts(rates.tolist(), [host % 16 for host in range(512)], [3200 * MB] * 16)
+    found = nccl_order(place, 64 * MB)
+    assert sorted(found.order) == list(range(512)) and found.best.seconds <= min(
+        best.seconds for _, best in found.others.values()
+    )
