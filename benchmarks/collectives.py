@@ -1,9 +1,9 @@
 """All-reduces that fit the network beside gloo's, in a lab, by turns in the same processes.
 
 Cases: one host at a quarter of the rate, two racks behind narrow uplinks with ranks in a good and in a bad order,
-equal hosts, small messages, links that drift as recorded ones did. Hemiola measures the network itself.
+equal hosts, small messages, links that drift as recorded ones did, training, ranks that are late as recorded. Hemiola measures the network itself.
 
-    HEMIOLA_SHARED=... python benchmarks/collectives.py --write docs/results/collectives.md      about 15 minutes, root
+    HEMIOLA_SHARED=... python benchmarks/collectives.py --write docs/results/collectives.md      about 25 minutes, root
     python benchmarks/collectives.py --only slow --rounds 2                                      to see that it works
 """
 
@@ -49,6 +49,9 @@ class Case:
         target: the least ratio of gloo's time to ours; 0 for none.
         seconds: several in a row where one takes less.
         drifts: whether its links follow a recorded series.
+        computes: if not None, one rank is late in every step, as recorded, and a step computes so many times as long
+            as an all-reduce takes; `target` is the least gain in step time, as a share.
+        model: of prediction_models, trained with DDP.
     """
 
     name: str
@@ -58,6 +61,8 @@ class Case:
     target: float = 0.0
     seconds: float = 0.0
     drifts: bool = False
+    computes: float | None = None
+    model: str = ""
     groups: tuple[str, ...] = ("gloo", "usual", "fitted")
 
 
@@ -79,8 +84,9 @@ class Outcome:
 
 
 FOUR: dict[str, Any] = {"hosts": 4, "rate": "400mbit"}
+SLOW = {**FOUR, "host_rates": {"h3": "100mbit"}}
 CASES = {
-    "slow": Case("one host at a quarter", {**FOUR, "host_rates": {"h3": "100mbit"}}, (MB, 16 * MB, 64 * MB), target=1.4),
+    "slow": Case("one host at a quarter", SLOW, (MB, 16 * MB, 64 * MB), target=1.4),
     "racks": Case("two racks, good order", {**FOUR, "racks": 2, "uplink": "200mbit"}, (16 * MB,), target=1.4),
     "bad": Case(
         "two racks, bad order", {**FOUR, "racks": 2, "uplink": "200mbit"}, (16 * MB,), ("h0", "h2", "h1", "h3"), 2.5
@@ -88,7 +94,19 @@ CASES = {
     "equal": Case("equal hosts", FOUR, (MB, 16 * MB, 64 * MB), target=0.97),
     "small": Case("small, equal hosts", FOUR, (4, 256, 4096, 16 << 10, 64 << 10), target=1 / 1.2, seconds=0.1),
     "drift": Case("drifting links", FOUR, (2 * MB,), target=1.3, drifts=True, groups=("gloo", "fitted")),
+    "resnet": Case("ResNet, one host at a quarter", SLOW, (), target=1.31, model="ResNet"),
+    "gpt2": Case("GPT-2, one host at a quarter", SLOW, (), target=1.31, model="GPT-2"),
+    "late": Case(
+        "one rank late", FOUR, (16 * MB,), target=0.15, computes=0.0, groups=("gloo", "usual", "relay", "carry-over")
+    ),
+    "busy": Case(
+        "one rank late, computing", FOUR, (16 * MB,), computes=1.0, groups=("gloo", "usual", "relay", "carry-over")
+    ),
 }  # fmt: skip
+ADAPCC_S = 100 * MB / (50e9 / 8) * 1.5
+"""What 100 MiB take four hosts at 50 Gbit/s, as AdapCC has them: its recorded waits are taken relative to this."""
+STEPS = 12
+"""Of a round with late ranks."""
 
 
 @contextmanager
@@ -102,18 +120,23 @@ def congestion(name: str) -> Iterator[None]:
         CONGESTION.write_text(before)
 
 
-def run(case: Case, rounds: int, series: Sequence[Sequence[float]] = ()) -> Outcome:
+def run(
+    case: Case, rounds: int, series: Sequence[Sequence[float]] = (), waits: Sequence[float] = ()
+) -> Outcome:
     """Measure one case.
 
     Args:
         series: of a drifting case, every host's rates relative to its own, one for each `STEP_S`.
+        waits: of a case with late ranks, how late, relative to an all-reduce.
     """
     with Lab(**case.lab) as lab:
         hosts = case.order or lab.hosts
         places = lab.rendezvous(hosts)
+        usual_s = bound_s(lab, case.sizes_bytes[0]) if waits else 0.0
         how = {
-            "sizes_bytes": case.sizes_bytes, "rounds": rounds, "groups": case.groups, "seconds": case.seconds,
-            "until_s": STEP_S * len(series[0]) if series else 0.0,
+            "sizes_bytes": case.sizes_bytes, "model": case.model, "rounds": rounds, "groups": case.groups, "seconds": case.seconds,
+            "until_s": STEP_S * len(series[0]) if series else 0.0, "late_s": [usual_s * wait for wait in waits],
+            "compute_s": usual_s * (case.computes or 0.0),
         }  # fmt: skip
         ranks = [
             lab.start(
@@ -170,6 +193,13 @@ def drift(folder: Path, hosts: int, steps: int) -> list[list[float]]:
     ]
 
 
+def late(folder: Path, count: int) -> list[float]:
+    """Recorded waits for the last rank of a step, one of every so many, relative to an all-reduce."""
+    lines = (folder / "data/comm/traces/wait_time_heter_bc128.csv").read_text(encoding="utf-8").split()
+    found = [float(line) / 1e3 / ADAPCC_S for line in lines]
+    return found[:: len(found) // count][:count]
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """The command line."""
     parser = argparse.ArgumentParser(
@@ -188,12 +218,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for control in given.congestion:
         for name in given.only:
             case = CASES[name]
-            if case.drifts and (not given.shared or control != given.congestion[0]):
+            recorded = case.drifts or case.computes is not None
+            if recorded and (not given.shared or control != given.congestion[0]):
                 continue
             series = drift(Path(given.shared), 4, given.steps) if case.drifts else ()
+            waits = late(Path(given.shared), STEPS * given.rounds) if case.computes is not None else ()
             start = time.monotonic()
             with congestion(control):
-                outcome = run(case, given.rounds, series)
+                outcome = run(case, given.rounds, series, waits)
             found.append((control, case, outcome))
             print(
                 f"{control:6s} {case.name:24s} {time.monotonic() - start:5.0f} s {outcome.chosen}", flush=True

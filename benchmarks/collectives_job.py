@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import random
 import sys
 import time
 from datetime import timedelta
@@ -13,15 +14,21 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-GROUPS = {"gloo": ("gloo", ""), "usual": ("hemiola", "usual"), "fitted": ("hemiola", "auto")}
-"""Backend, and HEMIOLA_STRATEGY."""
+GROUPS = {
+    "gloo": ("gloo", "", ""), "usual": ("hemiola", "usual", ""), "fitted": ("hemiola", "auto", ""),
+    "relay": ("hemiola", "usual", "relay"), "carry-over": ("hemiola", "usual", "carry-over"),
+}  # fmt: skip
+"""Backend, HEMIOLA_STRATEGY and HEMIOLA_STRAGGLERS."""
 
 
+ITERATIONS = 3
+"""Of a model, in a row."""
 PATIENCE = timedelta(seconds=120)
 
 
 def main() -> None:
-    """As the argument says, in JSON: sizes_bytes, rounds (or until_s, if above 0), groups, seconds."""
+    """As the argument says, in JSON: sizes_bytes, rounds (or until_s, if above 0), groups, seconds, late_s,
+    compute_s, model."""
     how = json.loads(sys.argv[1])
     torch.set_num_threads(1)
     import hemiola.run.group  # noqa: F401  registers the backend
@@ -29,16 +36,18 @@ def main() -> None:
     dist.init_process_group("gloo", timeout=PATIENCE)
     groups, opening_s = {}, {}
     for name in how["groups"]:
-        backend, strategy = GROUPS[name]
+        backend, strategy, os.environ["HEMIOLA_STRAGGLERS"] = GROUPS[name]
         os.environ["HEMIOLA_STRATEGY"] = how.get("strategy") or strategy
         dist.barrier()
         start = time.perf_counter()
         groups[name] = dist.new_group(backend=backend, timeout=PATIENCE)
         opening_s[name] = time.perf_counter() - start
-    took = {
-        str(size): measured(groups, size, how["rounds"], how["seconds"], how["until_s"])
-        for size in how["sizes_bytes"]
-    }
+    took = trained(groups, how["rounds"], how["model"]) if how["model"] else {}
+    for size in how["sizes_bytes"]:
+        if how["late_s"]:
+            took[str(size)] = steps(groups, size, how["rounds"], how["late_s"], how["compute_s"])
+        else:
+            took[str(size)] = measured(groups, size, how["rounds"], how["seconds"], how["until_s"])
     if dist.get_rank() == 0:
         fitted = getattr(groups.get("fitted"), "_fitted", None)
         chosen = sorted(fitted.used.get("all-reduce", ())) if fitted is not None else []
@@ -68,6 +77,58 @@ def measured(
         for name, group in groups.items():
             flat.fill_(1.0)
             found[name].append(timed(flat, group, counts[name]))
+    return found
+
+
+def trained(groups: dict[str, Any], rounds: int, name: str) -> dict[str, dict[str, list[float]]]:
+    """Iterations of a model with DDP, by turns; by the bytes of its gradients."""
+    from prediction_models import MODELS, step
+
+    jobs = {}
+    for group_name, group in groups.items():
+        torch.manual_seed(0)
+        example = MODELS[name]("cpu")
+        model = torch.nn.parallel.DistributedDataParallel(example[0], process_group=group)
+        jobs[group_name] = model, step(example), torch.optim.SGD(model.parameters(), lr=1e-4)
+    size = sum(p.nbytes for p in model.parameters())
+    found: dict[str, list[float]] = {group_name: [] for group_name in groups}
+    for number in range(-2, rounds):
+        for group_name, (model, forward, optimizer) in jobs.items():
+            took = torch.zeros(1)
+            dist.barrier()
+            start = time.perf_counter()
+            for _ in range(ITERATIONS):
+                optimizer.zero_grad()
+                forward(model).backward()
+                optimizer.step()
+            took[0] = (time.perf_counter() - start) / ITERATIONS
+            dist.all_reduce(took, dist.ReduceOp.MAX)
+            if number >= 0:
+                found[group_name].append(float(took))
+    return {str(size): found}
+
+
+def steps(
+    groups: dict[str, Any], size_bytes: int, rounds: int, late_s: list[float], compute_s: float
+) -> dict[str, list[float]]:
+    """Of a step, the mean over a round: everybody computes, one rank is late by the next of these, all add up."""
+    flat = torch.ones(size_bytes // 4)
+    check(groups, size_bytes)
+    each = len(late_s) // rounds
+    found: dict[str, list[float]] = {name: [] for name in groups}
+    for number in range(rounds):
+        for name, group in groups.items():
+            took = torch.zeros(1)
+            dist.barrier()
+            start = time.perf_counter()
+            for step in range(number * each, number * each + each):
+                late = random.Random(step).randrange(dist.get_world_size()) == dist.get_rank()
+                time.sleep(compute_s + late_s[step] * late)
+                flat.fill_(1.0)
+                dist.all_reduce(flat, group=group)
+            took[0] = (time.perf_counter() - start) / each
+            dist.all_reduce(took, dist.ReduceOp.MAX)
+            found[name].append(float(took))
     return found
 
 

@@ -22,6 +22,8 @@ class _Case(Protocol):
     def target(self) -> float: ...
     @property
     def drifts(self) -> bool: ...
+    @property
+    def computes(self) -> float | None: ...
 
 
 class _Outcome(Protocol):
@@ -66,13 +68,54 @@ def page(found: Found, command: str) -> str:
         "| TCP | network | size | gloo | ring | fitted | gloo / fitted (least–most) | wanted | of the bound |",
         "|---|---|---:|---:|---:|---:|---:|---:|---:|",
     ]
-    for control, case, outcome in found:
+    fitted = [one for one in found if one[1].computes is None]
+    for control, case, outcome in fitted:
         lines += [_line(control, case, outcome, size) for size in outcome.took_s]
+    lines += _late([one for one in found if one[1].computes is not None])
     lines += ["", "## Strategies", "", "| TCP | network | used | opening |", "|---|---|---|---:|"]
-    for control, case, outcome in found:
+    for control, case, outcome in fitted:
         used = ", ".join(outcome.chosen) or "the usual ring"
         lines.append(f"| {control} | {case.name} | {used} | {outcome.opening_s.get('fitted', 0.0):.2f} s |")
     return "\n".join([*lines, "", HOW])
+
+
+LATE = """
+## Late ranks
+
+In every step one rank of four, another one each time, comes to an all-reduce later than the others, as AdapCC recorded it
+(`wait_time_heter_bc128.csv`, relative to what 100 MiB take four hosts at 50 Gbit/s, its constants; every so-many-th value).
+*Waiting* is Hemiola's usual ring, *relay* and *carry-over* are `HEMIOLA_STRAGGLERS`; times are those of a step, and the gain
+is against waiting, the least and the greatest of all rounds. What is exact cannot gain more than the late rank's data take to go out
+once instead of what the ring takes: a third of the all-reduce, if all else was done meanwhile.
+
+| TCP | network | size | gloo | waiting | relay | carry-over | gain of relay | of carry-over | wanted |
+|---|---|---:|---:|---:|---:|---:|---:|---:|---:|"""
+
+
+def _late(found: Found) -> list[str]:
+    """Step times, if there are any."""
+    lines = []
+    for control, case, outcome in found:
+        for size, took in outcome.took_s.items():
+            times = " | ".join(
+                _words(median(took[name])) for name in ("gloo", "usual", "relay", "carry-over")
+            )
+            parts = []
+            for name in ("relay", "carry-over"):
+                gain, least, most = gains(took, name)
+                parts.append(f"**{gain:.1%}** ({least:.0%}–{most:.0%})")
+            reached = gains(took, "relay")[0] >= case.target
+            wanted = f"{case.target:.0%}{'' if reached else ' (relay: missed)'}" if case.target else ""
+            lines.append(
+                f"| {control} | {case.name} | {_size(size)} | {times} | {' | '.join(parts)} | {wanted} |"
+            )
+    return [LATE, *lines] if lines else []
+
+
+def gains(took: Mapping[str, list[float]], name: str) -> tuple[float, float, float]:
+    """By how much a step is shorter than with waiting: the median, the least, the greatest of all rounds."""
+    each = [1 - ours / waiting for waiting, ours in zip(took["usual"], took[name], strict=True)]
+    return median(each), min(each), max(each)
 
 
 def _line(control: str, case: _Case, outcome: _Outcome, size: int) -> str:
@@ -119,7 +162,7 @@ def picture(found: Found) -> str:
     for control in dict.fromkeys(control for control, _, _ in found):
         rows = []
         for other, case, outcome in found:
-            if other != control:
+            if other != control or case.computes is not None:
                 continue
             for size, took in outcome.took_s.items():
                 ratio, least, most = ratios(case, took)
