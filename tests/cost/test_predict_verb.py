@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
+import numpy as np
 import pytest
 from test_predict_whatif import gpu, model
 
 from hemiola.cli.predict import predict
 from hemiola.core.errors import InputError, TopologyError
+from hemiola.core.strategy_shapes import ring
+from hemiola.core.topology import MeasuredLink, Topology
 from hemiola.cost.profiles import load_library
 from hemiola.trace.graph_json import write_graph
 from hemiola.trace.hardware_json import write_hardware
 from hemiola.trace.jobs.timeline_json import read_timeline
+from hemiola.trace.strategy_json import write_strategy
+from hemiola.trace.topologies import write_topology
 
 CLUSTER = "flat:hosts=4,gpus_per_host=4,nic=10gbit"
 
@@ -52,6 +58,51 @@ def test_json_and_files(files: tuple[Path, str], tmp_path: Path, capsys: pytest.
     assert load_library(str(profile)).find("predicted/layers") is not None
 
 
+@pytest.fixture
+def slow(tmp_path: Path) -> str:
+    """Four hosts, one of them at a quarter of the others' rate, as `hemiola probe` writes them."""
+    bare = Topology.flat(hosts=4, gpus_per_host=1)
+    rates = np.array([50e6, 50e6, 50e6, 12.5e6])
+    measured = (MeasuredLink("n3 in", 12.5e6, 12e6, 13e6),)
+    hosts = replace(bare.hosts, nic_bytes_per_s=rates)
+    write_topology(replace(bare, hosts=hosts, measured=measured), tmp_path / "network.toml")
+    return str(tmp_path / "network.toml")
+
+
+def test_strategies_fit_a_measured_network(
+    files: tuple[Path, str], slow: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Twelve buckets of 40 MB, of which each takes 3.2 s over the slow host's link; by a ring, half as much again."""
+    predict(
+        files[0], hardware=files[1], topology=slow, ranks=4, library="hemiola", strategies="auto", json=True,
+        what_if=True,
+    )  # fmt: skip
+    found = json.loads(capsys.readouterr().out)
+    (use,) = found["strategies"]
+    assert (use["collective"], use["size_bytes"], use["count"], use["usual"]) == (
+        "all-reduce",
+        4e7,
+        12,
+        "ring",
+    )
+    assert use["strategy"] == found["transfers"][0]["algorithm"] != "ring"
+    assert use["usual_s"] == pytest.approx(4.8, rel=0.001)
+    assert 3.2 < use["seconds"] < 3.2 * 1.02
+    by_change = {one["change"]: one["relative"] for one in found["what_if"]}
+    assert by_change["collectives the usual way"] == pytest.approx(1.5, rel=0.02)
+
+
+def test_the_strategies_are_shown_beside_the_usual_way(
+    files: tuple[Path, str], slow: str, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    write_strategy(ring([0, 1, 3, 2]), tmp_path / "ring.json")
+    for strategies in ("auto", str(tmp_path / "ring.json")):
+        predict(files[0], hardware=files[1], topology=slow, ranks=4, library="hemiola", strategies=strategies)
+        shown = capsys.readouterr().out
+        assert "usually" in shown and "ring" in shown and "12" in shown
+    assert "ring 0-1-3-2" in shown
+
+
 @pytest.mark.parametrize(
     ("changes", "error", "says"),
     [
@@ -65,6 +116,13 @@ def test_json_and_files(files: tuple[Path, str], tmp_path: Path, capsys: pytest.
         ({"plan": Path("nowhere.json")}, InputError, "nowhere.json"),
         ({"plan": Path("plan.json"), "strategy": "fsdp"}, InputError, "beside --plan"),
         ({"cores": -1.0}, InputError, "cores"),
+        ({"library": "mpi"}, InputError, "no library 'mpi'"),
+        ({"library": "hemiola", "plan": Path("plan.json")}, InputError, "beside --plan"),
+        ({"strategies": "auto"}, InputError, "nccl, which chooses"),
+        ({"strategies": "auto", "library": "gloo"}, InputError, "gloo, which chooses"),
+        ({"strategies": "nowhere.json", "library": "hemiola"}, InputError, "no such file"),
+        ({"strategies": __file__, "library": "hemiola"}, InputError, "is no XML"),
+        ({"strategies": "auto", "profile": Path("profile.json")}, InputError, "beside --profile"),
         ({"timeline": Path("/nowhere/line.json")}, InputError, "no folder"),
     ],
 )  # fmt: skip

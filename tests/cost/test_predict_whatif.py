@@ -103,3 +103,9 @@ def test_what_no_profile_can_say_is_refused() -> None:
         fit_profile(model(), gpu(), racks(1e9), ParameterServer())
     with pytest.raises(InputError, match="no numbers"):
         fit_profile(model(), gpu(), racks(1e9), gpus=())
+
+
+def test_a_profile_says_how_much_is_all_reduced() -> None:
+    """DDP all-reduces everything; FSDP gathers and scatters, which no strategy speeds up."""
+    for strategy, share in ((DDP(), 1.0), (FSDP(), 0.0)):
+        assert fit_profile(model(), gpu(), racks(1e9), strategy, gpus=[1, 8]).profile.all_reduced == share

@@ -11,9 +11,12 @@ from hemiola.cli.arguments import placement_of
 from hemiola.cli.output import writable
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from hemiola.cost.job_profile import Fit
-    from hemiola.cost.prediction import Prediction
+    from hemiola.cost.prediction import Options, Prediction
     from hemiola.cost.strategies import Strategy
+    from hemiola.cost.strategy_cost import Fitting
     from hemiola.cost.whatif import Question, WhatIf
 
 __all__ = ["predict"]
@@ -31,6 +34,8 @@ def predict(
     ranks: int,
     strategy: str = "",
     plan: Path | None = None,
+    library: str = "",
+    strategies: str = "",
     placement: str = "",
     cores: float | None = None,
     what_if: Annotated[bool, Switch] = False,
@@ -56,6 +61,11 @@ def predict(
         How they exchange: ddp (unless told otherwise), "ddp:bucket=10MiB", fsdp, "fsdp:reshard=no", "ps:servers=2", none.
     plan
         Exchange by a plan instead: a file of "hemiola plan", made for this graph.
+    library
+        The collective library: gloo, nccl or hemiola; PyTorch's choice for the hardware unless given.
+    strategies
+        With --library hemiola: collectives above 64 KB by strategies, as under HEMIOLA_STRATEGY: auto for those that fit
+        this topology, or the file of one, which is used for its collective.
     placement
         Ranks of each host in order, such as 4,4, instead of full hosts.
     cores
@@ -77,10 +87,21 @@ def predict(
 
     if plan is not None and strategy:
         raise InputError(f"--strategy {strategy} beside --plan {plan}", "give one of them")
+    if plan is not None and library:
+        raise InputError(
+            f"--library {library} beside --plan {plan}",
+            "a plan goes over Hemiola's own transport: leave it out",
+        )
+    if strategies and profile is not None:
+        raise InputError(
+            f"--strategies {strategies} beside --profile {profile}, which says what a ring sends",
+            "make the profile without --strategies",
+        )
     for path in (report, timeline, profile):
         if path is not None:
             writable(path)
-    question = _question(graph, hardware, topology, ranks, _strategy(strategy, plan), placement, cores)
+    options = _options(library, strategies, cores)
+    question = _question(graph, hardware, topology, ranks, _strategy(strategy, plan), placement, options)
     answer = question.answer()
     changes = _changes(question, answer, other) if what_if or other else ()
     fit = _fit(question) if profile is not None else None
@@ -93,7 +114,10 @@ def predict(
 
         from hemiola.report.job.predicted import print_prediction
 
-        print_prediction(Console(highlight=False), answer, changes, fit)
+        console = Console(highlight=False)
+        print_prediction(console, answer, changes, fit)
+        if strategies:
+            console.print(_strategy_table(answer))
     _write(answer, changes, fit, report, timeline, profile)
 
 
@@ -104,18 +128,61 @@ def _question(
     ranks: int,
     strategy: Strategy,
     placement: str,
-    cores: float | None,
+    options: Options,
 ) -> Question:
     from hemiola.cost.hardware_files import load_hardware
-    from hemiola.cost.prediction import Options
     from hemiola.cost.whatif import Question
     from hemiola.trace.graph_json import read_graph
     from hemiola.trace.topologies import read_topology
 
     return Question(
         read_graph(graph), load_hardware(hardware), read_topology(topology), ranks, strategy,
-        placement=placement_of(placement), options=Options(cores=cores),
+        placement=placement_of(placement), options=options,
     )  # fmt: skip
+
+
+def _options(library: str, strategies: str, cores: float | None) -> Options:
+    from hemiola.core.errors import InputError
+    from hemiola.cost.collectives import GLOO, GROUP, NCCL
+    from hemiola.cost.prediction import Options
+
+    known = {one.name: one for one in (GLOO, NCCL, GROUP)}
+    if library not in ("", *known):
+        raise InputError(f"there is no library {library!r}", f"give one of {', '.join(known)}")
+    fitting = _fitting(strategies) if strategies else None
+    return Options(cores=cores, library=known.get(library), strategies=fitting)
+
+
+def _fitting(text: str) -> Fitting:
+    from hemiola.core.errors import InputError
+    from hemiola.cost.strategy_cost import given_strategy
+    from hemiola.plan.collectives.planner import fitted_to
+    from hemiola.report.network.recognise import read_any_strategy
+
+    if text == "auto":
+        return fitted_to
+    if not Path(text).is_file():
+        raise InputError(
+            f"--strategies {text}: there is no such file", "give auto, or a strategy's file (JSON or XML)"
+        )
+    return given_strategy(read_any_strategy(Path(text)).verify())
+
+
+def _strategy_table(answer: Prediction) -> Table:
+    """How collectives go, beside the usual way."""
+    from rich.table import Table
+
+    from hemiola.core.units import format_bytes, format_duration
+
+    table = Table("collective", "size", "count", "by", "alone", "usually by", "alone")
+    for number in (1, 2, 4, 6):
+        table.columns[number].justify = "right"
+    for use in answer.strategies:
+        table.add_row(
+            use.collective, format_bytes(use.size_bytes), str(use.count), use.strategy or "the usual way",
+            format_duration(use.seconds), use.usual, format_duration(use.usual_s),
+        )  # fmt: skip
+    return table
 
 
 def _strategy(text: str, plan: Path | None) -> Strategy:

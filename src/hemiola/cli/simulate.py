@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
@@ -28,6 +28,7 @@ def simulate(
     baseline: str = "",
     semantics: str = "",
     contention: str = "",
+    collectives: Literal["", "usual", "fitted"] = "",
     seeds: int | None = None,
     limit: int | None = None,
     json: Path | None = None,
@@ -56,6 +57,8 @@ def simulate(
         The rules of time and cost: event-driven, or a peer's: tiresias-sim, muri-sim, pollux-sim.
     contention
         How jobs on one link slow each other: max-min, interleaved, colliding, eta, isolated.
+    collectives
+        How all-reduces go: usual, as rings; or fitted, by strategies that fit the links of each placement.
     seeds
         Repeat with so many seeds and give confidence intervals.
     limit
@@ -86,7 +89,7 @@ def simulate(
     base = DEMO if demo else load_scenario(scenario) if scenario else Scenario()
     given = {
         "workload": workload, "cluster": cluster, "policies": policy, "baseline": baseline,
-        "semantics": semantics, "contention": contention, "skip_bad_rows": skip_bad_rows,
+        "semantics": semantics, "contention": contention, "collectives": collectives, "skip_bad_rows": skip_bad_rows,
     }  # fmt: skip
     changes: dict[str, object] = {name: value for name, value in given.items() if value}
     changes |= {name: n for name, n in (("seeds", seeds), ("limit", limit)) if n is not None}

@@ -8,7 +8,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -34,6 +34,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         baseline: what differences refer to; the first policy unless given.
         semantics: the rules of time and cost.
         contention: the law of shared links; the semantics' own unless given.
+        collectives: "usual" for what profiles say, rings; "fitted" for all-reduces by strategies that fit the links.
         seeds: how many seeds, 0, 1, ...; each draws models (and generated jobs) anew.
         limit: only the first so many jobs.
         mix: how models are drawn for jobs that name none; "none" leaves them without.
@@ -51,6 +52,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     baseline: str = ""
     semantics: str = "event-driven"
     contention: str = ""
+    collectives: Literal["usual", "fitted"] = "usual"
     seeds: int = 1
     limit: int | None = None
     mix: str = "default"
@@ -164,7 +166,12 @@ def _semantics(scenario: Scenario) -> Rules:
     interval_s = parse_duration(scenario.checkpoint_interval)
     if interval_s <= 0:
         raise InputError(f"checkpoint_interval is {scenario.checkpoint_interval!r}", "give more than 0")
-    return semantics.changed(scale=scenario.preemption_cost, checkpoint_interval_s=interval_s, **changes)
+    return semantics.changed(
+        scale=scenario.preemption_cost,
+        checkpoint_interval_s=interval_s,
+        fitted=scenario.collectives == "fitted",
+        **changes,
+    )
 
 
 def _failures(scenario: Scenario, topology: Topology) -> tuple[NodeLost | NodeBack, ...]:

@@ -26,6 +26,10 @@ from hemiola.sched.view import Estimates as Told
 __all__ = ["Rules", "Semantics", "known_semantics", "semantics_by_name"]
 
 DEFAULT_INTERVAL_S = 1800.0
+FITTED = (
+    "all-reduces by strategies that fit the links of each placement, where these gain over 10 % on the ring; "
+    "a job does as many iterations as by rings"
+)
 
 
 class Rules(ABC):
@@ -36,12 +40,14 @@ class Rules(ABC):
         policies: the policies that exist under these rules, by name.
         default_policies: those compared where none is named.
         uses_profiles: whether a job's model matters to its speed under these rules.
+        fitted: whether all-reduces go by strategies that fit the links (`cost.iteration.IterationModel`).
     """
 
     name: ClassVar[str]
     policies: ClassVar[dict[str, type[Policy]]]
     default_policies: ClassVar[tuple[str, ...]]
     uses_profiles: ClassVar[bool] = False
+    fitted: bool = False
 
     @abstractmethod
     def estimates(self, model: IterationModel) -> Told:
@@ -79,14 +85,16 @@ class Rules(ABC):
         law: Law | None = None,
         scale: float = 1.0,
         checkpoint_interval_s: float = DEFAULT_INTERVAL_S,
+        fitted: bool = False,
     ) -> Rules:
-        """The same rules with what the user set: the law, the cost of pre-emption, periodic checkpoints.
+        """The same rules with what the user set: the law, the cost of pre-emption, periodic checkpoints, collectives.
 
         Raises:
             InputError: these rules are fixed.
         """
-        if law is not None or scale != 1.0 or checkpoint_interval_s != DEFAULT_INTERVAL_S:
-            what = "contention" if law is not None else "cost of pre-emption or of checkpoints"
+        if law is not None or scale != 1.0 or checkpoint_interval_s != DEFAULT_INTERVAL_S or fitted:
+            what = "cost of pre-emption or of checkpoints"
+            what = "contention" if law is not None else "collectives' strategies" if fitted else what
             raise InputError(
                 f"{self.name} has its own fixed rules; its {what} cannot be set",
                 "leave the option out, or use --semantics event-driven",
@@ -101,10 +109,12 @@ class Semantics(Rules):
     Attributes:
         costs: of changing a running job.
         law: how jobs that share a link slow each other.
+        fitted: whether all-reduces go by strategies that fit the links of each placement.
     """
 
     costs: Costs = Costs()
     law: Law = MaxMin()
+    fitted: bool = False
     name = "event-driven"
     policies = POLICIES
     default_policies = ("fifo", "tiresias", "dally")
@@ -116,10 +126,11 @@ class Semantics(Rules):
         law: Law | None = None,
         scale: float = 1.0,
         checkpoint_interval_s: float = DEFAULT_INTERVAL_S,
+        fitted: bool = False,
     ) -> Semantics:
         """The same rules with what the user set."""
         costs = msgspec.structs.replace(self.costs, scale=scale, checkpoint_interval_s=checkpoint_interval_s)
-        return replace(self, law=law or self.law, costs=costs)
+        return replace(self, law=law or self.law, costs=costs, fitted=fitted or self.fitted)
 
     def estimates(self, model: IterationModel) -> Estimates:
         """What policies are told of jobs."""
@@ -168,6 +179,7 @@ class Semantics(Rules):
             "placement": f"{placement.name}: {placement.says}"
             if isinstance(placement, Rule)
             else "the policy's own",
+            **({"collectives": FITTED} if self.fitted else {}),
             **policy.card(),
             "seed": str(seed),
         }

@@ -22,7 +22,7 @@ from hemiola.core.events import NodeBack, NodeLost
 from hemiola.core.job import Job, Workload
 from hemiola.core.result import Comparison, LoggedDecision, Run
 from hemiola.core.topology import Topology
-from hemiola.cost.iteration import IterationModel
+from hemiola.cost.iteration import IterationModel, goes_by_strategies
 from hemiola.sched.machine import StateMachine
 from hemiola.sched.policies import policy_from_text, policy_text
 from hemiola.sched.policy import Policy
@@ -117,6 +117,8 @@ def simulate(
         workload = _workload(jobs, seed)
         first = first or workload
         notes += [note for note in workload.notes if note not in notes]
+        if semantics.fitted and (told := _as_rings(workload.jobs)) not in notes:
+            notes.append(told)
         workloads[seed] = workload.jobs
         _check_jobs(workload.jobs)
         if len(topology.hosts) > 1 and any(job.gpus > 1 and job.profile is not None for job in workload.jobs):
@@ -172,6 +174,16 @@ def _workload(jobs: Workload | Sequence[Job] | Callable[[int], Workload], seed: 
         jobs = Workload(jobs=tuple(jobs), format="python")
     ordered = tuple(sorted(jobs.jobs, key=lambda job: job.submit_s))
     return jobs if ordered == jobs.jobs else msgspec.structs.replace(jobs, jobs=ordered)
+
+
+def _as_rings(jobs: tuple[Job, ...]) -> str:
+    """How many jobs cannot be priced by strategies, in words."""
+    several = [job for job in jobs if job.gpus > 1]
+    others = sum(not goes_by_strategies(job) for job in several)
+    return (
+        f"collectives: fitted to the links; {others:,} of {len(several):,} jobs on several GPUs have no profile, or one "
+        "without all-reduces, and are priced as usual"
+    )
 
 
 def _check_node_events(events: Sequence[NodeLost | NodeBack], topology: Topology) -> None:
@@ -237,7 +249,7 @@ def run_one(
     progress: Progress | None,
 ) -> Run:
     """One policy on one workload; ends early, marked as interrupted, on Ctrl-C."""
-    model = IterationModel(topology, recorded_on)
+    model = IterationModel(topology, recorded_on, fitted=semantics.fitted)
     view = ClusterView(topology, semantics.estimates(model), now=jobs[0].submit_s)
     machine = StateMachine(view)
     admitted, refused = _admit(jobs, machine, lambda job: semantics.refusal(job, policy, topology))

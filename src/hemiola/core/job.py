@@ -44,6 +44,8 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
         overlap: share of `compute_s` behind which communication can hide (o_j = overlap * C_j).
         pattern: "ring" crosses each domain once; "all-to-all" loads a domain's uplink with all
             that its ranks send to the others.
+        all_reduced: share of the traffic that all-reduces send, which strategies can fit to unequal links; the rest
+            is gathered or scattered (sharded parameters), and nothing is gained there. Of pattern "ring" only.
         checkpoint_s: time to save the job's state before it is stopped.
         restore_s: time to load it again, with start-up.
         gpu_speed: compute speed by GPU type, relative to the type that was measured.
@@ -55,6 +57,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     demands: tuple[Demand, ...]
     overlap: float = 0.0
     pattern: Pattern = "ring"
+    all_reduced: float = 1.0
     checkpoint_s: float = 0.0
     restore_s: float = 0.0
     gpu_speed: dict[str, float] = {}
@@ -76,6 +79,10 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
                 raise InputError(f"{where}: {demand} needs traffic_bytes >= 0", "measure it again")
         if not 0 <= self.overlap <= 1:
             raise InputError(f"{where}: overlap {self.overlap} is not a share", "give a number from 0 to 1")
+        if not 0 <= self.all_reduced <= 1:
+            raise InputError(
+                f"{where}: all_reduced {self.all_reduced} is not a share", "give a number from 0 to 1"
+            )
         for kind, speed in self.gpu_speed.items():
             if not 0 < speed < math.inf:
                 raise InputError(f"{where}: gpu_speed of {kind!r} is {speed}", "give a factor above 0")

@@ -20,13 +20,26 @@ from hemiola.core.errors import StrategyError
 from hemiola.core.ordering import in_order
 from hemiola.core.strategy_check import check_result
 
-__all__ = ["COLLECTIVES", "SCHEMA", "Buffer", "Collective", "Move", "Place", "Strategy", "Traffic", "Waits"]
+__all__ = [
+    "COLLECTIVES",
+    "FEWEST_BYTES",
+    "SCHEMA",
+    "Buffer",
+    "Collective",
+    "Move",
+    "Place",
+    "Strategy",
+    "Traffic",
+    "Waits",
+]
 
 SCHEMA = "hemiola.strategy/1"
 
 Collective = Literal["all-reduce", "reduce-scatter", "all-gather", "broadcast", "reduce", "all-to-all"]
 COLLECTIVES: tuple[Collective, ...] = get_args(Collective)
 Buffer = Literal["input", "output", "scratch"]
+FEWEST_BYTES = 64 << 10
+"""Collectives of at most so much go the direct way: several hops would cost more than they save."""
 
 
 class Place(msgspec.Struct, frozen=True, order=True):

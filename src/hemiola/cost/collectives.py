@@ -22,6 +22,7 @@ from hemiola.cost.places import Place
 __all__ = [
     "ALGORITHMS",
     "GLOO",
+    "GROUP",
     "HEMIOLA",
     "LIBRARIES",
     "NCCL",
@@ -31,6 +32,7 @@ __all__ = [
     "Variant",
     "collective_cost",
     "library_of",
+    "measurement",
 ]
 
 
@@ -60,6 +62,7 @@ class Variant:
         start_s: before the first byte, however many ranks.
         local_s, network_s: one step inside of a host, and between hosts.
         efficiency: share of a link's bandwidth that carries the tensor's bytes.
+        framed: whether the rest of it are headers of frames.
     """
 
     algorithm: Algorithm
@@ -67,6 +70,11 @@ class Variant:
     local_s: float
     network_s: float
     efficiency: float = 1.0
+    framed: bool = False
+
+    def data_share(self, place: Place) -> float:
+        """`efficiency` on these links: rates that `hemiola probe` measured are of data, without headers."""
+        return 1.0 if self.framed and place.topology.measured else self.efficiency
 
 
 @dataclass(frozen=True)
@@ -80,6 +88,7 @@ class Library:
         source: where the constants come from.
         threads: of one rank that communicate.
         preemptive: whether a collective can pause another one.
+        by_strategies: whether it carries out strategies (`core.strategy`) that it is given.
     """
 
     name: str
@@ -88,6 +97,7 @@ class Library:
     source: str
     threads: int = 1
     preemptive: bool = False
+    by_strategies: bool = False
 
 
 @dataclass(frozen=True)
@@ -206,8 +216,13 @@ _TCP_PAYLOAD = 1448 / 1514
 _GLOO_STEP_S = 150e-6
 
 
+def _framed(algorithm: Algorithm, step_s: float) -> Variant:
+    """Over TCP."""
+    return Variant(algorithm, 0.0, step_s, step_s, _TCP_PAYLOAD, framed=True)
+
+
 def _gloo(collective: str, name: str) -> tuple[Variant, ...]:
-    return (Variant(algorithm(collective, name), 0.0, _GLOO_STEP_S, _GLOO_STEP_S, _TCP_PAYLOAD),)
+    return (_framed(algorithm(collective, name), _GLOO_STEP_S),)
 
 
 GLOO = Library(
@@ -252,11 +267,7 @@ _HEMIOLA_STEP_S = 200e-6
 
 
 def _hemiola(collective: str) -> tuple[Variant, ...]:
-    return tuple(
-        Variant(one, 0.0, _HEMIOLA_STEP_S, _HEMIOLA_STEP_S, _TCP_PAYLOAD)
-        for one in ALGORITHMS[collective]
-        if one.name != "tree"
-    )
+    return tuple(_framed(one, _HEMIOLA_STEP_S) for one in ALGORITHMS[collective] if one.name != "tree")
 
 
 HEMIOLA = Library(
@@ -265,13 +276,26 @@ HEMIOLA = Library(
     preemptive=True,
     variants={
         **{c: _hemiola(c) for c in ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "send")},
-        "broadcast": (
-            Variant(algorithm("broadcast", "tree"), 0.0, _HEMIOLA_STEP_S, _HEMIOLA_STEP_S, _TCP_PAYLOAD),
-        ),
+        "broadcast": (_framed(algorithm("broadcast", "tree"), _HEMIOLA_STEP_S),),
     },
     source="Hemiola's transport: messages between pairs of ranks, as many at once as there are; 1448 of 1514 bytes "
     "of a frame carry data; a step takes 200 µs where none was measured",
 )
+
+GROUP = Library(
+    name="hemiola",
+    at_once=1,
+    by_strategies=True,
+    variants={
+        "all-reduce": (_framed(algorithm("all-reduce", "ring"), _HEMIOLA_STEP_S),),
+        "reduce-scatter": (_framed(algorithm("reduce-scatter", "ring"), _HEMIOLA_STEP_S),),
+        "all-gather": (_framed(algorithm("all-gather", "direct"), _HEMIOLA_STEP_S),),
+        **{name: HEMIOLA.variants[name] for name in ("broadcast", "all-to-all", "send")},
+    },
+    source="Hemiola's process group: rings, and direct exchange for what is gathered, one after the other; 1448 of "
+    "1514 bytes of a frame carry data; a step takes 200 µs where none was measured",
+)
+"""PyTorch's process group "hemiola": the transport's collectives as DDP and FSDP call them."""
 
 LIBRARIES = {library.name: library for library in (GLOO, NCCL, HEMIOLA)}
 """By name."""
@@ -306,7 +330,7 @@ def collective_cost(
     if not variants:
         offered = ", ".join(dict.fromkeys(v.algorithm.name for v in library.variants[collective]))
         raise InputError(f"{library.name} has no {collective} by {algorithm!r}", f"it has {offered}")
-    measured = _measured(hardware, library, variants[0], collective, place)
+    measured = measurement(hardware, library, variants[0], collective, place)
     costs = [variant_cost(variant, size_bytes, place, measured) for variant in variants]
     return min(costs, key=lambda cost: cost.seconds(place))
 
@@ -323,9 +347,9 @@ def variant_cost(
     local_s = measured.alpha_s if measured else variant.local_s
     network_s = local_s + place.latency_s if measured else max(variant.network_s, place.latency_s)
     sent = variant.algorithm.share(ranks) * size_bytes
-    crossing = variant.algorithm.crossing
+    crossing, data_share = variant.algorithm.crossing, variant.data_share(place)
     loads = [
-        (i, (sent if link.inner else crossing(link.inside, ranks) * size_bytes) / variant.efficiency)
+        (i, (sent if link.inner else crossing(link.inside, ranks) * size_bytes) / data_share)
         for i, link in enumerate(place.links)
     ]
     return Cost(
@@ -340,7 +364,7 @@ def variant_cost(
     )
 
 
-def _measured(
+def measurement(
     hardware: Hardware | None, library: Library, variant: Variant, collective: str, place: Place
 ) -> CollectiveCost | None:
     """The measurement that fits best: of this collective, or of the one it runs as, near this number of ranks."""

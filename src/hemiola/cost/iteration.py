@@ -20,11 +20,18 @@ from hemiola.core.decisions import Placement
 from hemiola.core.errors import InputError
 from hemiola.core.job import Job, Profile
 from hemiola.core.topology import Topology
+from hemiola.cost.fitted_links import KEEP_RING, HostLinks, fitted_loads
 
-__all__ = ["Alone", "Crossing", "IterationModel", "Need"]
+__all__ = ["Alone", "Crossing", "IterationModel", "Need", "goes_by_strategies"]
 
 STRAY_GPUS = 2
 MOST_ISLANDS = 128  # of a host: more than it has GPUs
+
+
+def goes_by_strategies(job: Job) -> bool:
+    """Whether its communication over several GPUs is known, and any of it all-reduces."""
+    profile = job.profile
+    return profile is not None and profile.pattern == "ring" and profile.all_reduced > 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,11 +102,17 @@ class IterationModel:
         recorded_on: the cluster that the workload's run times were measured on; `topology` itself
             unless given. Comparisons across fabrics need it: only then does a job do as many
             iterations on each of them.
+        fitted: whether all-reduces go by strategies that fit the links of each placement, where these gain a tenth
+            over the ring (`cost.fitted_links`). Recorded run times are those of rings.
     """
 
-    def __init__(self, topology: Topology, recorded_on: Topology | None = None) -> None:
-        self.topology = topology
-        self._recorded_on = None if recorded_on is None else IterationModel(recorded_on)
+    def __init__(
+        self, topology: Topology, recorded_on: Topology | None = None, *, fitted: bool = False
+    ) -> None:
+        self.topology, self.fitted = topology, fitted
+        there = topology if fitted and recorded_on is None else recorded_on
+        self._recorded_on = None if there is None else IterationModel(there)
+        self._loads: dict[tuple[HostLinks, int], tuple[float, ...] | None] = {}
         hosts = topology.hosts
         self._fabric = hosts.fabric_bytes_per_s.tolist()
         self._bus = hosts.bus_bytes_per_s.tolist()
@@ -202,6 +215,8 @@ class IterationModel:
         assert profile is not None
         need = self.need(profile, job.gpus, self._types[placement.hosts[0]])
         links, factors, levels = self._links(placement, profile.pattern == "all-to-all")
+        if self.fitted and goes_by_strategies(job):
+            factors = self._fitted(placement, levels, job.gpus, profile.all_reduced)
         latency_s = 2 * (job.gpus - 1) * self._latency(levels) if need.traffic_bytes else 0.0
         slowest = min(
             self._inside(host, mask) for host, mask in zip(placement.hosts, placement.masks, strict=True)
@@ -231,6 +246,26 @@ class IterationModel:
             return tuple(links), None, levels
         total = sum(gpus_of)
         return tuple(links), tuple(k * (total - k) / max(total - 1, 1) for k in shares), levels
+
+    def _fitted(
+        self, placement: Placement, levels: int, gpus: int, all_reduced: float
+    ) -> tuple[float, ...] | None:
+        """What each link between these hosts carries relative to a ring; None where it is the ring's."""
+        domains, uplinks = [], []
+        for level in range(levels):
+            its = [self._domains[level][host] for host in placement.hosts]
+            number = {domain: i for i, domain in enumerate(dict.fromkeys(its))}
+            domains.append(tuple(number[domain] for domain in its))
+            uplinks.append(tuple(self._capacities[self._first_link[level] + domain] for domain in number))
+        nics = tuple(self._capacities[host] for host in placement.hosts)
+        key = HostLinks(nics, tuple(domains), tuple(uplinks)), gpus
+        if key not in self._loads:
+            self._loads[key] = fitted_loads(*key)
+        loads = self._loads[key]
+        if loads is None:
+            return None
+        ring = 2 * (gpus - 1) / gpus
+        return tuple(1 - all_reduced + all_reduced * load / ring for load in loads)
 
     def _latency(self, levels: int) -> float:
         """Latency of one hop over so many levels of switches."""
@@ -343,10 +378,21 @@ class IterationModel:
 
     def _load(self, job: Job, tier: int) -> float:
         """Bytes on a full host's NIC relative to one rank's."""
+        if self.fitted and goes_by_strategies(job) and tier:
+            return self._fitted_load(job)
         if job.profile is None or job.profile.pattern == "ring" or tier == 0:
             return 1.0
         inside = min(int(self.topology.hosts.gpus.max()), job.gpus - 1)
         return inside * (job.gpus - inside) / max(job.gpus - 1, 1)
+
+    def _fitted_load(self, job: Job) -> float:
+        """The same of a job by strategies, on as few equal hosts as can be."""
+        assert job.profile is not None
+        hosts = max(2, -(-job.gpus // int(self.topology.hosts.gpus.max())))
+        relative = (hosts - 1) / hosts / ((job.gpus - 1) / job.gpus)
+        if relative * (1 + KEEP_RING) >= 1:
+            return 1.0
+        return 1 - job.profile.all_reduced * (1 - relative)
 
     def _fair_share(self, gpus: int, tier: int) -> float:
         """Rate that a job at this tier may rely on when every GPU's job sends.

@@ -133,6 +133,7 @@ def fit_profile(
             Demand(n, compute_s[n], max(c.traffic_bytes for c in cases if c.place.ranks == n)) for n in counts
         ),
         overlap=overlap,
+        all_reduced=_all_reduced(graph, hardware, strategy, counts[-1]),
         gpu_type=next((t for t in topology.gpu_types if t), ""),
         source=f"predicted: {graph.name} with {strategy.label} on {hardware.name} in {topology.name}",
     )
@@ -148,6 +149,19 @@ def profile_file(fit: Fit) -> bytes:
     return msgspec.json.format(
         msgspec.json.encode({"schema": SCHEMA, "about": about, "profiles": [fit.profile]}), indent=2
     )
+
+
+def _all_reduced(graph: Graph, hardware: Hardware, strategy: Strategy, ranks: int) -> float:
+    """The share of what a rank sends in all-reduces: of an all-reduce, twice as much as of a gather or a scatter."""
+    sent = [
+        (
+            transfer.collective == "all-reduce",
+            transfer.size_bytes * (1 + (transfer.collective == "all-reduce")),
+        )
+        for transfer in strategy.transfers(graph, ranks, hardware.kind)
+    ]
+    total = sum(size for _, size in sent)
+    return sum(size for reduces, size in sent if reduces) / total if total else 1.0
 
 
 def _powers(most: int) -> list[int]:

@@ -32,7 +32,12 @@ Floats = NDArray[np.float64]
 
 
 def rounds_seconds(
-    strategy: Strategy, size_bytes: float, place: Place, latency_s: float, chunks_max: int = CHUNKS_MAX
+    strategy: Strategy,
+    size_bytes: float,
+    place: Place,
+    latency_s: float,
+    local_s: float = 0.0,
+    chunks_max: int = CHUNKS_MAX,
 ) -> float | None:
     """The time of a large ring, or of a large halving and doubling; None for anything else.
 
@@ -43,10 +48,10 @@ def rounds_seconds(
         return None
     order = ring_order(strategy)
     if order:
-        return ring_seconds(order, size_bytes, place, latency_s, len(strategy.moves) // len(order))
+        return ring_seconds(order, size_bytes, place, latency_s, len(strategy.moves) // len(order), local_s)
     ranks = strategy.ranks
     if ranks & (ranks - 1) == 0 and strategy.moves == halving_doubling(ranks).moves:
-        return halving_doubling_seconds(size_bytes, place, latency_s)
+        return halving_doubling_seconds(size_bytes, place, latency_s, local_s)
     return None
 
 
@@ -70,7 +75,12 @@ def ring_order(strategy: Strategy) -> list[int]:
 
 
 def ring_seconds(
-    order: Sequence[int], size_bytes: float, place: Place, latency_s: float, rounds: int | None = None
+    order: Sequence[int],
+    size_bytes: float,
+    place: Place,
+    latency_s: float,
+    rounds: int | None = None,
+    local_s: float = 0.0,
 ) -> float:
     """How long a ring takes.
 
@@ -79,6 +89,7 @@ def ring_seconds(
         size_bytes: of the whole data.
         latency_s: of a message between hosts.
         rounds: as many as an all-reduce has, 2 (N - 1), or fewer.
+        local_s: of a message within a host.
     """
     count = len(order)
     if count < 2:
@@ -86,7 +97,7 @@ def ring_seconds(
     source = np.array(order)
     target = np.roll(source, -1)
     sending_s = _all_at_once(source, target, size_bytes / count, place)
-    late_s = _late(source, target, place, latency_s)
+    late_s = _late(source, target, place, latency_s, local_s)
     sent_s, came_s = np.zeros(count), np.zeros(count)
     last_s = 0.0
     for _ in range(rounds if rounds is not None else 2 * (count - 1)):
@@ -96,7 +107,9 @@ def ring_seconds(
     return last_s
 
 
-def halving_doubling_seconds(size_bytes: float, place: Place, latency_s: float) -> float:
+def halving_doubling_seconds(
+    size_bytes: float, place: Place, latency_s: float, local_s: float = 0.0
+) -> float:
     """How long halving and doubling takes among all ranks, a power of two."""
     ranks = place.ranks
     steps = ranks.bit_length() - 1
@@ -113,7 +126,7 @@ def halving_doubling_seconds(size_bytes: float, place: Place, latency_s: float) 
         for earlier in range(0, later, ranks)
     ]
     sizes = np.asarray(half * (size_bytes / ranks), dtype=np.float64)
-    late_s = _late(source, source ^ half, place, latency_s)
+    late_s = _late(source, source ^ half, place, latency_s, local_s)
     sent = _Messages(source, source ^ half, sizes, late_s, step * ranks + source)
     return float(sent.executed(place, waits).max(initial=0.0))
 
@@ -165,6 +178,6 @@ def _between(sending: NDArray[Any], landing: NDArray[Any]) -> NDArray[Any]:
     return np.stack([sending, landing], axis=1).ravel()
 
 
-def _late(source: Ints, target: Ints, place: Place, latency_s: float) -> Floats:
+def _late(source: Ints, target: Ints, place: Place, latency_s: float, local_s: float) -> Floats:
     host = np.array(place.host_of)
-    return np.where(host[source] != host[target], latency_s, 0.0)
+    return np.where(host[source] != host[target], latency_s, local_s)

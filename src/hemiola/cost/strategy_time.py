@@ -37,6 +37,7 @@ def strategy_seconds(
     place: Place,
     *,
     latency_s: float | None = None,
+    local_s: float = 0.0,
     pieces_max: int | None = None,
 ) -> float:
     """The time until the last rank has its result, with the links to itself.
@@ -44,6 +45,7 @@ def strategy_seconds(
     Args:
         size_bytes: of the whole data: what `Strategy.chunks` divide.
         latency_s: of a message between hosts, after its last byte was sent; None for the topology's.
+        local_s: of a message within a host.
         pieces_max: so many pieces of a chunk are executed at most; None for 256, and fewer of large strategies. What
             other numbers take follows from this one and half of it: the time to fill a pipeline is inverse to the number
             of pieces.
@@ -54,7 +56,7 @@ def strategy_seconds(
     """
     chunk_bytes = [strategy.chunk_bytes]
     return strategy_seconds_in_pieces(
-        strategy, size_bytes, place, chunk_bytes, latency_s=latency_s, pieces_max=pieces_max
+        strategy, size_bytes, place, chunk_bytes, latency_s=latency_s, local_s=local_s, pieces_max=pieces_max
     )[0]
 
 
@@ -65,6 +67,7 @@ def strategy_seconds_in_pieces(
     chunk_bytes: Iterable[int],
     *,
     latency_s: float | None = None,
+    local_s: float = 0.0,
     pieces_max: int | None = None,
 ) -> list[float]:
     """The same for pieces of several sizes, each number of pieces executed once.
@@ -77,9 +80,9 @@ def strategy_seconds_in_pieces(
     weights = np.array(strategy.weights or [1.0 / strategy.chunks] * strategy.chunks)
     sizes = size_bytes * weights
     pieces = [max(1, math.ceil(float(sizes.max()) / each)) if each else 1 for each in chunk_bytes]
-    if max(pieces) == 1 and (found := rounds_seconds(strategy, size_bytes, place, late)) is not None:
+    if max(pieces) == 1 and (found := rounds_seconds(strategy, size_bytes, place, late, local_s)) is not None:
         return [found] * len(pieces)
-    columns = _Columns(strategy, sizes, place, late)
+    columns = _Columns(strategy, sizes, place, late, local_s)
     if pieces_max is None:
         affordable = TASKS_MAX // max(1, 2 * len(strategy.moves) * strategy.chunks**3)
         pieces_max = min(PIECES_MAX, max(PIECES_LEAST, affordable))
@@ -104,7 +107,12 @@ class _Columns:
     """What is the same for any number of pieces."""
 
     def __init__(
-        self, strategy: Strategy, sizes: NDArray[np.float64], place: Place, latency_s: float
+        self,
+        strategy: Strategy,
+        sizes: NDArray[np.float64],
+        place: Place,
+        latency_s: float,
+        local_s: float,
     ) -> None:
         """Move m is sent by task 2 m of a piece, and lands by the next one."""
         moves = len(strategy.moves)
@@ -120,8 +128,8 @@ class _Columns:
                 crosses.extend((2 * number, link) for link in roads.between(source, target))
                 self.lane[number, 0] = lanes.setdefault((source, target, move.channel), len(lanes))
                 self.own[number, 0] = sum(sizes[at.index % strategy.chunks] for at in move.sources())
-            if place.host_of[source] != place.host_of[target]:
-                self.late[number, 1] = latency_s
+                apart = place.host_of[source] != place.host_of[target]
+                self.late[number, 1] = latency_s if apart else local_s
         self.crosses, self.waits = _pairs(crosses), _pairs(_waiting(strategy))
         self.lanes, self.bytes_per_s = len(lanes), roads.bytes_per_s
 

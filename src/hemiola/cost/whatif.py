@@ -1,7 +1,7 @@
 """What would help? One prediction per change, beside the one that was asked for.
 
-Twice the bandwidth, half the ranks per host, other buckets, computing and sending one after the other, other
-hardware. A change that cannot be made here (too few hosts to spread over) is left out.
+Twice the bandwidth, half the ranks per host, other buckets, collectives the usual way, computing and sending one after
+the other, other hardware. A change that cannot be made here (too few hosts to spread over) is left out.
 """
 
 from __future__ import annotations
@@ -100,6 +100,9 @@ def _changes(question: Question, others: Sequence[Hardware]) -> Iterator[tuple[s
             yield "half the ranks per host", replace(question, placement=spread)
         if isinstance(question.strategy, DDP):
             yield from _buckets(question, question.strategy)
+        if question.options.strategies is not None:
+            usual = replace(question.options, strategies=None)
+            yield "collectives the usual way", replace(question, options=usual)
         yield "no overlap", replace(question, options=replace(question.options, overlap=False))
     for hardware in others:
         if hardware.name != question.hardware.name:

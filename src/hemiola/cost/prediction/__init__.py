@@ -2,6 +2,16 @@
 
 from hemiola.cost.prediction.predict import predict
 from hemiola.cost.prediction.setting import USUAL, Options
-from hemiola.cost.prediction.value import Breakdown, LinkUse, PathStep, Prediction, TransferUse
+from hemiola.cost.prediction.value import Breakdown, LinkUse, PathStep, Prediction, StrategyUse, TransferUse
 
-__all__ = ["USUAL", "Breakdown", "LinkUse", "Options", "PathStep", "Prediction", "TransferUse", "predict"]
+__all__ = [
+    "USUAL",
+    "Breakdown",
+    "LinkUse",
+    "Options",
+    "PathStep",
+    "Prediction",
+    "StrategyUse",
+    "TransferUse",
+    "predict",
+]

@@ -2,7 +2,8 @@
 
 1. A rank's steps follow one another, and an iteration's first its predecessor's last.
 2. A collective starts when it is ready on all ranks and the library has a place for it: `at_once` of a
-   group run at once, in the order of issue. It is one flow per kind of link load, after its latency.
+   group run at once, in the order of issue; any number of those that go by strategies. It is one flow per kind of
+   link load, after its latency.
 3. A push waits in its server's queue, as does a pull in the other direction; between them the server
    updates the parameter.
 4. Where transfers pause each other by priority, all of a rank go through one sender, no faster than the library.
@@ -180,6 +181,9 @@ class _Lowering:
         transfer = self.setting.transfers[number]
         if transfer.server >= 0:
             self._push(number, after)
+            return
+        if self.setting.goes_by_strategy(transfer):
+            self._transfer(number, after)
             return
         at_once = self.setting.library.at_once
         if len(self.issued) >= at_once:

@@ -124,6 +124,7 @@ def _read(setting: Setting, run: Run, low_s: float, high_s: float, straggling_s:
         memory_bytes=setting.strategy.memory_bytes(graph, place.ranks),
         samples_per_s=graph.samples * place.ranks / length_s,
         straggling_s=straggling_s,
+        strategies=setting.strategy_uses,
         notes=notes,
         _setting=setting,
         _run=run,

@@ -35,7 +35,10 @@ def server_cost(transfer: Transfer, servers: int, place: Place, library: Library
         copies = place.ranks - link.inside if own and not link.inner else link.inside
         outgoing = push != own
         loads.append(
-            (i if outgoing else i + len(place.links), copies * transfer.size_bytes / variant.efficiency)
+            (
+                i if outgoing else i + len(place.links),
+                copies * transfer.size_bytes / variant.data_share(place),
+            )
         )
     step_s = variant.network_s if len(place.counts) > 1 else variant.local_s
     alpha_s = best.alpha_s if best else step_s

@@ -15,9 +15,18 @@ from hemiola.core.hardware import Hardware
 from hemiola.core.units import format_bytes
 from hemiola.cost.collectives import LIBRARIES, Cost, Library, collective_cost, library_of
 from hemiola.cost.places import Place
+from hemiola.cost.prediction.by_strategies import (
+    Alike,
+    alike,
+    check_strategies,
+    costs_by_strategies,
+    strategy_uses,
+)
 from hemiola.cost.prediction.estimates import Estimates
 from hemiola.cost.prediction.servers import server_cost
+from hemiola.cost.prediction.value import StrategyUse
 from hemiola.cost.strategies import Strategy, Transfer
+from hemiola.cost.strategy_cost import Fitting, both_ways
 
 __all__ = ["USUAL", "Options", "Setting"]
 
@@ -41,6 +50,9 @@ class Options:
         cores: processor cores that all ranks share, where the hosts are really one machine; None where each
             host has the hardware's.
         library: the collective library; None for PyTorch's choice (gloo on processors, NCCL on GPUs).
+        strategies: how strategies for large collectives are chosen, as a process group "hemiola" does with
+            HEMIOLA_STRATEGY (`plan.collectives.planner.fitted_to`, `cost.strategy_cost.given_strategy`); None for
+            the library's usual way.
         confidence: share of cases that the interval is to hold.
     """
 
@@ -49,6 +61,7 @@ class Options:
     symmetric: bool = True
     cores: float | None = None
     library: Library | None = None
+    strategies: Fitting | None = None
     confidence: float = 0.9
 
     def __post_init__(self) -> None:
@@ -87,6 +100,8 @@ class Setting:
             )
         if not (np.isfinite(seconds) & (seconds >= 0)).all():
             raise GraphError("seconds has an entry that is no number of 0 or more", "estimate it again")
+        if self.options.strategies is not None:
+            check_strategies(self.library, self.strategy)
 
     @cached_property
     def library(self) -> Library:
@@ -115,21 +130,38 @@ class Setting:
     @cached_property
     def costs(self) -> tuple[Cost, ...]:
         """What each transfer needs of the links and the processor."""
-        known: dict[tuple[str, float, int, str], Cost] = {}
-        return tuple(self._cost(transfer, known) for transfer in self.transfers)
+        one_of = {alike(transfer): transfer for transfer in self.transfers}
+        costs = {key: self._fitted.get(key) or self._usual(transfer) for key, transfer in one_of.items()}
+        if self._fitted:
+            costs = dict(zip(costs, both_ways(list(costs.values()), len(self.place.links)), strict=True))
+        return tuple(costs[alike(transfer)] for transfer in self.transfers)
 
-    def _cost(self, transfer: Transfer, known: dict[tuple[str, float, int, str], Cost]) -> Cost:
-        key = (transfer.collective, transfer.size_bytes, transfer.server, transfer.algorithm)
-        if key not in known:
-            if transfer.server < 0:
-                known[key] = collective_cost(
-                    transfer.collective, transfer.size_bytes, self.place, self.library, self.hardware,
-                    transfer.algorithm,
-                )  # fmt: skip
-            else:
-                servers = getattr(self.strategy, "servers", 1)
-                known[key] = server_cost(transfer, servers, self.place, self.library, self.hardware)
-        return known[key]
+    def _usual(self, transfer: Transfer) -> Cost:
+        if transfer.server < 0:
+            return collective_cost(
+                transfer.collective, transfer.size_bytes, self.place, self.library, self.hardware, transfer.algorithm
+            )  # fmt: skip
+        servers = getattr(self.strategy, "servers", 1)
+        return server_cost(transfer, servers, self.place, self.library, self.hardware)
+
+    @cached_property
+    def _fitted(self) -> dict[Alike, Cost]:
+        """Of transfers that go by strategies."""
+        fitting = self.options.strategies
+        if fitting is None:
+            return {}
+        return costs_by_strategies(self.transfers, fitting, self.place, self.library, self.hardware)
+
+    def goes_by_strategy(self, transfer: Transfer) -> bool:
+        """Whether it does."""
+        return alike(transfer) in self._fitted
+
+    @cached_property
+    def strategy_uses(self) -> tuple[StrategyUse, ...]:
+        """How collectives go where strategies are asked for, beside the usual way."""
+        if self.options.strategies is None:
+            return ()
+        return strategy_uses(self.transfers, self._fitted, self._usual, self.place)
 
     @cached_property
     def compute_s(self) -> NDArray[np.float64]:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from hemiola.cost.prediction.setting import Setting
     from hemiola.cost.prediction.steady import Run
 
-__all__ = ["Breakdown", "LinkUse", "PathStep", "Prediction", "TransferUse"]
+__all__ = ["Breakdown", "LinkUse", "PathStep", "Prediction", "StrategyUse", "TransferUse"]
 
 
 class Breakdown(msgspec.Struct, frozen=True):
@@ -60,6 +60,27 @@ class TransferUse(msgspec.Struct, frozen=True):
     start_s: float
     end_s: float
     exposed_s: float
+
+
+class StrategyUse(msgspec.Struct, frozen=True):
+    """How collectives of one kind and size go, beside the usual way.
+
+    Attributes:
+        collective, size_bytes: which.
+        count: per iteration.
+        strategy: by which; "" for the usual way.
+        seconds: of one, with idle links and processors.
+        usual: the library's algorithm without strategies.
+        usual_s: of one by it, likewise.
+    """
+
+    collective: str
+    size_bytes: float
+    count: int
+    strategy: str
+    seconds: float
+    usual: str
+    usual_s: float
 
 
 class PathStep(msgspec.Struct, frozen=True):
@@ -115,6 +136,7 @@ class Prediction:
         memory_bytes: of one rank.
         samples_per_s: of all ranks; 0 where the graph does not say how many an iteration takes.
         straggling_s: how much of the expected iteration is waiting for the slowest of the ranks.
+        strategies: how collectives go, where strategies were asked for; else none.
         notes: what was assumed.
     """
 
@@ -139,6 +161,7 @@ class Prediction:
     memory_bytes: float
     samples_per_s: float
     straggling_s: float
+    strategies: tuple[StrategyUse, ...]
     notes: tuple[str, ...]
     _setting: Setting
     _run: Run

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cache
 
 import msgspec
 
@@ -12,11 +13,13 @@ from hemiola.core.errors import InputError
 from hemiola.core.strategy import Collective, Move, Place, Strategy
 from hemiola.core.strategy_shapes import ring
 from hemiola.core.topology import Topology
+from hemiola.cost.fitted_links import KEEP_RING
+from hemiola.cost.places import Place as Ranks
 from hemiola.cost.places import place_ranks
 from hemiola.cost.strategy_time import strategy_seconds
-from hemiola.plan.collectives.synthesis import KEEP_USUAL, Synthesis, synthesise
+from hemiola.plan.collectives.synthesis import Synthesis, synthesise
 
-__all__ = ["Planner", "size_class"]
+__all__ = ["Planner", "fitted_to", "size_class"]
 
 _log = logging.getLogger("hemiola.strategy")
 _LEAST, _MOST = 16, 26
@@ -25,6 +28,21 @@ _LEAST, _MOST = 16, 26
 def size_class(size_bytes: float) -> int:
     """The size for which is planned: the nearest power of two from 64 KiB to 64 MiB."""
     return 1 << min(max(round(math.log2(max(size_bytes, 1))), _LEAST), _MOST)
+
+
+def fitted_to(place: Ranks) -> Callable[[Collective, float], Strategy | None]:
+    """How a process group chooses among these ranks: planned once for every collective and class of sizes.
+
+    Predictions take it as `cost.prediction.Options.strategies`.
+    """
+    names = place.topology.hosts.names
+    planner = Planner(place.topology, [names[place.counts[host][0]] for host in place.host_of])
+
+    @cache
+    def planned(collective: Collective, size_bytes: int) -> Strategy | None:
+        return planner.strategy(collective, size_bytes)
+
+    return lambda collective, size_bytes: planned(collective, size_class(size_bytes))
 
 
 class Planner:
@@ -75,11 +93,11 @@ class Planner:
         if chosen.strategy.source == "ring":
             usual = ring([self._at[rank] for rank in range(ranks)], collective)
             seconds = strategy_seconds(usual, size_bytes, self.place)
-            if seconds <= chosen.seconds * (1 + KEEP_USUAL):
+            if seconds <= chosen.seconds * (1 + KEEP_RING):
                 return None
         if keep is not None and in_order:
             seconds = strategy_seconds(keep, size_bytes, self.place)
-            if seconds <= chosen.seconds * (1 + KEEP_USUAL):
+            if seconds <= chosen.seconds * (1 + KEEP_RING):
                 return keep
         _log.info("%s", _words(found, collective))
         return chosen.strategy if in_order else _relabelled(chosen.strategy, self._order)

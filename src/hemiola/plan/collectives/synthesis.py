@@ -26,14 +26,13 @@ from hemiola.core.strategy_shapes import (
     ring,
     trees,
 )
+from hemiola.cost.fitted_links import KEEP_RING
 from hemiola.cost.places import Place
 from hemiola.cost.strategy_time import Bounds, bounds, strategy_seconds_in_pieces
 from hemiola.plan.collectives.packing import Packing, packings
 
 __all__ = ["Candidate", "Synthesis", "synthesise", "tree_strategy"]
 
-KEEP_USUAL = 0.10
-"""What the best has to gain over the usual one to be taken instead."""
 BY_TREES: tuple[Collective, ...] = ("all-reduce", "broadcast", "reduce")
 """What trees do."""
 USUAL = ("ring", "binomial")
@@ -93,7 +92,7 @@ def synthesise(
     *,
     root: int = 0,
     latency_s: float | None = None,
-    keep_usual: float = KEEP_USUAL,
+    keep_usual: float = KEEP_RING,
 ) -> Synthesis:
     """Find a strategy for a collective of this size.
 

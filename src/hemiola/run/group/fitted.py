@@ -8,7 +8,7 @@ from functools import partial
 
 from torch import Tensor
 
-from hemiola.core.strategy import Collective, Strategy
+from hemiola.core.strategy import FEWEST_BYTES, Collective, Strategy
 from hemiola.run.group.memory import Reduction
 from hemiola.run.group.pending import Pending
 from hemiola.run.group.refresh import Refresh
@@ -18,9 +18,6 @@ from hemiola.run.strategy.runner import Put, Runner
 from hemiola.run.transport import Endpoint
 
 __all__ = ["LATE", "Fitted"]
-
-FEWEST_BYTES = 64 << 10
-"""Smaller data goes the direct way: several hops would cost more than they save."""
 
 
 LATE = ("", "wait", "relay", "carry-over")
