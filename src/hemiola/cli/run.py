@@ -7,15 +7,16 @@ import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
+from hemiola.cli.launching import hosts_of, output_of, passed_on
 from hemiola.cli.output import writable
 
 if TYPE_CHECKING:
     from hemiola.core.plan import Plan
-    from hemiola.run.launch import Job, Nodes, Output, World
+    from hemiola.run.launch import Failure, Job, Nodes, World
     from hemiola.run.record.values import Options
 
 __all__ = ["run", "separated"]
@@ -44,11 +45,14 @@ def run(
     master_addr: Annotated[str, Parameter(name=["--master-addr", "--master_addr"])] = "",
     master_port: Annotated[int | None, Parameter(name=["--master-port", "--master_port"])] = None,
     standalone: Annotated[bool, Switch] = False,
+    on_loss: Literal["fail", "continue"] = "fail",
+    min_ranks: int = 1,
 ) -> None:
     """Start a training job as torchrun does, by a plan if there is one: hemiola run --nproc 4 train.py --lr 0.1.
 
     Options of Hemiola stand before the script; all that follows it is the script's. One rank's failure ends
-    the others, and its exit status is the command's. Ctrl-C is passed on, a second one kills.
+    the others, and its exit status is the command's, unless --on-loss says otherwise. Ctrl-C is passed on, a
+    second one kills.
 
     Parameters
     ----------
@@ -91,6 +95,11 @@ def run(
         A port that is free there; one is chosen unless given, or 29500 with --nnodes.
     standalone
         As without it; so that a torchrun command can stay as it is.
+    on_loss
+        "continue": the others go on when a rank fails, in a script that can (hemiola.run.elastic.Membership);
+        their store is kept by a process of its own.
+    min_ranks
+        With --on-loss continue: end all when fewer are left.
     """
     from hemiola.cli.run_report import conclude
     from hemiola.run.launch import REMOTE_SHELL, Job, launch
@@ -99,27 +108,39 @@ def run(
         if path is not None:
             writable(path)
     python = python or sys.executable
+    _goes_on(on_loss, min_ranks)
     recording = _recording(trace, full)
     job = Job(
         **_command(command, module, no_python, python),
-        hosts=_hosts(hosts),
+        hosts=hosts_of(hosts),
         ranks_per_host=_ranks_per_host(nproc),
         nodes=_nodes(nnodes, node_rank, master_addr, hosts, standalone),
         master_address=master_addr,
         master_port=master_port,
-        environment=_environment(env, bool(hosts)) | _plan_variables(plan) | _recording_variables(recording),
+        environment=_environment(env, bool(hosts))
+        | _plan_variables(plan)
+        | _recording_variables(recording)
+        | _loss_variables(on_loss, min_ranks),
         remote_shell=remote_shell or REMOTE_SHELL,
         python=python,
+        goes_on=on_loss == "continue",
+        ranks_min=min_ranks,
     )
     read = _plan(plan)
     if recording is not None:
         shutil.rmtree(recording.parts, ignore_errors=True)
     outcome = launch(
         job,
-        lambda world: _output(world, logs, _shown(show, world)),
+        lambda world: output_of(world, logs, _shown(show, world)),
         lambda world: _admit(world, job, read, plan),
+        _say_lost,
     )
     conclude(outcome, command, recording, report)
+    if outcome.lost and outcome.failure is None:
+        print(
+            f"hemiola run: warning: {len(outcome.lost)} lost on the way, the others ended well",
+            file=sys.stderr,
+        )
     raise SystemExit(outcome.status)
 
 
@@ -166,16 +187,6 @@ def _command(words: tuple[str, ...], module: bool, no_python: bool, python: str)
     return {"command": (python, *words), "needs": ("script", words[0])}
 
 
-def _hosts(text: str) -> tuple[str, ...]:
-    from hemiola.core.errors import InputError
-    from hemiola.core.hostlist import expand
-
-    names = tuple(expand(text))
-    if len(set(names)) != len(names):
-        raise InputError(f"--hosts {text} names a host twice", "give more ranks to each host with --nproc")
-    return names
-
-
 def _ranks_per_host(text: str) -> str:
     from hemiola.core.errors import InputError
 
@@ -206,17 +217,12 @@ def _nodes(count: int, number: int, address: str, hosts: str, standalone: bool) 
     return Nodes(number, count)
 
 
-_PASSED_ON = ("CUDA_", "GLOO_", "HEMIOLA_", "HF_", "LD_LIBRARY_PATH", "MKL_", "NCCL_", "OMP_", "PATH", "PYTHON", "TORCH", "UCX_",
-              "VIRTUAL_ENV", "WANDB_")  # fmt: skip
-"""Beginnings of the variables that other hosts get; the rest is theirs. Secrets among them stay off command lines."""
-
-
 def _environment(given: tuple[str, ...], remote: bool) -> dict[str, str]:
     import os
 
     from hemiola.core.errors import InputError
 
-    found = {name: value for name, value in os.environ.items() if remote and name.startswith(_PASSED_ON)}
+    found = passed_on() if remote else {}
     for text in given:
         name, equals, value = text.partition("=")
         if not name or (not equals and name not in os.environ):
@@ -255,6 +261,36 @@ def _recording_variables(options: Options | None) -> dict[str, str]:
     return {name: value for name, value in environment(options).items() if os.environ.get(name) != value}
 
 
+def _goes_on(on_loss: str, min_ranks: int) -> None:
+    from hemiola.core.errors import InputError
+
+    if min_ranks < 1 or (min_ranks > 1 and on_loss == "fail"):
+        raise InputError(
+            f"--min-ranks {min_ranks} with --on-loss {on_loss}",
+            "give a number above 0, and --on-loss continue",
+        )
+
+
+def _loss_variables(on_loss: str, min_ranks: int) -> dict[str, str]:
+    """What a script's membership reads."""
+    return {} if on_loss == "fail" else {"HEMIOLA_ON_LOSS": on_loss, "HEMIOLA_RANKS_MIN": str(min_ranks)}
+
+
+def _say_lost(failure: Failure, left: int) -> None:
+    from hemiola.run.launch import ending
+
+    who = f"rank {failure.rank}" if failure.rank is not None else "the connection"
+    where = f" on {failure.host}" if failure.host else ""
+    others = "1 rank goes on" if left == 1 else f"{left} ranks go on"
+    said = "".join(f"\n  | {line}" for line in failure.last_words)
+    print(
+        f"hemiola run: warning: {who}{where} was lost, with {ending(failure.status)}; {others}"
+        + (f". It said last:{said}" if said else ""),
+        file=sys.stderr,
+        flush=True,
+    )
+
+
 def _admit(world: World, job: Job, plan: Plan | None, path: Path | None) -> None:
     """Refuse a plan for another number of ranks; say what was set that nobody asked for."""
     from hemiola.core.errors import PlanError
@@ -284,14 +320,3 @@ def _shown(text: str, world: World) -> frozenset[int] | None:
             f"--show {text}", f"write ranks from 0 to {world.ranks - 1} with commas between: 0,1"
         )
     return frozenset(map(int, parts))
-
-
-def _output(world: World, logs: Path | None, shown: frozenset[int] | None) -> Output:
-    import os
-
-    from hemiola.run.launch import Output
-
-    coloured = sys.stdout.isatty() and sys.stderr.isatty() and not os.environ.get("NO_COLOR")
-    return Output(
-        world.ranks == 1, sys.stdout.buffer, sys.stderr.buffer, coloured=coloured, logs=logs, shown=shown
-    )

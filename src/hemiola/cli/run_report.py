@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 import tempfile
 from pathlib import Path
@@ -48,13 +47,15 @@ def conclude(
 
 def _failed(outcome: Outcome, failure: Failure) -> str:
     """Who failed first and how, and what it said last."""
+    from hemiola.run.launch import ending
+
     where = f" on {failure.host}" if failure.host else ""
     who = (
         f"rank {failure.rank}{where}"
         if failure.rank is not None
         else f"the connection to {failure.host or 'the ranks'}"
     )
-    how = f"exit status {failure.status}" if failure.status > 0 else _signal_name(-failure.status)
+    how = ending(failure.status)
     if outcome.interrupted:
         return f"hemiola run: interrupted; {who} ended with {how}"
     others, first = ("; the others were ended", " first") if outcome.ranks > 1 else ("", "")
@@ -62,13 +63,6 @@ def _failed(outcome: Outcome, failure: Failure) -> str:
     return f"hemiola run: {who} failed{first}, with {how}{others}" + (
         f". It said last:{said}" if said else ""
     )
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return f"signal {number} ({signal.Signals(number).name})"
-    except ValueError:
-        return f"signal {number}"
 
 
 def _measured(recording: Options) -> JobMetrics | None:

@@ -97,12 +97,12 @@ class FittedNetwork:
 
 
 def fit_network(
-    hosts: int, rounds: Sequence[Sequence[Flow]], known: Sequence[tuple[int, ...]] = ()
+    hosts: int, rounds: Sequence[Sequence[Flow]], known: Sequence[tuple[int, ...]] | None = None
 ) -> FittedNetwork:
     """The network behind these rounds.
 
     Args:
-        known: groups of hosts that were found before: no others are looked for.
+        known: groups of hosts that were found before: no others are looked for. None to look for them.
 
     Raises:
         InputError: a host took part in no round, or a rate is not above 0.
@@ -115,7 +115,7 @@ def fit_network(
     sends = np.array([one.bytes_per_s for one in out])
     takes = np.array([one.bytes_per_s for one in into])
     table = _Table(rounds, sends, takes)
-    if known:
+    if known is not None:
         grouped = {host for own in known for host in own}
         partition = [*known, *((host,) for host in range(hosts) if host not in grouped)]
     else:

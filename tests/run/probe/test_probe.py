@@ -17,8 +17,9 @@ from hemiola.lab import Lab
 from hemiola.run.probe.affinity import own_affinity
 from hemiola.run.probe.measure import PIECES, Measurement, Prober, _rates
 from hemiola.run.probe.meeting import probe
-from hemiola.run.probe.result import measured_topology, unlike_names
+from hemiola.run.probe.result import Homes, measured_topology
 from hemiola.run.transport import Endpoint
+from hemiola.run.transport.through_store import Peer
 from hemiola.trace.topologies import read_topology
 from hemiola.trace.topologies.native import read_native
 from hemiola.trace.topologies.native_write import topology_text
@@ -61,7 +62,7 @@ def test_all_ranks_of_a_process_measure_each_other() -> None:
     latency_s = found[0].latency_s
     assert (latency_s[~np.eye(3, dtype=bool)] > 0).all() and (latency_s == latency_s.T).all()
     assert not found[1].rounds and found[0].sent_bytes > 0
-    topology = measured_topology(found[0], ["a", "b", "c"], [1, 2, 1])
+    topology = measured_topology(found[0], Homes(("a", "b", "c"), (0, 1, 1, 2)))
     assert topology.hosts.gpus.tolist() == [1, 2, 1]
     again = read_native(topology_text(topology), "the text")
     assert again == topology and again.measured == topology.measured
@@ -100,8 +101,13 @@ def test_the_slow_host_of_a_lab_is_found(tmp_path: Path) -> None:
 
 
 def test_hosts_of_one_name_are_told_apart_by_address() -> None:
-    assert unlike_names([["a", "x"], ["b"]], ["10.0.0.1", "10.0.0.2"]) == ["a", "b"]
-    assert unlike_names([["a"], ["a"]], ["10.0.0.1", "10.0.0.2"]) == ["10.0.0.1", "10.0.0.2"]
+    def peers(*hosts: tuple[str, ...]) -> list[Peer]:
+        return [Peer(address, 1, names) for address, *names in hosts]  # type: ignore[arg-type]
+
+    several = Homes.of(peers(("10.0.0.1", "a", "x"), ("10.0.0.2", "b"), ("10.0.0.1", "a", "x")))
+    assert several == Homes(("a", "b"), (0, 1, 0))
+    assert several.firsts == (0, 1) and several.counts == (2, 1)
+    assert Homes.of(peers(("10.0.0.1", "a"), ("10.0.0.2", "a"))).names == ("10.0.0.1", "10.0.0.2")
 
 
 def test_without_a_job_it_says_how_to_start_one(monkeypatch: pytest.MonkeyPatch) -> None:

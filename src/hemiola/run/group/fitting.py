@@ -16,8 +16,9 @@ from hemiola.plan.collectives.planner import Planner, size_class
 from hemiola.run.group.fitted import LATE, Fitted
 from hemiola.run.group.refresh import Refresh
 from hemiola.run.probe.measure import Measurement, Prober
-from hemiola.run.probe.result import measured_topology, unlike_names
+from hemiola.run.probe.result import Homes, measured_topology
 from hemiola.run.transport import Endpoint
+from hemiola.run.transport.through_store import Peer
 from hemiola.trace.msccl import read_msccl
 from hemiola.trace.strategy_json import read_strategy
 from hemiola.trace.topologies import read_topology
@@ -47,14 +48,14 @@ class _Told(msgspec.Struct):
 
 
 def fitting(
-    wanted: str, late: str, store: Any, end: Endpoint, names: Sequence[Sequence[str]], timeout_s: float
+    wanted: str, late: str, store: Any, end: Endpoint, peers: Sequence[Peer], timeout_s: float
 ) -> Fitted:
     """As HEMIOLA_STRATEGY and HEMIOLA_STRAGGLERS say at the first rank.
 
     Args:
         wanted: "auto", a file, or "" for the usual strategies.
         late: "relay", "carry-over", or "wait" or "" to wait for late ranks.
-        names: of every rank's host: its address, which no other host has, and what a topology may call it.
+        peers: all ranks.
 
     Raises:
         InputError: they say something else, or the file is wrong; at every rank.
@@ -64,23 +65,23 @@ def fitting(
         raise InputError(f"HEMIOLA_STRAGGLERS={late}", f"use one of {', '.join(LATE[1:])}")
     chosen, refresh = _Chosen(store, _usual if end.rank == 0 else None), None
     if wanted == "auto":
-        chosen = measured = _Measured(store, end, names, timeout_s)
+        chosen = measured = _Measured(store, end, peers, timeout_s)
         refresh = Refresh(end, timeout_s, measured.renew)
         refresh.measure()
         refresh = refresh if measured.hosts > 1 else None
     elif wanted:
-        chosen = _Chosen(store, _told(wanted, store, end, names))
+        chosen = _Chosen(store, _told(wanted, store, end, peers))
     return Fitted(end, chosen.choose, timeout_s, refresh, late)
 
 
-def _told(wanted: str, store: Any, end: Endpoint, names: Sequence[Sequence[str]]) -> _Plan | None:
+def _told(wanted: str, store: Any, end: Endpoint, peers: Sequence[Peer]) -> _Plan | None:
     """What a file says; read by the first rank, which tells all if it is wrong."""
     plan: _Plan | None = None
     told: _Told | None = None
     if end.rank == 0:
         told = _Told()
         try:
-            plan = _given(wanted, end.ranks, names)
+            plan = _given(wanted, end.ranks, peers)
         except HemiolaError as problem:
             told = _Told(problem=problem.what, hint=problem.remedy)
     found = _agreed(store, "hemiola/strategy/begin", told)
@@ -122,34 +123,25 @@ class _Chosen:
 class _Measured(_Chosen):
     """By what the first ranks of all hosts measure."""
 
-    def __init__(self, store: Any, end: Endpoint, names: Sequence[Sequence[str]], timeout_s: float) -> None:
+    def __init__(self, store: Any, end: Endpoint, peers: Sequence[Peer], timeout_s: float) -> None:
         super().__init__(store, None)
         self._end, self._timeout_s = end, timeout_s
-        self._homes = [own[0] for own in names]
-        self._firsts = [r for r, home in enumerate(self._homes) if home not in self._homes[:r]]
-        self._called = unlike_names(
-            [names[rank][1:] for rank in self._firsts], [self._homes[rank] for rank in self._firsts]
-        )
-        self.hosts = len(self._firsts)
+        self._homes = Homes.of(peers)
+        self.hosts = len(self._homes.names)
         self._found: Measurement | None = None
 
     def renew(self) -> None:
         """Measure, with all other ranks; more thoroughly the first time."""
         self._epoch += 1
         self._before, self._known = {**self._before, **self._known}, {}
-        if self.hosts > 1 and self._end.rank in self._firsts:
-            prober = Prober(self._end, self._firsts, self._timeout_s)
-            found = self._found = (
-                prober.measure(passes_most=1)
-                if self._found is None
-                else prober.measure_again(self._found, AGAIN_S)
-            )
+        homes = self._homes
+        if self.hosts > 1 and self._end.rank in homes.firsts:
+            prober, before = Prober(self._end, homes.firsts, self._timeout_s), self._found
+            found = prober.measure_again(before, AGAIN_S) if before else prober.measure(passes_most=1)
+            self._found = found
             if self._end.rank == 0:
-                topology = measured_topology(
-                    found, self._called, [self._homes.count(self._homes[rank]) for rank in self._firsts]
-                )
-                name_of = dict(zip((self._homes[rank] for rank in self._firsts), self._called, strict=True))
-                self._plan = Planner(topology, [name_of[home] for home in self._homes]).strategy
+                hosts = [homes.names[host] for host in homes.host_of]
+                self._plan = Planner(measured_topology(found, homes), hosts).strategy
         elif self._end.rank == 0:
             self._plan = _usual
 
@@ -166,7 +158,7 @@ def _agreed(store: Any, key: str, told: _Told | None) -> _Told:
     return msgspec.json.decode(bytes(store.get(key)), type=_Told)
 
 
-def _given(path: str, ranks: int, names: Sequence[Sequence[str]]) -> _Plan:
+def _given(path: str, ranks: int, peers: Sequence[Peer]) -> _Plan:
     """By a file, which only the first rank needs to have."""
     file = Path(path)
     if file.suffix in (".json", ".xml"):
@@ -182,5 +174,7 @@ def _given(path: str, ranks: int, names: Sequence[Sequence[str]]) -> _Plan:
         return plan
     topology = read_topology(path)
     known = set(topology.hosts.names)
-    hosts = [next((name for name in own if name in known), own[0]) for own in names]
+    hosts = [
+        next((name for name in (peer.address, *peer.names) if name in known), peer.address) for peer in peers
+    ]
     return Planner(topology, hosts).strategy

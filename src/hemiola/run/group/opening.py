@@ -9,8 +9,9 @@ from typing import Any
 
 from hemiola.core.units import parse_rate
 from hemiola.run.group.group import Group
-from hemiola.run.transport import Endpoint, Options
-from hemiola.run.transport.home import home_interface, own_names
+from hemiola.run.transport import Options
+from hemiola.run.transport.home import home_interface
+from hemiola.run.transport.through_store import meet
 
 __all__ = ["create", "transport_options"]
 
@@ -25,14 +26,7 @@ def create(store: Any, rank: int, ranks: int, timeout: timedelta) -> Group:
     timeout_s = timeout.total_seconds()
     if ranks == 1:
         return Group(None, 0, 1, timeout_s)
-    if rank == 0:
-        store.set("hemiola/secret", os.urandom(32))
-    secret = bytes(store.get("hemiola/secret"))
-    end = Endpoint(rank, ranks, secret, transport_options(timeout_s))
-    store.set(f"hemiola/{rank}", json.dumps([*end.address, *own_names()]))
-    found = [json.loads(store.get(f"hemiola/{peer}")) for peer in range(ranks)]
-    end.connect([(address, port) for address, port, *_ in found])
-    names = [[address, *others] for address, _, *others in found]
+    end, peers = meet(store, rank, ranks, transport_options(timeout_s))
     if rank == 0:
         wanted = [os.environ.get(name, "") for name in ("HEMIOLA_STRATEGY", "HEMIOLA_STRAGGLERS")]
         store.set("hemiola/wanted", json.dumps(wanted))
@@ -42,7 +36,7 @@ def create(store: Any, rank: int, ranks: int, timeout: timedelta) -> Group:
         return Group(end, rank, ranks, timeout_s)
     from hemiola.run.group.fitting import fitting
 
-    return Group(end, rank, ranks, timeout_s, fitting(strategy, late, store, end, names, timeout_s))
+    return Group(end, rank, ranks, timeout_s, fitting(strategy, late, store, end, peers, timeout_s))
 
 
 def transport_options(

@@ -52,14 +52,17 @@ class Pending(dist.Work):
         return self.is_completed() and self._problem is None
 
     def get_future(self) -> Any:
-        """With the tensors."""
-        return self._future
+        """With the tensors, or with what went wrong."""
+        return self._future.then(self._outcome)
+
+    def _outcome(self, future: Any) -> list[Tensor]:
+        """What a callback raises is an error for PyTorch's own code too, which takes `set_exception`'s for a result."""
+        if self._problem is not None:
+            raise self._problem
+        return list(future.value())
 
     def end(self, result: list[Tensor], problem: BaseException | None = None) -> None:
         """For who carries it out."""
         self._problem = problem
         self._gate.release()
-        if problem is None:
-            self._future.set_result(result)
-        else:
-            self._future.set_exception(problem)
+        self._future.set_result(result)

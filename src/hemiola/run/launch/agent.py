@@ -7,7 +7,7 @@ standard output, bytes as Latin-1:
     in   ["start", what]         out  ["hello", facts]
          ["signal", number]           ["refused", what, remedy]
          ["end", grace_s]             ["out", rank, text], ["err", rank, text]
-                                      ["ended", rank, status]
+         ["lost", line]               ["ended", rank, status]
                                       ["report", text]
 
 Standard input ends with the launcher, however that ends; the ranks then end as by "end". Orphans of ranks become
@@ -82,6 +82,7 @@ class Agent:
         self._heard = b""
         self._living: dict[int, int] = {}  # rank by process
         self._kept: list[subprocess.Popen[bytes]] = []
+        self._keeper: subprocess.Popen[bytes] | None = None
         self._pipes: dict[int, list[int]] = {}
         self._report: tuple[int, Path] | None = None
         self._kill_at_s: float | None = None
@@ -120,6 +121,8 @@ class Agent:
                 self._start(value)
             elif verb == "signal":
                 self._signal(value)
+            elif verb == "lost":
+                self._tell_keeper(value)
             else:
                 self._end(value)
 
@@ -128,6 +131,7 @@ class Agent:
         refused = refusal(what["cwd"], what["needs"], environment)
         if refused is None:
             try:
+                self._start_keeper(what, environment)
                 for rank, own in what["ranks"]:
                     self._start_rank(rank, what, environment | own)
             except OSError as error:
@@ -158,6 +162,20 @@ class Agent:
             os.set_blocking(handle, False)
             self._pipes[rank].append(handle)
             self._selector.register(handle, selectors.EVENT_READ, partial(self._pass_on, rank, name, handle))
+
+    def _start_keeper(self, what: dict[str, Any], environment: dict[str, str]) -> None:
+        """What keeps the ranks' store, if it is to be kept here; it is no rank, and ends as what ranks leave behind."""
+        if what["keeper"] is not None:
+            self._keeper = subprocess.Popen(
+                what["keeper"], cwd=what["cwd"], env=environment, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
+                start_new_session=True, preexec_fn=partial(self._die_with, os.getpid()), bufsize=0,
+            )  # fmt: skip
+
+    def _tell_keeper(self, line: str) -> None:
+        """Which rank has ended, so that nobody has to find out."""
+        if self._keeper is not None and self._keeper.stdin is not None:
+            with contextlib.suppress(BrokenPipeError):
+                self._keeper.stdin.write(line.encode() + b"\n")
 
     def _die_with(self, parent: int) -> None:
         """In the child: if this agent is killed itself, its ranks do not outlive it."""

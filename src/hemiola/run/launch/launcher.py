@@ -20,7 +20,7 @@ from hemiola.core.errors import InputError
 from hemiola.run.launch.hosts import Host, connect
 from hemiola.run.launch.output import Output
 from hemiola.run.launch.places import Facts, World, defaults, divided, rank_environments
-from hemiola.run.launch.values import Failure, Job, Outcome
+from hemiola.run.launch.values import Failure, Job, Outcome, ending
 
 __all__ = ["GRACE_S", "launch"]
 
@@ -32,13 +32,19 @@ _LOOK_AGAIN_S = 1.0
 _PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 
 
-def launch(job: Job, outputs: Callable[[World], Output], admit: Callable[[World], None]) -> Outcome:
+def launch(
+    job: Job,
+    outputs: Callable[[World], Output],
+    admit: Callable[[World], None],
+    told: Callable[[Failure, int], None] = lambda failure, left: None,
+) -> Outcome:
     """Run the job until all its ranks have ended; nothing of it is left running.
 
     Args:
         job: what to run.
         outputs: makes what takes the ranks' output.
         admit: raises if the world that was found will not do; nothing has been started then.
+        told: learns of a failure with which the others go on, and how many these are.
 
     Raises:
         InputError: a host cannot be reached, or has not got what is to be run.
@@ -47,9 +53,9 @@ def launch(job: Job, outputs: Callable[[World], Output], admit: Callable[[World]
         world = divided(job, _greeted(hosts))
         admit(world)
         output = outputs(world)
-        watch = _Watch(hosts, world, output)
+        watch = _Watch(hosts, world, output, job, told)
         try:
-            watch.start(job)
+            watch.start()
             with _signals(watch):
                 watch.follow()
         finally:
@@ -121,20 +127,26 @@ class _Watch:
     hosts: Sequence[Host]
     world: World
     output: Output
+    job: Job
+    told: Callable[[Failure, int], None]
     statuses: dict[int, int] = field(default_factory=dict)
     failure: Failure | None = None
+    lost: list[Failure] = field(default_factory=list)
+    gone: set[int] = field(default_factory=set)
     interrupted: bool = False
     report: str = ""
     begun_s: float = 0.0
     wall_s: float = 0.0
     give_up_at_s: float | None = None
 
-    def start(self, job: Job) -> None:
-        run = secrets.token_hex(8)
+    def start(self) -> None:
+        job, run = self.job, secrets.token_hex(8)
+        keeper = [job.python, "-m", "hemiola.run.elastic.keeper", str(self.world.port)]
         for host, place in zip(self.hosts, self.world.places, strict=True):
             host.send("start", {
                 "command": job.command, "needs": job.needs, "cwd": str(Path.cwd()), "keyboard": host.keyboard,
                 "environment": job.environment, "defaults": defaults(place),
+                "keeper": keeper if self.world.keeper and place.number == 0 else None,
                 "ranks": rank_environments(self.world, place, run),
             })  # fmt: skip
         self.begun_s = time.monotonic()
@@ -171,7 +183,7 @@ class _Watch:
         status = self.failure.status if self.failure else 0
         return Outcome(
             128 - status if status < 0 else status, self.failure, self.interrupted, self.world.ranks,
-            self.world.hosts, self.wall_s, self.report,
+            self.world.hosts, self.wall_s, self.report, tuple(self.lost),
         )  # fmt: skip
 
     def _hear(self, host: Host) -> None:
@@ -191,16 +203,29 @@ class _Watch:
     def _ended(self, host: Host, rank: int, status: int) -> None:
         self.statuses[rank] = status
         self.output.end(rank)
+        if self.world.keeper:
+            self.hosts[0].send("lost", f"{rank} {ending(status)}")
         if status and self.failure is None:
-            self._fail(Failure(rank, host.name, status, self.output.last_words(rank)))
+            self._take(Failure(rank, host.name, status, self.output.last_words(rank)), {rank})
 
     def _lost(self, host: Host) -> None:
         """Its output has ended: as it should, or before its ranks did."""
         place = self.world.places[self.hosts.index(host)]
-        if all(rank in self.statuses for rank in range(place.first, place.first + place.ranks)):
+        gone = set(range(place.first, place.first + place.ranks)) - self.statuses.keys()
+        if gone and self.failure is None:
+            failure = Failure(None, host.name, host.status(_LOST_S) or 1, tuple(host.said))
+            self._take(failure, gone, is_vital=place.number == 0)
+
+    def _take(self, failure: Failure, ranks: set[int], is_vital: bool = False) -> None:
+        """The others go on, or end."""
+        self.gone |= ranks
+        left = sum(place.ranks for place in self.world.places) - len(self.gone)
+        enough = left >= (self.job.ranks_min if self.job.nodes is None else 1)
+        if not self.job.goes_on or self.interrupted or is_vital or not left or not enough:
+            self._fail(failure)
             return
-        if self.failure is None:
-            self._fail(Failure(None, host.name, host.status(_LOST_S) or 1, tuple(host.said)))
+        self.lost.append(failure)
+        self.told(failure, left)
 
     def _fail(self, failure: Failure) -> None:
         self.failure = failure

@@ -38,13 +38,18 @@ class HostPlace:
 
 @dataclass(frozen=True)
 class World:
-    """All of a job: hosts that are started here, ranks and hosts of the whole, where rank 0 is."""
+    """All of a job: hosts that are started here, ranks and hosts of the whole, where rank 0 is.
+
+    Attributes:
+        keeper: whether a process of its own, beside rank 0, keeps the ranks' store.
+    """
 
     places: tuple[HostPlace, ...]
     ranks: int
     hosts: int
     address: str
     port: int
+    keeper: bool = False
 
 
 def divided(job: Job, facts: Sequence[Facts]) -> World:
@@ -64,7 +69,7 @@ def divided(job: Job, facts: Sequence[Facts]) -> World:
     ranks = job.nodes.count * counts[0] if job.nodes else sum(counts)
     hosts = job.nodes.count if job.nodes else len(counts)
     port = job.master_port or (DEFAULT_PORT if job.nodes else facts[0].port)
-    return World(places, ranks, hosts, _address(job), port)
+    return World(places, ranks, hosts, _address(job), port, job.goes_on)
 
 
 def rank_environments(world: World, place: HostPlace, run: str) -> list[tuple[int, dict[str, str]]]:
@@ -81,7 +86,7 @@ def rank_environments(world: World, place: HostPlace, run: str) -> list[tuple[in
         "TORCHELASTIC_RUN_ID": run,
         "TORCHELASTIC_RESTART_COUNT": "0",
         "TORCHELASTIC_MAX_RESTARTS": "0",
-        "TORCHELASTIC_USE_AGENT_STORE": "False",
+        "TORCHELASTIC_USE_AGENT_STORE": str(world.keeper),
     }
     return [
         (rank, common | {"RANK": str(rank), "ROLE_RANK": str(rank), "LOCAL_RANK": str(rank - place.first)})

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import signal
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
 
-__all__ = ["REMOTE_SHELL", "Failure", "Job", "Nodes", "Outcome"]
+__all__ = ["REMOTE_SHELL", "Failure", "Job", "Nodes", "Outcome", "ending"]
 
 REMOTE_SHELL = "ssh -o BatchMode=yes -o ConnectTimeout=15 -o ServerAliveInterval=30 {host} {command}"
 
@@ -37,6 +38,8 @@ class Job:
         python: for the hosts' agents.
         logs: a folder for what each rank prints.
         shown: ranks whose output is shown; None for all.
+        goes_on: whether the others go on when a rank fails; a process of its own keeps the ranks' store then.
+        ranks_min: with fewer left, all are ended.
     """
 
     command: tuple[str, ...]
@@ -51,10 +54,12 @@ class Job:
     python: str = "python3"
     logs: Path | None = None
     shown: frozenset[int] | None = None
+    goes_on: bool = False
+    ranks_min: int = 1
 
 
 class Failure(msgspec.Struct, frozen=True):
-    """Who failed first.
+    """Who failed, and how.
 
     Attributes:
         rank: None if a host was lost.
@@ -69,6 +74,21 @@ class Failure(msgspec.Struct, frozen=True):
     last_words: tuple[str, ...]
 
 
+def ending(status: int) -> str:
+    """How a process ended.
+
+    Example:
+        >>> ending(1), ending(-9)
+        ('exit status 1', 'signal 9 (SIGKILL)')
+    """
+    if status >= 0:
+        return f"exit status {status}"
+    try:
+        return f"signal {-status} ({signal.Signals(-status).name})"
+    except ValueError:
+        return f"signal {-status}"
+
+
 class Outcome(msgspec.Struct, frozen=True):
     """How a run ended.
 
@@ -80,6 +100,7 @@ class Outcome(msgspec.Struct, frozen=True):
         hosts: of the whole job.
         wall_s: from the ranks' start to the end of the last.
         report: what rank 0 left in HEMIOLA_RUN_REPORT; "" if nothing.
+        lost: who failed while the others went on.
     """
 
     status: int
@@ -89,3 +110,4 @@ class Outcome(msgspec.Struct, frozen=True):
     hosts: int
     wall_s: float
     report: str
+    lost: tuple[Failure, ...] = ()

@@ -50,7 +50,7 @@ class Measurement:
         ranks: that took part.
         rounds: flows between them, by their place among `ranks`.
         loose: flows of rounds that do not count, each as if by itself.
-        known: groups behind uplinks that were found before; () to look for them.
+        known: groups behind uplinks that were found before; None to look for them.
         latency_s: of a small message between two of them, the least of several; shape (ranks, ranks), 0 within.
         seconds: that it took.
         sent_bytes: by all together.
@@ -59,16 +59,24 @@ class Measurement:
     ranks: tuple[int, ...]
     rounds: list[list[Flow]] = field(default_factory=list)
     loose: list[list[Flow]] = field(default_factory=list)
-    known: tuple[tuple[int, ...], ...] = ()
+    known: tuple[tuple[int, ...], ...] | None = None
     latency_s: Floats = field(default_factory=lambda: np.zeros((0, 0)))
     seconds: float = 0.0
     sent_bytes: int = 0
 
     def fit(self) -> FittedNetwork:
         """The network that explains it; by loose flows too where a rank has no other."""
+        return fit_network(len(self.ranks), self._telling, self.known)
+
+    def is_narrow(self) -> bool:
+        """Whether the intervals of all hosts' rates are."""
+        fitted = fit_network(len(self.ranks), self._telling, ())  # uplinks change nothing about them
+        return all(fitted.rate(host).spread < _ENOUGH for host in range(len(self.ranks)))
+
+    @property
+    def _telling(self) -> list[list[Flow]]:
         seen = {flow.source for flows in self.rounds for flow in flows}
-        more = self.loose if len(seen) < len(self.ranks) else []
-        return fit_network(len(self.ranks), [*self.rounds, *more], self.known)
+        return [*self.rounds, *(self.loose if len(seen) < len(self.ranks) else [])]
 
 
 class Prober:
@@ -111,7 +119,8 @@ class Prober:
         for number in itertools.count(1):
             for pairs in probe_rounds(self._count, number):
                 self._round(pairs, round_s, keep=True)
-            enough = number >= passes_most or time.monotonic() - start > seconds_most or self._is_known()
+            enough = number >= passes_most or time.monotonic() - start > seconds_most
+            enough = enough or (not self._place and self._found.is_narrow())
             if self._told(np.array([float(enough)]))[0]:
                 break
         self._found.seconds = time.monotonic() - start
@@ -127,20 +136,15 @@ class Prober:
         self._found.latency_s = before.latency_s
         if not self._place:
             fitted = before.fit()
-            self._found.known = before.known or tuple(group.hosts for group in fitted.groups)
+            self._found.known = before.known
+            if before.known is None:
+                self._found.known = tuple(group.hosts for group in fitted.groups)
             self._able = np.array([fitted.rate(host).bytes_per_s for host in range(self._count)])
         for pairs in probe_rounds(self._count, 0, mixes=1):
             self._round(pairs, round_s / 2, keep=False)
             self._round(pairs, round_s, keep=True)
         self._found.seconds = time.monotonic() - start
         return self._found
-
-    def _is_known(self) -> bool:
-        """Whether intervals are narrow; for the first rank."""
-        if self._place:
-            return False
-        fitted = self._found.fit()
-        return all(fitted.rate(host).spread < _ENOUGH for host in range(self._count))
 
     def _ping(self, pairs: Pairs, latency_s: Floats) -> None:
         """Small messages there and back again, in pairs."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from datetime import timedelta
 
@@ -11,9 +10,10 @@ import msgspec
 from hemiola.core.errors import InputError
 from hemiola.run.probe.affinity import Affinity, own_affinity
 from hemiola.run.probe.measure import Prober
-from hemiola.run.probe.result import measured_topology, unlike_names
-from hemiola.run.transport import Endpoint, Options
-from hemiola.run.transport.home import home_interface, missing_variables, own_names
+from hemiola.run.probe.result import Homes, measured_topology
+from hemiola.run.transport import Options
+from hemiola.run.transport.home import home_interface, missing_variables
+from hemiola.run.transport.through_store import meet
 from hemiola.trace.topologies.native_write import topology_text
 
 __all__ = ["Probed", "probe"]
@@ -61,26 +61,22 @@ def probe(seconds_most: float, interface: str = "", timeout_s: float = 60.0) -> 
         rank == 0,
         timedelta(seconds=timeout_s),
     )
-    if rank == 0:
-        store.set("secret", os.urandom(32))
     options = Options(interface=interface or home_interface(), timeout_s=timeout_s)
-    with Endpoint(rank, ranks, bytes(store.get("secret")), options) as end:
-        own = msgspec.to_builtins(own_affinity(end.address[0]))
-        store.set(str(rank), json.dumps([*end.address, own, *own_names()]))
-        told = [json.loads(store.get(str(peer))) for peer in range(ranks)]
-        end.connect([(address, port) for address, port, *_ in told])
-        homes = [address for address, *_ in told]
-        firsts = [peer for peer, home in enumerate(homes) if home not in homes[:peer]]
-        if len(firsts) < 2:
-            raise InputError(f"all {ranks} ranks are on {homes[0]}", "start ranks on two hosts or more")
-        found = Prober(end, firsts, timeout_s).measure(seconds_most) if rank in firsts else None
+    end, peers = meet(store, rank, ranks, options, lambda address: msgspec.to_builtins(own_affinity(address)))
+    with end:
+        homes = Homes.of(peers)
+        if len(homes.names) < 2:
+            raise InputError(
+                f"all {ranks} ranks are on {peers[0].address}", "start ranks on two hosts or more"
+            )
+        prober = Prober(end, homes.firsts, timeout_s) if rank in homes.firsts else None
+        found = prober.measure(seconds_most) if prober else None
         store.set(f"done {rank}", b"")
         store.wait([f"done {peer}" for peer in range(ranks)])
     if found is None or rank:
         return None
-    names = unlike_names([told[peer][3:] for peer in firsts], [homes[peer] for peer in firsts])
-    topology = measured_topology(found, names, [homes.count(homes[peer]) for peer in firsts])
+    words = (peers[first].word for first in homes.firsts)
     affinities = {
-        name: msgspec.convert(told[peer][2], Affinity) for name, peer in zip(names, firsts, strict=True)
+        name: msgspec.convert(word, Affinity) for name, word in zip(homes.names, words, strict=True)
     }
-    return Probed(topology_text(topology), affinities)
+    return Probed(topology_text(measured_topology(found, homes)), affinities)

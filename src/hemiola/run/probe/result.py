@@ -4,30 +4,63 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from hemiola.core.topology import Hosts, Level, MeasuredLink, Topology
 from hemiola.cost.network_fit import Interval
 from hemiola.run.probe.measure import Measurement
+from hemiola.run.transport.through_store import Peer
 
-__all__ = ["measured_topology", "unlike_names"]
+__all__ = ["Homes", "measured_topology"]
 
 LEVEL = "rack"
 _UNLIMITED = math.inf
 
 
-def measured_topology(
-    found: Measurement, names: Sequence[str], ranks: Sequence[int], name: str = "measured"
-) -> Topology:
+@dataclass(frozen=True)
+class Homes:
+    """Which ranks share a host.
+
+    Attributes:
+        names: of the hosts, in the order of their first ranks.
+        host_of: of every rank, its host's place among them.
+    """
+
+    names: tuple[str, ...]
+    host_of: tuple[int, ...]
+
+    @classmethod
+    def of(cls, peers: Sequence[Peer]) -> Homes:
+        """By their addresses; called by them where two have the same name."""
+        addresses = list(dict.fromkeys(peer.address for peer in peers))
+        names = [next(one.names[0] for one in peers if one.address == address) for address in addresses]
+        return cls(
+            tuple(names if len(set(names)) == len(names) else addresses),
+            tuple(addresses.index(peer.address) for peer in peers),
+        )
+
+    @property
+    def firsts(self) -> tuple[int, ...]:
+        """The first rank of each."""
+        return tuple(self.host_of.index(host) for host in range(len(self.names)))
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """The ranks of each."""
+        return tuple(self.host_of.count(host) for host in range(len(self.names)))
+
+
+def measured_topology(found: Measurement, homes: Homes, name: str = "measured") -> Topology:
     """The topology of the hosts that were measured.
 
     Rates are of data: what headers take is not in them. A host's is that of its slower direction.
 
     Args:
-        names: of the hosts, in the order in which they were measured.
-        ranks: on each.
+        homes: of the ranks, the first of each of which measured.
     """
+    names, ranks = homes.names, homes.counts
     fitted = found.fit()
     rates = [fitted.rate(host) for host in range(len(names))]
     latency_s = found.latency_s + np.where(np.eye(len(names)) > 0, np.inf, 0.0)
@@ -65,12 +98,6 @@ def measured_topology(
         f"fair sharing of these links explains half of all rates to {fitted.error:.1%}"
     )
     return Topology(name, hosts, levels, source, tuple(links)).check()
-
-
-def unlike_names(names: Sequence[Sequence[str]], addresses: Sequence[str]) -> list[str]:
-    """The hosts' first names, or their addresses where two have the same one."""
-    called = [own[0] for own in names]
-    return called if len(set(called)) == len(called) else list(addresses)
 
 
 def _link(name: str, rate: Interval) -> MeasuredLink:

@@ -75,25 +75,29 @@ class Endpoint:
         self._loop: Loop | None = None
         self._closed = False
 
-    def connect(self, addresses: Sequence[Address]) -> None:
+    def connect(self, addresses: Sequence[Address], timeout_s: float | None = None) -> None:
         """Connect with everybody; returns once all are there.
 
         Args:
             addresses: everybody's, by rank; one's own is not used.
+            timeout_s: until then; the options' unless given.
 
         Raises:
             TransportError: somebody does not come in time, or is not who it should be; names all who are missing.
         """
         if len(addresses) != self.ranks:
             raise InputError(f"{len(addresses)} addresses for {self.ranks} ranks", "give one for each rank")
-        deadline = time.monotonic() + self._options.timeout_s
-        guests = _Guests(self._listener, self.rank, self.ranks, self._secret, self._options, deadline)
+        limit_s = self._options.timeout_s if timeout_s is None else timeout_s
+        deadline = time.monotonic() + limit_s
+        guests = _Guests(
+            self._listener, self.rank, self.ranks, self._secret, self._options, deadline, limit_s
+        )
         guests.start()
         socks: dict[tuple[int, int], socket.socket] = {}
         try:
             for peer in range(self.rank):
                 for lane in range(self._options.connections):
-                    socks[peer, lane] = self._call(peer, lane, addresses[peer], deadline)
+                    socks[peer, lane] = self._call(peer, lane, addresses[peer], deadline, limit_s)
             socks |= guests.all_here()
         except BaseException:
             for sock in (*socks.values(), *guests.found.values()):
@@ -109,7 +113,7 @@ class Endpoint:
         self._loop = Loop(links, self._outbox, self._inboxes, self._options)
         self._loop.start()
 
-    def _call(self, peer: int, lane: int, address: Address, deadline: float) -> socket.socket:
+    def _call(self, peer: int, lane: int, address: Address, deadline: float, limit_s: float) -> socket.socket:
         """Connect to a rank of lower number, trying again while it is not there yet."""
         while True:
             left_s = deadline - time.monotonic()
@@ -127,15 +131,15 @@ class Endpoint:
                 return sock
             except ConnectionRefusedError as problem:
                 if left_s < 0.05:
-                    raise self._unreachable(peer, address, problem) from problem
+                    raise self._unreachable(peer, address, limit_s, problem) from problem
                 time.sleep(0.02)
             except OSError as problem:
-                raise self._unreachable(peer, address, problem) from problem
+                raise self._unreachable(peer, address, limit_s, problem) from problem
 
-    def _unreachable(self, peer: int, address: Address, problem: OSError) -> TransportError:
+    def _unreachable(self, peer: int, address: Address, limit_s: float, problem: OSError) -> TransportError:
         return TransportError(
             f"rank {self.rank} cannot reach rank {peer} at {address[0]}:{address[1]} within "
-            f"{self._options.timeout_s:g} s: {problem}",
+            f"{limit_s:g} s: {problem}",
             "is that rank running, and is the port open between the hosts?",
         )
 
@@ -261,14 +265,15 @@ class _Guests(threading.Thread):
     """Takes the calls of ranks of higher number; strangers are turned away and hold nobody up."""
 
     def __init__(
-        self, listener: socket.socket, rank: int, ranks: int, secret: bytes, options: Options, deadline: float
-    ) -> None:
+        self, listener: socket.socket, rank: int, ranks: int, secret: bytes, options: Options, deadline: float,
+        timeout_s: float,
+    ) -> None:  # fmt: skip
         super().__init__(name="hemiola-guests", daemon=True)
         self._listener, self._rank, self._ranks, self._secret = listener, rank, ranks, secret
         listener.settimeout(0.1)
         self._deadline = deadline
         self._wanted = {(p, lane) for p in range(rank + 1, ranks) for lane in range(options.connections)}
-        self._timeout_s = options.timeout_s
+        self._timeout_s = timeout_s
         self._changed = threading.Condition()
         self._open = True
         self.found: dict[tuple[int, int], socket.socket] = {}

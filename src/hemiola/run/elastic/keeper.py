@@ -1,0 +1,33 @@
+"""Keeps the store of a job in a process of its own, so that any rank may be lost: `python -m hemiola.run.elastic.keeper PORT`.
+
+Standard input may name ranks that have ended, a line each ("3 signal 9 (SIGKILL)"): nobody has to wait until they are
+silent. It serves one run, and ends with a signal.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+
+from hemiola.run.elastic.board import Board
+
+__all__ = ["main"]
+
+
+def main(port: int) -> None:
+    """Until a signal ends it."""
+    import torch.distributed as dist
+
+    store = dist.TCPStore("0.0.0.0", port, is_master=True, wait_for_workers=False)
+    print(f"the store is kept at port {store.port}", flush=True)
+    board = Board(store)
+    for line in sys.stdin:
+        rank, _, how = line.strip().partition(" ")
+        board.left(int(rank), f"its process ended with {how}")
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    threading.Event().wait()
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

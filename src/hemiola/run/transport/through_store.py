@@ -1,0 +1,65 @@
+"""Ranks that find each other through a store, such as PyTorch's: its `set` and `get`, which waits, are all that is needed."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from hemiola.run.transport.endpoint import Endpoint
+from hemiola.run.transport.home import own_names
+from hemiola.run.transport.options import Options
+
+__all__ = ["Peer", "meet"]
+
+_KEYS = "hemiola/"
+
+
+@dataclass(frozen=True)
+class Peer:
+    """A rank, as it says of itself.
+
+    Attributes:
+        address: of its host, which no other host has.
+        port: where it listens.
+        names: what a topology may call its host.
+        word: what else it wants all to know, in JSON's types.
+    """
+
+    address: str
+    port: int
+    names: tuple[str, ...]
+    word: Any = None
+
+
+def meet(
+    store: Any, rank: int, ranks: int, options: Options, word: Callable[[str], Any] | None = None
+) -> tuple[Endpoint, list[Peer]]:
+    """Connect with all other ranks; also who they are. Rank 0 makes the job's secret and leaves it in the store.
+
+    Args:
+        word: makes this rank's `Peer.word` from its address.
+
+    The store's own timeout, if it has one, holds for connecting too.
+
+    Raises:
+        TransportError: a rank does not come in time.
+    """
+    if rank == 0:
+        store.set(f"{_KEYS}secret", os.urandom(32))
+    end = Endpoint(rank, ranks, bytes(store.get(f"{_KEYS}secret")), options)
+    address, port = end.address
+    own = [address, port, own_names(), word(address) if word else None]
+    store.set(f"{_KEYS}{rank}", json.dumps(own))
+    told = [json.loads(store.get(f"{_KEYS}{peer}")) for peer in range(ranks)]
+    peers = [Peer(there, at, tuple(names), said) for there, at, names, said in told]
+    patience = getattr(store, "timeout", None)
+    limit_s = min(options.timeout_s, patience.total_seconds()) if patience else options.timeout_s
+    try:
+        end.connect([(peer.address, peer.port) for peer in peers], limit_s)
+    except BaseException:
+        end.close()
+        raise
+    return end, peers

@@ -1,0 +1,125 @@
+"""A state goes back to its last commit, whole, and refuses what no other rank could give it."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
+
+from hemiola.core.errors import InputError
+from hemiola.run.elastic import ElasticSampler, Membership, State
+
+
+@pytest.fixture
+def alone() -> Iterator[None]:
+    dist.init_process_group("hemiola", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+def step(state: State) -> None:
+    state.optimizer.zero_grad()
+    state.model(torch.ones(4, 3)).sum().backward()
+    state.optimizer.step()
+    state.schedule.step()
+    state.sampler.confirm()
+    state.losses.append(len(state.losses))
+
+
+def parts(state: State) -> dict[str, Any]:
+    """Bit for bit, so that it can be compared."""
+    optimizer = state.optimizer.state_dict()
+    return {
+        "model": {name: tensor.tolist() for name, tensor in state.model.state_dict().items()},
+        "moments": {
+            key: [float(each.sum()) for each in of.values()] for key, of in optimizer["state"].items()
+        },
+        "rate": optimizer["param_groups"][0]["lr"],
+        "schedule": state.schedule.state_dict(),
+        "sampler": state.sampler.state_dict(),
+        "losses": list(state.losses),
+    }
+
+
+def test_back_to_the_last_commit_and_on_as_if_nothing_had_been() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+    schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
+    sampler = ElasticSampler(9, rank=0, ranks=1, batch_size=3)
+    state = State(model=model, optimizer=optimizer, schedule=schedule, sampler=sampler, losses=[])
+    draws = iter(sampler)
+    next(draws)
+    step(state)
+    state.commit()
+    committed = parts(state)
+    next(draws)
+    step(state)
+    further = parts(state)
+    assert further != committed
+    state.restore()
+    assert parts(state) == committed
+    assert all(parameter.grad is None for parameter in model.parameters())
+    next(iter(sampler))
+    step(state)
+    assert parts(state) == further
+    state.restore()
+    assert parts(state) == committed, "what is kept was not trained on"
+
+
+def test_a_copy_takes_the_place_of_the_one_before() -> None:
+    state = State(model=nn.Linear(2, 2), step=0)
+    state.commit()
+    before = state._kept["model"]["weight"]
+    state.commit()
+    assert state._kept["model"]["weight"] is before
+    assert state.commits == 2
+
+
+@pytest.mark.parametrize("name", ["commit", "_parts", "commits"])
+def test_a_name_that_is_taken(name: str) -> None:
+    with pytest.raises(InputError, match="another name"):
+        State(**{name: 1})
+
+
+def test_a_part_that_was_not_named() -> None:
+    state = State(step=0)
+    with pytest.raises(InputError, match="no part 'epoch'"):
+        state.epoch = 1
+    with pytest.raises(AttributeError, match="epoch"):
+        _ = state.epoch
+
+
+@pytest.mark.usefixtures("alone")
+def test_what_is_sharded_or_bound_to_ranks_is_refused() -> None:
+    with pytest.raises(InputError, match="model is a DistributedDataParallel, which is bound"):
+        State(model=DistributedDataParallel(nn.Linear(2, 2)))
+    with pytest.raises(InputError, match="model is sharded"):
+        State(model=fully_shard(nn.Linear(2, 2)))
+    with warnings.catch_warnings():  # PyTorch's own, on import
+        warnings.simplefilter("ignore", DeprecationWarning)
+        from torch.distributed.optim import ZeroRedundancyOptimizer
+    optimizer = ZeroRedundancyOptimizer(nn.Linear(2, 2).parameters(), torch.optim.SGD, lr=0.1)
+    with pytest.raises(InputError, match="optimizer is sharded"):
+        State(optimizer=optimizer)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"ranks_min": 0}, {"silence_s": 0.0}, {"timeout_s": -1.0}, {"on_loss": "perhaps"}]
+)
+def test_what_cannot_be(wrong: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match=next(iter(wrong))):
+        Membership(**wrong)
+
+
+def test_without_the_variables_of_a_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MASTER_ADDR", raising=False)
+    with pytest.raises(InputError, match="MASTER_ADDR is not set"), Membership():
+        pass

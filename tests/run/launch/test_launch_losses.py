@@ -1,0 +1,89 @@
+"""`--on-loss continue`: a rank's end is not the others', as long as enough are left; it is said who was lost."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+
+import pytest
+from launching import alive, run, start
+
+MEMBER = Path(__file__).parents[1] / "elastic" / "member.py"
+
+
+def test_the_others_go_on_without_rank_0_and_the_run_ends_well(tmp_path: Path, mark: str) -> None:
+    what = {
+        "ddp": True,
+        "die": {"0": [3, "kill"]},
+        "membership": {"silence_s": 60.0},
+    }  # the launcher says who has ended
+    done = run(
+        tmp_path, "--nproc", 3, "--on-loss", "continue", "--env", f"{mark}=1", "--report", "report.json", MEMBER,
+        json.dumps(what),
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "warning: rank 0 was lost, with signal 9 (SIGKILL); 2 ranks go on" in done.stderr
+    assert (
+        "member 0 was lost (its process ended with signal 9 (SIGKILL)). Epoch 1: 2 members go on"
+        in done.stderr
+    )
+    assert "warning: 1 lost on the way, the others ended well" in done.stderr
+    first, second = (json.loads(line.partition("] ")[2]) for line in done.stdout.splitlines())
+    assert first["weights"] == second["weights"]
+    assert [lost["rank"] for lost in json.loads((tmp_path / "report.json").read_text())["lost"]] == [0]
+    assert not alive(mark)
+
+
+def test_ranks_that_need_no_store_may_fail_too(tmp_path: Path) -> None:
+    done = run(
+        tmp_path,
+        "--nproc",
+        3,
+        "--on-loss",
+        "continue",
+        "--no-python",
+        "sh",
+        "-c",
+        "test $RANK != 1 || exit 7",
+    )
+    assert done.returncode == 0
+    assert "warning: rank 1 was lost, with exit status 7; 2 ranks go on" in done.stderr
+
+
+def test_with_too_few_left_all_are_ended(tmp_path: Path, mark: str) -> None:
+    done = run(
+        tmp_path, "--nproc", 3, "--on-loss", "continue", "--min-ranks", 2, "--env", f"{mark}=1", "--no-python", "sh",
+        "-c", "test $RANK = 0 && sleep 600; exit $RANK",
+    )  # fmt: skip
+    assert done.returncode in (1, 2)
+    assert done.stderr.count("was lost, with exit status") == 1
+    assert "; the others were ended" in done.stderr
+    assert not alive(mark)
+
+
+def test_when_all_fail_the_run_has_failed(tmp_path: Path) -> None:
+    done = run(tmp_path, "--nproc", 2, "--on-loss", "continue", "--no-python", "sh", "-c", "exit 5")
+    assert done.returncode == 5
+
+
+def test_an_interrupt_is_no_loss(tmp_path: Path, mark: str) -> None:
+    (tmp_path / "sits.py").write_text(
+        "import time\nprint('ready', flush=True)\ntime.sleep(600)\n", encoding="utf-8"
+    )
+    process = start(tmp_path, "--nproc", 2, "--on-loss", "continue", "--env", f"{mark}=1", "sits.py")
+    assert process.stdout is not None
+    for _ in range(2):
+        assert "ready" in process.stdout.readline()
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "was lost" not in said
+    assert not alive(mark)
+
+
+@pytest.mark.parametrize("words", [("--min-ranks", "2"), ("--on-loss", "continue", "--min-ranks", "0")])
+def test_a_least_number_of_ranks_goes_with_continuing(words: tuple[str, ...], tmp_path: Path) -> None:
+    done = run(tmp_path, *words, "--no-python", "true")
+    assert done.returncode != 0
+    assert "--min-ranks" in done.stderr
