@@ -31,6 +31,7 @@ class _Outcome(Protocol):
     opening_s: dict[str, float]
     chosen: list[str]
     bound_s: dict[int, float]
+    best: float
 
 
 Found = Sequence[tuple[str, _Case, _Outcome]]
@@ -53,6 +54,8 @@ making the group took, measuring included. All four hosts share two processors.
 
 Where links drift, every host's link follows another stretch of a recorded series (`bandwidth-hw.txt`, one value
 every 5 s, relative to its 95th percentile, of 400 Mbit/s); all-reduces go on all the while, by turns, and the ratio is that of the mean times.
+*At most* is the ratio of who knew every rate the moment it changes and met the bound with it. A model's iterations are
+DDP's, computing included.
 """
 
 
@@ -124,6 +127,7 @@ def _line(control: str, case: _Case, outcome: _Outcome, size: int) -> str:
     ring = _words(median(took["usual"])) if "usual" in took else ""
     bound = outcome.bound_s.get(size, 0.0)
     part = f"{bound / median(took['fitted']):.0%}" if bound and size >= 1 << 20 else ""
+    part = f"at most {outcome.best:.2f}" if outcome.best else part
     wanted = f"{case.target:.2f}{'' if ratio >= case.target else ' (missed)'}" if case.target else ""
     return (
         f"| {control} | {case.name} | {_size(size)} | {_words(_middle(case, took['gloo']))} | {ring} | "

@@ -21,7 +21,7 @@ from hemiola.cost.places import Place
 from hemiola.cost.strategy_roads import Roads
 from hemiola.cost.strategy_time import strategy_seconds
 
-__all__ = ["FITTED", "Choose", "Fitting", "both_ways", "given_strategy", "strategy_cost"]
+__all__ = ["FITTED", "Choose", "Fitting", "both_ways", "busy_seconds", "given_strategy", "strategy_cost"]
 
 FITTED: tuple[Collective, ...] = ("all-reduce", "reduce-scatter", "all-gather", "broadcast", "reduce")
 """Collectives that go by strategies; an all-to-all goes directly."""
@@ -106,6 +106,17 @@ def both_ways(costs: Sequence[Cost], links: int) -> list[Cost]:
         if own
         else replace(cost, loads=cost.loads + tuple((at + links, size) for at, size in cost.loads))
         for cost, own in zip(costs, says, strict=True)
+    ]
+
+
+def busy_seconds(strategy: Strategy, place: Place) -> list[float]:
+    """For how long each link between hosts is busy in its busier direction, for a byte of the data."""
+    links = len(place.links)
+    found = [0.0] * links
+    for link, share in _Traffic(strategy, place).loads:
+        found[link % links] = max(found[link % links], share)
+    return [
+        share / link.bytes_per_s for share, link in zip(found, place.links, strict=True) if not link.inner
     ]
 
 

@@ -201,6 +201,12 @@ def test_who_brings_another_tensor_is_named() -> None:
         world.at(float(rank), (rank, sum_of(100 + (rank == 1))))
     world.run()
     assert world.orders == [(1.0, Refusal(0, 1))]
+    for rank in range(3):
+        world.at(5.0, (rank, sum_of(100)))
+    world.run()
+    assert world.orders[1:] == [(5.0, Part(1, sum_of(100), 0, 100, frozenset({0, 1, 2})))], (
+        "the next one is counted alike"
+    )
 
 
 @given(st.integers(1, 70), st.integers(0, 2**40), st.data())

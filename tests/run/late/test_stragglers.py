@@ -184,6 +184,27 @@ def test_what_comes_too_late_is_carried_over_to_the_next_sum_of_the_same_tensor(
         assert all(torch.equal(one.get(), torch.full((400_000,), 221.0)) for one in again)
 
 
+def test_a_late_rank_has_its_result_though_the_others_have_left() -> None:
+    with connected(2) as ends:
+        ranks = [Stragglers(end, _usual, 10.0, True, lambda size, seconds: None) for end in ends]
+        tensors = [torch.ones(400_000), torch.ones(400_000)]
+        for one in [_Sum(ranks[rank], tensors[rank]) for rank in range(2)]:
+            one.get()
+        assert torch.equal(_Sum(ranks[0], tensors[0].fill_(1)).get(), torch.ones(400_000))
+        time.sleep(0.2)  # the other rank has relayed
+        ranks[0].close()
+        together(lambda end: end.close(), [ends[0]])
+        until = time.monotonic() + 20
+        while ranks[1]._broken is None and time.monotonic() < until:
+            time.sleep(0.01)
+        assert torch.equal(_Sum(ranks[1], tensors[1].fill_(1)).get(), torch.ones(400_000))
+        with pytest.raises(HemiolaError):
+            _Sum(ranks[1], tensors[1]).get()
+        ranks[1].close()
+        with pytest.raises(HemiolaError):
+            _Sum(ranks[1], tensors[1]).get()
+
+
 def test_nobody_is_left_out_twice_in_a_row() -> None:
     with groups(2, carries=True) as ranks:
         first, second = torch.ones(400_000), torch.ones(400_000)
@@ -207,6 +228,8 @@ def test_tensors_that_do_not_fit_end_the_sum_at_every_rank() -> None:
         for one in found:
             with pytest.raises(InputError, match="rank 1 adds another tensor"):
                 one.get()
+        for one in sums(ranks, inputs(3, 300_000), (0, 0, 0)):
+            one.get()  # the next one fits again
 
 
 def test_a_rank_that_is_gone_ends_what_waits_for_it() -> None:

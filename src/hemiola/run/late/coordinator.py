@@ -112,6 +112,7 @@ class Coordinator:
         self._ranks, self._carries = ranks, carries
         self._counts = [0] * ranks
         self._sums: dict[int, _Sum] = {}
+        self._refused: set[int] = set()
         self._under_way = 0
         self._owing: list[set[tuple[int, int]]] = [set() for _ in range(ranks)]
         """Of every rank, the tensors (whose, and where) that were last added without it, or without part of it."""
@@ -121,8 +122,12 @@ class Coordinator:
         """A rank is ready for its next sum; what is to be done."""
         number = self._counts[rank]
         self._counts[rank] += 1
+        if number in self._refused:
+            return []
         this = self._sums.setdefault(number, _Sum(given, now_s))
         if (given.elements, given.kind) != (this.given.elements, this.given.kind):
+            del self._sums[number]
+            self._refused.add(number)
             return [Refusal(number, rank)]
         this.places[rank] = given.place
         orders: list[Order] = []

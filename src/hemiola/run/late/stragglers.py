@@ -12,6 +12,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Hashable
+from contextlib import suppress
 from functools import partial
 
 import msgspec
@@ -112,6 +113,9 @@ class Stragglers:
             self._waited_for += 1
         mine = Mine(flat, put, partial(self._over, ended), keep)
         self._events.put(partial(self._add, number, given, mine))
+        if not self._thread.is_alive():  # closed
+            with suppress(queue.Empty):
+                self._events.get_nowait()()
 
     def wait_idle(self, timeout_s: float) -> None:
         """Until all that was begun here has ended.
@@ -172,16 +176,26 @@ class Stragglers:
         self._fail(TransportError("the process group was closed", "open a new one"))
 
     def _add(self, number: int, given: Given, mine: Mine) -> None:
-        problem = self._broken or self._refused.pop(number, None)
-        if problem is not None:
-            mine.ended(problem)
+        refused = self._refused.pop(number, None)
+        if self._broken is not None and number not in self._sums:
+            mine.ended(self._broken)
             return
-        self._sum(number, given).mine = mine
+        if refused is None:
+            self._sum(number, given).mine = mine
+        if self._broken is None:
+            self._tell_ready(given)  # of what was refused too: the first rank counts
+        if refused is not None:
+            mine.ended(refused)
+            return
+        self._look(number)  # it may be complete without anybody's help
+        if self._broken is not None:
+            self._end_one(number, self._broken)
+
+    def _tell_ready(self, given: Given) -> None:
         if self._coordinator is not None:
             self._give(self._coordinator.ready(0, given, time.monotonic()))
         else:
             self._end.send(0, _READY, encode_given(given), priority=-1)
-        self._look(number)
 
     def _give(self, orders: list[Order]) -> None:
         """From the first rank to all."""
@@ -283,10 +297,11 @@ class Stragglers:
             this.mine.ended(problem)
 
     def _fail(self, problem: HemiolaError) -> None:
-        """Everything."""
+        """All that is waited for; what nobody waits for yet may be complete."""
         self._broken = self._broken or problem
-        for number in list(self._sums):
-            self._end_one(number, problem)
+        for number, this in list(self._sums.items()):
+            if this.mine is not None:
+                self._end_one(number, problem)
 
     def _sum(self, number: int, given: Given) -> Sum:
         if number not in self._sums:
