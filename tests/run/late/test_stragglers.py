@@ -191,7 +191,9 @@ def test_a_late_rank_has_its_result_though_the_others_have_left() -> None:
         for one in [_Sum(ranks[rank], tensors[rank]) for rank in range(2)]:
             one.get()
         assert torch.equal(_Sum(ranks[0], tensors[0].fill_(1)).get(), torch.ones(400_000))
-        time.sleep(0.2)  # the other rank has relayed
+        until = time.monotonic() + 20
+        while _relayed(ranks[1]) < 400_000 and time.monotonic() < until:
+            time.sleep(0.01)
         ranks[0].close()
         together(lambda end: end.close(), [ends[0]])
         until = time.monotonic() + 20
@@ -203,6 +205,14 @@ def test_a_late_rank_has_its_result_though_the_others_have_left() -> None:
         ranks[1].close()
         with pytest.raises(HemiolaError):
             _Sum(ranks[1], tensors[1]).get()
+
+
+def _relayed(rank: Stragglers) -> int:
+    """Elements of results that this rank has, and has not come to."""
+    done = [
+        part for this in list(rank._sums.values()) for part, step in list(this._parts.items()) if step.done
+    ]
+    return sum(part.last - part.first for part in done)
 
 
 def test_nobody_is_left_out_twice_in_a_row() -> None:

@@ -41,8 +41,8 @@ USUAL = ("ring", "binomial")
 PIECES_BYTES = tuple(count << 10 for count in (64, 128, 256, 1024))
 NEAR = 0.03
 """Candidates slower by no more than this are as good as the fastest."""
-BUSY = 0.9
-"""A link that is busy for this share of the time in which the busiest one is, is busy all the time."""
+STEEP = 8
+"""A link that is busy for 80 % of the time in which the busiest one is counts as a sixth of a link, one at half as none."""
 GAIN = 0.01
 """What more trees have to gain by bandwidth, where they have no fewer hops."""
 ALL_MAX = 32
@@ -151,7 +151,7 @@ def _easiest(found: Sequence[Candidate], place: Place) -> Candidate:
     always = {}
     for name, strategy in shapes.items():
         busy = busy_seconds(strategy, place)
-        always[name] = sum(seconds >= BUSY * max(busy) for seconds in busy)
+        always[name] = round(sum((seconds / max(busy)) ** STEEP for seconds in busy), 1)
     return min(near, key=lambda one: (always[one.strategy.name], one.seconds))
 
 

@@ -12,7 +12,8 @@ from hemiola.core.strategy import FEWEST_BYTES, Collective, Strategy
 from hemiola.run.group.memory import Reduction
 from hemiola.run.group.pending import Pending
 from hemiola.run.group.refresh import Refresh
-from hemiola.run.late.stragglers import Choose, Stragglers
+from hemiola.run.late.stragglers import Stragglers
+from hemiola.run.late.ways import Choose
 from hemiola.run.strategy.flow import Join
 from hemiola.run.strategy.runner import Put, Runner
 from hemiola.run.transport import Endpoint
@@ -91,6 +92,11 @@ class Fitted:
             pending = Pending("a collective", self._timeout_s)
             late.start(given, how, put, partial(pending.end, result))
         return pending
+
+    def abort(self) -> None:
+        """Wait for nobody any more."""
+        if self._late is not None:
+            self._late.abort()
 
     def close(self) -> None:
         """Leave."""

@@ -78,6 +78,8 @@ class Group(dist.ProcessGroup):
 
     def abort(self) -> None:
         """Leave at once; what is called later fails."""
+        if self._fitted is not None:
+            self._fitted.abort()
         if self._end is not None:
             self._end.close(0.0)
 

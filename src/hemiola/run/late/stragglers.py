@@ -11,31 +11,25 @@ import math
 import queue
 import threading
 import time
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 
-import msgspec
 import torch
 from torch import Tensor
 
 from hemiola.core.errors import HemiolaError, InputError, TransportError
-from hemiola.core.strategy import Collective, Strategy
-from hemiola.core.strategy_relays import relayed, stars
-from hemiola.core.strategy_shapes import chain, ring, trees
 from hemiola.run.group.memory import REDUCTIONS, Reduction, view
 from hemiola.run.late.coordinator import CatchUp, Coordinator, Given, Order, Part, Refusal
 from hemiola.run.late.sums import Mine, Missed, Step, Sum
+from hemiola.run.late.ways import Choose, Ways
 from hemiola.run.late.wire import GIVEN_BYTES, decode, decode_given, encode, encode_given, order_bytes
 from hemiola.run.strategy.flow import Ended
 from hemiola.run.strategy.rooms import Rooms
 from hemiola.run.strategy.runner import GRACE_S, Put, Runner
 from hemiola.run.transport import Endpoint, Handle
 
-__all__ = ["Choose", "Stragglers"]
-
-Choose = Callable[[Collective, int, int], Strategy | None]
-"""The strategy for a collective, so many bytes and a root; None for the usual one."""
+__all__ = ["Stragglers"]
 
 _READY, _ORDER = (3 << 61) + 96, (3 << 61) + 97
 """Tags, beside those of measurements."""
@@ -48,10 +42,6 @@ _DTYPES = (
     torch.uint8, torch.bool, torch.complex64, torch.complex128,
 )  # fmt: skip
 _CARRIED = ("SUM", "AVG")
-CHAIN_BYTES = 128 << 10
-"""Of what a late rank sends, so much goes at a time from rank to rank."""
-_KNOWN = 256
-"""Strategies without somebody that are kept."""
 _log = logging.getLogger("hemiola.strategy")
 
 
@@ -66,7 +56,7 @@ class Stragglers:
                 has the result.
             took: called with the bytes and seconds of sums of all.
         """
-        self._end, self._choose, self._timeout_s, self._took = end, choose, timeout_s, took
+        self._end, self._timeout_s, self._took = end, timeout_s, took
         self._carries = carries
         self._runner = Runner(end, _TAGS)
         self._rooms = Rooms()
@@ -74,8 +64,7 @@ class Stragglers:
         self._refused: dict[int, HemiolaError] = {}
         self._count = 0
         self._kept: dict[tuple[int, int, torch.dtype], Missed] = {}
-        self._usual = ring(range(end.ranks))
-        self._strategies: dict[Hashable, tuple[Strategy | None, Strategy]] = {}
+        self._ways = Ways(end.ranks, choose, carries)
         self._broken: HemiolaError | None = None
         self._open = True
         self._waited_for = 0
@@ -129,9 +118,13 @@ class Stragglers:
                     f"sums were not complete within {timeout_s:g} s", "do all ranks call the same ones?"
                 )
 
+    def abort(self) -> None:
+        """End all that is waited for, at once."""
+        self._events.put(self._leave)
+
     def close(self) -> None:
         """End the thread, and say what is left over."""
-        self._events.put(self._leave)
+        self.abort()
         self._thread.join(self._timeout_s)
         if self._kept:
             _log.warning("%d tensors that came too late were never added: their next sums did not come", len(self._kept))  # fmt: skip
@@ -214,10 +207,10 @@ class Stragglers:
             return
         this = self._sum(order.number, order.given)
         if isinstance(order, Part):
-            strategy = self._of(order)
+            strategy = self._ways.part(order)
             step = this.begin(order)
         else:
-            strategy = self._from(order, this.source)
+            strategy = self._ways.catch_up(order, this.source)
             step = this.catch_up(order)
             if (brings := this.bring(order)) is not None and brings[0] == this.source:
                 handle = self._end.receive(
@@ -315,41 +308,6 @@ class Stragglers:
                 self._rooms,
             )
         return self._sums[number]
-
-    def _of(self, part: Part) -> Strategy:
-        """For a part."""
-        fitted = self._choose("all-reduce", part.size_bytes, 0)
-        if len(part.active) == self._end.ranks:
-            return fitted or self._usual
-        takers = None if self._carries else part.active
-
-        def made() -> Strategy:
-            if fitted is not None:
-                return relayed(fitted, part.active, takers)
-            return stars(self._end.ranks, part.active, takers)
-
-        return self._kept_strategy((id(fitted), part.active), fitted, made)
-
-    def _from(self, order: CatchUp, source: int) -> Strategy:
-        """For what a late rank gives; to the one that brings it something last, which then sends nothing on."""
-        fitted = self._choose("broadcast", order.size_bytes, order.rank)
-        if fitted is not None:
-            return fitted
-
-        def made() -> Strategy:
-            between = [rank for rank in range(self._end.ranks) if rank not in (order.rank, source)]
-            way = trees([chain([order.rank, *between, source])], collective="broadcast")
-            return msgspec.structs.replace(way, chunk_bytes=CHAIN_BYTES)
-
-        return self._kept_strategy((order.rank, source), None, made)
-
-    def _kept_strategy(self, key: Hashable, of: Strategy | None, make: Callable[[], Strategy]) -> Strategy:
-        """Kept with the strategy that it is made of, so that no other gets its id."""
-        if key not in self._strategies:
-            if len(self._strategies) >= _KNOWN:
-                self._strategies.clear()
-            self._strategies[key] = of, make()
-        return self._strategies[key][1]
 
     # what the transport's thread hands over
 
