@@ -98,18 +98,18 @@ def test_nothing_is_begun_without_somebody_before_anything_was_measured() -> Non
 
 
 def test_three_of_four_begin_when_waiting_has_taken_what_the_fourth_will_cost() -> None:
-    """A part of 1 MB: without the last rank 1.5 and 1 s later, with all 1.5 s: it begins after 1 s."""
+    """A part of 1 MB: without the last rank 1.5 and 1 s later, with all 1.5 s: it begins after 1 s, the next after 2."""
     world = measured(4)
     unit = MB * 1e-6
     for rank in range(3):
         world.at(0.0, (rank, sum_of(8 * MB)))
-    world.at(5 * unit, (3, sum_of(8 * MB)))
+    world.at(4.9 * unit, (3, sum_of(8 * MB)))
     world.run()
     check_whole(world, 1, 8 * MB)
     when = [(round(at / unit, 3), type(o).__name__, o.size_bytes // MB) for at, o in world.orders]  # type: ignore[union-attr]
     assert when == [
-        *[(1.0, "Part", 1)] * AT_ONCE, (2.5, "Part", 1), (4.0, "Part", 1),
-        (5.0, "CatchUp", AT_ONCE + 2), (5.0, "Part", 6 - AT_ONCE),
+        (1.0, "Part", 1), (2.0, "Part", 1), (3.0, "Part", 1), (4.0, "Part", 1),
+        (4.9, "CatchUp", 4), (4.9, "Part", 4),
     ]  # fmt: skip
 
 
@@ -153,6 +153,40 @@ def _at_once(world: _World, ranks: int) -> list[int]:
             ends.append(free_s)
             found.append(len(ends))
     return found
+
+
+@settings(deadline=None)
+@given(st.lists(st.floats(0, 60), min_size=2, max_size=5))
+def test_all_parts_together_cost_no_more_than_the_wait(arrivals_s: list[float]) -> None:
+    """By the costs that were known when each began, those of the start: nothing else is measured before they end."""
+    ranks = len(arrivals_s)
+    world = measured(ranks)
+    for rank, at_s in enumerate(arrivals_s):
+        world.at(at_s, (rank, sum_of(8 * MB)))
+    full, caught = FULL_S * MB, FULL_S * MB * ranks / (2 * (ranks - 1))
+    world.coordinator.partial, world.coordinator.caught = Fixed(full), Fixed(caught)  # type: ignore[assignment]
+    world.run()
+    spent_s = 0.0
+    for at_s, order in world.orders:
+        if isinstance(order, Part) and len(order.active) < ranks:
+            spent_s += caught * (ranks - len(order.active))
+            assert spent_s <= at_s - min(arrivals_s) + 1e-6
+
+
+class Fixed:
+    """A pace that does not change."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+
+    def begin(self, now_s: float) -> None:
+        pass
+
+    def end(self, size_bytes: float, now_s: float) -> None:
+        pass
+
+    def seconds(self, size_bytes: float) -> float:
+        return self._seconds * size_bytes / MB
 
 
 @settings(deadline=None)

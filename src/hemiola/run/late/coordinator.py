@@ -2,8 +2,8 @@
 
 A sum is added up in parts, from its beginning to its end, so that little is lost if a late rank comes soon after
 all: once everybody is ready, what is left is one collective of all. Before that, a part begins with those who are
-ready when waiting has taken as long as the late ones' data will cost more afterwards (`plan.collectives.waiting`).
-What was begun without a rank it sends to everybody when it is ready.
+ready when waiting has taken as long as this part and those before it cost more than if all had been there
+(`plan.collectives.waiting`): so all of them together never cost more than the wait. What was begun without a rank it sends to everybody when it is ready.
 """
 
 from __future__ import annotations
@@ -97,6 +97,8 @@ class _Sum:
     started: int = 0
     parts: list[Part] = field(default_factory=list)
     """Those that began without somebody."""
+    spent_s: float = 0.0
+    """What they cost more than if nobody had been late."""
 
 
 class Coordinator:
@@ -184,6 +186,7 @@ class Coordinator:
             frozenset(this.places),
         )  # fmt: skip
         this.parts.append(part)
+        this.spent_s += self._more_s(this)
         if self._carries:
             for rank in set(range(self._ranks)) - part.active:
                 self._owing[rank].update(this.places.items())
@@ -194,10 +197,14 @@ class Coordinator:
 
     def _begins_s(self, this: _Sum) -> float:
         """When its next part begins if nobody else becomes ready."""
-        costs = self._costs(_part(this.given) * this.given.element_bytes)
-        if costs is None or (self._carries and not this.parts and self._is_owed(this)):
+        if self._carries and not this.parts and self._is_owed(this):
             return math.inf
-        return this.since_s + costs.enough_s(len(this.places))
+        return this.since_s + this.spent_s + self._more_s(this)
+
+    def _more_s(self, this: _Sum) -> float:
+        """What a part costs more without those who are missing; infinity if that is not known."""
+        costs = self._costs(_part(this.given) * this.given.element_bytes)
+        return math.inf if costs is None else costs.enough_s(len(this.places))
 
     def _is_owed(self, this: _Sum) -> bool:
         """Whether somebody who is missing has not been there the last time that one of these tensors was added."""
