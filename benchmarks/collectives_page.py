@@ -172,5 +172,5 @@ def picture(found: Found) -> str:
                 ratio, least, most = ratios(case, took)
                 dots = {"measured": ratio, **({"wanted": case.target} if case.target else {})}
                 rows.append(Row(f"{case.name}, {_size(size)}", dots, (least, most)))
-        panels.append(Panel(control, rows, (0.5, 1.0, 1.5, 2.0, 2.5, 3.0), "least to most"))
+        panels.append(Panel(control, rows, (0, 1, 2, 3, 4, 5, 6), "least to most"))
     return draw(panels, "Gloo's time over Hemiola's, fitted to the network", "times as fast")
