@@ -231,27 +231,29 @@ class Stragglers:
 
     def _went(self, step: Step, seconds: float, problem: BaseException | None) -> None:
         order = step.order
-        if problem is not None:
-            self._end_one(order.number, problem)
+        if not self._is_over(step, problem):
             return
-        if order.number in self._sums:
-            self._sums[order.number].over(step)
         if isinstance(order, Part) and len(order.active) == self._end.ranks:
             self._took(order.size_bytes, seconds)
         if self._coordinator is not None:
             self._give(self._coordinator.ended(order, time.monotonic()))
         self._look(order.number)
 
+    def _is_over(self, step: Step, problem: BaseException | None) -> bool:
+        """Note that a step has been done here; False, and the end of its sum, if it went wrong."""
+        number = step.order.number
+        if problem is not None:
+            self._end_one(number, problem)
+        elif number in self._sums:
+            self._sums[number].over(step)
+        return problem is None
+
     def _brought(self, order: CatchUp, step: Step, handle: Handle) -> None:
         """On the transport's thread."""
 
         def done() -> None:
-            if handle.problem is not None:
-                self._end_one(order.number, handle.problem)
-                return
-            if order.number in self._sums:
-                self._sums[order.number].over(step)
-            self._look(order.number)
+            if self._is_over(step, handle.problem):
+                self._look(order.number)
 
         self._events.put(done)
 
