@@ -7,10 +7,11 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
-from lab_helpers import left_of, median_mbit_per_s
+from lab_helpers import PYTHON, SEND, left_of, median_mbit_per_s
 
 from hemiola.core.errors import LabError
 from hemiola.lab import Lab, attach
@@ -49,6 +50,26 @@ def test_hosts_may_differ_and_degrade_while_they_run(name: str) -> None:
         assert lab.topology().hosts.nic_bytes_per_s.tolist() == [25e6, 12.5e6]
         lab.set_rate("h1", "unlimited")
         assert median_mbit_per_s(lab, ("h1", "h0"), size_bytes=4_000_000) == pytest.approx(200, rel=0.15)
+
+
+def test_a_link_that_becomes_slower_passes_what_waits_before_it(name: str) -> None:
+    receive = """
+import socket, time
+server = socket.create_server(("0.0.0.0", 7000))
+print("ready", flush=True)
+connection, _ = server.accept()
+connection.settimeout(1.0)
+begun = time.monotonic()
+while time.monotonic() - begun < 1.0:
+    connection.recv(1 << 18)
+"""
+    with Lab(2, "400mbit", name=name) as lab:
+        receiver = lab.start("h1", [*PYTHON, receive], stdout=subprocess.PIPE)
+        assert receiver.stdout is not None and receiver.stdout.readline() == b"ready\n"
+        lab.start("h0", [*PYTHON, SEND, "h1", "7000", "100000000"], stderr=subprocess.DEVNULL)
+        time.sleep(0.3)
+        lab.set_rate("h0", "40mbit")  # packets of half the old burst wait, and the new one is smaller
+        assert receiver.communicate() and receiver.returncode == 0, "nothing came for a second"
 
 
 def test_hosts_of_a_rack_share_its_uplink(name: str) -> None:

@@ -10,10 +10,14 @@ A burst of 1 ms rides out the kernel's timers and is small beside the messages o
 Segmentation offload stays on, which saves most of the CPU, but its packets are kept to half a burst:
 tbf would otherwise cut every packet that exceeds the burst into frames again, at ten times the
 CPU time of the receiver and with losses near 1 Gbit/s (measured; docs/guides/lab.md).
+
+A link that is made slower keeps the burst that it had: a packet that waits and is larger than the burst would never
+pass, nor anything behind it.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -77,14 +81,16 @@ def apply(ip: Any, index: int, rate_bytes_per_s: float | None) -> None:
 
     if rate_bytes_per_s is not None:
         bucket = shape(rate_bytes_per_s)
+        before = queues(ip).get(index, Queue(""))
+        burst_bytes = max(bucket.burst_bytes, min(math.ceil(before.burst_bytes), GSO_MAX_BYTES))
         ip.tc(
             "replace",
             "tbf",
             index,
             handle=ROOT,
             rate=bucket.rate_bytes_per_s,
-            burst=bucket.burst_bytes,
-            limit=bucket.limit_bytes,
+            burst=burst_bytes,
+            limit=bucket.limit_bytes - bucket.burst_bytes + burst_bytes,
         )
         return
     try:
