@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import random
@@ -27,8 +26,7 @@ PATIENCE = timedelta(seconds=120)
 
 
 def main() -> None:
-    """As the argument says, in JSON: sizes_bytes, rounds (or until_s, if above 0), groups, seconds, late_s,
-    compute_s, model."""
+    """As the argument says, in JSON: sizes_bytes, rounds, groups, seconds, late_s, compute_s, model, steps, step_s."""
     how = json.loads(sys.argv[1])
     torch.set_num_threads(1)
     import hemiola.run.group  # noqa: F401  registers the backend
@@ -46,8 +44,10 @@ def main() -> None:
     for size in how["sizes_bytes"]:
         if how["late_s"]:
             took[str(size)] = steps(groups, size, how["rounds"], how["late_s"], how["compute_s"])
+        elif how["steps"]:
+            took[str(size)] = drifting(groups, size, how["rounds"], how["steps"], how["step_s"])
         else:
-            took[str(size)] = measured(groups, size, how["rounds"], how["seconds"], how["until_s"])
+            took[str(size)] = measured(groups, size, how["rounds"], how["seconds"])
     if dist.get_rank() == 0:
         fitted = getattr(groups.get("fitted"), "_fitted", None)
         chosen = sorted(fitted.used.get("all-reduce", ())) if fitted is not None else []
@@ -56,9 +56,7 @@ def main() -> None:
     dist.destroy_process_group()
 
 
-def measured(
-    groups: dict[str, Any], size_bytes: int, rounds: int, seconds: float, until_s: float
-) -> dict[str, list[float]]:
+def measured(groups: dict[str, Any], size_bytes: int, rounds: int, seconds: float) -> dict[str, list[float]]:
     """Of the slowest rank, each; several in a row where one is shorter than `seconds`."""
     flat = torch.ones(max(1, size_bytes // 4))
     counts = {}
@@ -67,16 +65,35 @@ def measured(
         counts[name] = max(1, min(200, int(seconds / once)))
     check(groups, size_bytes)
     found: dict[str, list[float]] = {name: [] for name in groups}
-    start = time.perf_counter()
-    over = torch.zeros(1)
-    for number in itertools.count(1):
-        over[0] = float(time.perf_counter() - start > until_s if until_s else number > rounds)
-        dist.broadcast(over, 0)
-        if over:
-            break
+    for _ in range(rounds):
         for name, group in groups.items():
             flat.fill_(1.0)
             found[name].append(timed(flat, group, counts[name]))
+    return found
+
+
+def drifting(
+    groups: dict[str, Any], size_bytes: int, rounds: int, steps: int, step_s: float
+) -> dict[str, list[float]]:
+    """One group after the other, each for so many steps, and says so when one begins; the mean of every step."""
+    flat = torch.ones(size_bytes // 4)
+    check(groups, size_bytes)
+    found: dict[str, list[float]] = {name: [] for name in groups}
+    for _ in range(rounds):
+        for name, group in groups.items():
+            took: list[list[float]] = [[] for _ in range(steps)]
+            dist.barrier()
+            if dist.get_rank() == 0:
+                print("begins", flush=True)
+            start = time.perf_counter()
+            step = torch.zeros(1, dtype=torch.int64)
+            while True:
+                step[0] = int((time.perf_counter() - start) / step_s)
+                dist.broadcast(step, 0)
+                if step >= steps:
+                    break
+                took[int(step)].append(timed(flat.fill_(1.0), group, 1))
+            found[name] += [sum(times) / len(times) for times in took]
     return found
 
 

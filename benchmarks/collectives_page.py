@@ -53,7 +53,8 @@ uplink has to carry, with headers (1514 bytes on the wire for 1448 of data), ove
 making the group took, measuring included. All four hosts share two processors.
 
 Where links drift, every host's link follows another stretch of a recorded series (`bandwidth-hw.txt`, one value
-every 5 s, relative to its 95th percentile, of 400 Mbit/s); all-reduces go on all the while, by turns, and the ratio is that of the mean times.
+every 5 s, relative to its 95th percentile, of 400 Mbit/s). All-reduces of 2 MiB, which to 400 Mbit/s are what 90 MiB were to the links that were recorded, go on all
+the while: by gloo through the whole series, then by Hemiola through the same, and again. The ratio is that of mean times, each step of 5 s counting the same.
 *At most* is the ratio of who knew every rate the moment it changes and met the bound with it. A model's iterations are
 DDP's, computing included.
 """

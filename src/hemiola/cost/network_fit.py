@@ -97,12 +97,16 @@ class FittedNetwork:
 
 
 def fit_network(
-    hosts: int, rounds: Sequence[Sequence[Flow]], known: Sequence[tuple[int, ...]] | None = None
+    hosts: int,
+    rounds: Sequence[Sequence[Flow]],
+    known: Sequence[tuple[int, ...]] | None = None,
+    few: bool = False,
 ) -> FittedNetwork:
     """The network behind these rounds.
 
     Args:
         known: groups of hosts that were found before: no others are looked for. None to look for them.
+        few: there are so few rounds that the highest of a host's rates counts, luck or not; else the second highest.
 
     Raises:
         InputError: a host took part in no round, or a rate is not above 0.
@@ -110,10 +114,11 @@ def fit_network(
     for flow in (flow for flows in rounds for flow in flows):
         if not (0 < flow.bytes_per_s < math.inf and 0 <= flow.source < hosts and 0 <= flow.target < hosts):
             raise InputError(f"the measurement {flow}", "give hosts from 0 and rates above 0")
-    out = _ends(hosts, rounds, "source")
-    into = _ends(hosts, rounds, "target")
+    out = _ends(hosts, rounds, "source", few)
+    into = _ends(hosts, rounds, "target", few)
     sends = np.array([one.bytes_per_s for one in out])
     takes = np.array([one.bytes_per_s for one in into])
+    rounds = [flows for flows in rounds if _is_matching(flows)] or rounds
     table = _Table(rounds, sends, takes)
     if known is not None:
         grouped = {host for own in known for host in own}
@@ -126,6 +131,11 @@ def fit_network(
     if (found**2).mean() >= (alone**2).mean() * BETTER**2:
         groups, found = (), alone
     return FittedNetwork(out, into, groups, float(np.median(np.abs(found))))
+
+
+def _is_matching(flows: Sequence[Flow]) -> bool:
+    """Whether nobody's own link is shared: how flows share a link is chance, and would hide what else they share."""
+    return all(len({getattr(flow, end) for flow in flows}) == len(flows) for end in ("source", "target"))
 
 
 class _Table:
@@ -236,7 +246,7 @@ def _changed(partition: Sequence[tuple[int, ...]], swaps: bool) -> Iterator[list
                         yield sorted([*rest, tuple(sorted((*less, there))), tuple(sorted((*swapped, host)))])
 
 
-def _ends(hosts: int, rounds: Sequence[Sequence[Flow]], end: str) -> tuple[Interval, ...]:
+def _ends(hosts: int, rounds: Sequence[Sequence[Flow]], end: str, few: bool) -> tuple[Interval, ...]:
     """What every host can do in one direction, all its flows of a round together."""
     totals: list[list[float]] = [[] for _ in range(hosts)]
     for flows in rounds:
@@ -251,12 +261,12 @@ def _ends(hosts: int, rounds: Sequence[Sequence[Flow]], end: str) -> tuple[Inter
         raise InputError(
             f"host {silent[0]} took part in no measurement", "measure with every host, both ways"
         )
-    return tuple(_best(found) for found in totals)
+    return tuple(_best(found, 1 if few else 2) for found in totals)
 
 
-def _best(found: Sequence[float]) -> Interval:
+def _best(found: Sequence[float], place: int = 2) -> Interval:
     """Of rates that others may have held back: the second highest, for the highest may have been luck."""
-    rate = sorted(found)[-2:][0]
+    rate = sorted(found)[-place:][0]
     near = [one for one in found if abs(one - rate) < NEAR * rate]
     return Interval(rate, min(near), max(near))
 

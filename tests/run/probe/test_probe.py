@@ -5,19 +5,21 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from endpoints import connected, together
-from hemiola.core.errors import InputError
-from hemiola.cost.network_fit import Flow
+from hemiola.core.errors import InputError, TransportError
 from hemiola.lab import Lab
 from hemiola.run.probe.affinity import own_affinity
-from hemiola.run.probe.measure import PIECES, Measurement, Prober, _rates
+from hemiola.run.probe.measure import Measurement, Prober
 from hemiola.run.probe.meeting import probe
 from hemiola.run.probe.result import Homes, measured_topology
+from hemiola.run.probe.streams import AT_ONCE, Arrivals, exchange
 from hemiola.run.transport import Endpoint
 from hemiola.run.transport.through_store import Peer
 from hemiola.trace.topologies import read_topology
@@ -27,24 +29,54 @@ from hemiola.trace.topologies.native_write import topology_text
 MB = 1e6
 
 
-def test_only_what_arrives_while_all_flows_are_under_way_counts() -> None:
-    """Two flows into one host share 10 MB/s until the first ends at 1.6 s; the second is twice as fast from then on."""
-    arrived = np.zeros((3, 3, PIECES))
-    arrived[2, 0] = np.arange(1, PIECES + 1) * 0.1  # half a megabyte each
-    late = 1.6 + np.arange(1, 9) * 0.05
-    arrived[2, 1] = np.concatenate([np.arange(1, 9) * 0.2, late])  # a megabyte each
-    found = _rates(((0, 2), (1, 2)), {(0, 2): 500_000, (1, 2): 1_000_000}, arrived)
-    assert found == ([Flow(0, 2, pytest.approx(5 * MB)), Flow(1, 2, pytest.approx(5 * MB))], True)
+def test_a_rate_is_that_of_what_came_between_two_moments() -> None:
+    stream = Arrivals(1_000_000)
+    stream.at_s += [
+        10.0,
+        10.1,
+        10.2,
+        10.3,
+        10.8,
+    ]  # 10 MB/s after a first message that came at once, then 2 MB/s
+    assert stream.rate(9.99, 10.1, 10.3) == pytest.approx(10 * MB)
+    assert stream.rate(9.99, 10.3, 10.8) == pytest.approx(2 * MB)
+    assert stream.rate(9.99, 10.25, 10.55) == pytest.approx(1 * MB / 0.3)
+    slow = Arrivals(1_000_000)
+    slow.at_s.append(11.0)
+    assert slow.rate(10.0, 10.2, 10.4) == pytest.approx(1 * MB), "half a message is something"
 
 
-def test_flows_that_were_hardly_together_are_no_round() -> None:
-    arrived = np.zeros((3, 3, PIECES))
-    arrived[2, 0] = np.arange(1, PIECES + 1) * 0.01
-    arrived[2, 1] = np.arange(1, PIECES + 1) * 1.0
-    assert _rates(((0, 2), (1, 2)), {(0, 2): 1000, (1, 2): 1000}, arrived) == (
-        [Flow(0, 2, pytest.approx(1e5))],
-        False,
-    )
+def test_a_round_ends_when_its_time_is_over_and_leaves_nothing_behind() -> None:
+    with connected(3) as ends:
+        everyone_is_here = threading.Barrier(3)
+        found: dict[int, dict[int, Arrivals]] = {}
+
+        def begin() -> float:
+            everyone_is_here.wait()
+            return time.monotonic()
+
+        def one(end: Endpoint) -> None:
+            to = {0: {1: 4096, 2: 1}, 1: {0: 4096}, 2: {}}[end.rank]
+            since = {0: {1: 4096}, 1: {0: 4096}, 2: {0: 1}}[end.rank]
+            for _ in range(2):
+                found[end.rank] = exchange(end, 7, to, since, begin, 0.02, 10.0)
+            after = bytearray(1)
+            if end.rank == 0:
+                end.send(1, 7, b"x").wait(10.0)
+            elif end.rank == 1:
+                end.receive(0, 7, after).wait(10.0)
+                assert after == b"x"
+
+        assert together(one, ends) == [None] * 3
+    assert found[2][0].at_s and not found[1].keys() - {0}
+    assert all(len(came.at_s) > 2 * AT_ONCE for came in (found[0][1], found[1][0]))
+
+
+def test_a_round_with_a_lost_rank_fails() -> None:
+    with connected(2) as ends:
+        ends[1].close()
+        with pytest.raises(TransportError, match=r"rank 1"):
+            exchange(ends[0], 7, {1: 4096}, {1: 4096}, time.monotonic, 0.01, 10.0)
 
 
 def test_all_ranks_of_a_process_measure_each_other() -> None:
@@ -58,7 +90,7 @@ def test_all_ranks_of_a_process_measure_each_other() -> None:
 
         assert together(one, ends) == [None] * 3
     assert (later[0].latency_s == found[0].latency_s).all()
-    assert len(later[0].rounds) + len(later[0].loose) >= 3 and later[0].fit().rate(2).bytes_per_s > 0
+    assert len(later[0].rounds) >= 3 and later[0].fit().rate(2).bytes_per_s > 0
     latency_s = found[0].latency_s
     assert (latency_s[~np.eye(3, dtype=bool)] > 0).all() and (latency_s == latency_s.T).all()
     assert not found[1].rounds and found[0].sent_bytes > 0

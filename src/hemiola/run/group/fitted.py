@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from functools import partial
 
 from torch import Tensor
 
 from hemiola.core.strategy import FEWEST_BYTES, Collective, Strategy
+from hemiola.run.group.collectives import Channel
 from hemiola.run.group.memory import Reduction
 from hemiola.run.group.pending import Pending
 from hemiola.run.group.refresh import Refresh
@@ -53,6 +55,9 @@ class Fitted:
             else None
         )
         self._guard = threading.Lock()
+        self._usual = threading.Condition()
+        self._under_way = 0
+        """Of those that go the usual way."""
         self.used: dict[Collective, set[str]] = {}
 
     def start(
@@ -93,6 +98,27 @@ class Fitted:
             late.start(given, how, put, partial(pending.end, result))
         return pending
 
+    def timed(
+        self, kind: Collective, size_bytes: int, action: Callable[[Channel], None]
+    ) -> Callable[[Channel], None]:
+        """One that goes the usual way: how long it takes from now on tells of the network too."""
+        if self._refresh is None or size_bytes <= FEWEST_BYTES:
+            return action
+        begun_s = time.monotonic()
+        with self._usual:
+            self._under_way += 1
+
+        def noted(channel: Channel) -> None:
+            try:
+                action(channel)
+                self._took(kind, size_bytes, time.monotonic() - begun_s)
+            finally:
+                with self._usual:
+                    self._under_way -= 1
+                    self._usual.notify_all()
+
+        return noted
+
     def abort(self) -> None:
         """Wait for nobody any more."""
         if self._late is not None:
@@ -107,6 +133,8 @@ class Fitted:
         """Measure the network again if it is time, before a collective of so many bytes."""
         if self._refresh is not None and self._refresh.due(size_bytes):
             self._runner.wait_idle(self._timeout_s)
+            with self._usual:
+                self._usual.wait_for(lambda: not self._under_way, self._timeout_s)
             if self._late is not None:
                 self._late.wait_idle(self._timeout_s)
             self._refresh.measure()

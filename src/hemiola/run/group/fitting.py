@@ -130,15 +130,21 @@ class _Measured(_Chosen):
         self.hosts = len(self._homes.names)
         self._found: Measurement | None = None
 
-    def renew(self) -> None:
-        """Measure, with all other ranks; more thoroughly the first time."""
+    def renew(self, slower: float) -> None:
+        """Measure, with all other ranks; more thoroughly the first time.
+
+        Args:
+            slower: how much slower links may have become since.
+        """
         self._epoch += 1
         self._before, self._known = {**self._before, **self._known}, {}
         homes = self._homes
         if self.hosts > 1 and self._end.rank in homes.firsts:
             prober, before = Prober(self._end, homes.firsts, self._timeout_s), self._found
-            found = prober.measure_again(before, AGAIN_S) if before else prober.measure(passes_most=1)
-            self._found = found
+            if before is None:
+                self._found = found = prober.measure(passes_most=1)
+            else:
+                self._found = found = prober.measure_again(before, AGAIN_S, slower)
             if self._end.rank == 0:
                 hosts = [homes.names[host] for host in homes.host_of]
                 self._plan = Planner(measured_topology(found, homes), hosts).strategy

@@ -16,6 +16,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from hemiola.core.errors import HemiolaError, InputError
+from hemiola.core.strategy import Collective
 from hemiola.run.group import by_strategy
 from hemiola.run.group import collectives as ways
 from hemiola.run.group.collectives import Channel
@@ -85,7 +86,16 @@ class Group(dist.ProcessGroup):
 
     # --- the thread
 
-    def _start(self, action: Callable[[Channel], None], result: list[Tensor]) -> Pending:
+    def _start(
+        self, action: Callable[[Channel], None], result: list[Tensor], kind: Collective | None = None
+    ) -> Pending:
+        """Hand it to the thread.
+
+        Args:
+            kind: if how long it takes tells something of the network.
+        """
+        if kind is not None and self._fitted is not None:
+            action = self._fitted.timed(kind, sum(tensor.nbytes for tensor in result), action)
         pending = Pending("a collective", self._timeout_s)
         self._jobs.put((action, self._channel(), pending, result))
         return pending
@@ -151,7 +161,7 @@ class Group(dist.ProcessGroup):
                     flat.div_(channel.ranks)
                 put_back(flat, tensor)
 
-        return self._start(action, tensors)
+        return self._start(action, tensors, "all-reduce")
 
     def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> Any:
         """Of several tensors per rank."""
@@ -180,7 +190,7 @@ class Group(dist.ProcessGroup):
                     ways.broadcast(channel, flat, root)
                 put_back(flat, tensor)
 
-        return self._start(action, tensors)
+        return self._start(action, tensors, "broadcast")
 
     def reduce(self, tensors: Any, opts: Any) -> Any:
         """Of one tensor per rank, at one of them."""
@@ -196,7 +206,7 @@ class Group(dist.ProcessGroup):
                 if channel.rank == opts.rootRank:
                     tensor.copy_((flat.div_(channel.ranks) if how.average else flat).view(tensor.shape))
 
-        return self._start(action, list(tensors))
+        return self._start(action, list(tensors), "reduce")
 
     def allgather(
         self, outputs: Sequence[Sequence[Tensor]], inputs: Sequence[Tensor], opts: Any = None
@@ -231,7 +241,7 @@ class Group(dist.ProcessGroup):
                 gathered(channel, list(flat.chunk(channel.ranks)), contiguous(own).view(-1))
                 put_back(flat, into)
 
-        return self._start(action, list(outputs))
+        return self._start(action, list(outputs), "all-gather")
 
     all_gather_single_coalesced = allgather_into_tensor_coalesced
 
@@ -266,7 +276,7 @@ class Group(dist.ProcessGroup):
                 own = scattered(channel, list(flat.chunk(channel.ranks)), how.join)
                 into.copy_((own.div_(channel.ranks) if how.average else own).view(into.shape))
 
-        return self._start(action, list(outputs))
+        return self._start(action, list(outputs), "reduce-scatter")
 
     reduce_scatter_single_coalesced = reduce_scatter_tensor_coalesced
 

@@ -7,7 +7,6 @@ nobody waits for its word.
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Callable
 from statistics import median
 
@@ -21,32 +20,36 @@ EVERY, EVERY_BYTES = 8, 2 << 20
 """Collectives, or bytes of them, from one turn to the next: a turn costs one small message to each rank."""
 SHARE = 0.01
 """Of the time, measuring takes no more than this where nothing has changed."""
-CHANGED = 1.2
-"""So many times as long as after the last measurement, or as short, and it is measured again at once."""
-QUIET_S = 2.0
-"""Not before, so that what comes and goes does not have everybody measure all the time."""
-_FEWEST = 2
-"""Collectives in a row that have to say so."""
+CHANGED, SURELY = 1.2, 1.3
+"""So many times as long as after the last measurement, or as short, twice or once, and it is measured again at once."""
+QUIET_S = 0.5
+"""Not before. Twice as long each time that it is due again within `OFTEN` times as long, up to what `SHARE` allows:
+what comes and goes, as a rank that is late now and then, does not have everybody measure all the time."""
+OFTEN = 4
+_FIRST_S = 0.2
+"""What measuring again takes, as long as it has not been done; the first time is more thorough."""
 
 
 class Refresh:
     """One rank's side."""
 
-    def __init__(self, end: Endpoint, timeout_s: float, renew: Callable[[], object]) -> None:
+    def __init__(self, end: Endpoint, timeout_s: float, renew: Callable[[float], object]) -> None:
         """Over a connected endpoint.
 
         Args:
-            renew: measures, with all other ranks.
+            renew: measures, with all other ranks, and is told how much slower links may have become.
         """
         self._end, self._timeout_s, self._renew = end, timeout_s, renew
         self._count = self._bytes = 0
         self._decided = False
         self._coming: Handle | None = None
         self._word = bytearray(1)
-        self._took: dict[tuple[str, int], deque[float]] = {}
+        self._took: dict[tuple[str, int], tuple[float, ...]] = {}
+        """The last two of each kind and size."""
         self._usual_s: dict[tuple[str, int], float] = {}
-        self._measured_s = time.monotonic()
-        self._cost_s = 0.0
+        self._measured_s = 0.0
+        self._cost_s = _FIRST_S
+        self._quiet_s = QUIET_S
 
     def due(self, size_bytes: int) -> bool:
         """Whether to measure before the next collective, of this size; asked by all ranks before each one.
@@ -75,27 +78,35 @@ class Refresh:
     def measure(self) -> None:
         """Now. How long it takes counts."""
         begun_s = time.monotonic()
-        self._renew()
+        waited_s = begun_s - self._measured_s
+        most_s = max(QUIET_S, self._cost_s / SHARE)
+        self._quiet_s = min(2 * self._quiet_s, most_s) if waited_s < OFTEN * self._quiet_s else QUIET_S
+        self._renew(max([1.0, *(recent[-1] / usual_s for recent, usual_s in self._known())]))
+        if self._measured_s:
+            self._cost_s = time.monotonic() - begun_s
         self._measured_s = time.monotonic()
-        self._cost_s = self._measured_s - begun_s
         self._took.clear()
         self._usual_s.clear()
 
     def took(self, kind: str, size_bytes: int, seconds: float) -> None:
         """A collective took so long, at the first rank."""
         key = kind, size_bytes
-        recent = self._took.setdefault(key, deque(maxlen=_FEWEST))
-        recent.append(seconds)
-        if len(recent) == _FEWEST:
+        recent = self._took[key] = (*self._took.get(key, ())[-1:], seconds)
+        if len(recent) == 2:
             self._usual_s.setdefault(key, median(recent))
 
     def _wanted(self) -> bool:
         since_s = time.monotonic() - self._measured_s
-        if since_s < QUIET_S:
+        if since_s < self._quiet_s:
             return False
         changed = any(
-            min(recent) > CHANGED * self._usual_s[key] or max(recent) * CHANGED < self._usual_s[key]
-            for key, recent in list(self._took.items())
-            if len(recent) == _FEWEST
+            recent[-1] > SURELY * usual_s
+            or min(recent) > CHANGED * usual_s
+            or max(recent) * CHANGED < usual_s
+            for recent, usual_s in self._known()
         )
         return changed or since_s * SHARE > self._cost_s
+
+    def _known(self) -> list[tuple[tuple[float, ...], float]]:
+        """What was noted of every kind and size, and how long it usually takes."""
+        return [(self._took[key], usual_s) for key, usual_s in list(self._usual_s.items())]

@@ -1,23 +1,23 @@
-"""Rounds in which pairs of ranks send to each other, timed where data arrives.
+"""Rounds in which pairs of ranks send to each other for a while, timed where data arrives.
 
-Everybody waits for everybody between rounds, so that none overruns another. What counts is what arrives while all
-flows of a round are under way: from the moment on at which each has brought two of its messages, for queues and
-buffers take the first faster than the link does, until the first of them has ended.
+Everybody waits for everybody between rounds, so that none overruns another. A round has all its flows under way from
+its begin to its end, however fast each is; what arrives after its first part counts, for queues and buffers take the
+first data faster than the link does.
 """
 
 from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hemiola.cost.network_fit import FittedNetwork, Flow, fit_network
-from hemiola.cost.probe_rounds import Pairs, probe_rounds
+from hemiola.cost.probe_rounds import Pairs, fans, matchings, probe_rounds
+from hemiola.run.probe.streams import exchange
 from hemiola.run.transport import Endpoint, Handle
 
 __all__ = ["Measurement", "Prober"]
@@ -26,16 +26,20 @@ _TAGS = 3 << 61
 """Above all others'."""
 _DATA, _PING, _UP, _DOWN = range(4)
 PIECES = 16
-"""Messages of one flow in one round."""
-WARM = 2
-"""Of them, so many come before it counts."""
+"""Messages that a flow would send in a round at the rate that is expected of it."""
+WARM = 0.3
+"""Of a round's time, so much passes before what arrives counts."""
 ROUND_S = 60e-3
-_FIRST_BYTES, _LEAST_BYTES, _MOST_BYTES = 4 << 10, 4 << 10, 4 << 20
+RAMP_S = 5e-3
+"""Of the first rounds, which nothing is expected of yet."""
+_LEAST_BYTES, _MOST_BYTES = 4 << 10, 1 << 20
 PINGS = 20
-SHARED = 0.3
-"""A round counts if all its flows were under way for this share of its longest."""
 FORGOTTEN = 0.9
 """Of what a rank was once seen to send or take, so much is believed after a round in which it was not."""
+AGAIN_MOST = 7
+"""Rounds of pairs when it is measured again."""
+BEYOND = 1.5
+"""So many times as fast as all others, a host is measured with several of them at once."""
 _ENOUGH = 0.10
 """Intervals so narrow, relative to their rates, end the measurement."""
 
@@ -49,34 +53,29 @@ class Measurement:
     Attributes:
         ranks: that took part.
         rounds: flows between them, by their place among `ranks`.
-        loose: flows of rounds that do not count, each as if by itself.
         known: groups behind uplinks that were found before; None to look for them.
         latency_s: of a small message between two of them, the least of several; shape (ranks, ranks), 0 within.
+        few: whether there are so few rounds that the fastest tells a rate, where else the second fastest does.
         seconds: that it took.
         sent_bytes: by all together.
     """
 
     ranks: tuple[int, ...]
     rounds: list[list[Flow]] = field(default_factory=list)
-    loose: list[list[Flow]] = field(default_factory=list)
     known: tuple[tuple[int, ...], ...] | None = None
     latency_s: Floats = field(default_factory=lambda: np.zeros((0, 0)))
+    few: bool = False
     seconds: float = 0.0
     sent_bytes: int = 0
 
     def fit(self) -> FittedNetwork:
-        """The network that explains it; by loose flows too where a rank has no other."""
-        return fit_network(len(self.ranks), self._telling, self.known)
+        """The network that explains it."""
+        return fit_network(len(self.ranks), self.rounds, self.known, self.few)
 
     def is_narrow(self) -> bool:
         """Whether the intervals of all hosts' rates are."""
-        fitted = fit_network(len(self.ranks), self._telling, ())  # uplinks change nothing about them
+        fitted = fit_network(len(self.ranks), self.rounds, ())  # uplinks change nothing about them
         return all(fitted.rate(host).spread < _ENOUGH for host in range(len(self.ranks)))
-
-    @property
-    def _telling(self) -> list[list[Flow]]:
-        seen = {flow.source for flows in self.rounds for flow in flows}
-        return [*self.rounds, *(self.loose if len(seen) < len(self.ranks) else [])]
 
 
 class Prober:
@@ -97,7 +96,7 @@ class Prober:
         """Measure all links.
 
         Args:
-            seconds_most: no pass begins after so long.
+            seconds_most: no further pass begins that would probably end after so long.
             passes_most: of all rounds; fewer, where the intervals are narrow.
             round_s: that a round is to take.
 
@@ -107,44 +106,62 @@ class Prober:
         start = time.monotonic()
         if self._count < 2:
             return self._found
-        matchings = [pairs for pairs in probe_rounds(self._count, 0, mixes=1) if _is_matching(pairs)]
+        all_pairs = list(matchings(self._count))
         latency_s = np.zeros((self._count, self._count))
-        for pairs in matchings:
+        for pairs in all_pairs:
             self._ping(pairs, latency_s)
         tables = self._gathered(latency_s)
         self._found.latency_s = latency_s if self._place else tables.sum(0)
-        for seconds in (0.0, round_s / 3):
-            for pairs in matchings:
+        for seconds in (RAMP_S, round_s / 3):
+            for pairs in all_pairs:
                 self._round(pairs, seconds, keep=False)
         for number in itertools.count(1):
+            begun = time.monotonic()
             for pairs in probe_rounds(self._count, number):
-                self._round(pairs, round_s, keep=True)
-            enough = number >= passes_most or time.monotonic() - start > seconds_most
+                self._round(pairs, round_s)
+            now = time.monotonic()
+            enough = number >= passes_most or now + (now - begun) - start > seconds_most
             enough = enough or (not self._place and self._found.is_narrow())
             if self._told(np.array([float(enough)]))[0]:
                 break
         self._found.seconds = time.monotonic() - start
         return self._found
 
-    def measure_again(self, before: Measurement, round_s: float) -> Measurement:
-        """Measure rates alone, once: latencies and who shares an uplink are taken from before.
+    def measure_again(self, before: Measurement, round_s: float, slower: float = 1.0) -> Measurement:
+        """Measure rates alone, in a few rounds: latencies and who shares an uplink are taken from before.
+
+        Args:
+            slower: how much slower links may have become, as far as the first rank knows.
 
         Raises:
             TransportError: as `measure`.
         """
         start = time.monotonic()
-        self._found.latency_s = before.latency_s
+        self._found.latency_s, self._found.few = before.latency_s, True
+        believed = np.zeros(self._count)
         if not self._place:
             fitted = before.fit()
             self._found.known = before.known
             if before.known is None:
                 self._found.known = tuple(group.hosts for group in fitted.groups)
-            self._able = np.array([fitted.rate(host).bytes_per_s for host in range(self._count)])
-        for pairs in probe_rounds(self._count, 0, mixes=1):
-            self._round(pairs, round_s / 2, keep=False)
-            self._round(pairs, round_s, keep=True)
+            believed = np.array([fitted.rate(host).bytes_per_s for host in range(self._count)])
+            self._able = believed / slower
+        for pairs in matchings(self._count, most=AGAIN_MOST):
+            self._round(pairs, round_s)
+        for host in np.flatnonzero(self._told(self._beyond(believed))):
+            for pairs in fans(self._count, int(host)):
+                self._round(pairs, round_s)
         self._found.seconds = time.monotonic() - start
         return self._found
+
+    def _beyond(self, believed: Floats) -> Floats:
+        """Not 0 for the host, if there is one, that was so fast that no other can have shown what it does now."""
+        found = np.zeros(self._count)
+        fastest = int(believed.argmax())
+        others = np.delete(self._able, fastest)
+        if self._count > 2 and not self._place and believed[fastest] > BEYOND * others.max():
+            found[fastest] = 1.0
+        return found
 
     def _ping(self, pairs: Pairs, latency_s: Floats) -> None:
         """Small messages there and back again, in pairs."""
@@ -167,47 +184,35 @@ class Prober:
                 latency_s[a, b] = latency_s[b, a] = min(took) / 2
         self._all_here()
 
-    def _round(self, pairs: Pairs, seconds: float, keep: bool) -> None:
+    def _round(self, pairs: Pairs, seconds: float, keep: bool = True) -> None:
         """One round; what is found is added where the first rank is."""
         self._able = self._told(self._able)
         sizes = {pair: self._size(pair, pairs, seconds) for pair in pairs}
-        times: dict[int, list[float]] = {a: [] for a, b in pairs if b == self._place}
-        waits: list[Handle] = []
-        for a, found in times.items():
-            for _ in range(PIECES):
-                into = bytearray(sizes[a, self._place])
-                handle = self._end.receive(self._ranks[a], _TAGS + _DATA, into)
-                handle.add_callback(partial(_note, found))
-                waits.append(handle)
-        start = self._all_here()
-        for a, b in pairs:
-            if a == self._place:
-                data = bytes(sizes[a, b])
-                waits += [self._end.send(self._ranks[b], _TAGS + _DATA, data) for _ in range(PIECES)]
-        for handle in waits:
-            handle.wait(self._timeout_s)
-        curves = np.zeros((self._count, PIECES))
-        for a, found in times.items():
-            curves[a] = np.array(found) - start
-        arrived = self._gathered(curves)
-        if self._place:
+        place, begun_s = self._place, 0.0
+
+        def begin() -> float:
+            nonlocal begun_s
+            begun_s = self._all_here()
+            return begun_s
+
+        to = {self._ranks[b]: size for (a, b), size in sizes.items() if a == place}
+        since = {self._ranks[a]: size for (a, b), size in sizes.items() if b == place}
+        came = exchange(self._end, _TAGS + _DATA, to, since, begin, seconds, self._timeout_s)
+        rates = np.zeros(self._count)
+        for rank, arrivals in came.items():
+            window = begun_s + WARM * seconds, begun_s + seconds
+            rates[self._ranks.index(rank)] = arrivals.rate(begun_s, *window)
+        table = self._gathered(rates)  # by receiver and sender
+        if place:
             return
-        flows, counts = _rates(pairs, sizes, arrived)
-        for way in ("source", "target"):
-            total = np.zeros(self._count)
-            for flow in flows:
-                total[getattr(flow, way)] += flow.bytes_per_s
+        for total in (table.sum(0), table.sum(1)):
             self._able = np.maximum(self._able * FORGOTTEN, total)
-        if keep and counts:
-            self._found.rounds.append(flows)
-        elif keep:
-            self._found.loose += [[flow] for flow in flows]
-        self._found.sent_bytes += PIECES * sum(sizes.values())
+        if keep:
+            self._found.rounds.append([Flow(a, b, max(float(table[b, a]), 1.0)) for a, b in pairs])
+        self._found.sent_bytes += int(table.sum() * seconds)
 
     def _size(self, pair: tuple[int, int], pairs: Pairs, seconds: float) -> int:
-        """Bytes of each of its messages, so that the round takes so long."""
-        if not seconds:
-            return _FIRST_BYTES
+        """Bytes of each of its messages, so that there are enough of them in a round of so long."""
         a, b = pair
         share = min(
             self._able[a] / sum(one == a for one, _ in pairs),
@@ -247,45 +252,3 @@ class Prober:
 
     def _asked(self, rank: int, what: int, into: Floats) -> Handle:
         return self._end.receive(rank, _TAGS + what, into.reshape(-1).view(np.uint8).data)
-
-
-def _rates(pairs: Pairs, sizes: Mapping[tuple[int, int], int], arrived: Floats) -> tuple[list[Flow], bool]:
-    """What each flow brought while all were under way; where that was too short a time, by itself.
-
-    Args:
-        arrived: when each message came, since the round began; shape (receivers, senders, PIECES).
-
-    Returns:
-        Of every flow, and True; of one for each sender and receiver, and False, if they were not under way together.
-    """
-    curves = {(a, b): arrived[b, a] for a, b in pairs}
-    begin = max(float(times[WARM - 1]) for times in curves.values())
-    end = min(float(times[-1]) for times in curves.values())
-    lengths = {pair: float(times[-1] - times[WARM - 1]) for pair, times in curves.items()}
-    if end - begin < SHARED * max(lengths.values()):
-        return _apart(sizes, lengths), False
-    flows = []
-    for (a, b), times in curves.items():
-        came = np.interp([begin, end], times, np.arange(1, PIECES + 1)) * sizes[a, b]
-        flows.append(Flow(a, b, float(came[1] - came[0]) / (end - begin)))
-    return flows, True
-
-
-def _apart(sizes: Mapping[tuple[int, int], int], lengths: Mapping[tuple[int, int], float]) -> list[Flow]:
-    """Each flow by itself, one of each sender and of each receiver: good enough to choose the next sizes by."""
-    flows: list[Flow] = []
-    for (a, b), length in lengths.items():
-        if all(flow.source != a and flow.target != b for flow in flows):
-            flows.append(Flow(a, b, sizes[a, b] * (PIECES - WARM) / max(length, 1e-6)))
-    return flows
-
-
-def _is_matching(pairs: Pairs) -> bool:
-    """Whether nobody sends to two."""
-    senders = [a for a, _ in pairs]
-    return len(set(senders)) == len(senders)
-
-
-def _note(times: list[float], handle: Handle) -> None:
-    """Something has come, well or not."""
-    times.append(time.monotonic())

@@ -1,0 +1,104 @@
+"""One rank's part of a round: it sends to several others for a while, and notes what comes from several meanwhile."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as Late
+
+import numpy as np
+
+from hemiola.core.errors import TransportError
+from hemiola.run.transport import Endpoint, Handle
+
+__all__ = ["Arrivals", "exchange"]
+
+AT_ONCE = 4
+"""Messages of one stream that are handed to the transport at a time. Each is followed by another one, or is a last."""
+
+
+class Arrivals:
+    """What came from one sender.
+
+    Attributes:
+        at_s: of each message, on this host's monotonic clock.
+    """
+
+    def __init__(self, size_bytes: int) -> None:
+        """Of messages of this size."""
+        self._size_bytes = size_bytes
+        self.at_s: list[float] = []
+
+    def rate(self, begin_s: float, since_s: float, until_s: float) -> float:
+        """Bytes/s between two moments, of a stream that began before them. Messages come evenly."""
+        times = [begin_s, *self.at_s]
+        came = np.interp([since_s, until_s], times, np.arange(len(times))) * self._size_bytes
+        return float(came[1] - came[0]) / (until_s - since_s)
+
+
+def exchange(
+    end: Endpoint, tag: int, to: Mapping[int, int], since: Mapping[int, int], begin: Callable[[], float],
+    seconds: float, timeout_s: float,
+) -> dict[int, Arrivals]:  # fmt: skip
+    """Send for so long, and take what comes.
+
+    Args:
+        to: bytes of each message, by the rank that it is for.
+        since: bytes of each message, by the rank that sends it.
+        begin: waits until all ranks await what comes; the moment at which that is known here.
+
+    Raises:
+        TransportError: a rank is lost, or something does not end in time.
+    """
+    found = {peer: Arrivals(size) for peer, size in since.items()}
+    over = [_take(end, peer, tag, size, found[peer]) for peer, size in since.items() for _ in range(AT_ONCE)]
+    until_s = begin() + seconds
+    for peer, size in to.items():
+        over += [_send(end, peer, tag, size, until_s) for _ in range(AT_ONCE)]
+    try:
+        for one in over:
+            one.result(timeout_s)
+    except Late:
+        raise TransportError(f"a measurement did not end within {timeout_s:g} s", "wait longer") from None
+    return found
+
+
+def _send(end: Endpoint, peer: int, tag: int, size: int, until_s: float) -> Future[None]:
+    """Message after message until then, and one that says that it is the last."""
+    over: Future[None] = Future()
+    data, last = bytes(size), b"\1" + bytes(size - 1)
+
+    def sent(handle: Handle | None = None) -> None:
+        if handle is not None and handle.problem is not None:
+            over.set_exception(handle.problem)
+        elif time.monotonic() < until_s:
+            end.send(peer, tag, data).add_callback(sent)
+        else:
+            end.send(peer, tag, last).add_callback(lambda handle: _end(over, handle))
+
+    sent()
+    return over
+
+
+def _take(end: Endpoint, peer: int, tag: int, size: int, into: Arrivals) -> Future[None]:
+    """Message after message, to a last one."""
+    over: Future[None] = Future()
+    data = bytearray(size)
+
+    def came(handle: Handle) -> None:
+        into.at_s.append(time.monotonic())
+        if handle.problem is not None or data[0]:
+            _end(over, handle)
+        else:
+            end.receive(peer, tag, data).add_callback(came)
+
+    end.receive(peer, tag, data).add_callback(came)
+    return over
+
+
+def _end(over: Future[None], handle: Handle) -> None:
+    if handle.problem is not None:
+        over.set_exception(handle.problem)
+    else:
+        over.set_result(None)
