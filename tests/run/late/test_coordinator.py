@@ -100,16 +100,16 @@ def test_nothing_is_begun_without_somebody_before_anything_was_measured() -> Non
 def test_three_of_four_begin_when_waiting_has_taken_what_the_fourth_will_cost() -> None:
     """A part of 1 MB: without the last rank 1.5 and 1 s later, with all 1.5 s: it begins after 1 s, the next after 2."""
     world = measured(4)
-    unit = MB * 1e-6
+    unit, elements = MB * 1e-6, 32 * MB
     for rank in range(3):
-        world.at(0.0, (rank, sum_of(8 * MB)))
-    world.at(4.9 * unit, (3, sum_of(8 * MB)))
+        world.at(0.0, (rank, sum_of(elements)))
+    world.at(4.9 * unit, (3, sum_of(elements)))
     world.run()
-    check_whole(world, 1, 8 * MB)
+    check_whole(world, 1, elements)
     when = [(round(at / unit, 3), type(o).__name__, o.size_bytes // MB) for at, o in world.orders]  # type: ignore[union-attr]
     assert when == [
         (1.0, "Part", 1), (2.0, "Part", 1), (3.0, "Part", 1), (4.0, "Part", 1),
-        (4.9, "CatchUp", 4), (4.9, "Part", 4),
+        (4.9, "CatchUp", 4), (4.9, "Part", 28),
     ]  # fmt: skip
 
 
@@ -121,7 +121,9 @@ def test_a_lone_rank_waits_longer_and_begins_too() -> None:
         world.at(100 * unit, (rank, sum_of(8 * MB)))
     world.run()
     check_whole(world, 1, 8 * MB)
-    assert world.orders[0][0] == pytest.approx(3 * unit), "three others would have to catch up"
+    assert world.orders[0][0] == pytest.approx(1.5 * unit), (
+        "three others would have to catch up, of half a megabyte"
+    )
 
 
 @settings(deadline=None, max_examples=200)
@@ -164,7 +166,7 @@ def test_all_parts_together_cost_no_more_than_the_wait(arrivals_s: list[float]) 
     for rank, at_s in enumerate(arrivals_s):
         world.at(at_s, (rank, sum_of(8 * MB)))
     full, caught = FULL_S * MB, FULL_S * MB * ranks / (2 * (ranks - 1))
-    world.coordinator.partial, world.coordinator.caught = Fixed(full), Fixed(caught)  # type: ignore[assignment]
+    world.coordinator.costs = Fixed([full, full, caught])  # type: ignore[assignment]
     world.run()
     spent_s = 0.0
     for at_s, order in world.orders:
@@ -174,19 +176,20 @@ def test_all_parts_together_cost_no_more_than_the_wait(arrivals_s: list[float]) 
 
 
 class Fixed:
-    """A pace that does not change."""
+    """Costs that do not change."""
 
-    def __init__(self, seconds: float) -> None:
+    def __init__(self, seconds: list[float]) -> None:
+        """Of a megabyte of each kind."""
         self._seconds = seconds
 
     def begin(self, now_s: float) -> None:
         pass
 
-    def end(self, size_bytes: float, now_s: float) -> None:
+    def end(self, kind: int, size_bytes: float, now_s: float) -> None:
         pass
 
-    def seconds(self, size_bytes: float) -> float:
-        return self._seconds * size_bytes / MB
+    def seconds(self, kind: int, size_bytes: float) -> float:
+        return self._seconds[kind] * size_bytes / MB
 
 
 @settings(deadline=None)
@@ -198,10 +201,7 @@ def test_one_part_costs_at_most_twice_what_anybody_pays(arrivals_s: list[float])
     for rank, at_s in enumerate(arrivals_s):
         world.at(at_s, (rank, sum_of(MB)))
     world.run()
-    full, caught = (
-        FULL_S * MB,
-        world.coordinator.caught.seconds(MB) or FULL_S * MB * ranks / (2 * (ranks - 1)),
-    )
+    full, caught = FULL_S * MB, FULL_S * MB * ranks / (2 * (ranks - 1))  # all that is known when it begins
     partial = [PARTIAL_S * MB + caught * late for late in range(ranks - 1, 0, -1)]
     costs = WaitingCosts(full, tuple(partial))
     first = world.orders[0]

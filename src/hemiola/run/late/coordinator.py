@@ -13,14 +13,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from hemiola.plan.collectives.waiting import WaitingCosts
-from hemiola.run.late.pace import Pace
+from hemiola.run.late.costs import Costs
 
 __all__ = ["AT_ONCE", "CatchUp", "Coordinator", "Given", "Order", "Part", "Refusal"]
 
-PARTS, PART_BYTES = 16, 1 << 20
+PARTS, PART_BYTES = 32, 1 << 19
 """A sum is divided into so many parts, unless they were smaller than this."""
 AT_ONCE = 3
 """Parts without everybody that are under way: while one goes up, another goes down, and a third one's last bytes land."""
+
+_FULL, _PARTIAL, _CAUGHT = range(3)
 
 
 @dataclass(frozen=True)
@@ -118,7 +120,10 @@ class Coordinator:
         self._under_way = 0
         self._owing: list[set[tuple[int, int]]] = [set() for _ in range(ranks)]
         """Of every rank, the tensors (whose, and where) that were last added without it, or without part of it."""
-        self.full, self.partial, self.caught = Pace(), Pace(), Pace()
+        self.costs = Costs([1.0, 1.0, ranks / (2 * (ranks - 1)) if ranks > 1 else 1.0])
+        """Of sums of all; of sums without somebody, who relay; of what late ranks send. Until they are measured:
+        a sum without somebody costs what one of all does, whose busiest rank sends each byte 2 (N - 1) / N times, and
+        what a late rank sends goes once through each."""
 
     def ready(self, rank: int, given: Given, now_s: float) -> list[Order]:
         """A rank is ready for its next sum; what is to be done."""
@@ -136,16 +141,16 @@ class Coordinator:
         missed = [part.last for part in this.parts if rank not in part.active]
         if missed and not self._carries:
             orders.append(CatchUp(number, this.given, rank, max(missed)))
-            self.caught.begin(now_s)
+            self.costs.begin(now_s)
         return orders + self.due(now_s)
 
     def ended(self, order: Order, now_s: float) -> list[Order]:
         """It has been done here; what is to be done next."""
         if isinstance(order, CatchUp):
-            self.caught.end(order.size_bytes, now_s)
+            self.costs.end(_CAUGHT, order.size_bytes, now_s)
         elif isinstance(order, Part):
             whole = len(order.active) == self._ranks
-            (self.full if whole else self.partial).end(order.size_bytes, now_s)
+            self.costs.end(_FULL if whole else _PARTIAL, order.size_bytes, now_s)
             self._under_way -= not whole
         return self.due(now_s)
 
@@ -173,7 +178,7 @@ class Coordinator:
         if len(this.places) < self._ranks:
             return
         if this.started < this.given.elements:
-            self.full.begin(now_s)
+            self.costs.begin(now_s)
             yield Part(number, this.given, this.started, this.given.elements, frozenset(range(self._ranks)))
         present = frozenset(range(self._ranks)).intersection(*(part.active for part in this.parts))
         for rank in present:
@@ -192,7 +197,7 @@ class Coordinator:
                 self._owing[rank].update(this.places.items())
         this.started = part.last
         self._under_way += 1
-        self.partial.begin(now_s)
+        self.costs.begin(now_s)
         return part
 
     def _begins_s(self, this: _Sum) -> float:
@@ -212,13 +217,10 @@ class Coordinator:
         return any(not self._owing[rank].isdisjoint(this.places.items()) for rank in missing)
 
     def _costs(self, size_bytes: int) -> WaitingCosts | None:
-        """As measured. What has not been: a partial sum takes as long as a whole one, whose busiest rank sends each
-        byte 2 (N - 1) / N times, and what a late rank sends goes once through each."""
-        full = self.full.seconds(size_bytes)
-        if full is None:
+        """As measured; None before a sum of all has been."""
+        full, partial, caught = (self.costs.seconds(kind, size_bytes) for kind in (_FULL, _PARTIAL, _CAUGHT))
+        if full is None or partial is None or caught is None:
             return None
-        partial = self.partial.seconds(size_bytes) or full
-        caught = self.caught.seconds(size_bytes) or full * self._ranks / (2 * (self._ranks - 1))
         late = range(self._ranks - 1, 0, -1)
         return WaitingCosts(full, tuple(partial + caught * count for count in late))
 

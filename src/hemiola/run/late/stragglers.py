@@ -42,6 +42,8 @@ _DTYPES = (
     torch.uint8, torch.bool, torch.complex64, torch.complex128,
 )  # fmt: skip
 _CARRIED = ("SUM", "AVG")
+_CATCHES_UP = 1
+"""Priority of what late ranks send and are brought: it flows, where a sum of all goes from rank to rank and waits."""
 _log = logging.getLogger("hemiola.strategy")
 
 
@@ -213,10 +215,12 @@ class Stragglers:
             strategy = self._ways.catch_up(order, this.source)
             step = this.catch_up(order)
             if (brings := this.bring(order)) is not None and brings[0] == this.source:
-                handle = self._end.receive(
-                    this.source, _BRING + order.number % _BRINGS, view(brings[1].tensor)
-                )
-                handle.add_callback(partial(self._brought, order, brings[1]))
+                brought = brings[1]
+                while brought.parts:
+                    part = brought.parts.pop(0)
+                    place = view(brought.tensor[part.first : part.last])
+                    handle = self._end.receive(this.source, _BRING + order.number % _BRINGS, place)
+                    handle.add_callback(partial(self._brought, order, brought))
         begun_s = time.monotonic()
 
         def put(found: Tensor) -> None:
@@ -226,7 +230,9 @@ class Stragglers:
         def ended(problem: BaseException | None) -> None:
             self._events.put(partial(self._went, step, time.monotonic() - begun_s, problem))
 
-        self._runner.start(strategy, step.tensor, this.join, put, ended)
+        self._runner.start(
+            strategy, step.tensor, this.join, put, ended, _CATCHES_UP * isinstance(order, CatchUp)
+        )
         self._look(order.number)
 
     def _went(self, step: Step, seconds: float, problem: BaseException | None) -> None:
@@ -252,8 +258,10 @@ class Stragglers:
         """On the transport's thread."""
 
         def done() -> None:
-            if self._is_over(step, handle.problem):
-                self._look(order.number)
+            step.left -= 1
+            if handle.problem is not None or not step.left:
+                self._is_over(step, handle.problem)
+            self._look(order.number)
 
         self._events.put(done)
 
@@ -262,8 +270,8 @@ class Stragglers:
         this = self._sums.get(number)
         if this is None:
             return
-        for order, step in this.to_bring():
-            handle = self._end.send(order.rank, _BRING + number % _BRINGS, view(step.tensor))
+        for order, step, result in this.to_bring():
+            handle = self._end.send(order.rank, _BRING + number % _BRINGS, view(result), _CATCHES_UP)
             handle.add_callback(partial(self._brought, order, step))
         if not this.is_complete():
             return

@@ -44,14 +44,16 @@ class Step:
         order: that it follows.
         tensor: of `Mine.flat`, or of the room.
         room: to be given back.
-        begun: of what is brought, whether it is on its way.
+        parts: of what is brought, those whose results are not on their way yet.
+        left: messages of it that have not ended.
         done: here.
     """
 
     order: Part | CatchUp
     tensor: Tensor
     room: Room | None
-    begun: bool = False
+    parts: list[Part] = field(default_factory=list)
+    left: int = 0
     done: bool = False
 
 
@@ -104,6 +106,8 @@ class Sum:
         if self.rank not in (source, order.rank):
             return None
         brought = self._brought[order] = self._step(order, 0, order.last, self.rank == source)
+        brought.parts = [part for part in self._parts if part.first < order.last]
+        brought.left = len(brought.parts)
         return (order.rank if self.rank == source else source), brought
 
     @property
@@ -111,13 +115,12 @@ class Sum:
         """Who brings others the parts' results: it gave to all of them."""
         return min(next(iter(self._parts)).active)
 
-    def to_bring(self) -> Iterator[tuple[CatchUp, Step]]:
-        """What late ranks are to be brought from here and is there now; each once."""
+    def to_bring(self) -> Iterator[tuple[CatchUp, Step, Tensor]]:
+        """Parts' results that late ranks are to be brought from here and are there now: each once, in their order."""
         for order, step in self._brought.items():
-            there = all(part.done for given, part in self._parts.items() if given.first < order.last)
-            if order.rank != self.rank and not step.begun and there:
-                step.begun = True
-                yield order, step
+            while order.rank != self.rank and step.parts and self._parts[step.parts[0]].done:
+                part = step.parts.pop(0)
+                yield order, step, step.tensor[part.first : part.last]
 
     def is_complete(self) -> bool:
         """Whether all that the script's result needs is there."""

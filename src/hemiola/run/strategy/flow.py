@@ -33,7 +33,14 @@ class Flow:
     """One rank's part of one collective."""
 
     def __init__(
-        self, end: Endpoint, rooms: Rooms, memory: Memory, join: Join, tag: int, ended: Ended
+        self,
+        end: Endpoint,
+        rooms: Rooms,
+        memory: Memory,
+        join: Join,
+        tag: int,
+        ended: Ended,
+        priority: int = 0,
     ) -> None:
         """Nothing happens before `begin`.
 
@@ -42,9 +49,10 @@ class Flow:
             tag: its messages have this one and those behind it, as many as the strategy has moves. A later flow of
                 the same tag may begin when this one has ended, not before.
             ended: called once, with what went wrong or None. The memory may be written again then.
+            priority: of its messages.
         """
         self._end, self._rooms, self._memory, self._join = end, rooms, memory, join
-        self._tag, self._ended = tag, ended
+        self._tag, self._ended, self._priority = tag, ended, priority
         self._steps = memory.layout.script.steps
         self._pieces = pieces = memory.layout.pieces
         self._send_waits = [[step.send_waits for step in self._steps] for _ in range(pieces)]
@@ -116,7 +124,7 @@ class Flow:
             self._sent[number] += 1
             self._under_way[number] += 1
             data = self._memory.bytes(step.move.source, step.move.count, piece)
-            handle = self._end.send(step.to, self._tag + step.tag, data)
+            handle = self._end.send(step.to, self._tag + step.tag, data, self._priority)
             handle.add_callback(partial(self._was_sent, number, piece))
 
     def _was_sent(self, number: int, piece: int, handle: Handle) -> None:

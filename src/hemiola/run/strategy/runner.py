@@ -6,6 +6,7 @@ import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from functools import partial
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -33,6 +34,16 @@ _KNOWN = 64
 """Divisions of data that are kept."""
 
 
+class _Entry(NamedTuple):
+    """A collective that has been called."""
+
+    number: int
+    memory: Memory
+    join: Join
+    ended: Ended
+    priority: int
+
+
 class Runner:
     """One rank's side."""
 
@@ -44,13 +55,15 @@ class Runner:
         self._count = self._ended = 0
         self._idle = threading.Event()
         self._idle.set()
-        self._waiting: deque[tuple[int, Memory, Join, Ended]] = deque()
+        self._waiting: deque[_Entry] = deque()
         self._under_way: dict[int, Flow] = {}
         self._broken: HemiolaError | None = None
         self._layouts: OrderedDict[tuple[int, int, int], tuple[Strategy, Layout]] = OrderedDict()
         end.watch(self._break)
 
-    def start(self, strategy: Strategy, given: Tensor, join: Join, put: Put, ended: Ended) -> None:
+    def start(
+        self, strategy: Strategy, given: Tensor, join: Join, put: Put, ended: Ended, priority: int = 0
+    ) -> None:
         """Begin a collective; all ranks begin the same ones in the same order.
 
         Args:
@@ -60,6 +73,7 @@ class Runner:
             put: called with the result, flat: of a reduce-scatter, this rank's part. It may be `given` itself. What
                 an all-gather has is in as many rows as ranks.
             ended: called after it, with what went wrong or None. Both are called on the transport's thread.
+            priority: of its messages, over those of others that are under way.
 
         Raises:
             StrategyError: it is for another number of ranks.
@@ -83,7 +97,7 @@ class Runner:
             number, self._count = self._count, self._count + 1
             self._idle.clear()
             layout = self._layout(strategy, whole.numel(), whole.element_size())
-            entry = (number, Memory(layout, buffers), join, over)
+            entry = _Entry(number, Memory(layout, buffers), join, over, priority)
             end.call(lambda: self._add(entry))
 
     def wait_idle(self, timeout_s: float) -> None:
@@ -109,15 +123,16 @@ class Runner:
 
     # on the transport's thread alone
 
-    def _add(self, entry: tuple[int, Memory, Join, Ended]) -> None:
+    def _add(self, entry: _Entry) -> None:
         self._waiting.append(entry)
         self._begin()
 
     def _begin(self) -> None:
-        while self._waiting and self._waiting[0][0] < min(self._under_way, default=1 << 62) + AT_ONCE:
-            number, memory, join, ended = self._waiting.popleft()
+        while self._waiting and self._waiting[0].number < min(self._under_way, default=1 << 62) + AT_ONCE:
+            number, memory, join, ended, priority = self._waiting.popleft()
             tag = self._tags + number % AT_ONCE * _MOVES
-            flow = Flow(self._end, self._rooms, memory, join, tag, partial(self._over, number, ended))
+            over = partial(self._over, number, ended)
+            flow = Flow(self._end, self._rooms, memory, join, tag, over, priority)
             self._under_way[number] = flow
             if self._broken is None:
                 flow.begin()
