@@ -171,7 +171,7 @@ def test_all_parts_together_cost_no_more_than_the_wait(arrivals_s: list[float]) 
     spent_s = 0.0
     for at_s, order in world.orders:
         if isinstance(order, Part) and len(order.active) < ranks:
-            spent_s += caught * (ranks - len(order.active))
+            spent_s += caught * (ranks - len(order.active)) * order.size_bytes / MB
             assert spent_s <= at_s - min(arrivals_s) + 1e-6
 
 
