@@ -214,7 +214,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--only", nargs="+", default=list(CASES), choices=list(CASES))
-    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument(
+        "--rounds", type=int, default=7, help="of drifting links, one for every four of these"
+    )
     parser.add_argument("--steps", type=int, default=24, help="of 5 s, of drifting links")
     parser.add_argument("--congestion", nargs="+", default=["reno", "cubic"])
     parser.add_argument(
@@ -234,8 +236,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
             series = drift(Path(given.shared), 4, given.steps) if case.drifts else ()
             waits = late(Path(given.shared), STEPS * given.rounds) if case.computes is not None else ()
             start = time.monotonic()
+            rounds = -(-given.rounds // 4) if case.drifts else given.rounds
             with congestion(control):
-                outcome = run(case, given.rounds, series, waits)
+                outcome = run(case, rounds, series, waits)
             found.append((control, case, outcome))
             print(
                 f"{control:6s} {case.name:24s} {time.monotonic() - start:5.0f} s {outcome.chosen}", flush=True

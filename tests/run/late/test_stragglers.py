@@ -15,7 +15,7 @@ from hemiola.core.errors import HemiolaError, InputError
 from hemiola.core.strategy import Collective, Strategy
 from hemiola.core.strategy_shapes import trees
 from hemiola.run.group.memory import REDUCTIONS, Reduction
-from hemiola.run.late.coordinator import CatchUp, Order, Part
+from hemiola.run.late.coordinator import PART_BYTES, CatchUp, Order, Part
 from hemiola.run.late.stragglers import Stragglers
 
 SUM = REDUCTIONS[0]
@@ -164,10 +164,11 @@ def test_the_ready_ones_begin_without_the_late_one(monkeypatch: pytest.MonkeyPat
         for one in found:
             one.get()
         until = time.monotonic() + 20
-        while len(orders) < 13 and time.monotonic() < until:
+        count = -(-3_000_000 // (PART_BYTES // 4))
+        while len(orders) <= count and time.monotonic() < until:
             time.sleep(0.01)
     parts = [order for order in orders if isinstance(order, Part)]
-    assert [part.active for part in parts] == [frozenset({0, 1, 2})] * 12, "twelve parts are all of it"
+    assert [part.active for part in parts] == [frozenset({0, 1, 2})] * count, "these are all of it"
     assert [(one.rank, one.last) for one in orders if isinstance(one, CatchUp)] == [(3, 3_000_000)]
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from hemiola.plan.collectives.waiting import WaitingCosts
 from hemiola.run.late.costs import Costs
 
-__all__ = ["AT_ONCE", "CatchUp", "Coordinator", "Given", "Order", "Part", "Refusal"]
+__all__ = ["AT_ONCE", "PART_BYTES", "CatchUp", "Coordinator", "Given", "Order", "Part", "Refusal"]
 
 PARTS, PART_BYTES = 32, 1 << 19
 """A sum is divided into so many parts, unless they were smaller than this."""
