@@ -25,6 +25,8 @@ BETTER = 0.7
 """A group is believed if it leaves at most this much of the error."""
 NEAR = 0.15
 """Measurements that far apart may be of the same rate."""
+MANY = 8
+"""Rounds from which on the second highest of an uplink's rates counts."""
 _NOISE = 0.05
 _SWAPPED_MOST, _MOVED_MOST = 16, 64
 """Hosts up to which groups are improved by two that change places, and by one that changes over."""
@@ -165,7 +167,7 @@ class _Table:
             held = (did < SHORT * would)[:-1].reshape(-1, count)
             totals = did[:-1].reshape(-1, count)
             limits = [
-                _best(totals[held[:, g], g].tolist()) if sizes[g] > 1 and held[:, g].any() else None
+                _uplink(totals[held[:, g], g].tolist()) if sizes[g] > 1 and held[:, g].any() else None
                 for g in range(count)
             ]
             yield where, would, limits
@@ -262,6 +264,11 @@ def _ends(hosts: int, rounds: Sequence[Sequence[Flow]], end: str, few: bool) -> 
             f"host {silent[0]} took part in no measurement", "measure with every host, both ways"
         )
     return tuple(_best(found, 1 if few else 2) for found in totals)
+
+
+def _uplink(found: Sequence[float]) -> Interval:
+    """Flows that meet in an uplink leave some of it unused more often than they have luck."""
+    return _best(found, 1 if len(found) < MANY else 2)
 
 
 def _best(found: Sequence[float], place: int = 2) -> Interval:

@@ -9,7 +9,7 @@ from concurrent.futures import TimeoutError as Late
 
 import numpy as np
 
-from hemiola.core.errors import TransportError
+from hemiola.core.errors import HemiolaError, TransportError
 from hemiola.run.transport import Endpoint, Handle
 
 __all__ = ["Arrivals", "exchange"]
@@ -66,39 +66,50 @@ def exchange(
 
 def _send(end: Endpoint, peer: int, tag: int, size: int, until_s: float) -> Future[None]:
     """Message after message until then, and one that says that it is the last."""
-    over: Future[None] = Future()
     data, last = bytes(size), b"\1" + bytes(size - 1)
+    is_last = False
 
-    def sent(handle: Handle | None = None) -> None:
-        if handle is not None and handle.problem is not None:
-            over.set_exception(handle.problem)
-        elif time.monotonic() < until_s:
-            end.send(peer, tag, data).add_callback(sent)
-        else:
-            end.send(peer, tag, last).add_callback(lambda handle: _end(over, handle))
+    def another() -> Handle | None:
+        nonlocal is_last
+        if is_last:
+            return None
+        is_last = time.monotonic() >= until_s
+        return end.send(peer, tag, last if is_last else data)
 
-    sent()
-    return over
+    return _one_after_another(another)
 
 
 def _take(end: Endpoint, peer: int, tag: int, size: int, into: Arrivals) -> Future[None]:
     """Message after message, to a last one."""
-    over: Future[None] = Future()
     data = bytearray(size)
+    begun = False
 
-    def came(handle: Handle) -> None:
-        into.at_s.append(time.monotonic())
-        if handle.problem is not None or data[0]:
-            _end(over, handle)
+    def another() -> Handle | None:
+        nonlocal begun
+        if begun:
+            into.at_s.append(time.monotonic())
+        begun = True
+        return None if data[0] else end.receive(peer, tag, data)
+
+    return _one_after_another(another)
+
+
+def _one_after_another(another: Callable[[], Handle | None]) -> Future[None]:
+    """Each when the one before it has ended; done when there is no other, or one of them has failed."""
+    over: Future[None] = Future()
+
+    def go_on(before: Handle | None) -> None:
+        try:
+            if before is not None and before.problem is not None:
+                raise before.problem
+            handle = another()
+        except HemiolaError as problem:
+            over.set_exception(problem)
+            return
+        if handle is None:
+            over.set_result(None)
         else:
-            end.receive(peer, tag, data).add_callback(came)
+            handle.add_callback(go_on)
 
-    end.receive(peer, tag, data).add_callback(came)
+    go_on(None)
     return over
-
-
-def _end(over: Future[None], handle: Handle) -> None:
-    if handle.problem is not None:
-        over.set_exception(handle.problem)
-    else:
-        over.set_result(None)
