@@ -167,10 +167,11 @@ def _quiet() -> None:
 
 
 def _shape(ip: Any, links: dict[str, float | None], gso_bytes: int) -> None:
+    before = shaping.queues(ip)
     for device, rate in links.items():
         index = _index(ip, device)
         ip.link("set", index=index, gso_max_size=gso_bytes)
-        shaping.apply(ip, index, rate)
+        shaping.apply(ip, index, rate, before.get(index))
 
 
 def _index(ip: Any, device: str) -> int:

@@ -70,19 +70,20 @@ def gso_max_bytes(rates_bytes_per_s: Iterable[float | None]) -> int:
     return min([GSO_MAX_BYTES, *shaped])
 
 
-def apply(ip: Any, index: int, rate_bytes_per_s: float | None) -> None:
+def apply(ip: Any, index: int, rate_bytes_per_s: float | None, before: Queue | None) -> None:
     """Give a device's outgoing side its rate, at once and without loss of what waits; None: take it off.
 
     Args:
         ip: a pyroute2 `IPRoute` in the device's namespace.
         index: the device.
+        before: its queue until now; None if there is none.
     """
     from pyroute2.netlink.exceptions import NetlinkError
 
     if rate_bytes_per_s is not None:
         bucket = shape(rate_bytes_per_s)
-        before = queues(ip).get(index, Queue(""))
-        burst_bytes = max(bucket.burst_bytes, min(math.ceil(before.burst_bytes), GSO_MAX_BYTES))
+        kept = math.ceil(before.burst_bytes) if before is not None else 0
+        burst_bytes = max(bucket.burst_bytes, min(kept, GSO_MAX_BYTES))
         ip.tc(
             "replace",
             "tbf",
