@@ -18,6 +18,7 @@ from hemiola.run.late.stragglers import Stragglers
 from hemiola.run.late.ways import Choose
 from hemiola.run.strategy.flow import Join
 from hemiola.run.strategy.runner import Put, Runner
+from hemiola.run.strategy.under_way import UnderWay
 from hemiola.run.transport import Endpoint
 
 __all__ = ["LATE", "Fitted"]
@@ -55,9 +56,8 @@ class Fitted:
             else None
         )
         self._guard = threading.Lock()
-        self._usual = threading.Condition()
-        self._under_way = 0
-        """Of those that go the usual way."""
+        self._usual = UnderWay("collectives")
+        """Those that go the usual way."""
         self.used: dict[Collective, set[str]] = {}
 
     def start(
@@ -105,17 +105,14 @@ class Fitted:
         if self._refresh is None or size_bytes <= FEWEST_BYTES:
             return action
         begun_s = time.monotonic()
-        with self._usual:
-            self._under_way += 1
+        self._usual.begin()
 
         def noted(channel: Channel) -> None:
             try:
                 action(channel)
                 self._took(kind, size_bytes, time.monotonic() - begun_s)
             finally:
-                with self._usual:
-                    self._under_way -= 1
-                    self._usual.notify_all()
+                self._usual.end()
 
         return noted
 
@@ -133,8 +130,7 @@ class Fitted:
         """Measure the network again if it is time, before a collective of so many bytes."""
         if self._refresh is not None and self._refresh.due(size_bytes):
             self._runner.wait_idle(self._timeout_s)
-            with self._usual:
-                self._usual.wait_for(lambda: not self._under_way, self._timeout_s)
+            self._usual.wait_idle(self._timeout_s)
             if self._late is not None:
                 self._late.wait_idle(self._timeout_s)
             self._refresh.measure()

@@ -27,6 +27,7 @@ from hemiola.run.late.wire import GIVEN_BYTES, decode, decode_given, encode, enc
 from hemiola.run.strategy.flow import Ended
 from hemiola.run.strategy.rooms import Rooms
 from hemiola.run.strategy.runner import GRACE_S, Put, Runner
+from hemiola.run.strategy.under_way import UnderWay
 from hemiola.run.transport import Endpoint, Handle
 
 __all__ = ["Stragglers"]
@@ -69,8 +70,7 @@ class Stragglers:
         self._ways = Ways(end.ranks, choose, carries)
         self._broken: HemiolaError | None = None
         self._open = True
-        self._waited_for = 0
-        self._changed = threading.Condition()
+        self._waited_for = UnderWay("sums")
         self._events: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._coordinator = Coordinator(end.ranks, carries) if end.rank == 0 else None
         self._listen()
@@ -100,8 +100,7 @@ class Stragglers:
         kind = _DTYPES.index(flat.dtype) * len(REDUCTIONS) + REDUCTIONS.index(how)
         given = Given(flat.numel(), flat.element_size(), kind, flat.data_ptr())
         number, self._count = self._count, self._count + 1
-        with self._changed:
-            self._waited_for += 1
+        self._waited_for.begin()
         mine = Mine(flat, put, partial(self._over, ended), keep)
         self._events.put(partial(self._add, number, given, mine))
         if not self._thread.is_alive():  # closed
@@ -114,11 +113,7 @@ class Stragglers:
         Raises:
             TransportError: it has not in time.
         """
-        with self._changed:
-            if not self._changed.wait_for(lambda: not self._waited_for, timeout_s):
-                raise TransportError(
-                    f"sums were not complete within {timeout_s:g} s", "do all ranks call the same ones?"
-                )
+        self._waited_for.wait_idle(timeout_s)
 
     def abort(self) -> None:
         """End all that is waited for, at once."""
@@ -133,9 +128,7 @@ class Stragglers:
 
     def _over(self, ended: Ended, problem: BaseException | None) -> None:
         ended(problem)
-        with self._changed:
-            self._waited_for -= 1
-            self._changed.notify_all()
+        self._waited_for.end()
 
     # on its own thread alone
 
@@ -216,8 +209,7 @@ class Stragglers:
             step = this.catch_up(order)
             if (brings := this.bring(order)) is not None and brings[0] == this.source:
                 brought = brings[1]
-                while brought.parts:
-                    part = brought.parts.pop(0)
+                for part in brought.parts:
                     place = view(brought.tensor[part.first : part.last])
                     handle = self._end.receive(this.source, _BRING + order.number % _BRINGS, place)
                     handle.add_callback(partial(self._brought, order, brought))

@@ -11,11 +11,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from hemiola.core.errors import HemiolaError, TransportError
+from hemiola.core.errors import HemiolaError
 from hemiola.core.strategy import Strategy
 from hemiola.run.strategy.flow import Ended, Flow, Join
 from hemiola.run.strategy.layout import Layout, Memory, layout_of
 from hemiola.run.strategy.rooms import Rooms
+from hemiola.run.strategy.under_way import UnderWay
 from hemiola.run.transport import Endpoint
 
 __all__ = ["Put", "Runner"]
@@ -52,9 +53,8 @@ class Runner:
         self._end, self._tags = end, tags
         self._rooms = Rooms()
         self._guard = threading.Lock()
-        self._count = self._ended = 0
-        self._idle = threading.Event()
-        self._idle.set()
+        self._count = 0
+        self._begun = UnderWay("collectives")
         self._waiting: deque[_Entry] = deque()
         self._under_way: dict[int, Flow] = {}
         self._broken: HemiolaError | None = None
@@ -95,7 +95,7 @@ class Runner:
 
         with self._guard:
             number, self._count = self._count, self._count + 1
-            self._idle.clear()
+            self._begun.begin()
             layout = self._layout(strategy, whole.numel(), whole.element_size())
             entry = _Entry(number, Memory(layout, buffers), join, over, priority)
             end.call(lambda: self._add(entry))
@@ -106,10 +106,7 @@ class Runner:
         Raises:
             TransportError: it has not in time.
         """
-        if not self._idle.wait(timeout_s):
-            raise TransportError(
-                f"collectives were not complete within {timeout_s:g} s", "do all ranks call the same ones?"
-            )
+        self._begun.wait_idle(timeout_s)
 
     def _layout(self, strategy: Strategy, elements: int, element_bytes: int) -> Layout:
         key = (id(strategy), elements, element_bytes)
@@ -142,10 +139,7 @@ class Runner:
     def _over(self, number: int, ended: Ended, problem: BaseException | None) -> None:
         del self._under_way[number]
         ended(problem)
-        with self._guard:
-            self._ended += 1
-            if self._ended == self._count:
-                self._idle.set()
+        self._begun.end()
         self._begin()
 
     def _break(self, problem: HemiolaError) -> None:
