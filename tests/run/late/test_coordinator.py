@@ -157,14 +157,20 @@ def _at_once(world: _World, ranks: int) -> list[int]:
     return found
 
 
+def arriving(arrivals_s: list[float], elements: int) -> _World:
+    """Each rank at its time, after one sum of all."""
+    world = measured(len(arrivals_s))
+    for rank, at_s in enumerate(arrivals_s):
+        world.at(at_s, (rank, sum_of(elements)))
+    return world
+
+
 @settings(deadline=None)
 @given(st.lists(st.floats(0, 60), min_size=2, max_size=5))
 def test_all_parts_together_cost_no_more_than_the_wait(arrivals_s: list[float]) -> None:
     """By the costs that were known when each began, those of the start: nothing else is measured before they end."""
     ranks = len(arrivals_s)
-    world = measured(ranks)
-    for rank, at_s in enumerate(arrivals_s):
-        world.at(at_s, (rank, sum_of(8 * MB)))
+    world = arriving(arrivals_s, 8 * MB)
     full, caught = FULL_S * MB, FULL_S * MB * ranks / (2 * (ranks - 1))
     world.coordinator.costs = Fixed([full, full, caught])  # type: ignore[assignment]
     world.run()
@@ -197,9 +203,7 @@ class Fixed:
 def test_one_part_costs_at_most_twice_what_anybody_pays(arrivals_s: list[float]) -> None:
     """A sum of one part: begun as a whole, or once without some."""
     ranks = len(arrivals_s)
-    world = measured(ranks)
-    for rank, at_s in enumerate(arrivals_s):
-        world.at(at_s, (rank, sum_of(MB)))
+    world = arriving(arrivals_s, MB)
     world.run()
     full, caught = FULL_S * MB, FULL_S * MB * ranks / (2 * (ranks - 1))  # all that is known when it begins
     partial = [PARTIAL_S * MB + caught * late for late in range(ranks - 1, 0, -1)]

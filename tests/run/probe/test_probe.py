@@ -59,7 +59,7 @@ def test_a_round_ends_when_its_time_is_over_and_leaves_nothing_behind() -> None:
             to = {0: {1: 4096, 2: 1}, 1: {0: 4096}, 2: {}}[end.rank]
             since = {0: {1: 4096}, 1: {0: 4096}, 2: {0: 1}}[end.rank]
             for _ in range(2):
-                found[end.rank] = exchange(end, 7, to, since, begin, 0.02, 10.0)
+                _, found[end.rank] = exchange(end, 7, to, since, begin, 0.02, 10.0)
             after = bytearray(1)
             if end.rank == 0:
                 end.send(1, 7, b"x").wait(10.0)

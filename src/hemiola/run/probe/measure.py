@@ -188,16 +188,12 @@ class Prober:
         """One round; what is found is added where the first rank is."""
         self._able = self._told(self._able)
         sizes = {pair: self._size(pair, pairs, seconds) for pair in pairs}
-        place, begun_s = self._place, 0.0
-
-        def begin() -> float:
-            nonlocal begun_s
-            begun_s = self._all_here()
-            return begun_s
-
+        place = self._place
         to = {self._ranks[b]: size for (a, b), size in sizes.items() if a == place}
         since = {self._ranks[a]: size for (a, b), size in sizes.items() if b == place}
-        came = exchange(self._end, _TAGS + _DATA, to, since, begin, seconds, self._timeout_s)
+        begun_s, came = exchange(
+            self._end, _TAGS + _DATA, to, since, self._all_here, seconds, self._timeout_s
+        )
         rates = np.zeros(self._count)
         for rank, arrivals in came.items():
             window = begun_s + WARM * seconds, begun_s + seconds

@@ -40,8 +40,8 @@ class Arrivals:
 def exchange(
     end: Endpoint, tag: int, to: Mapping[int, int], since: Mapping[int, int], begin: Callable[[], float],
     seconds: float, timeout_s: float,
-) -> dict[int, Arrivals]:  # fmt: skip
-    """Send for so long, and take what comes.
+) -> tuple[float, dict[int, Arrivals]]:  # fmt: skip
+    """Send for so long, and take what comes: when it began, and what came by the rank that sent it.
 
     Args:
         to: bytes of each message, by the rank that it is for.
@@ -53,15 +53,15 @@ def exchange(
     """
     found = {peer: Arrivals(size) for peer, size in since.items()}
     over = [_take(end, peer, tag, size, found[peer]) for peer, size in since.items() for _ in range(AT_ONCE)]
-    until_s = begin() + seconds
+    begun_s = begin()
     for peer, size in to.items():
-        over += [_send(end, peer, tag, size, until_s) for _ in range(AT_ONCE)]
+        over += [_send(end, peer, tag, size, begun_s + seconds) for _ in range(AT_ONCE)]
     try:
         for one in over:
             one.result(timeout_s)
     except Late:
         raise TransportError(f"a measurement did not end within {timeout_s:g} s", "wait longer") from None
-    return found
+    return begun_s, found
 
 
 def _send(end: Endpoint, peer: int, tag: int, size: int, until_s: float) -> Future[None]:
