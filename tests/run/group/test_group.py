@@ -146,10 +146,11 @@ def test_a_killed_rank_ends_the_others_collective_with_its_name(tmp_path):
     processes[1].communicate()
 
 
-def test_a_killed_rank_ends_a_collective_by_a_strategy_also_where_nobody_talks_to_it(tmp_path, monkeypatch):
+@pytest.mark.parametrize("elements", [1, 1_000_000], ids=["small", "by a strategy"])
+def test_a_killed_rank_ends_a_collective_also_where_nobody_talks_to_it(tmp_path, monkeypatch, elements):
     monkeypatch.setenv("HEMIOLA_STRATEGY", str(tmp_path / "chain.json"))
     write_strategy(trees([chain([0, 1, 2])]), tmp_path / "chain.json")
-    processes = [start(HERE / "dies.py", rank, 3, str(tmp_path / "meet")) for rank in range(3)]
+    processes = [start(HERE / "dies.py", rank, 3, str(tmp_path / "meet"), str(elements)) for rank in range(3)]
     for process in processes[:2]:
         output, problem = process.communicate(timeout=60)
         assert "rank 2 is gone" in output, problem[-2000:]

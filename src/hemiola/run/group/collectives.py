@@ -1,8 +1,7 @@
 """Collectives as messages between pairs of ranks. All ranks call the same ones in the same order.
 
 Large all-reduces and reduce-scatters go around a ring in chunks: while one is added up, the next is on its way
-(Thakur, Rabenseifner and Gropp, IJHPCA 2005, section 4). Small ones are exchanged directly, each rank with
-every other, and added in the order of ranks, so that all ranks have the same bits.
+(Thakur, Rabenseifner and Gropp, IJHPCA 2005, section 4). Small all-reduces go by `doubling`.
 """
 
 from __future__ import annotations
@@ -19,12 +18,12 @@ from hemiola.run.group.memory import view
 from hemiola.run.transport import Endpoint, Handle
 
 __all__ = [
-    "Channel", "all_gather", "all_reduce", "all_to_all", "broadcast", "broadcast_directly", "gather", "reduce_directly",
-    "reduce_scatter", "scatter",
+    "Channel", "all_gather", "all_reduce", "all_to_all", "broadcast", "broadcast_directly", "gather", "reduce_scatter",
+    "scatter",
 ]  # fmt: skip
 
 DIRECT_BYTES = 64 << 10
-"""All-reduces up to this size are exchanged directly."""
+"""All-reduces and broadcasts up to this size wait for no thread of their own."""
 CHUNK_BYTES = 1 << 20
 AHEAD = 4
 """So many pieces may be on their way to a rank before it has joined them."""
@@ -57,13 +56,21 @@ class Channel:
 
     def send(self, peer: int, tensor: Tensor, back: bool = False) -> None:
         """Begin to send; it must not change until `finish`."""
+        self.send_bytes(peer, view(tensor), back)
+
+    def send_bytes(self, peer: int, data: memoryview, back: bool = False) -> None:
+        """The same for a stretch of memory."""
         assert self.end is not None
-        self.sent.append(self.end.send(peer, self.tag + back, view(tensor)))
+        self.sent.append(self.end.send(peer, self.tag + back, data))
 
     def receive(self, peer: int, into: Tensor, back: bool = False) -> Handle:
         """Begin to receive."""
+        return self.receive_bytes(peer, view(into), back)
+
+    def receive_bytes(self, peer: int, into: memoryview, back: bool = False) -> Handle:
+        """The same for a stretch of memory."""
         assert self.end is not None
-        return self.end.receive(peer, self.tag + back, view(into))
+        return self.end.receive(peer, self.tag + back, into)
 
     def wait(self, handle: Handle) -> None:
         """Until it has come."""
@@ -177,24 +184,6 @@ def all_to_all(channel: Channel, into: Sequence[Tensor], given: Sequence[Tensor]
     into[channel.rank].copy_(given[channel.rank])
     for handle in handles:
         channel.wait(handle)
-
-
-def reduce_directly(channel: Channel, flat: Tensor, join: Join, ended: Ended) -> None:
-    """Join everybody's tensor into everybody's, each with every other, in the order of ranks; returns at once."""
-    theirs = {peer: torch.empty_like(flat) for peer in channel.others}
-    own = flat.clone()
-
-    def joined() -> None:
-        theirs[channel.rank] = own
-        with torch.no_grad():
-            flat.copy_(theirs[0])
-            for rank in range(1, channel.ranks):
-                join(flat, theirs[rank])
-
-    handles = [channel.receive(peer, tensor) for peer, tensor in theirs.items()]
-    for peer in channel.others:
-        channel.send(peer, own)
-    _after(handles, joined, ended)
 
 
 def broadcast_directly(channel: Channel, flat: Tensor, root: int, ended: Ended) -> None:

@@ -20,6 +20,7 @@ from hemiola.core.strategy import Collective
 from hemiola.run.group import by_strategy
 from hemiola.run.group import collectives as ways
 from hemiola.run.group.collectives import Channel
+from hemiola.run.group.doubling import Doubling
 from hemiola.run.group.fitted import Fitted
 from hemiola.run.group.memory import contiguous, reduction, view
 from hemiola.run.group.pending import Pending
@@ -49,6 +50,7 @@ class Group(dist.ProcessGroup):
         """
         super().__init__(rank, ranks)
         self._fitted = fitted
+        self._doubling = Doubling(end) if end is not None else None
         self._end, self._rank, self._ranks, self._timeout_s = end, rank, ranks, timeout_s
         self._name = ""
         self._count = 0
@@ -141,7 +143,8 @@ class Group(dist.ProcessGroup):
 
             def small(channel: Channel, ended: Ended) -> None:
                 flat = contiguous(tensors[0]).view(-1)
-                ways.reduce_directly(
+                assert self._doubling is not None
+                self._doubling.all_reduce(
                     channel,
                     flat,
                     how.join,
@@ -386,8 +389,7 @@ def _averaged(
 ) -> None:
     """The end of a small collective."""
     if problem is None:
-        with torch.no_grad():
-            if average:
-                flat.div_(channel.ranks)
-            put_back(flat, tensor)
+        if average:
+            flat.div_(channel.ranks)
+        put_back(flat, tensor)
     ended(problem)

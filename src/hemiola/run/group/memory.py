@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from hemiola.core.errors import InputError
@@ -63,6 +64,7 @@ REDUCTIONS = (
     Reduction("BOR", lambda a, b: a.bitwise_or_(b)),
     Reduction("BXOR", lambda a, b: a.bitwise_xor_(b)),
 )
+_BY_OPERATION = {getattr(dist.ReduceOp.RedOpType, known.name): known for known in REDUCTIONS}
 
 
 def reduction(op: Any) -> Reduction:
@@ -71,8 +73,9 @@ def reduction(op: Any) -> Reduction:
     Raises:
         InputError: an operation that this backend does not have.
     """
-    name = (op.op if hasattr(op, "op") else op).name
-    for known in REDUCTIONS:
-        if known.name == name:
-            return known
-    raise InputError(f"the reduction {name}", f"this backend has {', '.join(one.name for one in REDUCTIONS)}")
+    which = op.op if hasattr(op, "op") else op
+    known = _BY_OPERATION.get(which)
+    if known is None:
+        has = ", ".join(one.name for one in REDUCTIONS)
+        raise InputError(f"the reduction {which.name}", f"this backend has {has}")
+    return known

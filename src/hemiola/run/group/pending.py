@@ -21,9 +21,11 @@ class Pending(dist.Work):
     def __init__(self, what: str, timeout_s: float) -> None:
         super().__init__()
         self._what, self._timeout_s = what, timeout_s
-        self._future: Any = torch.futures.Future()
+        self._future: Any = None  # made for who asks: it costs as much as a small message
+        self._guard = threading.Lock()
         self._gate = threading.Lock()
         self._gate.acquire()
+        self._result: list[Tensor] | None = None
         self._problem: BaseException | None = None
 
     def wait(self, timeout: timedelta | None = None) -> bool:
@@ -45,7 +47,7 @@ class Pending(dist.Work):
 
     def is_completed(self) -> bool:
         """Whether it is, well or not."""
-        return bool(self._future.done())
+        return self._result is not None
 
     def is_success(self) -> bool:
         """Whether it is complete and went well."""
@@ -53,6 +55,10 @@ class Pending(dist.Work):
 
     def get_future(self) -> Any:
         """With the tensors, or with what went wrong."""
+        with self._guard:
+            first, self._future = self._future is None, self._future or torch.futures.Future()
+            if first and self._result is not None:
+                self._future.set_result(self._result)
         return self._future.then(self._outcome)
 
     def _outcome(self, future: Any) -> list[Tensor]:
@@ -63,6 +69,9 @@ class Pending(dist.Work):
 
     def end(self, result: list[Tensor], problem: BaseException | None = None) -> None:
         """For who carries it out."""
-        self._problem = problem
+        with self._guard:
+            self._problem, self._result = problem, result
+            future = self._future
         self._gate.release()
-        self._future.set_result(result)
+        if future is not None:
+            future.set_result(result)

@@ -25,8 +25,9 @@ from hemiola.run.late.sums import Mine, Missed, Step, Sum
 from hemiola.run.late.ways import Choose, Ways
 from hemiola.run.late.wire import GIVEN_BYTES, decode, decode_given, encode, encode_given, order_bytes
 from hemiola.run.strategy.flow import Ended
+from hemiola.run.strategy.grace import GRACE_S
 from hemiola.run.strategy.rooms import Rooms
-from hemiola.run.strategy.runner import GRACE_S, Put, Runner
+from hemiola.run.strategy.runner import Put, Runner
 from hemiola.run.strategy.under_way import UnderWay
 from hemiola.run.transport import Endpoint, Handle
 

@@ -14,6 +14,7 @@ from torch import Tensor
 from hemiola.core.errors import HemiolaError
 from hemiola.core.strategy import Strategy
 from hemiola.run.strategy.flow import Ended, Flow, Join
+from hemiola.run.strategy.grace import GRACE_S, stop_later
 from hemiola.run.strategy.layout import Layout, Memory, layout_of
 from hemiola.run.strategy.rooms import Rooms
 from hemiola.run.strategy.under_way import UnderWay
@@ -29,8 +30,6 @@ _MOVES = 1 << 24
 """Tags of one collective."""
 AT_ONCE = 8
 """Collectives under way: of those begun, none is so many behind the last one. Tags are used again after as many."""
-GRACE_S = 2.0
-"""What is under way may end well after a rank is lost: it may have done its part of a script's last collective."""
 _KNOWN = 64
 """Divisions of data that are kept."""
 
@@ -145,15 +144,7 @@ class Runner:
     def _break(self, problem: HemiolaError) -> None:
         """A rank is lost, and with it every collective: some ranks talk to it, others wait for these."""
         self._broken = self._broken or problem
-        doomed = list(self._under_way.values())
-        timer = threading.Timer(GRACE_S, lambda: self._end.call(lambda: _stop(doomed, problem)))
-        timer.daemon = True
-        timer.start()
-
-
-def _stop(flows: list[Flow], problem: HemiolaError) -> None:
-    for flow in flows:
-        flow.stop(problem)
+        stop_later(self._end, self._under_way.values(), problem, GRACE_S)
 
 
 def _buffers(strategy: Strategy, rank: int, given: Tensor) -> tuple[dict[str, Tensor], Tensor]:

@@ -18,6 +18,8 @@ _TCP_NOTSENT_LOWAT = 25
 _SO_MAX_PACING_RATE = 47
 _READS = 8
 """Frames' parts read at a time before others get their turn."""
+_UNREAD_BYTES = 4096
+"""Read at a time where a frame may begin: a small message comes with its header, and often alone."""
 
 
 def prepare(sock: socket.socket, options: Options) -> None:
@@ -54,9 +56,8 @@ class Link:
         self.heard_s = self.spoke_s = time.monotonic()
         self._chunk = options.chunk
         self._parts: list[memoryview] = []
-        self._head = bytearray(HEADER_BYTES)
-        self._head_view = memoryview(self._head)
-        self._head_bytes = 0
+        self._unread = memoryview(bytearray(_UNREAD_BYTES))
+        self._unread_bytes = 0
         self._header: Header | None = None
         self._place = self._rest = memoryview(b"")
 
@@ -116,35 +117,45 @@ class Link:
             TransportError: what comes makes no sense.
         """
         for _ in range(_READS):
-            if self._header is None:
-                if not self._read_header():
-                    return
-                continue
+            into = self._rest if self._rest.nbytes else self._unread[self._unread_bytes :]
             try:
-                count = self.sock.recv_into(self._rest)
+                count = self._receive(into)
             except (BlockingIOError, InterruptedError):
                 return
-            self._heard(count)
-            self._rest = self._rest[count:]
-            if not self._rest.nbytes:
-                self._end_frame()
+            if self._rest.nbytes:
+                self._rest = self._rest[count:]
+                if not self._rest.nbytes:
+                    self._end_frame()
+            else:
+                self._unread_bytes += count
+                self._begin_frames()
+            if count < into.nbytes:
+                return  # there is no more yet
 
-    def _read_header(self) -> bool:
-        try:
-            count = self.sock.recv_into(self._head_view[self._head_bytes :])
-        except (BlockingIOError, InterruptedError):
-            return False
-        self._heard(count)
-        self._head_bytes += count
-        if self._head_bytes == HEADER_BYTES:
-            self._head_bytes = 0
-            self._begin_frame(Header.unpack(self._head))
-        return True
-
-    def _heard(self, count: int) -> None:
+    def _receive(self, into: memoryview) -> int:
+        count = self.sock.recv_into(into)
         if not count:
             raise ConnectionResetError("the connection was closed")
         self.heard_s = time.monotonic()
+        return count
+
+    def _begin_frames(self) -> None:
+        """Of what was read, all frames that have begun; of the last one the rest is read into its place."""
+        unread, start, end = self._unread, 0, self._unread_bytes
+        while end - start >= HEADER_BYTES:
+            header = Header.unpack(unread, start)
+            start += HEADER_BYTES
+            self._begin_frame(header)
+            here = min(self._rest.nbytes, end - start)
+            if here:
+                self._rest[:here] = unread[start : start + here]
+                self._rest = self._rest[here:]
+                start += here
+                if not self._rest.nbytes:
+                    self._end_frame()
+        self._unread_bytes = end - start
+        if start < end:
+            unread[: end - start] = bytes(unread[start:end])
 
     def _begin_frame(self, header: Header) -> None:
         if header.kind == Kind.BYE:

@@ -57,6 +57,7 @@ class Loop:
         """Whether bytes wait for every peer, and all are read: soon something happens, and calls are looked at."""
         self._over = False
         self._closing: float | None = None
+        self._looked_s = 0.0
         self._parting: set[Link] = set()
         self._paused_s: dict[int, float] = {}
         self._selector.register(self._bell, READ, None)
@@ -250,6 +251,9 @@ class Loop:
     def _keep_alive(self) -> None:
         """Say something where nothing was said for a while, and give up whoever says nothing."""
         now, timeout_s = time.monotonic(), self._options.timeout_s
+        if now < self._looked_s + timeout_s / 16:
+            return
+        self._looked_s = now
         for peer, links in list(self._links.items()):
             heard_s = min(link.heard_s for link in links)
             if peer in self._paused_s:

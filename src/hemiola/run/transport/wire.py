@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
 from enum import IntEnum
+from typing import NamedTuple
 
 __all__ = ["HEADER_BYTES", "MAGIC", "VERSION", "Header", "Kind"]
 
@@ -24,8 +24,7 @@ class Kind(IntEnum):
     BYE = 3
 
 
-@dataclass(frozen=True, slots=True)
-class Header:
+class Header(NamedTuple):
     """What comes before a frame's bytes.
 
     Attributes:
@@ -46,9 +45,9 @@ class Header:
 
     def pack(self) -> bytes:
         """As it stands on the wire."""
-        return _HEADER.pack(self.kind, self.length, self.tag, self.sequence, self.size_bytes, self.offset)
+        return _HEADER.pack(*self)
 
     @classmethod
-    def unpack(cls, data: bytes | bytearray | memoryview) -> Header:
+    def unpack(cls, data: bytes | bytearray | memoryview, offset: int = 0) -> Header:
         """From the wire; whether it makes sense is for the reader to say."""
-        return cls(*_HEADER.unpack(data))
+        return cls(*_HEADER.unpack_from(data, offset))
