@@ -12,6 +12,7 @@
     ├── StrategyError         a collective's strategy that would not give its result
     ├── LabError              the laboratory cannot be built or does not stand
     ├── TransportError        a peer is gone, silent, a stranger, or sent what cannot be
+    ├── EngineError           a cluster's engine is away, slow, or answers nonsense
     ├── PolicyError           an unknown policy, a bad parameter, a policy that broke a rule
     └── InternalError         a broken invariant: a defect of Hemiola itself
 
@@ -21,6 +22,7 @@ Each says what is wrong, which value, and what to do about it.
 from __future__ import annotations
 
 __all__ = [
+    "EngineError",
     "FormatError",
     "GraphError",
     "HardwareError",
@@ -107,6 +109,10 @@ class LabError(HemiolaError):
 
 class TransportError(HemiolaError):
     """A peer is gone, silent, a stranger, or sent what cannot be."""
+
+
+class EngineError(HemiolaError):
+    """A cluster's engine is away, slow, refuses, or answers what cannot be."""
 
 
 class PolicyError(HemiolaError):

@@ -4,33 +4,42 @@ from __future__ import annotations
 
 import msgspec
 
+from hemiola.core.decisions import Placement
 from hemiola.core.job import Job
 
-__all__ = ["Arrived", "Event", "Failed", "Finished", "Measured", "NodeBack", "NodeLost", "Started", "Timer"]
+__all__ = [
+    "Adopted", "Arrived", "Blocked", "Event", "Failed", "Finished", "Held", "Measured", "NodeBack", "NodeLost",
+    "Released", "Requeued", "Started", "Timer", "Undone",
+]  # fmt: skip
 
 
-class Arrived(msgspec.Struct, frozen=True, gc=False):
+class Arrived(msgspec.Struct, frozen=True, gc=False, tag=True):
     """A job was submitted."""
 
     time_s: float
     job: Job
 
 
-class Started(msgspec.Struct, frozen=True, gc=False):
-    """A job's ranks run (the engine's word that a `Start` took effect)."""
+class Started(msgspec.Struct, frozen=True, gc=False, tag=True):
+    """A job's ranks run: the engine's word that a `Start` took effect.
+
+    Attributes:
+        placement: where, if it is not where it was to be, or nobody had decided it; of the masks the numbers count.
+    """
 
     time_s: float
     job_id: str
+    placement: Placement | None = None
 
 
-class Finished(msgspec.Struct, frozen=True, gc=False):
+class Finished(msgspec.Struct, frozen=True, gc=False, tag=True):
     """A job did all its work."""
 
     time_s: float
     job_id: str
 
 
-class Failed(msgspec.Struct, frozen=True, gc=False):
+class Failed(msgspec.Struct, frozen=True, gc=False, tag=True):
     """A job ended by itself without doing all its work."""
 
     time_s: float
@@ -38,7 +47,7 @@ class Failed(msgspec.Struct, frozen=True, gc=False):
     reason: str
 
 
-class NodeLost(msgspec.Struct, frozen=True, gc=False):
+class NodeLost(msgspec.Struct, frozen=True, gc=False, tag=True):
     """A host went down, and every job on it goes back to the queue.
 
     Attributes:
@@ -50,14 +59,14 @@ class NodeLost(msgspec.Struct, frozen=True, gc=False):
     lost_work_s: dict[str, float] = {}
 
 
-class NodeBack(msgspec.Struct, frozen=True, gc=False):
+class NodeBack(msgspec.Struct, frozen=True, gc=False, tag=True):
     """A host was repaired."""
 
     time_s: float
     host: int
 
 
-class Measured(msgspec.Struct, frozen=True, gc=False):
+class Measured(msgspec.Struct, frozen=True, gc=False, tag=True):
     """A running job's speed: seconds of work (at ideal speed) done per second.
 
     Attributes:
@@ -70,11 +79,89 @@ class Measured(msgspec.Struct, frozen=True, gc=False):
     resume_s: float | None = None
 
 
-class Timer(msgspec.Struct, frozen=True, gc=False):
+class Timer(msgspec.Struct, frozen=True, gc=False, tag=True):
     """A `WakeAt` is due."""
 
     time_s: float
     job_id: str
 
 
-Event = Arrived | Started | Finished | Failed | NodeLost | NodeBack | Measured | Timer
+class Adopted(msgspec.Struct, frozen=True, gc=False, tag=True):
+    """A job is known from before: it runs there, or waits. What live runs begin with.
+
+    Attributes:
+        placement: where it runs; None: it waits. Engines count GPUs: of the masks the numbers count.
+        since_s: since when it does.
+        done_s: of its work, what is done, in seconds at ideal speed.
+        served_s, queued_s: seconds with and without GPUs before `since_s`.
+        preemptions: how often it was stopped.
+    """
+
+    time_s: float
+    job: Job
+    placement: Placement | None
+    since_s: float
+    done_s: float = 0.0
+    served_s: float = 0.0
+    queued_s: float = 0.0
+    preemptions: int = 0
+
+
+class Requeued(msgspec.Struct, frozen=True, gc=False, tag=True):
+    """The engine put a running job back into the queue by itself."""
+
+    time_s: float
+    job_id: str
+    reason: str
+
+
+class Held(msgspec.Struct, frozen=True, gc=False, tag=True):
+    """A waiting job may not start for now: somebody holds it, or it waits for something outside."""
+
+    time_s: float
+    job_id: str
+    reason: str
+
+
+class Released(msgspec.Struct, frozen=True, gc=False, tag=True):
+    """A held job may start again."""
+
+    time_s: float
+    job_id: str
+
+
+class Blocked(msgspec.Struct, frozen=True, gc=False, tag=True):
+    """So many GPUs of a host are not ours to give: somebody else's jobs, a reservation, or all as it is drained.
+
+    What runs there goes on; of GPUs that are occupied now, as many are withheld once they are free.
+    """
+
+    time_s: float
+    host: int
+    gpus: int
+
+
+class Undone(msgspec.Struct, frozen=True, gc=False, tag=True):
+    """A decision about this job was accepted, and nobody carries it out: it stands as before. Of observing runs.
+
+    Attributes:
+        placement: where it runs; None: it waits.
+        since_s, served_s, queued_s, preemptions, migrations: as they were.
+        done_s: of its work, by now.
+    """
+
+    time_s: float
+    job_id: str
+    placement: Placement | None
+    since_s: float
+    done_s: float
+    served_s: float
+    queued_s: float
+    preemptions: int
+    migrations: int
+
+
+Event = (
+    Arrived | Started | Finished | Failed | NodeLost | NodeBack | Measured | Timer
+    | Adopted | Requeued | Held | Released | Blocked | Undone
+)  # fmt: skip

@@ -126,6 +126,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
         gpu_type: the only type it accepts; "" accepts any.
         required: widest tier it may span ("host", "rack", ...); "" for no limit.
         preferred: tier that is tried first; "" for none.
+        pinned: may not be stopped or moved once it runs (of live jobs: their user said so).
+        hosts: runs on exactly so many hosts, with equally many GPUs on each; 0 for any.
         estimate_s: run time as declared at submission; None where only the truth is known.
         recorded_start_s: when it really started, where the trace says so.
         recorded_state: how it really ended ("COMPLETED", "FAILED", ...).
@@ -145,6 +147,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     gpu_type: str = ""
     required: str = ""
     preferred: str = ""
+    hosts: int = 0
+    pinned: bool = False
     estimate_s: float | None = None
     recorded_start_s: float | None = None
     recorded_state: str = ""

@@ -155,15 +155,27 @@ class Topology:
             )
         return self.tiers.index(name)
 
-    def narrowest(self, gpus: int, gpu_type: str = "") -> int | None:
+    def narrowest(self, gpus: int, gpu_type: str = "", hosts: int = 0) -> int | None:
         """The narrowest tier with a domain that has so many GPUs of one type; None if none has.
 
         Args:
             gpu_type: the type; "" for whichever type gets narrowest.
+            hosts: on exactly so many hosts, equally many on each; 0 for any.
         """
         kinds = (gpu_type,) if gpu_type else self.gpu_types
-        found = [tier for kind in kinds if (tier := self._narrowest(gpus, kind)) is not None]
-        return min(found, default=None)
+        if hosts:
+            able = [self._narrowest_of(hosts, gpus // hosts, kind) for kind in kinds]
+        else:
+            able = [self._narrowest(gpus, kind) for kind in kinds]
+        return min([tier for tier in able if tier is not None], default=None)
+
+    def _narrowest_of(self, hosts: int, gpus: int, gpu_type: str) -> int | None:
+        """For so many hosts with so many GPUs each."""
+        fits = (self.hosts.gpus >= gpus) & np.array([kind == gpu_type for kind in self.hosts.gpu_types])
+        for tier, domains in enumerate(self._domains()):
+            if np.bincount(domains, weights=fits).max() >= hosts:
+                return tier
+        return None
 
     def _narrowest(self, gpus: int, gpu_type: str) -> int | None:
         for tier, most in enumerate(self._most_gpus(gpu_type)):
@@ -175,10 +187,14 @@ class Topology:
         """Per tier the GPUs of this type in its largest domain."""
         if gpu_type not in self._largest:
             own = np.where([kind == gpu_type for kind in self.hosts.gpu_types], self.hosts.gpus, 0)
-            domains = [np.arange(len(own)), *(level.domain_of_host for level in self.levels)]
-            domains += [np.zeros(len(own), dtype=np.int64)] * (len(self.tiers) - len(domains))
-            self._largest[gpu_type] = tuple(int(np.bincount(d, weights=own).max()) for d in domains)
+            self._largest[gpu_type] = tuple(int(np.bincount(d, weights=own).max()) for d in self._domains())
         return self._largest[gpu_type]
+
+    def _domains(self) -> list[np.ndarray]:
+        """Per tier each host's domain."""
+        count = len(self.hosts)
+        domains = [np.arange(count), *(level.domain_of_host for level in self.levels)]
+        return domains + [np.zeros(count, dtype=np.int64)] * (len(self.tiers) - len(domains))
 
     @cached_property
     def _largest(self) -> dict[str, tuple[int, ...]]:

@@ -127,14 +127,14 @@ class IterationModel:
         self._hop_s = float(hosts.nic_latency_s.max())
         self._needs: dict[tuple[int, int, str], Need] = {}
         self._profiles: dict[int, Profile] = {}  # keeps profiles alive while their ids are keys
-        self._alone: dict[tuple[int, int, str], Alone] = {}
+        self._alone: dict[tuple[int, int, str, int], Alone] = {}
         self._one_island = (hosts.gpus <= hosts.island_gpus).tolist()
         looks = list(zip(self._types, self._fabric, self._bus, self._island, strict=True))
         kinds = {look: i for i, look in enumerate(dict.fromkeys(looks))}
         self._kind = [kinds[look] * MOST_ISLANDS for look in looks]
         self._alike: dict[tuple[int, str], list[list[int]]] = {}
-        self._best: dict[tuple[int, int, int, str], float] = {}
-        self._slowdowns: dict[tuple[int, int, int, int], float] = {}
+        self._best: dict[tuple[int, int, int, str, int], float] = {}
+        self._slowdowns: dict[tuple[int, int, int, int, int], float] = {}
 
     @property
     def recorded_elsewhere(self) -> bool:
@@ -169,10 +169,10 @@ class IterationModel:
 
     def alone(self, job: Job) -> Alone:
         """How fast this job, which has a profile, and those like it run undisturbed."""
-        key = (id(job.profile), job.gpus, job.gpu_type)
+        key = (id(job.profile), job.gpus, job.gpu_type, job.hosts)
         alone = self._alone.get(key)
         if alone is None:
-            narrowest = self.topology.narrowest(job.gpus, job.gpu_type)
+            narrowest = self.topology.narrowest(job.gpus, job.gpu_type, job.hosts)
             assert narrowest is not None
             alone = self._alone[key] = Alone(self.best_s(job, narrowest), self.recorded_s(job, narrowest))
         return alone
@@ -280,7 +280,7 @@ class IterationModel:
         profile = job.profile
         if profile is None:
             return 1.0
-        key = (id(profile), job.gpus, narrowest, job.gpu_type)
+        key = (id(profile), job.gpus, narrowest, job.gpu_type, job.hosts)
         best = self._best.get(key)
         if best is None:
             best = self._best[key] = min(
@@ -296,7 +296,7 @@ class IterationModel:
         there = self._recorded_on
         if there is None:
             return self.best_s(job, narrowest)
-        tier = there.topology.narrowest(job.gpus)
+        tier = there.topology.narrowest(job.gpus, hosts=job.hosts)
         if tier is None:
             raise InputError(
                 f"job {job.id!r} wants {job.gpus} GPUs, more than {there.topology.name} has",
@@ -319,8 +319,17 @@ class IterationModel:
         return need.iteration_s(min(rate, slowest), crossing.latency_s)
 
     def _best_places(self, job: Job, narrowest: int) -> Iterator[Placement]:
-        """Per domain of the narrowest tier that can hold the job, its largest hosts filled in order."""
+        """Per domain of the narrowest tier that can hold the job, its largest hosts filled in order.
+
+        Of a job that says on how many hosts it runs, the first ones that suffice.
+        """
+        each = job.gpus // job.hosts if job.hosts else 0
         for hosts in self._domains_at(narrowest, job.gpu_type):
+            if each:
+                able = tuple(host for host in hosts if self._gpus[host] >= each)[: job.hosts]
+                if len(able) == job.hosts:
+                    yield Placement(able, ((1 << each) - 1,) * len(able))
+                continue
             left = job.gpus
             chosen: list[int] = []
             masks: list[int] = []
@@ -366,7 +375,7 @@ class IterationModel:
         """
         if job.profile is None or tier <= narrowest or job.gpus == 1:
             return 1.0
-        key = (id(job.profile), job.gpus, tier, narrowest)
+        key = (id(job.profile), job.gpus, tier, narrowest, job.hosts)
         ratio = self._slowdowns.get(key)
         if ratio is None:
             need = self.need(job.profile, job.gpus, "")

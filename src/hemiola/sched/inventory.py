@@ -104,10 +104,13 @@ class Inventory:
         down: per host whether it is down; `down_hosts` counts them.
         releases: how often something became free; what did not fit still does not while it stands.
         released_gpus: how many GPUs became free so far.
+        blocked: by host, GPUs that are not ours to give, though no job of ours has them.
+        owed: by host, how many are to be blocked in all, where some of them are still occupied.
     """
 
     __slots__ = (
         "all_masks",
+        "blocked",
         "counts",
         "domain_hosts",
         "domain_of",
@@ -117,6 +120,7 @@ class Inventory:
         "gpu_types",
         "island_masks",
         "masks",
+        "owed",
         "pool_of",
         "pools",
         "rank_of_host",
@@ -141,6 +145,8 @@ class Inventory:
         self.free = sum(counts)
         self.releases = 0
         self.released_gpus = 0
+        self.blocked: dict[int, int] = {}
+        self.owed: dict[int, int] = {}
         self.island_masks = _island_masks(topology)
         self.domain_hosts = self._fill()
         self.rank_of_host = self._rank_hosts()
@@ -219,6 +225,32 @@ class Inventory:
         self._count(host, self.masks[host].bit_count())
         self.released_gpus += self.masks[host].bit_count()
         self.releases += 1
+
+    def block(self, host: int, gpus: int) -> None:
+        """So many GPUs of a host are not ours to give from now on: free ones now, occupied ones once they are free."""
+        held = self.blocked.pop(host, 0)
+        self.owed.pop(host, None)
+        before = self.masks[host]
+        free = before | held
+        taken = 0
+        for _ in range(min(gpus, free.bit_count())):
+            taken |= 1 << ((free ^ taken).bit_length() - 1)
+        if taken:
+            self.blocked[host] = taken
+        if gpus > taken.bit_count():
+            self.owed[host] = gpus
+        self.masks[host] = free ^ taken
+        change = (free ^ taken).bit_count() - before.bit_count()
+        if change and not self.down[host]:
+            self._count(host, change)
+        if change > 0:
+            self.released_gpus += change
+            self.releases += 1
+
+    def settle(self) -> None:
+        """Block what has become free and is owed."""
+        for host, gpus in list(self.owed.items()):
+            self.block(host, gpus)
 
     def is_free_on(self, host: int, mask: int) -> bool:
         """Whether these GPUs of one host are there, up and free."""

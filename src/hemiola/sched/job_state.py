@@ -10,9 +10,9 @@ import msgspec
 from hemiola.core.decisions import Placement
 from hemiola.core.job import Job
 
-__all__ = ["ENDED", "RUNNING", "WAITING", "JobState"]
+__all__ = ["ENDED", "HELD", "RUNNING", "WAITING", "JobState"]
 
-WAITING, RUNNING, ENDED = 0, 1, 2
+WAITING, RUNNING, ENDED, HELD = 0, 1, 2, 3
 
 
 class JobState(msgspec.Struct, eq=False, gc=False):
@@ -21,7 +21,7 @@ class JobState(msgspec.Struct, eq=False, gc=False):
     Attributes:
         job: what was submitted.
         id, index, gpus, submit_s: from the job; `index` is its order of arrival.
-        status: WAITING, RUNNING or ENDED.
+        status: WAITING, RUNNING, ENDED or HELD (may not start for now).
         since_s: since when it has that status.
         placement: where it runs; None unless RUNNING.
         tier: narrowest tier that holds its placement; -1 unless RUNNING.

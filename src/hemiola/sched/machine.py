@@ -7,7 +7,9 @@ table. A decision that cannot be is refused with the reason and changes nothing.
     WAITING  --Start-->  RUNNING
     RUNNING  --Stop--->  WAITING     --Move/Resize--> RUNNING
     RUNNING  --Finished/Failed--> ENDED
-    RUNNING  --NodeLost--> WAITING
+    RUNNING  --NodeLost/Requeued--> WAITING
+    WAITING  --Held--> HELD --Released--> WAITING
+    Adopted            -> WAITING or RUNNING
 """
 
 from __future__ import annotations
@@ -29,7 +31,9 @@ from hemiola.core.events import (
     Started,
     Timer,
 )
-from hemiola.sched.job_state import ENDED, RUNNING, WAITING, JobState
+from hemiola.core.job import Job
+from hemiola.sched.from_outside import outside_handlers, started_elsewhere
+from hemiola.sched.job_state import ENDED, HELD, RUNNING, WAITING, JobState
 from hemiola.sched.view import ClusterView
 
 __all__ = ["StateMachine"]
@@ -44,8 +48,8 @@ class StateMachine:
 
     def __init__(self, view: ClusterView) -> None:
         self.view = view
-        self._reaches: dict[tuple[int, str, str, str], Any] = {}
-        self._shapes: dict[tuple[int, str, int, int], int] = {}
+        self._reaches: dict[tuple[int, str, str, str, int], Any] = {}
+        self._shapes: dict[tuple[int, str, int, int, int], int] = {}
         self._instant = 0
         self._span_cache: dict[tuple[int, ...], int] = {}
         self._handlers: dict[type, Callable[[Any], None]] = {
@@ -57,6 +61,7 @@ class StateMachine:
             NodeLost: self._node_lost,
             NodeBack: self._node_back,
             Started: self._started,
+            **outside_handlers(self),
         }
         self._executors: dict[type, Callable[[Any], str]] = {
             Start: self._start,
@@ -91,55 +96,63 @@ class StateMachine:
         return executor(decision)
 
     def _arrived(self, event: Arrived) -> None:
-        view, job = self.view, event.job
+        self._wait(self._enter(event.job, event.time_s))
+
+    def _enter(self, job: Job, now: float) -> JobState:
+        """A job that was not known."""
+        view = self.view
         if job.id in view.jobs:
             raise InputError(f"the job {job.id!r} arrived twice", "give every job an id of its own")
         gpus = job.gpus
-        reach = self._reaches.get((gpus, job.gpu_type, job.required, job.preferred))
+        reach = self._reaches.get((gpus, job.gpu_type, job.required, job.preferred, job.hosts))
         if reach is None:
-            reach = self._reach(gpus, job.gpu_type, job.required, job.preferred)
+            reach = self._reach(gpus, job.gpu_type, job.required, job.preferred, job.hosts)
         if type(reach) is str:
             raise InputError(f"job {job.id!r}: {reach}", "ask admission() before it arrives")
         narrowest, widest, preferred, pools, shape = reach
-        now = event.time_s
         state = view.jobs[job.id] = JobState(
             job, job.id, len(view.jobs), gpus, job.submit_s, job.duration_s, now, now, now,
             narrowest, widest, preferred, pools, shape,
         )  # fmt: skip
-        self._wait(state)
+        return state
 
-    def admission(self, gpus: int, gpu_type: str, required: str, preferred: str) -> str:
+    def admission(self, gpus: int, gpu_type: str, required: str, preferred: str, hosts: int = 0) -> str:
         """Why no policy could ever run such a job here, or ""."""
-        reach = self._reach(gpus, gpu_type, required, preferred)
+        reach = self._reach(gpus, gpu_type, required, preferred, hosts)
         return reach if isinstance(reach, str) else ""
 
-    def _reach(self, gpus: int, gpu_type: str, required: str, preferred: str) -> Any:
+    def _reach(self, gpus: int, gpu_type: str, required: str, preferred: str, hosts: int) -> Any:
         """(narrowest, widest, preferred tier, pools, shape) of such a job, or why it cannot run."""
-        key = (gpus, gpu_type, required, preferred)
+        key = (gpus, gpu_type, required, preferred, hosts)
         reach = self._reaches.get(key)
         if reach is None:
             reach = self._reaches[key] = self._work_out_reach(*key)
         return reach
 
-    def _work_out_reach(self, gpus: int, gpu_type: str, required: str, preferred: str) -> Any:
+    def _work_out_reach(self, gpus: int, gpu_type: str, required: str, preferred: str, hosts: int) -> Any:
         topology, inventory = self.view.topology, self.view.inventory
         if gpu_type and gpu_type not in inventory.pools:
             return f"no host has GPUs of type {gpu_type!r} (there are {', '.join(inventory.gpu_types)})"
         for tier in (required, preferred):
             if tier and tier != "cluster" and tier not in topology.tiers:
                 return f"the topology has no tier {tier!r} (there are {', '.join(topology.tiers)})"
+        if hosts and gpus % hosts:
+            return f"it wants {gpus} GPUs on {hosts} hosts, equally many on each"
         last = len(topology.tiers) - 1
         widest = topology.tier_index(required) if required else last
+        if hosts == 1:
+            widest = 0
         pools = [inventory.pools[gpu_type]] if gpu_type else list(inventory.pools.values())
-        reach = [(pool, topology.narrowest(gpus, pool.gpu_type)) for pool in pools]
+        reach = [(pool, topology.narrowest(gpus, pool.gpu_type, hosts)) for pool in pools]
         able = {pool: tier for pool, tier in reach if tier is not None and tier <= widest}
         if not able:
             where = f"one {required}" if required else "the cluster"
             of_type = f" of type {gpu_type}" if gpu_type else " of one type" if len(pools) > 1 else ""
-            return f"it wants {gpus} GPUs{of_type}, more than {where} has"
+            on = f" on {hosts} hosts" if hosts else ""
+            return f"it wants {gpus} GPUs{of_type}{on}, more than {where} has"
         narrowest = min(able.values())
         first = topology.tier_index(preferred) if preferred else last
-        shape = self._shapes.setdefault((gpus, gpu_type, widest, first), len(self._shapes))
+        shape = self._shapes.setdefault((gpus, gpu_type, widest, first, hosts), len(self._shapes))
         return narrowest, widest, first, tuple(able), shape
 
     def _wait(self, job: JobState) -> None:
@@ -220,6 +233,7 @@ class StateMachine:
                 and 0 <= host < len(inventory.masks)
                 and inventory.masks[host] & mask == mask
                 and not inventory.down[host]
+                and job.job.hosts < 2
             ):
                 return ""  # the common case, asked first
         else:
@@ -228,6 +242,9 @@ class StateMachine:
                 return "the placement names a host twice, or without GPUs"
         if count != job.gpus:
             return f"it wants {job.gpus} GPUs, the placement has {count}"
+        wanted = job.job.hosts
+        if wanted and (len(hosts) != wanted or any(m.bit_count() * wanted != job.gpus for m in masks)):
+            return f"it wants {job.gpus // wanted} GPUs on each of {wanted} hosts"
         if not inventory.is_free(placement):
             return "some of these GPUs are occupied, down or not there"
         pools = job.pools
@@ -248,6 +265,8 @@ class StateMachine:
         job = view.jobs.get(decision.job_id)
         if job is None or job.status != RUNNING:
             return "it is not running"
+        if job.job.pinned:
+            return "it may not be stopped"
         job.done_s = job.done_at(view.now)
         self._halt(job)
         job.preemptions += 1
@@ -265,6 +284,8 @@ class StateMachine:
         job.served_s += now - job.since_s
         assert job.placement is not None
         view.inventory.release(job.placement)
+        if view.inventory.owed:
+            view.inventory.settle()
         job.placement = None
         job.tier = -1
         job.settled_s = now
@@ -279,6 +300,8 @@ class StateMachine:
         job = self.view.jobs.get(decision.job_id)
         if job is None or job.status != RUNNING:
             return "it is not running"
+        if job.job.pinned:
+            return "it may not be moved"
         assert job.placement is not None
         inventory, old = self.view.inventory, job.placement
         inventory.release(old)
@@ -331,7 +354,9 @@ class StateMachine:
         job.since_s = event.time_s
 
     def _started(self, event: Started) -> None:
-        """The engine confirms what `Start` assumed."""
+        """The engine confirms what `Start` assumed, or has done otherwise."""
+        if event.placement is not None:
+            started_elsewhere(self, event, event.placement)
 
     def _measured(self, event: Measured) -> None:
         view, job = self.view, self.view.jobs[event.job_id]
@@ -390,7 +415,7 @@ class StateMachine:
             InternalError: naming the first that is broken.
         """
         view, inventory = self.view, self.view.inventory
-        free = list(inventory.all_masks)
+        free = [mask & ~inventory.blocked.get(host, 0) for host, mask in enumerate(inventory.all_masks)]
         for job in view.running.values():
             assert job.placement is not None
             if job.placement.gpus != job.gpus:
@@ -404,6 +429,6 @@ class StateMachine:
         up = [0 if inventory.down[h] else mask.bit_count() for h, mask in enumerate(free)]
         if sum(up) != inventory.free or up != inventory.counts:
             raise InternalError("counts of free GPUs do not match their masks")
-        ended = sum(job.status == ENDED for job in view.jobs.values())
-        if len(view.waiting) + len(view.running) + ended != len(view.jobs):
+        apart = sum(job.status in (ENDED, HELD) for job in view.jobs.values())
+        if len(view.waiting) + len(view.running) + apart != len(view.jobs):
             raise InternalError("a job is lost")

@@ -160,7 +160,7 @@ def _in_place_of(inventory: Inventory, victim: JobState, job: JobState) -> Place
     """The victim's one host, if that is enough: nothing else fitted, so no rule could choose another."""
     held = victim.placement
     assert held is not None
-    if len(held.hosts) > 1 or job.gpus > victim.gpus or not _shares_pool(victim, job):
+    if len(held.hosts) > 1 or job.job.hosts > 1 or job.gpus > victim.gpus or not _shares_pool(victim, job):
         return None
     host = held.hosts[0]
     return Placement(

@@ -10,7 +10,7 @@ from hemiola.sched.counts import members
 from hemiola.sched.gpus import pick
 from hemiola.sched.inventory import Inventory, Pool
 
-__all__ = ["Pairs", "build", "gather", "in_domain", "on_host", "spread"]
+__all__ = ["Pairs", "build", "equally", "gather", "in_domain", "on_host", "spread"]
 
 Pairs = list[tuple[int, int]]
 ALL = -1
@@ -92,6 +92,21 @@ def spread(
         if not left:
             return pairs
     return None
+
+
+def equally(inventory: Inventory, pool: Pool, hosts: int, gpus: int, tier: int) -> Pairs | None:
+    """So many GPUs on each of so many hosts: in the domain of this tier with the fewest hosts that could, tightest first."""
+    buckets = pool.hosts.buckets
+    enough = 0
+    for bucket in buckets[gpus:]:
+        enough |= bucket
+    domains = inventory.domain_hosts[tier - 1] if tier <= len(inventory.domain_hosts) else [ALL]
+    able = [(count, here) for here in domains if (count := (here & enough).bit_count()) >= hosts]
+    if not able:
+        return None
+    within = min(able, key=lambda pair: pair[0])[1] & enough
+    tightest = (host for bucket in buckets[gpus:] for host in members(bucket & within))
+    return [(host, gpus) for host, _ in zip(tightest, range(hosts), strict=False)]
 
 
 def build(inventory: Inventory, pairs: Pairs | None) -> Placement | None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from functools import partial
 from typing import ClassVar
 
 from hemiola.core.decisions import Placement
 from hemiola.sched.inventory import Inventory, Pool
 from hemiola.sched.job_state import JobState
+from hemiola.sched.placement.fill import build, equally
 
 __all__ = ["Rule", "find"]
 
@@ -22,6 +24,8 @@ class Rule(ABC):
 
     name: ClassVar[str]
     says: ClassVar[str]
+    patient: ClassVar[bool] = False
+    """Whether it waits for the narrowest tier that could hold a job, rather than take a wider one."""
 
     @abstractmethod
     def choose(self, inventory: Inventory, pool: Pool, job: JobState, widest: int) -> Placement | None:
@@ -38,14 +42,26 @@ def find(inventory: Inventory, job: JobState, rule: Rule, widest: int | None = N
     gpus = job.gpus
     if inventory.free < gpus:
         return None
+    choose = rule.choose if job.job.hosts < 2 else partial(_shaped, rule.patient)
     for pool in job.pools:
         if pool.free < gpus:
             continue
         if job.preferred < limit:
-            placement = rule.choose(inventory, pool, job, job.preferred)
+            placement = choose(inventory, pool, job, job.preferred)
             if placement is not None:
                 return placement
-        placement = rule.choose(inventory, pool, job, limit)
+        placement = choose(inventory, pool, job, limit)
         if placement is not None:
             return placement
+    return None
+
+
+def _shaped(patient: bool, inventory: Inventory, pool: Pool, job: JobState, widest: int) -> Placement | None:
+    """For a job that says on how many hosts it runs: what is left of a rule is whether it waits for locality."""
+    hosts = job.job.hosts
+    first = max(job.narrowest, 1)
+    for tier in range(first, min(first, widest) + 1 if patient else widest + 1):
+        pairs = equally(inventory, pool, hosts, job.gpus // hosts, tier)
+        if pairs is not None:
+            return build(inventory, pairs)
     return None

@@ -39,6 +39,7 @@ class Consolidated(Rule):
     """The narrowest tier that could ever hold the job, or nothing: it waits for locality."""
 
     name = "consolidated"
+    patient = True
     says = "the narrowest tier that can hold it at all"
 
     def choose(self, inventory: Inventory, pool: Pool, job: JobState, widest: int) -> Placement | None:
@@ -105,6 +106,7 @@ class Yarn(Rule):
     """One host where the job fits one; else whole hosts and a remainder under one switch, or nothing."""
 
     name = "yarn"
+    patient = True
     says = "one host, or whole hosts under one switch"
 
     def choose(self, inventory: Inventory, pool: Pool, job: JobState, widest: int) -> Placement | None:

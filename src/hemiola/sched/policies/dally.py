@@ -213,7 +213,11 @@ class Dally(Policy):
                 victims, place = found
                 for victim in victims:
                     yield Stop(victim.id, f"{job.id} has had less service and needs its GPUs")
-                yield from self._start(job, place, f"{self.order.says}, in place of {len(victims)} others")
+                yield from self._start(
+                    job,
+                    place,
+                    f"{self.order.says}, in place of {len(victims)} other{'s' * (len(victims) != 1)}",
+                )
 
     def _make_way(self, view: ClusterView, job: JobState, tier: int) -> Way | None:
         """Move insensitive jobs off one host for a job that one host can hold, if delta > 0."""

@@ -1,0 +1,117 @@
+"""What live engines do by themselves, and no simulation does: events of the state machine.
+
+They come from an engine that is shared with other people, so each is taken as it comes: one that no longer
+matches the view (a job that has ended meanwhile) changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from hemiola.core.decisions import Placement
+from hemiola.core.errors import InternalError
+from hemiola.core.events import Adopted, Blocked, Held, Released, Requeued, Started, Undone
+from hemiola.sched.gpus import pick
+from hemiola.sched.job_state import ENDED, HELD, RUNNING, WAITING
+
+if TYPE_CHECKING:
+    from hemiola.sched.machine import StateMachine
+
+__all__ = ["outside_handlers", "started_elsewhere"]
+
+
+def outside_handlers(machine: StateMachine) -> dict[type, Callable[[Any], None]]:
+    """What the machine does on each of these events."""
+    view = machine.view
+
+    def adopted(event: Adopted) -> None:
+        job = machine._enter(event.job, event.time_s)
+        job.done_s, job.served_s, job.queued_s = event.done_s, event.served_s, event.queued_s
+        job.preemptions = event.preemptions
+        if event.placement is None:
+            machine._wait(job)
+        else:
+            machine._run(job, _fitted(machine, event.placement))
+        job.since_s = event.since_s
+
+    def requeued(event: Requeued) -> None:
+        job = view.jobs[event.job_id]
+        if job.status == RUNNING:
+            job.done_s = job.done_at(view.now)
+            machine._halt(job)
+            machine._requeue(job)
+            view.returned.append(job)
+
+    def held(event: Held) -> None:
+        job = view.jobs[event.job_id]
+        if job.status == WAITING:
+            machine._unwait(job)
+            job.queued_s += event.time_s - job.since_s
+            job.status, job.since_s = HELD, event.time_s
+
+    def released(event: Released) -> None:
+        job = view.jobs[event.job_id]
+        if job.status == HELD:
+            job.status, job.since_s = WAITING, event.time_s
+            machine._wait(job)
+
+    def blocked(event: Blocked) -> None:
+        view.inventory.block(event.host, event.gpus)
+
+    def undone(event: Undone) -> None:
+        job = view.jobs[event.job_id]
+        if job.status == RUNNING:
+            machine._halt(job)
+        elif job.status == WAITING:
+            machine._unwait(job)
+        else:
+            return
+        if event.placement is None:
+            machine._requeue(job)
+        else:
+            machine._run(job, _fitted(machine, event.placement))
+        job.since_s, job.done_s, job.settled_s = event.since_s, event.done_s, view.now
+        job.served_s, job.queued_s = event.served_s, event.queued_s
+        job.preemptions, job.migrations, job.stopped_in = event.preemptions, event.migrations, -1
+
+    return {
+        Undone: undone,
+        Adopted: adopted,
+        Requeued: requeued,
+        Held: held,
+        Released: released,
+        Blocked: blocked,
+    }
+
+
+def started_elsewhere(machine: StateMachine, event: Started, placement: Placement) -> None:
+    """Nobody decided it, or it was to be elsewhere: the job runs there, on GPUs that are free in the view."""
+    view = machine.view
+    job = view.jobs[event.job_id]
+    if job.status == ENDED:
+        return
+    if job.status == RUNNING:
+        job.done_s = job.done_at(view.now)
+        machine._halt(job)
+    elif job.status == WAITING:
+        machine._unwait(job)
+        job.queued_s += event.time_s - job.since_s
+    machine._run(job, _fitted(machine, placement))
+
+
+def _fitted(machine: StateMachine, placement: Placement) -> Placement:
+    """The same hosts and counts; an engine does not say which GPUs, so they are chosen here."""
+    inventory = machine.view.inventory
+    masks = []
+    for host, mask in zip(placement.hosts, placement.masks, strict=True):
+        free = inventory.masks[host]
+        if free & mask != mask:
+            if free.bit_count() < mask.bit_count():
+                raise InternalError(
+                    f"{mask.bit_count()} GPUs of {machine.view.topology.hosts.names[host]} are taken by a job of "
+                    f"the engine, but in the view only {free.bit_count()} are free"
+                )
+            mask = pick(free, mask.bit_count(), inventory.island_masks[host])
+        masks.append(mask)
+    return Placement(placement.hosts, tuple(masks))

@@ -1,0 +1,186 @@
+"""What live engines do by themselves: jobs held, put back and adopted, GPUs that are not ours; and jobs of a fixed shape."""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hemiola.core.decisions import Placement, Start
+from hemiola.core.events import (
+    Adopted,
+    Arrived,
+    Blocked,
+    Finished,
+    Held,
+    NodeBack,
+    NodeLost,
+    Released,
+    Requeued,
+)
+from hemiola.core.topology import Topology
+from hemiola.sched.job_state import ENDED, HELD, RUNNING, WAITING
+from hemiola.sched.placement import Consolidated, TierAware, find
+from hemiola.sched.view import ClusterView
+from replays import CheckedMachine, cluster, job
+
+SMALL = cluster([4, 4], [4, 4])
+
+
+def machine_on(topology: Topology = SMALL) -> CheckedMachine:
+    return CheckedMachine(ClusterView(topology, estimates=None))  # type: ignore[arg-type]
+
+
+def test_a_held_job_is_nobodys_to_start_and_its_time_does_not_count():
+    machine = machine_on()
+    machine.apply(Arrived(0.0, job("a", 0.0, 4, 10.0)))
+    machine.apply(Held(5.0, "a", "begins later"))
+    state = machine.view.jobs["a"]
+    assert state.status == HELD and not machine.view.waiting and state.waited_s(9.0) == 5.0
+    assert "not waiting" in machine.execute(Start("a", Placement((0,), (0b1111,)), ""))
+    machine.apply(Released(20.0, "a"))
+    assert state.status == WAITING and state.waited_s(22.0) == 7.0
+    assert machine.execute(Start("a", Placement((0,), (0b1111,)), "")) == ""
+    machine.apply(Held(25.0, "a", "too late: it runs"))
+    assert state.status == RUNNING
+
+
+def test_a_held_job_may_be_cancelled():
+    machine = machine_on()
+    machine.apply(Arrived(0.0, job("a", 0.0, 4, 10.0)), Held(0.0, "a", "by its user"))
+    machine.apply(Finished(3.0, "a"))
+    assert machine.view.jobs["a"].status == ENDED
+    machine.apply(Released(4.0, "a"))
+    assert not machine.view.waiting
+
+
+def test_what_the_engine_puts_back_waits_again_with_what_it_has_done():
+    machine = machine_on()
+    machine.apply(Arrived(0.0, job("a", 0.0, 4, 10.0)))
+    machine.execute(Start("a", Placement((0,), (0b1111,)), ""))
+    machine.apply(Requeued(4.0, "a", "its prolog failed"))
+    state = machine.view.jobs["a"]
+    assert (state.status, state.done_s, state.served_s, state.preemptions) == (WAITING, 4.0, 4.0, 0)
+    assert machine.view.returned == [state] and machine.view.free == 16
+    machine.apply(Requeued(5.0, "a", "once more"))
+    assert state.since_s == 4.0, "it waited already"
+
+
+def test_adopted_jobs_go_on_with_what_they_had():
+    machine = machine_on()
+    machine.apply(
+        Adopted(100.0, job("runs", 0.0, 4, 50.0), Placement((1,), (0b1111,)), 90.0, done_s=7.0, served_s=20.0, preemptions=2),
+        Adopted(100.0, job("waits", 0.0, 4, 50.0), None, 95.0, queued_s=30.0),
+    )  # fmt: skip
+    runs, waits = machine.view.jobs["runs"], machine.view.jobs["waits"]
+    assert runs.held_s(110.0) == 40.0 and runs.remaining_s(110.0) == 33.0 and runs.preemptions == 2
+    assert waits.waited_s(110.0) == 45.0 and machine.view.free == 12
+
+
+def test_blocked_gpus_are_free_ones_first_and_the_rest_as_they_become_free():
+    machine = machine_on()
+    machine.apply(Arrived(0.0, job("a", 0.0, 3, 10.0)))
+    machine.execute(Start("a", Placement((0,), (0b0111,)), ""))
+    machine.apply(Blocked(1.0, 0, 4))  # the host is drained: what runs goes on
+    assert machine.view.free == 12 and machine.view.jobs["a"].status == RUNNING
+    machine.apply(Finished(2.0, "a"))
+    assert machine.view.free == 12 and not machine.view.inventory.is_free_on(0, 1)
+    machine.apply(Blocked(3.0, 0, 1))
+    assert machine.view.free == 15
+    machine.apply(Blocked(4.0, 0, 0))
+    assert machine.view.free == 16 and not machine.view.inventory.blocked
+
+
+EVENTS = st.one_of(
+    st.tuples(st.just("block"), st.integers(0, 3), st.integers(0, 6)),
+    st.tuples(st.sampled_from(["lost", "back"]), st.integers(0, 3), st.just(0)),
+    st.tuples(st.sampled_from(["hold", "release", "requeue", "end"]), st.integers(0, 5), st.just(0)),
+    st.tuples(st.just("start"), st.integers(0, 5), st.integers(0, 3)),
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(EVENTS, max_size=40))
+def test_in_whatever_order_things_happen_every_gpu_and_every_job_is_somewhere(happened):
+    machine = machine_on()  # checks every invariant after every step
+    machine.apply(*(Arrived(0.0, job(f"j{i}", 0.0, 1 + i % 3, 10.0)) for i in range(6)))
+    for now, (what, which, count) in enumerate(happened, start=1):
+        time_s, name = float(now), f"j{which}"
+        if what == "start":
+            placement = find(machine.view.inventory, machine.view.jobs[name], TierAware())
+            if placement is not None:
+                machine.execute(Start(name, placement, ""))
+        elif machine.view.jobs[name].status == ENDED and what == "end":
+            continue
+        else:
+            machine.apply({
+                "block": lambda t=time_s, h=which, n=count: Blocked(t, h, n),
+                "lost": lambda t=time_s, h=which: NodeLost(t, h),
+                "back": lambda t=time_s, h=which: NodeBack(t, h),
+                "hold": lambda t=time_s, n=name: Held(t, n, ""),
+                "release": lambda t=time_s, n=name: Released(t, n),
+                "requeue": lambda t=time_s, n=name: Requeued(t, n, ""),
+                "end": lambda t=time_s, n=name: Finished(t, n),
+            }[what]())  # fmt: skip
+    wanted = {which: min(count, 4) for what, which, count in happened if what == "block"}
+    for host, count in wanted.items():
+        held = sum(
+            mask.bit_count()
+            for job in machine.view.running.values()
+            for at, mask in zip(job.placement.hosts, job.placement.masks, strict=True)
+            if at == host
+        )
+        assert machine.view.inventory.blocked.get(host, 0).bit_count() == min(count, 4 - held)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.lists(st.integers(0, 4), min_size=6, max_size=6), st.integers(1, 4), st.integers(1, 4), st.booleans()
+)
+def test_a_job_of_a_fixed_shape_gets_it_wherever_there_is_room(free, hosts, gpus, narrow):
+    topology = cluster([4, 4, 4], [4, 4, 4])
+    machine = machine_on(topology)
+    machine.apply(*(Blocked(0.0, host, 4 - count) for host, count in enumerate(free)))
+    machine.apply(
+        Arrived(
+            0.0,
+            job("a", 0.0, hosts * gpus, 10.0, hosts=hosts, required="rack" if narrow and hosts < 4 else ""),
+        )
+    )
+    state = machine.view.jobs["a"]
+    placement = find(machine.view.inventory, state, TierAware())
+    able = [
+        chosen for chosen in combinations(range(6), hosts)
+        if all(free[host] >= gpus for host in chosen) and topology.span(chosen) <= state.widest
+    ]  # fmt: skip
+    if not able:
+        assert placement is None
+        return
+    assert placement is not None and topology.span(placement.hosts) == min(
+        topology.span(chosen) for chosen in able
+    )
+    assert machine.execute(Start("a", placement, "")) == ""
+    found = find(machine.view.inventory, state, Consolidated())
+    assert found is None or topology.span(found.hosts) == state.narrowest
+
+
+@pytest.mark.parametrize(
+    ("hosts", "gpus", "why"),
+    [
+        (3, 8, "equally many on each"),
+        (5, 5, "5 GPUs on 5 hosts, more than the cluster has"),
+        (1, 8, "8 GPUs on 1 hosts"),
+    ],
+)
+def test_a_shape_that_the_cluster_cannot_hold_is_refused_with_its_reason(hosts, gpus, why):
+    assert why in machine_on().admission(gpus, "", "", "", hosts)
+
+
+def test_another_shape_than_the_jobs_is_refused():
+    machine = machine_on()
+    machine.apply(Arrived(0.0, job("a", 0.0, 4, 10.0, hosts=2)))
+    for placement in (Placement((0,), (0b1111,)), Placement((0, 1), (0b111, 0b1))):
+        assert machine.execute(Start("a", placement, "")) == "it wants 2 GPUs on each of 2 hosts"
+    assert machine.execute(Start("a", Placement((0, 1), (0b11, 0b11)), "")) == ""
