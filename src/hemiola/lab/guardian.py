@@ -1,8 +1,9 @@
 """A small process that outlives its owner for a moment, and then clears up what that left.
 
 `python -m hemiola.lab.guardian HANDLE lab NAME ID` takes a lab down when the process behind the
-handle (a pidfd it inherits) ends; `... HANDLE run ID` ends the processes of one run. It waits
-without work and with little memory, and is in a session of its own, where no Ctrl-C reaches it.
+handle (a pidfd it inherits) ends; `... HANDLE run ID` ends the processes of one run, and
+`... HANDLE slurm FOLDER ID` takes a Slurm down. It waits without work and with little memory, and is
+in a session of its own, where no Ctrl-C reaches it.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ class Guardian:
     """The handle that the owner keeps; `dismiss` it when the owner has cleared up itself."""
 
     def __init__(self, *task: str) -> None:
-        """Start it: `task` is "lab", name and id, or "run" and id."""
+        """Start it: `task` is "lab", name and id, or "run" and id, or "slurm", folder and id."""
         package = str(Path(__file__).resolve().parents[2])
         handle = os.pidfd_open(os.getpid())
         try:
@@ -58,6 +59,11 @@ def _clear_up(kind: str, *which: str) -> None:
         from hemiola.lab.processes import belonging, end_processes
 
         end_processes(belonging(which[0]), grace_s=1.0)
+        return
+    if kind == "slurm":
+        from hemiola.lab.slurm.teardown import clear_up
+
+        clear_up(*which)
         return
     from hemiola.lab.network import tear_down
     from hemiola.lab.state import load

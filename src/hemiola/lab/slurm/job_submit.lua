@@ -1,0 +1,73 @@
+-- Holds the jobs of the partitions that Hemiola manages, from submission until Hemiola has placed them.
+-- Install it beside slurm.conf, with JobSubmitPlugins=lua there, and run: scontrol reconfigure
+
+-- The partitions that Hemiola manages.
+local managed = { ["hemiola"] = true }
+-- The user ids that may release a held job: root, and the user that Hemiola runs as (the SlurmUser).
+local operators = { [0] = true }
+
+-- What `hemiola serve --alive FILE` writes while it acts, and after how many seconds of silence jobs are no longer
+-- held. The controller reads a few bytes per submission; "" holds whether Hemiola lives or not.
+local alive_file, silent_s = "/run/hemiola/alive", 60
+
+local function is_alive()
+  if alive_file == "" then return true end
+  local file = io.open(alive_file, "r")
+  if file == nil then return false end
+  local said = tonumber(file:read("*l") or "")
+  file:close()
+  return said ~= nil and os.time() - said < silent_s
+end
+
+-- Whether a job that asks for "a,b" (or, with nil, for the default partition) could run in a managed one.
+local function is_managed(wanted, partitions)
+  if wanted == nil then
+    for name, partition in pairs(partitions) do
+      if partition.flag_default == 1 then wanted = name end
+    end
+  end
+  for name in string.gmatch(wanted or "", "[^,]+") do
+    if managed[name] then return true end
+  end
+  return false
+end
+
+-- A user's own hold looks like ours to Slurm, so it is marked in the job's comment.
+local mark = "hemiola:held-by-its-user "
+
+local function is_marked(comment)
+  return string.sub(comment or "", 1, #mark) == mark
+end
+
+function slurm_job_submit(job, partitions, uid)
+  if not (is_managed(job.partition, partitions) and is_alive()) then return slurm.SUCCESS end
+  if job.priority == 0 then job.comment = mark .. (job.comment or "") end
+  job.priority = 0
+  return slurm.SUCCESS
+end
+
+function slurm_job_modify(job, record, partitions, uid)
+  if not is_managed(job.partition or record.partition, partitions) then return slurm.SUCCESS end
+  local sets_priority = job.priority ~= slurm.NO_VAL and job.priority ~= 0
+  local lifts = sets_priority and is_marked(record.comment)
+  if lifts then
+    local rest = string.sub(record.comment, #mark + 1)
+    job.comment = rest ~= "" and rest or "hemiola"  -- an empty one would change nothing
+  end
+  if operators[uid] then return slurm.SUCCESS end
+  if lifts then  -- from now on only Hemiola holds it
+    job.priority = 0
+    return slurm.SUCCESS
+  end
+  local moves_in = not is_managed(record.partition, partitions)
+  if sets_priority and (moves_in or record.priority == 0) then
+    return slurm.ESLURM_ACCESS_DENIED or slurm.ERROR
+  end
+  if job.priority == 0 and record.priority == 0 and not is_marked(record.comment) then
+    job.comment = mark .. (record.comment or "")
+  end
+  if moves_in and is_alive() then job.priority = 0 end
+  return slurm.SUCCESS
+end
+
+return slurm.SUCCESS

@@ -1,0 +1,42 @@
+"""Where Slurm's programs are, and what to install where they are not."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from pathlib import Path
+
+from hemiola.core.errors import LabError
+
+__all__ = ["PACKAGES", "check_programs", "program"]
+
+PACKAGES = ("slurmctld", "slurmd", "slurm-client", "slurm-wlm-basic-plugins", "munge")
+"""Debian's and Ubuntu's names of what a Slurm lab needs, and nothing that it does not."""
+
+NEEDED = ("munged", "slurmctld", "slurmd", "slurmstepd", "sinfo", "squeue", "scontrol", "scancel", "sbatch")
+DAEMONS_FOLDERS = ("/usr/local/sbin", "/usr/sbin", "/sbin")
+"""Where daemons are; an ordinary user's PATH leaves these out."""
+
+
+def program(name: str) -> Path | None:
+    """The path of one of Slurm's programs; None where it is not installed."""
+    folders = [*os.environ.get("PATH", os.defpath).split(os.pathsep), *DAEMONS_FOLDERS]
+    found = shutil.which(name, path=os.pathsep.join(folders))
+    return Path(found) if found else None
+
+
+def check_programs() -> None:
+    """Refuse at once what could only fail later.
+
+    Raises:
+        LabError: not Linux, or a program is missing.
+    """
+    if not sys.platform.startswith("linux"):
+        raise LabError(f"a Slurm on {sys.platform}", "run this in a virtual machine with Linux")
+    missing = [name for name in NEEDED if program(name) is None]
+    if missing:
+        raise LabError(
+            f"Slurm's programs are missing: {', '.join(missing)}",
+            f"apt-get install -y --no-install-recommends {' '.join(PACKAGES)}",
+        )
