@@ -1,0 +1,18 @@
+"""Unix time that never goes back and never jumps: the wall clock is looked at once, and counted on from there."""
+
+from __future__ import annotations
+
+import time
+
+__all__ = ["Clock"]
+
+
+class Clock:
+    """Seconds since 1970 as they were when this began, and monotonic since."""
+
+    def __init__(self) -> None:
+        self._origin_s = time.time() - time.monotonic()
+
+    def now_s(self) -> float:
+        """Now."""
+        return self._origin_s + time.monotonic()

@@ -1,0 +1,23 @@
+"""The durable memory of `hemiola serve`: what happened, what was decided, what was asked of the engine, who leads.
+
+In SQLite or PostgreSQL. Needs the extra `serve`; without it, importing this package raises InputError.
+"""
+
+from hemiola.control.journal.errors import Deposed, JournalError
+from hemiola.control.journal.journal import Journal
+from hemiola.control.journal.records import (
+    Instant,
+    Intent,
+    IntentState,
+    JobRecord,
+    Leader,
+    Mode,
+    Opening,
+    RunRecord,
+    Status,
+)
+
+__all__ = [
+    "Deposed", "Instant", "Intent", "IntentState", "JobRecord", "Journal", "JournalError", "Leader", "Mode", "Opening", "RunRecord",
+    "Status",
+]  # fmt: skip

@@ -1,0 +1,92 @@
+"""A run of the journal decided once more: the same events, and what the policy says to them today."""
+
+from __future__ import annotations
+
+import msgspec
+
+from hemiola.control.driver import QUIET
+from hemiola.control.journal.encoding import DECISIONS
+from hemiola.control.journal.journal import Journal
+from hemiola.control.journal.records import Instant, Opening
+from hemiola.control.simulated import Estimates
+from hemiola.core.decisions import Decision
+from hemiola.cost.iteration import IterationModel
+from hemiola.sched.machine import StateMachine
+from hemiola.sched.policies import policy_from_text
+from hemiola.sched.policy import Policy
+from hemiola.sched.view import ClusterView
+from hemiola.trace.topologies.native import read_native
+
+__all__ = ["Difference", "Replayed", "replay"]
+
+Answered = tuple[tuple[Decision, str], ...]
+
+
+class Difference(msgspec.Struct, frozen=True):
+    """An instant that is decided otherwise now.
+
+    Attributes:
+        written, decided: each decision with why it was refused ("" if not).
+    """
+
+    instant: int
+    time_s: float
+    written: Answered
+    decided: Answered
+
+
+class Replayed(msgspec.Struct, frozen=True):
+    """How far a replay came.
+
+    Attributes:
+        instants, decisions: how many were the same.
+        difference: the first that was not, and the last to be compared: what follows was decided on another view.
+    """
+
+    instants: int
+    decisions: int
+    difference: Difference | None
+
+
+def replay(journal: Journal, run: int, policy: Policy | None = None) -> Replayed:
+    """Feed a run's events to a fresh state machine and compare what is decided, to the byte.
+
+    Ends where the journal was cut off: at an instant whose decisions were never written.
+
+    Args:
+        policy: the policy to ask; the run's own unless given.
+
+    Raises:
+        InputError: there is no such run.
+        JournalError: the journal cannot be read, or holds what this version does not know.
+        PolicyError: the run's policy is not known here.
+    """
+    record = journal.run(run)
+    policy = policy or policy_from_text(record.opening.policy)
+    machine = _machine(record.opening, record.began_s, f"the topology of run {run} of {journal.name}")
+    instants = decisions = 0
+    for instant in journal.instants(run):
+        if instant.decisions is None:
+            break
+        decided = _decide(machine, policy, instant)
+        if DECISIONS.encode(decided) != DECISIONS.encode(instant.decisions):
+            return Replayed(
+                instants, decisions, Difference(instant.instant, machine.view.now, instant.decisions, decided)
+            )
+        instants, decisions = instants + 1, decisions + len(decided)
+    return Replayed(instants, decisions, None)
+
+
+def _machine(opening: Opening, began_s: float, where: str) -> StateMachine:
+    topology = read_native(opening.topology, where)
+    model = IterationModel(topology, fitted=opening.fitted)
+    return StateMachine(ClusterView(topology, Estimates(model, opening.costs), now=began_s))
+
+
+def _decide(machine: StateMachine, policy: Policy, instant: Instant) -> Answered:
+    """As `run_loop` does; written and read back, so that 1 and 1.0 do not differ."""
+    machine.apply(*instant.events)
+    if not instant.events or type(instant.events[-1]) in QUIET:
+        return ()
+    decided = tuple((decision, machine.execute(decision)) for decision in policy.decide(machine.view))
+    return DECISIONS.decode(DECISIONS.encode(decided), "a decision")

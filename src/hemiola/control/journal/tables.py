@@ -1,0 +1,102 @@
+"""The journal's tables as they are at the newest schema; `migrations` makes them so.
+
+Values stand as JSON text (`encoding`); the columns beside them are there to find them by.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Dialect,
+    Double,
+    ForeignKey,
+    Index,
+    Integer,
+    MetaData,
+    PrimaryKeyConstraint,
+    Table,
+    Text,
+    text,
+)
+from sqlalchemy.types import TypeDecorator
+
+__all__ = ["INSTANTS", "INTENTS", "JOBS", "LEASE", "METADATA", "RUNS"]
+
+
+class _Words(TypeDecorator[str]):
+    """Text from outside. PostgreSQL takes no NUL, and neither database takes what is no Unicode."""
+
+    impl = Text
+    cache_ok = True
+
+    def process_bind_param(self, value: Any, dialect: Dialect) -> Any:
+        if not isinstance(value, str):
+            return value
+        return value.encode(errors="replace").decode().replace("\0", "\N{REPLACEMENT CHARACTER}")
+
+
+_NUMBER = BigInteger().with_variant(Integer, "sqlite")  # SQLite numbers rows by itself only in an INTEGER
+METADATA = MetaData()
+
+LEASE = Table(
+    "lease", METADATA,
+    Column("id", Integer, primary_key=True),
+    Column("holder", _Words, nullable=False),
+    Column("epoch", BigInteger, nullable=False),
+    Column("until_s", Double, nullable=False),
+)  # fmt: skip
+
+RUNS = Table(
+    "runs", METADATA,
+    Column("id", _NUMBER, primary_key=True),
+    Column("epoch", BigInteger, nullable=False),
+    Column("opening", Text, nullable=False),
+    Column("began_s", Double, nullable=False),
+    Column("ended_s", Double),
+    Column("reason", _Words, nullable=False),
+    sqlite_autoincrement=True,
+)  # fmt: skip
+
+INSTANTS = Table(
+    "instants", METADATA,
+    Column("run", _NUMBER, ForeignKey("runs.id"), nullable=False),
+    Column("instant", BigInteger, nullable=False),
+    Column("events", Text, nullable=False),
+    Column("decisions", Text),
+    PrimaryKeyConstraint("run", "instant"),
+)  # fmt: skip
+
+JOBS = Table(
+    "jobs", METADATA,
+    Column("uuid", _Words, primary_key=True),
+    Column("engine_id", _Words, nullable=False),
+    Column("engine_submit_s", Double, nullable=False),
+    Column("owner", _Words, nullable=False),
+    Column("status", Text, nullable=False),
+    Column("submitted_s", Double, nullable=False),
+    Column("ended_s", Double),
+    Column("record", Text, nullable=False),
+    Index("jobs_by_engine_id", "engine_id"),
+    Index("jobs_by_submission", "submitted_s", "uuid"),
+    Index("jobs_by_end", "ended_s"),
+)  # fmt: skip
+
+_OPEN = text("state = 'open'")
+INTENTS = Table(
+    "intents", METADATA,
+    Column("id", _NUMBER, primary_key=True),
+    Column("run", BigInteger, nullable=False),
+    Column("instant", BigInteger, nullable=False),
+    Column("job", _Words, nullable=False),
+    Column("decision", Text, nullable=False),
+    Column("state", Text, nullable=False),
+    Column("epoch", BigInteger, nullable=False),
+    Column("made_s", Double, nullable=False),
+    Column("outcome", _Words, nullable=False),
+    Index("intents_by_instant", "run", "instant"),
+    Index("intents_open", "id", sqlite_where=_OPEN, postgresql_where=_OPEN),
+    sqlite_autoincrement=True,
+)  # fmt: skip

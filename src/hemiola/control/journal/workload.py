@@ -1,0 +1,88 @@
+"""What a live cluster was really given to do, as a workload to simulate."""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import UTC, datetime
+
+import msgspec
+
+from hemiola.control.journal.journal import Journal
+from hemiola.control.journal.records import JobRecord
+from hemiola.core.errors import InputError
+from hemiola.core.job import Job, Workload
+
+__all__ = ["workload"]
+
+FORMAT = "journal"
+
+
+def workload(journal: Journal, since_s: float | None = None, until_s: float | None = None) -> Workload:
+    """The jobs that were submitted at `since_s` or later and before `until_s`, and have run and ended.
+
+    A job's run time is the time for which it held GPUs; where its speed was measured, the time that the same work
+    takes at full speed. Failed and cancelled jobs that ran are kept. Jobs that never started took no GPUs, and of
+    jobs that have not ended nobody knows the run time: both are left out and counted.
+
+    Raises:
+        InputError: no job is left.
+        JournalError: the journal cannot be read.
+    """
+    skipped: Counter[str] = Counter()
+    kept: list[JobRecord] = []
+    for record in journal.jobs_by_submission(since_s, until_s):
+        if why := _left_out(record):
+            skipped[why] += 1
+        else:
+            kept.append(record)
+    if not kept:
+        left_out = ", ".join(f"{count:,} {why}" for why, count in skipped.items()) or "it has none at all"
+        raise InputError(
+            f"no job of {journal.name} can be simulated: {left_out}", "wait until jobs have ended"
+        )
+    origin_s = kept[0].submitted_s
+    return Workload(
+        jobs=tuple(_job(record, origin_s) for record in kept),
+        name=journal.name,
+        format=FORMAT,
+        why="it is the journal of `hemiola serve`",
+        skipped=dict(skipped),
+        notes=_notes(kept, origin_s),
+    )
+
+
+def _left_out(record: JobRecord) -> str:
+    if record.status != "ended":
+        return "not ended yet" if record.first_started_s is not None else "not started yet"
+    return "never started" if record.first_started_s is None else ""
+
+
+def _job(record: JobRecord, origin_s: float) -> Job:
+    assert record.first_started_s is not None
+    return msgspec.structs.replace(
+        record.job,
+        submit_s=record.submitted_s - origin_s,
+        duration_s=record.served_s * (1.0 if record.speed is None else record.speed),
+        recorded_start_s=record.first_started_s - origin_s,
+        recorded_state=record.outcome,
+    )
+
+
+def _notes(kept: list[JobRecord], origin_s: float) -> tuple[str, ...]:
+    when = datetime.fromtimestamp(origin_s, UTC).isoformat(sep=" ", timespec="seconds").removesuffix("+00:00")
+    measured = sum(record.speed is not None for record in kept)
+    others = sum(record.outcome != "finished" for record in kept)
+    notes = [
+        f"time 0 is the first submission, {when} UTC",
+        f"run times are those that the jobs really had, where they ran; of {measured:,} of {len(kept):,} the speed was "
+        "measured, and theirs is what the same work takes at full speed",
+    ]
+    if others:
+        notes.append(
+            f"{others:,} jobs that failed or were cancelled while running are kept, with the time they had"
+        )
+    if stopped := sum(record.preemptions > 0 for record in kept):
+        notes.append(
+            f"{stopped:,} jobs were stopped and began again; their run times are the sum of all attempts"
+        )
+    return tuple(notes)

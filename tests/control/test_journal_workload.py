@@ -1,0 +1,91 @@
+"""What really happened, as jobs to simulate."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import journal_helpers
+import msgspec
+import pytest
+from journal_helpers import ended, record
+
+from hemiola.control.journal import JobRecord, Journal
+from hemiola.control.journal.workload import workload
+from hemiola.control.simulate import simulate
+from hemiola.core.errors import InputError
+from replays import cluster
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Iterator[Journal]:
+    with Journal.open(tmp_path / "journal.db") as opened:
+        yield opened
+
+
+def written(journal: Journal, *records: JobRecord) -> None:
+    epoch = journal.lead("one", 0.0, 1e9)
+    assert epoch is not None
+    journal.record_events(journal.begin_run(epoch, journal_helpers.OPENING, 0.0), 1, [], records)
+
+
+FIVE = (
+    ended("b", 1010.0, served_s=30.0, speed=0.5, preemptions=2, outcome="failed: exit code 1"),
+    ended("a", 1000.0, served_s=40.0),
+    ended("c", 1020.0, served_s=0.0, first_started_s=None, outcome="cancelled"),
+    record("d", 1030.0, status="running", first_started_s=1031.0),
+    record("e", 1040.0),
+)
+
+
+def test_run_times_are_those_that_were_had(journal: Journal) -> None:
+    written(journal, *FIVE)
+    found = workload(journal)
+    a, b = found.jobs
+    assert (a.id, a.submit_s, a.duration_s, a.recorded_start_s, a.recorded_state) == (
+        "a",
+        0.0,
+        40.0,
+        10.0,
+        "finished",
+    )
+    assert (b.id, b.submit_s, b.duration_s, b.recorded_start_s) == ("b", 10.0, 15.0, 20.0), (
+        "30 s at half speed"
+    )
+    assert b.recorded_state == "failed: exit code 1"
+    assert found.skipped == {"never started": 1, "not ended yet": 1, "not started yet": 1}
+    assert found.format == "journal" and found.name == journal.name
+    told = "; ".join(found.notes)
+    assert "1970-01-01 00:16:40 UTC" in told and "of 1 of 2 the speed was measured" in told
+    assert "1 jobs that failed" in told and "1 jobs were stopped" in told
+
+
+def test_what_policies_knew_stays(journal: Journal) -> None:
+    job = msgspec.structs.replace(
+        record("a").job, estimate_s=3600.0, user="ada", queue="gpu", required="host"
+    )
+    written(journal, ended("a", 1000.0, job=job))
+    (found,) = workload(journal).jobs
+    assert (
+        msgspec.structs.replace(
+            found, submit_s=job.submit_s, duration_s=job.duration_s, recorded_start_s=None, recorded_state=""
+        )
+        == job
+    )
+
+
+def test_a_part_of_it(journal: Journal) -> None:
+    written(journal, *FIVE)
+    assert [job.id for job in workload(journal, 1005.0).jobs] == ["b"]
+    assert [job.submit_s for job in workload(journal, 1005.0, 1040.0).jobs] == [0.0]
+    assert workload(journal, until_s=1010.0).skipped == {}
+    with pytest.raises(InputError, match="can be simulated: 1 not ended yet, 1 not started yet"):
+        workload(journal, 1030.0)
+    with pytest.raises(InputError, match="none at all"):
+        workload(journal, 1e6)
+
+
+def test_it_is_simulated(journal: Journal) -> None:
+    written(journal, *FIVE)
+    (run,) = simulate(workload(journal), cluster([2]), ["fifo"]).runs
+    assert [(r.id, r.first_start_s, r.finish_s) for r in run.records] == [("a", 0.0, 40.0), ("b", 40.0, 55.0)]
