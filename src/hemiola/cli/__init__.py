@@ -11,15 +11,19 @@ from collections.abc import Callable
 from cyclopts import App
 
 from hemiola import __version__
-from hemiola.cli import lab
+from hemiola.cli import lab, lab_slurm
 from hemiola.cli.calibrate import calibrate
 from hemiola.cli.capture import capture
 from hemiola.cli.inspect import inspect
+from hemiola.cli.live import jobs, nodes
+from hemiola.cli.live_doctor import doctor
+from hemiola.cli.live_top import top
 from hemiola.cli.output import fail
 from hemiola.cli.plan import plan
 from hemiola.cli.predict import predict
 from hemiola.cli.probe import probe
 from hemiola.cli.run import run, separated
+from hemiola.cli.serve import ranks, release, serve
 from hemiola.cli.simulate import explain, policies, simulate
 from hemiola.cli.strategy import strategy
 from hemiola.cli.trace import trace
@@ -39,10 +43,21 @@ VERBS: dict[str, Callable[..., None]] = {
     "strategy": strategy,
     "plan": plan,
     "run": run,
+    "serve": serve,
+    "release": release,
+    "ranks": ranks,
+    "jobs": jobs,
+    "nodes": nodes,
+    "top": top,
+    "doctor": doctor,
     "lab up": lab.up,
     "lab run": lab.run,
     "lab status": lab.status,
     "lab down": lab.down,
+    "lab slurm up": lab_slurm.up,
+    "lab slurm status": lab_slurm.status,
+    "lab slurm env": lab_slurm.env,
+    "lab slurm down": lab_slurm.down,
 }
 """The functions behind the verbs, by what is typed; "lab up" is the verb up of the family lab."""
 
@@ -53,20 +68,22 @@ app = App(
     version_flags=["--version"],
 )
 
-FAMILIES = {"lab": "Several hosts on this machine, joined by links of the rates you choose (needs root)."}
-"""What a family of verbs is about, by its first word."""
+FAMILIES = {
+    "lab": "Several hosts on this machine, joined by links of the rates you choose (needs root).",
+    "lab slurm": "A whole Slurm on this machine, with nodes, GPUs and racks.",
+}
+"""What a family of verbs is about, by the words before them; a family within one comes after it."""
 
 
 def _register() -> None:
-    families = {word: App(name=word, help=about) for word, about in FAMILIES.items()}
-    for family in families.values():
-        app.command(family)
+    families = {"": app}
+    for words, about in FAMILIES.items():
+        above, _, name = words.rpartition(" ")
+        families[words] = App(name=name, help=about)
+        families[above].command(families[words])
     for words, function in VERBS.items():
-        first, _, second = words.partition(" ")
-        if second:
-            families[first].command(function, name=second)
-        else:
-            app.command(function, name=first)
+        family, _, name = words.rpartition(" ")
+        families[family].command(function, name=name)
 
 
 _register()

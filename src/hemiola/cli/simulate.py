@@ -37,6 +37,7 @@ def simulate(
     report: Path | None = None,
     timeline: Path | None = None,
     scenario: Path | None = None,
+    journal: str = "",
     skip_bad_rows: Annotated[bool, Switch] = False,
     demo: Annotated[bool, Switch] = False,
 ) -> None:
@@ -75,6 +76,8 @@ def simulate(
         Write a timeline there that Perfetto opens.
     scenario
         A TOML file with all of this and more; flags given here go before it.
+    journal
+        Instead of a workload, what a live cluster was really given to do: the journal of "hemiola serve".
     skip_bad_rows
         Leave out rows of the trace that cannot be used, and count them.
     demo
@@ -88,7 +91,7 @@ def simulate(
         raise SystemExit(fail("--demo and --scenario exclude each other", "give one of them"))
     base = DEMO if demo else load_scenario(scenario) if scenario else Scenario()
     given = {
-        "workload": workload, "cluster": cluster, "policies": policy, "baseline": baseline,
+        "workload": workload, "journal": journal, "cluster": cluster, "policies": policy, "baseline": baseline,
         "semantics": semantics, "contention": contention, "collectives": collectives, "skip_bad_rows": skip_bad_rows,
     }  # fmt: skip
     changes: dict[str, object] = {name: value for name, value in given.items() if value}
@@ -173,20 +176,44 @@ def policies(*, semantics: str = "event-driven") -> None:
     Console().print(policy_list(semantics_by_name(semantics).policies))
 
 
-def explain(file: Path, job: str, /, *, policy: str = "", seed: int | None = None) -> None:
-    """Tell a job's story: why it waited, for whom, why these nodes, why it was pre-empted.
+def explain(
+    what: str,
+    job: str = "",
+    /,
+    *,
+    policy: str = "",
+    seed: int | None = None,
+    journal: str = "",
+    partition: str = "hemiola",
+    json: Annotated[bool, Switch] = False,
+) -> None:
+    """Tell a job's story: why it waited, for whom, why these nodes, why it was pre-empted, when it will start.
 
     Parameters
     ----------
-    file
-        What "hemiola simulate --decisions FILE" wrote.
+    what
+        What "hemiola simulate --decisions FILE" wrote, or a journal; without a JOB behind it, a live job's id.
     job
         The job's id.
     policy
-        Only under this policy; all that ran unless given.
+        Of a decisions file, only under this policy; all that ran unless given.
     seed
-        Only with this seed.
+        Of a decisions file, only with this seed.
+    journal
+        Of a live job: what "hemiola serve --journal" writes; the same place as there unless given.
+    partition
+        Of a live job: the partition that Hemiola manages.
+    json
+        Of a live job: all that is told, as JSON.
     """
+    from hemiola.cli.live_explain import explain_live, is_journal
+    from hemiola.core.errors import InputError
+
+    if not job and Path(what).is_file():
+        raise InputError(f"of which job of {what}?", f"name it: hemiola explain {what} JOB")
+    if not job or is_journal(what):
+        explain_live(job or what, journal=what if job else journal, partition=partition, json=json)
+        return
     from hemiola.report.explain import explain as tell
 
-    print(tell(file, job, policy=policy, seed=seed))
+    print(tell(Path(what), job, policy=policy, seed=seed))

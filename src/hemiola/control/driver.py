@@ -11,12 +11,14 @@ from collections.abc import Callable, Iterator
 
 from hemiola.core.decisions import Decision, WakeAt
 from hemiola.core.errors import PolicyError
-from hemiola.core.events import Event, Measured
+from hemiola.core.events import Event, Measured, Undone
 from hemiola.sched.machine import StateMachine
 from hemiola.sched.policy import Policy
 
 __all__ = ["Driver", "run_loop"]
 
+QUIET = frozenset({Measured, Undone})
+"""An instant that ends with one of these asks for no decision: a speed changed, or nothing did."""
 INSTANTS_WITHOUT_TIME = 10_000
 DECISIONS_PER_INSTANT = 100_000
 
@@ -57,8 +59,8 @@ def run_loop(
     then, standstill = view.now, 0
     for events in driver.events():
         apply(*events)
-        if type(events[-1]) is Measured:
-            continue  # a change of speed alone asks for no decision
+        if type(events[-1]) in QUIET:
+            continue
         now = view.now
         if now > then:
             then, standstill = now, 0

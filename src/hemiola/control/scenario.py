@@ -29,7 +29,8 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     Attributes:
         workload: a file, "FORMAT:file", or a generator's spec ("generated:jobs=1000,...").
-        cluster: a topology's file or spec.
+        journal: in its place, the journal of `hemiola serve`: what a live cluster was really given to do.
+        cluster: a topology's file or spec; with a journal, the one that was served unless given.
         policies: names with parameters; the semantics' own choice unless given.
         baseline: what differences refer to; the first policy unless given.
         semantics: the rules of time and cost.
@@ -37,7 +38,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         collectives: "usual" for what profiles say, rings; "fitted" for all-reduces by strategies that fit the links.
         seeds: how many seeds, 0, 1, ...; each draws models (and generated jobs) anew.
         limit: only the first so many jobs.
-        mix: how models are drawn for jobs that name none; "none" leaves them without.
+        mix: how models are drawn for jobs that name none; "none" leaves them without, as a journal's are unless given.
         profiles: a file of the user's own profiles.
         recorded_on: the cluster that the run times were measured on; `cluster` unless given.
         failures: a file of hosts that fail and return.
@@ -47,6 +48,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """
 
     workload: str = ""
+    journal: str = ""
     cluster: str = ""
     policies: tuple[str, ...] = ()
     baseline: str = ""
@@ -120,7 +122,7 @@ def run_scenario(
 
     _check(scenario)
     semantics = _semantics(scenario)
-    topology = read_topology(scenario.cluster)
+    topology = read_topology(scenario.cluster) if scenario.cluster else _served(scenario.journal)
     say(f"cluster: {topology.name}, {len(topology.hosts):,} hosts, {topology.gpus:,} GPUs; {topology.source}")
     make = _workloads(scenario, topology, semantics)
     first = make(0)
@@ -142,9 +144,11 @@ def run_scenario(
 
 
 def _check(scenario: Scenario) -> None:
-    if not scenario.workload:
+    if scenario.workload and scenario.journal:
+        raise InputError("a workload and a journal were given", "give one of them")
+    if not scenario.workload and not scenario.journal:
         raise InputError("no workload was given", 'name a file, or "generated:jobs=1000,load=0.8"')
-    if not scenario.cluster:
+    if not scenario.cluster and not scenario.journal:
         raise InputError(
             "no cluster was given", "add --cluster FILE, or --cluster flat:hosts=8,gpus_per_host=4"
         )
@@ -188,7 +192,10 @@ def _workloads(scenario: Scenario, topology: Topology, semantics: Rules) -> Call
     from hemiola.sim.generate import generate, is_generator_spec
 
     library = load_library(scenario.profiles or None)
-    mix = scenario.mix if semantics.uses_profiles else "none"
+    drawn = semantics.uses_profiles and not (
+        scenario.journal and scenario.mix == Scenario().mix
+    )  # what ran is known
+    mix = scenario.mix if drawn else "none"
     if mix != "none":
         library.mix(mix)
     cached: dict[int, Workload] = {}
@@ -206,7 +213,30 @@ def _workloads(scenario: Scenario, topology: Topology, semantics: Rules) -> Call
     return make
 
 
+def _served(journal: str) -> Topology:
+    """The cluster of the journal's last run."""
+    from hemiola.control.journal import Journal
+    from hemiola.trace.topologies.native import read_native
+
+    with Journal.open(journal, read_only=True) as opened:
+        runs = opened.runs()
+    if not runs:
+        raise InputError(f"the journal {journal} has no run", "wait until it was served, or give --cluster")
+    return read_native(runs[-1].opening.topology, journal)
+
+
+def _of_journal(scenario: Scenario) -> Workload:
+    from hemiola.control.journal import Journal
+    from hemiola.control.journal.workload import workload
+
+    with Journal.open(scenario.journal, read_only=True) as journal:
+        read = workload(journal)
+    return msgspec.structs.replace(read, jobs=read.jobs[: scenario.limit]) if scenario.limit else read
+
+
 def _read(scenario: Scenario) -> Workload:
+    if scenario.journal:
+        return _of_journal(scenario)
     from hemiola.trace.workloads import FORMATS, read_workload
 
     kind, colon, rest = scenario.workload.partition(":")

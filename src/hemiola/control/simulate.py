@@ -284,7 +284,9 @@ def _admit(
     admitted: list[Job] = []
     refused: dict[str, str] = {}
     for job in jobs:
-        why = machine.admission(job.gpus, job.gpu_type, job.required, job.preferred) or refusal(job)
+        why = machine.admission(job.gpus, job.gpu_type, job.required, job.preferred, job.hosts) or refusal(
+            job
+        )
         if why:
             refused[job.id] = why
         else:

@@ -1,0 +1,247 @@
+"""`hemiola serve` and `release`: the policy on a live cluster, and back to the engine's own scheduler."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from cyclopts import Parameter
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+    from hemiola.control.journal import Journal
+    from hemiola.control.live.service import Service
+
+__all__ = ["ranks", "release", "serve"]
+
+Switch = Parameter(negative="")
+Several = Annotated[tuple[str, ...], Parameter(name="--allow-host", consume_multiple=True, negative="")]
+Shadows = Annotated[tuple[str, ...], Parameter(name="--shadow", consume_multiple=True, negative="")]
+FOLDER = Path("/var/lib/hemiola")
+
+
+def serve(
+    *,
+    engine: Literal["slurm"],
+    policy: str,
+    mode: Literal["observe", "advise", "enforce"] = "observe",
+    partition: str = "hemiola",
+    topology: str = "",
+    journal: str = "",
+    fallback: str = "fifo-backfill",
+    profiles: Path | None = None,
+    slurm_conf: Path | None = None,
+    kill_switch: Path | None = None,
+    alive: Path | None = None,
+    web: str = "",
+    web_tokens: Path | None = None,
+    web_cert: Path | None = None,
+    web_key: Path | None = None,
+    allow_host: Several = (),
+    shadow: Shadows = (),
+    dry_run: Annotated[bool, Switch] = False,
+    log_json: Annotated[bool, Switch] = False,
+) -> None:
+    """Run a policy on a live cluster: the same object that "hemiola simulate" compares.
+
+    Parameters
+    ----------
+    engine
+        What runs the jobs.
+    policy
+        As in "hemiola simulate": dally, tiresias, "dally:timer=break-even".
+    mode
+        observe decides on the live queue and changes nothing; advise writes each decision into the job's
+        AdminComment; enforce holds jobs, places them and starts them.
+    partition
+        The one that Hemiola manages.
+    topology
+        The network, as in "hemiola simulate --cluster"; from Slurm's own configuration unless given.
+    journal
+        A file or a postgresql:// address; /var/lib/hemiola/PARTITION.db, or in the home folder, unless given.
+    fallback
+        The policy that takes over from one that raises or hangs.
+    profiles
+        A file of job profiles beside those that come with Hemiola.
+    slurm_conf
+        The slurm.conf of the cluster; where Slurm's commands look unless given.
+    kill_switch
+        A file: while it is there, nothing is changed.
+    alive
+        A file that says when Hemiola last turned, for job_submit.lua and "hemiola release --when-silent".
+    web
+        Serve the page, the API and metrics there: 127.0.0.1:8470.
+    web_tokens
+        A file of lines "view TOKEN" and "operate TOKEN", of mode 0600; needed for addresses that others reach.
+    web_cert
+        A certificate for TLS, with --web-key.
+    web_key
+        Its key.
+    allow_host
+        Names by which the page may be called, beside the address itself.
+    shadow
+        Policies that the page compares on what really ran: dally tiresias.
+    dry_run
+        Print the requests that would be made; implies observe.
+    log_json
+        One JSON object per line.
+    """
+    from hemiola.control.journal import Journal
+    from hemiola.control.live.logs import set_up
+    from hemiola.control.live.service import Settings
+    from hemiola.control.slurm.client import Slurm
+    from hemiola.control.slurm.serve import slurm_service, slurm_topology, slurm_version
+    from hemiola.trace.topologies.read import read_topology
+
+    set_up(as_json=log_json)
+    slurm = Slurm(slurm_conf)
+    cluster = read_topology(topology) if topology else slurm_topology(slurm)
+    settings = Settings(
+        policy=policy, fallback=fallback, mode="observe" if dry_run else mode, engine=slurm_version(slurm),
+        kill_switch=kill_switch, alive=alive, show_requests=dry_run,
+    )  # fmt: skip
+    where = journal or _journal(partition)
+    page = Page(web, web_tokens, web_cert, web_key, allow_host, shadow, kill_switch)
+    with Journal.open(where) as opened:
+        service = slurm_service(
+            settings, opened, cluster, slurm=slurm, partition=partition, profiles=profiles
+        )
+        with page.serving(service, opened, where):
+            _serve(service)
+
+
+def release(
+    *,
+    partition: str = "hemiola",
+    slurm_conf: Path | None = None,
+    alive: Path | None = None,
+    when_silent: str = "",
+    watch: Annotated[bool, Switch] = False,
+) -> None:
+    """Hand every held job back to Slurm's own scheduler, untouched. Needs no running daemon.
+
+    Parameters
+    ----------
+    partition
+        The one that Hemiola manages.
+    slurm_conf
+        The slurm.conf of the cluster.
+    alive
+        The file that "hemiola serve --alive" writes.
+    when_silent
+        Only if Hemiola has said nothing for so long: 60s, 5min. Needs --alive.
+    watch
+        Go on looking, and hand back whenever it is silent.
+    """
+    import time
+
+    from hemiola.control.slurm.client import Slurm
+    from hemiola.control.slurm.handback import hand_back, silent_s
+    from hemiola.core.errors import EngineError, InputError
+    from hemiola.core.units import format_duration, parse_duration
+
+    if bool(when_silent) != (alive is not None):
+        raise InputError("--when-silent and --alive belong together", "give both, or neither to release now")
+    if watch and not when_silent:
+        raise InputError(
+            "--watch looks whether Hemiola is silent", "say for how long: --when-silent 60s --alive FILE"
+        )
+    slurm, limit_s = Slurm(slurm_conf), parse_duration(when_silent) if when_silent else 0.0
+    while True:
+        quiet_s = silent_s(alive, time.time()) if alive is not None else float("inf")
+        if quiet_s < limit_s:
+            if not watch:
+                print(f"Hemiola spoke {format_duration(quiet_s)} ago: nothing to do")
+        else:
+            try:
+                _say(*hand_back(slurm, partition), quietly=watch)
+            except EngineError as problem:
+                if not watch:
+                    raise
+                print(f"not now: {problem.what}", flush=True)
+        if not watch:
+            return
+        time.sleep(max(1.0, limit_s / 4))
+
+
+def ranks() -> None:
+    """Within a Slurm job: print a host per rank, in the order that Hemiola chose.
+
+    For SLURM_HOSTFILE: "hemiola ranks > hosts.txt; SLURM_HOSTFILE=hosts.txt srun -m arbitrary train.sh".
+    """
+    import os
+    import sys
+
+    from hemiola.control.slurm.client import Slurm
+    from hemiola.control.slurm.ranks import ranks as ordered
+
+    hosts, ours = ordered(Slurm(), os.environ)
+    print("\n".join(hosts))
+    if not ours:
+        print("hemiola ranks: nobody chose an order; this is Slurm's", file=sys.stderr)
+
+
+def _say(released: list[str], held: list[str], *, quietly: bool) -> None:
+    if held:
+        print(f"still held: {', '.join(held)} (does this user operate Slurm?)", flush=True)
+    if released or not quietly:
+        print(
+            f"released {len(released)} job{'s' * (len(released) != 1)}: {', '.join(released) or 'none was held'}",
+            flush=True,
+        )
+    if held and not quietly:
+        raise SystemExit(1)
+
+
+@dataclass(frozen=True)
+class Page:
+    """What was said of the page."""
+
+    address: str
+    tokens: Path | None
+    certificate: Path | None
+    key: Path | None
+    hosts: tuple[str, ...]
+    shadow: tuple[str, ...]
+    kill_switch: Path | None
+
+    def serving(
+        self, service: Service, journal: Journal, where: str | Path
+    ) -> AbstractContextManager[object]:
+        """While the block lasts; nothing where no address was given."""
+        from contextlib import nullcontext
+
+        from hemiola.core.errors import InputError
+
+        if (self.certificate is None) != (self.key is None):
+            raise InputError("--web-cert and --web-key belong together", "give both, or neither")
+        if not self.address:
+            return nullcontext()
+        from hemiola.control.web.server import WebServer
+        from hemiola.control.web.shadow import Shadow
+
+        return WebServer(
+            service, journal, address=self.address, tokens=self.tokens, allowed_hosts=self.hosts,
+            tls=(self.certificate, self.key) if self.certificate and self.key else None, kill_switch=self.kill_switch,
+            shadow=Shadow(where, self.shadow) if self.shadow else None,
+        )  # fmt: skip
+
+
+def _serve(service: Service) -> None:
+    import signal
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: service.stop())
+    service.run()
+
+
+def _journal(partition: str) -> Path:
+    """Where it lies unless somebody says otherwise."""
+    import os
+
+    home = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "hemiola"
+    folder = FOLDER if os.access(FOLDER.parent, os.W_OK) else home
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return folder / f"{partition}.db"

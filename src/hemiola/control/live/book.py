@@ -1,0 +1,109 @@
+"""Keeps the journal's table of jobs in step with the view."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from hemiola.control.journal import JobRecord, Status
+from hemiola.control.live.engine import LiveDriver
+from hemiola.core.decisions import Decision, WakeAt
+from hemiola.core.events import Adopted, Arrived, Event, Failed, Finished, NodeLost
+from hemiola.sched.job_state import ENDED, HELD, RUNNING, WAITING, JobState
+from hemiola.sched.view import ClusterView
+
+__all__ = ["STATUS", "Book"]
+
+STATUS: dict[int, Status] = {WAITING: "waiting", RUNNING: "running", ENDED: "ended", HELD: "held"}
+
+
+class Book:
+    """What is to be written of which jobs.
+
+    Args:
+        known: what the journal has of jobs that had not ended.
+    """
+
+    def __init__(self, view: ClusterView, driver: LiveDriver, known: Iterable[JobRecord] = ()) -> None:
+        self._view, self._driver = view, driver
+        self._known = {record.uuid: record for record in known}
+        self._first_started = {record.uuid: record.first_started_s for record in self._known.values()}
+        self._notes = {record.uuid: record.note for record in self._known.values() if record.note}
+        self._places = {record.uuid: record.placement for record in self._known.values() if record.placement}
+        self._touched: dict[str, None] = {}
+        self._outcomes: dict[str, str] = {}
+
+    def happened(self, events: Iterable[Event]) -> None:
+        """These jobs are to be written, once the view knows of it."""
+        for event in events:
+            if isinstance(event, Arrived | Adopted):
+                self._touched[event.job.id] = None
+            elif isinstance(event, NodeLost):
+                self._touched.update(dict.fromkeys(self._on(event.host)))
+            elif job_id := getattr(event, "job_id", ""):
+                self._touched[job_id] = None
+            if isinstance(event, Finished):
+                self._outcomes[event.job_id] = "finished"
+            elif isinstance(event, Failed):
+                self._outcomes[event.job_id] = event.reason
+
+    def decided(self, decision: Decision, refused: str) -> None:
+        """So is this one."""
+        if decision.job_id and not refused:
+            self._touched[decision.job_id] = None
+            if not (isinstance(decision, WakeAt) and decision.job_id in self._view.running):
+                self._notes[decision.job_id] = (
+                    decision.reason
+                )  # why it runs there, not why it is looked at again
+
+    def _on(self, host: int) -> list[str]:
+        return [
+            job.id for job in self._view.running.values() if job.placement and host in job.placement.hosts
+        ]
+
+    def due(self) -> list[JobRecord]:
+        """What is to be written now."""
+        touched, self._touched = self._touched, {}
+        records = [
+            self._record(state) for name in touched if (state := self._view.jobs.get(name)) is not None
+        ]
+        records += [self._vanished(uuid, outcome) for uuid, outcome in self._driver.vanished()]
+        return [record for record in records if record is not None]
+
+    def _vanished(self, uuid: str, outcome: str) -> JobRecord | None:
+        record = self._known.get(uuid)
+        if record is None:
+            return None
+        now = self._view.now
+        ran_s = max(0.0, now - record.since_s) if record.status == "running" else 0.0
+        return msgspec.structs.replace(
+            record,
+            status="ended",
+            since_s=now,
+            ended_s=now,
+            served_s=record.served_s + ran_s,
+            outcome=outcome,
+        )
+
+    def _record(self, state: JobState) -> JobRecord | None:
+        who = self._driver.identity(state.id)
+        if who is None:
+            return None
+        now, ended = self._view.now, state.status == ENDED
+        if state.status == RUNNING and self._first_started.get(state.id) is None:
+            self._first_started[state.id] = now
+        if state.placement is not None:
+            self._places[state.id] = state.placement
+        record = JobRecord(
+            uuid=state.id, engine_id=who.engine_id, engine_submit_s=who.submit_s, user=who.user, name=who.name,
+            job=state.job, status=STATUS[state.status], placement=state.placement or self._places.get(state.id), since_s=state.since_s,
+            done_s=state.done_at(now), served_s=state.served_s, queued_s=state.queued_s, preemptions=state.preemptions,
+            binds_failed=who.binds_failed, submitted_s=state.submit_s, first_started_s=self._first_started.get(state.id),
+            ended_s=state.since_s if ended else None, outcome=self._outcomes.get(state.id, "") if ended else "",
+            note=self._notes.get(state.id, ""), memory=who.memory,
+        )  # fmt: skip
+        if ended:
+            for kept in (self._first_started, self._notes, self._outcomes, self._places):
+                kept.pop(state.id, None)
+        return record

@@ -1,0 +1,117 @@
+"""What a live engine's driver offers beside the three methods of every driver."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator
+
+import msgspec
+
+from hemiola.control.driver import Driver
+from hemiola.core.decisions import Decision
+from hemiola.core.events import Event
+
+__all__ = ["Around", "Identity", "LiveDriver"]
+
+
+class Identity(msgspec.Struct, frozen=True, kw_only=True):
+    """What the engine calls a job.
+
+    Attributes:
+        engine_id: may be used again for another job.
+        submit_s: Unix time, as the engine says it.
+        user, name: owner, and the owner's name for it.
+        memory: what the driver wants back after a restart, to find the job again.
+        note: why it cannot be placed, or what of its wishes was not understood.
+        binds_failed: in a row.
+    """
+
+    engine_id: str
+    submit_s: float
+    user: str
+    name: str = ""
+    memory: str = ""
+    note: str = ""
+    binds_failed: int = 0
+
+
+class LiveDriver(Driver):
+    """Hands on a real engine. It never raises because the engine is away: it waits, and says so in `away`.
+
+    Attributes:
+        away: why the engine cannot be asked at present; "" if it can.
+    """
+
+    away: str
+
+    @abstractmethod
+    def identity(self, job_id: str) -> Identity | None:
+        """Of a job by our id; also of one that ended within this run."""
+
+    @abstractmethod
+    def vanished(self) -> list[tuple[str, str]]:
+        """Jobs of the time before that ended while nobody looked, by our ids, and how; each once."""
+
+    @abstractmethod
+    def answers(self) -> list[tuple[str, bool, str]]:
+        """What became of decisions since this was last asked: the job, whether it was carried out, the engine's words."""
+
+    @abstractmethod
+    def advise(self, decision: Decision) -> None:
+        """Write down at the engine's job what would be decided about it; nothing else changes."""
+
+    @abstractmethod
+    def hand_back(self) -> None:
+        """Give all jobs that wait to the engine's own scheduler, as they were."""
+
+    @abstractmethod
+    def stop(self) -> None:
+        """End `events` after the present instant; any thread may ask."""
+
+
+class Around(LiveDriver):
+    """A driver around another one: whatever it does not do itself, the inner one does."""
+
+    def __init__(self, inner: LiveDriver) -> None:
+        self._inner = inner
+
+    @property
+    def away(self) -> str:  # type: ignore[override]
+        """Why the engine cannot be asked."""
+        return self._inner.away
+
+    def events(self) -> Iterator[list[Event]]:
+        """The inner one's."""
+        return self._inner.events()
+
+    def execute(self, decision: Decision) -> None:
+        """By the inner one."""
+        self._inner.execute(decision)
+
+    def render(self, decision: Decision) -> str:
+        """What the engine would be asked."""
+        return self._inner.render(decision)
+
+    def identity(self, job_id: str) -> Identity | None:
+        """Of the engine."""
+        return self._inner.identity(job_id)
+
+    def vanished(self) -> list[tuple[str, str]]:
+        """Of the engine."""
+        return self._inner.vanished()
+
+    def answers(self) -> list[tuple[str, bool, str]]:
+        """Of the engine."""
+        return self._inner.answers()
+
+    def advise(self, decision: Decision) -> None:
+        """At the engine."""
+        self._inner.advise(decision)
+
+    def hand_back(self) -> None:
+        """Of the engine."""
+        self._inner.hand_back()
+
+    def stop(self) -> None:
+        """End it."""
+        self._inner.stop()

@@ -1,0 +1,93 @@
+"""A policy that may fail: it is stopped, and the failure says so. Another one then begins on a view built anew."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any, get_args
+
+from hemiola.core.decisions import Decision
+from hemiola.core.errors import PolicyError
+from hemiola.sched.policy import Policy
+from hemiola.sched.view import ClusterView
+
+__all__ = ["BrokenPolicyError", "Guarded"]
+
+KINDS = get_args(Decision)
+
+
+class BrokenPolicyError(PolicyError):
+    """A policy raised, took too long, or decided what is no decision."""
+
+
+class Guarded(Policy):
+    """Another policy, watched. Between two of its decisions it may compute for `limit_s`.
+
+    The limit interrupts Python code, and holds in the main thread; elsewhere there is none.
+    """
+
+    def __init__(self, policy: Policy, limit_s: float) -> None:
+        self._policy, self._limit_s = policy, limit_s
+
+    def decide(self, view: ClusterView) -> Iterator[Decision]:
+        """What the policy decides.
+
+        Raises:
+            BrokenPolicyError: whatever went wrong with it. The view may be damaged.
+        """
+        who = self._policy.name or type(self._policy).__name__
+        decisions: Any = None
+        while True:
+            try:
+                with _limited(self._limit_s):
+                    decisions = iter(self._policy.decide(view)) if decisions is None else decisions
+                    decision = next(decisions)
+            except StopIteration:
+                return
+            except _TooLong:
+                raise BrokenPolicyError(
+                    f"the policy {who!r} computed for more than {self._limit_s:g} s",
+                    "its fallback takes over",
+                ) from None
+            except Exception as problem:
+                raise BrokenPolicyError(
+                    f"the policy {who!r} raised {type(problem).__name__}: {problem}",
+                    "its fallback takes over",
+                ) from problem
+            if not isinstance(decision, KINDS):
+                raise BrokenPolicyError(
+                    f"the policy {who!r} decided {str(decision)[:200]!r}, which is no decision",
+                    "its fallback takes over",
+                )
+            yield decision
+
+    def card(self) -> dict[str, str]:
+        """The policy's own."""
+        return self._policy.card()
+
+
+class _TooLong(BaseException):  # no `except Exception` of a policy may swallow it
+    pass
+
+
+@contextmanager
+def _limited(limit_s: float) -> Iterator[None]:
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def over(_signal: int, _frame: FrameType | None) -> None:
+        raise _TooLong
+
+    before = signal.signal(signal.SIGALRM, over)
+    signal.setitimer(
+        signal.ITIMER_REAL, limit_s, limit_s
+    )  # again and again, should it be swallowed all the same
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        signal.signal(signal.SIGALRM, before)

@@ -1,0 +1,208 @@
+"""One run: a view, a machine and a driver from their beginning to the reason why they end."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+from hemiola.control.clock import Clock
+from hemiola.control.driver import run_loop
+from hemiola.control.journal import JobRecord, Journal, Mode, Opening
+from hemiola.control.live.book import Book
+from hemiola.control.live.engine import LiveDriver
+from hemiola.control.live.guard import Guarded
+from hemiola.control.live.journaled import Journaled
+from hemiola.control.live.lease import Leadership
+from hemiola.control.live.observing import Observing
+from hemiola.control.simulated import Costs, Estimates
+from hemiola.core.decisions import Decision, WakeAt
+from hemiola.core.errors import HemiolaError
+from hemiola.core.topology import Topology
+from hemiola.cost.iteration import IterationModel
+from hemiola.sched.machine import StateMachine
+from hemiola.sched.policies import policy_from_text
+from hemiola.sched.view import ClusterView
+from hemiola.trace.topologies.native_write import topology_text
+
+__all__ = ["MakeDriver", "OneRun", "Run", "Settings", "Watcher", "is_killed"]
+
+_log = logging.getLogger("hemiola.serve")
+ENDED_MOST = 20_000
+"""A run ends after so many jobs have: its view keeps them all."""
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """How to serve.
+
+    Attributes:
+        policy, fallback: as `hemiola simulate --policy` takes them; the fallback takes over from a policy that breaks.
+        mode: "observe" decides and leaves it at that, "advise" writes it down at the engine's jobs, "enforce" carries
+            it out.
+        engine: its name and version, for the journal.
+        policy_limit_s: so long a policy may compute for one decision.
+        kill_switch: a file; while it is there, nothing is carried out.
+        alive: a file that says when the loop last turned.
+        costs: of checkpoints.
+        show_requests: say what the engine would be asked for each decision.
+    """
+
+    policy: str
+    fallback: str = "fifo-backfill"
+    mode: Mode = "observe"
+    engine: str = ""
+    policy_limit_s: float = 5.0
+    kill_switch: Path | None = None
+    alive: Path | None = None
+    costs: Costs = Costs()
+    show_requests: bool = False
+
+
+class Run(msgspec.Struct):
+    """What a driver is made for.
+
+    Attributes:
+        acts: whether it is to carry decisions out.
+        remembered: the journal's jobs that had not ended.
+        may_act: asked before each request.
+        turned: called at each turn.
+    """
+
+    machine: StateMachine
+    clock: Clock
+    acts: bool
+    remembered: Sequence[JobRecord]
+    may_act: Callable[[], bool]
+    turned: Callable[[], None]
+
+
+MakeDriver = Callable[[Run], LiveDriver]
+
+
+class Watcher(Protocol):
+    """Looks on from the loop's own thread, where nothing changes meanwhile. It must be quick, and never raise."""
+
+    def turned(self, view: ClusterView, driver: LiveDriver, run: int) -> None:
+        """The loop has come around."""
+
+    def decided(self, now_s: float, decision: object, refused: str) -> None:
+        """A decision, and again if it was refused."""
+
+
+def is_killed(settings: Settings) -> bool:
+    """Whether the kill switch is thrown."""
+    return settings.kill_switch is not None and settings.kill_switch.exists()
+
+
+class OneRun:
+    """A run, once its driver is made.
+
+    Args:
+        policy: as text.
+        killed: whether the kill switch is thrown: then nothing is carried out, and the run ends once it is not.
+
+    Attributes:
+        watcher: who looks on, if anybody.
+    """
+
+    def __init__(
+        self, settings: Settings, journal: Journal, topology: Topology, clock: Clock, leadership: Leadership, policy: str,
+        killed: bool,
+    ) -> None:  # fmt: skip
+        self._settings, self._journal, self._clock, self._leadership = settings, journal, clock, leadership
+        self._policy, self._killed = policy, killed
+        self._acts = settings.mode == "enforce" and not killed
+        self._topology = topology
+        self.view = ClusterView(
+            topology, Estimates(IterationModel(topology), settings.costs), now=clock.now_s()
+        )
+        self._machine = StateMachine(self.view)
+        self._remembered = journal.open_jobs()
+        journal.settle(
+            [(intent.id, "dropped", "a new run began") for intent in journal.open_intents()],
+            epoch=leadership.epoch,
+        )
+        self._number = journal.begin_run(leadership.epoch, self._opening(), self.view.now)
+        self._reason = "it was asked to stop"
+        self.watcher: Watcher | None = None
+        self._inner: LiveDriver
+
+    def _opening(self) -> Opening:
+        settings = self._settings
+        return Opening(
+            policy=self._policy, fallback=settings.fallback, engine=settings.engine,
+            mode="observe" if self._killed else settings.mode, topology=topology_text(self._topology),
+            version=version("hemiola"), costs=settings.costs,
+        )  # fmt: skip
+
+    def make(self, make: MakeDriver) -> LiveDriver:
+        """The driver."""
+        self._inner = make(
+            Run(self._machine, self._clock, self._acts, self._remembered, self._may_act, self._turned)
+        )
+        return self._inner
+
+    def loop(self) -> str:
+        """Run; why it ended.
+
+        Raises:
+            HemiolaError: why it cannot go on.
+        """
+        inner, view, settings = self._inner, self.view, self._settings
+        advises = settings.mode == "advise" and not self._killed
+        driver = inner if self._acts else Observing(inner, view, advises=advises)
+        book = Book(view, inner, self._remembered)
+        journaled = Journaled(driver, self._journal, self._number, book, intents=self._acts)
+
+        def note(decision: Decision, refused: str) -> None:
+            journaled.note(decision, refused)
+            if isinstance(driver, Observing):
+                driver.note(decision, refused)
+            if self.watcher is not None:
+                self.watcher.decided(view.now, decision, refused)
+            if refused:
+                _log.warning("refused: %s: %s", decision, refused)
+            elif settings.show_requests and not isinstance(decision, WakeAt):
+                _log.info("would ask: %s (%s)", driver.render(decision).replace("\n", "; "), decision.reason)
+
+        policy = Guarded(policy_from_text(self._policy), settings.policy_limit_s)
+        if self._killed and settings.mode == "enforce":
+            inner.hand_back()
+        try:
+            run_loop(journaled, self._machine, policy, note)
+        except HemiolaError as problem:
+            self._reason = problem.what
+            raise
+        finally:
+            self._close()
+        return self._reason
+
+    def _may_act(self) -> bool:
+        """Asked right before the engine is."""
+        return self._leadership.holds() and not is_killed(self._settings)
+
+    def _turned(self) -> None:
+        """The driver has come around."""
+        self._leadership.turned(acts=self._acts)
+        if self.watcher is not None:
+            self.watcher.turned(self.view, self._inner, self._number)
+        if not self._leadership.holds():
+            self._end("the lease is lost")  # perhaps before there was a driver to be stopped
+        elif is_killed(self._settings) != self._killed:
+            self._end("the kill switch was taken back" if self._killed else "the kill switch was thrown")
+        elif self.view.ended > ENDED_MOST:
+            self._end(f"{self.view.ended} jobs have ended in it")
+
+    def _end(self, reason: str) -> None:
+        self._reason = reason
+        self._inner.stop()
+
+    def _close(self) -> None:
+        try:
+            self._journal.end_run(self._number, self._reason, self._clock.now_s())
+        except HemiolaError as problem:
+            _log.warning("the end of the run could not be written: %s", problem.what)

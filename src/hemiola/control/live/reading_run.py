@@ -1,0 +1,129 @@
+"""What one run of the journal tells beside its jobs: hosts that are away, timers, reasons, the last decisions."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+
+import msgspec
+
+from hemiola.control.journal import Instant
+from hemiola.core.decisions import Decision, Move, Placement, Resize, Start, Stop, WakeAt
+from hemiola.core.events import (
+    Adopted,
+    Blocked,
+    Held,
+    NodeBack,
+    NodeLost,
+    Released,
+    Requeued,
+    Started,
+    Undone,
+)
+
+__all__ = ["Made", "RunSoFar", "Timer", "so_far"]
+
+RECENT = 50
+_CHANGING = Start | Stop | Move | Resize
+
+
+class Timer(msgspec.Struct, frozen=True):
+    """A policy looks at a waiting job again, and why not before.
+
+    Attributes:
+        made_s, due_s: Unix time.
+    """
+
+    made_s: float
+    due_s: float
+    reason: str
+
+
+class Made(msgspec.Struct, frozen=True):
+    """A decision about a job, timers left out.
+
+    Attributes:
+        refused: why it was not carried out; "" if it was.
+    """
+
+    time_s: float
+    decision: Decision
+    refused: str
+
+
+class RunSoFar(msgspec.Struct):
+    """A run up to its last instant.
+
+    Attributes:
+        seen_s: time of its last instant; 0 before the first.
+        instants: how many it has.
+        blocked: by host, GPUs that are not ours to give.
+        down: hosts that are away.
+        timers: by job, the last that is about its present wait.
+        held: by job, why it may not start.
+        put_back: by job that went back to the queue, why; until it starts again.
+        placed: by job, where it was last, with the reason ("" where the engine chose).
+        recent: the last decisions, oldest first.
+    """
+
+    seen_s: float = 0.0
+    instants: int = 0
+    blocked: dict[int, int] = {}
+    down: set[int] = set()
+    timers: dict[str, Timer] = {}
+    held: dict[str, str] = {}
+    put_back: dict[str, str] = {}
+    placed: dict[str, tuple[Placement, str]] = {}
+    recent: deque[Made] = deque(maxlen=RECENT)
+
+
+def so_far(instants: Iterable[Instant]) -> RunSoFar:
+    """Go through a run's instants once."""
+    run = RunSoFar(recent=deque(maxlen=RECENT))
+    for instant in instants:
+        run.instants += 1
+        run.seen_s = max(run.seen_s, instant.events[0].time_s)
+        for event in instant.events:
+            _event(run, event)
+        for decision, refused in instant.decisions or ():
+            _decision(run, decision, refused)
+    return run
+
+
+def _event(run: RunSoFar, event: object) -> None:
+    if isinstance(event, Blocked):
+        run.blocked[event.host] = event.gpus
+    elif isinstance(event, NodeLost):
+        run.down.add(event.host)
+    elif isinstance(event, NodeBack):
+        run.down.discard(event.host)
+    elif isinstance(event, Held):
+        run.held[event.job_id] = event.reason
+    elif isinstance(event, Released):
+        run.held.pop(event.job_id, None)
+    elif isinstance(event, Requeued):
+        run.put_back[event.job_id] = event.reason
+        run.timers.pop(event.job_id, None)
+    elif isinstance(event, Started) and event.placement is not None:
+        run.placed[event.job_id] = event.placement, ""
+        run.put_back.pop(event.job_id, None)
+    elif isinstance(event, Undone):
+        run.timers.pop(event.job_id, None)
+        run.put_back.pop(event.job_id, None)
+    elif isinstance(event, Adopted) and event.placement is not None:
+        run.placed[event.job.id] = event.placement, ""
+
+
+def _decision(run: RunSoFar, decision: Decision, refused: str) -> None:
+    if isinstance(decision, WakeAt):
+        if decision.job_id and not refused:
+            run.timers[decision.job_id] = Timer(run.seen_s, decision.time_s, decision.reason)
+    elif isinstance(decision, _CHANGING):
+        run.recent.append(Made(run.seen_s, decision, refused))
+        if not refused:
+            run.timers.pop(decision.job_id, None)
+            if isinstance(decision, Stop):
+                run.put_back[decision.job_id] = f"pre-empted: {decision.reason}"
+            else:
+                run.placed[decision.job_id] = decision.placement, decision.reason
+                run.put_back.pop(decision.job_id, None)

@@ -1,0 +1,1 @@
+"""Slurm as an engine: Hemiola places, Slurm runs."""

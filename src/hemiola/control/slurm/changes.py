@@ -1,0 +1,208 @@
+"""What has changed between two looks at Slurm, as events for the state machine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from hemiola.control.slurm.known import PATIENCE_S, Known
+from hemiola.control.slurm.looks import ENDED, HOLDS, Look, Watcher
+from hemiola.control.slurm.rows import JobRow
+from hemiola.core.decisions import Placement
+from hemiola.core.events import (
+    Adopted,
+    Blocked,
+    Event,
+    Failed,
+    Finished,
+    Held,
+    Measured,
+    NodeBack,
+    NodeLost,
+    Released,
+    Requeued,
+    Started,
+)
+from hemiola.sched.job_state import HELD, RUNNING, WAITING, JobState
+from hemiola.sched.view import ClusterView
+
+__all__ = ["Changes", "ended_as", "outcome_of", "placement_of", "why_held"]
+
+STOPS_WITHIN_S = 60.0
+"""So long a job may take to leave after it was stopped, before it is taken to go on."""
+
+
+class Changes:
+    """The events of one look, in the order in which a state machine can take them.
+
+    Attributes:
+        loose: jobs that Slurm would start by itself, though nobody has placed them.
+        failed: jobs that were bound and do not start.
+        throttled: jobs that were bound, and of whose array no more may run at once.
+        parked, unparked: jobs whose dependency is to be left to Slurm, and those for which it is fulfilled.
+    """
+
+    def __init__(self, view: ClusterView, watcher: Watcher, now_s: float) -> None:
+        self._view, self._watcher, self._now = view, watcher, now_s
+        self._freed: list[Event] = []
+        self._hosts: list[Event] = []
+        self._started: list[Event] = []
+        self._others: list[Event] = []
+        self.loose: list[Known] = []
+        self.failed: list[tuple[Known, str]] = []
+        self.throttled: list[Known] = []
+        self.parked: list[Known] = []
+        self.unparked: list[Known] = []
+
+    def with_new(self, arrived: list[Event]) -> list[Event]:
+        """All of them, with those of new jobs: what became free comes first, what is taken after it."""
+        running = [event for event in arrived if isinstance(event, Adopted) and event.placement is not None]
+        given = [e for e in self._hosts if isinstance(e, Blocked) and not self._takes(e)]
+        rest = [e for e in self._hosts if e not in given]
+        waiting = [event for event in arrived if event not in running]
+        return [*self._freed, *given, *running, *self._started, *rest, *self._others, *waiting]
+
+    def _takes(self, event: Blocked) -> bool:
+        inventory = self._view.inventory
+        return event.gpus > inventory.blocked.get(event.host, 0).bit_count()
+
+    def nodes(self, look: Look, blocked: dict[int, int]) -> None:
+        """Hosts that came and went, and what of them is not ours; `blocked` is what was told before."""
+        down = self._view.inventory.down
+        for host, gone in enumerate(down):
+            if gone != (host in look.down):
+                self._hosts.append(NodeBack(self._now, host) if gone else NodeLost(self._now, host))
+        for host in sorted(look.blocked.keys() | blocked.keys()):
+            gpus = look.blocked.get(host, 0)
+            if gpus != blocked.get(host, 0):
+                self._hosts.append(Blocked(self._now, host, gpus))
+
+    def job(self, known: Known, row: JobRow) -> bool:
+        """One job; whether it is still there."""
+        known.row, known.missed = row, 0
+        known.submits.add(row.submit_s)
+        state = self._view.jobs[known.job.id]
+        if row.state in ENDED:
+            self._freed.append(ended_as(known, row, self._now))
+            return False
+        if row.state in HOLDS:
+            self._holds(known, row, state)
+        elif row.state == "PENDING":
+            self._waits(known, row, state)
+        return True
+
+    def _holds(self, known: Known, row: JobRow, state: JobState) -> None:
+        """It has nodes."""
+        uuid = known.job.id
+        if row.state == "COMPLETING":
+            return  # it is leaving, and keeps its GPUs until it has: to its end, or back into the queue
+        if state.status == RUNNING:
+            self._confirm(known, row, state)
+        elif known.stopped_s is None or self._now - known.stopped_s > STOPS_WITHIN_S:
+            known.stopped_s = None
+            self._start(known, row)
+        if (row.state == "SUSPENDED") != known.suspended:
+            known.suspended = row.state == "SUSPENDED"
+            self._others.append(Measured(self._now, uuid, 0.0 if known.suspended else 1.0))
+
+    def _confirm(self, known: Known, row: JobRow, state: JobState) -> None:
+        if known.ran:
+            return
+        if known.bound_s is None and known.wanted is not None:
+            return  # it is to move, and has not left yet
+        assert state.placement is not None
+        if set(self._watcher.parts(row)) == set(state.placement.hosts):
+            known.ran, known.binds_failed = True, 0
+            self._started.append(Started(self._now, known.job.id))
+        else:
+            self._start(known, row)
+
+    def _start(self, known: Known, row: JobRow) -> None:
+        """It runs where nobody has placed it."""
+        placement = placement_of(self._watcher.parts(row))
+        if placement is None:
+            return
+        known.ran, known.wanted, known.bound_s = True, placement, self._now
+        known.bound_restarts = row.restarts
+        self._started.append(Started(self._now, known.job.id, placement))
+
+    def _waits(self, known: Known, row: JobRow, state: JobState) -> None:
+        known.stopped_s = None
+        if state.status == RUNNING:
+            unseen = (
+                known.bound_s is not None and row.restarts > known.bound_restarts
+            )  # it ran between two looks
+            if known.ran or known.wanted is None or unseen:
+                self.requeued(known, f"Slurm put it back: {row.reason}")
+            elif row.reason == "JobArrayTaskLimit":
+                self.throttled.append(known)
+            elif known.bound_s is not None and not row.priority:
+                self.failed.append((known, f"it is held again: {row.reason}"))
+            elif known.bound_s is not None and self._now - known.bound_s > PATIENCE_S:
+                self.failed.append((known, f"it did not start within {PATIENCE_S:g} s: {row.reason}"))
+            return
+        parked = row.is_parked(self._now)
+        if parked and not row.dependency:
+            self.unparked.append(known)
+        elif row.dependency and not parked and not row.priority:
+            self.parked.append(known)
+        elif row.priority and not parked:
+            self.loose.append(known)
+        why = why_held(known, row, self._now)
+        known.held = why
+        if why and state.status == WAITING:
+            self._others.append(Held(self._now, known.job.id, why))
+        elif not why and state.status == HELD:
+            self._others.append(Released(self._now, known.job.id))
+
+    def requeued(self, known: Known, reason: str) -> None:
+        """It waits again, though nobody here has stopped it."""
+        known.wanted, known.bound_s, known.ran = None, None, False
+        self._freed.append(Requeued(self._now, known.job.id, reason))
+        if why := why_held(known, known.row, self._now):
+            known.held = why
+            self._others.append(Held(self._now, known.job.id, why))
+
+    def gone(self, missing: Iterable[Known], found: dict[str, JobRow]) -> None:
+        """Jobs that Slurm no longer lists, and what it still knows of their end."""
+        for known in missing:
+            self._freed.append(ended_as(known, found.get(known.row.id), self._now))
+
+
+def ended_as(known: Known, row: JobRow | None, now_s: float) -> Finished | Failed:
+    """How a job ended, as far as Slurm says."""
+    uuid = known.job.id
+    if row is None or not known.is_same(row):
+        return Failed(now_s, uuid, "Slurm no longer knows it")
+    why = outcome_of(row)
+    return Failed(now_s, uuid, why) if why else Finished(now_s, uuid)
+
+
+def outcome_of(row: JobRow) -> str:
+    """How a job ended, in words; "" for well."""
+    if row.state in ("COMPLETED", "COMPLETING") and not row.exit_code:
+        return ""
+    what = "failed" if row.state == "COMPLETING" else row.state.lower().replace("_", " ")
+    return what + (f", exit code {row.exit_code >> 8 or row.exit_code}" if row.exit_code else "")
+
+
+def placement_of(parts: dict[int, int]) -> Placement | None:
+    """So many GPUs of these hosts, whichever; None for none."""
+    hosts = tuple(sorted(host for host, gpus in parts.items() if gpus))
+    return Placement(hosts, tuple((1 << parts[host]) - 1 for host in hosts)) if hosts else None
+
+
+def why_held(known: Known, row: JobRow, now_s: float) -> str:
+    """Why policies may not start it now; "" if they may."""
+    if row.reason == "JobHeldAdmin":
+        return "an administrator holds it"
+    if known.user_held:
+        return "its user holds it"
+    if row.dependency:
+        return f"it waits for {row.dependency.replace('(unfulfilled)', '')}"
+    if row.eligible_s is not None and row.eligible_s > now_s and not row.restarts:
+        return "it is to begin later"
+    if known.not_before_s > now_s and not known.binds_failed:
+        return "of its array no more may run at once"
+    if known.not_before_s > now_s:
+        return f"it was bound {known.binds_failed} times without starting, and is tried again later"
+    return known.refused

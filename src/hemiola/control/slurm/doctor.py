@@ -1,0 +1,195 @@
+"""What `hemiola doctor` looks at in Slurm: by questions alone, nothing is changed or tried."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Literal
+
+from hemiola.control.live.reading_doctor import Check, problem_check
+from hemiola.control.simulated import Costs, Estimates
+from hemiola.control.slurm.client import UNKNOWN, Slurm
+from hemiola.control.slurm.doctor_settings import (
+    clock_check,
+    gate_checks,
+    privilege_checks,
+    rule_checks,
+    select_checks,
+    settings_of,
+    version_check,
+)
+from hemiola.control.slurm.jobs import shape
+from hemiola.control.slurm.rows import JOB_FORMAT, NODE_FORMAT, NodeRow, job_rows, node_rows
+from hemiola.control.slurm.serve import slurm_topology
+from hemiola.core.errors import EngineError, HemiolaError
+from hemiola.core.hostlist import compress
+from hemiola.core.topology import Topology
+from hemiola.cost.iteration import IterationModel
+from hemiola.sched.machine import StateMachine
+from hemiola.sched.view import ClusterView
+
+__all__ = ["slurm_checks", "why_unknown"]
+
+GOOD_STATES = frozenset({"idle", "allocated", "mixed", "completing", "planned"})
+
+
+def slurm_checks(
+    slurm: Slurm, partition: str, topology: Topology | None, alive: Path | None, mode: str
+) -> Iterator[Check]:
+    """All of them; where the controller does not answer, one.
+
+    Args:
+        topology: the cluster, if it is not the one that Slurm's own configuration describes.
+        mode: of the daemon, "" where it is not known; what only matters to "enforce" is no failure in "observe".
+    """
+    began_s = time.time()
+    try:
+        version = slurm.ask("squeue", "--version").strip()
+        text = slurm.ask("scontrol", "show", "config")
+    except EngineError as problem:
+        yield problem_check("slurm", problem)
+        return
+    took_s, settings = time.time() - began_s, settings_of(text)
+    yield version_check(version, took_s)
+    yield clock_check(text, began_s, time.time())
+    serious: Literal["WARN", "FAIL"] = "WARN" if mode in ("observe", "advise") else "FAIL"
+    checks: tuple[Callable[[], Iterator[Check]], ...] = (
+        lambda: select_checks(settings), lambda: _partition(slurm, partition), lambda: privilege_checks(slurm, settings, serious),
+        lambda: gate_checks(settings, partition, alive, serious), lambda: _loose(slurm, partition, mode),
+        lambda: rule_checks(settings), lambda: _cluster(slurm, partition, topology), lambda: _nodes(slurm, partition),
+    )  # fmt: skip
+    for check in checks:
+        try:
+            yield from check()
+        except HemiolaError as problem:
+            yield problem_check("slurm", problem)
+
+
+def why_unknown(slurm: Slurm, job_id: str, partition: str, topology: Topology) -> str:
+    """Why Hemiola knows nothing of a job that Slurm has; "" where Slurm does not know it either.
+
+    Raises:
+        EngineError: Slurm does not answer.
+    """
+    if not re.fullmatch(r"\d+(_\d+)?", job_id):
+        return ""
+    try:
+        rows = job_rows(slurm.ask("squeue", "-h", "-r", "-t", "all", "-j", job_id, "-O", JOB_FORMAT))
+    except EngineError as problem:
+        if UNKNOWN in problem.what:
+            return ""
+        raise
+    row = next((row for row in rows if row.id == job_id), None)
+    if row is None:
+        return ""
+    if partition not in row.partition.split(","):
+        return f"it is in the partition {row.partition}, and Hemiola manages {partition}"
+    gpus, hosts = shape(row, max(map(int, topology.hosts.gpus)))
+    if not gpus:
+        return "it wants no GPU, so Slurm starts it by itself"
+    machine = StateMachine(ClusterView(topology, Estimates(IterationModel(topology), Costs())))
+    if never := machine.admission(gpus, "", "", "", hosts):
+        return f"it can never run here: {never}"
+    return f"Hemiola has not looked at it yet; Slurm has it as {row.state.lower()} ({row.reason})"
+
+
+def _partition(slurm: Slurm, partition: str) -> Iterator[Check]:
+    try:
+        text = slurm.ask("scontrol", "show", "partition", partition)
+    except EngineError:
+        yield Check(
+            "FAIL", "partition", f"there is no partition {partition!r}", "name the one that Hemiola manages: --partition"
+        )  # fmt: skip
+        return
+    words = dict(word.partition("=")[::2] for word in text.split() if "=" in word)
+    if words.get("State") != "UP":
+        yield Check(
+            "WARN", "partition", f"{partition} is {words.get('State', '?')}: nothing starts there",
+            f"scontrol update partitionname={partition} state=up",
+        )  # fmt: skip
+        return
+    shares = words.get("OverSubscribe", "NO")
+    if shares not in ("NO", "EXCLUSIVE"):
+        yield Check(
+            "WARN", "partition", f"{partition} has OverSubscribe={shares}: Slurm may put two jobs on the same cores",
+            f"scontrol update partitionname={partition} oversubscribe=no",
+        )  # fmt: skip
+        return
+    yield Check("OK", "partition", f"{partition} is up, with {words.get('TotalNodes', '?')} nodes")
+
+
+def _loose(slurm: Slurm, partition: str, mode: str) -> Iterator[Check]:
+    """Waiting jobs that Slurm would start by itself, though Hemiola is to decide."""
+    rows = job_rows(slurm.ask("squeue", "-h", "-r", "-t", "PENDING", "-p", partition, "-O", JOB_FORMAT))
+    held = [row for row in rows if not row.priority]
+    loose = [row.id for row in rows if row.priority and not row.bound_to and not row.dependency]
+    if mode == "enforce" and loose:
+        yield Check(
+            "WARN", "holds", f"{len(loose)} waiting jobs are not held, and Slurm may place them: {', '.join(loose[:5])}",
+            "the daemon holds such jobs when it looks next; if they stay, see job_submit above",
+        )  # fmt: skip
+    else:
+        yield Check("OK", "holds", f"{len(rows)} jobs wait in {partition}, {len(held)} of them held")
+
+
+def _cluster(slurm: Slurm, partition: str, topology: Topology | None) -> Iterator[Check]:
+    """The topology against Slurm's nodes and their GPUs."""
+    try:
+        topology = topology or slurm_topology(slurm)
+    except HemiolaError as problem:
+        yield Check("WARN", "topology", problem.what, problem.remedy)
+        return
+    nodes = {node.name: node for node in _rows(slurm, partition)}
+    names = topology.hosts.names
+    ours = dict(zip(names, map(int, topology.hosts.gpus), strict=True))
+    missing, strangers = [n for n in names if n not in nodes], [n for n in nodes if n not in ours]
+    if missing:
+        yield Check(
+            "WARN", "topology", f"of its hosts, {partition} has no {compress(missing)}", "they are taken to be down"
+        )  # fmt: skip
+    if strangers:
+        yield Check(
+            "WARN", "topology", f"{compress(strangers)} of {partition} is not in it, and is not used",
+            "add it to topology.conf and gres.conf, or to the topology's file",
+        )  # fmt: skip
+    wrong = [name for name in names if name in nodes and nodes[name].gpus != ours[name]]
+    if wrong:
+        first = wrong[0]
+        yield Check(
+            "WARN", "gpus", f"Slurm counts {nodes[first].gpus} GPUs on {first}, the topology {ours[first]}"
+            + (f"; so on {len(wrong) - 1} more" if len(wrong) > 1 else ""), "let gres.conf and the topology say the same",
+        )  # fmt: skip
+    if not (missing or strangers or wrong):
+        levels = ", ".join(f"{len(level.domains)} {level.name}s" for level in topology.levels) or "no racks"
+        yield Check(
+            "OK", "topology", f"{len(names)} hosts in {levels}, {topology.gpus} GPUs, as Slurm counts them"
+        )
+
+
+def _rows(slurm: Slurm, partition: str) -> list[NodeRow]:
+    return node_rows(slurm.ask("sinfo", "-h", "-N", "-p", partition, "-O", NODE_FORMAT))
+
+
+def _nodes(slurm: Slurm, partition: str) -> Iterator[Check]:
+    """Nodes that are drained or down, with Slurm's reason."""
+    text = slurm.ask("sinfo", "-h", "-N", "-p", partition, "-o", "%N|%T|%E")
+    groups: dict[tuple[str, str], list[str]] = {}
+    for line in text.splitlines():
+        name, state, reason = [*line.split("|", 2), "", ""][:3]
+        if re.sub(r"\W+$", "", state).split("+")[0] not in GOOD_STATES or "*" in state:
+            groups.setdefault((state, reason), []).append(name)
+    for (state, reason), names in groups.items():
+        said = "" if reason in ("none", "") else f": {''.join(sign for sign in reason if sign.isprintable())}"
+        yield Check(
+            "WARN", "nodes", f"{compress(names)} {'is' if len(names) == 1 else 'are'} {_state(state)}{said}",
+            f"once it is well: scontrol update nodename={compress(names)} state=resume",
+        )  # fmt: skip
+    if not groups:
+        yield Check("OK", "nodes", "no node is drained or down")
+
+
+def _state(state: str) -> str:
+    silent = " and does not answer" if "*" in state else ""
+    return re.sub(r"\W+$", "", state) + silent

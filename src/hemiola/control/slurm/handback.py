@@ -1,0 +1,70 @@
+"""Gives held jobs back to Slurm's own scheduler. Needs no daemon and no journal, nothing but `scontrol`."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from hemiola.control.slurm import orders
+from hemiola.control.slurm.client import Slurm
+from hemiola.control.slurm.jobs import is_user_held, words_of
+from hemiola.control.slurm.rows import JOB_FORMAT, JobRow, job_rows
+from hemiola.core.errors import EngineError
+
+__all__ = ["hand_back", "held_jobs", "silent_s"]
+
+AT_ONCE = 500
+
+
+def held_jobs(slurm: Slurm, partition: str) -> list[JobRow]:
+    """Jobs of the partition that are held, but for those that an administrator holds.
+
+    Nor those that their own users hold, where job_submit.lua has marked them.
+    """
+    rows = [row for row in _pending(slurm, partition) if not row.priority and row.reason != "JobHeldAdmin"]
+    words = words_of(slurm, [row.id for row in rows])
+    return [row for row in rows if not is_user_held(words.get(row.id, ("", "")))]
+
+
+def _pending(slurm: Slurm, partition: str) -> list[JobRow]:
+    return job_rows(slurm.ask("squeue", "-h", "-r", "-t", "PENDING", "-p", partition, "-O", JOB_FORMAT))
+
+
+def hand_back(slurm: Slurm, partition: str) -> tuple[list[str], list[str]]:
+    """Release them, unbound: (released, still held).
+
+    Raises:
+        EngineError: Slurm does not answer.
+    """
+    rows = held_jobs(slurm, partition)
+    slurm.tell(
+        [
+            f"update jobid={row.id} StartTime=now"
+            for row in _pending(slurm, partition)
+            if row.is_parked(time.time())
+        ]
+    )
+    for start in range(0, len(rows), AT_ONCE):
+        some = rows[start : start + AT_ONCE]
+        slurm.tell([orders.unbind(row.id) for row in some if row.bound_to])
+        slurm.tell([orders.release([row.id for row in some])])
+    left = {row.id for row in held_jobs(slurm, partition)}
+    ids = [row.id for row in rows]
+    return [name for name in ids if name not in left], [name for name in ids if name in left]
+
+
+def silent_s(alive: Path, now_s: float) -> float:
+    """For how long Hemiola has said nothing; infinity if it never has.
+
+    Raises:
+        EngineError: the file holds something else.
+    """
+    try:
+        text = alive.read_text()
+    except FileNotFoundError:
+        return float("inf")
+    if not text.strip().isdigit():
+        raise EngineError(
+            f"{alive} holds {text[:40]!r}, not a time", "give the file that `hemiola serve --alive` writes"
+        )
+    return now_s - int(text)

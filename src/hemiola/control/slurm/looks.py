@@ -1,0 +1,141 @@
+"""One look at Slurm: its jobs and nodes, and what of the nodes is not Hemiola's to give."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from hemiola.control.slurm.client import Slurm
+from hemiola.control.slurm.rows import JOB_FORMAT, NODE_FORMAT, JobRow, NodeRow, job_rows, node_rows
+from hemiola.core.errors import EngineError
+from hemiola.core.hostlist import expand
+from hemiola.core.topology import Topology
+
+__all__ = ["ENDED", "HOLDS", "Look", "Watcher"]
+
+HOLDS = frozenset(
+    {"RUNNING", "SUSPENDED", "COMPLETING", "STOPPED", "CONFIGURING", "RESIZING", "SIGNALING", "STAGE_OUT"}
+)
+"""States in which a job has its nodes."""
+ENDED = frozenset({
+    "COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL", "DEADLINE", "PREEMPTED",
+    "REVOKED", "SPECIAL_EXIT",
+})  # fmt: skip
+_GONE = frozenset(
+    {"down", "error", "fail", "invalid", "inval", "powered_down", "powering_down", "future", "unknown"}
+)
+_CLOSED = frozenset(
+    {"drained", "draining", "failing", "maint", "reserved", "reboot", "powering_up", "power_down"}
+)
+NODES_S = 1.0
+"""Nodes change rarely, and are asked for so much less often than jobs."""
+_SHARE = re.compile(r"Nodes=(\S+) CPU_IDs=\S* Mem=\d+ GRES=(\S*)")
+_GPUS = re.compile(r"\bgpu(?::[\w.-]+)?:(\d+)\(")
+
+
+@dataclass
+class Look:
+    """What Slurm showed.
+
+    Attributes:
+        jobs: of Hemiola's partition, by id.
+        down: hosts that are not there.
+        blocked: by host, GPUs that are not ours to give.
+    """
+
+    jobs: dict[str, JobRow]
+    down: set[int]
+    blocked: dict[int, int]
+
+
+class Watcher:
+    """Looks at Slurm through the eyes of a topology.
+
+    Args:
+        partition: the one that Hemiola manages.
+
+    Attributes:
+        hosts: the topology's, by name.
+    """
+
+    def __init__(self, slurm: Slurm, topology: Topology, partition: str) -> None:
+        self._slurm, self._partition = slurm, partition
+        self.hosts = {name: index for index, name in enumerate(topology.hosts.names)}
+        self._gpus = [int(count) for count in topology.hosts.gpus]
+        self._nodes_seen: list[NodeRow] | None = None
+        self._nodes_s = 0.0
+        self._parts: dict[tuple[str, int, int], dict[int, int]] = {}
+
+    def look(self, now_s: float) -> Look:
+        """Ask for the jobs, and now and then for the nodes.
+
+        Raises:
+            EngineError: Slurm is away, or its answer is not whole.
+        """
+        rows = job_rows(self._slurm.ask("squeue", "-h", "-r", "-O", JOB_FORMAT))
+        if self._nodes_seen is None or now_s - self._nodes_s >= NODES_S:
+            self._nodes_seen, self._nodes_s = self._ask_nodes(), now_s
+        ours = {row.id: row for row in rows if self._partition in row.partition.split(",")}
+        down, closed = self._nodes(self._nodes_seen)
+        blocked = dict(closed)
+        for row in rows:
+            if row.id not in ours and row.state in HOLDS:
+                for host, gpus in self.parts(row).items():
+                    blocked[host] = min(self._gpus[host], blocked.get(host, 0) + gpus)
+        return Look(ours, down, blocked)
+
+    def _ask_nodes(self) -> list[NodeRow]:
+        nodes = node_rows(self._slurm.ask("sinfo", "-h", "-N", "-p", self._partition, "-O", NODE_FORMAT))
+        if not nodes:
+            raise EngineError(
+                f"the partition {self._partition!r} has no nodes",
+                "name the partition that Hemiola manages: --partition",
+            )
+        return nodes
+
+    def _nodes(self, nodes: list[NodeRow]) -> tuple[set[int], dict[int, int]]:
+        there = {self.hosts[node.name]: node for node in nodes if node.name in self.hosts}
+        down = {host for host, node in there.items() if node.state in _GONE}
+        down |= set(self.hosts.values()) - there.keys()
+        blocked = {host: self._gpus[host] for host, node in there.items() if node.state in _CLOSED}
+        for host, node in there.items():
+            if node.gpus < self._gpus[host] and host not in down:
+                blocked[host] = max(blocked.get(host, 0), self._gpus[host] - node.gpus)
+        return down, blocked
+
+    def parts(self, row: JobRow) -> dict[int, int]:
+        """How many GPUs of which hosts a running job has; hosts that the topology lacks are left out."""
+        key = (row.id, row.submit_s, row.restarts)
+        if key not in self._parts:
+            if len(self._parts) > 100_000:
+                self._parts.clear()
+            found = self._work_out(row)
+            if not found:
+                return {}  # it has ended meanwhile, or Slurm did not say: asked again
+            self._parts[key] = found
+        return self._parts[key]
+
+    def _work_out(self, row: JobRow) -> dict[int, int]:
+        names = expand(row.host_list)
+        hosts = [self.hosts[name] for name in names if name in self.hosts]
+        if row.gpus_per_host:
+            return dict.fromkeys(hosts, row.gpus_per_host)
+        total = row.gpus_per_job or row.gpus_per_task * row.tasks
+        if not total:
+            return {}
+        if len(names) == 1:
+            return dict.fromkeys(hosts, total)
+        return self._shares(row.id)
+
+    def _shares(self, job_id: str) -> dict[int, int]:
+        """Slurm divided them among its nodes as it liked: only its details say how."""
+        try:
+            text = self._slurm.ask("scontrol", "show", "job", "-d", job_id)
+        except EngineError:
+            return {}  # it has ended meanwhile
+        shares = {}
+        for names, resources in _SHARE.findall(text):
+            for name in expand(names):
+                if name in self.hosts:
+                    shares[self.hosts[name]] = sum(int(count) for count in _GPUS.findall(resources))
+        return shares

@@ -1,0 +1,74 @@
+"""What Slurm is told, in `scontrol`'s words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hemiola.control.slurm.known import Known
+from hemiola.control.slurm.rows import PARKED_S
+from hemiola.core.decisions import Placement
+from hemiola.core.hostlist import compress
+from hemiola.core.topology import Topology
+
+__all__ = ["advise", "bind", "hold", "nodes_of", "park", "put_back", "release", "unbind", "unpark"]
+
+
+def nodes_of(placement: Placement, topology: Topology) -> str:
+    """Its hosts as Slurm writes them, sorted: the order of ranks goes by another way."""
+    return compress(sorted(topology.hosts.names[host] for host in placement.hosts))
+
+
+def bind(known: Known, placement: Placement, topology: Topology) -> str:
+    """Name its nodes. It stays held, and nothing happens, until it is released.
+
+    A requeued job would wait for two minutes; `StartTime` spares it that. It may not be at once: a node refuses,
+    and the job has failed, what starts within the second in which it was told to kill it.
+    """
+    count = len(placement.hosts)
+    words = [f"update jobid={known.row.id}"]
+    if not known.row.gpus_per_host:
+        words.append(f"NumNodes={count}-{count}")
+    words.append(f"ReqNodeList={nodes_of(placement, topology)}")
+    if known.row.restarts:
+        words.append("StartTime=now+1")
+    ranks = compress([topology.hosts.names[host] for host in placement.hosts])
+    words.append(f"AdminComment=hemiola:{known.job.id}:ranks={ranks}")
+    return " ".join(words)
+
+
+def advise(known: Known, placement: Placement, topology: Topology) -> str:
+    """Say where it would run, for people to read."""
+    return f"update jobid={known.row.id} AdminComment=hemiola:advice:nodes={nodes_of(placement, topology)}"
+
+
+def release(ids: Sequence[str]) -> str:
+    """Let Slurm start them, on the nodes they are bound to."""
+    return f"release {','.join(ids)}"
+
+
+def hold(ids: Sequence[str]) -> str:
+    """Keep Slurm from starting them. A plain `hold` of an operator counts as an administrator's, which is not ours to lift."""
+    return f"uhold {','.join(ids)}"
+
+
+def unbind(job_id: str) -> str:
+    """Name no nodes any more."""
+    return f"update jobid={job_id} ReqNodeList="
+
+
+def park(job_id: str) -> list[str]:
+    """Leave its dependency to Slurm, but not its start: it begins in a year."""
+    return [f"update jobid={job_id} StartTime=now+{PARKED_S}", release([job_id])]
+
+
+def unpark(job_id: str, begin_s: float) -> list[str]:
+    """Hold it again, to begin so many seconds from now."""
+    return [
+        hold([job_id]),
+        f"update jobid={job_id} StartTime=now" + (f"+{round(begin_s)}" if begin_s > 0 else ""),
+    ]
+
+
+def put_back(job_id: str) -> str:
+    """Stop a running job and hold it in the queue."""
+    return f"requeuehold {job_id}"

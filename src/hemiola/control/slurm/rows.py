@@ -1,0 +1,198 @@
+"""What squeue and sinfo print, read by a strict grammar: an answer that does not fit it is refused as a whole.
+
+Only fields whose text Slurm itself makes are asked for. A job's name and comment are its user's: they could
+hold separators and line ends, and are asked for one job at a time (`of_user`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from hemiola.core.errors import EngineError
+
+__all__ = ["JOB_FORMAT", "NODE_FORMAT", "PARKED_S", "JobRow", "NodeRow", "job_rows", "node_rows"]
+
+
+PARKED_S = 365 * 86400
+"""A job that waits for others is not held, but begins so much later: of held jobs Slurm looks after no dependency."""
+
+
+class JobRow(msgspec.Struct, frozen=True, gc=False):
+    """A job as Slurm has it now.
+
+    Attributes:
+        id: "12", or "12_3" for an element of an array.
+        state: "PENDING", "RUNNING", "COMPLETING", ...
+        reason: why it waits, in Slurm's word.
+        hosts, most_hosts: how many it wants at least and at most (Slurm shows the same where it has no most).
+        host_list: where it runs.
+        gpus_per_host, gpus_per_job, gpus_per_task: as it asked for; 0 where it did not.
+        tasks: how many.
+        submit_s: Unix time; a requeued job has the time of that.
+        uid: of its owner.
+        priority: 0 while it is held.
+        eligible_s: Unix time before which it may not start; None if there is none yet.
+        array: the array's id, or its own.
+        bound_to: the nodes that it was bound to.
+        restarts: how often it was requeued.
+        limit_s: its time limit; None for none.
+        partition: one, or several with commas between.
+        exit_code: nonzero if it failed.
+        dependency: what it waits for, in Slurm's words; "" for nothing. Of a held job Slurm never looks again.
+        requeues: whether it may be put back into the queue.
+    """
+
+    id: str
+    state: str
+    reason: str
+    hosts: int
+    most_hosts: int
+    host_list: str
+    gpus_per_host: int
+    gpus_per_job: int
+    gpus_per_task: int
+    tasks: int
+    submit_s: int
+    uid: int
+    priority: int
+    eligible_s: int | None
+    array: str
+    bound_to: str
+    restarts: int
+    limit_s: float | None
+    partition: str
+    exit_code: int
+    dependency: str
+    requeues: bool
+
+    def is_parked(self, now_s: float) -> bool:
+        """Whether it was given back to Slurm with a begin time far away, to have its dependency looked after."""
+        return self.eligible_s is not None and self.eligible_s > now_s + PARKED_S / 2
+
+
+class NodeRow(msgspec.Struct, frozen=True, gc=False):
+    """A node as Slurm has it now.
+
+    Attributes:
+        state: "idle", "mixed", "down", "draining", ... without flags.
+        silent: whether it does not answer.
+        gpus: that it has.
+    """
+
+    name: str
+    state: str
+    silent: bool
+    gpus: int
+
+
+def _matching(pattern: str) -> Callable[[str], str]:
+    known = re.compile(pattern)
+
+    def read(text: str) -> str:
+        if not known.fullmatch(text):
+            raise ValueError(text)
+        return text
+
+    return read
+
+
+def _optional(text: str) -> int | None:
+    return None if text in ("N/A", "NONE", "Unknown", "") else int(text)
+
+
+def _gpus(text: str) -> int:
+    """gres:gpu:4, gres:gpu:h100:4, gpu:8(S:0-1), several with commas; (null) and N/A for none."""
+    if text in ("N/A", "(null)", "", "none"):
+        return 0
+    total = 0
+    for part in re.sub(r"\([^)]*\)", "", text).split(","):
+        words = part.removeprefix("gres:").split(":")
+        if words[0] == "gpu":
+            total += 1 if len(words) == 1 else int(words[-1])
+    return total
+
+
+YEAR_S = 365 * 86400.0
+
+
+def _limit(text: str) -> float | None:
+    """[days-]hours:minutes:seconds, minutes:seconds; UNLIMITED."""
+    if text in ("UNLIMITED", "NOT_SET", "N/A", "INVALID"):
+        return None
+    days, _, clock = text.rpartition("-")
+    seconds = 0
+    for part in clock.split(":"):
+        seconds = 60 * seconds + int(part)
+    limit_s = float(86400 * int(days or 0) + seconds)
+    return limit_s if limit_s < YEAR_S else None  # a job without a limit shows one of a year once it has run
+
+
+def _dependency(text: str) -> str:
+    return "" if text == "(null)" else _matching(r"[\w:,?()+*-]{1,4096}")(text)
+
+
+def _reason(text: str) -> str:
+    """Slurm's word, or its few words for some; shown to people, and compared with known ones."""
+    return _matching(r"[\w ,.:;()\[\]/%'-]{0,256}")(text)
+
+
+_NODES = _matching(r"[\w.,\[\]-]{0,65536}")
+_WORD = _matching(r"\w{1,64}")
+_JOB: tuple[tuple[str, Callable[[str], Any]], ...] = (
+    ("JobArrayID", _matching(r"\d+(_\d+|_\[[\d,%-]+\])?")), ("State", _WORD), ("Reason", _reason), ("NumNodes", int),
+    ("MaxNodes", int), ("NodeList", _NODES), ("tres-per-node", _gpus), ("tres-per-job", _gpus),
+    ("tres-per-task", _gpus), ("NumTasks", int), ("SubmitTime", int), ("UserID", int), ("PriorityLong", int),
+    ("EligibleTime", _optional), ("ArrayJobID", _matching(r"\d+")), ("ReqNodes", _NODES), ("restartcnt", int),
+    ("TimeLimit", _limit), ("Partition", _matching(r"[\w.,-]{1,1024}")), ("exit_code", int), ("Dependency", _dependency),
+    ("Requeue", lambda text: text == "1"),
+)  # fmt: skip
+_NODE = (
+    ("NodeList", _matching(r"[\w.-]{1,255}")),
+    ("StateLong", _matching(r"[\w+@*~#!%$^-]{1,64}")),
+    ("Gres", str),
+)
+JOB_FORMAT = ",".join(f"{name}:|" for name, _ in _JOB)
+NODE_FORMAT = ",".join(f"{name}:|" for name, _ in _NODE)
+
+
+def job_rows(text: str) -> list[JobRow]:
+    """Of `squeue -h -r -O JOB_FORMAT`.
+
+    Raises:
+        EngineError: a line that cannot be; then nothing of the answer is used.
+    """
+    return [JobRow(*fields) for fields in _read(text, _JOB, "squeue")]
+
+
+def node_rows(text: str) -> list[NodeRow]:
+    """Of `sinfo -h -N -O NODE_FORMAT`."""
+    return [
+        NodeRow(name, re.sub(r"\W+$", "", state).split("+")[0], "*" in state, _gpus(gres))
+        for name, state, gres in _read(text, _NODE, "sinfo")
+    ]
+
+
+def _read(text: str, fields: tuple[tuple[str, Callable[[str], Any]], ...], command: str) -> list[list[Any]]:
+    rows = []
+    for number, line in enumerate(text.splitlines(), start=1):
+        words = line.split("|")
+        if len(words) != len(fields) + 1 or words[-1]:
+            raise EngineError(
+                f"{command} printed {len(words) - 1} of {len(fields)} fields in line {number}: {line[:200]!r}",
+                "half an answer is not used; it is asked again",
+            )
+        row = []
+        for word, (name, read) in zip(words, fields, strict=False):
+            try:
+                row.append(read(word))
+            except ValueError:
+                raise EngineError(
+                    f"{command} printed {word[:200]!r} as {name} in line {number}",
+                    "this version of Slurm is not understood; please report its version",
+                ) from None
+        rows.append(row)
+    return rows

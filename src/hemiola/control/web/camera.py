@@ -1,0 +1,229 @@
+"""Pictures of the view: taken by the loop's own thread, where nothing moves, and only while somebody asks.
+
+A picture is never changed. What is worked out from it is worked out by whoever asked.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Iterable
+
+import msgspec
+
+from hemiola.control.journal import JobRecord
+from hemiola.control.live.book import STATUS
+from hemiola.control.live.engine import Identity, LiveDriver
+from hemiola.core.decisions import Decision, WakeAt
+from hemiola.core.job import Job
+from hemiola.core.topology import Topology
+from hemiola.sched.job_state import ENDED, JobState
+from hemiola.sched.view import ClusterView
+
+__all__ = ["Camera", "Note", "Picture", "Seen", "Standing", "seen_in_journal", "seen_live"]
+
+_log = logging.getLogger("hemiola.web")
+EVERY_S, SHARE = 0.5, 20.0
+"""Pictures are so far apart at least, and so many times as far as one takes: the loop has other things to do."""
+FRESH_S, PATIENCE_S = 2.0, 1.0
+KEEP = 2000
+
+
+class Note(msgspec.Struct, frozen=True):
+    """A decision as it was made.
+
+    Attributes:
+        number: in its run, from 0; timers do not count.
+        who: the job, as the engine had it then.
+    """
+
+    run: int
+    number: int
+    time_s: float
+    decision: Decision
+    refused: str
+    who: Identity | None
+
+
+class Seen(msgspec.Struct, frozen=True, kw_only=True):
+    """A job in a picture, wherever the picture comes from."""
+
+    job: Job
+    engine_id: str
+    user: str
+    name: str
+    state: str
+    since_s: float
+    placement: object
+    served_s: float
+    queued_s: float
+    preemptions: int
+    binds_failed: int
+    note: str
+    submitted_s: float
+    first_started_s: float | None = None
+    ended_s: float | None = None
+    outcome: str = ""
+
+
+class Picture(msgspec.Struct, frozen=True, kw_only=True):
+    """The cluster as it stood.
+
+    Attributes:
+        run: the journal's number of the run; None where there is none yet.
+        taken_s: Unix time.
+        jobs: those that have not ended, in order of arrival.
+        masks: per host the free GPUs; None: not known, as this instance does not lead.
+        blocked: by host the GPUs that are not ours to give.
+        away: why the engine cannot be asked.
+        last: by job the last decision about it.
+    """
+
+    run: int | None
+    taken_s: float
+    topology: Topology
+    jobs: tuple[tuple[JobState, Identity | None], ...] | tuple[JobRecord, ...]
+    masks: tuple[int, ...] | None
+    down: tuple[bool, ...]
+    blocked: dict[int, int]
+    away: str
+    last: dict[str, Note]
+    decided: int
+
+
+class Standing(msgspec.Struct, frozen=True):
+    """A picture, with the number of the last change."""
+
+    number: int
+    picture: Picture
+
+
+def seen_live(state: JobState, who: Identity | None) -> Seen:
+    """A job of the view."""
+    return Seen(
+        job=state.job, engine_id=who.engine_id if who else "", user=who.user if who else state.job.user,
+        name=who.name if who else "", state=STATUS[state.status], since_s=state.since_s, placement=state.placement,
+        served_s=state.served_s, queued_s=state.queued_s, preemptions=state.preemptions,
+        binds_failed=who.binds_failed if who else 0, note=who.note if who else "", submitted_s=state.submit_s,
+    )  # fmt: skip
+
+
+def seen_in_journal(record: JobRecord) -> Seen:
+    """A job of the journal."""
+    return Seen(
+        job=record.job, engine_id=record.engine_id, user=record.user, name=record.name, state=record.status,
+        since_s=record.since_s, placement=record.placement, served_s=record.served_s, queued_s=record.queued_s,
+        preemptions=record.preemptions, binds_failed=record.binds_failed, note=record.note,
+        submitted_s=record.submitted_s, first_started_s=record.first_started_s, ended_s=record.ended_s,
+        outcome=record.outcome,
+    )  # fmt: skip
+
+
+class Camera:
+    """A `Watcher` of the loop that gives pictures to any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Condition()
+        self._wanted = False
+        self._picture: Picture | None = None
+        self._next_s = 0.0
+        self._run, self._number = -1, 0
+        self._driver: LiveDriver | None = None
+        self._notes: deque[Note] = deque(maxlen=KEEP)
+        self._last: dict[str, Note] = {}
+        self._pending: tuple[float, Decision, str] | None = None
+        self.turned_s: float | None = None
+        self.counts: Counter[tuple[str, bool]] = Counter()
+        self.pictures = 0
+
+    # ---- the loop's side
+
+    def turned(self, view: ClusterView, driver: LiveDriver, run: int) -> None:
+        """The loop has come around; a picture, if one is wanted and it is time."""
+        self.turned_s = time.time()
+        self._settle()
+        self._driver = driver
+        if run != self._run:
+            self._run, self._number, self._last = run, 0, {}
+            self._next_s = 0.0
+        began_s = time.monotonic()
+        if not self._wanted or began_s < self._next_s:
+            return
+        try:
+            picture = self._take(view, driver, run)
+        except Exception:  # the loop must not fail because of who looks on
+            _log.exception("no picture could be taken of the view")
+            self._next_s = began_s + 60.0
+            return
+        self._next_s = began_s + max(EVERY_S, SHARE * (time.monotonic() - began_s))
+        with self._lock:
+            self._picture, self._wanted = picture, False
+            self.pictures += 1
+            self._lock.notify_all()
+
+    def decided(self, now_s: float, decision: Decision, refused: str) -> None:
+        """A decision, and again if it was refused."""
+        if refused:
+            self._pending = None
+        self._settle()
+        self._pending = now_s, decision, refused
+
+    def _settle(self) -> None:
+        """Note the last decision: by now it is known whether it was refused."""
+        if self._pending is None:
+            return
+        (now_s, decision, refused), self._pending = self._pending, None
+        kind = "timer" if isinstance(decision, WakeAt) else type(decision).__name__.lower()
+        with self._lock:
+            self.counts[kind, bool(refused)] += 1
+            if isinstance(decision, WakeAt):
+                return
+            who = self._who(decision.job_id)
+            note = Note(self._run, self._number, now_s, decision, refused, who)
+            self._number += 1
+            self._notes.append(note)
+            self._last[decision.job_id] = note
+
+    def _who(self, job: str) -> Identity | None:
+        try:
+            return self._driver.identity(job) if self._driver is not None else None
+        except Exception:  # as above
+            _log.exception("the engine's name of job %s is not known", job)
+            return None
+
+    def _take(self, view: ClusterView, driver: LiveDriver, run: int) -> Picture:
+        inventory = view.inventory
+        open_jobs = [state for state in view.jobs.values() if state.status != ENDED]
+        self._last = {state.id: note for state in open_jobs if (note := self._last.get(state.id)) is not None}
+        return Picture(
+            run=run, taken_s=time.time(), topology=view.topology,
+            jobs=tuple((copy.copy(state), driver.identity(state.id)) for state in open_jobs),
+            masks=tuple(inventory.masks), down=tuple(inventory.down), blocked=dict(inventory.blocked),
+            away=driver.away, last=dict(self._last), decided=self._number,
+        )  # fmt: skip
+
+    # ---- everybody else's
+
+    def look(self, patience_s: float = PATIENCE_S) -> Picture | None:
+        """The newest picture; waited for only if it is old and the loop turns. Another one is asked for."""
+        with self._lock:
+            self._wanted = True
+            before, now_s = self._picture, time.time()
+            turns = self.turned_s is not None and now_s - self.turned_s < FRESH_S
+            if before is None or (turns and now_s - before.taken_s > FRESH_S):
+                self._lock.wait_for(lambda: self._picture is not before, patience_s)
+            return self._picture
+
+    def notes(self) -> tuple[Note, ...]:
+        """The last decisions, oldest first."""
+        with self._lock:
+            return tuple(self._notes)
+
+    def remember(self, notes: Iterable[Note]) -> None:
+        """Decisions of the time before, oldest first; unless there are newer ones already."""
+        with self._lock:
+            if not self._notes:
+                self._notes.extend(notes)

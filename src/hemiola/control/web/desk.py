@@ -1,0 +1,280 @@
+"""Answers every question of the API, from any thread. Knows no HTTP."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+import msgspec
+
+from hemiola.control.journal import RunRecord
+from hemiola.control.journal.journal import Journal
+from hemiola.control.live.service import Service
+from hemiola.control.web import history, values
+from hemiola.control.web.camera import Camera, Note, Picture, Seen
+from hemiola.control.web.history import NotThereError
+from hemiola.control.web.loads import Predictor
+from hemiola.control.web.shadow import Shadow
+from hemiola.control.web.snapshot import Frame, decided, ended_job
+from hemiola.core.errors import HemiolaError, InputError
+from hemiola.core.topology import Topology
+from hemiola.trace.atomic import replacing
+
+__all__ = ["Desk", "NotYetError"]
+
+STANDBY_S = 1.0
+"""Where another instance leads, the journal is read at most so often."""
+
+
+class NotYetError(HemiolaError):
+    """No run has begun."""
+
+
+class Desk:
+    """What the routes ask.
+
+    Args:
+        kill_switch: the service's own; None if it has none.
+    """
+
+    def __init__(
+        self, service: Service, journal: Journal, camera: Camera, *, kill_switch: Path | None = None,
+        shadow: Shadow | None = None,
+    ) -> None:  # fmt: skip
+        self._service, self._journal, self.camera = service, journal, camera
+        self._kill_switch, self._shadow = kill_switch, shadow
+        self._lock = threading.Lock()
+        self._frame: Frame | None = None
+        self._mark = 0
+        self._number = 0
+        self._predictor: Predictor | None = None
+        self._run: RunRecord | None = None
+        self._topology: tuple[int, Topology] | None = None
+
+    # ---- the present picture
+
+    def frame(self) -> Frame:
+        """What is known now.
+
+        Raises:
+            NotYetError: no run has begun yet, here or elsewhere.
+        """
+        picture = self.camera.look() if self._service.view is not None else None
+        with self._lock:
+            if picture is None:
+                old = self._frame
+                young_s = time.time() - STANDBY_S
+                if old is not None and old.picture.masks is None and old.picture.taken_s > young_s:
+                    return old
+                picture = self._from_journal()
+            if self._frame is None or self._frame.picture is not picture:
+                self._frame = self._framed(picture)
+            return self._frame
+
+    def _framed(self, picture: Picture) -> Frame:
+        if self._predictor is None or self._predictor.topology is not picture.topology:
+            self._predictor = Predictor(picture.topology)
+        frame = Frame(self._number, picture, self._predictor)
+        mark = _mark(frame)
+        if mark != self._mark:
+            self._mark, self._number = mark, self._number + 1
+            frame.number = self._number
+        return frame
+
+    def _from_journal(self) -> Picture:
+        run = history.last_run(self._journal)
+        if run is None:
+            raise NotYetError(
+                "no run has begun yet", "wait a moment, or look at the service's log for what it waits for"
+            )
+        if self._topology is None or self._topology[0] != run.id:
+            self._topology = run.id, history.run_topology(run)
+        return history.picture_of(self._journal, run, self._topology[1])
+
+    def status(self) -> values.StatusView:
+        """How the service stands."""
+        frame = self.frame()
+        picture, leader = frame.picture, self._journal.leader()
+        run = self._the_run(picture.run)
+        opening = run.opening if run else None
+        leads = picture.masks is not None
+        return values.StatusView(
+            version=values.VERSION, now_s=time.time(), snapshot=frame.number, taken_s=picture.taken_s,
+            turned_s=self.camera.turned_s if leads else None, leads=leads,
+            leader=leader.holder if leader else "", leader_until_s=leader.until_s if leader else None,
+            engine=opening.engine if opening else "", engine_away=picture.away, mode=opening.mode if opening else "",
+            policy=opening.policy if opening else "", fallback=opening.fallback if opening else "",
+            broken_policy=self._service.broken, kill_switch=self.kill_switch(), run=picture.run,
+            run_began_s=run.began_s if run else None, topology=frame.topology.name, jobs=frame.counts, gpus=frame.gpus,
+        )  # fmt: skip
+
+    def _the_run(self, number: int | None) -> RunRecord | None:
+        if number is None:
+            return None
+        if self._run is None or self._run.id != number:
+            self._run = self._journal.run(number)
+        return self._run
+
+    # ---- jobs
+
+    def jobs(self, state: str, user: str | None, after: str | None, limit: int) -> values.Jobs:
+        """A page of jobs; state "open" for all that have not ended."""
+        if state == "ended":
+            records, following = history.ended_page(self._journal, user, after, limit)
+            topology = self.frame().topology
+            return values.Jobs(tuple(ended_job(topology, record) for record in records), following, None)
+
+        def wanted(seen: Seen) -> bool:
+            return (state == "open" or seen.state == state) and (user is None or seen.user == user)
+
+        return self.frame().jobs(wanted, after, limit, time.time())
+
+    def job(self, name: str) -> values.JobDetail:
+        """A job by UUID or by the engine's id, with the last decisions about it."""
+        frame = self.frame()
+        index = frame.find(name)
+        if index is not None:
+            view = frame.job(index, time.time())
+            if (record := self._journal.job(view.id)) is not None:
+                view = msgspec.structs.replace(view, first_started_s=record.first_started_s)
+        else:
+            record = self._journal.job(name)
+            if record is None:
+                raise NotThereError(
+                    f"no job is called {name!r}", "give its UUID, or the id that the engine shows"
+                )
+            view = ended_job(frame.topology, record)
+        about = [note for note in self.camera.notes() if note.decision.job_id == view.id]
+        return values.JobDetail(job=view, decisions=tuple(self._told(reversed(about[-100:]))))
+
+    # ---- decisions and runs
+
+    def decisions(self, run: int | None, job: str | None, before: str | None, limit: int) -> values.Decisions:
+        """A page of decisions, newest first; of the last ones, or of one run of the journal."""
+        if job is not None:
+            job = self.job(job).job.id
+        place = None if before is None else _place(before)
+        if run is None:
+            notes = [
+                note for note in self.camera.notes()
+                if (job is None or note.decision.job_id == job) and (place is None or (note.run, note.number) < place)
+            ]  # fmt: skip
+        else:
+            number = None if place is None or place[0] != run else place[1]
+            notes = history.notes_of_run(
+                self._journal, self.run(run).id, before=number, job=job, limit=limit + 1
+            )
+        page = notes[-limit:]
+        following = f"{page[0].run}-{page[0].number}" if len(notes) > limit else None
+        return values.Decisions(tuple(self._told(reversed(page))), following)
+
+    def _told(self, notes: Iterable[Note]) -> list[values.Decided]:
+        known: dict[str, tuple[str, str]] = {}
+        return [decided(self._topology_of(note.run), note, self._who(note, known)) for note in notes]
+
+    def _topology_of(self, run: int) -> Topology:
+        """What the numbers of hosts mean in a run's decisions."""
+        frame = self.frame()
+        if run == frame.picture.run:
+            return frame.topology
+        if self._topology is None or self._topology[0] != run:
+            self._topology = run, history.run_topology(self._journal.run(run))
+        return self._topology[1]
+
+    def _who(self, note: Note, known: dict[str, tuple[str, str]]) -> tuple[str, str]:
+        """The engine's id and the name of a decision's job."""
+        name = note.decision.job_id
+        if note.who is not None:
+            return note.who.engine_id, note.who.name
+        if name not in known:
+            record = self._journal.job(name)
+            known[name] = (record.engine_id, record.name) if record else ("", "")
+        return known[name]
+
+    def run(self, number: int) -> RunRecord:
+        """One run of the journal."""
+        try:
+            return self._journal.run(number)
+        except InputError as problem:
+            raise NotThereError(problem.what, problem.remedy) from problem
+
+    def runs(self, before: int | None, limit: int) -> values.Runs:
+        """A page of runs, newest first."""
+        found = [run for run in reversed(self._journal.runs()) if before is None or run.id < before]
+        items = tuple(
+            values.RunView(
+                id=run.id, epoch=run.epoch, policy=run.opening.policy, fallback=run.opening.fallback,
+                engine=run.opening.engine, mode=run.opening.mode, version=run.opening.version, began_s=run.began_s,
+                ended_s=run.ended_s, reason=run.reason,
+            )
+            for run in found[:limit]
+        )  # fmt: skip
+        return values.Runs(items, str(items[-1].id) if len(found) > limit else None)
+
+    def remember_decisions(self, limit: int = 200) -> None:
+        """Begin with the last decisions of the last run, so that a restart does not empty the list."""
+        run = history.last_run(self._journal)
+        if run is not None:
+            self.camera.remember(history.notes_of_run(self._journal, run.id, limit=limit))
+
+    # ---- hosts and links
+
+    def nodes(self, after: str | None, limit: int) -> values.Nodes:
+        """A page of hosts."""
+        hosts = self.frame().hosts
+        start = 0
+        if after is not None:
+            names = [host.name for host in hosts]
+            if after not in names:
+                raise NotThereError(f"no host is called {after!r}", "begin with the first page again")
+            start = names.index(after) + 1
+        items = hosts[start : start + limit]
+        return values.Nodes(items, items[-1].name if start + limit < len(hosts) else None, len(hosts))
+
+    # ---- the rest
+
+    def shadow(self) -> values.ShadowView:
+        """The comparison as it stands; a new one is begun if it is due."""
+        if self._shadow is None:
+            return values.ShadowView(state="off", problem="no policies to compare were named")
+        return self._shadow.look()
+
+    def kill_switch(self) -> bool | None:
+        """Whether it is thrown; None where there is none."""
+        return None if self._kill_switch is None else self._kill_switch.exists()
+
+    def throw(self, thrown: bool) -> values.KillSwitch:
+        """Throw the kill switch, or take it back; the loop sees it at its next turn."""
+        if self._kill_switch is None:
+            raise NotThereError("there is no kill switch", "start the service with a file for it")
+        if thrown and not self._kill_switch.exists():
+            with replacing(self._kill_switch) as stream:
+                stream.write(f"thrown through the API at Unix time {time.time():.0f}\n".encode())
+        elif not thrown:
+            self._kill_switch.unlink(missing_ok=True)
+        return values.KillSwitch(thrown)
+
+
+def _mark(frame: Frame) -> int:
+    """A number that is the same as long as nothing but time has changed."""
+    picture = frame.picture
+    jobs = tuple((s.job.id, s.state, s.since_s, s.placement, s.note) for s in frame.seen)
+    return hash(
+        (
+            jobs,
+            picture.run,
+            picture.masks,
+            picture.down,
+            tuple(picture.blocked.items()),
+            picture.away,
+            picture.decided,
+        )
+    )
+
+
+def _place(text: str) -> tuple[int, int]:
+    """A decision's run and number, by its id."""
+    run, _, number = text.partition("-")
+    return int(run), int(number)

@@ -1,0 +1,101 @@
+"""What only the journal knows: jobs that have ended, runs, their decisions, and all of it where another one leads."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+from collections.abc import Iterator
+
+from hemiola.control.journal import JobRecord, RunRecord
+from hemiola.control.journal.journal import Journal
+from hemiola.control.web.camera import Note, Picture
+from hemiola.core.decisions import WakeAt
+from hemiola.core.errors import InputError
+from hemiola.core.topology import Topology
+from hemiola.trace.topologies.native import read_native
+
+__all__ = ["NotThereError", "ended_page", "last_run", "notes_of_run", "picture_of", "run_topology"]
+
+
+class NotThereError(InputError):
+    """Nothing has this name, or not any more."""
+
+
+def last_run(journal: Journal) -> RunRecord | None:
+    """The run that goes on, or was last."""
+    runs = journal.runs()
+    return runs[-1] if runs else None
+
+
+def run_topology(run: RunRecord) -> Topology:
+    """The cluster of a run: what its placements' numbers mean."""
+    return read_native(run.opening.topology, f"run {run.id}")
+
+
+def picture_of(journal: Journal, run: RunRecord | None, topology: Topology) -> Picture:
+    """What the journal says of a cluster that somebody else schedules; of hosts it knows only who runs there."""
+    return Picture(
+        run=run.id if run else None, taken_s=time.time(), topology=topology, jobs=tuple(journal.open_jobs()),
+        masks=None, down=(False,) * len(topology.hosts), blocked={}, away="", last={}, decided=0,
+    )  # fmt: skip
+
+
+def ended_page(
+    journal: Journal, user: str | None, after: str | None, limit: int
+) -> tuple[list[JobRecord], str | None]:
+    """Jobs that have ended, submitted last first; and what to give as `after` for the following ones.
+
+    Args:
+        after: UUID of the last job of the page before.
+    """
+    if after is None:
+        found = journal.jobs(user=user, status="ended", limit=limit + 1)
+    else:
+        last = journal.job(after)
+        if last is None:
+            raise NotThereError(
+                f"the journal has no job {after!r} any more", "begin with the first page again"
+            )
+        found = _before(journal, user, last, limit + 1)
+    page = found[:limit]
+    return page, page[-1].uuid if len(found) > limit else None
+
+
+def _before(journal: Journal, user: str | None, last: JobRecord, count: int) -> list[JobRecord]:
+    """Many jobs may have been submitted in one second: ask for more until there are enough behind the last one."""
+    until_s, asked = math.nextafter(last.submitted_s, math.inf), count + 1
+    while True:
+        rows = journal.jobs(until_s=until_s, user=user, status="ended", limit=asked)
+        rest = [row for row in rows if (row.submitted_s, row.uuid) < (last.submitted_s, last.uuid)]
+        if len(rest) >= count or len(rows) < asked:
+            return rest[:count]
+        asked *= 2
+
+
+def notes_of_run(
+    journal: Journal, run: int, *, before: int | None = None, job: str | None = None, limit: int
+) -> list[Note]:
+    """The last decisions of a run, oldest first. It is read from its beginning.
+
+    Args:
+        before: only those with a smaller number.
+        job: only those about it, by UUID.
+    """
+    kept: deque[Note] = deque(maxlen=limit)
+    for note in _notes(journal, run):
+        if before is not None and note.number >= before:
+            break
+        if job is None or note.decision.job_id == job:
+            kept.append(note)
+    return list(kept)
+
+
+def _notes(journal: Journal, run: int) -> Iterator[Note]:
+    number = 0
+    for instant in journal.instants(run):
+        for decision, refused in instant.decisions or ():
+            if not isinstance(decision, WakeAt):
+                time_s = instant.events[0].time_s if instant.events else 0.0
+                yield Note(run, number, time_s, decision, refused, None)
+                number += 1

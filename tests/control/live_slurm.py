@@ -1,0 +1,138 @@
+"""A service on a real Slurm, in a thread of the test's process."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from hemiola.control.journal import JobRecord, Journal
+from hemiola.control.live.service import Service, Settings
+from hemiola.control.slurm.client import Slurm
+from hemiola.control.slurm.rows import JOB_FORMAT, JobRow, job_rows
+from hemiola.control.slurm.serve import slurm_service, slurm_topology
+from hemiola.lab.slurm import SlurmLab, programs
+
+WAIT_S = 40.0
+
+
+def need_slurm() -> None:
+    if any(programs.program(name) is None for name in programs.NEEDED):
+        pytest.skip(f"needs Slurm: apt-get install {' '.join(programs.PACKAGES)}")
+    if os.geteuid() != 0:
+        pytest.skip("needs root")
+
+
+def until(met: Callable[[], object], what: str, limit_s: float = WAIT_S) -> None:
+    """Wait for it."""
+    end_s = time.monotonic() + limit_s
+    while not met():
+        assert time.monotonic() < end_s, f"never: {what}"
+        time.sleep(0.05)
+
+
+class Live:
+    """What tests do with a Slurm and the service on it."""
+
+    def __init__(self, lab: SlurmLab, journal: Path) -> None:
+        self.lab, self.journal_path = lab, journal
+        self.slurm = Slurm(Path(lab.environ["SLURM_CONF"]))
+        self.service: Service | None = None
+
+    def submit(self, options: str, script: str = "sleep 1", partition: str = "hemiola") -> str:
+        """The job's id."""
+        words = [
+            "sbatch",
+            "--parsable",
+            "-p",
+            partition,
+            "-o",
+            "/dev/null",
+            *options.split(),
+            "--wrap",
+            script,
+        ]
+        done = subprocess.run(
+            words, env=self.slurm.environ, capture_output=True, text=True, check=True, cwd="/tmp"
+        )
+        return done.stdout.strip()
+
+    def command(self, *words: str) -> None:
+        """One of Slurm's commands, as its administrator."""
+        subprocess.run(words, env=self.slurm.environ, capture_output=True, text=True, check=True)
+
+    def rows(self, ended: bool = False) -> dict[str, JobRow]:
+        """Jobs as Slurm has them."""
+        states = ["-t", "all"] if ended else []
+        return {
+            row.id: row for row in job_rows(self.slurm.ask("squeue", "-h", "-r", *states, "-O", JOB_FORMAT))
+        }
+
+    def state(self, job_id: str) -> str:
+        row = self.rows(ended=True).get(job_id)
+        return row.state if row is not None else ""
+
+    def hosts(self, job_id: str) -> str:
+        return self.rows()[job_id].host_list
+
+    def known(self, job_id: str) -> JobRecord | None:
+        """As the journal has it, if it has."""
+        with Journal.open(self.journal_path, read_only=True) as journal:
+            return journal.job(job_id)
+
+    def record(self, job_id: str) -> JobRecord:
+        """As the journal has it; it is waited for."""
+        until(lambda: self.known(job_id), f"the journal knows job {job_id}")
+        found = self.known(job_id)
+        assert found is not None
+        return found
+
+    def reason(self, job_id: str) -> str:
+        """Why the driver says that it waits."""
+        assert self.service is not None and self.service.driver is not None
+        who = self.service.driver.identity(self.record(job_id).uuid)
+        return who.note if who is not None else ""
+
+    def wait_state(self, job_id: str, *states: str) -> None:
+        until(
+            lambda: self.state(job_id) in states,
+            f"job {job_id} is {' or '.join(states)}, not {self.state(job_id)}",
+        )
+
+    def wait_outcome(self, job_id: str) -> str:
+        """How it ended, as the journal says."""
+        until(lambda: self.record(job_id).status == "ended", f"job {job_id} has ended in the journal")
+        return self.record(job_id).outcome
+
+    @contextmanager
+    def serving(
+        self, policy: str = "fifo-backfill", mode: str = "enforce", **more: object
+    ) -> Iterator[Service]:
+        """A service, until the block ends; it must not have said anything was wrong."""
+        with Journal.open(self.journal_path) as journal:
+            settings = Settings(policy=policy, mode=mode, **more)  # type: ignore[arg-type]
+            self.service = slurm_service(
+                settings, journal, slurm_topology(self.slurm), slurm=self.slurm, partition="hemiola"
+            )
+            thread = threading.Thread(target=self.service.run)
+            thread.start()
+            try:
+                until(lambda: self.service is not None and self.service.driver is not None, "it leads")
+                yield self.service
+            finally:
+                self.service.stop()
+                thread.join(30)
+                assert not thread.is_alive(), "it does not stop"
+
+    def clear(self) -> None:
+        """No job and no drained node is left for the next test."""
+        subprocess.run(["scancel", "-u", "root"], env=self.slurm.environ, check=False)
+        for job_id in self.rows():
+            subprocess.run(["scancel", job_id], env=self.slurm.environ, check=False)
+        until(lambda: not self.rows(), "no job is left")

@@ -1,0 +1,275 @@
+"""What every driver has to do, whatever its engine: the loop above it asks nobody which one it is.
+
+A scripted policy decides; the state machine is checked after every event and decision.
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from live_slurm import Live, need_slurm
+
+from hemiola.control.clock import Clock
+from hemiola.control.driver import Driver, run_loop
+from hemiola.control.simulated import SimulatedDriver
+from hemiola.control.slurm.driver import SlurmDriver
+from hemiola.core.decisions import Decision, Move, Placement, Start, Stop, WakeAt
+from hemiola.core.events import Adopted, Arrived, Event, Finished, Timer
+from hemiola.core.job import Job, Profile
+from hemiola.core.topology import Topology
+from hemiola.cost.iteration import IterationModel
+from hemiola.lab.slurm import SlurmLab
+from hemiola.sched.job_state import ENDED, RUNNING
+from hemiola.sched.policy import Policy
+from hemiola.sched.view import ClusterView
+from hemiola.sim.fluid import PRESENT
+from replays import CheckedMachine, cluster
+
+SECONDS = 2
+ALL = 0xFF
+ENGINES = ("simulated", "slurm")
+
+
+class Engine:
+    """Four hosts in two racks with eight GPUs each, and jobs of two seconds, in one line.
+
+    Attributes:
+        hosts_of: after the run, by job, the hosts that it ran on last, as the engine says.
+    """
+
+    driver: Driver
+    machine: CheckedMachine
+
+    def submit(self, *hosts: int) -> None:
+        """Jobs on whole hosts, so many each."""
+        raise NotImplementedError
+
+    def hosts_of(self) -> list[tuple[int, ...]]:
+        """By job, in the order of submission."""
+        raise NotImplementedError
+
+
+class Simulated(Engine):
+    def submit(self, *hosts: int) -> None:
+        jobs = [
+            Job(id=f"j{i}", submit_s=0.0, gpus=8 * count, duration_s=float(SECONDS), hosts=count)
+            for i, count in enumerate(hosts)
+        ]
+        topology = cluster([8, 8], [8, 8])
+        view = ClusterView(topology, estimates=None)  # type: ignore[arg-type]
+        self.machine = CheckedMachine(view)
+        self.driver = SimulatedDriver(view, jobs, IterationModel(topology), PRESENT)
+
+    def hosts_of(self) -> list[tuple[int, ...]]:
+        last: dict[str, tuple[int, ...]] = {}
+        for event in self.driver.told:  # type: ignore[attr-defined]
+            last[event.job_id] = event.placement.hosts
+        return [last[name] for name in self.machine.view.jobs]
+
+
+class OnSlurm(Engine):
+    def __init__(self, live: Live) -> None:
+        self.live = live
+        clock = Clock()
+        topology = slurm_names(cluster([8, 8], [8, 8]))
+        self.machine = CheckedMachine(ClusterView(topology, estimates=None, now=clock.now_s()))  # type: ignore[arg-type]
+        self.driver = SlurmDriver(live.slurm, self.machine, "hemiola", clock=clock, profile=no_profile)
+        self.ids: list[str] = []
+
+    def submit(self, *hosts: int) -> None:
+        self.ids = [self.live.submit(f"-N{count} --gpus-per-node=8", f"sleep {SECONDS}") for count in hosts]
+
+    def hosts_of(self) -> list[tuple[int, ...]]:
+        rows = self.live.rows(ended=True)
+        names = self.machine.view.topology.hosts.names
+        from hemiola.core.hostlist import expand
+
+        return [tuple(names.index(name) for name in expand(rows[job].host_list)) for job in self.ids]
+
+
+def no_profile(model: str) -> Profile:
+    raise AssertionError(model)
+
+
+def slurm_names(topology: Topology) -> Topology:
+    from dataclasses import replace
+
+    return replace(topology, hosts=replace(topology.hosts, names=tuple(f"h{i}" for i in range(4))))
+
+
+class Script(Policy):
+    """Decides by a function, and stops the run once every job has ended."""
+
+    name = "script"
+
+    def __init__(self, decide: Callable[[ClusterView], Iterable[Decision]]) -> None:
+        self._decide = decide
+
+    def decide(self, view: ClusterView) -> Iterable[Decision]:
+        yield from self._decide(view)
+
+
+@pytest.fixture(scope="module")
+def lab() -> Iterator[SlurmLab]:
+    need_slurm()
+    with SlurmLab(4, gpus=8, racks=2, name=f"conf-{secrets.token_hex(4)}") as slurm:
+        yield slurm
+
+
+@pytest.fixture(params=ENGINES)
+def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Engine]:
+    if request.param == "simulated":
+        yield Simulated()
+        return
+    live = Live(request.getfixturevalue("lab"), tmp_path / "journal.db")
+    yield OnSlurm(live)
+    live.clear()
+
+
+def run(engine: Engine, decide: Callable[[ClusterView], Iterable[Decision]]) -> list[list[Event]]:
+    """The loop until every job has ended; what happened, instant by instant."""
+    seen: list[list[Event]] = []
+    driver, view = engine.driver, engine.machine.view
+    inner = driver.events
+    count = len(engine.ids) if isinstance(engine, OnSlurm) else None
+
+    def events() -> Iterator[list[Event]]:
+        for instant in inner():
+            seen.append(instant)
+            yield instant
+            ended = sum(job.status == ENDED for job in view.jobs.values())
+            if count is not None and ended == count:
+                driver.stop()  # type: ignore[attr-defined]
+
+    told: list[Any] = []
+    carry_out = driver.execute
+
+    def execute(decision: Decision) -> None:
+        if isinstance(decision, Start | Move):
+            told.append(decision)
+        carry_out(decision)
+
+    driver.events, driver.execute, driver.told = events, execute, told  # type: ignore[method-assign,attr-defined]
+    with limit(driver):
+        run_loop(driver, engine.machine, Script(decide))
+    return seen
+
+
+@contextmanager
+def limit(driver: Driver) -> Iterator[None]:
+    """A live engine's run ends by itself after a while, and the test fails for what is missing."""
+    timer = threading.Timer(40.0, getattr(driver, "stop", lambda: None))
+    timer.start()
+    yield
+    timer.cancel()
+
+
+def on(*hosts: int) -> Placement:
+    return Placement(hosts, (ALL,) * len(hosts))
+
+
+def waiting(view: ClusterView) -> list[str]:
+    return list(view.waiting)
+
+
+def test_jobs_come_start_where_they_are_put_and_end_once(engine: Engine):
+    engine.submit(1, 2, 1)
+    wanted = {0: on(3), 1: on(0, 1), 2: on(2)}
+    rendered: list[str] = []
+
+    def decide(view: ClusterView) -> Iterable[Decision]:
+        for name in waiting(view):
+            decision = Start(name, wanted[view.jobs[name].index], "because")
+            rendered.append(engine.driver.render(decision))
+            yield decision
+
+    events = [event for instant in run(engine, decide) for event in instant]
+    came = [event.job.id for event in events if isinstance(event, Arrived | Adopted)]
+    ended = [event.job_id for event in events if isinstance(event, Finished)]
+    assert len(came) == 3 and sorted(came) == sorted(ended)
+    assert engine.hosts_of() == [(3,), (0, 1), (2,)]
+    assert len(rendered) == 3 and all(rendered)
+
+
+def test_a_stopped_job_waits_and_runs_again_where_it_is_put(engine: Engine):
+    engine.submit(2)
+    state = {"stopped": False, "asked": False}
+
+    def decide(view: ClusterView) -> Iterable[Decision]:
+        if not state["asked"] and waiting(view):
+            state["asked"] = True
+            yield Start(waiting(view)[0], on(0, 1), "first")
+            yield WakeAt(view.now + 1.6, "", "stop it then")
+        elif view.running and not state["stopped"]:
+            if next(iter(view.running.values())).held_s(view.now) >= 1.5:
+                state["stopped"] = True
+                yield Stop(next(iter(view.running)), "enough")
+                yield WakeAt(view.now + 0.5, "", "start it again then")
+        elif state["stopped"] and waiting(view):
+            yield Start(waiting(view)[0], on(2, 3), "again")
+
+    run(engine, decide)
+    (job,) = engine.machine.view.jobs.values()
+    assert job.status == ENDED and job.preemptions == 1
+    assert engine.hosts_of() == [(2, 3)]
+
+
+def test_a_moved_job_goes_on_elsewhere_without_waiting(engine: Engine):
+    engine.submit(1)
+    state = {"moved": False}
+
+    def decide(view: ClusterView) -> Iterable[Decision]:
+        for name in waiting(view):
+            yield Start(name, on(0), "first")
+            yield WakeAt(view.now + 1.6, name, "move it then")
+        if view.timers and view.timers[0].status == RUNNING and not state["moved"]:
+            state["moved"] = True
+            yield Move(view.timers[0].id, on(3), "better there")
+
+    run(engine, decide)
+    (job,) = engine.machine.view.jobs.values()
+    assert job.status == ENDED and (job.migrations, job.preemptions) == (1, 0)
+    assert engine.hosts_of() == [(3,)]
+
+
+def test_timers_come_once_and_never_early(engine: Engine):
+    engine.submit(1)
+    asked: list[float] = []
+
+    def decide(view: ClusterView) -> Iterable[Decision]:
+        for name in waiting(view):
+            yield Start(name, on(1), "now")
+            for after_s in (0.9, 0.3, 0.6):
+                asked.append(view.now + after_s)
+                yield WakeAt(view.now + after_s, name, "wake me")
+
+    events = [event for instant in run(engine, decide) for event in instant]
+    name = next(iter(engine.machine.view.jobs))
+    told = [event.time_s for event in events if isinstance(event, Timer) and event.job_id == name]
+    came = [
+        time_s for time_s in told if time_s > min(asked) - 0.3
+    ]  # one came with the job, where it was there before
+    assert len(came) == 3
+    assert all(then >= due for then, due in zip(came, sorted(asked), strict=True))
+
+
+def test_what_the_machine_refuses_never_reaches_the_engine(engine: Engine):
+    engine.submit(2)
+    refused: list[str] = []
+
+    def decide(view: ClusterView) -> Iterable[Decision]:
+        for name in waiting(view):
+            yield Start(name, on(0), "one host is too few")
+            refused.append("still waiting" if name in view.waiting else "started")
+            yield Start(name, on(1, 2), "right")
+
+    run(engine, decide)
+    assert set(refused) == {"still waiting"}
+    assert engine.hosts_of() == [(1, 2)]
+    assert [type(decision) for decision in engine.driver.told] == [Start]  # type: ignore[attr-defined]

@@ -1,0 +1,259 @@
+"""The service around the loop: a policy that breaks, observing, leadership, and beginning anew. Without an engine."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from live_slurm import until
+
+from hemiola.control.clock import Clock
+from hemiola.control.driver import run_loop
+from hemiola.control.journal import Journal
+from hemiola.control.journal.replay import replay
+from hemiola.control.live.engine import Identity, LiveDriver
+from hemiola.control.live.guard import BrokenPolicyError, Guarded
+from hemiola.control.live.holder import holder_name, is_gone
+from hemiola.control.live.lease import Leadership
+from hemiola.control.live.observing import Observing
+from hemiola.control.live.service import Run, Service, Settings
+from hemiola.core.decisions import Decision, Move, Start, Stop
+from hemiola.core.events import Arrived, Event, Finished, Started, Timer
+from hemiola.sched.policies import policy_from_text
+from hemiola.sched.policy import Policy
+from hemiola.sched.view import ClusterView
+from replays import CheckedMachine, at, cluster, job
+
+
+class Scripted(LiveDriver):
+    """An engine that says what it is given, and does nothing."""
+
+    away = ""
+
+    def __init__(self, *instants: list[Event], ends: bool = True) -> None:
+        self.instants, self.ends = instants, ends
+        self.told: list[Decision] = []
+        self.stopped = threading.Event()
+
+    def events(self) -> Iterator[list[Event]]:
+        yield from self.instants
+        if not self.ends:
+            self.stopped.wait(30)
+
+    def execute(self, decision: Decision) -> None:
+        self.told.append(decision)
+
+    def render(self, decision: Decision) -> str:
+        return f"do {decision}"
+
+    def identity(self, job_id: str) -> Identity | None:
+        return Identity(engine_id=f"e-{job_id}", submit_s=1.0, user="ada")
+
+    def vanished(self) -> list[tuple[str, str]]:
+        return []
+
+    def answers(self) -> list[tuple[str, bool, str]]:
+        return []
+
+    def advise(self, decision: Decision) -> None:
+        self.told.append(decision)
+
+    def hand_back(self) -> None:
+        self.told.append("handed back")  # type: ignore[arg-type]
+
+    def stop(self) -> None:
+        self.stopped.set()
+
+
+class Breaks(Policy):
+    name = "breaks"
+
+    def __init__(self, how: str) -> None:
+        self.how = how
+
+    def decide(self, view: ClusterView) -> Iterable[Decision]:
+        if self.how == "raises":
+            raise ValueError("no such key")
+        if self.how == "hangs":
+            while True:
+                with suppress(Exception):  # swallows what it can
+                    time.sleep(0.01)
+        if self.how == "babbles":
+            yield "start everything"  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [("raises", "raised ValueError: no such key"), ("hangs", "more than 0.2 s"), ("babbles", "no decision")],
+)
+def test_a_policy_that_breaks_says_how(how, words):
+    view = ClusterView(cluster([4]), estimates=None)  # type: ignore[arg-type]
+    with pytest.raises(BrokenPolicyError, match=words):
+        list(Guarded(Breaks(how), 0.2).decide(view))
+
+
+def test_a_good_policy_is_left_alone():
+    view = ClusterView(cluster([4]), estimates=None)  # type: ignore[arg-type]
+    machine = CheckedMachine(view)
+    machine.apply(Arrived(0.0, job("a", 0.0, 2, 5.0)))
+    (decision,) = Guarded(policy_from_text("fifo"), 5.0).decide(view)
+    assert isinstance(decision, Start) and decision.job_id == "a"
+
+
+def test_observing_leaves_everything_as_it_was():
+    view = ClusterView(cluster([4, 4]), estimates=None)  # type: ignore[arg-type]
+    machine = CheckedMachine(view)
+    jobs = [job(name, 0.0, 4, 50.0) for name in ("runs", "moves", "waits")]
+    inner = Scripted(
+        [Arrived(0.0, one) for one in jobs],
+        [Started(1.0, "runs", at((0, 0b1111))), Started(1.0, "moves", at((1, 0b1111)))],
+        [Timer(9.0, "")],
+        [Timer(12.0, "")],
+        [Finished(20.0, "runs")],
+    )
+    driver = Observing(inner, view)
+    seen: dict[float, tuple] = {}
+
+    class Restless(Policy):
+        def decide(self, view: ClusterView) -> Iterable[Decision]:
+            seen[view.now] = tuple(
+                (
+                    one.id,
+                    one.status,
+                    one.placement,
+                    one.since_s,
+                    one.done_at(view.now),
+                    one.preemptions,
+                    one.migrations,
+                )
+                for one in view.jobs.values()
+            )
+            if view.now in (9.0, 12.0):
+                yield Stop("runs", "for the one that waits")
+                yield Move("moves", at((0, 0b1111)), "there")
+                yield Start("waits", at((1, 0b1111)), "in its place")
+
+    run_loop(driver, machine, Restless(), driver.note)
+    assert inner.told == []
+    before, after = seen[9.0], seen[12.0]
+    assert [one[:4] for one in before] == [one[:4] for one in after]
+    assert [one[4] for one in after] == [11.0, 11.0, 0.0], "they went on working"
+    assert all(one[5:] == (0, 0) for one in after)
+    assert view.running.keys() == {"moves"} and view.waiting.keys() == {"waits"}
+
+
+def serve(tmp_path: Path, settings: Settings, *drivers: Scripted) -> tuple[Service, list[Run]]:
+    """A service that has one of these drivers in each run, and ends after the last."""
+    runs: list[Run] = []
+    left = list(drivers)
+    with Journal.open(tmp_path / "j.db") as journal:
+
+        def make(run: Run) -> Scripted:
+            runs.append(run)
+            if len(left) == 1:
+                service.stop()
+            return left.pop(0)
+
+        service = Service(settings, journal, cluster([4, 4]), make)
+        service.run()
+        return service, runs
+
+
+def arrivals(*names: str) -> list[Event]:
+    now = Clock().now_s()
+    return [Arrived(now, job(name, now, 2, 60.0)) for name in names]
+
+
+class Bad(Policy):
+    """Breaks at its first job."""
+
+    name = "bad"
+
+    def decide(self, view: ClusterView) -> Iterable[Decision]:
+        if view.waiting:
+            raise KeyError("its own bug")
+        return ()
+
+
+def test_the_fallback_takes_over_from_a_policy_that_broke(tmp_path):
+    first, second = Scripted(arrivals("a")), Scripted(arrivals("a", "b"))
+    settings = Settings(policy=f"{__name__}:Bad", fallback="fifo", mode="enforce", engine="scripted")
+    service, runs = serve(tmp_path, settings, first, second)
+    assert "its own bug" in service.broken and len(runs) == 2
+    assert first.told == [] and [type(d).__name__ for d in second.told] == ["Start", "Start"]
+    with Journal.open(tmp_path / "j.db") as journal:
+        before, after = journal.runs()
+        assert (before.opening.policy, after.opening.policy) == (f"{__name__}:Bad", "fifo")
+        assert "its own bug" in before.reason
+        assert replay(journal, after.id).difference is None
+        assert {record.engine_id for record in journal.open_jobs()} == {"e-a", "e-b"}
+
+
+def test_the_kill_switch_hands_back_and_decides_no_more(tmp_path):
+    switch = tmp_path / "off"
+    switch.touch()
+    driver = Scripted(arrivals("a"))
+    serve(tmp_path, Settings(policy="fifo", mode="enforce", kill_switch=switch), driver)
+    assert driver.told == ["handed back"]
+    with Journal.open(tmp_path / "j.db") as journal:
+        (run,) = journal.runs()
+        assert run.opening.mode == "observe"
+        assert [[type(e).__name__ for e in i.events] for i in journal.instants(run.id)] == [
+            ["Arrived"],
+            ["Undone"],
+        ]
+
+
+def test_an_unknown_policy_is_refused_before_anything_is_served(tmp_path):
+    with pytest.raises(Exception, match="no policy is called 'nonesuch'"):
+        serve(tmp_path, Settings(policy="nonesuch"), Scripted())
+
+
+def test_who_leads_is_known_to_be_gone_on_the_same_host():
+    assert not is_gone(holder_name()), "this very process"
+    code = "from hemiola.control.live.holder import holder_name; print(holder_name())"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=os.environ
+    )
+    assert is_gone(done.stdout.strip())
+    for other in ("elsewhere/1/2/3/4", "nonsense", holder_name().replace("/", "/x", 1)):
+        assert not is_gone(other), "nobody can know"
+
+
+def test_a_lease_that_somebody_else_took_is_lost(tmp_path):
+    clock, lost = Clock(), threading.Event()
+    with Journal.open(tmp_path / "j.db") as journal:
+        epoch = journal.lead("me", clock.now_s(), 10.0)
+        assert epoch is not None
+        leadership = Leadership(journal, epoch, clock, None, lost.set)
+        assert leadership.holds()
+        journal.resign(epoch)
+        assert journal.lead("another", clock.now_s(), 60.0)
+        until(lost.is_set, "it is told")
+        assert not leadership.holds()
+        leadership.end()
+        leader = journal.leader()
+        assert leader is not None and leader.holder == "another", "another's lease is not given back"
+
+
+def test_that_it_lives_is_said_only_while_it_acts(tmp_path):
+    clock, alive = Clock(), tmp_path / "alive"
+    with Journal.open(tmp_path / "j.db") as journal:
+        epoch = journal.lead("me", clock.now_s(), 10.0)
+        assert epoch is not None
+        leadership = Leadership(journal, epoch, clock, alive, lambda: None)
+        leadership.turned(acts=True)
+        until(alive.exists, "it says so")
+        assert abs(int(alive.read_text()) - time.time()) < 30
+        leadership.turned(acts=False)
+        alive.unlink()
+        time.sleep(2.5)
+        assert not alive.exists()
+        leadership.end()

@@ -1,0 +1,346 @@
+"""Hemiola on a real Slurm: jobs run where they were placed, and whatever Slurm's users and administrators do is met."""
+
+from __future__ import annotations
+
+import secrets
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import pytest
+from live_slurm import Live, need_slurm, until
+
+from hemiola.cli.simulate import simulate
+from hemiola.control.journal import Journal
+from hemiola.control.journal.replay import replay
+from hemiola.control.slurm.driver import SlurmDriver
+from hemiola.control.slurm.handback import hand_back
+from hemiola.control.slurm.rows import JobRow
+from hemiola.core.decisions import Decision, Placement, Start
+from hemiola.core.errors import EngineError
+from hemiola.core.hostlist import expand
+from hemiola.lab.slurm import SlurmLab
+from hemiola.sched.policy import Policy
+from hemiola.sched.view import ClusterView
+
+
+@pytest.fixture(scope="module")
+def lab() -> Iterator[SlurmLab]:
+    need_slurm()
+    settings = {"SlurmdTimeout": "2", "MessageTimeout": "2"}  # a node that dies is noticed within seconds
+    with SlurmLab(4, gpus=8, racks=2, name=f"live-{secrets.token_hex(4)}", settings=settings) as slurm:
+        yield slurm
+
+
+@pytest.fixture
+def live(lab: SlurmLab, tmp_path: Path) -> Iterator[Live]:
+    one = Live(lab, tmp_path / "journal.db")
+    yield one
+    one.clear()
+
+
+def test_jobs_of_every_kind_run_once_where_they_were_placed(live: Live):
+    with live.serving("dally"):
+        jobs = [
+            live.submit("-N2 --gpus-per-node=8"), live.submit("--gres=gpu:2"), live.submit("--gpus=12 --ntasks=12"),
+            live.submit("--ntasks=2 --gpus-per-task=3"), live.submit("-N3 --gres=gpu:4"),
+        ]  # fmt: skip
+        array = live.submit("--gres=gpu:4 --array=1-3")
+        jobs += [f"{array}_{element}" for element in (1, 2, 3)]
+        assert [live.wait_outcome(job) for job in jobs] == ["finished"] * 8
+    rows = live.rows(ended=True)
+    for job in jobs:
+        assert rows[job].state == "COMPLETED" and rows[job].restarts == 0, rows[job]
+        assert rows[job].host_list == rows[job].bound_to, "it ran where it was bound to"
+    assert len(expand(rows[jobs[2]].host_list)) == 2, "twelve GPUs on hosts of eight: six on each of two"
+    with Journal.open(live.journal_path, read_only=True) as journal:
+        (run,) = journal.runs()
+        assert replay(journal, run.id).difference is None, "the journal's decisions come out again"
+        assert not journal.open_jobs() and not journal.open_intents()
+
+
+def test_what_can_never_run_is_left_alone_with_the_reason_and_jobs_without_gpus_are_slurms(live: Live):
+    with live.serving():
+        large, small = live.submit("-N5 --gres=gpu:8"), live.submit("-n1")
+        live.wait_state(small, "COMPLETED")
+        other = live.submit("--gres=gpu:1")
+        assert live.wait_outcome(other) == "finished"
+        known = [k for k in live.service.driver.known.values() if k.row.id == large]
+        assert "on 5 hosts, more than the cluster has" in known[0].refused
+        assert live.state(large) == "PENDING"
+
+
+def test_arrays_run_as_many_at_once_as_they_say(live: Live):
+    with live.serving():
+        array = live.submit("--gres=gpu:1 --array=1-4%2", "sleep 1.5")
+        most = 0
+        while not all(live.state(f"{array}_{e}") == "COMPLETED" for e in (1, 2, 3, 4)):
+            most = max(most, sum(row.state == "RUNNING" for row in live.rows().values()))
+        assert most == 2
+
+
+def test_dependencies_begin_times_and_holds_are_kept(live: Live):
+    with live.serving():
+        first = live.submit("--gres=gpu:1", "sleep 2")
+        second = live.submit(f"--gres=gpu:1 --dependency=afterok:{first}")
+        later = live.submit("--gres=gpu:1 --begin=now+4")
+        held = live.submit("--gres=gpu:1")
+        live.command("scontrol", "hold", held)
+        live.wait_state(first, "RUNNING")
+        until(lambda: "waits for" in live.reason(second), "its reason is the dependency")
+        until(
+            lambda: "administrator" in live.reason(held) or live.state(held) != "PENDING",
+            "its reason is the hold",
+        )
+        assert live.wait_outcome(first) == live.wait_outcome(second) == live.wait_outcome(later) == "finished"
+        rows = live.rows(ended=True)
+        assert rows[later].eligible_s - rows[later].submit_s >= 4
+        if live.state(held) == "PENDING":
+            live.command("scontrol", "release", held)
+        assert live.wait_outcome(held) == "finished"
+
+
+def test_cancelled_failed_and_timed_out_jobs_end_with_their_reason(live: Live):
+    with live.serving():
+        failing = live.submit("--gres=gpu:1", "exit 3")
+        running, waiting = live.submit("-N4 --gres=gpu:8", "sleep 60"), live.submit("-N4 --gres=gpu:8")
+        live.wait_state(running, "RUNNING")
+        live.command("scancel", waiting)
+        assert live.wait_outcome(waiting) == "cancelled"
+        live.command("scancel", running)
+        assert live.wait_outcome(failing) == "failed, exit code 3"
+        assert live.wait_outcome(running).startswith(("cancelled", "failed"))
+
+
+def test_a_job_that_its_user_requeues_runs_again_and_keeps_what_it_has_had(live: Live):
+    with live.serving():
+        job = live.submit("--gres=gpu:8", "sleep 2")
+        live.wait_state(job, "RUNNING")
+        live.command("scontrol", "requeue", job)
+        assert live.wait_outcome(job) == "finished"
+    row = live.rows(ended=True)[job]
+    assert row.restarts == 1 and row.state == "COMPLETED"
+    assert live.record(job).preemptions == 0, "nobody here stopped it"
+
+
+def test_a_shorter_job_goes_first_and_the_longer_one_goes_on_after_it(live: Live):
+    with live.serving("srtf"):
+        long = live.submit("-N4 --gres=gpu:8 --time=60", "sleep 3")
+        live.wait_state(long, "RUNNING")
+        short = live.submit("-N4 --gres=gpu:8 --time=1")
+        assert live.wait_outcome(short) == "finished"
+        assert live.wait_outcome(long) == "finished"
+    assert live.record(long).preemptions == 1 and live.rows(ended=True)[long].restarts == 1
+
+
+def test_a_job_that_may_not_be_requeued_is_not_stopped(live: Live):
+    with live.serving("srtf"):
+        long = live.submit("-N4 --gres=gpu:8 --time=60 --no-requeue", "sleep 2")
+        live.wait_state(long, "RUNNING")
+        short = live.submit("-N4 --gres=gpu:8 --time=1")
+        assert live.wait_outcome(long) == live.wait_outcome(short) == "finished"
+    assert live.record(long).preemptions == 0 and live.rows(ended=True)[long].restarts == 0
+
+
+def test_a_drained_node_gets_nothing_new_and_what_runs_there_goes_on(live: Live):
+    with live.serving("fifo:placement=first-fit"):
+        first = live.submit("--gres=gpu:2", "sleep 3")
+        live.wait_state(first, "RUNNING")
+        node = live.hosts(first)
+        live.command("scontrol", "update", f"nodename={node}", "state=drain", "reason=test")
+        until(lambda: live.service.view.inventory.owed or live.service.view.inventory.blocked, "it is seen")
+        second = live.submit("--gres=gpu:2")
+        live.wait_state(second, "RUNNING", "COMPLETED")
+        assert live.rows(ended=True)[second].host_list != node
+        assert live.wait_outcome(first) == "finished"
+        live.command("scontrol", "update", f"nodename={node}", "state=resume")
+        third = live.submit("-N4 --gres=gpu:8")
+        assert live.wait_outcome(third) == "finished"
+
+
+def test_jobs_of_other_partitions_keep_their_gpus(live: Live):
+    with live.serving():
+        theirs = [live.submit("-N2 --gres=gpu:6", "sleep 4", partition="other") for _ in range(2)]
+        for job in theirs:
+            live.wait_state(job, "RUNNING")
+        until(
+            lambda: sum(m.bit_count() for m in live.service.view.inventory.blocked.values()) == 24,
+            "they are seen",
+        )
+        ours = [live.submit("--gres=gpu:2", "sleep 1") for _ in range(4)]
+        whole = live.submit("--gres=gpu:8")
+        assert [live.wait_outcome(job) for job in [*ours, whole]] == ["finished"] * 5
+        rows = live.rows(ended=True)
+        assert len({rows[job].host_list for job in ours}) == 4, "one on each node beside theirs"
+
+
+def test_a_node_that_dies_gives_its_job_back_and_it_runs_elsewhere(live: Live):
+    with live.serving("fifo:placement=first-fit"):
+        job = live.submit("--gres=gpu:8", "sleep 3")
+        live.wait_state(job, "RUNNING")
+        node = live.hosts(job)
+        live.lab.kill_node(node)
+        try:
+            assert live.wait_outcome(job) == "finished"
+            assert live.rows(ended=True)[job].host_list != node
+        finally:
+            live.lab.start_node(node)
+
+
+def test_observing_changes_nothing_and_says_what_it_would_do(live: Live):
+    with live.serving("dally", mode="observe"):
+        job = live.submit("--gres=gpu:8", "sleep 1")
+        until(lambda: live.record(job).note, "something was decided about it")
+        row = live.rows()[job]
+        assert (row.state, row.priority, row.bound_to) == ("PENDING", 0, ""), (
+            "it is held, as the lab's Lua does"
+        )
+        live.command("scontrol", "release", job)  # Slurm's own scheduler places it
+        assert live.wait_outcome(job) == "finished"
+        assert live.rows(ended=True)[job].bound_to == ""
+
+
+def test_a_restart_goes_on_with_what_is_there(live: Live):
+    with live.serving():
+        running, waiting = live.submit("-N4 --gres=gpu:8", "sleep 5"), live.submit("-N4 --gres=gpu:8")
+        live.wait_state(running, "RUNNING")
+        uuids = [live.record(job).uuid for job in (running, waiting)]
+    gone = live.submit("--gres=gpu:1")
+    with live.serving():
+        assert (
+            live.wait_outcome(running) == live.wait_outcome(waiting) == live.wait_outcome(gone) == "finished"
+        )
+    assert [live.record(job).uuid for job in (running, waiting)] == uuids
+    assert all(live.rows(ended=True)[job].restarts == 0 for job in (running, waiting, gone))
+    assert live.record(running).served_s >= 4, "what it had before the restart counts"
+
+
+def test_jobs_are_not_held_where_hemiola_is_silent(live: Live, tmp_path: Path):
+    alive, lua = tmp_path / "alive", live.lab.base / "etc" / "job_submit.lua"
+    before = lua.read_text()
+    lua.write_text(before.replace('"", 60', f'"{alive}", 60'))
+    assert lua.read_text() != before
+    live.lab.restart_controller()
+    live.lab.wait_ready()
+    try:
+        early = live.submit("--gres=gpu:1")
+        live.wait_state(early, "RUNNING", "COMPLETED")
+        with live.serving(alive=alive):
+            until(alive.exists, "it says that it lives")
+            placed = live.submit("--gres=gpu:1")
+            assert live.wait_outcome(placed) == "finished"
+            assert live.rows(ended=True)[placed].bound_to
+        held = live.submit("--gres=gpu:1")
+        assert live.rows()[held].priority == 0, "it was there a moment ago"
+        alive.write_text("1000\n")
+        late = live.submit("--gres=gpu:1")
+        live.wait_state(late, "RUNNING", "COMPLETED")
+        released, left = hand_back(live.slurm, "hemiola")
+        assert (released, left) == ([held], [])
+        live.wait_state(held, "RUNNING", "COMPLETED")
+    finally:
+        lua.write_text(before)
+        live.lab.restart_controller()
+
+
+def test_the_journal_is_a_workload_for_other_policies(live: Live, capfd: pytest.CaptureFixture[str]):
+    with live.serving("fifo"):
+        jobs = [live.submit(f"-N{hosts} --gres=gpu:8") for hosts in (2, 3, 1, 4)]
+        assert [live.wait_outcome(job) for job in jobs] == ["finished"] * 4
+    simulate(journal=str(live.journal_path), policy=("fifo", "srtf"))
+    said = capfd.readouterr()
+    assert "4 jobs, read as journal" in " ".join(said.err.split()) and "srtf" in said.out
+
+
+def test_advice_is_written_where_an_administrator_sees_it_and_binds_nobody(live: Live):
+    with live.serving("dally", mode="advise"):
+        job = live.submit("-N2 --gres=gpu:8", "sleep 1")
+        until(lambda: "advice" in live.slurm.ask("scontrol", "show", "job", job), "it is advised")
+        text = live.slurm.ask("scontrol", "show", "job", job)
+        assert "AdminComment=hemiola:advice:nodes=h[0-1]" in text
+        row = live.rows()[job]
+        assert (row.state, row.priority, row.bound_to) == ("PENDING", 0, "")
+
+
+class Backwards(Policy):
+    """Puts rank 0 on the last host."""
+
+    name = "backwards"
+
+    def decide(self, view: ClusterView) -> Iterable[Decision]:
+        for name in list(view.waiting):
+            yield Start(name, Placement((3, 2, 0), (0xFF, 0xFF, 0xFF)), "to see whether ranks follow")
+
+
+def test_ranks_follow_the_order_of_the_placement(live: Live, tmp_path: Path):
+    found, hosts = tmp_path / "found", tmp_path / "hosts"
+    command = Path(sys.executable).with_name("hemiola")
+    script = (
+        f"{command} ranks > {hosts}; SLURM_HOSTFILE={hosts} srun -m arbitrary -n 3 "
+        f"sh -c 'echo $SLURM_PROCID $SLURMD_NODENAME >> {found}'"
+    )
+    with live.serving(f"{__name__}:Backwards"):
+        job = live.submit("-N3 -n3 --gres=gpu:8", script)
+        assert live.wait_outcome(job) == "finished"
+    assert hosts.read_text().split() == ["h3", "h2", "h0"]
+    assert sorted(found.read_text().splitlines()) == ["0 h3", "1 h2", "2 h0"]
+
+
+def test_a_users_own_hold_is_kept_until_the_user_lifts_it(live: Live):
+    def as_user(*words: str) -> str:
+        found = f"SLURM_CONF={live.slurm.environ['SLURM_CONF']}"
+        done = subprocess.run(
+            ["runuser", "-u", "nobody", "--", "env", found, *words],
+            capture_output=True,
+            text=True,
+            check=True,
+            cwd="/",
+        )
+        return done.stdout.strip()
+
+    job = (
+        "--parsable",
+        "-p",
+        "hemiola",
+        "--gres=gpu:1",
+        "-o",
+        "/dev/null",
+        "--comment=my own words",
+        "--wrap",
+        "sleep 1",
+    )
+    with live.serving():
+        held, other = as_user("sbatch", "-H", *job), as_user("sbatch", *job)
+        assert live.wait_outcome(other) == "finished"
+        until(lambda: live.reason(held) == "its user holds it", "its reason is the hold")
+        assert hand_back(live.slurm, "hemiola") == ([], []), "nor is it handed back"
+        as_user("scontrol", "release", held)
+        assert live.wait_outcome(held) == "finished"
+        assert live.rows(ended=True)[held].bound_to, "Hemiola has placed it"
+        blocker = live.submit("-N4 --gres=gpu:8", "sleep 2")
+        live.wait_state(blocker, "RUNNING")
+        late = as_user("sbatch", *job)
+        live.record(late)
+        as_user("scontrol", "hold", late)
+        assert live.wait_outcome(blocker) == "finished"
+        until(lambda: live.reason(late) == "its user holds it", "it was to start, and is held")
+        as_user("scontrol", "release", late)
+        assert live.wait_outcome(late) == "finished"
+
+
+def test_a_slurm_that_goes_away_in_the_middle_of_a_look_loses_nothing(live: Live):
+    with live.serving() as service:
+        job = live.submit("--gres=gpu:8", "sleep 2")
+        live.wait_state(job, "RUNNING")
+        until(lambda: live.record(job).status == "running", "it is seen running")
+        driver = service.driver
+        assert isinstance(driver, SlurmDriver)
+
+        def away(ids: list[str]) -> dict[str, JobRow]:
+            raise EngineError("no answer", "")
+
+        driver._ends = away  # type: ignore[method-assign]  # the list came, how the job ended did not
+        assert live.wait_outcome(job) == "finished"
+        assert service.driver is not driver, "the view was built anew"
+        assert live.wait_outcome(live.submit("-N4 --gres=gpu:8")) == "finished"

@@ -1,0 +1,201 @@
+"""What Slurm prints, read strictly; jobs' shapes and labels; how a job is found again."""
+
+from __future__ import annotations
+
+import contextlib
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hemiola.control.slurm.changes import outcome_of, why_held
+from hemiola.control.slurm.jobs import job_of, shape
+from hemiola.control.slurm.known import Known
+from hemiola.control.slurm.memory import Clues, Remembered
+from hemiola.control.slurm.orders import bind, unpark
+from hemiola.control.slurm.rows import JOB_FORMAT, JobRow, NodeRow, job_rows, node_rows
+from hemiola.core.decisions import Placement
+from hemiola.core.errors import EngineError, InputError
+from hemiola.core.job import Demand, Job, Profile
+from replays import cluster
+
+LINE = (
+    "3_2|RUNNING|None|2|2|h[0,2]|gres:gpu:h100:4|N/A|N/A|2|1795399342|1000|4294901757|1795399343|3|h[0,2]|1|"
+    "1-02:03:04|hemiola|0|afterok:1(unfulfilled)|1|"
+)  # as Slurm 22.05 printed it
+
+
+def row(**other: object) -> JobRow:
+    return msgspec.structs.replace(job_rows(LINE)[0], **other)
+
+
+def test_a_line_of_squeue():
+    assert job_rows(LINE + "\n") == [
+        JobRow(
+            "3_2", "RUNNING", "None", 2, 2, "h[0,2]", 4, 0, 0, 2, 1795399342, 1000, 4294901757, 1795399343, "3", "h[0,2]",
+            1, 93784.0, "hemiola", 0, "afterok:1(unfulfilled)", True,
+        )
+    ]  # fmt: skip
+    assert len(JOB_FORMAT.split(",")) == len(LINE.split("|")) - 1
+
+
+@pytest.mark.parametrize(
+    ("text", "limit_s"),
+    [
+        ("UNLIMITED", None),
+        ("365-00:00:00", None),
+        ("10:00", 600.0),
+        ("2-00:00:00", 172800.0),
+        ("1:02:03", 3723.0),
+        ("0:30", 30.0),
+    ],
+)
+def test_time_limits(text, limit_s):
+    assert job_rows(LINE.replace("1-02:03:04", text))[0].limit_s == limit_s
+
+
+@pytest.mark.parametrize(
+    ("text", "gpus"),
+    [
+        ("N/A", 0),
+        ("gpu:4", 4),
+        ("gres:gpu", 1),
+        ("gres:gpu:8(S:0-1)", 8),
+        ("gres:gpu:a:2,gres:gpu:b:3", 5),
+        ("gres:mps:50", 0),
+    ],
+)
+def test_gpus(text, gpus):
+    assert job_rows(LINE.replace("gres:gpu:h100:4", text))[0].gpus_per_host == gpus
+
+
+def test_lines_of_sinfo():
+    assert node_rows("h0|mixed|gpu:8|\nh1|down*|gpu:h100:4(S:0-1)|\nh2|idle+drain|(null)|\n") == [
+        NodeRow("h0", "mixed", False, 8), NodeRow("h1", "down", True, 4), NodeRow("h2", "idle", False, 0),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        LINE[:60], LINE + "more|", "slurm_load_jobs error: Unable to contact slurm controller",
+        LINE.replace("1795399342", "yesterday"), LINE.replace("h[0,2]", "h0; rm -rf /"), LINE.replace("3_2", "3 2"),
+        LINE + "\n" + LINE[:-9],
+    ],
+)  # fmt: skip
+def test_half_an_answer_or_a_strange_one_is_refused_as_a_whole(text):
+    with pytest.raises(EngineError, match="squeue printed"):
+        job_rows(text)
+
+
+@given(st.text(alphabet="|0123abN/A()[]-_:,\n RUNG", max_size=300) | st.text(max_size=300))
+def test_whatever_is_printed_gives_rows_or_a_refusal(text):
+    for read in (job_rows, node_rows):
+        with contextlib.suppress(EngineError):
+            read(text)
+
+
+@given(st.lists(st.tuples(st.integers(0, len(LINE)), st.characters()), min_size=1, max_size=3))
+def test_a_damaged_line_is_never_something_worse_than_a_refusal(damage):
+    text = LINE
+    for place, sign in damage:
+        text = text[:place] + sign + text[place + 1 :]
+    with contextlib.suppress(EngineError):
+        job_rows(text)
+
+
+@pytest.mark.parametrize(
+    ("given_", "wanted"),
+    [
+        ({"gpus_per_host": 4, "hosts": 3}, (12, 3)),
+        ({"gpus_per_host": 0, "gpus_per_job": 12, "hosts": 1}, (12, 2)),  # on hosts of eight
+        ({"gpus_per_host": 0, "gpus_per_job": 9, "hosts": 1}, (9, 3)),  # two hosts cannot have equal parts
+        ({"gpus_per_host": 0, "gpus_per_job": 8, "hosts": 2}, (8, 2)),
+        ({"gpus_per_host": 0, "gpus_per_task": 3, "tasks": 4, "hosts": 1}, (12, 2)),  # two tasks on each
+        ({"gpus_per_host": 0, "hosts": 1}, (0, 0)),
+    ],
+)
+def test_shapes(given_, wanted):
+    assert shape(row(**given_), 8) == wanted
+
+
+def test_what_users_say_in_the_comment():
+    known = Profile(name="m", demands=(Demand(8, 1.0, 1.0),))
+    words = ("hemiola model=resnet50 runtime=2h required=rack colour=red", "train")
+    job, note = job_of(row(), "u", words, 8, 100.0, lambda model: known)
+    assert (job.duration_s, job.required, job.profile, job.model) == (7200.0, "rack", known, "resnet50")
+    assert "'colour=red'" in note and "model, runtime" in note
+
+    def unknown(model: str) -> Profile:
+        raise InputError(f"no profile has the model {model!r}")
+
+    job, note = job_of(row(), "u", words, 8, 100.0, unknown)
+    assert job.profile is None and "no profile has the model 'resnet50'" in note
+    assert job_of(row(), "u", ("my own words", ""), 8, 100.0, unknown)[1] == ""
+    assert job_of(row(limit_s=None), "u", ("", ""), 8, 100.0, unknown)[0].duration_s == 100.0
+
+
+def test_a_job_is_found_again_and_another_one_of_its_number_is_not():
+    clues = Clues((100,), 7, 0)
+    assert clues.is_same(row(submit_s=100, uid=7, restarts=0))
+    assert not clues.is_same(row(submit_s=200, uid=7, restarts=0)), (
+        "submitted anew after the controller had lost it"
+    )
+    assert not clues.is_same(row(submit_s=100, uid=8, restarts=0))
+    assert clues.is_same(row(submit_s=200, uid=7, restarts=1)), "requeued"
+    half = Clues((100,), 7, 1)  # the restart was counted before its time was seen
+    assert half.is_same(row(submit_s=200, uid=7, restarts=1))
+    assert half.is_same(row(submit_s=100, uid=7, restarts=0)), (
+        "a controller that came back with an older state"
+    )
+    assert not half.is_same(row(submit_s=300, uid=7, restarts=0))
+
+
+def test_what_a_job_had_goes_on_while_nobody_looks():
+    memory = Remembered(
+        uuid="u", engine_id="1", clues=Clues((1,), 0, 0), running=True, since_s=50.0, served_s=5.0
+    )
+    assert memory.history(80.0, running=True)["since_s"] == 50.0
+    assert memory.history(80.0, running=False) == {
+        "done_s": 0.0, "served_s": 35.0, "queued_s": 0.0, "preemptions": 0, "since_s": 80.0,
+    }  # fmt: skip
+
+
+def known(**other: object) -> Known:
+    made = row(restarts=0, eligible_s=None, dependency="", reason="JobHeldUser", **other)
+    return Known(Job(id="u", submit_s=0.0, gpus=8, duration_s=1.0), made)
+
+
+def test_why_a_job_may_not_start():
+    one = known()
+    assert why_held(one, one.row, 10.0) == ""
+    assert "administrator" in why_held(one, row(reason="JobHeldAdmin"), 10.0)
+    assert why_held(one, row(dependency="afterok:1(unfulfilled)"), 10.0) == "it waits for afterok:1"
+    assert "later" in why_held(one, row(dependency="", reason="None", restarts=0, eligible_s=20), 10.0)
+    one.binds_failed, one.not_before_s = 2, 30.0
+    assert "2 times" in why_held(one, one.row, 10.0) and why_held(one, one.row, 30.0) == ""
+
+
+def test_orders():
+    topology = cluster([8, 8], [8, 8])
+    placement = Placement((3, 1), (0xF, 0xF))
+    one = known(id="7")
+    assert bind(one, placement, topology) == (
+        "update jobid=7 ReqNodeList=n[1,3] AdminComment=hemiola:u:ranks=n[3,1]"
+    )
+    one.row = row(id="7", gpus_per_host=0, gpus_per_job=8, restarts=1)
+    assert bind(one, placement, topology).startswith(
+        "update jobid=7 NumNodes=2-2 ReqNodeList=n[1,3] StartTime=now+1 "
+    )
+    assert unpark("7", 90.4) == ["uhold 7", "update jobid=7 StartTime=now+90"]
+    assert unpark("7", -5.0) == ["uhold 7", "update jobid=7 StartTime=now"]
+
+
+@pytest.mark.parametrize(
+    ("state", "code", "words"),
+    [("COMPLETED", 0, ""), ("COMPLETING", 0, ""), ("FAILED", 768, "failed, exit code 3"), ("TIMEOUT", 0, "timeout"),
+     ("NODE_FAIL", 0, "node fail"), ("CANCELLED", 15, "cancelled, exit code 15")],
+)  # fmt: skip
+def test_how_a_job_ended(state, code, words):
+    assert outcome_of(row(state=state, exit_code=code)) == words

@@ -1,0 +1,64 @@
+"""The page's server beside the loop on a real Slurm: what it shows is what Slurm says."""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("fastapi", reason="needs hemiola[serve]")
+from live_slurm import Live, need_slurm, until
+from web_helpers import EVIL, Scene
+
+from hemiola.control.journal import Journal
+from hemiola.control.live.service import Settings
+from hemiola.control.slurm.serve import slurm_service, slurm_topology
+from hemiola.control.web.server import WebServer
+from hemiola.lab.slurm import SlurmLab
+
+
+@pytest.mark.slow
+def test_the_api_shows_what_slurm_does(tmp_path: Path):
+    need_slurm()
+    with (
+        SlurmLab(4, gpus=8, racks=2, name=f"web-{secrets.token_hex(4)}") as lab,
+        Journal.open(tmp_path / "journal.db") as journal,
+    ):
+        live = Live(lab, tmp_path / "journal.db")
+        settings = Settings(policy="fifo-backfill", mode="enforce", engine="slurm")
+        service = slurm_service(
+            settings, journal, slurm_topology(live.slurm), slurm=live.slurm, partition="hemiola"
+        )
+        with WebServer(service, journal, address="127.0.0.1:0") as server:
+            here = Scene(service, journal, tmp_path / "journal.db", None)  # type: ignore[arg-type]
+            here.url = server.url
+            thread = threading.Thread(target=service.run)
+            thread.start()
+            try:
+                until(lambda: service.driver is not None, "it leads")
+                wide = live.submit(f"-N2 --gpus-per-node=8 --job-name={EVIL}", "sleep 30")
+                small = live.submit("--gres=gpu:4", "sleep 30")
+                late = live.submit("-N3 --gpus-per-node=8", "sleep 30")
+                live.wait_state(wide, "RUNNING")
+                live.wait_state(small, "RUNNING")
+                until(
+                    lambda: here.get("status")["jobs"] == {"waiting": 1, "held": 0, "running": 2},
+                    "the API knows all three",
+                )
+                found = here.get(f"jobs/{wide}")
+                assert found["job"]["name"] == EVIL and found["job"]["state"] == "running"
+                assert {part["host"] for part in found["job"]["placement"]} == set(
+                    live.slurm.ask("scontrol", "show", "hostnames", live.hosts(wide)).split()
+                )
+                assert [each["kind"] for each in found["decisions"]] == ["start"]
+                assert here.get(f"jobs/{late}")["job"]["why"] == "it wants 24 GPUs, and 12 are free: 12 short"
+                assert here.get("status")["gpus"] == {"free": 12, "used": 20, "blocked": 0, "down": 0}
+                live.command("scancel", small)
+                until(lambda: here.get(f"jobs/{small}")["job"]["state"] == "ended", "its end is seen")
+            finally:
+                live.clear()
+                service.stop()
+                thread.join(30)
+            assert not thread.is_alive()
