@@ -1,0 +1,252 @@
+"""What Hemiola adds to a real Slurm: submit-to-start latency, binding, looking, deciding.
+
+    sudo python benchmarks/live.py [--jobs 100] [--rounds 3] [--write docs/results/live.md]
+
+1. Submit-to-start latency of single jobs at ten a second, on eight nodes: plain Slurm (the partition that is not
+   managed) and Hemiola (a daemon of its own process) by turns; the difference of medians is what Hemiola adds.
+2. Two hundred placements bound at once: from the first order to the last release, with the look whether each was taken.
+3. One look at Slurm with 10,000 pending jobs.
+4. One decision at 10,000 pending jobs on 1,000 nodes, by policy: after each end of a job, and the first of all.
+
+Needs root and Slurm's packages. About five minutes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from datetime import date
+from pathlib import Path
+from statistics import median, quantiles
+
+from clocks import machine
+
+from hemiola.control.clock import Clock
+from hemiola.control.simulated import Costs, Estimates
+from hemiola.control.slurm.client import Slurm
+from hemiola.control.slurm.driver import SlurmDriver
+from hemiola.control.slurm.serve import slurm_topology
+from hemiola.core.decisions import Placement, Start
+from hemiola.core.events import Arrived, Finished
+from hemiola.core.job import Job
+from hemiola.cost.iteration import IterationModel
+from hemiola.lab.slurm import SlurmLab
+from hemiola.sched.machine import StateMachine
+from hemiola.sched.policies import policy_from_text
+from hemiola.sched.view import ClusterView
+from hemiola.trace.topologies import read_topology
+
+POLICIES = ("fifo", "srtf", "tiresias", "dally")
+RATE = 10.0
+SETTLE_S = 3.0
+SCRIPT = "date +%s.%N >> {folder}/$SLURM_JOB_ID; sleep 0.2"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--jobs", type=int, default=100, help="of each kind in each round")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--write", type=Path)
+    given = parser.parse_args()
+    parts = [latency(given.jobs, given.rounds), binding(given.rounds), looking(), deciding()]
+    text = page(parts)
+    if given.write:
+        given.write.write_text(text)
+    print(text)
+
+
+# ---- latency
+
+
+def latency(jobs: int, rounds: int) -> list[str]:
+    """Submit-to-start of plain Slurm and of Hemiola, by turns."""
+    found: dict[str, list[float]] = {"other": [], "hemiola": []}
+    with tempfile.TemporaryDirectory() as folder, SlurmLab(8, gpus=8, racks=2) as lab:
+        Path(folder).chmod(0o777)
+        slurm = Slurm(Path(lab.environ["SLURM_CONF"]))
+        command = [
+            str(Path(sys.executable).with_name("hemiola")),
+            "serve",
+            "--engine",
+            "slurm",
+            "--policy",
+            "fifo-backfill",
+        ]
+        command += ["--mode", "enforce", "--journal", f"{folder}/journal.db"]
+        daemon = subprocess.Popen(command, env=slurm.environ, stderr=subprocess.DEVNULL)
+        time.sleep(SETTLE_S)
+        for number in range(rounds):
+            for partition in found if number % 2 else reversed(found):
+                found[partition] += list(starts(slurm, partition, jobs, folder))
+                print(
+                    f"round {number + 1}: {partition}: {1e3 * median(found[partition]):.0f} ms",
+                    file=sys.stderr,
+                )
+        daemon.terminate()
+        daemon.wait()
+    lines = ["| | median | p99 |", "|---|---|---|"]
+    for name, words in (("other", "plain Slurm"), ("hemiola", "placed by Hemiola")):
+        lines.append(
+            f"| {words} | {1e3 * median(found[name]):.0f} ms | {1e3 * percentile(found[name], 99):.0f} ms |"
+        )
+    added = median(found["hemiola"]) - median(found["other"])
+    tail = percentile(found["hemiola"], 99) - percentile(found["other"], 99)
+    lines.append(
+        f"| added | **{1e3 * added:.0f} ms** (at most 100 wanted) | **{1e3 * tail:.0f} ms** (at most 1,000) |"
+    )
+    return [
+        "## Submit to start",
+        "",
+        f"{jobs * rounds} jobs of one GPU each way, {RATE:g} a second.",
+        "",
+        *lines,
+    ]
+
+
+def starts(slurm: Slurm, partition: str, jobs: int, folder: str) -> Iterator[float]:
+    """How long each job took from submission to its first line."""
+    submitted: dict[str, float] = {}
+    words = ["sbatch", "--parsable", "-p", partition, "--gres=gpu:1", "-o", "/dev/null"]
+    words += ["--wrap", SCRIPT.format(folder=folder)]
+    began = time.monotonic()
+    for number in range(jobs):
+        time.sleep(max(0.0, began + number / RATE - time.monotonic()))
+        then = time.time()
+        done = subprocess.run(
+            words, env=slurm.environ, capture_output=True, text=True, check=True, cwd=folder
+        )
+        submitted[done.stdout.strip()] = then
+    while slurm.ask("squeue", "-h", "-p", partition).strip():
+        time.sleep(0.2)
+    for job, then in submitted.items():
+        yield float(Path(folder, job).read_text().split()[0]) - then
+
+
+def percentile(values: list[float], which: int) -> float:
+    return quantiles(values, n=100, method="inclusive")[which - 1]
+
+
+# ---- binding and looking
+
+
+def binding(rounds: int) -> list[str]:
+    """Two hundred jobs on 64 nodes, bound and released at once."""
+    took = []
+    for _ in range(rounds):
+        with SlurmLab(64, gpus=4, racks=8) as lab:
+            slurm = Slurm(Path(lab.environ["SLURM_CONF"]))
+            submit(slurm, "--gres=gpu:1 --array=1-200")
+            machine_, driver = driven(slurm)
+            for number, name in enumerate(machine_.view.waiting.copy()):
+                decision = Start(name, Placement((number % 64,), (1 << number // 64,)), "bench")
+                assert not machine_.execute(decision)
+                driver.execute(decision)
+            began = time.monotonic()
+            driver._carry_out()
+            took.append(time.monotonic() - began)
+            assert sum(known.bound_s is not None for known in driver.known.values()) == 200
+    lines = f"{median(took):.2f} s ({min(took):.2f} to {max(took):.2f}; at most 3 wanted)"
+    return ["## Two hundred placements", "", f"Bound, looked at and released in {lines}."]
+
+
+def looking() -> list[str]:
+    """One look at 10,000 pending jobs."""
+    with SlurmLab(8, gpus=8, racks=2, settings={"MaxJobCount": "20000"}) as lab:
+        slurm = Slurm(Path(lab.environ["SLURM_CONF"]))
+        for _ in range(10):
+            submit(slurm, "--gres=gpu:8 --array=1-1000")
+        _, driver = driven(slurm)
+        took = []
+        for _ in range(9):
+            began = time.monotonic()
+            assert not driver._look()
+            took.append(time.monotonic() - began)
+    return [
+        "## One look",
+        "",
+        f"At 10,000 pending jobs: {1e3 * median(took):.0f} ms, {1e3 * max(took):.0f} at most.",
+    ]
+
+
+def submit(slurm: Slurm, options: str) -> None:
+    words = ["sbatch", "-p", "hemiola", *options.split(), "-o", "/dev/null", "--wrap", "sleep 1"]
+    subprocess.run(words, env=slurm.environ, capture_output=True, check=True, cwd="/tmp")
+
+
+def driven(slurm: Slurm) -> tuple[StateMachine, SlurmDriver]:
+    """A machine and a driver after their first look."""
+    clock = Clock()
+    made = StateMachine(ClusterView(slurm_topology(slurm), None, now=clock.now_s()))  # type: ignore[arg-type]
+    driver = SlurmDriver(slurm, made, "hemiola", clock=clock, profile=lambda model: None)  # type: ignore[arg-type,return-value]
+    made.apply(*driver._look())
+    driver._first = False
+    return made, driver
+
+
+# ---- deciding
+
+
+def deciding() -> list[str]:
+    """Ends of jobs on a full cluster with 10,000 jobs pending."""
+    topology = read_topology(
+        "leaf-spine:hosts=1000,gpus_per_host=8,hosts_per_rack=20,nic=100gbit,oversubscription=4"
+    )
+    lines = ["| policy | first decision of all | after an end: median | worst of 100 |", "|---|---|---|---|"]
+    for name in POLICIES:
+        first_s, took = decided(topology, name)
+        lines.append(
+            f"| {name} | {1e3 * first_s:.0f} ms | {1e3 * median(took):.2f} ms | {1e3 * max(took):.1f} ms |"
+        )
+    return [
+        "## Deciding", "", "More than 10,000 jobs pending on 1,000 nodes with 8,000 GPUs; CPU time. At most 300 ms wanted.", "",
+        *lines,
+    ]  # fmt: skip
+
+
+def decided(topology: object, name: str) -> tuple[float, list[float]]:
+    chance = random.Random(1)
+    view = ClusterView(topology, Estimates(IterationModel(topology), Costs()))  # type: ignore[arg-type]
+    made, policy = StateMachine(view), policy_from_text(name)
+    shapes = [(1, 1), (2, 1), (4, 1), (8, 1), (8, 2), (8, 4), (8, 8)]
+    for number in range(13_000):
+        gpus, hosts = chance.choice(shapes)
+        job = Job(
+            id=f"j{number}",
+            submit_s=0.0,
+            gpus=gpus * hosts,
+            hosts=hosts,
+            duration_s=chance.uniform(600, 36_000),
+        )
+        made.apply(Arrived(0.0, job))
+
+    def cycle() -> float:
+        began = time.process_time()
+        for decision in policy.decide(view):
+            made.execute(decision)
+        return time.process_time() - began
+
+    first_s, took = cycle(), []
+    for number in range(1, 101):
+        ends = [Finished(30.0 * number, job) for job in list(view.running)[: 1 + number % 3]]
+        made.apply(*ends)
+        took.append(cycle())
+    assert len(view.waiting) > 10_000
+    return first_s, took
+
+
+def page(parts: list[list[str]]) -> str:
+    head = [
+        "# Hemiola on a live Slurm", "",
+        f"`python benchmarks/live.py`, {date.today()}, on {machine()}. A real Slurm 22.05 on one machine (`hemiola lab slurm`), "
+        "all of its nodes and Hemiola on the same processors.", "",
+    ]  # fmt: skip
+    return "\n".join([*head, *(line for part in parts for line in [*part, ""])])
+
+
+if __name__ == "__main__":
+    main()
