@@ -54,6 +54,8 @@ class Demands:
         self._seen = 0
         self._writers: dict[int, PartWriter] = {}
         self._merging: dict[int, float] = {}
+        self.mergers: list[subprocess.Popen[bytes]] = []
+        """Of the traces that are being put together now."""
         self._light_ns: deque[int] = deque(maxlen=50)
         self.store: Any = None
         keeper.every.append(self._visit)
@@ -68,7 +70,7 @@ class Demands:
 
     def _visit(self) -> None:
         if self._profiling.demand is None:
-            while self._asked:
+            while self._asked and (self.store is None or self._light_ns):
                 iterations, answered, answer = self._asked.popleft()
                 answer += self._announce(iterations)
                 answered.set()
@@ -77,8 +79,9 @@ class Demands:
             self._merge_when_whole(number)
 
     def _announce(self, iterations: int) -> tuple[int, int]:
-        mean = median(self._light_ns) / 1e9 if self._light_ns else 1.0
-        lead = 1 if self.store is None else 2 + int(_LEAD_S / max(mean, 1e-4))
+        """Far enough ahead for all ranks to have heard of it, at the pace of the fastest iteration so far: the
+        first ones are slow."""
+        lead = 1 if self.store is None else 2 + int(_LEAD_S / max(min(self._light_ns) / 1e9, 1e-4))
         message = _Message(self._recorder.number + lead, iterations)
         if self.store is None:
             self._seen += 1
@@ -97,29 +100,31 @@ class Demands:
 
     def _start(self, number: int, message: _Message) -> None:
         first = max(message.first, self._recorder.number + 1)
-        self._profiling.demand = Demand(number, first, message.first + message.iterations - first)
-        if first >= message.first + message.iterations:
-            logger.warning("the request for trace %d came too late for this rank", number)
+        if first < message.first + message.iterations:
+            self._profiling.demand = Demand(number, first, message.first + message.iterations - first)
+            return
+        logger.warning("the request for trace %d came too late for this rank", number)
+        self._complete(number, "the request came too late")
 
     def _keep(self, draft: Draft, iteration: Iteration) -> None:
         if iteration.complete and not iteration.profiled and iteration.number > 0:
             self._light_ns.append(iteration.end - iteration.start)
         if not draft.demand:
             return
-        if draft.demand not in self._writers:
-            head = self._keeper.head
-            stem = (
-                self._folder(draft.demand) / f"rank{head.rank if head else 0:05d}-{head.pid if head else 0}"
-            )
-            self._writers[draft.demand] = PartWriter(
-                stem, _UNLIMITED, _UNLIMITED, self._keeper.writer.preamble
-            )
-        self._writers[draft.demand].write(iteration)
+        self._writer(draft.demand).write(iteration)
         if draft.demand_ends:
             self._complete(draft.demand, "")
 
+    def _writer(self, number: int) -> PartWriter:
+        if number not in self._writers:
+            head = self._keeper.head
+            stem = self._folder(number) / f"rank{head.rank if head else 0:05d}-{head.pid if head else 0}"
+            self._writers[number] = PartWriter(stem, _UNLIMITED, _UNLIMITED, self._keeper.writer.preamble)
+        return self._writers[number]
+
     def _complete(self, number: int, why: str) -> None:
-        writer = self._writers.pop(number)
+        writer = self._writer(number)
+        del self._writers[number]
         if self._light_ns:
             writer.write(Facts({"light_iteration_s": median(self._light_ns) / 1e9}))
         writer.write(End(why=why, iterations=0, cost_ns=0))
@@ -139,7 +144,8 @@ class Demands:
         del self._merging[number]
         target = demand_path(Path(self._options.path), number)
         command = [sys.executable, "-m", "hemiola.run.record", str(self._folder(number)), str(target)]
-        subprocess.Popen(command, env=_plain_environment(), stdin=subprocess.DEVNULL)
+        self.mergers = [one for one in self.mergers if one.poll() is None]
+        self.mergers.append(subprocess.Popen(command, env=_plain_environment(), stdin=subprocess.DEVNULL))
 
     def _close(self) -> None:
         for number in list(self._writers):
