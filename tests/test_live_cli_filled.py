@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from hemiola.control.driver import run_loop
@@ -79,6 +79,9 @@ class SimulatedEngine(LiveDriver):
     def hand_back(self) -> None:
         pass
 
+    def add(self, events: Sequence[Event]) -> None:
+        raise AssertionError(events)
+
     def stop(self) -> None:
         self._inner.stop = True
 
@@ -111,7 +114,7 @@ def fill(
         assert epoch is not None
         run = journal.begin_run(epoch, opening, BEGAN_S)
         driver: LiveDriver = Observing(engine, view) if observes else engine
-        book = Book(view, engine)
+        book = Book(view, engine, IterationModel(view.topology))
         journaled = Journaled(driver, journal, run, book, intents=not observes)
 
         def note(decision: Decision, refused: str) -> None:

@@ -23,7 +23,7 @@ from hemiola.control.simulated import Costs
 from hemiola.core.decisions import Decision, Start, WakeAt
 from hemiola.core.errors import InternalError
 from hemiola.core.events import Event, Failed, Measured, Timer
-from hemiola.core.job import Profile
+from hemiola.core.job import Demand, Profile
 
 WORDS = st.text(st.characters(exclude_categories=["Cs"]), max_size=5)
 
@@ -57,7 +57,12 @@ def values_of(kind: Any) -> st.SearchStrategy[Any]:
     if get_origin(kind) is dict:
         return st.dictionaries(WORDS, values_of(get_args(kind)[1]), max_size=2)
     if kind is Profile:
-        return st.none()
+        return st.builds(
+            Profile,
+            name=WORDS,
+            demands=st.builds(lambda s: (Demand(1, s, 0.0), Demand(8, s, 1e6)), st.floats(1e-9, 1e9)),
+            overlap=st.floats(0, 1),
+        )
     if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
         fields = msgspec.structs.fields(kind)
         return st.builds(kind, **{field.name: values_of(field.type) for field in fields})

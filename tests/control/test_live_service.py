@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -67,6 +67,9 @@ class Scripted(LiveDriver):
 
     def hand_back(self) -> None:
         self.told.append("handed back")  # type: ignore[arg-type]
+
+    def add(self, events: Sequence[Event]) -> None:
+        raise AssertionError(events)
 
     def stop(self) -> None:
         self.stopped.set()

@@ -344,3 +344,24 @@ def test_a_slurm_that_goes_away_in_the_middle_of_a_look_loses_nothing(live: Live
         assert live.wait_outcome(job) == "finished"
         assert service.driver is not driver, "the view was built anew"
         assert live.wait_outcome(live.submit("-N4 --gres=gpu:8")) == "finished"
+
+
+def test_a_job_that_trains_is_learnt_and_its_successor_is_known(live: Live, tmp_path: Path):
+    (reports := tmp_path / "reports").mkdir()
+    scripts = Path(__file__).parents[1] / "run" / "record" / "record_scripts"
+    command, stop = Path(sys.executable).with_name("hemiola"), tmp_path / "stop"
+    train = f"{command} run --nproc 2 {scripts / 'train.py'} --iterations 100000 --slow-rank 1 --until {stop}"
+    with live.serving(reports=reports):
+        options = f"--gres=gpu:2 --job-name=train --export=ALL,HEMIOLA_REPORTS={reports},OMP_NUM_THREADS=1"
+        first = live.submit(options, train)
+        until(lambda: live.record(first).iteration_s, "it reports", 120)
+        stop.touch()
+        assert live.wait_outcome(first) == "finished"
+        second = live.submit("--gres=gpu:2 --job-name=train")
+        assert live.wait_outcome(second) == "finished"
+    known, successor = live.record(first), live.record(second)
+    profile = known.job.profile
+    assert profile is not None and profile.name == "learnt/root/train"
+    assert known.iteration_s is not None and known.iteration_s > 0.03  # the pause of the slow rank
+    assert successor.job.profile == profile
+    assert successor.predicted_iteration_s is not None

@@ -17,7 +17,7 @@ from hypothesis.errors import Unsatisfiable  # noqa: E402
 from prometheus_client.parser import text_string_to_metric_families  # noqa: E402
 from schemathesis import GenerationMode  # noqa: E402
 from schemathesis.config import SchemathesisConfig  # noqa: E402
-from web_helpers import Engine, Scene, busy, job, scene, topology, wait_until  # noqa: E402
+from web_helpers import GPT, Scene, busy, job, scene, topology, wait_until  # noqa: E402
 
 from hemiola.control.journal import Journal  # noqa: E402
 from hemiola.control.live.service import Service, Settings  # noqa: E402
@@ -25,7 +25,9 @@ from hemiola.control.web.app import make_app  # noqa: E402
 from hemiola.control.web.desk import Desk  # noqa: E402
 from hemiola.control.web.security import Rates, Tokens  # noqa: E402
 from hemiola.control.web.server import WebServer  # noqa: E402
-from hemiola.core.events import Arrived, Finished  # noqa: E402
+from hemiola.core.decisions import Placement  # noqa: E402
+from hemiola.core.events import Adopted, Arrived, Finished  # noqa: E402
+from hemiola.trace.reports import HostReport, JobReport, write_report  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -243,13 +245,36 @@ def test_restart_brings_the_last_decisions_back(tmp_path: Path):
         assert (found["job"], found["engine_id"], found["id"]) == ("a", "1000", "1-0")
 
 
+def test_what_jobs_and_hosts_report_stands_beside_what_was_predicted(tmp_path: Path):
+    (folder := tmp_path / "reports").mkdir()
+    serving = Settings(policy="fifo-backfill", mode="enforce", engine="test 1.0", reports=folder)
+    with scene(tmp_path, settings=serving) as here:
+        full = (Placement((0, 1), (0xFF, 0xFF)), time.time())
+        here.happen(Adopted(time.time(), job("a", 16, user="ada", profile=GPT, model="gpt2-xl"), *full))
+        name = topology().hosts.names[0]
+        assert here.get("links")["items"][0]["measured_bytes_per_s"] is None
+        write_report(
+            folder, HostReport(host=name, time_s=time.time(), sent_bytes_per_s=3e9, received_bytes_per_s=4e9)
+        )
+        report = JobReport(
+            job="1000", time_s=time.time() + 1, gpus=16, iterations=9, iteration_s=2.0, compute_s=0.6, traffic_bytes=5.5e9
+        )  # fmt: skip
+        write_report(folder, report)
+        (engine,) = here.engines
+        wait_until(lambda: engine.reported)
+        wait_until(lambda: here.get("jobs")["items"][0]["measured_iteration_s"] == 2.0)
+        wait_until(lambda: here.get("links")["items"][0]["measured_bytes_per_s"] == 4e9)
+        first, second = here.get("links")["items"][:2]
+        assert second["measured_bytes_per_s"] is None
+        assert first["predicted_bytes_per_s"] == pytest.approx(5.5e9 / 2.0)
+
+
 def test_a_loop_that_hangs_is_still_shown(tmp_path: Path):
     """The picture grows old; answers do not wait for another one, and say how old it is."""
     with scene(tmp_path) as here:
         here.happen(Arrived(time.time(), job("a", 8)))
         wait_until(lambda: here.get("status")["jobs"]["running"] == 1)
-        engine = here.service.driver
-        assert isinstance(engine, Engine)
+        (engine,) = here.engines
         engine.hang_s = 3.5
         wait_until(lambda: engine.hangs)
         time.sleep(2.5)

@@ -27,6 +27,7 @@ from hemiola.core.job import Job, Profile
 from hemiola.cost.iteration import IterationModel
 from hemiola.sched.machine import StateMachine
 from hemiola.sched.view import ClusterView
+from hemiola.trace.reports import HostReport
 
 CLUSTER = topology()  # two racks of four hosts of eight GPUs
 WAITS = "it would fit, and the policy has it wait"
@@ -138,6 +139,9 @@ class Named:
 
     def identity(self, job_id: str) -> Identity:
         return Identity(engine_id=f"e{job_id}", submit_s=0.0, user="ada")
+
+    def counters(self) -> dict[str, HostReport]:
+        return {}
 
 
 def watched() -> tuple[ClusterView, StateMachine, Camera]:

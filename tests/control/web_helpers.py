@@ -7,7 +7,7 @@ import queue
 import ssl
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from http.client import HTTPConnection, HTTPSConnection
 from pathlib import Path
@@ -43,7 +43,7 @@ class Engine(LiveDriver):
     def __init__(self, run: Run, names: dict[str, str], events: queue.Queue[list[Event] | None]) -> None:
         self._run, self._names, self._events = run, names, events
         self._answers: list[tuple[str, bool, str]] = []
-        self.away, self.hang_s, self.hangs = "", 0.0, False
+        self.away, self.hang_s, self.hangs, self.reported = "", 0.0, False, False
 
     def events(self) -> Iterator[list[Event]]:
         while True:
@@ -67,6 +67,10 @@ class Engine(LiveDriver):
 
     def render(self, decision: Decision) -> str:
         return str(decision)
+
+    def add(self, events: Sequence[Event]) -> None:
+        self.reported = True
+        self._events.put(list(events))
 
     def identity(self, job_id: str) -> Identity | None:
         state = self._run.machine.view.jobs.get(job_id)
@@ -109,6 +113,7 @@ class Scene:
     ) -> None:
         self.service, self.journal, self.where, self._events = service, journal, where, events
         self.names: dict[str, str] = {}
+        self.engines: list[Engine] = []
         self.url = ""
 
     def happen(self, *events: Event) -> None:
@@ -185,9 +190,15 @@ def scene(
     with Journal.open(where) as journal:
         names: dict[str, str] = {}
         settings = settings or Settings(policy="fifo-backfill", mode="enforce", engine="test 1.0")
-        service = Service(settings, journal, cluster or topology(), lambda run: Engine(run, names, events))
+        engines: list[Engine] = []
+
+        def make(run: Run) -> Engine:
+            engines.append(Engine(run, names, events))
+            return engines[-1]
+
+        service = Service(settings, journal, cluster or topology(), make)
         found = Scene(service, journal, where, events)
-        found.names = names
+        found.names, found.engines = names, engines
         with WebServer(service, journal, address="127.0.0.1:0", **web) as server:
             found.url = server.url
             thread = threading.Thread(target=service.run, daemon=True)

@@ -190,9 +190,22 @@ class _Told:
         if job.state == "running":
             left_s = job.estimate_s - job.run_s
             end = f"about {ago(left_s)} left" if left_s > 0 else f"{ago(-left_s)} longer than that"
-            yield from _at(when, f"has run for {elapsed(job.span_s)}; {end}, by {SAID[job.estimate_from]}.")
+            yield from _at(
+                when, f"has run for {elapsed(job.span_s)}; {end}, by {SAID[job.estimate_from]}.{self._pace()}"
+            )
         else:
             yield from _at(when, f"waits: {reason_text(job, as_of_s)}.")
+
+    def _pace(self) -> str:
+        """What its iterations were predicted to take, and take."""
+        took_s, predicted_s = self.job.iteration_s, self.job.predicted_iteration_s
+        if took_s is None:
+            return (
+                "" if predicted_s is None else f" Predicted there, alone: {predicted_s:.3g} s per iteration."
+            )
+        if predicted_s is None:
+            return f" It reports {took_s:.3g} s per iteration."
+        return f" It reports {took_s:.3g} s per iteration, {took_s / predicted_s:.2f} times what was predicted there, alone."
 
     def _expected(self, forecast: Forecast) -> Iterator[str]:
         from hemiola.report.live.columns import ago, clock

@@ -251,11 +251,15 @@ def _recording(path: Path | None, full: bool) -> Options | None:
 
 
 def _recording_variables(options: Options | None) -> dict[str, str]:
-    """What in the environment makes a process record itself."""
+    """What in the environment makes a process record itself, if only for the scheduler."""
     import os
 
     from hemiola.run.record.injected import environment
+    from hemiola.run.record.reporting import REPORTS, job_name
+    from hemiola.run.record.values import Options
 
+    if options is None and os.environ.get(REPORTS) and job_name(os.environ):
+        options = Options(path="", parts="", answer_signal=False)
     if options is None:
         return {}
     return {name: value for name, value in environment(options).items() if os.environ.get(name) != value}

@@ -11,14 +11,14 @@ from collections.abc import Callable, Iterator
 
 from hemiola.core.decisions import Decision, WakeAt
 from hemiola.core.errors import PolicyError
-from hemiola.core.events import Event, Measured, Undone
+from hemiola.core.events import Event, Measured, Profiled, Undone
 from hemiola.sched.machine import StateMachine
 from hemiola.sched.policy import Policy
 
 __all__ = ["Driver", "run_loop"]
 
-QUIET = frozenset({Measured, Undone})
-"""An instant that ends with one of these asks for no decision: a speed changed, or nothing did."""
+QUIET = frozenset({Measured, Profiled, Undone})
+"""An instant that ends with one of these asks for no decision: no GPU is wanted or free that was not before."""
 INSTANTS_WITHOUT_TIME = 10_000
 DECISIONS_PER_INSTANT = 100_000
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import msgspec
 
 from hemiola.core.decisions import Placement
-from hemiola.core.job import Job
+from hemiola.core.job import Job, Profile
 
 __all__ = [
     "Adopted", "Arrived", "Blocked", "Event", "Failed", "Finished", "Held", "Measured", "NodeBack", "NodeLost",
-    "Released", "Requeued", "Started", "Timer", "Undone",
+    "Profiled", "Released", "Requeued", "Started", "Timer", "Undone",
 ]  # fmt: skip
 
 
@@ -141,6 +141,14 @@ class Blocked(msgspec.Struct, frozen=True, gc=False, tag=True):
     gpus: int
 
 
+class Profiled(msgspec.Struct, frozen=True, gc=False, tag=True):
+    """What a job's iteration computes and sends is known now, from its own reports."""
+
+    time_s: float
+    job_id: str
+    profile: Profile
+
+
 class Undone(msgspec.Struct, frozen=True, gc=False, tag=True):
     """A decision about this job was accepted, and nobody carries it out: it stands as before. Of observing runs.
 
@@ -163,5 +171,5 @@ class Undone(msgspec.Struct, frozen=True, gc=False, tag=True):
 
 Event = (
     Arrived | Started | Finished | Failed | NodeLost | NodeBack | Measured | Timer
-    | Adopted | Requeued | Held | Released | Blocked | Undone
+    | Adopted | Requeued | Held | Released | Blocked | Profiled | Undone
 )  # fmt: skip

@@ -284,7 +284,7 @@ class IterationModel:
         best = self._best.get(key)
         if best is None:
             best = self._best[key] = min(
-                self._alone_s(job, place) for place in self._best_places(job, narrowest)
+                self.alone_s(job, place) for place in self._best_places(job, narrowest)
             )
         return best
 
@@ -304,10 +304,11 @@ class IterationModel:
             )
         return there.best_s(job, tier)
 
-    def _alone_s(self, job: Job, place: Placement) -> float:
-        """Iteration time on a placement without any other traffic, on the measured GPU type."""
+    def alone_s(self, job: Job, place: Placement, gpu_type: str = "") -> float:
+        """Iteration time of a job with a profile on a placement without any other traffic; on the measured GPU type unless
+        one is given."""
         assert job.profile is not None
-        need = self.need(job.profile, job.gpus, "")
+        need = self.need(job.profile, job.gpus, gpu_type)
         if len(place.hosts) == 1:
             return need.iteration_s(self._inside(place.hosts[0], place.masks[0]))
         crossing = self.crossing(job, place)

@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from hemiola.core.decisions import Placement
 from hemiola.core.errors import InternalError
-from hemiola.core.events import Adopted, Blocked, Held, Released, Requeued, Started, Undone
+from hemiola.core.events import Adopted, Blocked, Held, Profiled, Released, Requeued, Started, Undone
 from hemiola.sched.gpus import pick
 from hemiola.sched.job_state import ENDED, HELD, RUNNING, WAITING
 
@@ -59,6 +61,19 @@ def outside_handlers(machine: StateMachine) -> dict[type, Callable[[Any], None]]
     def blocked(event: Blocked) -> None:
         view.inventory.block(event.host, event.gpus)
 
+    def profiled(event: Profiled) -> None:
+        job = view.jobs[event.job_id]
+        indexes = [
+            index
+            for index in view.indexes.values()
+            if job.status == WAITING or (job.status == RUNNING and index.tracks)
+        ]
+        for index in indexes:
+            index.leave(job)
+        job.job = msgspec.structs.replace(job.job, profile=event.profile)
+        for index in indexes:
+            index.enter(job, view.now)
+
     def undone(event: Undone) -> None:
         job = view.jobs[event.job_id]
         if job.status == RUNNING:
@@ -82,6 +97,7 @@ def outside_handlers(machine: StateMachine) -> dict[type, Callable[[Any], None]]
         Held: held,
         Released: released,
         Blocked: blocked,
+        Profiled: profiled,
     }
 
 

@@ -49,7 +49,9 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
         binds_failed: how often the engine did not take a placement.
         submitted_s, first_started_s, ended_s: when; None: not yet.
         outcome: how it ended ("finished", "failed: ...", "cancelled"); "" before.
-        predicted_s: the run time that was predicted on its last placement.
+        predicted_s, predicted_iteration_s: run time and iteration time that were predicted on its last placement, alone, when
+            it started there; None where it had no profile then.
+        iteration_s: what it reported last; None where it never did.
         note: why it waits or runs here: the last decision's reason.
         memory: what the engine's driver wants back after a restart, to find the job again.
     """
@@ -74,6 +76,8 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
     ended_s: float | None = None
     outcome: str = ""
     predicted_s: float | None = None
+    predicted_iteration_s: float | None = None
+    iteration_s: float | None = None
     note: str = ""
     memory: str = ""
 

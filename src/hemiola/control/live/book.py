@@ -10,6 +10,7 @@ from hemiola.control.journal import JobRecord, Status
 from hemiola.control.live.engine import LiveDriver
 from hemiola.core.decisions import Decision, WakeAt
 from hemiola.core.events import Adopted, Arrived, Event, Failed, Finished, NodeLost
+from hemiola.cost.iteration import IterationModel
 from hemiola.sched.job_state import ENDED, HELD, RUNNING, WAITING, JobState
 from hemiola.sched.view import ClusterView
 
@@ -25,12 +26,22 @@ class Book:
         known: what the journal has of jobs that had not ended.
     """
 
-    def __init__(self, view: ClusterView, driver: LiveDriver, known: Iterable[JobRecord] = ()) -> None:
-        self._view, self._driver = view, driver
+    def __init__(
+        self, view: ClusterView, driver: LiveDriver, model: IterationModel, known: Iterable[JobRecord] = ()
+    ) -> None:
+        self._view, self._driver, self._model = view, driver, model
         self._known = {record.uuid: record for record in known}
         self._first_started = {record.uuid: record.first_started_s for record in self._known.values()}
         self._notes = {record.uuid: record.note for record in self._known.values() if record.note}
         self._places = {record.uuid: record.placement for record in self._known.values() if record.placement}
+        self._predicted = {
+            record.uuid: (record.placement, record.predicted_s, record.predicted_iteration_s)
+            for record in self._known.values()
+        }
+        self._iterations = {record.uuid: record.iteration_s for record in self._known.values()}
+        self._speeds = {
+            record.uuid: record.speed for record in self._known.values() if record.speed is not None
+        }
         self._touched: dict[str, None] = {}
         self._outcomes: dict[str, str] = {}
 
@@ -43,10 +54,18 @@ class Book:
                 self._touched.update(dict.fromkeys(self._on(event.host)))
             elif job_id := getattr(event, "job_id", ""):
                 self._touched[job_id] = None
+            if isinstance(event, Finished | Failed):
+                self._measure(event.job_id, event.time_s)
             if isinstance(event, Finished):
                 self._outcomes[event.job_id] = "finished"
             elif isinstance(event, Failed):
                 self._outcomes[event.job_id] = event.reason
+
+    def _measure(self, job_id: str, now: float) -> None:
+        """Its mean speed so far, if it reports."""
+        state, who = self._view.jobs.get(job_id), self._driver.identity(job_id)
+        if state is not None and who is not None and who.iteration_s is not None and state.held_s(now) > 0:
+            self._speeds[job_id] = state.done_at(now) / state.held_s(now)
 
     def decided(self, decision: Decision, refused: str) -> None:
         """So is this one."""
@@ -95,15 +114,39 @@ class Book:
             self._first_started[state.id] = now
         if state.placement is not None:
             self._places[state.id] = state.placement
+            self._predict(state)
+        if not ended:
+            self._measure(state.id, now)
+        _, predicted_s, predicted_iteration_s = self._predicted.get(state.id, (None, None, None))
         record = JobRecord(
             uuid=state.id, engine_id=who.engine_id, engine_submit_s=who.submit_s, user=who.user, name=who.name,
             job=state.job, status=STATUS[state.status], placement=state.placement or self._places.get(state.id), since_s=state.since_s,
             done_s=state.done_at(now), served_s=state.served_s, queued_s=state.queued_s, preemptions=state.preemptions,
             binds_failed=who.binds_failed, submitted_s=state.submit_s, first_started_s=self._first_started.get(state.id),
             ended_s=state.since_s if ended else None, outcome=self._outcomes.get(state.id, "") if ended else "",
-            note=self._notes.get(state.id, ""), memory=who.memory,
+            note=self._notes.get(state.id, ""), memory=who.memory, speed=self._speeds.get(state.id),
+            predicted_s=predicted_s, predicted_iteration_s=predicted_iteration_s,
+            iteration_s=who.iteration_s or self._iterations.get(state.id),
         )  # fmt: skip
         if ended:
-            for kept in (self._first_started, self._notes, self._outcomes, self._places):
+            for kept in (
+                self._first_started,
+                self._notes,
+                self._outcomes,
+                self._places,
+                self._predicted,
+                self._speeds,
+            ):
                 kept.pop(state.id, None)
         return record
+
+    def _predict(self, state: JobState) -> None:
+        """What is expected of it where it runs now: once for each placement, before it says anything itself."""
+        place, job = state.placement, state.job
+        if place is None or self._predicted.get(state.id, (None,))[0] == place:
+            return
+        predicted_s = iteration_s = None
+        if job.profile is not None:
+            iteration_s = self._model.alone_s(job, place, self._view.topology.hosts.gpu_types[place.hosts[0]])
+            predicted_s = job.duration_s * iteration_s / self._model.alone(job).best_s
+        self._predicted[state.id] = place, predicted_s, iteration_s

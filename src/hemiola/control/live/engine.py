@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
 from hemiola.control.driver import Driver
 from hemiola.core.decisions import Decision
 from hemiola.core.events import Event
+from hemiola.trace.reports import HostReport
 
 __all__ = ["Around", "Identity", "LiveDriver"]
 
@@ -24,6 +25,7 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
         memory: what the driver wants back after a restart, to find the job again.
         note: why it cannot be placed, or what of its wishes was not understood.
         binds_failed: in a row.
+        iteration_s: as the job reports it; None where it does not.
     """
 
     engine_id: str
@@ -33,6 +35,7 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
     memory: str = ""
     note: str = ""
     binds_failed: int = 0
+    iteration_s: float | None = None
 
 
 class LiveDriver(Driver):
@@ -47,6 +50,10 @@ class LiveDriver(Driver):
     @abstractmethod
     def identity(self, job_id: str) -> Identity | None:
         """Of a job by our id; also of one that ended within this run."""
+
+    def counters(self) -> dict[str, HostReport]:
+        """What hosts report of their network cards, by name."""
+        return {}
 
     @abstractmethod
     def vanished(self) -> list[tuple[str, str]]:
@@ -63,6 +70,10 @@ class LiveDriver(Driver):
     @abstractmethod
     def hand_back(self) -> None:
         """Give all jobs that wait to the engine's own scheduler, as they were."""
+
+    @abstractmethod
+    def add(self, events: Sequence[Event]) -> None:
+        """Have `events` bring these, too, at once; on the thread that runs them, as from `Run.turned`."""
 
     @abstractmethod
     def stop(self) -> None:
@@ -96,6 +107,10 @@ class Around(LiveDriver):
         """Of the engine."""
         return self._inner.identity(job_id)
 
+    def counters(self) -> dict[str, HostReport]:
+        """Of the engine."""
+        return self._inner.counters()
+
     def vanished(self) -> list[tuple[str, str]]:
         """Of the engine."""
         return self._inner.vanished()
@@ -111,6 +126,10 @@ class Around(LiveDriver):
     def hand_back(self) -> None:
         """Of the engine."""
         self._inner.hand_back()
+
+    def add(self, events: Sequence[Event]) -> None:
+        """To the inner one's."""
+        self._inner.add(events)
 
     def stop(self) -> None:
         """End it."""

@@ -17,6 +17,7 @@ from hemiola.control.live.book import Book
 from hemiola.control.live.engine import LiveDriver
 from hemiola.control.live.guard import Guarded
 from hemiola.control.live.journaled import Journaled
+from hemiola.control.live.learning import Learning
 from hemiola.control.live.lease import Leadership
 from hemiola.control.live.observing import Observing
 from hemiola.control.simulated import Costs, Estimates
@@ -27,6 +28,7 @@ from hemiola.cost.iteration import IterationModel
 from hemiola.sched.machine import StateMachine
 from hemiola.sched.policies import policy_from_text
 from hemiola.sched.view import ClusterView
+from hemiola.trace.reports import Reports
 from hemiola.trace.topologies.native_write import topology_text
 
 __all__ = ["MakeDriver", "OneRun", "Run", "Settings", "Watcher", "is_killed"]
@@ -47,6 +49,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         policy_limit_s: so long a policy may compute for one decision.
         kill_switch: a file; while it is there, nothing is carried out.
         alive: a file that says when the loop last turned.
+        reports: the folder in which jobs and hosts report (`trace.reports`).
         costs: of checkpoints.
         show_requests: say what the engine would be asked for each decision.
     """
@@ -58,6 +61,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     policy_limit_s: float = 5.0
     kill_switch: Path | None = None
     alive: Path | None = None
+    reports: Path | None = None
     costs: Costs = Costs()
     show_requests: bool = False
 
@@ -117,9 +121,8 @@ class OneRun:
         self._policy, self._killed = policy, killed
         self._acts = settings.mode == "enforce" and not killed
         self._topology = topology
-        self.view = ClusterView(
-            topology, Estimates(IterationModel(topology), settings.costs), now=clock.now_s()
-        )
+        self._model = IterationModel(topology)
+        self.view = ClusterView(topology, Estimates(self._model, settings.costs), now=clock.now_s())
         self._machine = StateMachine(self.view)
         self._remembered = journal.open_jobs()
         journal.settle(
@@ -129,7 +132,7 @@ class OneRun:
         self._number = journal.begin_run(leadership.epoch, self._opening(), self.view.now)
         self._reason = "it was asked to stop"
         self.watcher: Watcher | None = None
-        self._inner: LiveDriver
+        self._inner: Learning
 
     def _opening(self) -> Opening:
         settings = self._settings
@@ -141,9 +144,11 @@ class OneRun:
 
     def make(self, make: MakeDriver) -> LiveDriver:
         """The driver."""
-        self._inner = make(
+        inner = make(
             Run(self._machine, self._clock, self._acts, self._remembered, self._may_act, self._turned)
         )
+        reports = Reports(self._settings.reports) if self._settings.reports else None
+        self._inner = Learning(inner, self.view, self._model, self._journal, self._clock, reports)
         return self._inner
 
     def loop(self) -> str:
@@ -155,7 +160,7 @@ class OneRun:
         inner, view, settings = self._inner, self.view, self._settings
         advises = settings.mode == "advise" and not self._killed
         driver = inner if self._acts else Observing(inner, view, advises=advises)
-        book = Book(view, inner, self._remembered)
+        book = Book(view, inner, self._model, self._remembered)
         journaled = Journaled(driver, self._journal, self._number, book, intents=self._acts)
 
         def note(decision: Decision, refused: str) -> None:
@@ -188,6 +193,7 @@ class OneRun:
     def _turned(self) -> None:
         """The driver has come around."""
         self._leadership.turned(acts=self._acts)
+        self._inner.turned()
         if self.watcher is not None:
             self.watcher.turned(self.view, self._inner, self._number)
         if not self._leadership.holds():

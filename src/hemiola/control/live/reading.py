@@ -149,6 +149,7 @@ def _job(
         submitted_s=record.submitted_s, started_s=record.first_started_s, ended_s=record.ended_s,
         run_s=record.served_s + (since_s if runs else 0.0), span_s=since_s if runs else 0.0,
         waited_s=record.queued_s + (0.0 if runs else since_s), predicted_s=record.predicted_s, speed=record.speed,
+        predicted_iteration_s=record.predicted_iteration_s, iteration_s=record.iteration_s,
         estimate_s=record.job.duration_s, estimate_from=estimate_from(record), preemptions=record.preemptions,
         reason=names.told(reason), until_s=until_s,
     )  # fmt: skip

@@ -44,7 +44,8 @@ class LiveJob(msgspec.Struct, frozen=True, kw_only=True):
         run_s: for how long it has had GPUs, all its spans together.
         span_s: for how long it has run since it last started; 0 unless running.
         waited_s: for how long it has not.
-        predicted_s: run time that was predicted on its last placement.
+        predicted_s, predicted_iteration_s: run time and iteration time that were predicted on its last placement, alone.
+        iteration_s: as it reported it last.
         estimate_s, estimate_from: run time that policies go by, and whose word it is: "user", "limit" or "default".
         reason: why it waits, runs there, or how it ended.
         until_s: when its policy looks at it again, Unix time.
@@ -66,6 +67,8 @@ class LiveJob(msgspec.Struct, frozen=True, kw_only=True):
     span_s: float
     waited_s: float
     predicted_s: float | None
+    predicted_iteration_s: float | None
+    iteration_s: float | None
     speed: float | None
     estimate_s: float
     estimate_from: Literal["user", "limit", "default"]

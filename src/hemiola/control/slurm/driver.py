@@ -99,6 +99,10 @@ class SlurmDriver(LiveDriver):
         """End the events after the present instant; any thread may ask for it."""
         self._stop.set()
 
+    def add(self, events: Sequence[Event]) -> None:
+        """With what the next turn brings."""
+        self._soon += events
+
     # ---- events
 
     def events(self) -> Iterator[list[Event]]:

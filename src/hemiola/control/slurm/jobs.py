@@ -6,22 +6,21 @@ Users say more in the comment: `sbatch --comment="hemiola model=resnet50 runtime
 from __future__ import annotations
 
 import math
-import pwd
 import secrets
 from collections.abc import Callable, Sequence
 
+from hemiola.control.live.labels import Said, read_words
+from hemiola.control.live.users import user_name
 from hemiola.control.slurm.client import UNKNOWN, Slurm
 from hemiola.control.slurm.rows import JobRow
-from hemiola.core.errors import EngineError, HemiolaError
+from hemiola.core.errors import EngineError
 from hemiola.core.job import Job, Profile
-from hemiola.core.units import parse_duration
 
 __all__ = ["Words", "is_user_held", "job_of", "shape", "words_of"]
 
 LABEL = "hemiola"
 HELD = "hemiola:held-by-its-user"
 """What job_submit.lua writes before the comment of a job that its own user holds."""
-KEYS = ("model", "runtime", "required", "preferred")
 Words = tuple[str, str]
 """A job's comment and its name."""
 
@@ -87,42 +86,16 @@ def job_of(
     The run time is what its user says, or else its time limit: what policies that go by it have to go by.
     """
     gpus, hosts = shape(row, most_gpus)
-    said, problems = _labels(words[0])
-    duration_s = row.limit_s or usual_s
-    known: Profile | None = None
-    try:
-        if "runtime" in said:
-            duration_s = parse_duration(said["runtime"])
-        if "model" in said:
-            known = profile(said["model"])
-    except HemiolaError as problem:
-        problems.append(problem.what)
+    said = _labels(words[0], profile)
     job = Job(
-        id=uuid, submit_s=float(row.submit_s), gpus=gpus, duration_s=duration_s, profile=known,
-        model=said.get("model", ""), user=user_name(row.uid), queue=row.partition, hosts=hosts,
-        required=said.get("required", ""), preferred=said.get("preferred", ""), estimate_s=row.limit_s,
-        pinned=not row.requeues,
+        id=uuid, submit_s=float(row.submit_s), gpus=gpus, duration_s=said.runtime_s or row.limit_s or usual_s,
+        profile=said.profile, model=said.words.get("model", ""), user=user_name(row.uid), queue=row.partition,
+        hosts=hosts, required=said.words.get("required", ""), preferred=said.words.get("preferred", ""),
+        estimate_s=row.limit_s, pinned=not row.requeues,
     )  # fmt: skip
-    return job, "; ".join(problems)
+    return job, "; ".join(said.problems)
 
 
-def user_name(uid: int) -> str:
-    """Of a user id; the number where this host does not know it."""
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return str(uid)
-
-
-def _labels(comment: str) -> tuple[dict[str, str], list[str]]:
+def _labels(comment: str, profile: Callable[[str], Profile]) -> Said:
     words = comment.removeprefix(HELD).split()
-    if not words or words[0] != LABEL:
-        return {}, []
-    said, problems = {}, []
-    for word in words[1:]:
-        key, equals, value = word.partition("=")
-        if key in KEYS and equals and value:
-            said[key] = value
-        else:
-            problems.append(f"its comment says {word[:80]!r}: write one of {', '.join(KEYS)} as KEY=VALUE")
-    return said, problems
+    return read_words(words[1:], "its comment", profile) if words and words[0] == LABEL else Said()

@@ -22,6 +22,7 @@ from hemiola.core.job import Job
 from hemiola.core.topology import Topology
 from hemiola.sched.job_state import ENDED, JobState
 from hemiola.sched.view import ClusterView
+from hemiola.trace.reports import HostReport
 
 __all__ = ["Camera", "Note", "Picture", "Seen", "Standing", "seen_in_journal", "seen_live"]
 
@@ -67,6 +68,7 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     first_started_s: float | None = None
     ended_s: float | None = None
     outcome: str = ""
+    iteration_s: float | None = None
 
 
 class Picture(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,6 +82,7 @@ class Picture(msgspec.Struct, frozen=True, kw_only=True):
         blocked: by host the GPUs that are not ours to give.
         away: why the engine cannot be asked.
         last: by job the last decision about it.
+        counters: by host what its network cards were last said to carry.
     """
 
     run: int | None
@@ -92,6 +95,7 @@ class Picture(msgspec.Struct, frozen=True, kw_only=True):
     away: str
     last: dict[str, Note]
     decided: int
+    counters: dict[str, HostReport] = {}
 
 
 class Standing(msgspec.Struct, frozen=True):
@@ -108,6 +112,7 @@ def seen_live(state: JobState, who: Identity | None) -> Seen:
         name=who.name if who else "", state=STATUS[state.status], since_s=state.since_s, placement=state.placement,
         served_s=state.served_s, queued_s=state.queued_s, preemptions=state.preemptions,
         binds_failed=who.binds_failed if who else 0, note=who.note if who else "", submitted_s=state.submit_s,
+        iteration_s=who.iteration_s if who else None,
     )  # fmt: skip
 
 
@@ -118,7 +123,7 @@ def seen_in_journal(record: JobRecord) -> Seen:
         since_s=record.since_s, placement=record.placement, served_s=record.served_s, queued_s=record.queued_s,
         preemptions=record.preemptions, binds_failed=record.binds_failed, note=record.note,
         submitted_s=record.submitted_s, first_started_s=record.first_started_s, ended_s=record.ended_s,
-        outcome=record.outcome,
+        outcome=record.outcome, iteration_s=record.iteration_s,
     )  # fmt: skip
 
 
@@ -202,7 +207,7 @@ class Camera:
             run=run, taken_s=time.time(), topology=view.topology,
             jobs=tuple((copy.copy(state), driver.identity(state.id)) for state in open_jobs),
             masks=tuple(inventory.masks), down=tuple(inventory.down), blocked=dict(inventory.blocked),
-            away=driver.away, last=dict(self._last), decided=self._number,
+            away=driver.away, last=dict(self._last), decided=self._number, counters=dict(driver.counters()),
         )  # fmt: skip
 
     # ---- everybody else's

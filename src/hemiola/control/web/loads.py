@@ -1,6 +1,6 @@
 """What the running jobs send over each link, as the cost model predicts it; and how fast they run beside each other.
 
-The same model that the simulator runs on. Nothing here is measured.
+The same model that the simulator runs on; how often a job that reports its iterations sends is known from there.
 """
 
 from __future__ import annotations
@@ -88,6 +88,7 @@ class Predictor:
             index, found = crossing[slot]
             iteration_s = max(iteration_s, found.local_s)
             speeds[index] = self._speed(running[index], iteration_s)
+            iteration_s = running[index].iteration_s or iteration_s
             if found.need.traffic_bytes:
                 for link, factor in zip(found.links, found.factors or [1.0] * len(found.links), strict=True):
                     sent.setdefault(link, []).append((index, factor * found.need.traffic_bytes / iteration_s))

@@ -19,6 +19,9 @@ from hemiola.core.topology import Topology
 
 __all__ = ["Frame", "bits", "decided", "ended_job"]
 
+OLD_S = 60.0
+"""Counters that were told so long ago tell nothing of now."""
+
 
 def bits(mask: int) -> tuple[int, ...]:
     """GPUs by number.
@@ -62,7 +65,7 @@ def _job(
         placement=_parts(topology, seen.placement), served_s=seen.served_s + (lasts_s if running else 0.0),
         queued_s=seen.queued_s + (0.0 if running or ended else lasts_s), declared_s=seen.job.duration_s,
         preemptions=seen.preemptions, binds_failed=seen.binds_failed,
-        predicted_iteration_s=speed[0], predicted_slowdown=speed[1],
+        predicted_iteration_s=speed[0], predicted_slowdown=speed[1], measured_iteration_s=seen.iteration_s,
     )  # fmt: skip
 
 
@@ -235,12 +238,19 @@ class Frame:
                     name=names[link], kind="nic" if level == "host" else "uplink", level=level, of=of,
                     capacity_bytes_per_s=capacities[link] if isfinite(capacities[link]) else None,
                     predicted_bytes_per_s=sum(rate for _, rate in whose),
+                    measured_bytes_per_s=self._counted(of) if level == "host" else None,
                     jobs=tuple(values.JobOnLink(seen.job.id, seen.engine_id, rate) for seen, rate in whose),
                 )
             )  # fmt: skip
         return values.Links(
             snapshot=self.number, predicted=True, unknown_jobs=loads.unknown, items=tuple(items)
         )
+
+    def _counted(self, host: str) -> float | None:
+        report = self.picture.counters.get(host)
+        if report is None or abs(self.picture.taken_s - report.time_s) > OLD_S:
+            return None
+        return max(report.sent_bytes_per_s, report.received_bytes_per_s)
 
 
 def _places(topology: Topology) -> Iterable[tuple[str, str]]:

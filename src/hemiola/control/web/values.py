@@ -173,6 +173,7 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True):
         declared_s: the run time that its user, or its time limit, says.
         predicted_iteration_s, predicted_slowdown: by the cost model, on its placement and beside the present
             others; over the best placement alone. Null where its profile is not known, or it does not run.
+        measured_iteration_s: as the job reports it; null where it does not.
         binds_failed: how often in a row the engine did not take a placement.
     """
 
@@ -198,6 +199,7 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True):
     binds_failed: int
     predicted_iteration_s: float | None
     predicted_slowdown: float | None
+    measured_iteration_s: float | None
 
 
 class Jobs(msgspec.Struct, frozen=True):
@@ -261,6 +263,8 @@ class Link(msgspec.Struct, frozen=True, kw_only=True):
         of: the host's or the switch's name.
         capacity_bytes_per_s: null: it never limits.
         predicted_bytes_per_s: mean over the iterations of the jobs that run; not measured.
+        measured_bytes_per_s: what the host's own counters say, the busier direction; null where they are not told, and for
+            uplinks.
     """
 
     name: str
@@ -269,6 +273,7 @@ class Link(msgspec.Struct, frozen=True, kw_only=True):
     of: str
     capacity_bytes_per_s: float | None
     predicted_bytes_per_s: float
+    measured_bytes_per_s: float | None
     jobs: tuple[JobOnLink, ...]
 
 

@@ -65,6 +65,8 @@ def record(
         Path(path), mode=mode, listen=listen, keep_iterations=keep_iterations, demand_iterations=demand_iterations,
         answer_signal=answer_signal, clock_skew_s=clock_skew_s,
     )  # fmt: skip
+    if Session.active is not None and not Session.active.options.parts:
+        Session.active.close("")
     if Session.active is not None:
         logger.warning("already recording into %s: %s is not written", Session.active.options.path, path)
         yield Session.active.recorder

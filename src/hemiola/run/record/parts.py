@@ -14,7 +14,7 @@ import msgspec
 from hemiola.core.errors import InputError
 from hemiola.run.record.values import PART_SCHEMA, ClockSample, End, Facts, Group, Head, Iteration, Line
 
-__all__ = ["Part", "PartWriter", "ended_parts", "read_parts"]
+__all__ = ["NoPart", "Part", "PartWriter", "ended_parts", "read_parts"]
 
 _LIMIT_BYTES = 256 * 2**20
 _END_TAG = b'\n["end"'
@@ -69,6 +69,20 @@ class PartWriter:
         self._previous, self._held = self._held, 0
         self._stream = self._paths[self._turn].open("wb", buffering=0)
         self._stream.write(b"".join(self.preamble.values()))
+
+
+class NoPart(PartWriter):
+    """Keeps nothing: of a job that only tells the scheduler of its iterations."""
+
+    def __init__(self) -> None:
+        self.preamble = {}
+        self.forgotten_iterations = 0
+
+    def write(self, line: Line) -> None:
+        """Forget the line."""
+
+    def close(self) -> None:
+        """Do nothing."""
 
 
 def _key_in_preamble(line: Line, known: dict[object, bytes]) -> object:

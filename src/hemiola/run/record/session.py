@@ -23,10 +23,11 @@ from hemiola.run.record.demands import Demands, demand_path
 from hemiola.run.record.hidden import hide
 from hemiola.run.record.hooks import Hooks
 from hemiola.run.record.keeper import Keeper
-from hemiola.run.record.parts import PartWriter
+from hemiola.run.record.parts import NoPart, PartWriter
 from hemiola.run.record.peers import Peers
 from hemiola.run.record.profile import Profiling
 from hemiola.run.record.recorder import Recorder, logger
+from hemiola.run.record.reporting import Reporting
 from hemiola.run.record.server import Server, parse_address
 from hemiola.run.record.totals import exposition
 from hemiola.run.record.values import Facts, Group, Head, Options
@@ -109,8 +110,7 @@ class Session:
         """The first event: open the part, start the thread."""
         self._use_device()
         head = self._head()
-        stem = Path(self.options.parts) / f"rank{head.rank:05d}-{self._pid}"
-        writer = PartWriter(stem, self.options.keep_iterations)
+        writer = self._writer(head)
         writer.write(head)
         keeper = self._keeper = Keeper(self.recorder, writer, self._head)
         self._demands = Demands(self.recorder, self._profiling, keeper, self.options)
@@ -121,7 +121,14 @@ class Session:
         self._listen()
         self._handle_signal()
         keeper.every.append(self._answer_early)
+        Reporting.begin(keeper)
         keeper.start()
+
+    def _writer(self, head: Head) -> PartWriter:
+        if not self.options.parts:
+            return NoPart()
+        stem = Path(self.options.parts) / f"rank{head.rank:05d}-{self._pid}"
+        return PartWriter(stem, self.options.keep_iterations)
 
     def _boundary(self, draft: Any, last: bool) -> bool:
         if self._keeper is not None and self._keeper.device is None:

@@ -49,7 +49,8 @@ function load(link, long) {
   const fill = h("b", { class: share > 0.8 ? "full" : share > 0.5 ? "half" : "" });
   fill.style.width = `${Math.min(100, share * 100)}%`;
   const of = link.capacity_bytes_per_s ? ` of ${rate(link.capacity_bytes_per_s)}` : "";
-  const words = `${link.name}: predicted ${rate(link.predicted_bytes_per_s)}${of}`;
+  const counted = link.measured_bytes_per_s === null ? "" : `; its counters say ${rate(link.measured_bytes_per_s)}`;
+  const words = `${link.name}: predicted ${rate(link.predicted_bytes_per_s)}${of}${counted}`;
   return h("div", { class: `load ${long ? "long" : ""}`, title: words },
     h("span", { class: "bar", role: "img", "aria-label": words }, fill),
     h("span", { class: "number", "aria-hidden": "true" }, long ? `${rate(link.predicted_bytes_per_s)}${of} (${percent(share)})` : percent(share)));

@@ -149,6 +149,7 @@ function drawChosen() {
     ["Waited", duration(job.queued_s)], ["Ran", duration(job.served_s)], ["Run time declared", duration(job.declared_s)], ["Stopped", count(job.preemptions, "time")],
     ["Where", job.placement.length ? places(job.placement) : "–"],
     job.predicted_iteration_s === null ? null : ["Iteration, predicted", `${job.predicted_iteration_s.toPrecision(3)} s, ${job.predicted_slowdown.toFixed(2)}× the best`],
+    job.measured_iteration_s === null ? null : ["Iteration, measured", `${job.measured_iteration_s.toPrecision(3)} s`],
     fullest ? ["Fullest link, predicted", `${fullest.link.name}: ${rate(fullest.on.bytes_per_s)} of its ${rate(fullest.link.predicted_bytes_per_s)}${others.length ? `; also there: ${others.join(", ")}` : ""}`] : null,
   ].filter(Boolean);
   return show("job-body", h("dl", {}, facts.flatMap(([name, value]) => [h("dt", {}, name), h("dd", {}, value)])), h("button", { type: "button", "data-key": "choose none", onclick: () => state.choose(state.chosen) }, "Choose none"));

@@ -1,0 +1,51 @@
+"""`hemiola counters`: on each host, tell the scheduler what its network cards carry."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+__all__ = ["counters"]
+
+Cards = Annotated[tuple[str, ...], Parameter(name="--card", consume_multiple=True, negative="")]
+
+
+def counters(*, reports: Path, host: str = "", card: Cards = (), every: str = "5s") -> None:
+    """Report what this host's network cards send and receive, until interrupted: a service of each host.
+
+    Parameters
+    ----------
+    reports
+        The folder that "hemiola serve --reports" reads.
+    host
+        This host's name in the topology; $SLURMD_NODENAME or the short host name unless given.
+    card
+        Network cards to count; those of hardware unless given, or all but the loopback where there is none.
+    every
+        How often: 5s, 1min.
+    """
+    import os
+    import socket
+
+    from hemiola.control.live.counting import cards, host_reports
+    from hemiola.core.errors import InputError
+    from hemiola.core.units import parse_duration
+    from hemiola.trace.reports import Reports, write_report
+
+    every_s = parse_duration(every)
+    if not 0.1 <= every_s <= 3600:
+        raise InputError(f"--every {every}", "give 0.1 s to 1 h")
+    Reports(reports)
+    name = host or os.environ.get("SLURMD_NODENAME", "") or socket.gethostname().partition(".")[0]
+    counted = cards(card)
+    print(f"reporting {', '.join(counted)} of {name} to {reports} every {every}", flush=True)
+    said = ""
+    for report in host_reports(name, counted, every_s):
+        try:
+            write_report(reports, report)
+        except InputError as problem:
+            if problem.what != said:
+                print(f"hemiola counters: {problem.what}", flush=True)
+            said = problem.what

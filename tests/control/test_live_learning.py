@@ -1,0 +1,195 @@
+"""What jobs report becomes speeds and profiles; what was learnt of a name is known when it is submitted again."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from journal_helpers import OPENING
+from test_live_service import Scripted
+
+from hemiola.control.clock import Clock
+from hemiola.control.driver import run_loop
+from hemiola.control.journal import Journal
+from hemiola.control.journal.replay import replay
+from hemiola.control.live.book import Book
+from hemiola.control.live.engine import Identity
+from hemiola.control.live.journaled import Journaled
+from hemiola.control.live.learning import Learning
+from hemiola.control.simulated import Costs, Estimates
+from hemiola.core.events import Arrived, Event, Finished, Measured, Profiled, Timer
+from hemiola.core.job import Demand, Job
+from hemiola.cost.iteration import IterationModel
+from hemiola.sched.policies import policy_from_text
+from hemiola.sched.view import ClusterView
+from hemiola.trace.reports import HostReport, JobReport, Reports, write_report
+from hemiola.trace.topologies.native_write import topology_text
+from hemiola.trace.topologies.read import read_topology
+from replays import CheckedMachine
+
+TOPOLOGY = read_topology("leaf-spine:hosts=4,gpus_per_host=4,hosts_per_rack=2,nic=10gbit,oversubscription=4")
+BEGAN_S = 1_800_000_000.0
+Step = Callable[["Cluster"], None] | list[Event]
+
+
+class Hand(Clock):
+    """Stands still until a test sets it."""
+
+    now = BEGAN_S
+
+    def now_s(self) -> float:
+        return self.now
+
+
+class Cluster(Scripted):
+    """An engine, a loop with a journal, and a folder of reports; a test says step by step what happens."""
+
+    def __init__(self, folder: Path, *steps: Step) -> None:
+        super().__init__()
+        self.folder, self.steps = folder, steps
+        self.reports = folder / "reports"
+        self.reports.mkdir(exist_ok=True)
+        self.clock = Hand()
+        self.clock.now = BEGAN_S
+        model = IterationModel(TOPOLOGY)
+        self.view = ClusterView(TOPOLOGY, Estimates(model, Costs()), now=BEGAN_S)
+        self.added: list[Event] = []
+        self.seen: list[Event] = []
+        with Journal.open(folder / "journal.db") as journal:
+            epoch = journal.lead("one", BEGAN_S, 1e6)
+            assert epoch is not None
+            opening = OPENING.__class__(
+                policy="fifo", engine="none", mode="enforce", topology=topology_text(TOPOLOGY), version="0"
+            )
+            run = journal.begin_run(epoch, opening, BEGAN_S)
+            reports = Reports(self.reports)
+            self.learning = Learning(self, self.view, model, journal, self.clock, reports)
+            book = Book(self.view, self.learning, model)
+            journaled = Journaled(self.learning, journal, run, book, intents=True)
+            run_loop(journaled, CheckedMachine(self.view), policy_from_text("fifo"), journaled.note)
+            self.records = {record.uuid: record for record in journal.jobs()}
+            self.faithful = replay(journal, run)
+            journal.resign(epoch)
+
+    def events(self) -> Iterator[list[Event]]:
+        for step in self.steps:
+            self.clock.now += 10.0
+            if callable(step):
+                step(self)
+            else:
+                yield step
+            self.learning.turned()
+            if self.added:
+                added, self.added = self.added, []
+                self.seen += added
+                yield added
+
+    def add(self, events: Sequence[Event]) -> None:
+        self.added += events
+
+    def identity(self, job_id: str) -> Identity | None:
+        return Identity(
+            engine_id=job_id,
+            submit_s=1.0,
+            user=self.view.jobs[job_id].job.user if job_id in self.view.jobs else "",
+            name="train",
+        )
+
+
+def reported(job: str, iteration_s: float, compute_s: float, at_s: float = 10.0, **more: int) -> Step:
+    """A step: a job on 8 GPUs that sends 625 MB per iteration reports."""
+
+    def step(cluster: Cluster) -> None:
+        report = JobReport(
+            job=job, time_s=BEGAN_S + at_s, gpus=8, iterations=10, iteration_s=iteration_s, compute_s=compute_s,
+            traffic_bytes=625e6,
+        )  # fmt: skip
+        write_report(cluster.reports, report)
+        if more:
+            os.chown(cluster.reports / f"job-{job}.json", more["uid"], -1)
+
+    return step
+
+
+def arrives(name: str, user: str = "ada") -> list[Event]:
+    job = Job(id=name, submit_s=0.0, gpus=8, duration_s=1000.0, hosts=2, user=user)
+    return [Arrived(BEGAN_S, job)]
+
+
+def ends(name: str, at_s: float) -> list[Event]:
+    return [Finished(BEGAN_S + at_s, name)]
+
+
+def test_a_job_that_reports_is_learnt_and_its_speed_is_told(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path, arrives("1"), reported("1", 0.5, 0.2), ends("1", 100.0))
+    (profiled,) = cluster.seen
+    assert isinstance(profiled, Profiled)
+    assert profiled.profile.demands == (Demand(8, 0.2, 625e6),)
+    # 625 MB at 1.25 GB/s take 0.5 s, of which 0.3 s were seen: 0.2 s are hidden, all of the computation
+    assert profiled.profile.overlap == pytest.approx(1.0, abs=1e-3)
+    record = cluster.records["1"]
+    assert (record.iteration_s, record.predicted_iteration_s) == (0.5, None)
+    assert record.speed == pytest.approx(1.0, rel=1e-3)
+    assert record.job.profile == profiled.profile
+    assert cluster.faithful
+
+
+def test_slower_iterations_are_neighbours_and_quicker_ones_are_learnt_anew(tmp_path: Path) -> None:
+    cluster = Cluster(
+        tmp_path, arrives("1"), reported("1", 0.5, 0.2), reported("1", 1.0, 0.2), reported("1", 0.4, 0.2),
+        ends("1", 100.0),
+    )  # fmt: skip
+    kinds = [type(event) for event in cluster.seen]
+    assert kinds == [Profiled, Measured, Profiled, Measured]
+    first, slow, second, quick = cluster.seen
+    assert isinstance(slow, Measured) and slow.speed == pytest.approx(0.5, rel=1e-3)
+    assert isinstance(quick, Measured) and quick.speed == pytest.approx(1.0, rel=1e-3)
+    assert isinstance(first, Profiled) and isinstance(second, Profiled)
+    assert second.profile.demands == first.profile.demands
+    record = cluster.records["1"]  # 20 s at 1, 10 s at 0.5, the rest at 1
+    assert record.speed == pytest.approx(1 - 0.5 * 10 / record.served_s, rel=0.01)
+
+
+def test_a_job_of_the_same_name_is_known_when_it_is_submitted_again(tmp_path: Path) -> None:
+    cluster = Cluster(
+        tmp_path, arrives("1"), reported("1", 0.5, 0.2), ends("1", 100.0), arrives("2"), ends("2", 200.0),
+        arrives("3", user="bob"), ends("3", 300.0),
+    )  # fmt: skip
+    first, second, third = (cluster.records[name] for name in "123")
+    assert second.job.profile == first.job.profile is not None
+    assert second.predicted_iteration_s == pytest.approx(0.5, rel=1e-3)
+    assert second.predicted_s == pytest.approx(1000.0, rel=1e-3)
+    assert third.job.profile is None
+    again = Cluster(tmp_path, arrives("4"), ends("4", 10.0))
+    assert again.records["4"].job.profile == first.job.profile
+
+
+def test_a_report_from_before_it_ran_here_is_of_another_place(tmp_path: Path) -> None:
+    assert not Cluster(tmp_path, arrives("1"), reported("1", 0.5, 0.2, at_s=-50.0), ends("1", 50.0)).seen
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can write in another user's name")
+def test_nobody_reports_of_somebody_elses_job(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    cluster = Cluster(
+        tmp_path, arrives("1", user="daemon"), reported("1", 0.5, 0.2, uid=4243), ends("1", 50.0)
+    )
+    assert not cluster.seen
+    assert "4243 reports of job 1, which is daemon's" in caplog.text
+    mine = Cluster(tmp_path, arrives("2", user="daemon"), reported("2", 0.5, 0.2, uid=1), ends("2", 50.0))
+    assert mine.seen
+
+
+def test_hosts_tell_their_counters_and_strangers_files_are_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    host = HostReport(host="n1", time_s=BEGAN_S, sent_bytes_per_s=5.0, received_bytes_per_s=6.0)
+
+    def step(cluster: Cluster) -> None:
+        write_report(cluster.reports, host)
+        (cluster.reports / "job-9.json").write_text("no report")
+
+    cluster = Cluster(tmp_path, arrives("1"), step, [Timer(BEGAN_S, "")], ends("1", 50.0))
+    assert cluster.learning.counters() == {"n1": host}
+    assert caplog.text.count("'job-9.json'") == 1
