@@ -14,6 +14,7 @@ from live_slurm import Live, need_slurm, until
 from hemiola.cli.simulate import simulate
 from hemiola.control.journal import Journal
 from hemiola.control.journal.replay import replay
+from hemiola.control.live.engine import Around
 from hemiola.control.slurm.driver import SlurmDriver
 from hemiola.control.slurm.handback import hand_back
 from hemiola.control.slurm.rows import JobRow
@@ -66,9 +67,12 @@ def test_what_can_never_run_is_left_alone_with_the_reason_and_jobs_without_gpus_
         live.wait_state(small, "COMPLETED")
         other = live.submit("--gres=gpu:1")
         assert live.wait_outcome(other) == "finished"
-        known = [k for k in live.service.driver.known.values() if k.row.id == large]
-        assert "on 5 hosts, more than the cluster has" in known[0].refused
+        record = live.record(large)
+        assert record.status == "held"
+        assert record.note.startswith("it can never run here: it wants 40 GPUs on 5 hosts, more than")
         assert live.state(large) == "PENDING"
+        live.command("scancel", large)
+        assert live.wait_outcome(large) == "cancelled"
 
 
 def test_arrays_run_as_many_at_once_as_they_say(live: Live):
@@ -335,12 +339,14 @@ def test_a_slurm_that_goes_away_in_the_middle_of_a_look_loses_nothing(live: Live
         live.wait_state(job, "RUNNING")
         until(lambda: live.record(job).status == "running", "it is seen running")
         driver = service.driver
-        assert isinstance(driver, SlurmDriver)
+        assert isinstance(driver, Around)
+        slurm = driver._inner
+        assert isinstance(slurm, SlurmDriver)
 
         def away(ids: list[str]) -> dict[str, JobRow]:
             raise EngineError("no answer", "")
 
-        driver._ends = away  # type: ignore[method-assign]  # the list came, how the job ended did not
+        slurm._watcher.ends = away  # type: ignore[method-assign]  # the list came, how the job ended did not
         assert live.wait_outcome(job) == "finished"
         assert service.driver is not driver, "the view was built anew"
         assert live.wait_outcome(live.submit("-N4 --gres=gpu:8")) == "finished"

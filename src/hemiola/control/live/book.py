@@ -10,6 +10,7 @@ from hemiola.control.journal import JobRecord, Status
 from hemiola.control.live.engine import LiveDriver
 from hemiola.core.decisions import Decision, WakeAt
 from hemiola.core.events import Adopted, Arrived, Event, Failed, Finished, NodeLost
+from hemiola.core.job import Job
 from hemiola.cost.iteration import IterationModel
 from hemiola.sched.job_state import ENDED, HELD, RUNNING, WAITING, JobState
 from hemiola.sched.view import ClusterView
@@ -87,8 +88,21 @@ class Book:
         records = [
             self._record(state) for name in touched if (state := self._view.jobs.get(name)) is not None
         ]
+        records += [self._refused(job, why) for job, why in self._driver.refused()]
         records += [self._vanished(uuid, outcome) for uuid, outcome in self._driver.vanished()]
         return [record for record in records if record is not None]
+
+    def _refused(self, job: Job, why: str) -> JobRecord | None:
+        """It is held for good, as far as the journal goes."""
+        who = self._driver.identity(job.id)
+        if who is None:
+            return None
+        record = self._known[job.id] = JobRecord(
+            uuid=job.id, engine_id=who.engine_id, engine_submit_s=who.submit_s, user=who.user, name=who.name, job=job,
+            status="held", since_s=self._view.now, submitted_s=job.submit_s, note=f"it can never run here: {why}",
+            memory=who.memory,
+        )  # fmt: skip
+        return record
 
     def _vanished(self, uuid: str, outcome: str) -> JobRecord | None:
         record = self._known.get(uuid)

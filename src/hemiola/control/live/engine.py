@@ -10,6 +10,7 @@ import msgspec
 from hemiola.control.driver import Driver
 from hemiola.core.decisions import Decision
 from hemiola.core.events import Event
+from hemiola.core.job import Job
 from hemiola.trace.reports import HostReport
 
 __all__ = ["Around", "Identity", "LiveDriver"]
@@ -55,9 +56,14 @@ class LiveDriver(Driver):
         """What hosts report of their network cards, by name."""
         return {}
 
+    def refused(self) -> list[tuple[Job, str]]:
+        """Jobs that could never run here, and why; each once. They are not in the view."""
+        return []
+
     @abstractmethod
     def vanished(self) -> list[tuple[str, str]]:
-        """Jobs of the time before that ended while nobody looked, by our ids, and how; each once."""
+        """Jobs of the time before that ended while nobody looked, and refused ones that are gone, by our ids, and how; each
+        once."""
 
     @abstractmethod
     def answers(self) -> list[tuple[str, bool, str]]:
@@ -110,6 +116,10 @@ class Around(LiveDriver):
     def counters(self) -> dict[str, HostReport]:
         """Of the engine."""
         return self._inner.counters()
+
+    def refused(self) -> list[tuple[Job, str]]:
+        """Of the engine."""
+        return self._inner.refused()
 
     def vanished(self) -> list[tuple[str, str]]:
         """Of the engine."""

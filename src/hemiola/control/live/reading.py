@@ -163,7 +163,7 @@ def _reason(record: JobRecord, told: RunSoFar, as_of_s: float, free: int | None)
     if record.status == "running":
         return (told.placed[uuid][1] or "the engine chose") if uuid in told.placed else record.note, None
     if record.status == "held":
-        return told.held.get(uuid) or "it is held", None
+        return told.held.get(uuid) or record.note or "it is held", None
     if free is None:
         return "the engine decides: Hemiola changes nothing in this mode", None
     before = told.put_back.get(uuid, "")

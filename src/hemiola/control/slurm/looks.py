@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from hemiola.control.slurm.client import Slurm
+from hemiola.control.slurm.client import UNKNOWN, Slurm
 from hemiola.control.slurm.rows import JOB_FORMAT, NODE_FORMAT, JobRow, NodeRow, job_rows, node_rows
 from hemiola.core.errors import EngineError
 from hemiola.core.hostlist import expand
@@ -65,6 +65,22 @@ class Watcher:
         self._nodes_seen: list[NodeRow] | None = None
         self._nodes_s = 0.0
         self._parts: dict[tuple[str, int, int], dict[int, int]] = {}
+
+    def ends(self, ids: list[str]) -> dict[str, JobRow]:
+        """What Slurm still knows of jobs that it no longer lists: for some minutes, how they ended.
+
+        Raises:
+            EngineError: Slurm is away.
+        """
+        if not ids:
+            return {}
+        try:
+            text = self._slurm.ask("squeue", "-h", "-r", "-t", "all", "-j", ",".join(ids), "-O", JOB_FORMAT)
+        except EngineError as problem:
+            if UNKNOWN in problem.what:
+                return {}  # none of them is known any more
+            raise
+        return {row.id: row for row in job_rows(text)}
 
     def look(self, now_s: float) -> Look:
         """Ask for the jobs, and now and then for the nodes.

@@ -1,0 +1,191 @@
+"""How accepted decisions are carried out: jobs are stopped, bound to nodes and released; what fails goes back and waits."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+
+from hemiola.control.clock import Clock
+from hemiola.control.slurm import orders
+from hemiola.control.slurm.changes import Changes
+from hemiola.control.slurm.client import Slurm
+from hemiola.control.slurm.jobs import is_user_held, words_of
+from hemiola.control.slurm.known import Known
+from hemiola.control.slurm.rows import JOB_FORMAT, JobRow, job_rows
+from hemiola.core.decisions import Decision, Move, Start, Stop
+from hemiola.core.errors import EngineError
+from hemiola.core.events import Event, Held, Requeued
+from hemiola.core.hostlist import expand
+from hemiola.sched.job_state import RUNNING
+from hemiola.sched.view import ClusterView
+
+__all__ = ["Binder"]
+
+_log = logging.getLogger("hemiola.slurm")
+THROTTLED_S = 5.0
+
+
+class Binder:
+    """Gives Slurm its orders.
+
+    Args:
+        known: jobs by our id, kept by the driver.
+        may_act: asked before each order: whether this process still leads.
+
+    Attributes:
+        answers: what became of decisions: the job, whether it was carried out, Slurm's words.
+        events: what that means for the view.
+    """
+
+    def __init__(
+        self, slurm: Slurm, view: ClusterView, known: dict[str, Known], clock: Clock, may_act: Callable[[], bool]
+    ) -> None:  # fmt: skip
+        self._slurm, self._view, self._known = slurm, view, known
+        self._clock, self._may_act = clock, may_act
+        self.answers: list[tuple[str, bool, str]] = []
+        self.events: list[Event] = []
+
+    def carry_out(self, decided: Sequence[Decision]) -> bool:
+        """Stop what is to be stopped, and bind what is to run and can be; whether anything was bound."""
+        stops: list[str] = []
+        now = self._clock.now_s()
+        for decision in decided:
+            known = self._known.get(getattr(decision, "job_id", ""))
+            if known is None:
+                continue
+            if isinstance(decision, Stop | Move):
+                stops += self._stopping(known, now)
+            known.wanted = decision.placement if isinstance(decision, Start | Move) else None
+            known.bound_s, known.ran = None, False
+            if isinstance(decision, Stop):
+                self.answers.append((known.job.id, True, ""))
+        self.tell(stops)
+        return self._bind(
+            [k for k in self._known.values() if k.wanted and k.bound_s is None and k.row.state == "PENDING"]
+        )
+
+    def put_right(self, changes: Changes, unwanted: Sequence[str]) -> None:
+        """After a look: what Slurm would do by itself, and what it did not do.
+
+        Args:
+            unwanted: held jobs that are not ours.
+        """
+        now = self._clock.now_s()
+        if changes.loose:
+            self.tell([orders.hold([known.row.id for known in changes.loose])])
+        if unwanted:
+            self.tell([orders.release(unwanted)])
+        self._park(changes)
+        for known, why in changes.failed:
+            self._failed(known, why, now)
+        for known in changes.throttled:
+            self._throttle(known, now)
+
+    def _stopping(self, known: Known, now: float) -> list[str]:
+        if known.ran:
+            known.stopped_s = now
+            return [orders.put_back(known.row.id)]
+        return [orders.hold([known.row.id])] if known.bound_s is not None else []
+
+    def _unheld(self, waiting: list[Known]) -> list[Known]:
+        """Those that their users have not come to hold meanwhile."""
+        try:
+            words = words_of(self._slurm, [known.row.id for known in waiting])
+        except EngineError:
+            return []  # the next turn tries again
+        for known in waiting:
+            known.user_held = is_user_held(words.get(known.row.id, ("", "")))
+            if known.user_held:
+                self._take_back(known, "its user holds it")
+        return [known for known in waiting if not known.user_held]
+
+    def _bind(self, waiting: list[Known]) -> bool:
+        """Name the nodes, look whether they were taken down, and release those for which they were."""
+        waiting = self._unheld(waiting)
+        complaints = self.tell(
+            [orders.bind(known, known.wanted, self._view.topology) for known in waiting if known.wanted]
+        )
+        if not waiting or complaints is None:
+            return False
+        try:
+            ids = ",".join(known.row.id for known in waiting)
+            text = self._slurm.ask("squeue", "-h", "-r", "-j", ids, "-O", JOB_FORMAT)
+        except EngineError as problem:
+            _log.warning("bound jobs could not be looked at, and are bound again: %s", problem.what)
+            return False
+        self._release(waiting, {row.id: row for row in job_rows(text)}, complaints)
+        return True
+
+    def _release(self, waiting: list[Known], rows: dict[str, JobRow], complaints: str) -> None:
+        now, good = self._clock.now_s(), []
+        for known in waiting:
+            row = rows.get(known.row.id)
+            if row is None or not known.is_same(row) or row.state != "PENDING":
+                continue  # the next look tells
+            known.row = row
+            if self._is_bound(known, row):
+                good.append(known)
+            else:
+                said = next(
+                    (line.strip() for line in complaints.splitlines() if row.id in line), "it says nothing"
+                )
+                self._failed(known, f"Slurm does not take these nodes: {said}", now)
+        if good and self.tell([orders.release([known.row.id for known in good])]) is not None:
+            for known in good:
+                known.bound_s, known.bound_restarts = now, known.row.restarts
+                self.answers.append((known.job.id, True, ""))
+
+    def _is_bound(self, known: Known, row: JobRow) -> bool:
+        assert known.wanted is not None
+        return set(expand(row.bound_to)) == {
+            self._view.topology.hosts.names[host] for host in known.wanted.hosts
+        }
+
+    def _failed(self, known: Known, why: str, now: float) -> None:
+        """It goes back to the queue, and is left alone for a while."""
+        known.binds_failed += 1
+        pause_s = known.back_off_s(0.0 if known.bound_s is None else now - known.bound_s)
+        known.not_before_s = now + pause_s
+        _log.warning("job %s: %s; it is left alone for %.0f s", known.row.id, why, pause_s)
+        if known.bound_s is not None:
+            self.tell([orders.hold([known.row.id])])
+        known.wanted, known.bound_s, known.ran = None, None, False
+        self.answers.append((known.job.id, False, why))
+        state = self._view.jobs.get(known.job.id)
+        if state is not None and state.status == RUNNING:
+            known.held = why
+            self.events += [Requeued(now, known.job.id, why), Held(now, known.job.id, why)]
+
+    def _park(self, changes: Changes) -> None:
+        """Dependencies are Slurm's to look after, and it does not for held jobs."""
+        now, told = self._clock.now_s(), []
+        for known in changes.parked:
+            known.begin_s = float(known.row.eligible_s or 0)
+            told += orders.park(known.row.id)
+        for known in changes.unparked:
+            told += orders.unpark(known.row.id, known.begin_s - now)
+        self.tell(told)
+
+    def _throttle(self, known: Known, now: float) -> None:
+        """Its array is at its limit (`--array=1-9%2`): it waits without holding GPUs, and is tried again."""
+        known.not_before_s = now + THROTTLED_S
+        self.tell([orders.hold([known.row.id])])
+        self._take_back(known, "of its array no more may run at once")
+
+    def _take_back(self, known: Known, why: str) -> None:
+        """It waits again, held, and nobody is to blame."""
+        now = self._clock.now_s()
+        known.wanted, known.bound_s, known.ran = None, None, False
+        known.held = why
+        self.answers.append((known.job.id, False, why))
+        self.events += [Requeued(now, known.job.id, why), Held(now, known.job.id, why)]
+
+    def tell(self, told: list[str]) -> str | None:
+        """What Slurm complained of; None where it could not be told."""
+        if not self._may_act():
+            return None
+        try:
+            return self._slurm.tell(told)
+        except EngineError as problem:
+            _log.warning("Slurm could not be told: %s", problem.what)
+            return None

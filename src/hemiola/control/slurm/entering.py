@@ -1,0 +1,158 @@
+"""Jobs that a run has not seen before: new ones, and at its beginning those of the time before it."""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+from hemiola.control.slurm.changes import outcome_of, placement_of, why_held
+from hemiola.control.slurm.client import Slurm
+from hemiola.control.slurm.jobs import Words, is_user_held, job_of, words_of
+from hemiola.control.slurm.known import Known
+from hemiola.control.slurm.looks import ENDED, HOLDS, Watcher
+from hemiola.control.slurm.memory import Remembered
+from hemiola.control.slurm.rows import JobRow
+from hemiola.core.events import Adopted, Arrived, Event, Held, Timer
+from hemiola.core.hostlist import expand
+from hemiola.core.job import Job, Profile
+from hemiola.sched.machine import StateMachine
+
+__all__ = ["Entrance"]
+
+_log = logging.getLogger("hemiola.slurm")
+
+
+class Entrance:
+    """Makes jobs of Slurm's rows.
+
+    Args:
+        machine: whose view they enter; read, never changed.
+        acts: whether decisions are carried out.
+        remembered: jobs of the time before, by the journal.
+        profile: of a model by its name.
+        usual_s: how long a job is taken to run that says nothing.
+
+    Attributes:
+        vanished: jobs of the time before that ended while nobody looked, by our ids, and how.
+        refused: jobs that could never run here, and why.
+        unwanted: jobs without GPUs that are held: Slurm may have them.
+    """
+
+    def __init__(
+        self, slurm: Slurm, machine: StateMachine, watcher: Watcher, *, acts: bool, remembered: Sequence[Remembered],
+        profile: Callable[[str], Profile], usual_s: float,
+    ) -> None:  # fmt: skip
+        self._slurm, self._machine, self._watcher, self._acts = slurm, machine, watcher, acts
+        self._remembered = {memory.engine_id: memory for memory in remembered}
+        self._profile, self._usual_s = profile, usual_s
+        self._most_gpus = max(map(int, machine.view.topology.hosts.gpus))
+        self._passed: set[tuple[str, int]] = set()
+        self.vanished: list[tuple[str, str]] = []
+        self.refused: list[tuple[Job, str]] = []
+        self.unwanted: list[str] = []
+
+    def enter(self, rows: Sequence[JobRow], now: float, *, first: bool) -> tuple[list[Known], list[Event]]:
+        """The jobs of these rows, and what the view is told of them; `first`: with all that is there."""
+        rows = [row for row in rows if (row.id, row.submit_s) not in self._passed]
+        words = words_of(self._slurm, [row.id for row in rows]) if rows else {}
+        taken: Counter[int] = Counter()
+        for row in rows:
+            if row.state in HOLDS:
+                taken.update(self._watcher.parts(row))
+        jobs: list[Known] = []
+        events: list[Event] = []
+        for row in sorted(rows, key=_line):
+            memory = self._remembered.pop(row.id, None)
+            if memory is not None and not memory.clues.is_same(row):
+                self._part([memory])
+                memory = None
+            known = self._known(row, words.get(row.id, ("", "")), memory)
+            if known is not None:
+                jobs.append(known)
+                new = memory is None and row.state == "PENDING" and not first
+                events += [] if known.refused else self._told(known, memory, new, now, taken)
+        if first and self._remembered:
+            self._part(list(self._remembered.values()))
+            self._remembered = {}
+        return jobs, events
+
+    def _known(self, row: JobRow, words: Words, memory: Remembered | None) -> Known | None:
+        """The job; None if it wants no GPU."""
+        ours = memory.uuid if memory else str(uuid.uuid4())
+        job, note = job_of(row, ours, words, self._most_gpus, self._usual_s, self._profile)
+        if not job.gpus:
+            self._passed.add((row.id, row.submit_s))
+            if row.state == "PENDING" and row.reason == "JobHeldUser":
+                self.unwanted.append(row.id)
+            return None
+        known = Known(
+            job,
+            row,
+            name=words[1],
+            note=note,
+            submits={row.submit_s, *(memory.clues.submits if memory else ())},
+        )
+        known.user_held = is_user_held(words)
+        known.refused = self._machine.admission(
+            job.gpus, job.gpu_type, job.required, job.preferred, job.hosts
+        )
+        if known.refused:
+            _log.warning("job %s can never run here: %s", row.id, known.refused)
+            self.refused.append((job, known.refused))
+        return known
+
+    def _told(
+        self, known: Known, memory: Remembered | None, new: bool, now: float, taken: Counter[int]
+    ) -> list[Event]:
+        ours = known.job.id
+        if new:
+            events: list[Event] = [Arrived(now, known.job)]
+        else:
+            # policies ask for timers as they start a job: of one that is there already they are told here
+            events = [self._adopted(known, memory, now, taken), Timer(now, ours)]
+        if known.wanted is None and (why := why_held(known, known.row, now)):
+            known.held = why
+            events.append(Held(now, ours, why))
+        return events
+
+    def _part(self, memories: list[Remembered]) -> None:
+        """Jobs of the time before that are no longer there."""
+        rows = self._watcher.ends([memory.engine_id for memory in memories])
+        for memory in memories:
+            row, outcome = rows.get(memory.engine_id), "it ended while nobody watched"
+            if row is not None and memory.clues.is_same(row) and row.state in ENDED:
+                outcome = outcome_of(row) or "finished"
+            self.vanished.append((memory.uuid, outcome))
+
+    def _adopted(self, known: Known, memory: Remembered | None, now: float, taken: Counter[int]) -> Adopted:
+        """A job that was there before us, with what it had.
+
+        One that is bound has its nodes as if it ran there, unless others have them (`taken`: GPUs by host): a
+        controller that was killed may have taken up again what had ended.
+        """
+        row, job = known.row, known.job
+        known.bound_restarts = row.restarts
+        if row.state in HOLDS:
+            known.wanted, known.ran, known.bound_s = placement_of(self._watcher.parts(row)), True, now
+        elif (
+            self._acts and row.priority and row.bound_to and memory is not None and row.reason != "BeginTime"
+        ):
+            index, names = self._watcher.hosts, expand(row.bound_to)
+            hosts = [index[name] for name in names if name in index]
+            each = job.gpus // max(1, len(names))
+            if len(hosts) == len(names) and all(
+                taken[host] + each <= int(self._machine.view.topology.hosts.gpus[host]) for host in hosts
+            ):
+                taken.update(dict.fromkeys(hosts, each))
+                known.wanted, known.bound_s = placement_of(dict.fromkeys(hosts, each)), now
+        had = memory.history(now, running=known.wanted is not None) if memory else {}
+        since_s = had.pop("since_s", now if known.wanted else float(row.submit_s))
+        return Adopted(now, job, known.wanted, since_s, **had)  # type: ignore[arg-type]
+
+
+def _line(row: JobRow) -> tuple[int, int, int]:
+    """Jobs as they stood in line: submission times are whole seconds, ids tell the rest."""
+    element = row.id.partition("_")[2]
+    return row.submit_s, int(row.array), int(element) if element.isdigit() else 0
