@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+import msgspec
 import pytest
 from live_slurm import until
 
@@ -22,6 +24,7 @@ from hemiola.control.live.engine import Identity, LiveDriver
 from hemiola.control.live.guard import BrokenPolicyError, Guarded
 from hemiola.control.live.holder import holder_name, is_gone
 from hemiola.control.live.lease import Leadership
+from hemiola.control.live.logs import _Objects
 from hemiola.control.live.observing import Observing
 from hemiola.control.live.service import Run, Service, Settings
 from hemiola.core.decisions import Decision, Move, Start, Stop
@@ -102,11 +105,13 @@ def test_a_policy_that_breaks_says_how(how, words):
         list(Guarded(Breaks(how), 0.2).decide(view))
 
 
-def test_a_good_policy_is_left_alone():
+def test_a_good_policy_is_left_alone_and_its_time_is_told():
     view = ClusterView(cluster([4]), estimates=None)  # type: ignore[arg-type]
     machine = CheckedMachine(view)
     machine.apply(Arrived(0.0, job("a", 0.0, 2, 5.0)))
-    (decision,) = Guarded(policy_from_text("fifo"), 5.0).decide(view)
+    told: list[float] = []
+    (decision,) = Guarded(policy_from_text("fifo"), 5.0, told.append).decide(view)
+    assert len(told) == 1 and 0 < told[0] < 5
     assert isinstance(decision, Start) and decision.job_id == "a"
 
 
@@ -260,3 +265,10 @@ def test_that_it_lives_is_said_only_while_it_acts(tmp_path):
         time.sleep(2.5)
         assert not alive.exists()
         leadership.end()
+
+
+def test_log_lines_for_machines_have_all_that_was_said():
+    record = logging.makeLogRecord({"msg": "refused %s", "args": ("it",), "peer": "10.0.0.9"})
+    line = msgspec.json.decode(_Objects().format(record))
+    assert (line["message"], line["peer"]) == ("refused it", "10.0.0.9")
+    assert set(line) == {"time", "level", "from", "message", "peer"}

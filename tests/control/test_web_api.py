@@ -148,6 +148,11 @@ def test_metrics_are_prometheus_text_and_agree_with_the_api(here: Scene):
     for state, count in status["jobs"].items():
         assert values["hemiola_jobs", ("state", state)] == count
     assert values["hemiola_decisions_total", ("kind", "start"), ("refused", "false")] == 3
+    assert values["hemiola_decision_seconds_count",] >= 3
+    assert (
+        values["hemiola_decision_seconds_bucket", ("le", "+Inf")] == values["hemiola_decision_seconds_count",]
+    )
+    assert values["hemiola_decision_seconds_sum",] > 0
     assert values["hemiola_leader",] == values["hemiola_engine_up",] == 1
     assert 0.5 < values["hemiola_uplink_predicted_load_ratio", ("level", "rack"), ("switch", "r0")] <= 1
     assert all(family.documentation for family in families.values())

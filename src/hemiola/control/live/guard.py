@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any, get_args
@@ -27,10 +28,15 @@ class Guarded(Policy):
     """Another policy, watched. Between two of its decisions it may compute for `limit_s`.
 
     The limit interrupts Python code, and holds in the main thread; elsewhere there is none.
+
+    Args:
+        thought: called after each instant with the seconds that the policy has computed in it.
     """
 
-    def __init__(self, policy: Policy, limit_s: float) -> None:
-        self._policy, self._limit_s = policy, limit_s
+    def __init__(
+        self, policy: Policy, limit_s: float, thought: Callable[[float], None] = lambda seconds: None
+    ) -> None:
+        self._policy, self._limit_s, self._thought = policy, limit_s, thought
 
     def decide(self, view: ClusterView) -> Iterator[Decision]:
         """What the policy decides.
@@ -40,12 +46,15 @@ class Guarded(Policy):
         """
         who = self._policy.name or type(self._policy).__name__
         decisions: Any = None
+        spent_s = 0.0
         while True:
+            began_s = time.perf_counter()
             try:
                 with _limited(self._limit_s):
                     decisions = iter(self._policy.decide(view)) if decisions is None else decisions
                     decision = next(decisions)
             except StopIteration:
+                self._thought(spent_s + time.perf_counter() - began_s)
                 return
             except _TooLong:
                 raise BrokenPolicyError(
@@ -62,6 +71,7 @@ class Guarded(Policy):
                     f"the policy {who!r} decided {str(decision)[:200]!r}, which is no decision",
                     "its fallback takes over",
                 )
+            spent_s += time.perf_counter() - began_s
             yield decision
 
     def card(self) -> dict[str, str]:

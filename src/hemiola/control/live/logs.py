@@ -11,6 +11,10 @@ import msgspec
 __all__ = ["set_up"]
 
 
+_USUAL = frozenset({*vars(logging.makeLogRecord({})), "message", "asctime"})
+"""What every record has; anything else was given as `extra`."""
+
+
 class _Lines(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         when = datetime.fromtimestamp(record.created).strftime("%Y-%m-%d %H:%M:%S")
@@ -24,6 +28,7 @@ class _Objects(logging.Formatter):
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(), "level": record.levelname.lower(),
             "from": record.name, "message": record.getMessage(),
         }  # fmt: skip
+        line |= {name: str(value) for name, value in vars(record).items() if name not in _USUAL}
         if record.exc_info:
             line["trace"] = self.formatException(record.exc_info)
         return msgspec.json.encode(line).decode()

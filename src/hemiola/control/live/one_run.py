@@ -96,6 +96,9 @@ class Watcher(Protocol):
     def decided(self, now_s: float, decision: object, refused: str) -> None:
         """A decision, and again if it was refused."""
 
+    def thought(self, seconds: float) -> None:
+        """So long the policy has computed at this instant."""
+
 
 def is_killed(settings: Settings) -> bool:
     """Whether the kill switch is thrown."""
@@ -174,7 +177,8 @@ class OneRun:
             elif settings.show_requests and not isinstance(decision, WakeAt):
                 _log.info("would ask: %s (%s)", driver.render(decision).replace("\n", "; "), decision.reason)
 
-        policy = Guarded(policy_from_text(self._policy), settings.policy_limit_s)
+        thought = self.watcher.thought if self.watcher is not None else lambda seconds: None
+        policy = Guarded(policy_from_text(self._policy), settings.policy_limit_s, thought)
         if self._killed and settings.mode == "enforce":
             inner.hand_back()
         try:

@@ -9,6 +9,7 @@ import copy
 import logging
 import threading
 import time
+from bisect import bisect_left
 from collections import Counter, deque
 from collections.abc import Iterable
 
@@ -24,13 +25,14 @@ from hemiola.sched.job_state import ENDED, JobState
 from hemiola.sched.view import ClusterView
 from hemiola.trace.reports import HostReport
 
-__all__ = ["Camera", "Note", "Picture", "Seen", "Standing", "seen_in_journal", "seen_live"]
+__all__ = ["THOUGHT_S", "Camera", "Note", "Picture", "Seen", "Standing", "seen_in_journal", "seen_live"]
 
 _log = logging.getLogger("hemiola.web")
 EVERY_S, SHARE = 0.5, 20.0
 """Pictures are so far apart at least, and so many times as far as one takes: the loop has other things to do."""
 FRESH_S, PATIENCE_S = 2.0, 1.0
 KEEP = 2000
+THOUGHT_S = (0.0001, 0.001, 0.01, 0.03, 0.1, 0.3, 1.0, 5.0)
 
 
 class Note(msgspec.Struct, frozen=True):
@@ -143,6 +145,9 @@ class Camera:
         self.turned_s: float | None = None
         self.counts: Counter[tuple[str, bool]] = Counter()
         self.pictures = 0
+        self.thoughts: list[int] = [0] * (len(THOUGHT_S) + 1)
+        """How many instants the policy took so long for, by `THOUGHT_S`; the last: longer."""
+        self.thought_s = 0.0
 
     # ---- the loop's side
 
@@ -175,6 +180,12 @@ class Camera:
             self._pending = None
         self._settle()
         self._pending = now_s, decision, refused
+
+    def thought(self, seconds: float) -> None:
+        """So long the policy has computed at this instant."""
+        with self._lock:
+            self.thoughts[bisect_left(THOUGHT_S, seconds)] += 1
+            self.thought_s += seconds
 
     def _settle(self) -> None:
         """Note the last decision: by now it is known whether it was refused."""

@@ -6,12 +6,13 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from itertools import accumulate
 
 from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from hemiola.control.web.camera import Camera
+from hemiola.control.web.camera import THOUGHT_S, Camera
 from hemiola.control.web.snapshot import Frame
 from hemiola.control.web.values import VERSION, StatusView
 
@@ -61,6 +62,11 @@ class Metrics(Collector):
         for (kind, refused), count in sorted(dict(self._camera.counts).items()):
             decisions.add_metric((kind, str(refused).lower()), count)
         yield decisions
+        counts = list(accumulate(self._camera.thoughts))
+        yield HistogramMetricFamily(
+            "hemiola_decision_seconds", "How long the policy computed at each instant.",
+            buckets=list(zip([*map(str, THOUGHT_S), "+Inf"], counts, strict=True)), sum_value=self._camera.thought_s,
+        )  # fmt: skip
         requests = CounterMetricFamily(
             "hemiola_http_refused", "Requests that were not answered, by reason.", labels=("reason",)
         )
