@@ -1,9 +1,10 @@
 """From what a running job reports to the profile that tells how it would run elsewhere.
 
-Each report gives the law's terms where the job runs (`cost.iteration`): the compute time C, the bytes V, and the
-exposed communication E = T - C. The law says E = max(0, V / r + a - o), so V / r + a - E is the hidden part o where
-E > 0, and a lower bound of it where E = 0. Neighbours on the same links make r smaller than the model believes, and
-the bound lower: so the quickest iterations on a placement count, and over placements the largest bound.
+Each report gives what the law has terms for (`cost.iteration`), where the job runs: the iteration T, the bytes V, and the
+exposed communication E. The law says E = max(0, V / r + a - o), so V / r + a - E is the hidden part o where E > 0, and
+a lower bound of it where E = 0. Neighbours on the same links make r smaller than the model believes, and the bound
+lower: so the quickest iterations on a placement count, and over placements the largest bound. What the network does
+not explain of E (ranks that wait for a late one) goes along wherever the job runs: it counts as computation.
 """
 
 from __future__ import annotations
@@ -29,16 +30,18 @@ def learnt(model: IterationModel, job: Job, placement: Placement, report: JobRep
         name: what its user calls it.
     """
     before = job.profile if job.profile is not None and job.profile.name.startswith(LEARNT) else None
-    demand = Demand(report.gpus, report.compute_s, report.traffic_bytes if report.gpus > 1 else 0.0)
-    bare = Profile(name="bare", demands=(Demand(report.gpus, 1e-12, demand.traffic_bytes),))
+    sent_bytes = report.traffic_bytes if report.gpus > 1 else 0.0
+    bare = Profile(name="bare", demands=(Demand(report.gpus, 1e-12, sent_bytes),))
     send_s = model.alone_s(msgspec.structs.replace(job, gpus=report.gpus, profile=bare), placement)
-    hidden_s = send_s - (report.iteration_s - report.compute_s)
+    exposed_s = report.iteration_s - report.compute_s
     known_s = before.overlap * before.demand(report.gpus).compute_s if before else 0.0
+    hidden_s = max(0.0, send_s - exposed_s, known_s)
+    compute_s = max(report.compute_s, report.iteration_s - max(0.0, send_s - hidden_s))
     costs = job.profile
     return Profile(
         name=f"{LEARNT}{job.user}/{name}",
-        demands=(demand,),
-        overlap=min(1.0, max(0.0, hidden_s, known_s) / report.compute_s),
+        demands=(Demand(report.gpus, compute_s, sent_bytes),),
+        overlap=min(1.0, hidden_s / compute_s),
         all_reduced=report.all_reduced,
         checkpoint_s=costs.checkpoint_s if costs else 0.0,
         restore_s=costs.restore_s if costs else 0.0,

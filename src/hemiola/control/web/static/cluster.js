@@ -48,11 +48,17 @@ function load(link, long) {
   const share = link.capacity_bytes_per_s ? link.predicted_bytes_per_s / link.capacity_bytes_per_s : 0;
   const fill = h("b", { class: share > 0.8 ? "full" : share > 0.5 ? "half" : "" });
   fill.style.width = `${Math.min(100, share * 100)}%`;
+  const marks = [fill];
+  if (link.measured_bytes_per_s !== null && link.capacity_bytes_per_s) {
+    const mark = h("i", {});
+    mark.style.left = `${Math.min(100, 100 * link.measured_bytes_per_s / link.capacity_bytes_per_s)}%`;
+    marks.push(mark);
+  }
   const of = link.capacity_bytes_per_s ? ` of ${rate(link.capacity_bytes_per_s)}` : "";
   const counted = link.measured_bytes_per_s === null ? "" : `; its counters say ${rate(link.measured_bytes_per_s)}`;
   const words = `${link.name}: predicted ${rate(link.predicted_bytes_per_s)}${of}${counted}`;
   return h("div", { class: `load ${long ? "long" : ""}`, title: words },
-    h("span", { class: "bar", role: "img", "aria-label": words }, fill),
+    h("span", { class: "bar", role: "img", "aria-label": words }, marks),
     h("span", { class: "number", "aria-hidden": "true" }, long ? `${rate(link.predicted_bytes_per_s)}${of} (${percent(share)})` : percent(share)));
 }
 

@@ -17,6 +17,15 @@ const since = (seconds) => h("time", { "data-since": seconds });
 const two = (above, below) => [above, below ? h("small", {}, below) : null];
 const some = (all, state, shown) => all.length > shown.length ? h("p", { class: "about" }, `${count(all.length - shown.length, "more job")} not shown; the API has them.`) : null;
 
+/** What an iteration takes, as the job reports it, over what was predicted beside the present others. */
+function iteration(job) {
+  if (job.measured_iteration_s === null) return job.predicted_iteration_s === null ? "" : h("span", { class: "soft", title: "predicted; the job reports nothing" }, seconds(job.predicted_iteration_s));
+  const predicted = job.predicted_iteration_s === null ? null : h("small", {}, `predicted ${seconds(job.predicted_iteration_s)}`);
+  return [seconds(job.measured_iteration_s), predicted];
+}
+
+const seconds = (value) => value < 1 ? `${(1000 * value).toPrecision(3)} ms` : `${value.toPrecision(3)} s`;
+
 export function drawTables(state) {
   const matching = (job) => !state.filter || [job.id, job.engine_id, job.name, job.user, job.model].some((text) => text.toLowerCase().includes(state.filter));
   const queue = state.waiting.filter(matching), running = state.running.filter(matching);
@@ -27,8 +36,8 @@ export function drawTables(state) {
   const more = some(queue, state, shown);
   if (more) by("queue-body").append(more);
   table("running-body", state.filter ? "No running job matches the filter." : "Nothing runs.",
-    [["Job", "who"], ["User", ""], ["GPUs", "n"], ["Runs for", "n"], ["Slowdown", "n"], ["Where", "wide"], ["Why there", "wide"]],
-    running.slice(0, 300).map((job) => ({ job: job.id, cells: [two(chooser("running", job.id, label(job), state), [job.name ? job.engine_id : "", job.model].filter(Boolean).join(", ")), job.user, String(job.gpus), since(job.since_s), job.predicted_slowdown === null ? h("span", { class: "soft", title: "it named no model" }, "not known") : `${job.predicted_slowdown.toFixed(2)}×`, places(job.placement), job.why] })));
+    [["Job", "who"], ["User", ""], ["GPUs", "n"], ["Runs for", "n"], ["Slowdown", "n"], ["Iteration", "n"], ["Where", "wide"], ["Why there", "wide"]],
+    running.slice(0, 300).map((job) => ({ job: job.id, cells: [two(chooser("running", job.id, label(job), state), [job.name ? job.engine_id : "", job.model].filter(Boolean).join(", ")), job.user, String(job.gpus), since(job.since_s), job.predicted_slowdown === null ? h("span", { class: "soft", title: "it named no model" }, "not known") : `${job.predicted_slowdown.toFixed(2)}×`, iteration(job), places(job.placement), job.why] })));
   table("ended-body", "No job has ended yet.",
     [["Job", "who"], ["User", ""], ["GPUs", "n"], ["Ended", "n"], ["Waited", "n"], ["Ran", "n"], ["How", "wide"]],
     state.ended.filter(matching).slice(0, 25).map((job) => ({ job: job.id, cells: [two(chooser("ended", job.id, label(job), state), job.name ? job.engine_id : ""), job.user, String(job.gpus), clock(job.ended_s), duration(job.queued_s), job.first_started_s === null ? "never" : duration(job.served_s), [job.outcome, job.preemptions ? h("small", {}, `stopped ${count(job.preemptions, "time")}`) : null]] })));
