@@ -179,6 +179,45 @@ def test_jobs_of_other_partitions_keep_their_gpus(live: Live):
         assert len({rows[job].host_list for job in ours}) == 4, "one on each node beside theirs"
 
 
+def test_reservations_are_slurms_and_their_nodes_are_not_given_away(live: Live):
+    with live.serving():
+        live.command(
+            "scontrol", "create", "reservation", "ReservationName=maint", "StartTime=now", "Duration=10",
+            "Users=root", "Nodes=h0,h1",
+        )  # fmt: skip
+        try:
+            until(lambda: sorted(live.service.view.inventory.blocked) == [0, 1], "its nodes are not ours")
+            inside = live.submit("-N2 --gres=gpu:8 --reservation=maint", "sleep 2")
+            outside = live.submit("-N2 --gres=gpu:8", "sleep 2")
+            live.wait_state(inside, "RUNNING")
+            live.wait_state(outside, "RUNNING")
+            assert expand(live.hosts(inside)) == ["h0", "h1"]
+            assert expand(live.hosts(outside)) == ["h2", "h3"]
+            assert live.known(inside) is None
+            wide = live.submit("-N3 --gres=gpu:8")
+            until(lambda: live.known(wide), "it waits")
+            taken = live.submit("-N1 --gres=gpu:8 --hold")
+            until(lambda: live.known(taken), "it waits")
+            live.command("scontrol", "update", f"jobid={taken}", "reservation=maint")
+            assert live.wait_outcome(taken) == "it was taken out of this partition"
+            assert live.wait_outcome(outside) == "finished"
+        finally:
+            live.wait_state(inside, "COMPLETED")
+            live.command("scancel", taken)
+            live.command("scontrol", "delete", "ReservationName=maint")
+        assert live.wait_outcome(wide) == "finished"
+
+
+def test_a_job_that_is_taken_to_another_partition_is_slurms(live: Live):
+    with live.serving():
+        first, second = live.submit("-N4 --gres=gpu:8", "sleep 4"), live.submit("-N4 --gres=gpu:8")
+        live.wait_state(first, "RUNNING")
+        until(lambda: live.known(second), "it waits")
+        live.command("scontrol", "update", f"jobid={second}", "partition=other")
+        assert live.wait_outcome(second) == "it was taken out of this partition"
+        live.wait_state(second, "COMPLETED")
+
+
 def test_a_node_that_dies_gives_its_job_back_and_it_runs_elsewhere(live: Live):
     with live.serving("fifo:placement=first-fit"):
         job = live.submit("--gres=gpu:8", "sleep 3")

@@ -22,7 +22,7 @@ from replays import cluster
 
 LINE = (
     "3_2|RUNNING|None|2|2|h[0,2]|gres:gpu:h100:4|N/A|N/A|2|1795399342|1000|4294901757|1795399343|3|h[0,2]|1|"
-    "1-02:03:04|hemiola|0|afterok:1(unfulfilled)|1|"
+    "1-02:03:04|hemiola|0|afterok:1(unfulfilled)|1|night|"
 )  # as Slurm 22.05 printed it
 
 
@@ -34,7 +34,7 @@ def test_a_line_of_squeue():
     assert job_rows(LINE + "\n") == [
         JobRow(
             "3_2", "RUNNING", "None", 2, 2, "h[0,2]", 4, 0, 0, 2, 1795399342, 1000, 4294901757, 1795399343, "3", "h[0,2]",
-            1, 93784.0, "hemiola", 0, "afterok:1(unfulfilled)", True,
+            1, 93784.0, "hemiola", 0, "afterok:1(unfulfilled)", True, "night",
         )
     ]  # fmt: skip
     assert len(JOB_FORMAT.split(",")) == len(LINE.split("|")) - 1

@@ -193,8 +193,17 @@ class SlurmDriver(LiveDriver):
         for known in missing:
             known.missed += 1
             row = rows.get(known.row.id)
-            if known.missed < MISSED and not (row is not None and row.state in ENDED and known.is_same(row)):
+            there = row is not None and known.is_same(row)
+            if known.missed < MISSED and not (there and row is not None and row.state in ENDED):
                 continue
+            if (
+                there
+                and row is not None
+                and row.state == "PENDING"
+                and not row.priority
+                and not known.user_held
+            ):
+                self._entrance.unwanted.append(row.id)
             self._depart(known, rows, changes)
 
     def _depart(self, known: Known, rows: dict[str, JobRow], changes: Changes) -> None:

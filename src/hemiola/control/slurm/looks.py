@@ -91,7 +91,7 @@ class Watcher:
         rows = job_rows(self._slurm.ask("squeue", "-h", "-r", "-O", JOB_FORMAT))
         if self._nodes_seen is None or now_s - self._nodes_s >= NODES_S:
             self._nodes_seen, self._nodes_s = self._ask_nodes(), now_s
-        ours = {row.id: row for row in rows if self._partition in row.partition.split(",")}
+        ours = {row.id: row for row in rows if self._is_ours(row)}
         down, closed = self._nodes(self._nodes_seen)
         blocked = dict(closed)
         for row in rows:
@@ -99,6 +99,9 @@ class Watcher:
                 for host, gpus in self.parts(row).items():
                     blocked[host] = min(self._gpus[host], blocked.get(host, 0) + gpus)
         return Look(ours, down, blocked)
+
+    def _is_ours(self, row: JobRow) -> bool:
+        return self._partition in row.partition.split(",") and not row.reservation
 
     def _ask_nodes(self) -> list[NodeRow]:
         nodes = node_rows(self._slurm.ask("sinfo", "-h", "-N", "-p", self._partition, "-O", NODE_FORMAT))

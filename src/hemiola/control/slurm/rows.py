@@ -44,6 +44,7 @@ class JobRow(msgspec.Struct, frozen=True, gc=False):
         exit_code: nonzero if it failed.
         dependency: what it waits for, in Slurm's words; "" for nothing. Of a held job Slurm never looks again.
         requeues: whether it may be put back into the queue.
+        reservation: that it is to run in; "" for none. The nodes of reservations are not ours to give.
     """
 
     id: str
@@ -68,6 +69,7 @@ class JobRow(msgspec.Struct, frozen=True, gc=False):
     exit_code: int
     dependency: str
     requeues: bool
+    reservation: str = ""
 
     def is_parked(self, now_s: float) -> bool:
         """Whether it was given back to Slurm with a begin time far away, to have its dependency looked after."""
@@ -149,6 +151,7 @@ _JOB: tuple[tuple[str, Callable[[str], Any]], ...] = (
     ("EligibleTime", _optional), ("ArrayJobID", _matching(r"\d+")), ("ReqNodes", _NODES), ("restartcnt", int),
     ("TimeLimit", _limit), ("Partition", _matching(r"[\w.,-]{1,1024}")), ("exit_code", int), ("Dependency", _dependency),
     ("Requeue", lambda text: text == "1"),
+    ("Reservation", lambda text: "" if text == "(null)" else _matching(r"[\w.,-]{0,1024}")(text)),
 )  # fmt: skip
 _NODE = (
     ("NodeList", _matching(r"[\w.-]{1,255}")),

@@ -39,7 +39,13 @@ local function is_marked(comment)
   return string.sub(comment or "", 1, #mark) == mark
 end
 
+-- Whether it is to run in a reservation, whose nodes are not Hemiola's to give.
+local function is_reserved(job)
+  return job.reservation ~= nil and job.reservation ~= ""
+end
+
 function slurm_job_submit(job, partitions, uid)
+  if is_reserved(job) then return slurm.SUCCESS end
   if not (is_managed(job.partition, partitions) and is_alive()) then return slurm.SUCCESS end
   if job.priority == 0 then job.comment = mark .. (job.comment or "") end
   job.priority = 0
@@ -47,6 +53,7 @@ function slurm_job_submit(job, partitions, uid)
 end
 
 function slurm_job_modify(job, record, partitions, uid)
+  if is_reserved(record) then return slurm.SUCCESS end
   if not is_managed(job.partition or record.partition, partitions) then return slurm.SUCCESS end
   local sets_priority = job.priority ~= slurm.NO_VAL and job.priority ~= 0
   local lifts = sets_priority and is_marked(record.comment)
