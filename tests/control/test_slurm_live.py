@@ -218,6 +218,22 @@ def test_a_job_that_is_taken_to_another_partition_is_slurms(live: Live):
         live.wait_state(second, "COMPLETED")
 
 
+def test_nodes_are_lent_to_another_partition_and_come_back(live: Live):
+    with live.serving():
+        first = live.submit("-N1 -w h3 --gres=gpu:8", "sleep 4")
+        stays = live.submit("-N4 --gres=gpu:8")
+        live.wait_state(first, "RUNNING")
+        live.command("scontrol", "update", "PartitionName=hemiola", "Nodes=h[0-2]")
+        try:
+            three = live.submit("-N3 --gres=gpu:8")
+            assert live.wait_outcome(three) == "finished"
+            assert live.wait_outcome(first) == "finished"  # what ran on the node that was lent goes on
+            assert live.state(stays) == "PENDING"
+        finally:
+            live.command("scontrol", "update", "PartitionName=hemiola", "Nodes=h[0-3]")
+        assert live.wait_outcome(stays) == "finished"
+
+
 def test_a_node_that_dies_gives_its_job_back_and_it_runs_elsewhere(live: Live):
     with live.serving("fifo:placement=first-fit"):
         job = live.submit("--gres=gpu:8", "sleep 3")

@@ -71,8 +71,8 @@ def test_gpus(text, gpus):
 
 
 def test_lines_of_sinfo():
-    assert node_rows("h0|mixed|gpu:8|\nh1|down*|gpu:h100:4(S:0-1)|\nh2|idle+drain|(null)|\n") == [
-        NodeRow("h0", "mixed", False, 8), NodeRow("h1", "down", True, 4), NodeRow("h2", "idle", False, 0),
+    assert node_rows("h0|mixed|gpu:8|a|\nh1|down*|gpu:h100:4(S:0-1)|a|\nh2|idle+drain|(null)|b|\n") == [
+        NodeRow("h0", "mixed", False, 8, "a"), NodeRow("h1", "down", True, 4, "a"), NodeRow("h2", "idle", False, 0, "b"),
     ]  # fmt: skip
 
 

@@ -104,8 +104,8 @@ class Watcher:
         return self._partition in row.partition.split(",") and not row.reservation
 
     def _ask_nodes(self) -> list[NodeRow]:
-        nodes = node_rows(self._slurm.ask("sinfo", "-h", "-N", "-p", self._partition, "-O", NODE_FORMAT))
-        if not nodes:
+        nodes = node_rows(self._slurm.ask("sinfo", "-h", "-N", "-O", NODE_FORMAT))
+        if not any(node.partition == self._partition for node in nodes):
             raise EngineError(
                 f"the partition {self._partition!r} has no nodes",
                 "name the partition that Hemiola manages: --partition",
@@ -116,7 +116,12 @@ class Watcher:
         there = {self.hosts[node.name]: node for node in nodes if node.name in self.hosts}
         down = {host for host, node in there.items() if node.state in _GONE}
         down |= set(self.hosts.values()) - there.keys()
-        blocked = {host: self._gpus[host] for host, node in there.items() if node.state in _CLOSED}
+        ours = {self.hosts.get(node.name) for node in nodes if node.partition == self._partition}
+        blocked = {
+            host: self._gpus[host]
+            for host, node in there.items()
+            if node.state in _CLOSED or host not in ours  # lent to another partition, perhaps for a while
+        }
         for host, node in there.items():
             if node.gpus < self._gpus[host] and host not in down:
                 blocked[host] = max(blocked.get(host, 0), self._gpus[host] - node.gpus)

@@ -83,12 +83,14 @@ class NodeRow(msgspec.Struct, frozen=True, gc=False):
         state: "idle", "mixed", "down", "draining", ... without flags.
         silent: whether it does not answer.
         gpus: that it has.
+        partition: one of those that it is in.
     """
 
     name: str
     state: str
     silent: bool
     gpus: int
+    partition: str
 
 
 def _matching(pattern: str) -> Callable[[str], str]:
@@ -157,6 +159,7 @@ _NODE = (
     ("NodeList", _matching(r"[\w.-]{1,255}")),
     ("StateLong", _matching(r"[\w+@*~#!%$^-]{1,64}")),
     ("Gres", str),
+    ("PartitionName", _matching(r"[\w.-]{1,255}")),
 )
 JOB_FORMAT = ",".join(f"{name}:|" for name, _ in _JOB)
 NODE_FORMAT = ",".join(f"{name}:|" for name, _ in _NODE)
@@ -174,8 +177,8 @@ def job_rows(text: str) -> list[JobRow]:
 def node_rows(text: str) -> list[NodeRow]:
     """Of `sinfo -h -N -O NODE_FORMAT`."""
     return [
-        NodeRow(name, re.sub(r"\W+$", "", state).split("+")[0], "*" in state, _gpus(gres))
-        for name, state, gres in _read(text, _NODE, "sinfo")
+        NodeRow(name, re.sub(r"\W+$", "", state).split("+")[0], "*" in state, _gpus(gres), partition)
+        for name, state, gres, partition in _read(text, _NODE, "sinfo")
     ]
 
 
