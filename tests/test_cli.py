@@ -404,7 +404,8 @@ def test_ctrl_c_gives_what_is_done_so_far(tmp_path: Path) -> None:
     output = tmp_path / "run.json"
     done = in_a_process(
         "simulate", "generated:jobs=20000,load=0.8,mix=philly", "--cluster", "flat:hosts=64,gpus_per_host=8",
-        "--policy", "sjf", "presses:PressesCtrlC", "srtf", "--json", str(output), PYTHONPATH=str(tmp_path),
+        "--policy", "sjf", "presses:PressesCtrlC", "srtf", "--json", str(output), "--workers", "1",
+        PYTHONPATH=str(tmp_path),
     )  # fmt: skip
     assert done.returncode == 130, done.stderr
     assert "Traceback" not in done.stderr

@@ -139,7 +139,7 @@ def test_the_verb_and_its_scenario(tmp_path: Path, capsys: pytest.CaptureFixture
         'workload = "jobs.csv"\ncluster = "flat:hosts=2,gpus_per_host=4"\ncollectives = "fast"\n'
     )
     with pytest.raises(InputError, match="collectives"):
-        verb(scenario=scenario)
+        verb(scenario=(scenario,))
 
 
 @pytest.mark.parametrize("name", ["tiresias-sim", "muri-sim", "pollux-sim"])

@@ -10,13 +10,20 @@ from cyclopts import Parameter
 from hemiola.cli.output import fail, writable
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from hemiola.control.scenario import Scenario
+    from hemiola.control.sweep import Executor
     from hemiola.core.result import Comparison
 
 __all__ = ["explain", "policies", "simulate"]
 
 Policies = Annotated[tuple[str, ...], Parameter(name="--policy", consume_multiple=True, negative="")]
+Scenarios = Annotated[tuple[Path, ...], Parameter(name="--scenario", negative="")]
 Switch = Parameter(negative="")
+SUFFIXES = {
+    "json": ".json", "jobs_csv": ".csv", "decisions": ".jsonl", "report": ".html", "timeline": ".json",
+}  # fmt: skip
 
 
 def simulate(
@@ -36,7 +43,10 @@ def simulate(
     decisions: Path | None = None,
     report: Path | None = None,
     timeline: Path | None = None,
-    scenario: Path | None = None,
+    scenario: Scenarios = (),
+    ray: str = "",
+    workers: int | None = None,
+    resume: Path | None = None,
     journal: str = "",
     skip_bad_rows: Annotated[bool, Switch] = False,
     demo: Annotated[bool, Switch] = False,
@@ -75,7 +85,15 @@ def simulate(
     timeline
         Write a timeline there that Perfetto opens.
     scenario
-        A TOML file with all of this and more; flags given here go before it.
+        A TOML file with all of this and more; flags given here go before it. Several, or a folder of them, are swept
+        together: each writes a file named after it into the folders that --json and its like then name.
+    ray
+        Spread the runs over a Ray cluster: HOST:PORT, ray://HOST:PORT, "auto" for the one this machine belongs to,
+        "local" for one of its own.
+    workers
+        Spread the runs over so many processes; as many as there are cores, if that is worth it, unless given.
+    resume
+        A folder that keeps each finished run: the same sweep, started again, does not do it again.
     journal
         Instead of a workload, what a live cluster was really given to do: the journal of "hemiola serve".
     skip_bad_rows
@@ -86,55 +104,126 @@ def simulate(
     import msgspec
 
     from hemiola.control.scenario import DEMO, Scenario, load_scenario
+    from hemiola.control.sweep import executor_for
 
     if demo and scenario:
         raise SystemExit(fail("--demo and --scenario exclude each other", "give one of them"))
-    base = DEMO if demo else load_scenario(scenario) if scenario else Scenario()
+    files = _scenario_files(scenario)
     given = {
         "workload": workload, "journal": journal, "cluster": cluster, "policies": policy, "baseline": baseline,
         "semantics": semantics, "contention": contention, "collectives": collectives, "skip_bad_rows": skip_bad_rows,
     }  # fmt: skip
     changes: dict[str, object] = {name: value for name, value in given.items() if value}
     changes |= {name: n for name, n in (("seeds", seeds), ("limit", limit)) if n is not None}
-    asked = msgspec.structs.replace(base, **changes)
+    bases = [load_scenario(file) for file in files] or [DEMO if demo else Scenario()]
+    asked = [msgspec.structs.replace(base, **changes) for base in bases]
     if demo and report is None:
         report = Path("hemiola-demo.html")
-    outputs = {
+    given_outputs = {
         "json": json,
         "jobs_csv": jobs_csv,
         "decisions": decisions,
         "report": report,
         "timeline": timeline,
     }
-    comparison = _run(asked, {name: path for name, path in outputs.items() if path is not None})
-    if any(run.interrupted for run in comparison.runs):
-        raise SystemExit(130)
+    outputs = {name: path for name, path in given_outputs.items() if path is not None}
+    several = len(files) > 1 or any(path.is_dir() for path in scenario)
+    names = [file.stem for file in files] if several else [""]
+    _run(dict(zip(names, asked, strict=True)), outputs, executor_for(ray=ray, workers=workers), resume)
 
 
-def _run(scenario: Scenario, outputs: dict[str, Path]) -> Comparison:
-    """Run with a progress bar, print the table, write the files."""
+def _scenario_files(given: tuple[Path, ...]) -> list[Path]:
+    """Each file, and for a folder its TOML files by name."""
+    from hemiola.core.errors import InputError
+
+    files: list[Path] = []
+    for path in given:
+        found = sorted(path.glob("*.toml")) if path.is_dir() else [path]
+        if not found:
+            raise InputError(f"{path} has no scenario", "put TOML files there, named *.toml")
+        files += found
+    twice = {file.stem for file in files if [other.stem for other in files].count(file.stem) > 1}
+    if twice:
+        raise InputError(
+            f"several scenarios are called {', '.join(sorted(twice))}",
+            "outputs bear their names: give each its own",
+        )
+    return files
+
+
+def _run(
+    scenarios: dict[str, Scenario], outputs: dict[str, Path], executor: Executor, folder: Path | None
+) -> None:
+    """Run with a progress bar; of each scenario print the table and write the files."""
+    from contextlib import closing
+
     from rich.console import Console
 
-    from hemiola.control.scenario import run_scenario
+    from hemiola.control.scenario import prepare
     from hemiola.control.simulate import Recording
+    from hemiola.control.sweep import sweep
     from hemiola.report.progress import Bar
-    from hemiola.report.table import table
 
     console = Console(stderr=True)
-    for path in outputs.values():
-        writable(path)
+    files = {name: _output_files(outputs, name) for name in scenarios}
     recording = Recording(
         timeline=bool({"report", "timeline", "decisions"} & outputs.keys()),
         decisions="decisions" in outputs,
         traffic="report" in outputs,
     )
     with Bar(console) as bar:
-        comparison = run_scenario(scenario, recording=recording, progress=bar.update, say=bar.say)
-    Console().print(table(comparison))
-    for name, path in outputs.items():
-        _write(name, comparison, path)
+        prepared = [prepare(scenario, say=bar.say) for scenario in scenarios.values()]
+    done = sweep(
+        prepared, executor, recording=recording, folder=folder,
+        progress=lambda *so_far: bar.update(*so_far), say=lambda line: bar.say(line),
+    )  # fmt: skip
+    missing = 0
+    with closing(done):
+        for name in scenarios:
+            with Bar(console) as bar:
+                swept = next(done)
+            missing += swept.missing
+            if swept.comparison is not None:
+                _show(name, swept.comparison, files[name], console)
+    if missing:
+        remedy = (
+            "the same command goes on" if folder else "with --resume FOLDER, what was done is not done again"
+        )
+        console.print(f"interrupted: {missing:,} runs are not done; {remedy}", highlight=False)
+        raise SystemExit(130)
+
+
+def _output_files(outputs: dict[str, Path], scenario: str) -> dict[str, Path]:
+    """Where a scenario's outputs go: where it was said, or with a name in the folders that were named."""
+    from hemiola.core.errors import InputError
+
+    if not scenario:
+        for path in outputs.values():
+            writable(path)
+        return outputs
+    for path in outputs.values():
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InputError(
+                f"{path} cannot be a folder: {error.strerror}",
+                "of several scenarios, each writes a file into it",
+            ) from error
+    return {name: path / f"{scenario}{SUFFIXES[name]}" for name, path in outputs.items()}
+
+
+def _show(name: str, comparison: Comparison, files: dict[str, Path], console: Console) -> None:
+    from rich.console import Console as Terminal
+
+    from hemiola.report.table import table
+
+    out = Terminal()
+    if name:
+        out.rule(name, align="left")
+    out.print(table(comparison))
+    for output, path in files.items():
+        _write(output, comparison, path)
         console.print(f"wrote {path}", style="dim", highlight=False)
-    return comparison
 
 
 def _write(name: str, comparison: Comparison, path: Path) -> None:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,8 +22,9 @@ from hemiola.core.job import Workload
 from hemiola.core.result import Comparison
 from hemiola.core.topology import Topology
 from hemiola.core.units import parse_duration
+from hemiola.cost.profiles import ProfileLibrary
 
-__all__ = ["DEMO", "Scenario", "load_scenario", "run_scenario"]
+__all__ = ["DEMO", "Prepared", "Scenario", "load_scenario", "prepare", "run_scenario"]
 
 
 class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -105,6 +108,86 @@ def load_scenario(path: str | Path) -> Scenario:
     return msgspec.structs.replace(scenario, **changes)
 
 
+@dataclass(frozen=True, eq=False)
+class Prepared:
+    """A scenario with all that it names read: it runs the same wherever it is sent.
+
+    Attributes:
+        read: the workload as its file has it; None where one is generated for each seed.
+        library: where jobs' profiles come from.
+        mix: how models are drawn; "none" where the rules know none.
+        node_events: hosts that fail and return.
+        recorded_on: the cluster that the run times were measured on, if another.
+    """
+
+    scenario: Scenario
+    topology: Topology
+    read: Workload | None
+    library: ProfileLibrary
+    mix: str
+    node_events: tuple[NodeLost | NodeBack, ...]
+    recorded_on: Topology | None
+
+    @property
+    def rules(self) -> Rules:
+        """Of time, cost and contention."""
+        return _semantics(self.scenario)
+
+    @property
+    def policies(self) -> tuple[str, ...]:
+        """Those to compare."""
+        return self.scenario.policies or self.rules.default_policies
+
+    def workload(self, seed: int) -> Workload:
+        """This seed's jobs, with their profiles; the last one asked for is kept."""
+        return _made(self, seed)
+
+
+@lru_cache(maxsize=1)
+def _made(prepared: Prepared, seed: int) -> Workload:
+    from hemiola.cost.profiles import assign
+    from hemiola.sim.generate import generate
+
+    jobs, limit = prepared.read, prepared.scenario.limit
+    if jobs is None:
+        jobs = generate(prepared.scenario.workload, seed, gpus=prepared.topology.gpus)
+        if limit:
+            jobs = msgspec.structs.replace(jobs, jobs=jobs.jobs[:limit])
+    return assign(jobs, prepared.library, mix=prepared.mix, seed=seed)
+
+
+@without_collection()
+def prepare(scenario: Scenario, *, say: Callable[[str], None] = lambda _: None) -> Prepared:
+    """Read what the scenario names.
+
+    Args:
+        say: told in words what was read and how it was recognised.
+
+    Raises:
+        InputError, TopologyError: a file that cannot be used, or values that cannot be.
+    """
+    from hemiola.cost.profiles import load_library
+    from hemiola.sim.generate import is_generator_spec
+    from hemiola.trace.topologies import read_topology
+
+    _check(scenario)
+    semantics = _semantics(scenario)
+    topology = read_topology(scenario.cluster) if scenario.cluster else _served(scenario.journal)
+    say(f"cluster: {topology.name}, {len(topology.hosts):,} hosts, {topology.gpus:,} GPUs; {topology.source}")
+    library = load_library(scenario.profiles or None)
+    mix = _mix(scenario, semantics, library)
+    read = None if is_generator_spec(scenario.workload) else _read(scenario)
+    prepared = Prepared(
+        scenario, topology, read, library, mix, _failures(scenario, topology),
+        read_topology(scenario.recorded_on) if scenario.recorded_on else None,
+    )  # fmt: skip
+    first = prepared.workload(0)
+    say(f"workload: {first.name}, {len(first.jobs):,} jobs, read as {first.format} ({first.why})")
+    if first.skipped:
+        say("left out: " + "; ".join(f"{n:,} rows: {why}" for why, n in sorted(first.skipped.items())))
+    return prepared
+
+
 @without_collection()
 def run_scenario(
     scenario: Scenario,
@@ -113,31 +196,21 @@ def run_scenario(
     progress: Progress | None = None,
     say: Callable[[str], None] = lambda _: None,
 ) -> Comparison:
-    """Read what the scenario names, and compare its policies.
+    """Read what the scenario names, and compare its policies, one run after another.
 
     Args:
         say: told in words what was read and how it was recognised.
     """
-    from hemiola.trace.topologies import read_topology
-
-    _check(scenario)
-    semantics = _semantics(scenario)
-    topology = read_topology(scenario.cluster) if scenario.cluster else _served(scenario.journal)
-    say(f"cluster: {topology.name}, {len(topology.hosts):,} hosts, {topology.gpus:,} GPUs; {topology.source}")
-    make = _workloads(scenario, topology, semantics)
-    first = make(0)
-    say(f"workload: {first.name}, {len(first.jobs):,} jobs, read as {first.format} ({first.why})")
-    if first.skipped:
-        say("left out: " + "; ".join(f"{n:,} rows: {why}" for why, n in sorted(first.skipped.items())))
+    prepared = prepare(scenario, say=say)
     return simulate(
-        make,
-        topology,
-        scenario.policies or semantics.default_policies,
+        prepared.workload,
+        prepared.topology,
+        prepared.policies,
         baseline=scenario.baseline or None,
-        semantics=semantics,
+        semantics=prepared.rules,
         seeds=range(scenario.seeds),
-        node_events=_failures(scenario, topology),
-        recorded_on=read_topology(scenario.recorded_on) if scenario.recorded_on else None,
+        node_events=prepared.node_events,
+        recorded_on=prepared.recorded_on,
         recording=recording,
         progress=progress,
     )
@@ -186,31 +259,16 @@ def _failures(scenario: Scenario, topology: Topology) -> tuple[NodeLost | NodeBa
     return read_failures(scenario.failures, topology)
 
 
-def _workloads(scenario: Scenario, topology: Topology, semantics: Rules) -> Callable[[int], Workload]:
-    """A function of the seed; a file is read once, its models drawn per seed."""
-    from hemiola.cost.profiles import assign, load_library
-    from hemiola.sim.generate import generate, is_generator_spec
-
-    library = load_library(scenario.profiles or None)
+def _mix(scenario: Scenario, semantics: Rules, library: ProfileLibrary) -> str:
+    """How models are drawn; checked, so that a wrong one is refused before the workload is read."""
     drawn = semantics.uses_profiles and not (
         scenario.journal and scenario.mix == Scenario().mix
     )  # what ran is known
-    mix = scenario.mix if drawn else "none"
-    if mix != "none":
-        library.mix(mix)
-    cached: dict[int, Workload] = {}
-    read = None if is_generator_spec(scenario.workload) else _read(scenario)
-
-    def make(seed: int) -> Workload:
-        if seed not in cached:
-            cached.clear()
-            jobs = read if read is not None else generate(scenario.workload, seed, gpus=topology.gpus)
-            if read is None and scenario.limit:
-                jobs = msgspec.structs.replace(jobs, jobs=jobs.jobs[: scenario.limit])
-            cached[seed] = assign(jobs, library, mix=mix, seed=seed)
-        return cached[seed]
-
-    return make
+    if not drawn:
+        return "none"
+    if scenario.mix != "none":
+        library.mix(scenario.mix)
+    return scenario.mix
 
 
 def _served(journal: str) -> Topology:

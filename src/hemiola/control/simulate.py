@@ -29,7 +29,7 @@ from hemiola.sched.policy import Policy
 from hemiola.sched.view import ClusterView
 from hemiola.sim.fluid import warm_up
 
-__all__ = ["Recording", "simulate"]
+__all__ = ["Progress", "Recording", "in_order", "policies_by_text", "simulate"]
 
 Progress = Callable[[str, int, int, int], None]
 
@@ -100,15 +100,9 @@ def simulate(
     topology.check()
     _check_node_events(node_events, topology)
     semantics = semantics or Semantics()
-    named = _named(policies, semantics)
-    if not named:
-        raise InputError("no policy was given", "name at least one, such as fifo")
+    named = policies_by_text(policies, semantics, baseline=baseline)
     if not seeds:
         raise InputError("no seed was given", "give at least one")
-    if baseline is not None and baseline not in named:
-        raise InputError(
-            f"the baseline {baseline!r} is not among the policies", f"choose one of {', '.join(named)}"
-        )
     runs: list[Run] = []
     workloads: dict[int, tuple[Job, ...]] = {}
     notes: list[str] = []
@@ -155,7 +149,14 @@ def _comparison(
     )
 
 
-def _named(policies: Sequence[Policy | str], semantics: Rules) -> dict[str, Policy]:
+def policies_by_text(
+    policies: Sequence[Policy | str], semantics: Rules, *, baseline: str | None = None
+) -> dict[str, Policy]:
+    """The policies of a comparison, each by what it was asked for as.
+
+    Raises:
+        InputError, PolicyError: none, an unknown one, one twice, or a baseline that is not among them.
+    """
     named: dict[str, Policy] = {}
     for item in policies:
         policy = policy_from_text(item, semantics.policies) if isinstance(item, str) else item
@@ -163,6 +164,12 @@ def _named(policies: Sequence[Policy | str], semantics: Rules) -> dict[str, Poli
         if name in named:
             raise InputError(f"the policy {name!r} was given twice", "name each once; parameters may differ")
         named[name] = policy
+    if not named:
+        raise InputError("no policy was given", "name at least one, such as fifo")
+    if baseline is not None and baseline not in named:
+        raise InputError(
+            f"the baseline {baseline!r} is not among the policies", f"choose one of {', '.join(named)}"
+        )
     return named
 
 
@@ -172,8 +179,13 @@ def _workload(jobs: Workload | Sequence[Job] | Callable[[int], Workload], seed: 
         jobs = jobs(seed)
     if not isinstance(jobs, Workload):
         jobs = Workload(jobs=tuple(jobs), format="python")
-    ordered = tuple(sorted(jobs.jobs, key=lambda job: job.submit_s))
-    return jobs if ordered == jobs.jobs else msgspec.structs.replace(jobs, jobs=ordered)
+    return in_order(jobs)
+
+
+def in_order(workload: Workload) -> Workload:
+    """The same jobs in order of arrival, ties as they were given."""
+    ordered = tuple(sorted(workload.jobs, key=lambda job: job.submit_s))
+    return workload if ordered == workload.jobs else msgspec.structs.replace(workload, jobs=ordered)
 
 
 def _as_rings(jobs: tuple[Job, ...]) -> str:

@@ -1,0 +1,155 @@
+"""What a sweep is made of: one policy on one seed of one scenario. Runs the same in any process of any machine."""
+
+from __future__ import annotations
+
+import hashlib
+import pickle
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import msgspec
+
+from hemiola.control.scenario import Prepared
+from hemiola.control.simulate import Progress, Recording, policies_by_text, simulate
+from hemiola.control.sweep.answers import Answer, answer_of
+from hemiola.core.errors import HemiolaError
+from hemiola.sched.policy import Policy
+
+__all__ = [
+    "Answers",
+    "Executor",
+    "Packed",
+    "Refusal",
+    "Task",
+    "Work",
+    "compute",
+    "compute_packed",
+    "tasks_of",
+]
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """One run.
+
+    Attributes:
+        scenario: which of the sweep's scenarios.
+        name: the policy as it was asked for.
+    """
+
+    scenario: int
+    name: str
+    policy: Policy
+    seed: int
+
+
+@dataclass(frozen=True, eq=False)
+class Work:
+    """Tasks, and what they need.
+
+    Attributes:
+        scenarios: what `Task.scenario` counts.
+        progress: called now and then by whoever runs a task in this process.
+    """
+
+    scenarios: Sequence[Prepared]
+    tasks: Sequence[Task]
+    recording: Recording
+    progress: Progress | None = None
+
+
+Answers = Generator[tuple[Task, Answer], None, None]
+
+
+class Executor(Protocol):
+    """Where tasks run."""
+
+    def answers(self, work: Work) -> Answers:
+        """Each task with its answer, as they end; closing the iterator ends whatever runs.
+
+        After Ctrl-C: what ends at once, marked as interrupted, and no more.
+        """
+
+
+def tasks_of(scenarios: Sequence[Prepared]) -> list[Task]:
+    """Every run of these scenarios: for each, seeds in order, and on each its policies in order.
+
+    Raises:
+        InputError, PolicyError, TopologyError: before anything runs.
+    """
+    tasks = []
+    for number, prepared in enumerate(scenarios):
+        prepared.topology.check()
+        asked = prepared.scenario
+        named = policies_by_text(prepared.policies, prepared.rules, baseline=asked.baseline or None)
+        for seed in range(asked.seeds):
+            tasks += [Task(number, name, policy, seed) for name, policy in named.items()]
+    return tasks
+
+
+def compute(prepared: Prepared, task: Task, recording: Recording, progress: Progress | None = None) -> Answer:
+    """Replay the task's workload under its policy."""
+    done = simulate(
+        prepared.workload, prepared.topology, [task.policy], semantics=prepared.rules, seeds=[task.seed],
+        node_events=prepared.node_events, recorded_on=prepared.recorded_on, recording=recording,
+        progress=progress and _under(task.name, progress),
+    )  # fmt: skip
+    run = msgspec.structs.replace(done.runs[0], policy=task.name)
+    return answer_of(run, done.notes)
+
+
+def _under(name: str, progress: Progress) -> Progress:
+    return lambda _, seed, ended, jobs: progress(name, seed, ended, jobs)
+
+
+@dataclass(frozen=True)
+class Packed:
+    """A scenario on its way to other processes.
+
+    Attributes:
+        content: a pickled `Prepared`.
+        digest: of the content: a process that has it does not read it again.
+    """
+
+    content: bytes
+    digest: str
+
+    @classmethod
+    def of(cls, prepared: Prepared) -> Packed:
+        """For sending."""
+        content = pickle.dumps(prepared, protocol=5)
+        return cls(content, hashlib.sha256(content).hexdigest())
+
+
+class Refusal(msgspec.Struct, frozen=True):
+    """An error on purpose, on its way home: pickling an exception would lose its remedy."""
+
+    kind: type[HemiolaError]
+    what: str
+    remedy: str
+
+    def error(self) -> HemiolaError:
+        """The error as it was raised."""
+        error = self.kind.__new__(self.kind, self.what)
+        HemiolaError.__init__(error, self.what, self.remedy)
+        return error
+
+
+def compute_packed(packed: Packed, task: Task, recording: Recording) -> Answer | Refusal:
+    """What other processes do: `compute`, with errors on purpose as values."""
+    try:
+        return compute(_unpacked(packed), task, recording)
+    except HemiolaError as error:
+        return Refusal(type(error), error.what, error.remedy)
+
+
+_held: dict[str, Prepared] = {}
+
+
+def _unpacked(packed: Packed) -> Prepared:
+    """The last one is kept: a sweep's tasks come scenario by scenario."""
+    if packed.digest not in _held:
+        _held.clear()
+        _held[packed.digest] = pickle.loads(packed.content)
+    return _held[packed.digest]
