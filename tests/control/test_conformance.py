@@ -13,10 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from live_ray import LiveRay
 from live_slurm import Live, need_slurm
 
 from hemiola.control.clock import Clock
 from hemiola.control.driver import Driver, run_loop
+from hemiola.control.ray.driver import RayDriver
 from hemiola.control.simulated import SimulatedDriver
 from hemiola.control.slurm.driver import SlurmDriver
 from hemiola.core.decisions import Decision, Move, Placement, Start, Stop, WakeAt
@@ -33,7 +35,7 @@ from replays import CheckedMachine, cluster
 
 SECONDS = 2
 ALL = 0xFF
-ENGINES = ("simulated", "slurm")
+ENGINES = ("simulated", "slurm", pytest.param("ray", marks=pytest.mark.xdist_group("ray")))
 
 
 class Engine:
@@ -73,14 +75,27 @@ class Simulated(Engine):
         return [last[name] for name in self.machine.view.jobs]
 
 
-class OnSlurm(Engine):
+class Live4(Engine):
+    """A real engine.
+
+    Attributes:
+        ids: of the jobs, the engine's.
+    """
+
+    ids: list[str]
+
+    def __init__(self) -> None:
+        self.clock = Clock()
+        topology = named_h(cluster([8, 8], [8, 8]))
+        self.machine = CheckedMachine(ClusterView(topology, estimates=None, now=self.clock.now_s()))  # type: ignore[arg-type]
+        self.ids = []
+
+
+class OnSlurm(Live4):
     def __init__(self, live: Live) -> None:
+        super().__init__()
         self.live = live
-        clock = Clock()
-        topology = slurm_names(cluster([8, 8], [8, 8]))
-        self.machine = CheckedMachine(ClusterView(topology, estimates=None, now=clock.now_s()))  # type: ignore[arg-type]
-        self.driver = SlurmDriver(live.slurm, self.machine, "hemiola", clock=clock, profile=no_profile)
-        self.ids: list[str] = []
+        self.driver = SlurmDriver(live.slurm, self.machine, "hemiola", clock=self.clock, profile=no_profile)
 
     def submit(self, *hosts: int) -> None:
         self.ids = [self.live.submit(f"-N{count} --gpus-per-node=8", f"sleep {SECONDS}") for count in hosts]
@@ -93,11 +108,34 @@ class OnSlurm(Engine):
         return [tuple(names.index(name) for name in expand(rows[job].host_list)) for job in self.ids]
 
 
+class OnRay(Live4):
+    """Each job leaves behind where its last start was, by rank."""
+
+    def __init__(self, live: LiveRay, folder: Path) -> None:
+        super().__init__()
+        self.live, self.folder = live, folder
+        self.driver = RayDriver(live.ray, self.machine, clock=self.clock, profile=no_profile)
+        live.board.put("holds", b"0")  # jobs wait, though Hemiola has not begun
+
+    def submit(self, *hosts: int) -> None:
+        for index, count in enumerate(hosts):
+            command = f"echo $HEMIOLA_NODES > {self.folder}/{index}; sleep {SECONDS}"
+            self.ids.append(self.live.submit(f"gpus={8 * count} hosts={count}", command))
+
+    def hosts_of(self) -> list[tuple[int, ...]]:
+        names = self.machine.view.topology.hosts.names
+        found = []
+        for index in range(len(self.ids)):
+            ranks = (self.folder / str(index)).read_text().strip().split(",")
+            found.append(tuple(names.index(name) for name in dict.fromkeys(ranks)))
+        return found
+
+
 def no_profile(model: str) -> Profile:
     raise AssertionError(model)
 
 
-def slurm_names(topology: Topology) -> Topology:
+def named_h(topology: Topology) -> Topology:
     from dataclasses import replace
 
     return replace(topology, hosts=replace(topology.hosts, names=tuple(f"h{i}" for i in range(4))))
@@ -127,8 +165,13 @@ def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Engine]:
     if request.param == "simulated":
         yield Simulated()
         return
-    live = Live(request.getfixturevalue("lab"), tmp_path / "journal.db")
-    yield OnSlurm(live)
+    live: Live | LiveRay
+    if request.param == "slurm":
+        live = Live(request.getfixturevalue("lab"), tmp_path / "journal.db")
+        yield OnSlurm(live)
+    else:
+        live = LiveRay(request.getfixturevalue("ray_nodes"), tmp_path / "journal.db")
+        yield OnRay(live, tmp_path)
     live.clear()
 
 
@@ -137,7 +180,7 @@ def run(engine: Engine, decide: Callable[[ClusterView], Iterable[Decision]]) -> 
     seen: list[list[Event]] = []
     driver, view = engine.driver, engine.machine.view
     inner = driver.events
-    count = len(engine.ids) if isinstance(engine, OnSlurm) else None
+    count = len(engine.ids) if isinstance(engine, Live4) else None
 
     def events() -> Iterator[list[Event]]:
         for instant in inner():

@@ -14,6 +14,8 @@ from hemiola import __version__
 from hemiola.cli import lab, lab_slurm
 from hemiola.cli.calibrate import calibrate
 from hemiola.cli.capture import capture
+from hemiola.cli.counters import counters
+from hemiola.cli.hold import hold
 from hemiola.cli.inspect import inspect
 from hemiola.cli.live import jobs, nodes
 from hemiola.cli.live_doctor import doctor
@@ -46,6 +48,8 @@ VERBS: dict[str, Callable[..., None]] = {
     "serve": serve,
     "release": release,
     "ranks": ranks,
+    "hold": hold,
+    "counters": counters,
     "jobs": jobs,
     "nodes": nodes,
     "top": top,

@@ -9,22 +9,25 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from cyclopts import Parameter
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from contextlib import AbstractContextManager
 
     from hemiola.control.journal import Journal
-    from hemiola.control.live.service import Service
+    from hemiola.control.live.service import Service, Settings
+    from hemiola.core.topology import Topology
 
 __all__ = ["ranks", "release", "serve"]
 
 Switch = Parameter(negative="")
 Several = Annotated[tuple[str, ...], Parameter(name="--allow-host", consume_multiple=True, negative="")]
 Shadows = Annotated[tuple[str, ...], Parameter(name="--shadow", consume_multiple=True, negative="")]
+Engine = Literal["slurm", "ray"]
 FOLDER = Path("/var/lib/hemiola")
 
 
 def serve(
     *,
-    engine: Literal["slurm"],
+    engine: Engine,
     policy: str,
     mode: Literal["observe", "advise", "enforce"] = "observe",
     partition: str = "hemiola",
@@ -33,8 +36,10 @@ def serve(
     fallback: str = "fifo-backfill",
     profiles: Path | None = None,
     slurm_conf: Path | None = None,
+    ray_address: str = "127.0.0.1:6379",
     kill_switch: Path | None = None,
     alive: Path | None = None,
+    reports: Path | None = None,
     web: str = "",
     web_tokens: Path | None = None,
     web_cert: Path | None = None,
@@ -54,11 +59,12 @@ def serve(
         As in "hemiola simulate": dally, tiresias, "dally:timer=break-even".
     mode
         observe decides on the live queue and changes nothing; advise writes each decision into the job's
-        AdminComment; enforce holds jobs, places them and starts them.
+        AdminComment (of Ray: its log); enforce holds jobs, places them and starts them.
     partition
-        The one that Hemiola manages.
+        The one that Hemiola manages. Of Ray it is all.
     topology
-        The network, as in "hemiola simulate --cluster"; from Slurm's own configuration unless given.
+        The network, as in "hemiola simulate --cluster"; from Slurm's own configuration or the labels of Ray's nodes
+        unless given.
     journal
         A file or a postgresql:// address; /var/lib/hemiola/PARTITION.db, or in the home folder, unless given.
     fallback
@@ -67,10 +73,14 @@ def serve(
         A file of job profiles beside those that come with Hemiola.
     slurm_conf
         The slurm.conf of the cluster; where Slurm's commands look unless given.
+    ray_address
+        Ray's head. A node of Ray has to run on this host.
     kill_switch
         A file: while it is there, nothing is changed.
     alive
         A file that says when Hemiola last turned, for job_submit.lua and "hemiola release --when-silent".
+    reports
+        The folder in which jobs report their iterations and hosts their traffic ("hemiola counters"); mode 1777.
     web
         Serve the page, the API and metrics there: 127.0.0.1:8470.
     web_tokens
@@ -91,43 +101,90 @@ def serve(
     from hemiola.control.journal import Journal
     from hemiola.control.live.logs import set_up
     from hemiola.control.live.service import Settings
-    from hemiola.control.slurm.client import Slurm
-    from hemiola.control.slurm.serve import slurm_service, slurm_topology, slurm_version
-    from hemiola.trace.topologies.read import read_topology
 
     set_up(as_json=log_json)
-    slurm = Slurm(slurm_conf)
-    cluster = read_topology(topology) if topology else slurm_topology(slurm)
+    if engine == "slurm":
+        cluster = _on_slurm(slurm_conf, partition, topology, profiles)
+    else:
+        cluster = _on_ray(ray_address, topology, profiles)
     settings = Settings(
-        policy=policy, fallback=fallback, mode="observe" if dry_run else mode, engine=slurm_version(slurm),
-        kill_switch=kill_switch, alive=alive, show_requests=dry_run,
+        policy=policy, fallback=fallback, mode="observe" if dry_run else mode, engine=cluster.version,
+        kill_switch=kill_switch, alive=alive, reports=reports, show_requests=dry_run,
     )  # fmt: skip
     where = journal or _journal(partition)
     page = Page(web, web_tokens, web_cert, web_key, allow_host, shadow, kill_switch)
     with Journal.open(where) as opened:
-        service = slurm_service(
-            settings, opened, cluster, slurm=slurm, partition=partition, profiles=profiles
-        )
+        service = cluster.service(settings, opened)
         with page.serving(service, opened, where):
             _serve(service)
 
 
+@dataclass(frozen=True)
+class Cluster:
+    """A live cluster, whatever its engine.
+
+    Attributes:
+        version: of the engine.
+        service: one on it.
+    """
+
+    version: str
+    service: Callable[[Settings, Journal], Service]
+
+
+def _on_slurm(conf: Path | None, partition: str, topology: str, profiles: Path | None) -> Cluster:
+    from functools import partial
+
+    from hemiola.control.slurm.client import Slurm
+    from hemiola.control.slurm.serve import slurm_service, slurm_topology, slurm_version
+
+    slurm = Slurm(conf)
+    network = _topology(topology) or slurm_topology(slurm)
+    service = partial(slurm_service, topology=network, slurm=slurm, partition=partition, profiles=profiles)
+    return Cluster(slurm_version(slurm), service)
+
+
+def _on_ray(address: str, topology: str, profiles: Path | None) -> Cluster:
+    from functools import partial
+
+    from hemiola.control.ray.client import Ray
+    from hemiola.control.ray.serve import ray_service, ray_version
+    from hemiola.control.ray.topology import ray_topology
+
+    ray = Ray(address)
+    network = _topology(topology) or ray_topology(ray)
+    service = partial(ray_service, topology=network, ray=ray, profiles=profiles)
+    return Cluster(ray_version(ray), service)
+
+
+def _topology(given: str) -> Topology | None:
+    from hemiola.trace.topologies.read import read_topology
+
+    return read_topology(given) if given else None
+
+
 def release(
     *,
+    engine: Engine = "slurm",
     partition: str = "hemiola",
     slurm_conf: Path | None = None,
+    ray_address: str = "127.0.0.1:6379",
     alive: Path | None = None,
     when_silent: str = "",
     watch: Annotated[bool, Switch] = False,
 ) -> None:
-    """Hand every held job back to Slurm's own scheduler, untouched. Needs no running daemon.
+    """Hand every held job back to the engine's own scheduler, untouched. Needs no running daemon.
 
     Parameters
     ----------
+    engine
+        What runs the jobs.
     partition
-        The one that Hemiola manages.
+        The one that Hemiola manages. Of Ray it is all.
     slurm_conf
         The slurm.conf of the cluster.
+    ray_address
+        Ray's head.
     alive
         The file that "hemiola serve --alive" writes.
     when_silent
@@ -137,8 +194,7 @@ def release(
     """
     import time
 
-    from hemiola.control.slurm.client import Slurm
-    from hemiola.control.slurm.handback import hand_back, silent_s
+    from hemiola.control.slurm.handback import silent_s
     from hemiola.core.errors import EngineError, InputError
     from hemiola.core.units import format_duration, parse_duration
 
@@ -148,7 +204,10 @@ def release(
         raise InputError(
             "--watch looks whether Hemiola is silent", "say for how long: --when-silent 60s --alive FILE"
         )
-    slurm, limit_s = Slurm(slurm_conf), parse_duration(when_silent) if when_silent else 0.0
+    give_back = (
+        _giving_back_slurm(slurm_conf, partition) if engine == "slurm" else _giving_back_ray(ray_address)
+    )
+    limit_s = parse_duration(when_silent) if when_silent else 0.0
     while True:
         quiet_s = silent_s(alive, time.time()) if alive is not None else float("inf")
         if quiet_s < limit_s:
@@ -156,7 +215,7 @@ def release(
                 print(f"Hemiola spoke {format_duration(quiet_s)} ago: nothing to do")
         else:
             try:
-                _say(*hand_back(slurm, partition), quietly=watch)
+                _say(*give_back(), quietly=watch)
             except EngineError as problem:
                 if not watch:
                     raise
@@ -164,6 +223,29 @@ def release(
         if not watch:
             return
         time.sleep(max(1.0, limit_s / 4))
+
+
+def _giving_back_slurm(conf: Path | None, partition: str) -> Callable[[], tuple[list[str], list[str]]]:
+    from functools import partial
+
+    from hemiola.control.slurm.client import Slurm
+    from hemiola.control.slurm.handback import hand_back
+
+    return partial(hand_back, Slurm(conf), partition)
+
+
+def _giving_back_ray(address: str) -> Callable[[], tuple[list[str], list[str]]]:
+    from hemiola.control.ray.client import Ray
+    from hemiola.control.ray.handback import hand_back
+
+    def give_back() -> tuple[list[str], list[str]]:
+        ray = Ray(address)
+        try:
+            return hand_back(ray), []
+        finally:
+            ray.close()
+
+    return give_back
 
 
 def ranks() -> None:

@@ -1,0 +1,196 @@
+"""What has changed between two looks at Ray, as events for the state machine."""
+
+from __future__ import annotations
+
+from hemiola.control.ray.board import ALONE, Wrapper, group_name
+from hemiola.control.ray.known import PATIENCE_S, Known
+from hemiola.control.ray.looks import Look
+from hemiola.control.ray.rows import ENDED, JobRow
+from hemiola.core.decisions import Placement
+from hemiola.core.events import (
+    Adopted,
+    Blocked,
+    Event,
+    Failed,
+    Finished,
+    Held,
+    NodeBack,
+    NodeLost,
+    Released,
+    Requeued,
+    Started,
+)
+from hemiola.sched.job_state import HELD, RUNNING, WAITING, JobState
+from hemiola.sched.view import ClusterView
+
+__all__ = ["Changes", "outcome_of", "why_held"]
+
+
+class Changes:
+    """The events of one look, in the order in which a state machine can take them.
+
+    Attributes:
+        ready: jobs whose group stands where it should, and whose wrapper is to be told.
+        failed: jobs that were bound and do not start, and why.
+    """
+
+    def __init__(self, view: ClusterView, look: Look, now_s: float) -> None:
+        self._view, self._look, self._now = view, look, now_s
+        self._freed: list[Event] = []
+        self._hosts: list[Event] = []
+        self._started: list[Event] = []
+        self._others: list[Event] = []
+        self.ready: list[Known] = []
+        self.failed: list[tuple[Known, str]] = []
+
+    def with_new(self, arrived: list[Event]) -> list[Event]:
+        """All of them, with those of new jobs: what became free comes first, what is taken after it."""
+        running = [event for event in arrived if isinstance(event, Adopted) and event.placement is not None]
+        given = [e for e in self._hosts if isinstance(e, Blocked) and not self._takes(e)]
+        rest = [e for e in self._hosts if e not in given]
+        waiting = [event for event in arrived if event not in running]
+        return [*self._freed, *given, *running, *self._started, *rest, *self._others, *waiting]
+
+    def _takes(self, event: Blocked) -> bool:
+        return event.gpus > self._view.inventory.blocked.get(event.host, 0).bit_count()
+
+    def nodes(self, blocked: dict[int, int]) -> set[int]:
+        """Hosts that came and went, and what of them is not ours; `blocked` is what was told before.
+
+        Returns:
+            The hosts that went.
+        """
+        lost = set()
+        for host, gone in enumerate(self._view.inventory.down):
+            if gone and self._look.nodes[host]:
+                self._hosts.append(NodeBack(self._now, host))
+            elif not gone and not self._look.nodes[host]:
+                self._hosts.append(NodeLost(self._now, host))
+                lost.add(host)
+        for host in sorted(self._look.blocked.keys() | blocked.keys()):
+            gpus = self._look.blocked.get(host, 0)
+            if gpus != blocked.get(host, 0):
+                self._hosts.append(Blocked(self._now, host, gpus))
+        return lost
+
+    def job(self, known: Known, row: JobRow) -> bool:
+        """One job; whether it is still there."""
+        known.row, known.missed = row, 0
+        state = self._view.jobs[known.job.id]
+        if row.status in ENDED:
+            self._freed.append(self._end(known))
+            return False
+        wrapper = self._look.wrappers.get(row.id)
+        if wrapper is None:
+            return True
+        if wrapper.token != known.token:
+            self._anew(known, wrapper, state)
+        elif state.status == RUNNING:
+            self._runs(known, wrapper)
+        else:
+            self._waits(known, wrapper, state)
+        return True
+
+    def _end(self, known: Known) -> Event:
+        why = outcome_of(known.row)
+        uuid = known.job.id
+        return Failed(self._now, uuid, why) if why else Finished(self._now, uuid)
+
+    def gone(self, known: Known) -> None:
+        """A job that Ray no longer lists."""
+        self._freed.append(Failed(self._now, known.job.id, "Ray no longer knows it"))
+
+    def lost(self, known: Known, hosts: set[int]) -> None:
+        """Some hosts have gone; the state machine takes their jobs back by itself."""
+        if known.wanted is not None and hosts & set(known.wanted.hosts):
+            known.unbind()
+
+    def _anew(self, known: Known, wrapper: Wrapper, state: JobState) -> None:
+        """Another `hemiola hold` of the same job, which waits for a place of its own."""
+        known.token = wrapper.token
+        if state.status == RUNNING:
+            self.requeued(known, "it waits for another place")
+
+    def _runs(self, known: Known, wrapper: Wrapper) -> None:
+        """It is to be somewhere, or is there."""
+        if known.wanted is None or not known.group:
+            return  # it was told to go, or its group is still to be made
+        stands = self._look.placement(known.group)
+        at = self._look.groups[known.group].number if known.group in self._look.groups else -1
+        if known.bound_s is None:
+            self._made(known, stands is not None and stands == _counted(known))
+        elif stands is None:
+            self.requeued(known, "its placement group is gone, or has lost a node")
+        elif wrapper.state == "runs" and wrapper.number == at:
+            if not known.ran:
+                known.ran, known.binds_failed, known.left_s = True, 0, None
+                self._started.append(Started(self._now, known.job.id))
+        elif wrapper.state == "waits" and known.ran:
+            self.requeued(known, "its command has left its place")
+        elif not known.ran and self._now - known.bound_s > PATIENCE_S + wrapper.grace_s:
+            self.failed.append((known, f"its command did not begin within {PATIENCE_S:g} s"))
+
+    def _made(self, known: Known, stands: bool) -> None:
+        if stands:
+            self.ready.append(known)
+        elif self._awaited(known):
+            known.made_s = self._now
+        elif self._now - known.made_s > PATIENCE_S:
+            self.failed.append((known, f"its placement group did not stand within {PATIENCE_S:g} s"))
+
+    def _awaited(self, known: Known) -> bool:
+        """Whether somebody is still leaving its hosts."""
+        assert known.wanted is not None
+        wanted = {self._look.nodes[host] for host in known.wanted.hosts}
+        return any(
+            group.state == "CREATED" and wanted & set(group.nodes) and self._is_left(group.name)
+            for group in self._look.groups.values()
+        )
+
+    def _is_left(self, name: str) -> bool:
+        group = self._look.groups[name]
+        place = self._look.places.get(group.job)
+        return group.number != ALONE and (place is None or place.group != name)
+
+    def _waits(self, known: Known, wrapper: Wrapper, state: JobState) -> None:
+        alone = group_name(known.row.id, ALONE)
+        placement = self._look.placement(alone)
+        if wrapper.state == "waits":
+            known.left_s = None
+        elif wrapper.number == ALONE and placement is not None and known.left_s is None:
+            known.wanted, known.group, known.bound_s, known.ran = placement, alone, self._now, True
+            self._started.append(Started(self._now, known.job.id, placement))
+            return
+        why = why_held(known, self._now)
+        known.held = why
+        if why and state.status == WAITING:
+            self._others.append(Held(self._now, known.job.id, why))
+        elif not why and state.status == HELD:
+            self._others.append(Released(self._now, known.job.id))
+
+    def requeued(self, known: Known, reason: str) -> None:
+        """It waits again, though nobody here has stopped it."""
+        known.unbind()
+        self._freed.append(Requeued(self._now, known.job.id, reason))
+
+
+def _counted(known: Known) -> Placement:
+    """Where it is to run, as far as Ray counts: GPUs have numbers only within a node."""
+    assert known.wanted is not None
+    counts = [mask.bit_count() for mask in known.wanted.masks]
+    return Placement(known.wanted.hosts, tuple((1 << count) - 1 for count in counts))
+
+
+def outcome_of(row: JobRow) -> str:
+    """How a job ended, in words; "" for well."""
+    if row.status == "SUCCEEDED":
+        return ""
+    what = "cancelled" if row.status == "STOPPED" else "failed"
+    return what + (f", exit code {row.exit_code}" if row.exit_code else "")
+
+
+def why_held(known: Known, now_s: float) -> str:
+    """Why policies may not start it now; "" if they may."""
+    if known.not_before_s > now_s:
+        return f"it was bound {known.binds_failed} times without starting, and is tried again later"
+    return known.refused

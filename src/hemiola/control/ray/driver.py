@@ -1,0 +1,378 @@
+"""Ray as a driver of the loop: what happened since the last look, and how decisions are carried out.
+
+A job waits in `hemiola hold`. Hemiola makes a placement group for it, pinned to nodes, sees that it stands, and tells
+the wrapper, which runs the command in it. Everything is derived anew from what Ray shows: a request that was lost is
+found missing at the next look, and made again.
+"""
+
+from __future__ import annotations
+
+import heapq
+import logging
+import threading
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+
+import msgspec
+
+from hemiola.control.clock import Clock
+from hemiola.control.live.engine import Identity, LiveDriver
+from hemiola.control.ray import orders
+from hemiola.control.ray.board import ADVICE, HOLDS, PLACE, Place, group_name
+from hemiola.control.ray.changes import Changes, outcome_of, why_held
+from hemiola.control.ray.client import Ray
+from hemiola.control.ray.entering import adopted, take_up
+from hemiola.control.ray.handback import hand_back
+from hemiola.control.ray.jobs import job_of, wish_of
+from hemiola.control.ray.known import Known
+from hemiola.control.ray.leftovers import stray_groups, stray_notes
+from hemiola.control.ray.looks import Look, Watcher
+from hemiola.control.ray.memory import Remembered
+from hemiola.control.ray.rows import ENDED, JobRow
+from hemiola.core.decisions import Decision, Move, Resize, Start, Stop, WakeAt
+from hemiola.core.errors import EngineError
+from hemiola.core.events import Arrived, Event, Held, Requeued, Timer
+from hemiola.core.job import Profile
+from hemiola.sched.job_state import RUNNING
+from hemiola.sched.machine import StateMachine
+
+__all__ = ["RayDriver"]
+
+_log = logging.getLogger("hemiola.ray")
+LOOK_S, LOOK_SHARE = 0.15, 5.0
+"""Looks are so far apart, and so many times as far as one takes."""
+AWAY_S, AWAY_MOST_S = 1.0, 15.0
+MISSED = 2
+"""A job of which Ray shows nothing so many looks in a row is gone."""
+USUAL_S = 86400.0
+HOLDS_S = 2.0
+"""So often Hemiola says that jobs are to wait for it."""
+
+
+class RayDriver(LiveDriver):
+    """One Ray cluster.
+
+    Args:
+        machine: whose view the decisions are made on; read, never changed.
+        acts: whether decisions are carried out; if not, Ray's own scheduler goes on, and is only watched.
+        may_act: asked before each order: whether this process still leads.
+        turned: called at each turn of the loop.
+        remembered: jobs of the time before, by the journal.
+        profile: of a model by its name.
+        usual_s: how long a job is taken to run that says nothing.
+
+    Attributes:
+        known: jobs, by our id.
+        away: why Ray cannot be asked at the moment; "" if it can.
+    """
+
+    def __init__(
+        self, ray: Ray, machine: StateMachine, *, acts: bool = True, clock: Clock | None = None,
+        may_act: Callable[[], bool] = lambda: True, turned: Callable[[], None] = lambda: None,
+        remembered: Sequence[Remembered] = (), profile: Callable[[str], Profile], usual_s: float = USUAL_S,
+    ) -> None:  # fmt: skip
+        self._ray, self._machine, self._view = ray, machine, machine.view
+        self._topology = machine.view.topology
+        self._watcher = Watcher(ray, self._topology)
+        self._acts, self._clock, self._may_act, self._turned = acts, clock or Clock(), may_act, turned
+        self._profile, self._usual_s = profile, usual_s
+        self._remembered = {memory.engine_id: memory for memory in remembered}
+        self.known: dict[str, Known] = {}
+        self._by_id: dict[str, Known] = {}
+        self._gone: dict[str, Known] = {}
+        self.away = ""
+        self._away_s = 0.0
+        self._vanished: list[tuple[str, str]] = []
+        self._answers: list[tuple[str, bool, str]] = []
+        self._seen: Look | None = None
+        self._blocked: dict[int, int] = {}
+        self._decided: list[Decision] = []
+        self._timers: list[tuple[float, str]] = []
+        self._soon: list[Event] = []
+        self._next_look_s = self._held_s = 0.0
+        self._first = True
+        self._stop = threading.Event()
+
+    def stop(self) -> None:
+        """End the events after the present instant; any thread may ask for it."""
+        self._stop.set()
+
+    def add(self, events: Sequence[Event]) -> None:
+        """Have the next instant bring these, too."""
+        self._soon += events
+
+    # ---- events
+
+    def events(self) -> Iterator[list[Event]]:
+        """One list per instant at which something happened; the first has all that is there."""
+        try:
+            while not self._stop.is_set():
+                self._turned()
+                self._carry_out()
+                events = self._wait()
+                if events or (self._first and not self.away):
+                    self._first = self._first and bool(self.away)
+                    yield events or [Timer(self._clock.now_s(), "")]
+        finally:
+            self._ray.close()
+
+    def _wait(self) -> list[Event]:
+        """Until the next look or timer is due, and then what it brings."""
+        due_s = min(self._next_look_s, self._timers[0][0] if self._timers else float("inf"))
+        if not self._soon and self._stop.wait(max(0.0, due_s - self._clock.now_s())):
+            return []
+        events, self._soon = self._soon, []
+        now = self._clock.now_s()
+        if now >= self._next_look_s:
+            events += self._look()
+        while self._timers and self._timers[0][0] <= now:
+            events.append(Timer(now, heapq.heappop(self._timers)[1]))
+        return events
+
+    def _look(self) -> list[Event]:
+        began_s = self._clock.now_s()
+        ids = [*self._by_id, *(self._remembered if self._first else ())]
+        try:
+            look = self._watcher.look(ids, began_s)
+        except EngineError as problem:
+            self._ray.close()  # a head that has been restarted is another one to whoever knew the old one
+            self._away_s = min(AWAY_MOST_S, max(AWAY_S, 2 * self._away_s))
+            self._next_look_s = self._clock.now_s() + self._away_s
+            if self.away != problem.what:
+                _log.warning("Ray cannot be asked: %s", problem.what)
+            self.away = problem.what
+            return []
+        events = self._compare(look, began_s)
+        if self.away:
+            _log.warning("Ray answers again")
+        self.away, self._away_s = "", 0.0
+        took_s = self._clock.now_s() - began_s
+        self._next_look_s = began_s + max(LOOK_S, LOOK_SHARE * took_s)
+        return events
+
+    def _compare(self, look: Look, now: float) -> list[Event]:
+        """A look against what is known."""
+        self._gone.clear()
+        self._seen = look
+        changes = Changes(self._view, look, now)
+        lost = changes.nodes(self._blocked)
+        self._blocked = look.blocked
+        for known in list(self.known.values()):
+            row = look.jobs.get(known.row.id)
+            if row is None or not known.is_same(row):
+                self._miss(known, changes, at_once=row is not None)
+            elif known.refused:
+                known.row = row
+                if row.status in ENDED:
+                    self._forget(known)
+            else:
+                changes.lost(known, lost)
+                if not changes.job(known, row):
+                    self._forget(known)
+        arrived = self._enter(look, now)
+        if self._acts:
+            for known, why in changes.failed:
+                self._bind_failed(known, why, now)
+            self._tidy(look, now)
+            self._tell(changes.ready, look)
+        return changes.with_new(arrived)
+
+    def _miss(self, known: Known, changes: Changes, *, at_once: bool) -> None:
+        known.missed += 1
+        if known.missed >= MISSED or at_once:
+            if not known.refused:
+                changes.gone(known)
+            self._forget(known)
+
+    def _forget(self, known: Known) -> None:
+        self._gone[known.job.id] = self.known.pop(known.job.id)
+        self._by_id.pop(known.row.id, None)
+
+    # ---- new jobs
+
+    def _enter(self, look: Look, now: float) -> list[Event]:
+        """Jobs whose wrapper waits or runs, and that were not known; at the first look those of the time before."""
+        events: list[Event] = []
+        for row in sorted(look.jobs.values(), key=lambda row: (row.start_ms, row.id)):
+            if row.status not in ENDED and row.id in look.wrappers and row.id not in self._by_id:
+                memory = self._remembered.get(row.id)
+                if memory is not None and memory.is_same(row):
+                    del self._remembered[row.id]
+                else:
+                    memory = None
+                events += self._enter_one(row, memory, look, now)
+        if self._first:
+            self._part(look)
+        return events
+
+    def _part(self, look: Look) -> None:
+        """Jobs of the time before that are no longer there."""
+        for memory in self._remembered.values():
+            row, outcome = look.jobs.get(memory.engine_id), "it ended while nobody watched"
+            if row is not None and memory.is_same(row):
+                outcome = (
+                    (outcome_of(row) or "finished")
+                    if row.status in ENDED
+                    else "it no longer waits for Hemiola"
+                )
+            self._vanished.append((memory.uuid, outcome))
+        self._remembered = {}
+
+    def _enter_one(self, row: JobRow, memory: Remembered | None, look: Look, now: float) -> list[Event]:
+        ours = memory.uuid if memory else str(uuid.uuid4())
+        job, note = job_of(row, ours, self._usual_s, self._profile)
+        wish = wish_of(row.words)
+        known = Known(job, row, look.wrappers[row.id].token, cpus=wish.cpus, note=note)
+        self.known[ours] = self._by_id[row.id] = known
+        known.refused = wish.problem or self._machine.admission(
+            job.gpus, job.gpu_type, job.required, job.preferred, job.hosts
+        )
+        if known.refused:
+            _log.warning("job %s can never run here: %s", row.id, known.refused)
+            return []
+        take_up(known, look, now)
+        if memory is None and known.wanted is None and not self._first:
+            return [Arrived(now, job)]
+        # policies ask for timers as they start a job: of one that is there already they are told here
+        return [adopted(known, memory, now), Timer(now, ours)]
+
+    def identity(self, job_id: str) -> Identity | None:
+        """Of a job by our id; also of one that ended at the present instant."""
+        known = self.known.get(job_id) or self._gone.get(job_id)
+        if known is None:
+            return None
+        return Identity(
+            engine_id=known.row.id, submit_s=known.row.start_ms / 1000, user=known.job.user,
+            memory=msgspec.json.encode(known.clues).decode(), note=known.refused or known.held or known.note,
+            binds_failed=known.binds_failed,
+        )  # fmt: skip
+
+    def vanished(self) -> list[tuple[str, str]]:
+        """Jobs that ended while nobody looked, and how."""
+        vanished, self._vanished = self._vanished, []
+        return vanished
+
+    def answers(self) -> list[tuple[str, bool, str]]:
+        """What became of decisions."""
+        answers, self._answers = self._answers, []
+        return answers
+
+    def advise(self, decision: Decision) -> None:
+        """Into a note that the job's wrapper prints into its log; each advice once."""
+        known = self.known.get(getattr(decision, "job_id", ""))
+        if known is not None and isinstance(decision, Start | Move) and known.advised != decision.placement:
+            known.advised = decision.placement
+            names = [self._topology.hosts.names[host] for host in decision.placement.hosts]
+            self._ask("put", ADVICE + known.row.id, f"{','.join(names)} ({decision.reason})")
+
+    def hand_back(self) -> None:
+        """Let every job that waits be placed by Ray."""
+        try:
+            jobs = hand_back(self._ray)
+        except EngineError as problem:
+            _log.error("jobs could not be handed back: %s; try: hemiola release --engine ray", problem.what)
+            return
+        _log.warning("%d jobs were handed back to Ray", len(jobs))
+
+    # ---- decisions
+
+    def execute(self, decision: Decision) -> None:
+        """Take note of an accepted decision; it is carried out before the next instant."""
+        if isinstance(decision, WakeAt):
+            heapq.heappush(self._timers, (decision.time_s, decision.job_id))
+        else:
+            self._decided.append(decision)
+
+    def render(self, decision: Decision) -> str:
+        """The requests that Ray would be asked for, one per line."""
+        known = self.known.get(getattr(decision, "job_id", ""))
+        if known is None or isinstance(decision, WakeAt):
+            return ""
+        waits = orders.shown_place(known, orders.no_place(known))
+        if isinstance(decision, Stop):
+            return waits
+        if not isinstance(decision, Start | Move | Resize):
+            return f"(Ray has no request for {type(decision).__name__})"
+        name = group_name(known.row.id, known.number + 1)
+        nodes = self._seen.nodes if self._seen is not None else []
+        lines = [] if isinstance(decision, Start) else [waits]
+        return "\n".join([*lines, orders.shown_group(known, decision.placement, name, nodes)])
+
+    def _carry_out(self) -> None:
+        """Tell wrappers to leave, and make groups for what is to run."""
+        now = self._clock.now_s()
+        for decision in self._decided:
+            known = self.known.get(getattr(decision, "job_id", ""))
+            if known is None:
+                continue
+            if isinstance(decision, Start):
+                known.wanted = decision.placement
+            elif isinstance(decision, Stop | Move | Resize):
+                known.unbind(None if isinstance(decision, Stop) else decision.placement)
+        self._decided.clear()
+        if not self._acts or self.away:
+            return
+        self._hold(now)
+        for known in list(self.known.values()):
+            if known.untold and self._note(known, orders.no_place(known)):
+                known.untold, known.left_s = False, now
+                if known.wanted is None:
+                    self._answers.append((known.job.id, True, ""))
+            if known.wanted is not None and not known.group:
+                self._make(known, now)
+
+    def _hold(self, now: float) -> None:
+        """Say that jobs are to wait for their places."""
+        if now - self._held_s > HOLDS_S and self._ask("put", HOLDS, f"{now:.0f}") is not None:
+            self._held_s = now
+
+    def _make(self, known: Known, now: float) -> None:
+        """A group for it. It counts once it is seen to stand."""
+        assert known.wanted is not None and self._seen is not None
+        nodes = orders.nodes_of(known.wanted, self._seen.nodes)
+        if not all(nodes) or not self._may_act():
+            return  # a node is gone: the next look says so
+        name = known.next_group()
+        if self._ask("make", name, orders.bundles_of(known, known.job.gpus), nodes) is not None:
+            known.group, known.made_s = name, now
+            self._next_look_s = min(self._next_look_s, now + LOOK_S / 3)
+
+    def _tell(self, ready: list[Known], look: Look) -> None:
+        """Their groups stand: their wrappers are to begin."""
+        for known in ready:
+            if self._note(known, orders.place_of(known, look.groups[known.group].id, self._topology)):
+                known.bound_s = self._clock.now_s()
+                self._answers.append((known.job.id, True, ""))
+
+    def _note(self, known: Known, place: Place) -> bool:
+        return self._ask("put", PLACE + known.row.id, msgspec.json.encode(place).decode()) is not None
+
+    def _bind_failed(self, known: Known, why: str, now: float) -> None:
+        """It goes back to the queue, and is left alone for a while."""
+        known.binds_failed += 1
+        pause_s = known.back_off_s(now - known.made_s)
+        known.not_before_s = now + pause_s
+        _log.warning("job %s: %s; it is left alone for %.0f s", known.row.id, why, pause_s)
+        known.unbind()
+        self._answers.append((known.job.id, False, why))
+        state = self._view.jobs.get(known.job.id)
+        if state is not None and state.status == RUNNING:
+            known.held = why_held(known, now)
+            self._soon += [Requeued(now, known.job.id, why), Held(now, known.job.id, known.held)]
+
+    def _tidy(self, look: Look, now: float) -> None:
+        """Take away groups that are nobody's, and notes for jobs that have ended."""
+        for name in stray_groups(look, self._by_id, now):
+            self._ask("remove", name)
+        for key in stray_notes(look):
+            self._ask("delete", key)
+
+    def _ask(self, request: str, *arguments: object) -> msgspec.Raw | None:
+        """What Ray answers; None where it could not be asked."""
+        if not self._may_act():
+            return None
+        try:
+            return self._ray.ask(request, *arguments)
+        except EngineError as problem:
+            _log.warning("Ray was asked in vain: %s", problem.what)
+            return None

@@ -1,0 +1,37 @@
+"""A job that is new to this run: what it has already."""
+
+from __future__ import annotations
+
+from hemiola.control.ray.board import ALONE, group_name
+from hemiola.control.ray.known import Known
+from hemiola.control.ray.looks import Look
+from hemiola.control.ray.memory import Remembered
+from hemiola.core.events import Adopted
+
+__all__ = ["adopted", "take_up"]
+
+
+def take_up(known: Known, look: Look, now_s: float) -> None:
+    """Note the place that its wrapper was told of, if that stands, or one that Ray gave it."""
+    row, wrapper, place = known.row, look.wrappers[known.row.id], look.places.get(known.row.id)
+    numbers = [group.number for group in look.groups.values() if group.job == row.id]
+    told = place if place is not None and place.token == wrapper.token else None
+    known.number = max([*numbers, wrapper.number, told.number if told else 0])
+    alone = group_name(row.id, ALONE)
+    if told is not None and told.group and (placement := look.placement(told.group)) is not None:
+        known.group, known.wanted, known.bound_s = told.group, placement, now_s
+        known.ran = wrapper.state == "runs" and wrapper.number == told.number
+    elif wrapper.state == "runs" and wrapper.number == ALONE and (placement := look.placement(alone)):
+        known.group, known.wanted, known.bound_s, known.ran = alone, placement, now_s, True
+    else:
+        known.untold = told is not None and bool(told.group)
+        known.left_s = now_s if wrapper.state != "waits" else None
+
+
+def adopted(known: Known, memory: Remembered | None, now_s: float) -> Adopted:
+    """A job that was there before us, with what it had."""
+    if memory is not None:
+        known.binds_failed = memory.clues.binds_failed
+    had = memory.history(now_s, running=known.wanted is not None) if memory else {}
+    since_s = had.pop("since_s", now_s if known.wanted else known.job.submit_s)
+    return Adopted(now_s, known.job, known.wanted, since_s, **had)  # type: ignore[arg-type]

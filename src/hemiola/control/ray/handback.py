@@ -1,0 +1,44 @@
+"""Lets jobs that wait be placed by Ray's own scheduler. Needs no daemon and no journal."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import msgspec
+
+from hemiola.control.ray.board import ALONE, HOLDS, PLACE, WRAPPER, Place, Wrapper
+from hemiola.control.ray.client import Ray
+from hemiola.control.ray.rows import ENDED, Answer, read_answer
+
+__all__ = ["hand_back"]
+
+Note = TypeVar("Note")
+
+
+def hand_back(ray: Ray) -> list[str]:
+    """Take back that jobs are to wait, and remove groups in which nothing runs; the jobs that wait now.
+
+    Raises:
+        EngineError: Ray does not answer.
+    """
+    answer = read_answer(ray.ask("look", []))
+    ray.ask("delete", HOLDS)
+    live = {row.id for row in answer.jobs if row.status not in ENDED}
+    placed = {job: _note(answer, PLACE + job, Place) for job in live}
+    for group in answer.groups:
+        place = placed.get(group.job)
+        named = place is not None and place.group == group.name
+        if group.job not in live or (group.number != ALONE and not named):
+            ray.ask("remove", group.name)
+    wrappers = {job: _note(answer, WRAPPER + job, Wrapper) for job in live}
+    return sorted(
+        job for job, wrapper in wrappers.items()
+        if wrapper is not None and wrapper.state == "waits" and not ((place := placed[job]) and place.group)
+    )  # fmt: skip
+
+
+def _note(answer: Answer, key: str, kind: type[Note]) -> Note | None:
+    try:
+        return msgspec.json.decode(answer.notes.get(key, ""), type=kind)
+    except msgspec.DecodeError:
+        return None

@@ -1,0 +1,140 @@
+"""One look at Ray: its jobs, groups and nodes, and what of the nodes is not Hemiola's to give."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections import Counter
+from dataclasses import dataclass
+from typing import TypeVar
+
+import msgspec
+
+from hemiola.control.ray.board import PLACE, WRAPPER, Place, Wrapper
+from hemiola.control.ray.client import Ray
+from hemiola.control.ray.rows import GroupRow, JobRow, NodeRow, read_answer
+from hemiola.core.decisions import Placement
+from hemiola.core.topology import Topology
+
+__all__ = ["Look", "Watcher"]
+
+Note = TypeVar("Note")
+_log = logging.getLogger("hemiola.ray")
+TINY = 1e-4
+STEADY_S = 1.5
+"""What others use of a node counts once it has been the same for so long: Ray's counts of what is free come late."""
+
+
+@dataclass
+class Look:
+    """What Ray showed.
+
+    Attributes:
+        jobs: by submission id: those that have not ended, and those that were asked for.
+        wrappers, places: the notes of and for each job's `hemiola hold`, by submission id.
+        groups: of ours, by name.
+        nodes: id by host; "" for one that is not there.
+        blocked: by host, GPUs that are not ours to give.
+    """
+
+    jobs: dict[str, JobRow]
+    wrappers: dict[str, Wrapper]
+    places: dict[str, Place]
+    groups: dict[str, GroupRow]
+    nodes: list[str]
+    blocked: dict[int, int]
+
+    def placement(self, name: str) -> Placement | None:
+        """Where a group stands, in the order of its bundles; None if it does not, or not on our hosts alone."""
+        group = self.groups.get(name)
+        if group is None or group.state != "CREATED" or not set(group.nodes) <= set(filter(None, self.nodes)):
+            return None
+        counts = Counter(self.nodes.index(node) for node in group.nodes)
+        return Placement(tuple(counts), tuple((1 << count) - 1 for count in counts.values()))
+
+
+class Watcher:
+    """Looks at Ray through the eyes of a topology.
+
+    A host of the topology is the node that is called so: by its label `node`, its `--node-name`, its host name or
+    its address, in this order.
+    """
+
+    def __init__(self, ray: Ray, topology: Topology) -> None:
+        self._ray = ray
+        self._hosts = {name: index for index, name in enumerate(topology.hosts.names)}
+        self._gpus = [int(count) for count in topology.hosts.gpus]
+        self._others: dict[int, tuple[int, float]] = {}
+        self._steady: dict[int, int] = {}
+        self._said: set[str] = set()
+
+    def look(self, known: list[str], now_s: float) -> Look:
+        """Ask.
+
+        Args:
+            known: submission ids of jobs of which the end is to be told, too.
+
+        Raises:
+            EngineError: Ray is away, or its answer is not understood.
+        """
+        answer = read_answer(self._ray.ask("look", known))
+        there = self._there(answer.nodes)
+        nodes = [there[host].id if host in there else "" for host in range(len(self._gpus))]
+        return Look(
+            {row.id: row for row in answer.jobs}, _notes(answer.notes, WRAPPER, Wrapper), _notes(answer.notes, PLACE, Place),
+            {row.name: row for row in answer.groups}, nodes, self._blocked(there, answer.groups, now_s),
+        )  # fmt: skip
+
+    def _there(self, nodes: tuple[NodeRow, ...]) -> dict[int, NodeRow]:
+        there: dict[int, NodeRow] = {}
+        for node in nodes:
+            host = next((self._hosts[name] for name in node.names if name in self._hosts), None)
+            if host is None:
+                if node.gpus:
+                    self._say(f"the node {node.names[0]} is not in the topology, and is left alone")
+            elif host in there:
+                self._say(f"two nodes are called {node.names[0]}; one is left alone")
+            else:
+                there[host] = node
+        for name in self._hosts.keys() - {list(self._hosts)[host] for host in there}:
+            self._say(f"Ray has no node called {name} (--node-name, or its label node): it counts as down")
+        return there
+
+    def _say(self, what: str) -> None:
+        if what not in self._said:
+            self._said.add(what)
+            _log.warning("%s", what)
+
+    def _blocked(
+        self, there: dict[int, NodeRow], groups: tuple[GroupRow, ...], now_s: float
+    ) -> dict[int, int]:
+        ours = Counter(node for group in groups if group.state == "CREATED" for node in group.nodes)
+        blocked = {}
+        for host, node in there.items():
+            lacks = max(0, self._gpus[host] - node.gpus)
+            others = max(0, math.ceil(node.gpus - node.free_gpus - TINY) - ours[node.id])
+            count = min(self._gpus[host], lacks + self._steadily(host, others, now_s))
+            if count:
+                blocked[host] = count
+        return blocked
+
+    def _steadily(self, host: int, others: int, now_s: float) -> int:
+        before, since_s = self._others.get(host, (others, -float("inf")))
+        if before != others:
+            since_s = now_s
+        self._others[host] = others, since_s
+        if now_s - since_s >= STEADY_S:
+            self._steady[host] = others
+        return self._steady.get(host, others)
+
+
+def _notes(notes: dict[str, str], prefix: str, kind: type[Note]) -> dict[str, Note]:
+    """Those that can be read: anybody who uses Ray can write there."""
+    found = {}
+    for key, text in notes.items():
+        if key.startswith(prefix):
+            try:
+                found[key.removeprefix(prefix)] = msgspec.json.decode(text, type=kind)
+            except msgspec.DecodeError:
+                _log.warning("the note %r cannot be read, and is left alone", key[:200])
+    return found

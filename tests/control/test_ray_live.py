@@ -1,0 +1,231 @@
+"""Hemiola on a real Ray: jobs run where they were placed, and whatever Ray's users and nodes do is met."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from live_ray import NODES, LiveRay, until
+
+from hemiola.control.journal import Journal
+from hemiola.control.journal.replay import replay
+from hemiola.control.ray.board import HOLDS, PLACE, WRAPPER
+from hemiola.control.ray.driver import RayDriver
+from hemiola.control.ray.handback import hand_back
+from hemiola.core.decisions import Move, Placement, Stop
+from ray_cluster import RayCluster
+
+pytestmark = pytest.mark.xdist_group("ray")  # one cluster, not one per worker
+
+
+@pytest.fixture
+def live(ray_nodes: RayCluster, tmp_path: Path) -> Iterator[LiveRay]:
+    one = LiveRay(ray_nodes, tmp_path / "journal.db")
+    yield one
+    one.clear()
+
+
+def driver_of(live: LiveRay) -> RayDriver:
+    """Of the present run, without what is around it."""
+    assert live.service is not None
+    driver = live.service.driver
+    while not isinstance(driver, RayDriver):
+        driver = driver._inner  # type: ignore[union-attr]
+    return driver
+
+
+def test_jobs_of_every_kind_run_once_where_they_were_placed_and_leave_nothing(live: LiveRay, tmp_path: Path):
+    def says(name: str) -> str:
+        return f"echo $HEMIOLA_NODES $HEMIOLA_GPUS >> {tmp_path}/{name}; sleep 1"
+
+    with live.serving("dally"):
+        jobs = [
+            live.submit("gpus=16 hosts=2 required=rack model=resnet50 runtime=1h", says("a")),
+            live.submit("gpus=2 cpus=0", says("b")),
+            live.submit("gpus=12", says("c")),
+        ]
+        failing, impossible = live.submit("gpus=1", "exit 3"), live.submit("gpus=40")
+        wrong = live.submit("gpus=some")
+        assert [live.wait_outcome(job) for job in jobs] == ["finished"] * 3
+        assert live.wait_outcome(failing) == "failed, exit code 3"
+        live.wait_state(wrong, "FAILED")
+        assert "its metadata says gpus='some': write a number from 1" in live.log(wrong)
+        until(lambda: len(driver_of(live).known) == 1, "one is left")
+        (known,) = driver_of(live).known.values()
+        assert known.row.id == impossible and "more than the cluster has" in known.refused
+        until(lambda: not live.groups(), "no group is left")
+        until(lambda: live.board.keys(PLACE) == [], "nor a place")
+    ranks = {name: (tmp_path / name).read_text().split() for name in "abc"}
+    assert [count for _, count in ranks.values()] == ["16", "2", "12"], "each ran once"
+    first = ranks["a"][0].split(",")
+    assert len(first) == 16 and set(first) in ({"h0", "h1"}, {"h2", "h3"}) and first[:8] == first[:1] * 8
+    with Journal.open(live.journal_path, read_only=True) as journal:
+        (run,) = journal.runs()
+        assert replay(journal, run.id).difference is None, "the journal's decisions come out again"
+        assert not journal.open_jobs() and not journal.open_intents()
+
+
+def test_a_shorter_job_goes_first_and_the_longer_one_goes_on_after_it(live: LiveRay, tmp_path: Path):
+    log = tmp_path / "log"
+    stubborn = f"trap 'echo told >> {log}' TERM; echo began >> {log}; sleep 2 & wait; while test -e {log}.stay; do sleep 0.1; done"
+    with live.serving("srtf"):
+        Path(f"{log}.stay").touch()
+        long = live.submit("gpus=32 runtime=1h", stubborn, hold="--grace 1s")
+        until(lambda: log.exists(), "it runs")
+        short = live.submit("gpus=32 runtime=1min", f"rm {log}.stay; echo short >> {log}")
+        assert live.wait_outcome(short) == live.wait_outcome(long) == "finished"
+    assert log.read_text().split() == ["began", "told", "short", "began"], "killed after its grace"
+    assert live.record(long).preemptions == 1
+
+
+def test_jobs_that_are_stopped_by_their_users_end_wherever_they_are(live: LiveRay, tmp_path: Path):
+    with live.serving():
+        running = live.submit("gpus=32", f"echo $$ > {tmp_path}/pid; sleep 600")
+        live.wait_state(running, "runs")
+        waiting = live.submit("gpus=8")
+        live.wait_state(waiting, "waits")
+        live.record(waiting)
+        live.jobs.stop_job(waiting)
+        assert live.wait_outcome(waiting).startswith("cancelled")
+        live.jobs.stop_job(running)
+        assert live.wait_outcome(running).startswith("cancelled")
+        until(lambda: not live.groups(), "its group is removed")
+    pid = int((tmp_path / "pid").read_text())
+    until(lambda: not Path(f"/proc/{pid}").exists(), "its command has ended")
+
+
+def test_a_restart_goes_on_with_what_is_there(live: LiveRay, tmp_path: Path):
+    ran = tmp_path / "ran"
+    with live.serving():
+        running = live.submit("gpus=32", f"echo running >> {ran}; sleep 8")
+        live.wait_state(running, "runs")
+        waiting = live.submit("gpus=32", f"echo waiting >> {ran}")
+        before = [live.record(job).uuid for job in (running, waiting)]
+    gone = live.submit("gpus=1", f"echo gone >> {ran}")
+    live.wait_state(gone, "waits")
+    nodes = live.names()
+    live.ray.ask("make", "hemiola:ended-long-ago:3", [{"CPU": 1}], [next(iter(nodes))])
+    live.board.put(WRAPPER + "ended-long-ago", b'{"token": "x", "state": "waits"}')
+    live.board.put(WRAPPER + "nonsense", b"no note")
+    with live.serving():
+        assert [live.wait_outcome(job) for job in (running, waiting, gone)] == ["finished"] * 3
+        until(lambda: not live.groups(), "the stray group is removed")
+        assert live.board.get(WRAPPER + "ended-long-ago") is None
+    assert [live.record(job).uuid for job in (running, waiting)] == before
+    assert ran.read_text().split() == ["running", "waiting", "gone"], "each ran once"
+    assert live.record(running).served_s >= 7, "what it had before the restart counts"
+
+
+def test_an_id_that_is_used_again_is_another_job(live: LiveRay):
+    with live.serving():
+        blocker = live.submit("gpus=32", "sleep 600")
+        live.wait_state(blocker, "runs")
+        job = live.submit("gpus=32")
+        before = live.record(job).uuid
+    live.submitted_again(job)
+    with live.serving():
+        until(lambda: live.record(job).uuid != before, "it is another one")
+        with Journal.open(live.journal_path, read_only=True) as journal:
+            old = journal.job(before)
+        assert old is not None and (old.status, old.outcome) == ("ended", "it ended while nobody watched")
+        live.jobs.stop_job(blocker)
+        assert live.wait_outcome(job) == "finished"
+
+
+def test_when_it_is_handed_back_or_hemiola_is_silent_ray_places_what_waits(live: LiveRay, tmp_path: Path):
+    live.board.put(HOLDS, b"1")
+    patient = live.submit("gpus=4", f"echo $HEMIOLA_NODES > {tmp_path}/patient")
+    silent = live.submit("gpus=4", "sleep 0.1", hold="--when-silent 1s")
+    live.wait_state(patient, "waits")
+    live.wait_state(silent, "SUCCEEDED")
+    assert live.state(patient) == "waits"
+    assert hand_back(live.ray) == [patient]
+    live.wait_state(patient, "SUCCEEDED")
+    names = (tmp_path / "patient").read_text().strip().split(",")
+    assert len(names) == 4 and set(names) <= {"h0", "h1", "h2", "h3"}
+    until(lambda: all(group.state == "REMOVED" for group in live.look().groups), "their groups are gone")
+
+
+def test_observing_and_advising_change_nothing_and_say_what_they_would_do(live: LiveRay, tmp_path: Path):
+    with live.serving("dally", mode="advise"):
+        job = live.submit("gpus=16", f"while ! test -e {tmp_path}/end; do sleep 0.1; done")
+        live.wait_state(job, "runs")
+        until(lambda: live.record(job).placement is not None, "it is seen where Ray put it")
+        assert live.board.get(PLACE + job) is None and live.board.get(HOLDS) is None
+        driver = driver_of(live)
+        (known,) = driver.known.values()
+        place = Placement((3, 1), (0xFF, 0xFF))
+        text = driver.render(Move(known.job.id, place, "better"))
+        assert f"internal_kv_put('place:{job}'" in text.splitlines()[0]
+        assert "placement_group([{'CPU': 1, 'GPU': 1}] * 16, strategy='PACK', " in text
+        assert text.count("ray.io/node-id") == 2
+        assert '"group":""' in driver.render(Stop(known.job.id, "enough"))
+        driver.advise(Move(known.job.id, place, "better"))
+        until(lambda: "would run on h3,h1 (better)" in live.log(job), "its log has the advice")
+    with live.serving("srtf"):  # now it is Hemiola's to stop
+        short = live.submit("gpus=32 runtime=1min", "true")
+        assert live.wait_outcome(short) == "finished"
+        live.wait_state(job, "runs")
+        assert live.wrapper(job).number > 0 and live.nodes(job), "it has a place from Hemiola now"
+        (tmp_path / "end").touch()
+        assert live.wait_outcome(job) == "finished"
+
+
+def test_gpus_of_others_are_left_alone(live: LiveRay, tmp_path: Path):
+    theirs = {name: node for node, name in live.names().items()}
+    for host in ("h0", "h1", "h2"):
+        live.ray.ask("make", f"theirs-{host}", [{"GPU": 6}], [theirs[host]])
+    try:
+        with live.serving("fifo:placement=first-fit") as service:
+            until(
+                lambda: sum(m.bit_count() for m in service.view.inventory.blocked.values()) == 18,
+                "they are seen",
+            )
+            job = live.submit("gpus=8 hosts=1", f"echo $HEMIOLA_NODES > {tmp_path}/where")
+            assert live.wait_outcome(job) == "finished"
+            assert set((tmp_path / "where").read_text().strip().split(",")) == {"h3"}
+    finally:
+        for host in ("h0", "h1", "h2"):
+            live.ray.ask("remove", f"theirs-{host}")
+
+
+def test_an_agent_that_hangs_or_dies_is_replaced_and_nothing_is_lost(live: LiveRay):
+    with live.serving() as service:
+        job = live.submit("gpus=8", "sleep 4")
+        live.wait_state(job, "runs")
+        driver = driver_of(live)
+        driver._ray._limit_s = 1.0
+        assert driver._ray._agent is not None
+        os.kill(driver._ray._agent.pid, signal.SIGSTOP)
+        until(lambda: "no answer within 1 s" in driver.away, "it is away")
+        until(lambda: not driver.away, "it answers again")
+        driver._ray._limit_s = 15.0
+        driver._ray._agent.kill()
+        until(lambda: "has ended" in driver.away, "it is away again")
+        assert live.wait_outcome(job) == "finished"
+        assert service.driver is not None and driver_of(live) is driver, "the run went on"
+
+
+def test_a_node_that_dies_gives_its_job_back_and_it_runs_elsewhere(live: LiveRay, tmp_path: Path):
+    where = tmp_path / "where"
+    with live.serving("fifo:placement=first-fit") as service:
+        blocker = live.submit("gpus=24", "sleep 600")  # h0, h1 and h2
+        live.wait_state(blocker, "runs")
+        job = live.submit("gpus=8", f"echo $HEMIOLA_NODES >> {where}; sleep 4")
+        live.wait_state(job, "runs")
+        live.cluster.kill("h3")
+        try:
+            until(lambda: service.view.inventory.down[3], "it is seen")
+            live.wait_state(job, "waits")
+            live.jobs.stop_job(blocker)
+            assert live.wait_outcome(job) == "finished"
+        finally:
+            live.cluster.add(NODES[3])
+        hosts = [set(line.split(",")) for line in where.read_text().split()]
+        assert hosts == [{"h3"}, {"h0"}]
+        until(lambda: not service.view.inventory.down[3], "it is back")
+        again = live.submit("gpus=32")
+        assert live.wait_outcome(again) == "finished"
