@@ -5,11 +5,12 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from hemiola.control.live.remembered import Remembered
 from hemiola.control.ray.board import Place
 from hemiola.control.ray.hold import job_around
 from hemiola.control.ray.jobs import Wish, job_of, wish_of
 from hemiola.control.ray.looks import Look
-from hemiola.control.ray.memory import Clues, Remembered
+from hemiola.control.ray.memory import Clues
 from hemiola.control.ray.rows import GroupRow, JobRow, read_answer
 from hemiola.core.decisions import Placement
 from hemiola.core.errors import EngineError, InputError
@@ -94,7 +95,7 @@ def test_a_group_is_where_its_bundles_are_in_their_order():
 
 def test_an_id_that_is_used_again_is_another_job():
     memory = Remembered(uuid="u", engine_id="raysubmit_1", clues=Clues(5000), running=True, since_s=10.0)
-    assert memory.is_same(row("gpus=1")) and not memory.is_same(row("gpus=1", start_ms=6000))
+    assert memory.clues.is_same(row("gpus=1")) and not memory.clues.is_same(row("gpus=1", start_ms=6000))
     assert memory.history(15.0, running=True)["since_s"] == 10.0
     assert memory.history(15.0, running=False)["served_s"] == 5.0
 

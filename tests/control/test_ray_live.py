@@ -56,6 +56,9 @@ def test_jobs_of_every_kind_run_once_where_they_were_placed_and_leave_nothing(li
         until(lambda: len(driver_of(live).known) == 1, "one is left")
         (known,) = driver_of(live).known.values()
         assert known.row.id == impossible and "more than the cluster has" in known.refused
+        assert live.record(impossible).note.startswith("it can never run here: it wants 40 GPUs")
+        live.jobs.stop_job(impossible)
+        assert live.wait_outcome(impossible) == "cancelled"
         until(lambda: not live.groups(), "no group is left")
         until(lambda: live.board.keys(PLACE) == [], "nor a place")
     ranks = {name: (tmp_path / name).read_text().split() for name in "abc"}

@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hemiola.control.live.remembered import Remembered
 from hemiola.control.slurm.changes import outcome_of, why_held
 from hemiola.control.slurm.jobs import job_of, shape
 from hemiola.control.slurm.known import Known
-from hemiola.control.slurm.memory import Clues, Remembered
+from hemiola.control.slurm.memory import Clues
 from hemiola.control.slurm.orders import bind, unpark
 from hemiola.control.slurm.rows import JOB_FORMAT, JobRow, NodeRow, job_rows, node_rows
 from hemiola.core.decisions import Placement

@@ -14,6 +14,7 @@ import msgspec
 from hemiola.control.journal import JobRecord, Journal, RunRecord
 from hemiola.control.live.holder import is_gone
 from hemiola.control.live.lease import LEASE_S
+from hemiola.control.live.looking import USUAL_S
 from hemiola.control.live.reading_run import Made, RunSoFar, so_far
 from hemiola.control.live.reading_values import Cluster, Daemon, LiveHost, LiveJob
 from hemiola.core.decisions import Placement
@@ -33,9 +34,6 @@ __all__ = [
 ]
 
 _UUID = re.compile(r"\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b")
-USUAL_S = 86400.0
-"""What a job is taken to run that says nothing and has no limit (`control.slurm.driver`)."""
-
 NO_LIMIT_S = 365 * 86400.0
 """The limit that Slurm shows of a job that has none, once it has started."""
 

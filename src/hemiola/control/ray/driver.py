@@ -7,16 +7,16 @@ found missing at the next look, and made again.
 
 from __future__ import annotations
 
-import heapq
 import logging
-import threading
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
 from hemiola.control.clock import Clock
-from hemiola.control.live.engine import Identity, LiveDriver
+from hemiola.control.live.engine import Identity
+from hemiola.control.live.looking import MISSED, USUAL_S, LookingDriver, back_off_s
+from hemiola.control.live.remembered import Remembered
 from hemiola.control.ray import orders
 from hemiola.control.ray.board import ADVICE, HOLDS, PLACE, Place, group_name
 from hemiola.control.ray.changes import Changes, outcome_of, why_held
@@ -27,7 +27,7 @@ from hemiola.control.ray.jobs import job_of, wish_of
 from hemiola.control.ray.known import Known
 from hemiola.control.ray.leftovers import stray_groups, stray_notes
 from hemiola.control.ray.looks import Look, Watcher
-from hemiola.control.ray.memory import Remembered
+from hemiola.control.ray.memory import Clues
 from hemiola.control.ray.rows import ENDED, JobRow
 from hemiola.core.decisions import Decision, Move, Resize, Start, Stop, WakeAt
 from hemiola.core.errors import EngineError
@@ -39,17 +39,12 @@ from hemiola.sched.machine import StateMachine
 __all__ = ["RayDriver"]
 
 _log = logging.getLogger("hemiola.ray")
-LOOK_S, LOOK_SHARE = 0.15, 5.0
-"""Looks are so far apart, and so many times as far as one takes."""
-AWAY_S, AWAY_MOST_S = 1.0, 15.0
-MISSED = 2
-"""A job of which Ray shows nothing so many looks in a row is gone."""
-USUAL_S = 86400.0
+LOOK_S = 0.15
 HOLDS_S = 2.0
 """So often Hemiola says that jobs are to wait for it."""
 
 
-class RayDriver(LiveDriver):
+class RayDriver(LookingDriver):
     """One Ray cluster.
 
     Args:
@@ -63,92 +58,38 @@ class RayDriver(LiveDriver):
 
     Attributes:
         known: jobs, by our id.
-        away: why Ray cannot be asked at the moment; "" if it can.
     """
 
     def __init__(
         self, ray: Ray, machine: StateMachine, *, acts: bool = True, clock: Clock | None = None,
         may_act: Callable[[], bool] = lambda: True, turned: Callable[[], None] = lambda: None,
-        remembered: Sequence[Remembered] = (), profile: Callable[[str], Profile], usual_s: float = USUAL_S,
+        remembered: Sequence[Remembered[Clues]] = (), profile: Callable[[str], Profile], usual_s: float = USUAL_S,
     ) -> None:  # fmt: skip
+        super().__init__("Ray", LOOK_S, clock, turned)
         self._ray, self._machine, self._view = ray, machine, machine.view
         self._topology = machine.view.topology
         self._watcher = Watcher(ray, self._topology)
-        self._acts, self._clock, self._may_act, self._turned = acts, clock or Clock(), may_act, turned
+        self._acts, self._may_act = acts, may_act
         self._profile, self._usual_s = profile, usual_s
         self._remembered = {memory.engine_id: memory for memory in remembered}
         self.known: dict[str, Known] = {}
         self._by_id: dict[str, Known] = {}
         self._gone: dict[str, Known] = {}
-        self.away = ""
-        self._away_s = 0.0
-        self._vanished: list[tuple[str, str]] = []
-        self._answers: list[tuple[str, bool, str]] = []
         self._seen: Look | None = None
         self._blocked: dict[int, int] = {}
-        self._decided: list[Decision] = []
-        self._timers: list[tuple[float, str]] = []
-        self._soon: list[Event] = []
-        self._next_look_s = self._held_s = 0.0
-        self._first = True
-        self._stop = threading.Event()
+        self._held_s = 0.0
 
-    def stop(self) -> None:
-        """End the events after the present instant; any thread may ask for it."""
-        self._stop.set()
-
-    def add(self, events: Sequence[Event]) -> None:
-        """Have the next instant bring these, too."""
-        self._soon += events
-
-    # ---- events
-
-    def events(self) -> Iterator[list[Event]]:
-        """One list per instant at which something happened; the first has all that is there."""
-        try:
-            while not self._stop.is_set():
-                self._turned()
-                self._carry_out()
-                events = self._wait()
-                if events or (self._first and not self.away):
-                    self._first = self._first and bool(self.away)
-                    yield events or [Timer(self._clock.now_s(), "")]
-        finally:
-            self._ray.close()
-
-    def _wait(self) -> list[Event]:
-        """Until the next look or timer is due, and then what it brings."""
-        due_s = min(self._next_look_s, self._timers[0][0] if self._timers else float("inf"))
-        if not self._soon and self._stop.wait(max(0.0, due_s - self._clock.now_s())):
-            return []
-        events, self._soon = self._soon, []
-        now = self._clock.now_s()
-        if now >= self._next_look_s:
-            events += self._look()
-        while self._timers and self._timers[0][0] <= now:
-            events.append(Timer(now, heapq.heappop(self._timers)[1]))
-        return events
-
-    def _look(self) -> list[Event]:
-        began_s = self._clock.now_s()
+    def _see(self, now: float) -> list[Event]:
         ids = [*self._by_id, *(self._remembered if self._first else ())]
         try:
-            look = self._watcher.look(ids, began_s)
-        except EngineError as problem:
+            look = self._watcher.look(ids, now)
+        except EngineError:
             self._ray.close()  # a head that has been restarted is another one to whoever knew the old one
-            self._away_s = min(AWAY_MOST_S, max(AWAY_S, 2 * self._away_s))
-            self._next_look_s = self._clock.now_s() + self._away_s
-            if self.away != problem.what:
-                _log.warning("Ray cannot be asked: %s", problem.what)
-            self.away = problem.what
-            return []
-        events = self._compare(look, began_s)
-        if self.away:
-            _log.warning("Ray answers again")
-        self.away, self._away_s = "", 0.0
-        took_s = self._clock.now_s() - began_s
-        self._next_look_s = began_s + max(LOOK_S, LOOK_SHARE * took_s)
-        return events
+            raise
+        return self._compare(look, now)
+
+    def _close(self) -> None:
+        self._ray.close()
 
     def _compare(self, look: Look, now: float) -> list[Event]:
         """A look against what is known."""
@@ -164,6 +105,7 @@ class RayDriver(LiveDriver):
             elif known.refused:
                 known.row = row
                 if row.status in ENDED:
+                    self._vanished.append((known.job.id, outcome_of(row) or "finished"))
                     self._forget(known)
             else:
                 changes.lost(known, lost)
@@ -180,7 +122,9 @@ class RayDriver(LiveDriver):
     def _miss(self, known: Known, changes: Changes, *, at_once: bool) -> None:
         known.missed += 1
         if known.missed >= MISSED or at_once:
-            if not known.refused:
+            if known.refused:
+                self._vanished.append((known.job.id, "it is gone"))
+            else:
                 changes.gone(known)
             self._forget(known)
 
@@ -196,7 +140,7 @@ class RayDriver(LiveDriver):
         for row in sorted(look.jobs.values(), key=lambda row: (row.start_ms, row.id)):
             if row.status not in ENDED and row.id in look.wrappers and row.id not in self._by_id:
                 memory = self._remembered.get(row.id)
-                if memory is not None and memory.is_same(row):
+                if memory is not None and memory.clues.is_same(row):
                     del self._remembered[row.id]
                 else:
                     memory = None
@@ -209,7 +153,7 @@ class RayDriver(LiveDriver):
         """Jobs of the time before that are no longer there."""
         for memory in self._remembered.values():
             row, outcome = look.jobs.get(memory.engine_id), "it ended while nobody watched"
-            if row is not None and memory.is_same(row):
+            if row is not None and memory.clues.is_same(row):
                 outcome = (
                     (outcome_of(row) or "finished")
                     if row.status in ENDED
@@ -218,7 +162,9 @@ class RayDriver(LiveDriver):
             self._vanished.append((memory.uuid, outcome))
         self._remembered = {}
 
-    def _enter_one(self, row: JobRow, memory: Remembered | None, look: Look, now: float) -> list[Event]:
+    def _enter_one(
+        self, row: JobRow, memory: Remembered[Clues] | None, look: Look, now: float
+    ) -> list[Event]:
         ours = memory.uuid if memory else str(uuid.uuid4())
         job, note = job_of(row, ours, self._usual_s, self._profile)
         wish = wish_of(row.words)
@@ -229,6 +175,7 @@ class RayDriver(LiveDriver):
         )
         if known.refused:
             _log.warning("job %s can never run here: %s", row.id, known.refused)
+            self._refused.append((job, known.refused))
             return []
         take_up(known, look, now)
         if memory is None and known.wanted is None and not self._first:
@@ -246,16 +193,6 @@ class RayDriver(LiveDriver):
             memory=msgspec.json.encode(known.clues).decode(), note=known.refused or known.held or known.note,
             binds_failed=known.binds_failed,
         )  # fmt: skip
-
-    def vanished(self) -> list[tuple[str, str]]:
-        """Jobs that ended while nobody looked, and how."""
-        vanished, self._vanished = self._vanished, []
-        return vanished
-
-    def answers(self) -> list[tuple[str, bool, str]]:
-        """What became of decisions."""
-        answers, self._answers = self._answers, []
-        return answers
 
     def advise(self, decision: Decision) -> None:
         """Into a note that the job's wrapper prints into its log; each advice once."""
@@ -276,13 +213,6 @@ class RayDriver(LiveDriver):
 
     # ---- decisions
 
-    def execute(self, decision: Decision) -> None:
-        """Take note of an accepted decision; it is carried out before the next instant."""
-        if isinstance(decision, WakeAt):
-            heapq.heappush(self._timers, (decision.time_s, decision.job_id))
-        else:
-            self._decided.append(decision)
-
     def render(self, decision: Decision) -> str:
         """The requests that Ray would be asked for, one per line."""
         known = self.known.get(getattr(decision, "job_id", ""))
@@ -298,10 +228,10 @@ class RayDriver(LiveDriver):
         lines = [] if isinstance(decision, Start) else [waits]
         return "\n".join([*lines, orders.shown_group(known, decision.placement, name, nodes)])
 
-    def _carry_out(self) -> None:
+    def _carry_out(self, decided: Sequence[Decision]) -> None:
         """Tell wrappers to leave, and make groups for what is to run."""
         now = self._clock.now_s()
-        for decision in self._decided:
+        for decision in decided:
             known = self.known.get(getattr(decision, "job_id", ""))
             if known is None:
                 continue
@@ -309,7 +239,6 @@ class RayDriver(LiveDriver):
                 known.wanted = decision.placement
             elif isinstance(decision, Stop | Move | Resize):
                 known.unbind(None if isinstance(decision, Stop) else decision.placement)
-        self._decided.clear()
         if not self._acts or self.away:
             return
         self._hold(now)
@@ -335,7 +264,7 @@ class RayDriver(LiveDriver):
         name = known.next_group()
         if self._ask("make", name, orders.bundles_of(known, known.job.gpus), nodes) is not None:
             known.group, known.made_s = name, now
-            self._next_look_s = min(self._next_look_s, now + LOOK_S / 3)
+            self._look_soon(LOOK_S / 3)
 
     def _tell(self, ready: list[Known], look: Look) -> None:
         """Their groups stand: their wrappers are to begin."""
@@ -350,7 +279,7 @@ class RayDriver(LiveDriver):
     def _bind_failed(self, known: Known, why: str, now: float) -> None:
         """It goes back to the queue, and is left alone for a while."""
         known.binds_failed += 1
-        pause_s = known.back_off_s(now - known.made_s)
+        pause_s = back_off_s(known.binds_failed, now - known.made_s)
         known.not_before_s = now + pause_s
         _log.warning("job %s: %s; it is left alone for %.0f s", known.row.id, why, pause_s)
         known.unbind()

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from hemiola.control.live.remembered import Remembered
 from hemiola.control.ray.board import ALONE, group_name
 from hemiola.control.ray.known import Known
 from hemiola.control.ray.looks import Look
-from hemiola.control.ray.memory import Remembered
+from hemiola.control.ray.memory import Clues
 from hemiola.core.events import Adopted
 
 __all__ = ["adopted", "take_up"]
@@ -28,7 +29,7 @@ def take_up(known: Known, look: Look, now_s: float) -> None:
         known.left_s = now_s if wrapper.state != "waits" else None
 
 
-def adopted(known: Known, memory: Remembered | None, now_s: float) -> Adopted:
+def adopted(known: Known, memory: Remembered[Clues] | None, now_s: float) -> Adopted:
     """A job that was there before us, with what it had."""
     if memory is not None:
         known.binds_failed = memory.clues.binds_failed

@@ -14,7 +14,6 @@ __all__ = ["PATIENCE_S", "Known"]
 
 PATIENCE_S = 60.0
 """So long a placement group may take to stand on free GPUs, or a command to begin, before that is taken for a failure."""
-BACK_OFF_S, BACK_OFF_MOST_S = 2.0, 3600.0
 
 
 @dataclass
@@ -81,7 +80,3 @@ class Known:
         """It has no place any more, and its wrapper is to be told."""
         self.number += 1
         self.wanted, self.group, self.bound_s, self.ran, self.untold = wanted, "", None, False, True
-
-    def back_off_s(self, kept_s: float) -> float:
-        """How long to wait after so many failures in a row, the last of which kept GPUs from others for `kept_s`."""
-        return min(BACK_OFF_MOST_S, max(BACK_OFF_S, kept_s / 2) * 2.0 ** (self.binds_failed - 1))

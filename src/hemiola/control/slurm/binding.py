@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Sequence
 
 from hemiola.control.clock import Clock
+from hemiola.control.live.looking import back_off_s
 from hemiola.control.slurm import orders
 from hemiola.control.slurm.changes import Changes
 from hemiola.control.slurm.client import Slurm
@@ -31,19 +32,16 @@ class Binder:
     Args:
         known: jobs by our id, kept by the driver.
         may_act: asked before each order: whether this process still leads.
-
-    Attributes:
+        add: told what the view has to know.
         answers: what became of decisions: the job, whether it was carried out, Slurm's words.
-        events: what that means for the view.
     """
 
     def __init__(
-        self, slurm: Slurm, view: ClusterView, known: dict[str, Known], clock: Clock, may_act: Callable[[], bool]
+        self, slurm: Slurm, view: ClusterView, known: dict[str, Known], clock: Clock, may_act: Callable[[], bool],
+        add: Callable[[Sequence[Event]], None], answers: list[tuple[str, bool, str]],
     ) -> None:  # fmt: skip
         self._slurm, self._view, self._known = slurm, view, known
-        self._clock, self._may_act = clock, may_act
-        self.answers: list[tuple[str, bool, str]] = []
-        self.events: list[Event] = []
+        self._clock, self._may_act, self._add, self._answers = clock, may_act, add, answers
 
     def carry_out(self, decided: Sequence[Decision]) -> bool:
         """Stop what is to be stopped, and bind what is to run and can be; whether anything was bound."""
@@ -58,7 +56,7 @@ class Binder:
             known.wanted = decision.placement if isinstance(decision, Start | Move) else None
             known.bound_s, known.ran = None, False
             if isinstance(decision, Stop):
-                self.answers.append((known.job.id, True, ""))
+                self._answers.append((known.job.id, True, ""))
         self.tell(stops)
         return self._bind(
             [k for k in self._known.values() if k.wanted and k.bound_s is None and k.row.state == "PENDING"]
@@ -133,7 +131,7 @@ class Binder:
         if good and self.tell([orders.release([known.row.id for known in good])]) is not None:
             for known in good:
                 known.bound_s, known.bound_restarts = now, known.row.restarts
-                self.answers.append((known.job.id, True, ""))
+                self._answers.append((known.job.id, True, ""))
 
     def _is_bound(self, known: Known, row: JobRow) -> bool:
         assert known.wanted is not None
@@ -144,17 +142,17 @@ class Binder:
     def _failed(self, known: Known, why: str, now: float) -> None:
         """It goes back to the queue, and is left alone for a while."""
         known.binds_failed += 1
-        pause_s = known.back_off_s(0.0 if known.bound_s is None else now - known.bound_s)
+        pause_s = back_off_s(known.binds_failed, 0.0 if known.bound_s is None else now - known.bound_s)
         known.not_before_s = now + pause_s
         _log.warning("job %s: %s; it is left alone for %.0f s", known.row.id, why, pause_s)
         if known.bound_s is not None:
             self.tell([orders.hold([known.row.id])])
         known.wanted, known.bound_s, known.ran = None, None, False
-        self.answers.append((known.job.id, False, why))
+        self._answers.append((known.job.id, False, why))
         state = self._view.jobs.get(known.job.id)
         if state is not None and state.status == RUNNING:
             known.held = why
-            self.events += [Requeued(now, known.job.id, why), Held(now, known.job.id, why)]
+            self._add([Requeued(now, known.job.id, why), Held(now, known.job.id, why)])
 
     def _park(self, changes: Changes) -> None:
         """Dependencies are Slurm's to look after, and it does not for held jobs."""
@@ -177,8 +175,8 @@ class Binder:
         now = self._clock.now_s()
         known.wanted, known.bound_s, known.ran = None, None, False
         known.held = why
-        self.answers.append((known.job.id, False, why))
-        self.events += [Requeued(now, known.job.id, why), Held(now, known.job.id, why)]
+        self._answers.append((known.job.id, False, why))
+        self._add([Requeued(now, known.job.id, why), Held(now, known.job.id, why)])
 
     def tell(self, told: list[str]) -> str | None:
         """What Slurm complained of; None where it could not be told."""

@@ -6,15 +6,15 @@ anew from what Slurm shows: a request that was lost is found missing at the next
 
 from __future__ import annotations
 
-import heapq
 import logging
-import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
 from hemiola.control.clock import Clock
-from hemiola.control.live.engine import Identity, LiveDriver
+from hemiola.control.live.engine import Identity
+from hemiola.control.live.looking import MISSED, USUAL_S, LookingDriver
+from hemiola.control.live.remembered import Remembered
 from hemiola.control.slurm import orders
 from hemiola.control.slurm.binding import Binder
 from hemiola.control.slurm.changes import Changes, outcome_of
@@ -24,27 +24,23 @@ from hemiola.control.slurm.handback import hand_back
 from hemiola.control.slurm.jobs import is_user_held, words_of
 from hemiola.control.slurm.known import Known
 from hemiola.control.slurm.looks import ENDED, Look, Watcher
-from hemiola.control.slurm.memory import Remembered
+from hemiola.control.slurm.memory import Clues
 from hemiola.control.slurm.rows import JobRow
 from hemiola.core.decisions import Decision, Move, Start, Stop, WakeAt
 from hemiola.core.errors import EngineError, InternalError
-from hemiola.core.events import Event, Timer
-from hemiola.core.job import Job, Profile
+from hemiola.core.events import Event
+from hemiola.core.job import Profile
 from hemiola.sched.machine import StateMachine
 
 __all__ = ["SlurmDriver"]
 
 _log = logging.getLogger("hemiola.slurm")
-LOOK_S, LOOK_SHARE = 0.1, 5.0
-"""Looks are so far apart, and so many times as far as one takes: Slurm has other things to do."""
-AWAY_S, AWAY_MOST_S = 1.0, 15.0
-MISSED = 2
-"""A job of which Slurm shows nothing so many looks in a row, not even its end, is gone."""
-USUAL_S = 86400.0
+LOOK_S = 0.1
 HOLDS_S = 1.0
+"""So often users' own holds are asked after."""
 
 
-class SlurmDriver(LiveDriver):
+class SlurmDriver(LookingDriver):
     """One partition of a Slurm.
 
     Args:
@@ -59,95 +55,39 @@ class SlurmDriver(LiveDriver):
 
     Attributes:
         known: jobs, by our id.
-        away: why Slurm cannot be asked at the moment; "" if it can.
     """
 
     def __init__(
         self, slurm: Slurm, machine: StateMachine, partition: str, *, acts: bool = True, clock: Clock | None = None, may_act: Callable[[], bool] = lambda: True,
         turned: Callable[[], None] = lambda: None,
-        remembered: Sequence[Remembered] = (), profile: Callable[[str], Profile], usual_s: float = USUAL_S,
+        remembered: Sequence[Remembered[Clues]] = (), profile: Callable[[str], Profile], usual_s: float = USUAL_S,
     ) -> None:  # fmt: skip
+        super().__init__("Slurm", LOOK_S, clock, turned)
         self._slurm, self._view = slurm, machine.view
         self._partition = partition
         self._topology = machine.view.topology
         self._watcher = Watcher(slurm, self._topology, partition)
-        self._acts, self._clock, self._turned = acts, clock or Clock(), turned
+        self._acts = acts
         self.known: dict[str, Known] = {}
         self._by_id: dict[str, Known] = {}
         self._entrance = Entrance(
             slurm, machine, self._watcher, acts=acts, remembered=remembered, profile=profile, usual_s=usual_s
         )
-        self._binder = Binder(slurm, machine.view, self.known, self._clock, may_act)
-        self.away = ""
-        self._away_s = 0.0
+        self._binder = Binder(slurm, machine.view, self.known, self._clock, may_act, self.add, self._answers)
         self._blocked: dict[int, int] = {}
         self._words_s = 0.0
-        self._decided: list[Decision] = []
-        self._timers: list[tuple[float, str]] = []
-        self._soon: list[Event] = []
         self._gone: dict[str, Known] = {}
-        self._next_look_s = 0.0
-        self._first = True
-        self._stop = threading.Event()
 
-    def stop(self) -> None:
-        """End the events after the present instant; any thread may ask for it."""
-        self._stop.set()
-
-    def add(self, events: Sequence[Event]) -> None:
-        """With what the next turn brings."""
-        self._soon += events
-
-    # ---- events
-
-    def events(self) -> Iterator[list[Event]]:
-        """One list per instant at which something happened; the first has all that is there."""
-        while not self._stop.is_set():
-            self._turned()
-            decided, self._decided = self._decided, []
-            if self._binder.carry_out(decided):
-                self._next_look_s = min(self._next_look_s, self._clock.now_s() + LOOK_S)
-            events = self._wait()
-            told = self._entrance.refused or self._entrance.vanished
-            if events or told or (self._first and not self.away):
-                self._first = self._first and bool(self.away)
-                yield events or [Timer(self._clock.now_s(), "")]
-
-    def _wait(self) -> list[Event]:
-        """Until the next look or timer is due, and then what it brings."""
-        due_s = min(self._next_look_s, self._timers[0][0] if self._timers else float("inf"))
-        self._soon, self._binder.events = self._soon + self._binder.events, []
-        if not self._soon and self._stop.wait(max(0.0, due_s - self._clock.now_s())):
-            return []
-        events, self._soon = self._soon, []
-        now = self._clock.now_s()
-        if now >= self._next_look_s:
-            events += self._look()
-        while self._timers and self._timers[0][0] <= now:
-            events.append(Timer(now, heapq.heappop(self._timers)[1]))
-        return events
-
-    def _look(self) -> list[Event]:
-        began_s = self._clock.now_s()
+    def _see(self, now: float) -> list[Event]:
+        look = self._watcher.look(now)
         try:
-            look = self._watcher.look(began_s)
-        except EngineError as problem:
-            self._away_s = min(AWAY_MOST_S, max(AWAY_S, 2 * self._away_s))
-            self._next_look_s = self._clock.now_s() + self._away_s
-            if self.away != problem.what:
-                _log.warning("Slurm cannot be asked: %s", problem.what)
-            self.away = problem.what
-            return []
-        try:
-            events = self._compare(look, began_s)
+            return self._compare(look, now)
         except EngineError as problem:  # what was compared already would be forgotten
             raise InternalError(f"Slurm went away in the middle of a look: {problem.what}") from problem
-        if self.away:
-            _log.warning("Slurm answers again")
-        self.away, self._away_s = "", 0.0
-        took_s = self._clock.now_s() - began_s
-        self._next_look_s = began_s + max(LOOK_S, LOOK_SHARE * took_s)
-        return events
+
+    def _carry_out(self, decided: Sequence[Decision]) -> None:
+        if self._binder.carry_out(decided):
+            self._look_soon(LOOK_S)
 
     def _compare(self, look: Look, now: float) -> list[Event]:
         """A look against what is known."""
@@ -175,6 +115,8 @@ class SlurmDriver(LiveDriver):
         if self._acts:
             self._binder.put_right(changes, self._entrance.unwanted)
         self._entrance.unwanted.clear()
+        self._refused += self._entrance.take_refused()
+        self._vanished += self._entrance.take_vanished()
         return changes.with_new(arrived)
 
     def _see_holds(self, now: float) -> None:
@@ -210,7 +152,7 @@ class SlurmDriver(LiveDriver):
         """It is no longer there."""
         if known.refused:
             row = rows.get(known.row.id)
-            self._entrance.vanished.append((known.job.id, (outcome_of(row) if row else "") or "it is gone"))
+            self._vanished.append((known.job.id, (outcome_of(row) if row else "") or "it is gone"))
         else:
             changes.gone([known], rows)
         self._forget(known)
@@ -230,21 +172,6 @@ class SlurmDriver(LiveDriver):
             binds_failed=known.binds_failed,
         )  # fmt: skip
 
-    def refused(self) -> list[tuple[Job, str]]:
-        """Jobs that could never run here, and why."""
-        refused, self._entrance.refused = self._entrance.refused, []
-        return refused
-
-    def vanished(self) -> list[tuple[str, str]]:
-        """Jobs that ended while nobody looked, and how."""
-        vanished, self._entrance.vanished = self._entrance.vanished, []
-        return vanished
-
-    def answers(self) -> list[tuple[str, bool, str]]:
-        """What became of decisions."""
-        answers, self._binder.answers = self._binder.answers, []
-        return answers
-
     def advise(self, decision: Decision) -> None:
         """Into the job's AdminComment; each advice once."""
         known = self.known.get(getattr(decision, "job_id", ""))
@@ -262,13 +189,6 @@ class SlurmDriver(LiveDriver):
         _log.warning("%d jobs were handed back to Slurm, %d are still held", len(released), len(held))
 
     # ---- decisions
-
-    def execute(self, decision: Decision) -> None:
-        """Take note of an accepted decision; it is carried out before the next instant."""
-        if isinstance(decision, WakeAt):
-            heapq.heappush(self._timers, (decision.time_s, decision.job_id))
-        else:
-            self._decided.append(decision)
 
     def render(self, decision: Decision) -> str:
         """The orders that Slurm would be given, one per line."""

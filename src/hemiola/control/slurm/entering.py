@@ -7,12 +7,13 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Sequence
 
+from hemiola.control.live.remembered import Remembered
 from hemiola.control.slurm.changes import outcome_of, placement_of, why_held
 from hemiola.control.slurm.client import Slurm
 from hemiola.control.slurm.jobs import Words, is_user_held, job_of, words_of
 from hemiola.control.slurm.known import Known
 from hemiola.control.slurm.looks import ENDED, HOLDS, Watcher
-from hemiola.control.slurm.memory import Remembered
+from hemiola.control.slurm.memory import Clues
 from hemiola.control.slurm.rows import JobRow
 from hemiola.core.events import Adopted, Arrived, Event, Held, Timer
 from hemiola.core.hostlist import expand
@@ -35,13 +36,11 @@ class Entrance:
         usual_s: how long a job is taken to run that says nothing.
 
     Attributes:
-        vanished: jobs of the time before that ended while nobody looked, by our ids, and how.
-        refused: jobs that could never run here, and why.
         unwanted: jobs without GPUs that are held: Slurm may have them.
     """
 
     def __init__(
-        self, slurm: Slurm, machine: StateMachine, watcher: Watcher, *, acts: bool, remembered: Sequence[Remembered],
+        self, slurm: Slurm, machine: StateMachine, watcher: Watcher, *, acts: bool, remembered: Sequence[Remembered[Clues]],
         profile: Callable[[str], Profile], usual_s: float,
     ) -> None:  # fmt: skip
         self._slurm, self._machine, self._watcher, self._acts = slurm, machine, watcher, acts
@@ -49,9 +48,19 @@ class Entrance:
         self._profile, self._usual_s = profile, usual_s
         self._most_gpus = max(map(int, machine.view.topology.hosts.gpus))
         self._passed: set[tuple[str, int]] = set()
-        self.vanished: list[tuple[str, str]] = []
-        self.refused: list[tuple[Job, str]] = []
+        self._vanished: list[tuple[str, str]] = []
+        self._refused: list[tuple[Job, str]] = []
         self.unwanted: list[str] = []
+
+    def take_refused(self) -> list[tuple[Job, str]]:
+        """Jobs that could never run here, and why; each once."""
+        refused, self._refused = self._refused, []
+        return refused
+
+    def take_vanished(self) -> list[tuple[str, str]]:
+        """Jobs of the time before that ended while nobody looked, by our ids, and how; each once."""
+        vanished, self._vanished = self._vanished, []
+        return vanished
 
     def enter(self, rows: Sequence[JobRow], now: float, *, first: bool) -> tuple[list[Known], list[Event]]:
         """The jobs of these rows, and what the view is told of them; `first`: with all that is there."""
@@ -78,7 +87,7 @@ class Entrance:
             self._remembered = {}
         return jobs, events
 
-    def _known(self, row: JobRow, words: Words, memory: Remembered | None) -> Known | None:
+    def _known(self, row: JobRow, words: Words, memory: Remembered[Clues] | None) -> Known | None:
         """The job; None if it wants no GPU."""
         ours = memory.uuid if memory else str(uuid.uuid4())
         job, note = job_of(row, ours, words, self._most_gpus, self._usual_s, self._profile)
@@ -100,11 +109,11 @@ class Entrance:
         )
         if known.refused:
             _log.warning("job %s can never run here: %s", row.id, known.refused)
-            self.refused.append((job, known.refused))
+            self._refused.append((job, known.refused))
         return known
 
     def _told(
-        self, known: Known, memory: Remembered | None, new: bool, now: float, taken: Counter[int]
+        self, known: Known, memory: Remembered[Clues] | None, new: bool, now: float, taken: Counter[int]
     ) -> list[Event]:
         ours = known.job.id
         if new:
@@ -117,16 +126,18 @@ class Entrance:
             events.append(Held(now, ours, why))
         return events
 
-    def _part(self, memories: list[Remembered]) -> None:
+    def _part(self, memories: list[Remembered[Clues]]) -> None:
         """Jobs of the time before that are no longer there."""
         rows = self._watcher.ends([memory.engine_id for memory in memories])
         for memory in memories:
             row, outcome = rows.get(memory.engine_id), "it ended while nobody watched"
             if row is not None and memory.clues.is_same(row) and row.state in ENDED:
                 outcome = outcome_of(row) or "finished"
-            self.vanished.append((memory.uuid, outcome))
+            self._vanished.append((memory.uuid, outcome))
 
-    def _adopted(self, known: Known, memory: Remembered | None, now: float, taken: Counter[int]) -> Adopted:
+    def _adopted(
+        self, known: Known, memory: Remembered[Clues] | None, now: float, taken: Counter[int]
+    ) -> Adopted:
         """A job that was there before us, with what it had.
 
         One that is bound has its nodes as if it ran there, unless others have them (`taken`: GPUs by host): a

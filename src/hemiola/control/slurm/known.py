@@ -13,7 +13,6 @@ __all__ = ["Known"]
 
 PATIENCE_S = 60.0
 """So long a job may be bound to free nodes without starting, before that is taken for a failure."""
-BACK_OFF_S, BACK_OFF_MOST_S = 2.0, 3600.0
 
 
 @dataclass
@@ -70,7 +69,3 @@ class Known:
     def clues(self) -> Clues:
         """By what it is found again."""
         return Clues(tuple(sorted(self.submits)), self.row.uid, self.row.restarts)
-
-    def back_off_s(self, kept_s: float) -> float:
-        """How long to wait after so many failures in a row, the last of which kept GPUs from others for `kept_s`."""
-        return min(BACK_OFF_MOST_S, max(BACK_OFF_S, kept_s / 2) * 2.0 ** (self.binds_failed - 1))

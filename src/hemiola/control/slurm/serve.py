@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import msgspec
-
-from hemiola.control.journal import JobRecord, Journal
+from hemiola.control.journal import Journal
+from hemiola.control.live.models import profiles_by_model
+from hemiola.control.live.remembered import remembered
 from hemiola.control.live.service import Run, Service, Settings
 from hemiola.control.slurm.client import Slurm
 from hemiola.control.slurm.driver import SlurmDriver
-from hemiola.control.slurm.memory import Clues, Remembered
+from hemiola.control.slurm.memory import Clues
 from hemiola.core.errors import InputError
-from hemiola.core.job import Profile
 from hemiola.core.topology import Topology
-from hemiola.cost.profiles import load_library
 from hemiola.trace.topologies.read import read_topology
 
 __all__ = ["slurm_service", "slurm_topology", "slurm_version"]
@@ -37,38 +35,16 @@ def slurm_service(
     Raises:
         EngineError: Slurm does not answer at all, or the partition is not there.
     """
-    library = load_library(str(profiles) if profiles else None)
+    profile = profiles_by_model(profiles)
     slurm.ask("scontrol", "show", "partition", partition)
-
-    def profile(model: str) -> Profile:
-        found = library.find(model)
-        if found is None:
-            raise InputError(
-                f"no profile has the model {model!r}", f"there are {', '.join(library.names[:5])}, ..."
-            )
-        return found
 
     def make(run: Run) -> SlurmDriver:
         return SlurmDriver(
             slurm, run.machine, partition, acts=run.acts, clock=run.clock, may_act=run.may_act, turned=run.turned,
-            remembered=[memory for record in run.remembered if (memory := _memory(record)) is not None],
-            profile=profile,
+            remembered=remembered(run.remembered, Clues), profile=profile,
         )  # fmt: skip
 
     return Service(settings, journal, topology, make)
-
-
-def _memory(record: JobRecord) -> Remembered | None:
-    """What the journal has of a job, as the driver wants it; None for another engine's."""
-    try:
-        clues = msgspec.json.decode(record.memory, type=Clues)
-    except msgspec.DecodeError:
-        return None
-    return Remembered(
-        uuid=record.uuid, engine_id=record.engine_id, clues=clues, running=record.status == "running",
-        since_s=record.since_s, done_s=record.done_s, served_s=record.served_s, queued_s=record.queued_s,
-        preemptions=record.preemptions,
-    )  # fmt: skip
 
 
 def slurm_version(slurm: Slurm) -> str:

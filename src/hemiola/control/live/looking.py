@@ -1,0 +1,160 @@
+"""What all drivers share whose engine tells nothing by itself: they look at it again and again."""
+
+from __future__ import annotations
+
+import heapq
+import logging
+import threading
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+
+from hemiola.control.clock import Clock
+from hemiola.control.live.engine import LiveDriver
+from hemiola.core.decisions import Decision, WakeAt
+from hemiola.core.errors import EngineError
+from hemiola.core.events import Event, Timer
+from hemiola.core.job import Job
+
+__all__ = ["BACK_OFF_MOST_S", "MISSED", "USUAL_S", "LookingDriver", "back_off_s"]
+
+LOOK_SHARE = 5.0
+"""Looks are so many times as far apart as one takes: the engine has other things to do."""
+AWAY_S, AWAY_MOST_S = 1.0, 15.0
+MISSED = 2
+"""A job of which the engine shows nothing so many looks in a row, not even its end, is gone."""
+USUAL_S = 86400.0
+"""What a job is taken to run that says nothing."""
+BACK_OFF_S, BACK_OFF_MOST_S = 2.0, 3600.0
+
+
+def back_off_s(failures: int, kept_s: float) -> float:
+    """How long to leave a job alone after so many failed binds in a row, the last of which kept GPUs from others for
+    `kept_s`."""
+    return min(BACK_OFF_MOST_S, max(BACK_OFF_S, kept_s / 2) * 2.0 ** (failures - 1))
+
+
+class LookingDriver(LiveDriver):
+    """A loop of looks, timers and orders.
+
+    Args:
+        engine: its name, for the log.
+        look_s: looks are so far apart at least.
+        turned: called at each turn of the loop.
+
+    Attributes:
+        away: why the engine cannot be asked at the moment; "" if it can.
+    """
+
+    def __init__(self, engine: str, look_s: float, clock: Clock | None, turned: Callable[[], None]) -> None:
+        self._engine, self._look_s, self._clock, self._turned = engine, look_s, clock or Clock(), turned
+        self._log = logging.getLogger(f"hemiola.{engine.lower()}")
+        self.away = ""
+        self._away_s = self._next_look_s = 0.0
+        self._first = True
+        self._decided: list[Decision] = []
+        self._timers: list[tuple[float, str]] = []
+        self._soon: list[Event] = []
+        self._stop = threading.Event()
+        self._answers: list[tuple[str, bool, str]] = []
+        self._vanished: list[tuple[str, str]] = []
+        self._refused: list[tuple[Job, str]] = []
+
+    # ---- what an engine does in its own way
+
+    @abstractmethod
+    def _see(self, now: float) -> list[Event]:
+        """Look, and compare with what is known.
+
+        Raises:
+            EngineError: the engine is away; nothing has been compared.
+        """
+
+    @abstractmethod
+    def _carry_out(self, decided: Sequence[Decision]) -> None:
+        """Give the engine its orders."""
+
+    def _close(self) -> None:
+        """Nothing more is asked."""
+
+    # ---- events
+
+    def stop(self) -> None:
+        """End the events after the present instant; any thread may ask for it."""
+        self._stop.set()
+
+    def add(self, events: Sequence[Event]) -> None:
+        """With what the next turn brings."""
+        self._soon += events
+
+    def events(self) -> Iterator[list[Event]]:
+        """One list per instant at which something happened; the first has all that is there."""
+        try:
+            while not self._stop.is_set():
+                self._turned()
+                decided, self._decided = self._decided, []
+                self._carry_out(decided)
+                events = self._wait()
+                untold = self._refused or self._vanished
+                if events or untold or (self._first and not self.away):
+                    self._first = self._first and bool(self.away)
+                    yield events or [Timer(self._clock.now_s(), "")]
+        finally:
+            self._close()
+
+    def _wait(self) -> list[Event]:
+        """Until the next look or timer is due, and then what it brings."""
+        due_s = min(self._next_look_s, self._timers[0][0] if self._timers else float("inf"))
+        if not self._soon and self._stop.wait(max(0.0, due_s - self._clock.now_s())):
+            return []
+        events, self._soon = self._soon, []
+        now = self._clock.now_s()
+        if now >= self._next_look_s:
+            events += self._look(now)
+        while self._timers and self._timers[0][0] <= now:
+            events.append(Timer(now, heapq.heappop(self._timers)[1]))
+        return events
+
+    def _look(self, began_s: float) -> list[Event]:
+        try:
+            events = self._see(began_s)
+        except EngineError as problem:
+            self._away_s = min(AWAY_MOST_S, max(AWAY_S, 2 * self._away_s))
+            self._next_look_s = self._clock.now_s() + self._away_s
+            if self.away != problem.what:
+                self._log.warning("%s cannot be asked: %s", self._engine, problem.what)
+            self.away = problem.what
+            return []
+        if self.away:
+            self._log.warning("%s answers again", self._engine)
+        self.away, self._away_s = "", 0.0
+        took_s = self._clock.now_s() - began_s
+        self._next_look_s = began_s + max(self._look_s, LOOK_SHARE * took_s)
+        return events
+
+    def _look_soon(self, within_s: float) -> None:
+        self._next_look_s = min(self._next_look_s, self._clock.now_s() + within_s)
+
+    # ---- decisions and what became of them
+
+    def execute(self, decision: Decision) -> None:
+        """Take note of an accepted decision; it is carried out before the next instant."""
+        if isinstance(decision, WakeAt):
+            heapq.heappush(self._timers, (decision.time_s, decision.job_id))
+        else:
+            self._decided.append(decision)
+
+    def refused(self) -> list[tuple[Job, str]]:
+        """Jobs that could never run here, and why."""
+        refused, self._refused = self._refused, []
+        return refused
+
+    def vanished(self) -> list[tuple[str, str]]:
+        """Jobs that ended while nobody looked, and how."""
+        vanished, self._vanished = self._vanished, []
+        return vanished
+
+    def answers(self) -> list[tuple[str, bool, str]]:
+        """What became of decisions."""
+        answers = self._answers.copy()
+        self._answers.clear()  # others add to this very list
+        return answers

@@ -1,0 +1,66 @@
+"""What a driver is given of jobs that had not ended when they were last written down."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Generic, TypeVar
+
+import msgspec
+
+from hemiola.control.journal import JobRecord
+
+__all__ = ["Remembered", "remembered"]
+
+Clues = TypeVar("Clues", bound=msgspec.Struct)
+
+
+class Remembered(msgspec.Struct, Generic[Clues], frozen=True, kw_only=True):
+    """One job.
+
+    Attributes:
+        uuid: ours.
+        engine_id: the engine's.
+        clues: by what the engine's driver finds it again.
+        running: whether it ran.
+        since_s: since when it did, or waited.
+        done_s, served_s, queued_s, preemptions: what it had had by then (`Adopted`).
+    """
+
+    uuid: str
+    engine_id: str
+    clues: Clues
+    running: bool = False
+    since_s: float = 0.0
+    done_s: float = 0.0
+    served_s: float = 0.0
+    queued_s: float = 0.0
+    preemptions: int = 0
+
+    def history(self, now_s: float, running: bool) -> dict[str, float]:
+        """As an `Adopted` event tells it; while nobody looked, it is taken to have gone on as it was."""
+        had: dict[str, float] = {
+            "done_s": self.done_s, "served_s": self.served_s, "queued_s": self.queued_s, "preemptions": self.preemptions,
+        }  # fmt: skip
+        if running == self.running:
+            return {**had, "since_s": self.since_s}
+        spent_s = max(0.0, now_s - self.since_s)
+        had["served_s" if self.running else "queued_s"] += spent_s
+        return {**had, "since_s": now_s}
+
+
+def remembered(records: Iterable[JobRecord], clues: type[Clues]) -> list[Remembered[Clues]]:
+    """What the journal has of jobs; those of another engine are left out."""
+    found = []
+    for record in records:
+        try:
+            its = msgspec.json.decode(record.memory, type=clues)
+        except msgspec.DecodeError:
+            continue
+        found.append(
+            Remembered(
+                uuid=record.uuid, engine_id=record.engine_id, clues=its, running=record.status == "running",
+                since_s=record.since_s, done_s=record.done_s, served_s=record.served_s, queued_s=record.queued_s,
+                preemptions=record.preemptions,
+            )
+        )  # fmt: skip
+    return found
