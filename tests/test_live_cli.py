@@ -129,7 +129,7 @@ def test_json_has_a_schema_and_all_that_is_known(
     assert by_id["101"] == {
         "id": "101", "uuid": uuid_of(1), "name": "train1", "user": "ada", "model": "sends", "state": "running",
         "gpus": 16, "hosts": 2, "where": [["n0", 8], ["n1", 8]], "submitted_s": BEGAN_S, "started_s": BEGAN_S,
-        "ended_s": None, "run_s": 101.0, "span_s": 101.0, "waited_s": 0.0, "predicted_s": None, "speed": None,
+        "ended_s": None, "run_s": 101.0, "span_s": 101.0, "waited_s": 0.0, "predicted_s": 600.0, "predicted_iteration_s": pytest.approx(1.5, rel=1e-3), "iteration_s": None, "speed": None,
         "estimate_s": 600.0, "estimate_from": "user", "preemptions": 0, "until_s": None,
         "reason": "least attained service first; its narrowest tier (rack) is free",
     }  # fmt: skip
@@ -379,7 +379,7 @@ def test_top_once(full: Path, lines: Lines, at: Callable[[float], None]) -> None
 def test_a_frame_fits_every_screen(full: Path, at: Callable[[float], None]) -> None:
     at(101)
     with Journal.open(full, read_only=True) as journal:
-        seen = _look(journal, _Engine(None))
+        seen = _look(journal, _Engine(None, is_slurm=False))
     for width in range(20, 180, 9):
         for height in range(6, 60, 5):
             drawn = frame(seen, width, height)

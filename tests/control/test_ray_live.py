@@ -12,11 +12,16 @@ from live_ray import NODES, LiveRay, until
 
 from hemiola.control.journal import Journal
 from hemiola.control.journal.replay import replay
+from hemiola.control.live.reading_doctor import Check
 from hemiola.control.ray.board import HOLDS, PLACE, WRAPPER
+from hemiola.control.ray.client import Ray
+from hemiola.control.ray.doctor import ray_checks
 from hemiola.control.ray.driver import RayDriver
 from hemiola.control.ray.handback import hand_back
 from hemiola.core.decisions import Move, Placement, Stop
+from hemiola.core.topology import Topology
 from ray_cluster import RayCluster
+from replays import cluster
 
 pytestmark = pytest.mark.xdist_group("ray")  # one cluster, not one per worker
 
@@ -232,3 +237,29 @@ def test_a_node_that_dies_gives_its_job_back_and_it_runs_elsewhere(live: LiveRay
         until(lambda: not service.view.inventory.down[3], "it is back")
         again = live.submit("gpus=32")
         assert live.wait_outcome(again) == "finished"
+
+
+def test_doctor_tells_what_is_missing_and_who_waits_for_nobody(
+    live: LiveRay, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"):
+        monkeypatch.delenv(name, raising=False)
+    live.ray.ask("names")  # its agent has the token's setting that the cluster has
+    monkeypatch.setenv("HOME", str(tmp_path))
+
+    def checks(topology: Topology | None = None, mode: str = "enforce") -> dict[str, Check]:
+        return {check.about: check for check in ray_checks(live.ray, topology, mode)}
+
+    well = checks()
+    assert (well["ray"].state, well["nodes"].state, well["jobs"].state) == ("OK", "OK", "OK")
+    assert well["nodes"].what == "4 nodes in 2 racks, 32 GPUs, as Ray counts them"
+    assert well["token"].state == "WARN"
+    other = checks(cluster([8, 8], [4]))  # called n0, n1, n2
+    assert other["nodes"].what == "h[0-3] is not in the topology, and is not used"
+    live.board.put(HOLDS, b"0")
+    job = live.submit("gpus=8")
+    live.wait_state(job, "waits")
+    waits = checks(mode="")["jobs"]
+    assert waits.state == "WARN" and waits.what.startswith("1 of 1 jobs under hemiola hold wait for Hemiola")
+    away = {check.about: check for check in ray_checks(Ray("127.0.0.1:9"), None, "")}
+    assert away["ray"].state == "FAIL" and "nobody is at 127.0.0.1:9" in away["ray"].what

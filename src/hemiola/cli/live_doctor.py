@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
 if TYPE_CHECKING:
     from hemiola.control.live.reading_doctor import Check
+    from hemiola.core.topology import Topology
 
 __all__ = ["doctor"]
 
@@ -21,21 +23,27 @@ STYLES = {"OK": "green", "WARN": "yellow", "FAIL": "bold red"}
 
 def doctor(
     *,
+    engine: Literal["slurm", "ray"] = "slurm",
     slurm_conf: Path | None = None,
+    ray_address: str = "127.0.0.1:6379",
     partition: str = "hemiola",
     topology: str = "",
     journal: str = "",
     alive: Path | None = None,
     json: Annotated[bool, Switch] = False,
 ) -> None:
-    """Check Slurm, privileges, clocks, nodes, the journal and this host's network. Changes nothing.
+    """Check the engine, privileges, clocks, nodes, the journal and this host's network. Changes nothing.
 
     The exit status is 1 if a check fails, and 0 if there are warnings at most.
 
     Parameters
     ----------
+    engine
+        What runs the jobs.
     slurm_conf
         The slurm.conf of the cluster; where Slurm's commands look unless given.
+    ray_address
+        Ray's head. A node of Ray has to run on this host.
     partition
         The one that Hemiola manages.
     topology
@@ -49,8 +57,16 @@ def doctor(
     """
     import msgspec
 
+    from hemiola.trace.topologies.read import read_topology
+
+    cluster = read_topology(topology) if topology else None
+    found, mode = _journal(journal, partition)
+    if engine == "slurm":
+        engines = _slurm(slurm_conf, partition, cluster, alive, mode)
+    else:
+        engines = _ray(ray_address, cluster, mode)
     checks: list[Check] = []
-    for check in _checks(slurm_conf, partition, topology, journal, alive):
+    for check in chain(engines, found, _host(alive, mode)):
         checks.append(check)
         if not json:
             _print(check)
@@ -62,18 +78,29 @@ def doctor(
         raise SystemExit(1)
 
 
-def _checks(
-    slurm_conf: Path | None, partition: str, topology: str, journal: str, alive: Path | None
+def _slurm(
+    conf: Path | None, partition: str, topology: Topology | None, alive: Path | None, mode: str
 ) -> Iterator[Check]:
-    from hemiola.control.live.reading_doctor import alive_checks, host_checks
     from hemiola.control.slurm.client import Slurm
     from hemiola.control.slurm.doctor import slurm_checks
-    from hemiola.trace.topologies.read import read_topology
 
-    found, mode = _journal(journal, partition)
-    cluster = read_topology(topology) if topology else None
-    yield from slurm_checks(Slurm(slurm_conf), partition, cluster, alive, mode)
-    yield from found
+    yield from slurm_checks(Slurm(conf), partition, topology, alive, mode)
+
+
+def _ray(address: str, topology: Topology | None, mode: str) -> Iterator[Check]:
+    from hemiola.control.ray.client import Ray
+    from hemiola.control.ray.doctor import ray_checks
+
+    ray = Ray(address)
+    try:
+        yield from ray_checks(ray, topology, mode)
+    finally:
+        ray.close()
+
+
+def _host(alive: Path | None, mode: str) -> Iterator[Check]:
+    from hemiola.control.live.reading_doctor import alive_checks, host_checks
+
     if alive is not None:
         yield alive_checks(alive, time.time(), mode=mode)
     yield from host_checks()

@@ -59,8 +59,9 @@ def top(
     from hemiola.core.units import parse_duration
 
     interval_s, console = parse_duration(interval), Console(highlight=False)
-    engine = _Engine(slurm_conf)
     with open_journal(journal, partition) as opened:
+        runs = opened.runs()
+        engine = _Engine(slurm_conf, is_slurm=not runs or not runs[-1].opening.engine.startswith("ray"))
         if once or not console.is_terminal:
             engine.ask()
             seen, piped = _look(opened, engine), not console.is_terminal
@@ -148,13 +149,14 @@ class _Engine:
         says: in words.
     """
 
-    def __init__(self, conf: Path | None) -> None:
-        self._conf = conf
-        self.says = "Slurm not asked yet"
+    def __init__(self, conf: Path | None, *, is_slurm: bool) -> None:
+        self._conf, self._is_slurm = conf, is_slurm
+        self.says = "Slurm not asked yet" if is_slurm else ""
 
     def begin(self) -> None:
         """Ask again and again."""
-        threading.Thread(target=self._go_on, daemon=True).start()
+        if self._is_slurm:
+            threading.Thread(target=self._go_on, daemon=True).start()
 
     def _go_on(self) -> None:
         while True:
@@ -163,6 +165,8 @@ class _Engine:
 
     def ask(self) -> None:
         """Once."""
+        if not self._is_slurm:
+            return
         from hemiola.control.slurm.client import Slurm
         from hemiola.core.errors import EngineError
 

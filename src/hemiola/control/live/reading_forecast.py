@@ -90,6 +90,7 @@ def forecast(
     try:
         model = IterationModel(read_native(run.opening.topology, journal.name), fitted=run.opening.fitted)
         told = so_far(journal.instants(run.id))
+        records = _possible(run, model, records)
         found = None if told.instants > REPLAYED_MOST else _replayed(journal, run, model, records)
         machine, timers = found or (_adopted(run, told, model, records, now_s), None)
         machine.apply(TimerEvent(now_s, ""))
@@ -139,6 +140,16 @@ def predicted_loads(
 
 def _machine(run: RunRecord, model: IterationModel, now_s: float) -> StateMachine:
     return StateMachine(ClusterView(model.topology, Estimates(model, run.opening.costs), now=now_s))
+
+
+def _possible(run: RunRecord, model: IterationModel, records: Sequence[JobRecord]) -> list[JobRecord]:
+    """Without jobs that can never run there: the view has never had them."""
+    machine, found = _machine(run, model, run.began_s), []
+    for record in records:
+        job = record.job
+        if not machine.admission(job.gpus, job.gpu_type, job.required, job.preferred, job.hosts):
+            found.append(record)
+    return found
 
 
 def _replayed(

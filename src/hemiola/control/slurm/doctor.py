@@ -123,6 +123,7 @@ def _partition(slurm: Slurm, partition: str) -> Iterator[Check]:
 def _loose(slurm: Slurm, partition: str, mode: str) -> Iterator[Check]:
     """Waiting jobs that Slurm would start by itself, though Hemiola is to decide."""
     rows = job_rows(slurm.ask("squeue", "-h", "-r", "-t", "PENDING", "-p", partition, "-O", JOB_FORMAT))
+    rows = [row for row in rows if not row.reservation]
     held = [row for row in rows if not row.priority]
     loose = [row.id for row in rows if row.priority and not row.bound_to and not row.dependency]
     if mode == "enforce" and loose:
