@@ -7,10 +7,11 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 RUN := $(VENV)/.hemiola-run
+LIVE := $(VENV)/.hemiola-live
 DEV := $(VENV)/.hemiola-dev
 DOCS := $(VENV)/.hemiola-docs
 
-.PHONY: help demo test check static format-check lint types layers bench results docs generated picture format clean
+.PHONY: help demo demo-live live-machine test check static format-check lint types layers bench results docs generated picture format clean
 .DEFAULT_GOAL := help
 
 help:  ## this list
@@ -23,8 +24,14 @@ demo: $(RUN)  ## compare five policies on a congested cluster and write a report
 	@echo
 	@echo "The report: $(CURDIR)/hemiola-demo.html (open it in a browser; it needs no network)"
 
+demo-live: live-machine $(LIVE)  ## run the same jobs on a real Slurm, placed by Slurm and by Hemiola (five minutes; as root)
+	@$(BIN)/python examples/demo_live.py
+
+live-machine: $(RUN)
+	@$(BIN)/python examples/demo_live.py --check
+
 test: $(DEV)  ## run the tests
-	$(BIN)/python -m pytest -n auto
+	$(BIN)/python -m pytest -n auto --dist loadgroup
 
 check: static test  ## format, lint, types, layers, tests: what has to pass before a change is merged
 
@@ -74,6 +81,11 @@ $(RUN): pyproject.toml
 	@echo "Installing into $(VENV) ..."
 	@tools/venv.sh $(PYTHON) $(VENV)
 	@$(PIP) install --editable .
+	@touch $@
+
+$(LIVE): $(RUN)
+	@echo "Installing PyTorch and what a live cluster needs ..."
+	@$(PIP) install --editable '.[torch,lab,serve]' torch==2.13.0
 	@touch $@
 
 $(DEV): $(RUN)

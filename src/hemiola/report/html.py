@@ -24,7 +24,7 @@ from hemiola.report.html_jobs import slowest_jobs
 from hemiola.report.html_overview import header, overview
 from hemiola.report.metrics import Figures
 
-__all__ = ["charts", "render", "write_report"]
+__all__ = ["card", "charts", "charts_json", "render", "write_report"]
 
 
 def write_report(comparison: Comparison, path: Path) -> None:
@@ -46,7 +46,7 @@ def render(comparison: Comparison) -> str:
     figures = Figures(comparison)
     drawn = charts(figures)
     scripts = [
-        f'<script type="application/json" id="charts">{_json(drawn)}</script>',
+        f'<script type="application/json" id="charts">{charts_json(drawn)}</script>',
         f"<script>{get_plotlyjs()}</script>",
         f"<script>{asset('report', 'report.js')}</script>",
     ]
@@ -74,9 +74,9 @@ def _body(figures: Figures, drawn: list[Chart]) -> Iterator[str]:
     comparison = figures.comparison
     yield header(figures)
     yield overview(figures)
-    yield '<section class="grid">' + "".join(_card(chart) for chart in drawn if chart.small) + "</section>"
+    yield '<section class="grid">' + "".join(card(chart) for chart in drawn if chart.small) + "</section>"
     yield _seeds(comparison)
-    yield from (_card(chart) for chart in drawn if not chart.small)
+    yield from (card(chart) for chart in drawn if not chart.small)
     yield slowest_jobs(comparison)
     yield semantics(comparison)
     yield job_mix(comparison)
@@ -94,7 +94,8 @@ def _seeds(comparison: Comparison) -> str:
     )
 
 
-def _card(chart: Chart) -> str:
+def card(chart: Chart) -> str:
+    """A section that holds one chart, with a choice where there are several drawings."""
     options = "".join(f"<option>{escape(label)}</option>" for label in chart.drawings)
     chooser = (
         f'<label>policy <select aria-label="policy">{options}</select></label>'
@@ -109,7 +110,7 @@ def _card(chart: Chart) -> str:
     )
 
 
-def _json(drawn: list[Chart]) -> str:
+def charts_json(drawn: list[Chart]) -> str:
     """The charts, with nothing in them that could end the script element."""
     value = {
         chart.id: [
