@@ -1,18 +1,31 @@
-"""What is slow to start is started once."""
+"""What is slow to start is started once, and ended as soon as nobody needs it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from contextlib import ExitStack
 
 import pytest
 from live_ray import NODES
 
 from ray_cluster import RayCluster, need_ray, ray_cluster
 
+USERS = ("test_conformance.py", "test_ray_live.py")
+_open = ExitStack()
+_cluster: list[RayCluster] = []
 
-@pytest.fixture(scope="session")
-def ray_nodes() -> Iterator[RayCluster]:
-    """Four nodes of eight GPUs; whoever kills one brings it back."""
+
+@pytest.fixture
+def ray_nodes() -> RayCluster:
+    """Four nodes of eight GPUs, the same ones for all tests that follow each other; whoever kills one brings it back."""
     need_ray()
-    with ray_cluster(*NODES, dashboard=True) as started:
-        yield started
+    if not _cluster:
+        _cluster.append(_open.enter_context(ray_cluster(*NODES, dashboard=True)))
+    return _cluster[0]
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """A Ray that nobody uses any more takes a third of a processor."""
+    if _cluster and (nextitem is None or nextitem.path.name not in USERS):
+        _cluster.clear()
+        _open.close()

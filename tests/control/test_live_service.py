@@ -268,7 +268,9 @@ def test_that_it_lives_is_said_only_while_it_acts(tmp_path):
 
 
 def test_log_lines_for_machines_have_all_that_was_said():
-    record = logging.makeLogRecord({"msg": "refused %s", "args": ("it",), "peer": "10.0.0.9"})
+    record = logging.makeLogRecord(
+        {"msg": "refused %s", "args": ("it",), "peer": "10.0.0.9", "_ray_timestamp_ns": 1}
+    )
     line = msgspec.json.decode(_Objects().format(record))
     assert (line["message"], line["peer"]) == ("refused it", "10.0.0.9")
     assert set(line) == {"time", "level", "from", "message", "peer"}

@@ -28,7 +28,8 @@ class _Objects(logging.Formatter):
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(), "level": record.levelname.lower(),
             "from": record.name, "message": record.getMessage(),
         }  # fmt: skip
-        line |= {name: str(value) for name, value in vars(record).items() if name not in _USUAL}
+        given = {name: str(value) for name, value in vars(record).items() if name not in _USUAL}
+        line |= {name: value for name, value in given.items() if not name.startswith("_")}  # libraries' own
         if record.exc_info:
             line["trace"] = self.formatException(record.exc_info)
         return msgspec.json.encode(line).decode()
