@@ -31,7 +31,7 @@ live-machine: $(RUN)
 	@$(BIN)/python examples/demo_live.py --check
 
 test: $(DEV)  ## run the tests
-	$(BIN)/python -m pytest -n auto --dist loadgroup
+	$(BIN)/python -m pytest -n auto
 
 check: static test  ## format, lint, types, layers, tests: what has to pass before a change is merged
 

@@ -27,7 +27,6 @@ from sweep_helpers import (
     until,
 )
 
-pytestmark = pytest.mark.xdist_group("ray")  # one cluster, not one per worker
 POLICIES = ("fifo", "tiresias", "gandiva", "dally")
 
 

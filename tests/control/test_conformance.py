@@ -35,7 +35,7 @@ from replays import CheckedMachine, cluster
 
 SECONDS = 2
 ALL = 0xFF
-ENGINES = ("simulated", "slurm", pytest.param("ray", marks=pytest.mark.xdist_group("ray")))
+ENGINES = ("simulated", "slurm", "ray")
 
 
 class Engine:

@@ -23,8 +23,6 @@ from hemiola.core.topology import Topology
 from ray_cluster import RayCluster
 from replays import cluster
 
-pytestmark = pytest.mark.xdist_group("ray")  # one cluster, not one per worker
-
 
 @pytest.fixture
 def live(ray_nodes: RayCluster, tmp_path: Path) -> Iterator[LiveRay]:
