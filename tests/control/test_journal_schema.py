@@ -117,7 +117,7 @@ def test_daemons_that_open_a_new_journal_at_once_all_get_it(where: str) -> None:
 
     def run(number: int) -> None:
         begin.wait()
-        with Journal.open(where) as journal:
+        with Journal.open(where, patience_s=60.0) as journal:  # five schemas on a slow disk
             epochs.append(journal.lead(f"holder {number}", 1.0, 1.0))
 
     threads = [threading.Thread(target=run, args=(i,)) for i in range(5)]
