@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import journal_helpers
@@ -126,6 +127,17 @@ def test_daemons_that_open_a_new_journal_at_once_all_get_it(where: str) -> None:
     for thread in threads:
         thread.join()
     assert sorted(epochs, key=str) == [1] + [None] * 4
+
+
+def test_daemons_that_turn_one_file_to_a_log_at_once_wait_for_each_other(tmp_path: Path) -> None:
+    """SQLite waits for nobody while it changes a file's mode; one round in twenty met that here."""
+    for number in range(20):
+        databases = [Database(tmp_path / f"{number}.db", read_only=False, patience_s=60.0) for _ in range(8)]
+        with ThreadPoolExecutor(len(databases)) as threads:
+            for _ in threads.map(Database.keep_log, databases):
+                pass
+        for database in databases:
+            database.close()
 
 
 def test_a_file_gives_room_back_and_commits_are_for_good(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ Knows nothing of what is in the tables.
 from __future__ import annotations
 
 import sqlite3
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,6 +25,7 @@ __all__ = ["Database"]
 
 _WAL_LEFT_BYTES = 64 << 20
 _PAGES_AT_ONCE = 2000
+_TRY_AGAIN_S = 0.02
 _NETWORK = {  # a server that is gone is noticed within seconds; libpq would wait for hours
     "connect_timeout": 5, "tcp_user_timeout": 10_000, "keepalives_idle": 5, "keepalives_interval": 5,
     "keepalives_count": 2,
@@ -45,6 +47,7 @@ class Database:
     def __init__(self, where: str | Path, *, read_only: bool, patience_s: float) -> None:
         url = _url(where)
         self.read_only = read_only
+        self._patience_s = patience_s
         if url is None or url.drivername == "sqlite":
             path = str(where) if url is None else url.database or ""
             self.name, self._engine = _sqlite(path, read_only, patience_s)
@@ -84,7 +87,7 @@ class Database:
                 return
             # It takes effect where the file is made now, and asks for the write lock.
             ask("auto_vacuum=INCREMENTAL")
-            if (mode := ask("journal_mode=WAL")[0][0]) != "wal":
+            if (mode := self._patiently(lambda: ask("journal_mode=WAL"))[0][0]) != "wal":
                 raise JournalError(
                     f"the journal {self.name} cannot have a write-ahead log there, only {mode!r}",
                     "put it on a disk of this machine",
@@ -103,6 +106,17 @@ class Database:
                 ask(f"incremental_vacuum({_PAGES_AT_ONCE})")
                 left = ask("freelist_count")[0][0]
                 free = left if left < free else 0
+
+    def _patiently(self, ask: Callable[[], list[Any]]) -> list[Any]:
+        """What SQLite answers once nobody holds the file: to change its mode it does not wait by itself."""
+        end_s = time.monotonic() + self._patience_s
+        while True:
+            try:
+                return ask()
+            except sqlite3.OperationalError as error:
+                if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() >= end_s:
+                    raise
+            time.sleep(_TRY_AGAIN_S)
 
     @contextmanager
     def _by_itself(self) -> Iterator[Callable[[str], list[Any]]]:
