@@ -87,6 +87,11 @@ class RayCluster:
         """All of Ray's processes on a node, its workers included."""
         return _descendants(self._machines[name].pid)
 
+    def said(self, pattern: str) -> str:
+        """The end of Ray's own logs with such names, for a failure's report."""
+        logs = sorted(self.folder.glob(f"session_2*/logs/{pattern}"))
+        return "\n".join(f"{log.name}:\n{log.read_text(errors='replace')[-2000:]}" for log in logs)
+
     def kill(self, name: str) -> None:
         """As if the machine lost its power."""
         machine = self._machines.pop(name)
@@ -151,9 +156,10 @@ def ray_cluster(
 
 
 def _free_ports(count: int) -> list[int]:
-    """Ports that nothing has now, outside the ranges from which Ray's workers and the kernel choose."""
+    """Ports that nothing has now, outside the ranges from which Ray's workers, its servers for clients (23000 to 23999)
+    and the kernel choose."""
     found = []
-    for port in range(20000 + os.getpid() * 7 % 10000, 32000):
+    for port in range(24000 + os.getpid() * 7 % 7000, 32000):
         with socket.socket() as probe, suppress(OSError):
             probe.bind(("", port))  # on every address: Ray takes the machine's own
             found.append(port)

@@ -12,7 +12,7 @@ import pytest
 
 from hemiola.control.sweep import Here
 from hemiola.control.sweep.on_ray import OnRay
-from hemiola.core.errors import PolicyError
+from hemiola.core.errors import InputError, PolicyError
 from ray_cluster import RayCluster, RayNode, need_ray, ray_cluster
 from sweep_helpers import (
     JOBS,
@@ -63,7 +63,20 @@ def test_a_cluster_gives_the_same_bytes_as_this_process(
 ) -> None:  # type: ignore[type-arg]
     here = results(Here(), scenarios)
     assert len(here) == 3 * len(POLICIES)
-    assert results(OnRay(getattr(cluster, by)), scenarios) == here
+    try:
+        found = results(OnRay(getattr(cluster, by)), scenarios)
+    except InputError as error:
+        error.add_note(cluster.said("ray_client_server*"))
+        raise
+    assert found == here
+
+
+def test_a_cluster_that_cannot_serve_a_client_says_so_and_serves_others(scenarios: list) -> None:  # type: ignore[type-arg]
+    """Ray's proxy is given no time to reach the server that it starts."""
+    with ray_cluster(RayNode("head"), environ={"RAY_CLIENT_SERVER_CHECK_CHANNEL_TIMEOUT_S": "0"}) as hasty:
+        with pytest.raises(InputError, match=r"no Ray cluster at .*: RuntimeError: Proxy failed to Connect"):
+            results(OnRay(hasty.client_address), scenarios)
+        assert results(OnRay(hasty.address), scenarios) == results(Here(), scenarios)
 
 
 def test_a_worker_that_is_killed_is_replaced(cluster: RayCluster, own: Path) -> None:

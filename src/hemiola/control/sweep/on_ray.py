@@ -27,6 +27,7 @@ __all__ = ["OnRay"]
 REACH_S = 5.0
 AWAY_S = 30.0
 RETRIES = 5
+TRIES = 3
 POLL_S = 0.5
 HTTP2_GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
 HTTP2_SETTINGS = b"\x04"
@@ -122,17 +123,30 @@ def _send_along(ray: Any, policy: Policy) -> None:
 @contextmanager
 def _connected(ray: Any, address: str) -> Iterator[None]:
     try:
-        _reach(address)
-        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
-    except (ConnectionError, OSError, RuntimeError, ValueError) as error:
-        raise InputError(
-            f"no Ray cluster at {address!r}: {_first_line(error)}",
-            'start one ("ray start --head" prints its address), or use --ray local',
-        ) from error
-    try:
+        try:
+            _reach(address)
+            _init(ray, address)
+        except (ConnectionError, OSError, RuntimeError, ValueError) as error:
+            raise InputError(
+                f"no Ray cluster at {address!r}: {_cause(error)}",
+                'start one ("ray start --head" prints its address), or use --ray local',
+            ) from error
         yield
     finally:
         ray.shutdown()
+
+
+def _init(ray: Any, address: str) -> None:
+    """For "ray://" a busy head starts a server first, and may fail to: Ray leaves trying again to its clients."""
+    for left in reversed(range(TRIES)):
+        try:
+            ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+        except ConnectionAbortedError:
+            if not left:
+                raise
+            ray.shutdown()  # it would be half connected
+        else:
+            return
 
 
 def _reach(address: str) -> None:
@@ -179,3 +193,8 @@ def _unwrapped(error: Any) -> BaseException:
 
 def _first_line(error: BaseException) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+def _cause(error: BaseException) -> str:
+    """Of a traceback that came as text, what it ends with."""
+    return _first_line(error) if "Traceback" not in str(error) else str(error).strip().splitlines()[-1]
