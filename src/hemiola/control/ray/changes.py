@@ -2,32 +2,27 @@
 
 from __future__ import annotations
 
+from hemiola.control.live.changing import Changing
 from hemiola.control.ray.board import ALONE, Wrapper, group_name
 from hemiola.control.ray.known import PATIENCE_S, Known
 from hemiola.control.ray.looks import Look
 from hemiola.control.ray.rows import ENDED, JobRow
 from hemiola.core.decisions import Placement
 from hemiola.core.events import (
-    Adopted,
-    Blocked,
     Event,
     Failed,
     Finished,
-    Held,
-    NodeBack,
-    NodeLost,
-    Released,
     Requeued,
     Started,
 )
-from hemiola.sched.job_state import HELD, RUNNING, WAITING, JobState
+from hemiola.sched.job_state import RUNNING, JobState
 from hemiola.sched.view import ClusterView
 
 __all__ = ["Changes", "outcome_of", "why_held"]
 
 
-class Changes:
-    """The events of one look, in the order in which a state machine can take them.
+class Changes(Changing):
+    """The events of one look at Ray.
 
     Attributes:
         ready: jobs whose group stands where it should, and whose wrapper is to be told.
@@ -35,43 +30,10 @@ class Changes:
     """
 
     def __init__(self, view: ClusterView, look: Look, now_s: float) -> None:
-        self._view, self._look, self._now = view, look, now_s
-        self._freed: list[Event] = []
-        self._hosts: list[Event] = []
-        self._started: list[Event] = []
-        self._others: list[Event] = []
+        super().__init__(view, now_s)
+        self._look = look
         self.ready: list[Known] = []
         self.failed: list[tuple[Known, str]] = []
-
-    def with_new(self, arrived: list[Event]) -> list[Event]:
-        """All of them, with those of new jobs: what became free comes first, what is taken after it."""
-        running = [event for event in arrived if isinstance(event, Adopted) and event.placement is not None]
-        given = [e for e in self._hosts if isinstance(e, Blocked) and not self._takes(e)]
-        rest = [e for e in self._hosts if e not in given]
-        waiting = [event for event in arrived if event not in running]
-        return [*self._freed, *given, *running, *self._started, *rest, *self._others, *waiting]
-
-    def _takes(self, event: Blocked) -> bool:
-        return event.gpus > self._view.inventory.blocked.get(event.host, 0).bit_count()
-
-    def nodes(self, blocked: dict[int, int]) -> set[int]:
-        """Hosts that came and went, and what of them is not ours; `blocked` is what was told before.
-
-        Returns:
-            The hosts that went.
-        """
-        lost = set()
-        for host, gone in enumerate(self._view.inventory.down):
-            if gone and self._look.nodes[host]:
-                self._hosts.append(NodeBack(self._now, host))
-            elif not gone and not self._look.nodes[host]:
-                self._hosts.append(NodeLost(self._now, host))
-                lost.add(host)
-        for host in sorted(self._look.blocked.keys() | blocked.keys()):
-            gpus = self._look.blocked.get(host, 0)
-            if gpus != blocked.get(host, 0):
-                self._hosts.append(Blocked(self._now, host, gpus))
-        return lost
 
     def job(self, known: Known, row: JobRow) -> bool:
         """One job; whether it is still there."""
@@ -161,12 +123,8 @@ class Changes:
             known.wanted, known.group, known.bound_s, known.ran = placement, alone, self._now, True
             self._started.append(Started(self._now, known.job.id, placement))
             return
-        why = why_held(known, self._now)
-        known.held = why
-        if why and state.status == WAITING:
-            self._others.append(Held(self._now, known.job.id, why))
-        elif not why and state.status == HELD:
-            self._others.append(Released(self._now, known.job.id))
+        known.held = why_held(known, self._now)
+        self._may_start(state, known.held)
 
     def requeued(self, known: Known, reason: str) -> None:
         """It waits again, though nobody here has stopped it."""

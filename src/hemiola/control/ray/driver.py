@@ -96,7 +96,7 @@ class RayDriver(LookingDriver):
         self._gone.clear()
         self._seen = look
         changes = Changes(self._view, look, now)
-        lost = changes.nodes(self._blocked)
+        lost = changes.hosts(lambda host: not look.nodes[host], look.blocked, self._blocked)
         self._blocked = look.blocked
         for known in list(self.known.values()):
             row = look.jobs.get(known.row.id)

@@ -4,25 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from hemiola.control.live.changing import Changing
 from hemiola.control.slurm.known import PATIENCE_S, Known
-from hemiola.control.slurm.looks import ENDED, HOLDS, Look, Watcher
+from hemiola.control.slurm.looks import ENDED, HOLDS, Watcher
 from hemiola.control.slurm.rows import JobRow
 from hemiola.core.decisions import Placement
 from hemiola.core.events import (
-    Adopted,
-    Blocked,
-    Event,
     Failed,
     Finished,
     Held,
     Measured,
-    NodeBack,
-    NodeLost,
-    Released,
     Requeued,
     Started,
 )
-from hemiola.sched.job_state import HELD, RUNNING, WAITING, JobState
+from hemiola.sched.job_state import RUNNING, JobState
 from hemiola.sched.view import ClusterView
 
 __all__ = ["Changes", "ended_as", "outcome_of", "placement_of", "why_held"]
@@ -31,8 +26,8 @@ STOPS_WITHIN_S = 60.0
 """So long a job may take to leave after it was stopped, before it is taken to go on."""
 
 
-class Changes:
-    """The events of one look, in the order in which a state machine can take them.
+class Changes(Changing):
+    """The events of one look at Slurm.
 
     Attributes:
         loose: jobs that Slurm would start by itself, though nobody has placed them.
@@ -42,39 +37,13 @@ class Changes:
     """
 
     def __init__(self, view: ClusterView, watcher: Watcher, now_s: float) -> None:
-        self._view, self._watcher, self._now = view, watcher, now_s
-        self._freed: list[Event] = []
-        self._hosts: list[Event] = []
-        self._started: list[Event] = []
-        self._others: list[Event] = []
+        super().__init__(view, now_s)
+        self._watcher = watcher
         self.loose: list[Known] = []
         self.failed: list[tuple[Known, str]] = []
         self.throttled: list[Known] = []
         self.parked: list[Known] = []
         self.unparked: list[Known] = []
-
-    def with_new(self, arrived: list[Event]) -> list[Event]:
-        """All of them, with those of new jobs: what became free comes first, what is taken after it."""
-        running = [event for event in arrived if isinstance(event, Adopted) and event.placement is not None]
-        given = [e for e in self._hosts if isinstance(e, Blocked) and not self._takes(e)]
-        rest = [e for e in self._hosts if e not in given]
-        waiting = [event for event in arrived if event not in running]
-        return [*self._freed, *given, *running, *self._started, *rest, *self._others, *waiting]
-
-    def _takes(self, event: Blocked) -> bool:
-        inventory = self._view.inventory
-        return event.gpus > inventory.blocked.get(event.host, 0).bit_count()
-
-    def nodes(self, look: Look, blocked: dict[int, int]) -> None:
-        """Hosts that came and went, and what of them is not ours; `blocked` is what was told before."""
-        down = self._view.inventory.down
-        for host, gone in enumerate(down):
-            if gone != (host in look.down):
-                self._hosts.append(NodeBack(self._now, host) if gone else NodeLost(self._now, host))
-        for host in sorted(look.blocked.keys() | blocked.keys()):
-            gpus = look.blocked.get(host, 0)
-            if gpus != blocked.get(host, 0):
-                self._hosts.append(Blocked(self._now, host, gpus))
 
     def job(self, known: Known, row: JobRow) -> bool:
         """One job; whether it is still there."""
@@ -147,12 +116,8 @@ class Changes:
             self.parked.append(known)
         elif row.priority and not parked:
             self.loose.append(known)
-        why = why_held(known, row, self._now)
-        known.held = why
-        if why and state.status == WAITING:
-            self._others.append(Held(self._now, known.job.id, why))
-        elif not why and state.status == HELD:
-            self._others.append(Released(self._now, known.job.id))
+        known.held = why_held(known, row, self._now)
+        self._may_start(state, known.held)
 
     def requeued(self, known: Known, reason: str) -> None:
         """It waits again, though nobody here has stopped it."""

@@ -95,7 +95,7 @@ class SlurmDriver(LookingDriver):
         self._see_holds(now)
         changes = Changes(self._view, self._watcher, now)
         new: list[JobRow] = []
-        changes.nodes(look, self._blocked)
+        changes.hosts(look.down.__contains__, look.blocked, self._blocked)
         for row in look.jobs.values():
             known = self._by_id.get(row.id)
             if known is not None and not known.is_same(row):
