@@ -125,7 +125,7 @@ class CheckedMachine(StateMachine):
     def _fingerprint(self) -> Any:
         view = self.view
         jobs = [
-            (s.id, s.status, s.since_s, s.placement, s.done_s, s.queued_s, s.served_s, s.preemptions)
+            (s.id, s.status, s.since_s, s.gpus, s.placement, s.done_s, s.queued_s, s.served_s, s.preemptions)
             for s in view.jobs.values()
         ]
         return jobs, list(view.waiting), list(view.running), list(view.inventory.masks), view.free, view.now
@@ -177,7 +177,7 @@ def _check_timeline(run: Run, jobs: Sequence[Job], topology: Topology) -> None:
             gangs.setdefault((int(line.job[row]), start, end), []).append((host, mask))
     for (index, _, _), parts in gangs.items():
         wanted = runnable[index]
-        assert sum(mask.bit_count() for _, mask in parts) == wanted.gpus, wanted
+        assert sum(mask.bit_count() for _, mask in parts) in wanted.sizes, wanted
         kinds = {topology.hosts.gpu_types[host] for host, _ in parts}
         assert len(kinds) == 1 and (not wanted.gpu_type or kinds == {wanted.gpu_type})
         if wanted.required:

@@ -350,7 +350,7 @@ class Chaos(Policy):
             hosts = chance.choices(range(-1, len(masks) + 1), k=chance.randint(0, 3))
             return Placement(tuple(hosts), tuple(chance.randint(-1, 31) for _ in hosts))
         state, pairs = view.jobs[name], []
-        left = state.gpus
+        left = chance.choice(state.job.sizes)
         own = dict(zip(state.placement.hosts, state.placement.masks, strict=True)) if state.placement else {}
         for host in chance.sample(range(len(masks)), len(masks)):
             free = masks[host] | own.get(host, 0)
@@ -380,6 +380,7 @@ def test_whatever_a_policy_tries_the_books_balance(seed: int, topology: Topology
         job(
             f"j{n}", float(3 * (n // 2)), data.draw(st.integers(1, 6)), data.draw(st.sampled_from([0.0, 4.0, 30.0])),
             profile=data.draw(st.sampled_from(models)), required=data.draw(st.sampled_from(["", "", "rack"])),
+            gpus_min=data.draw(st.sampled_from([0, 0, 1])), gpus_max=data.draw(st.sampled_from([0, 0, 6])),
         )
         for n in range(data.draw(st.integers(1, 7)))
     ]  # fmt: skip
@@ -391,7 +392,7 @@ def test_whatever_a_policy_tries_the_books_balance(seed: int, topology: Topology
     run = replay(jobs, topology, Chaos(seed), costs=costs, failures=lost)
     check_run(run, jobs, topology)
     assert {r.status for r in run.records} <= {"finished", "refused"}
-    work = {j.id: j.duration_s for j in jobs}
+    work = {j.id: j.duration_s * j.gpus / j.sizes[-1] for j in jobs}
     for record in run.records:
         if record.status == "finished" and jobs[0].profile is None:
             assert record.run_s >= 0

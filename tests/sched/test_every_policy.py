@@ -55,6 +55,16 @@ def texts() -> list[str]:
 TEXTS = texts()
 
 
+def sized(draw: Any, rigid: Job) -> Job:
+    """Some jobs are elastic."""
+    each = rigid.gpus // rigid.hosts if rigid.hosts else 1
+    if draw(st.integers(0, 2)) or (rigid.hosts and rigid.gpus % rigid.hosts):
+        return rigid
+    least = each * draw(st.integers(1, rigid.gpus // each))
+    most = rigid.gpus + each * draw(st.sampled_from([0, 1, 4]))
+    return msgspec.structs.replace(rigid, gpus_min=least, gpus_max=most)
+
+
 @st.composite
 def workloads(draw: Any, topology: Topology, profiles: tuple[Profile | None, ...] = PROFILES) -> list[Job]:
     count = draw(st.integers(1, 9))
@@ -63,13 +73,13 @@ def workloads(draw: Any, topology: Topology, profiles: tuple[Profile | None, ...
     )
     tiers = ["", "", "", *topology.tiers]
     return [
-        job(
+        sized(draw, job(
             f"j{n}", at, draw(st.sampled_from([1, 1, 2, 3, 4, 6, 8])), draw(st.sampled_from([0.0, 1.0, 7.5, 40.0, 90.0])),
             profile=draw(st.sampled_from(profiles)), user=draw(st.sampled_from(["", "ann", "bob"])),
             gpu_type=draw(st.sampled_from(["", "", *topology.gpu_types])),
             required=draw(st.sampled_from(tiers)), preferred=draw(st.sampled_from(tiers)),
             estimate_s=draw(st.sampled_from([None, 10.0])), hosts=draw(st.sampled_from([0, 0, 0, 1, 2, 2])),
-        )
+        ))
         for n, at in enumerate(arrivals)
     ]  # fmt: skip
 

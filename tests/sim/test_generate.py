@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
@@ -59,6 +60,40 @@ def test_changing_one_part_leaves_the_others_as_they_were() -> None:
     assert [(j.gpus, j.duration_s) for j in plain.jobs] == [(j.gpus, j.duration_s) for j in bursts.jobs]
     assert {job.model for job in bursts.jobs} == {"bert", "gpt2"}
     assert {job.model for job in plain.jobs} == {""}
+
+
+def test_the_first_jobs_are_those_that_a_seed_has_always_given() -> None:
+    first = generate("generated:jobs=12,gpus=64,mix=lingjun,models=bert+gpt2,seed=2", 1).jobs
+    assert [job.gpus for job in first] == [1, 2, 1, 1, 1, 1, 2, 2, 4, 16, 2, 32]
+    assert [job.id for job in first if job.model == "bert"] == ["8", "10"]
+    assert first[-1].submit_s == pytest.approx(5779.601402117607, rel=1e-12)
+    assert first[-1].duration_s == pytest.approx(3465.403136830237, rel=1e-12)
+
+
+def test_elastic_jobs_run_on_a_quarter_to_twice_their_gpus() -> None:
+    workload = generate("generated:jobs=400,gpus=48,mix=lingjun,elastic=1")
+    for job in workload.jobs:
+        assert (job.sizes[0], job.sizes[-1]) == (max(1, job.gpus // 4), min(48, 2 * job.gpus))
+        assert job.is_elastic
+        assert not job.flaw()
+    assert {1, 2, 32} <= {job.gpus for job in workload.jobs}
+    assert workload.notes[-1] == (
+        "400 of 400 jobs are elastic: from a quarter of their GPUs, at least 1, to twice as many, at most 48"
+    )
+
+
+def test_which_jobs_are_elastic_changes_nothing_else() -> None:
+    spec = "generated:jobs=2000,gpus=64,mix=muri,arrivals=burst,models=bert+gpt2"
+    plain, half, most = (generate(f"{spec},elastic={share}") for share in (0, 0.5, 0.75))
+    assert plain.jobs == generate(spec).jobs
+    assert not any(job.is_elastic for job in plain.jobs)
+    for workload in (half, most):
+        rigid = [msgspec.structs.replace(job, gpus_min=0, gpus_max=0) for job in workload.jobs]
+        assert tuple(rigid) == plain.jobs
+    halves, mosts = ({job.id for job in workload.jobs if job.is_elastic} for workload in (half, most))
+    assert halves < mosts
+    assert len(halves) == pytest.approx(1000, abs=100)
+    assert half.notes[-1].startswith(f"{len(halves)} of 2000 jobs are elastic")
 
 
 @pytest.mark.parametrize("arrivals", sorted(ARRIVALS))
@@ -144,6 +179,10 @@ def test_what_is_a_spec() -> None:
         ("generated:gpus=8,arrivals=never", "poisson"),
         ("generated:gpus=8,duration_mean=2", "write a unit"),
         ("generated:gpus=8,duration_mean=1ms", "at least 1s"),
+        ("generated:gpus=8,elastic=1.1", "from 0 to 1"),
+        ("generated:gpus=8,elastic=-0.1", "from 0 to 1"),
+        ("generated:gpus=8,elastic=nan", "from 0 to 1"),
+        ("generated:gpus=8,elastic=all", "from 0 to 1"),
         ("generated:gpus=8,gpus=9", "once"),
         ("philly.csv", "generated:"),
     ],

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gzip
+import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -63,6 +65,67 @@ def test_a_bad_row_is_skipped_and_counted(
     workload = read_workload(path, skip_bad_rows=True)
     assert [job.id for job in workload.jobs] == ["first", "last"]
     assert workload.skipped == {f"{column} {problem}": 1}
+
+
+UNEVEN = "does not divide the job's GPUs"
+UNFIT = "does not fit the job's GPUs and hosts"
+BAD_SIZES = [
+    ({"hosts": 1.5}, "hosts", ""),
+    ({"hosts": -1}, "hosts", ""),
+    ({"hosts": 10**30}, "hosts", "is not a number of hosts"),
+    ({"hosts": "all"}, "hosts", ""),
+    ({"hosts": 3}, "hosts", UNEVEN),
+    ({"hosts": 16}, "hosts", UNEVEN),
+    ({"gpus_min": 0.5}, "gpus_min", ""),
+    ({"gpus_min": -4}, "gpus_min", ""),
+    ({"gpus_min": 9}, "gpus_min", UNFIT),
+    ({"gpus_min": 9, "gpus_max": 4}, "gpus_min", UNFIT),
+    ({"gpus_min": 6, "hosts": 2}, "gpus_min", UNFIT),
+    ({"gpus_max": -16}, "gpus_max", ""),
+    ({"gpus_max": 1_000_001}, "gpus_max", "is not a number of GPUs"),
+    ({"gpus_max": 7}, "gpus_max", UNFIT),
+    ({"gpus_min": 4, "gpus_max": 18, "hosts": 2}, "gpus_max", UNFIT),
+]
+"""What a job of 8 GPUs says, the column that is wrong, and how where both formats say the same."""
+
+
+def as_table(rows: list[dict[str, object]]) -> str:
+    columns = list({column: None for row in rows for column in row})
+    lines = [columns, *([str(row.get(column, "")) for column in columns] for row in rows)]
+    return "\n".join(map(",".join, lines))
+
+
+def as_json(rows: list[dict[str, object]]) -> str:
+    return '{"schema": "hemiola.workload/1", "jobs": [\n' + ",\n".join(map(json.dumps, rows)) + "]}"
+
+
+@pytest.mark.parametrize("written", [as_table, as_json])
+@pytest.mark.parametrize(("said", "column", "problem"), BAD_SIZES)
+def test_sizes_that_cannot_be_are_refused_or_skipped(
+    said: dict[str, object], column: str, problem: str, tmp_path: Path,
+    written: Callable[[list[dict[str, object]]], str],
+) -> None:  # fmt: skip
+    job: dict[str, object] = {"id": "x", "submit_s": 0, "gpus": 8, "duration_s": 10}
+    rows = [job | {"id": "first"}, job | said, job | {"id": "last"}]
+    path = write(tmp_path, written(rows))
+    with pytest.raises(RowError) as caught:
+        read_workload(path)
+    error = caught.value
+    assert (error.line, error.column) == (3, column)
+    assert problem in error.problem
+    assert error.remedy
+    workload = read_workload(path, skip_bad_rows=True)
+    assert [job.id for job in workload.jobs] == ["first", "last"]
+    assert workload.skipped == {f"{column} {error.problem}": 1}
+
+
+def test_sizes_that_do_not_fit_are_told_with_what_they_do_not_fit(tmp_path: Path) -> None:
+    with pytest.raises(RowError) as caught:
+        read_workload(write(tmp_path, HEAD.replace("\n", ",gpus_max\n") + "a,0,8,10,4\n"))
+    assert str(caught.value).endswith(
+        ":2: column 'gpus_max': 4 does not fit the job's GPUs and hosts\n"
+        "  hint: gpus_min to gpus_max is 8 to 4, which does not hold its 8 GPUs; correct it, or leave both out"
+    )
 
 
 @pytest.mark.parametrize(

@@ -212,6 +212,13 @@ def test_native_keeps_its_own_time(tmp_path: Path) -> None:
     assert "made by hand" in workload.notes
 
 
+@pytest.mark.parametrize("text", [samples.NATIVE_CSV, samples.NATIVE_JSON])
+def test_native_says_on_how_many_hosts_and_at_which_sizes_a_job_runs(text: str, tmp_path: Path) -> None:
+    plain, elastic = read(tmp_path, text).jobs
+    assert (plain.hosts, plain.gpus_min, plain.gpus_max) == (0, 0, 0)
+    assert (elastic.hosts, list(elastic.sizes)) == (2, [4, 8, 12, 16])
+
+
 def test_jobs_that_arrive_together_keep_the_files_order(tmp_path: Path) -> None:
     text = "id,submit_s,gpus,duration_s\nz,5,1,1\ny,0,1,1\nx,5,1,1\nw,5,1,1\n"
     assert [job.id for job in read(tmp_path, text).jobs] == ["y", "z", "x", "w"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -24,12 +25,26 @@ PROFILE = st.builds(
 )
 
 
+@st.composite
+def shapes(draw: st.DrawFn) -> dict[str, int]:
+    """The GPUs of a job, the hosts that it says or not, and the sizes that it may have."""
+    hosts, each = draw(st.integers(1, 1000)), draw(st.integers(1, 1000))
+    gpus, says_hosts = hosts * each, draw(st.booleans())
+    unit = each if says_hosts else 1
+    return {
+        "gpus": gpus,
+        "hosts": hosts if says_hosts else 0,
+        "gpus_min": unit * draw(st.integers(0, gpus // unit)),
+        "gpus_max": unit * draw(st.just(0) | st.integers(gpus // unit, 1_000_000 // unit)),
+    }
+
+
 def jobs(profile: st.SearchStrategy[Profile | None]) -> st.SearchStrategy[Job]:
-    return st.builds(
+    whole = st.builds(
         Job,
         id=TEXT.filter(bool),
         submit_s=TIME,
-        gpus=st.integers(1, 1_000_000),
+        gpus=st.just(1),
         duration_s=TIME,
         profile=profile,
         model=TEXT,
@@ -43,6 +58,7 @@ def jobs(profile: st.SearchStrategy[Profile | None]) -> st.SearchStrategy[Job]:
         recorded_state=TEXT,
         recorded_hosts=st.lists(HOST, max_size=3).map(tuple),
     )
+    return st.builds(lambda job, shape: msgspec.structs.replace(job, **shape), whole, shapes())
 
 
 def workloads(profile: st.SearchStrategy[Profile | None]) -> st.SearchStrategy[Workload]:
@@ -76,6 +92,14 @@ JOB = Job(id="a", submit_s=0.0, gpus=1, duration_s=1.0)
 def test_columns_that_no_job_fills_are_left_out(tmp_path: Path) -> None:
     write_workload(Workload(jobs=(JOB,)), tmp_path / "w.csv")
     assert (tmp_path / "w.csv").read_text() == "id,submit_s,gpus,duration_s\na,0.0,1,1.0\n"
+
+
+def test_a_job_that_leaves_a_column_open_has_an_empty_cell(tmp_path: Path) -> None:
+    elastic = Job(id="b", submit_s=0.0, gpus=8, duration_s=1.0, hosts=2, gpus_max=16)
+    write_workload(Workload(jobs=(JOB, elastic)), tmp_path / "w.csv")
+    assert (tmp_path / "w.csv").read_text().splitlines() == [
+        "id,submit_s,gpus,duration_s,hosts,gpus_max", "a,0.0,1,1.0,,", "b,0.0,8,1.0,2,16",
+    ]  # fmt: skip
 
 
 def test_equal_workloads_give_equal_files(tmp_path: Path) -> None:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 NATIVE_CSV = """\
-id,submit_s,gpus,duration_s,model,queue
-a,10,8,3600,gpt2,train
-b,2.5,1,0,,
+id,submit_s,gpus,duration_s,model,queue,hosts,gpus_min,gpus_max
+a,10,8,3600,gpt2,train,2,4,16
+b,2.5,1,0,,,,,
 """
 
 NATIVE_JSON = """\
 {"schema": "hemiola.workload/1", "name": "two", "notes": ["made by hand"], "jobs": [
-  {"id": "a", "submit_s": 10, "gpus": 8, "duration_s": 3600, "model": "gpt2"},
+  {"id": "a", "submit_s": 10, "gpus": 8, "duration_s": 3600, "model": "gpt2", "hosts": 2, "gpus_min": 4, "gpus_max": 16},
   {"id": "b", "submit_s": 2.5, "gpus": 1, "duration_s": 0}
 ]}
 """

@@ -245,6 +245,8 @@ def _check_jobs(jobs: tuple[Job, ...]) -> None:
             raise InputError(f"job {job.id!r}: estimate_s is {job.estimate_s}", "give seconds, or None")
         if job.gpus < 1:
             raise InputError(f"job {job.id!r} wants {job.gpus} GPUs", "give 1 or more")
+        if flaw := job.flaw():
+            raise InputError(f"job {job.id!r}: {flaw}", "give sizes that hold the one it asks for")
 
 
 def run_one(

@@ -18,12 +18,12 @@ import numpy as np
 from hemiola.control.ledger import Ledger
 from hemiola.control.records import Account, Replay
 from hemiola.control.task import Task
-from hemiola.core.decisions import Decision, Move, Pace, Placement, Start, Stop, WakeAt
+from hemiola.core.decisions import Decision, Move, Pace, Placement, Resize, Start, Stop, WakeAt
 from hemiola.core.errors import InputError, PolicyError
 from hemiola.core.events import Arrived, Event, Finished, Measured, NodeBack, NodeLost, Timer
 from hemiola.core.job import Job
 from hemiola.core.timeline import Timeline, TrafficLog
-from hemiola.cost.iteration import IterationModel
+from hemiola.cost.iteration import IterationModel, speed_at
 from hemiola.sched.job_state import JobState
 from hemiola.sched.view import ClusterView
 from hemiola.sim.fluid import SharedNetwork, Sharing
@@ -75,6 +75,10 @@ class Estimates:
     def slowdown(self, job: JobState, tier: int) -> float:
         """s_j(tier), at least 1."""
         return self._model.slowdown(job.job, tier, job.narrowest)
+
+    def speed_at(self, job: JobState, gpus: int) -> float:
+        """On its best place of so many GPUs; 1 at the size it asked for."""
+        return speed_at(self._model, job.job, job.asked_gpus, gpus)
 
     def switch_s(self, job: JobState) -> float:
         """Seconds to save and load the job once."""
@@ -274,7 +278,7 @@ class SimulatedDriver(Replay):
             self._push(decision.time_s, TIMER, decision.job_id, 0)  # type: ignore[union-attr]
         elif kind is Stop:
             self._hand_over(self.tasks[decision.job_id], 1)
-        elif kind is Move:
+        elif kind is Move or kind is Resize:
             task = self.tasks[decision.job_id]
             self._hand_over(task, 2)
             self._begin(task, decision.placement)  # type: ignore[union-attr]
@@ -291,6 +295,7 @@ class SimulatedDriver(Replay):
     def _begin(self, task: Task, placement: Placement) -> None:
         now = self.view.now
         job, hosts = task.job, placement.hosts
+        sized = job.sized(placement.gpus) if job.gpus_min or job.gpus_max else job
         delay_s = 0.0
         if self._handover:
             delay_s = self._wait_for_handover(placement, now)
@@ -299,7 +304,8 @@ class SimulatedDriver(Replay):
         tier = 0 if len(hosts) == 1 else self.view.jobs[job.id].tier
         task.begin(placement, tier, now, delay_s)
         if job.profile is None:
-            task.speed = task.iteration_s = task.compute_s = 1.0
+            task.speed = sized.gpus / job.gpus
+            task.iteration_s = task.compute_s = 1.0
         else:
             alone = task.alone
             if alone is None:
@@ -307,10 +313,13 @@ class SimulatedDriver(Replay):
                 task.best_s = alone.recorded_s
                 if self._elsewhere:
                     task.ideal_s = job.duration_s * alone.best_s / alone.recorded_s
+            if job.gpus_min or job.gpus_max:
+                task.best_s = alone.recorded_s * sized.gpus / job.gpus
+                alone = self._model.alone(sized)
             if len(hosts) > 1:
-                self._cross(task, placement)
+                self._cross(task, sized, placement)
                 return
-            iteration_s, task.compute_s = self._model.on_host(job, hosts[0], placement.masks[0], alone)
+            iteration_s, task.compute_s = self._model.on_host(sized, hosts[0], placement.masks[0], alone)
             task.iteration_s = iteration_s
             task.speed = task.best_s / iteration_s
         if task.predict():
@@ -319,9 +328,9 @@ class SimulatedDriver(Replay):
         if task.speed != 1.0 or delay_s:
             self._fresh.append(task)
 
-    def _cross(self, task: Task, placement: Placement) -> None:
+    def _cross(self, task: Task, job: Job, placement: Placement) -> None:
         """Enter the shared network; the speed follows when the instant's decisions are all in."""
-        crossing = self._model.crossing(task.job, placement)
+        crossing = self._model.crossing(job, placement)
         task.crossing = crossing
         task.compute_s = crossing.need.compute_s
         if self._network is None:

@@ -21,7 +21,8 @@ class Task(msgspec.Struct, eq=False, gc=False):
         speed: work per second at present.
         resume_s: until then it saves, loads or waits for GPUs.
         version: counts changes of its finish; older finishes in the heap are void.
-        best_s, iteration_s, compute_s: iteration time where it was recorded, now, and the compute in it.
+        best_s, iteration_s, compute_s: iteration time where it was recorded (of an elastic job, times its share of the
+            GPUs that it asked for), now, and the compute in it.
         due_s: when it will finish at its present speed.
         entry_s: the time of its entry in the heap of finishes, at most `due_s`.
         ideal_s: run time on its best placement here, alone.

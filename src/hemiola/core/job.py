@@ -128,6 +128,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
         preferred: tier that is tried first; "" for none.
         pinned: may not be stopped or moved once it runs (of live jobs: their user said so).
         hosts: runs on exactly so many hosts, with equally many GPUs on each; 0 for any.
+        gpus_min, gpus_max: an elastic job runs on as few and as many as these, with the same batch on each GPU; one that
+            says on how many hosts it runs gives up and gets whole hosts of its kind. 0 for `gpus`: not elastic.
         estimate_s: run time as declared at submission; None where only the truth is known.
         recorded_start_s: when it really started, where the trace says so.
         recorded_state: how it really ended ("COMPLETED", "FAILED", ...).
@@ -154,6 +156,40 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     recorded_state: str = ""
     recorded_hosts: tuple[str, ...] = ()
     facts: dict[str, float] = {}
+    gpus_min: int = 0
+    gpus_max: int = 0
+
+    @property
+    def is_elastic(self) -> bool:
+        """Whether it may run on more or fewer GPUs than it asked for."""
+        return bool(self.gpus_min or self.gpus_max)
+
+    @property
+    def sizes(self) -> range:
+        """The numbers of GPUs that it may have, ascending."""
+        each = max(1, self.gpus // self.hosts) if self.hosts else 1
+        return range(self.gpus_min or self.gpus, (self.gpus_max or self.gpus) + 1, each)
+
+    def sized(self, gpus: int) -> Job:
+        """The same job on another of its `sizes`, of which it keeps the choice."""
+        if gpus == self.gpus:
+            return self
+        sizes = self.sizes
+        return msgspec.structs.replace(
+            self, gpus=gpus, hosts=self.hosts * gpus // self.gpus, gpus_min=sizes[0], gpus_max=sizes[-1]
+        )
+
+    def flaw(self) -> str:
+        """What is wrong with the sizes that it may have, in words; "" if nothing is."""
+        if not self.is_elastic:
+            return ""
+        least, most = self.gpus_min or self.gpus, self.gpus_max or self.gpus
+        if not 1 <= least <= self.gpus <= most:
+            return f"gpus_min to gpus_max is {least} to {most}, which does not hold its {self.gpus} GPUs"
+        if self.hosts and any(size * self.hosts % self.gpus for size in (least, most)):
+            each = self.gpus // self.hosts
+            return f"gpus_min to gpus_max is {least} to {most}, on whole hosts with {each} GPUs each"
+        return ""
 
 
 class Workload(msgspec.Struct, frozen=True, kw_only=True):

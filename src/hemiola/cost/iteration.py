@@ -22,7 +22,7 @@ from hemiola.core.job import Job, Profile
 from hemiola.core.topology import Topology
 from hemiola.cost.fitted_links import KEEP_RING, HostLinks, fitted_loads
 
-__all__ = ["Alone", "Crossing", "IterationModel", "Need", "goes_by_strategies"]
+__all__ = ["Alone", "Crossing", "IterationModel", "Need", "goes_by_strategies", "speed_at"]
 
 STRAY_GPUS = 2
 MOST_ISLANDS = 128  # of a host: more than it has GPUs
@@ -420,3 +420,14 @@ class IterationModel:
             gpus_below = self.topology.gpus / len(level.domains)
             rate = min(rate, float(level.uplink_bytes_per_s.mean()) * min(1.0, stray / gpus_below))
         return rate
+
+
+def speed_at(model: IterationModel, job: Job, asked: int, gpus: int) -> float:
+    """Work per second of an elastic job on its best place of so many GPUs, alone; 1 on the `asked` ones.
+
+    Each GPU keeps its batch: an iteration on twice as many does twice the work.
+    """
+    if job.profile is None:
+        return gpus / asked
+    asked_s, s = (model.alone(job.sized(size)).best_s for size in (asked, gpus))
+    return gpus / asked * asked_s / s

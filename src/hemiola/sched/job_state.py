@@ -19,8 +19,10 @@ class JobState(msgspec.Struct, eq=False, gc=False):
     """One job as it stands now.
 
     Attributes:
-        job: what was submitted.
+        job: what was submitted; of an elastic job that runs, at the size it has.
         id, index, gpus, submit_s: from the job; `index` is its order of arrival.
+        asked_gpus: GPUs that were submitted for, for which `work_s` holds.
+        elastic: whether it may run on more or fewer.
         status: WAITING, RUNNING, ENDED or HELD (may not start for now).
         since_s: since when it has that status.
         placement: where it runs; None unless RUNNING.
@@ -31,6 +33,7 @@ class JobState(msgspec.Struct, eq=False, gc=False):
         resume_s: until then it saves or loads and makes no progress.
         finish_s: when it will end at its present speed.
         served_s: seconds it has held GPUs before its present span.
+        other_gpu_s: GPU-seconds of that beyond `gpus * served_s`, held at other sizes.
         queued_s: seconds it waited before its present wait.
         wait_s: length of its last wait that ended.
         preemptions, migrations: how often; stopped and started by one decision is a migration.
@@ -74,6 +77,9 @@ class JobState(msgspec.Struct, eq=False, gc=False):
     mark: float = 0.0
     wake_s: float = 0.0
     note: Any = None
+    asked_gpus: int = 0
+    elastic: bool = False
+    other_gpu_s: float = 0.0
 
     def done_at(self, now: float) -> float:
         """Work done by `now`, in seconds at ideal speed."""
@@ -98,8 +104,8 @@ class JobState(msgspec.Struct, eq=False, gc=False):
     def service_gpu_s(self, now: float) -> float:
         """Attained service: GPUs times seconds held (Tiresias, section 3.1)."""
         if self.status == RUNNING:
-            return self.gpus * (self.served_s + now - self.since_s)
-        return self.gpus * self.served_s
+            return self.gpus * (self.served_s + now - self.since_s) + self.other_gpu_s
+        return self.gpus * self.served_s + self.other_gpu_s
 
     def waited_s(self, now: float) -> float:
         """Seconds without GPUs since arrival."""

@@ -48,8 +48,7 @@ class StateMachine:
 
     def __init__(self, view: ClusterView) -> None:
         self.view = view
-        self._reaches: dict[tuple[int, str, str, str, int], Any] = {}
-        self._shapes: dict[tuple[int, str, int, int, int], int] = {}
+        self._reaches = view.reaches
         self._instant = 0
         self._span_cache: dict[tuple[int, ...], int] = {}
         self._handlers: dict[type, Callable[[Any], None]] = {
@@ -104,56 +103,24 @@ class StateMachine:
         if job.id in view.jobs:
             raise InputError(f"the job {job.id!r} arrived twice", "give every job an id of its own")
         gpus = job.gpus
-        reach = self._reaches.get((gpus, job.gpu_type, job.required, job.preferred, job.hosts))
+        reach = self._reaches.known.get((gpus, job.gpu_type, job.required, job.preferred, job.hosts))
         if reach is None:
-            reach = self._reach(gpus, job.gpu_type, job.required, job.preferred, job.hosts)
+            reach = self._reaches.of(gpus, job.gpu_type, job.required, job.preferred, job.hosts)
         if type(reach) is str:
             raise InputError(f"job {job.id!r}: {reach}", "ask admission() before it arrives")
         narrowest, widest, preferred, pools, shape = reach
         state = view.jobs[job.id] = JobState(
             job, job.id, len(view.jobs), gpus, job.submit_s, job.duration_s, now, now, now,
-            narrowest, widest, preferred, pools, shape,
+            narrowest, widest, preferred, pools, shape, asked_gpus=gpus,
         )  # fmt: skip
+        if job.gpus_min or job.gpus_max:
+            state.elastic = True
         return state
 
     def admission(self, gpus: int, gpu_type: str, required: str, preferred: str, hosts: int = 0) -> str:
         """Why no policy could ever run such a job here, or ""."""
-        reach = self._reach(gpus, gpu_type, required, preferred, hosts)
+        reach = self._reaches.of(gpus, gpu_type, required, preferred, hosts)
         return reach if isinstance(reach, str) else ""
-
-    def _reach(self, gpus: int, gpu_type: str, required: str, preferred: str, hosts: int) -> Any:
-        """(narrowest, widest, preferred tier, pools, shape) of such a job, or why it cannot run."""
-        key = (gpus, gpu_type, required, preferred, hosts)
-        reach = self._reaches.get(key)
-        if reach is None:
-            reach = self._reaches[key] = self._work_out_reach(*key)
-        return reach
-
-    def _work_out_reach(self, gpus: int, gpu_type: str, required: str, preferred: str, hosts: int) -> Any:
-        topology, inventory = self.view.topology, self.view.inventory
-        if gpu_type and gpu_type not in inventory.pools:
-            return f"no host has GPUs of type {gpu_type!r} (there are {', '.join(inventory.gpu_types)})"
-        for tier in (required, preferred):
-            if tier and tier != "cluster" and tier not in topology.tiers:
-                return f"the topology has no tier {tier!r} (there are {', '.join(topology.tiers)})"
-        if hosts and gpus % hosts:
-            return f"it wants {gpus} GPUs on {hosts} hosts, equally many on each"
-        last = len(topology.tiers) - 1
-        widest = topology.tier_index(required) if required else last
-        if hosts == 1:
-            widest = 0
-        pools = [inventory.pools[gpu_type]] if gpu_type else list(inventory.pools.values())
-        reach = [(pool, topology.narrowest(gpus, pool.gpu_type, hosts)) for pool in pools]
-        able = {pool: tier for pool, tier in reach if tier is not None and tier <= widest}
-        if not able:
-            where = f"one {required}" if required else "the cluster"
-            of_type = f" of type {gpu_type}" if gpu_type else " of one type" if len(pools) > 1 else ""
-            on = f" on {hosts} hosts" if hosts else ""
-            return f"it wants {gpus} GPUs{of_type}{on}, more than {where} has"
-        narrowest = min(able.values())
-        first = topology.tier_index(preferred) if preferred else last
-        shape = self._shapes.setdefault((gpus, gpu_type, widest, first, hosts), len(self._shapes))
-        return narrowest, widest, first, tuple(able), shape
 
     def _wait(self, job: JobState) -> None:
         view = self.view
@@ -203,12 +170,17 @@ class StateMachine:
         view = self.view
         now = view.now
         view.inventory.take(placement)
+        if job.elastic and (gpus := placement.gpus) != job.gpus:
+            self._reaches.resize(job, gpus)
         job.status = RUNNING
         job.since_s = job.settled_s = job.resume_s = now
         job.placement = placement
         job.tier = 0 if len(placement.hosts) == 1 else self._span(placement.hosts)
         job.speed = 1.0
         job.finish_s = now + job.work_s - job.done_s
+        if job.gpus != job.asked_gpus:
+            job.speed = job.gpus / job.asked_gpus
+            job.finish_s = now + (job.work_s - job.done_s) / job.speed
         view.running[job.id] = job
         for index in view.indexes.values():
             if index.tracks:
@@ -241,7 +213,8 @@ class StateMachine:
             if len(hosts) != len(masks) or len(set(hosts)) != len(hosts) or 0 in masks:
                 return "the placement names a host twice, or without GPUs"
         if count != job.gpus:
-            return f"it wants {job.gpus} GPUs, the placement has {count}"
+            sized = self._reaches.at(job, count)
+            return sized if isinstance(sized, str) else self._problem(sized, placement)
         wanted = job.job.hosts
         if wanted and (len(hosts) != wanted or any(m.bit_count() * wanted != job.gpus for m in masks)):
             return f"it wants {job.gpus // wanted} GPUs on each of {wanted} hosts"
@@ -291,17 +264,29 @@ class StateMachine:
         job.settled_s = now
 
     def _requeue(self, job: JobState) -> None:
+        if job.gpus != job.asked_gpus:
+            self._reaches.resize(job, job.asked_gpus)
         job.status = WAITING
         job.since_s = self.view.now
         job.speed = 0.0
         self._wait(job)
 
     def _move(self, decision: Move) -> str:
+        return self._take_elsewhere(decision, "moved")
+
+    def _resize(self, decision: Resize) -> str:
+        job = self.view.jobs.get(decision.job_id)
+        if job is not None and not job.elastic:
+            return "it is not elastic"
+        return self._take_elsewhere(decision, "resized")
+
+    def _take_elsewhere(self, decision: Move | Resize, what: str) -> str:
+        """Stop it and run it there at once."""
         job = self.view.jobs.get(decision.job_id)
         if job is None or job.status != RUNNING:
             return "it is not running"
         if job.job.pinned:
-            return "it may not be moved"
+            return f"it may not be {what}"
         assert job.placement is not None
         inventory, old = self.view.inventory, job.placement
         inventory.release(old)
@@ -314,9 +299,6 @@ class StateMachine:
         job.migrations += 1
         self._run(job, decision.placement)
         return ""
-
-    def _resize(self, decision: Resize) -> str:
-        return "no job of this workload is elastic"
 
     def _pace(self, decision: Pace) -> str:
         job = self.view.jobs.get(decision.job_id)

@@ -17,6 +17,7 @@ from hemiola.sched.index import Index
 from hemiola.sched.inventory import Inventory
 from hemiola.sched.job_state import JobState
 from hemiola.sched.queues import Order, Queue
+from hemiola.sched.reach import Reaches
 
 __all__ = ["ClusterView", "Estimates", "Index", "IndexSpec"]
 
@@ -32,6 +33,9 @@ class Estimates(Protocol):
 
     def demand(self, job: JobState) -> tuple[float, float, float]:
         """(compute_s, traffic_bytes, hidden_s) of one iteration on the job's GPUs."""
+
+    def speed_at(self, job: JobState, gpus: int) -> float:
+        """Work per second of an elastic job on its best place of so many GPUs; 1 at the size it asked for."""
 
 
 class IndexSpec(Protocol):
@@ -51,6 +55,7 @@ class ClusterView:
         jobs: every job that ever arrived, by id.
         waiting, running: jobs by id, in the order in which they got that status.
         estimates: what the cost model knows of each job.
+        reaches: where jobs of a kind could ever run.
         timers: jobs whose `WakeAt` is due at this moment.
         returned: jobs that a failing host put back in the queue at this moment.
         sizes: how many jobs wait, by the GPUs they want.
@@ -66,6 +71,7 @@ class ClusterView:
         self.waiting: dict[str, JobState] = {}
         self.running: dict[str, JobState] = {}
         self.estimates = estimates
+        self.reaches = Reaches(topology, self.inventory)
         self.timers: list[JobState] = []
         self.returned: list[JobState] = []
         self.indexes: dict[Any, Any] = {}
@@ -92,6 +98,15 @@ class ClusterView:
         if job_id not in self.jobs:
             raise PolicyError(f"no job is called {job_id!r}", "use the ids of view.jobs")
         return self.jobs[job_id]
+
+    def at_size(self, job: JobState, gpus: int) -> JobState:
+        """A copy of an elastic job as it would be with so many GPUs, to find a place for."""
+        sized = self.reaches.at(job, gpus)
+        if isinstance(sized, str):
+            raise PolicyError(
+                f"job {job.id!r} cannot have {gpus} GPUs: {sized}", "choose one of `job.job.sizes`"
+            )
+        return sized
 
     def queue(self, order: Order) -> Queue:
         """The jobs in this order; kept up to date from the first call on."""

@@ -4,7 +4,7 @@
 
 Sizes and durations come from `mixes`; arrivals are spread over just the time in which the jobs' work
 is `load` of what `gpus` GPUs could do. Chance is NumPy's PCG64, one stream each for sizes, durations,
-arrivals and models, so that changing one leaves the others as they were.
+arrivals, models and which jobs are elastic, so that changing one leaves the others as they were.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ _KEYS = (
     "duration_max",
     "largest",
     "models",
+    "elastic",
     "seed",
 )
 _MOST = 10_000_000
@@ -53,6 +54,7 @@ class _Spec:
     duration_max_s: float = math.inf
     largest: int = 0
     models: tuple[str, ...] = ()
+    elastic: float = 0.0
     seed: int = 0
 
 
@@ -68,7 +70,8 @@ def generate(spec: str, seed: int = 0, *, gpus: int | None = None) -> Workload:
         spec: "generated:key=value,...". Keys: jobs (1000), gpus, load (0.8), mix (philly), arrivals
             (poisson, diurnal or burst), duration_mean (the mix's own), duration_max (the mix's own
             longest; longer ones are cut), largest (GPUs of the largest job), models (a+b+c, drawn
-            evenly), seed (0).
+            evenly), elastic (0; the share of jobs that run on a quarter of their GPUs, at least 1, up to
+            twice as many, at most `gpus`), seed (0).
         seed: a further seed, for the repetitions of one experiment; both count.
         gpus: the cluster's GPUs, for a spec that does not say `gpus`.
 
@@ -86,28 +89,38 @@ def generate(spec: str, seed: int = 0, *, gpus: int | None = None) -> Workload:
         raise InputError(f"{spec!r} does not say for how many GPUs", "add gpus=, such as gpus=512")
     if seed < 0:
         raise InputError(f"the seed is {seed}", "give 0 or more")
-    for_sizes, for_durations, for_arrivals, for_models = _streams(asked.seed, seed)
+    for_sizes, for_durations, for_arrivals, for_models, for_elastic = _streams(asked.seed, seed)
     sizes = _sizes(asked, total, for_sizes)
     durations_s = _durations(asked, for_durations)
     horizon_s = float(sizes @ durations_s) / (asked.load * total)
     submits_s = ARRIVALS[asked.arrivals](asked.jobs, horizon_s, for_arrivals)
+    least, most = _bounds(asked, total, sizes, for_elastic)
     rows = zip(
-        submits_s.tolist(), sizes.tolist(), durations_s.tolist(), _models(asked, for_models), strict=True
-    )
+        submits_s.tolist(), sizes.tolist(), durations_s.tolist(), _models(asked, for_models),
+        least.tolist(), most.tolist(), strict=True,
+    )  # fmt: skip
     return Workload(
         jobs=tuple(
-            Job(id=str(i), submit_s=submit_s, gpus=size, duration_s=duration_s, model=model)
-            for i, (submit_s, size, duration_s, model) in enumerate(rows)
+            Job(
+                id=str(i),
+                submit_s=submit_s,
+                gpus=size,
+                duration_s=duration_s,
+                model=model,
+                gpus_min=gpus_min,
+                gpus_max=gpus_max,
+            )
+            for i, (submit_s, size, duration_s, model, gpus_min, gpus_max) in enumerate(rows)
         ),
         name=f"{asked.mix.name} x {asked.jobs}",
         format=_PREFIX,
         why=f"the specification {spec!r}, seed {seed}",
-        notes=_notes(asked, total, horizon_s),
+        notes=_notes(asked, total, horizon_s, int(np.count_nonzero(least))),
     )
 
 
 def _streams(*seeds: int) -> list[np.random.Generator]:
-    children = np.random.SeedSequence(seeds).spawn(4)
+    children = np.random.SeedSequence(seeds).spawn(5)
     return [np.random.Generator(np.random.PCG64(child)) for child in children]
 
 
@@ -127,6 +140,14 @@ def _sizes(asked: _Spec, total: int, rng: np.random.Generator) -> NDArray[np.int
     return sizes
 
 
+def _bounds(
+    asked: _Spec, total: int, sizes: NDArray[np.int64], rng: np.random.Generator
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The fewest and the most GPUs of each job; 0 and 0 for one that is not elastic."""
+    elastic = rng.random(asked.jobs) < asked.elastic
+    return np.where(elastic, np.maximum(sizes // 4, 1), 0), np.where(elastic, np.minimum(sizes * 2, total), 0)
+
+
 def _durations(asked: _Spec, rng: np.random.Generator) -> NDArray[np.float64]:
     mix = asked.mix
     scale = 1.0 if asked.duration_mean_s is None else asked.duration_mean_s / mix.mean_s
@@ -135,7 +156,7 @@ def _durations(asked: _Spec, rng: np.random.Generator) -> NDArray[np.float64]:
     return np.clip(drawn, _SHORTEST_S, longest_s)
 
 
-def _notes(asked: _Spec, total: int, horizon_s: float) -> tuple[str, ...]:
+def _notes(asked: _Spec, total: int, horizon_s: float, elastic: int) -> tuple[str, ...]:
     notes = [
         f"jobs arrive over {format_duration(horizon_s)} and offer {asked.load:g} of {total} GPUs in that time",
         f"mix {asked.mix.name}: {asked.mix.source}",
@@ -148,6 +169,11 @@ def _notes(asked: _Spec, total: int, horizon_s: float) -> tuple[str, ...]:
     if asked.duration_mean_s is not None:
         notes.append(
             f"durations are scaled to a mean of {format_duration(asked.duration_mean_s)} before the cut"
+        )
+    if asked.elastic:
+        notes.append(
+            f"{elastic} of {asked.jobs} jobs are elastic: from a quarter of their GPUs, at least 1, "
+            f"to twice as many, at most {total}"
         )
     return tuple(notes)
 
@@ -177,6 +203,7 @@ def _parse(spec: str) -> _Spec:
         duration_max_s=math.inf if longest is None else _duration("duration_max", longest),
         largest=_whole(given, "largest", asked.largest, 1),
         models=tuple(filter(None, given.get("models", "").split("+"))),
+        elastic=_share(given, "elastic", asked.elastic),
         seed=_whole(given, "seed", asked.seed, 0),
     )
 
@@ -191,13 +218,24 @@ def _whole(given: dict[str, str], key: str, default: int, least: int) -> int:
 
 
 def _load(given: dict[str, str], default: float) -> float:
-    try:
-        load = float(given.get("load", default))
-    except ValueError:
-        load = math.nan
+    load = _number(given, "load", default)
     if not 0 < load < math.inf:
         raise InputError(f"load is {given['load']!r}", "give a number above 0, such as 0.8")
     return load
+
+
+def _share(given: dict[str, str], key: str, default: float) -> float:
+    share = _number(given, key, default)
+    if not 0 <= share <= 1:
+        raise InputError(f"{key} is {given[key]!r}", "give a share from 0 to 1, such as 0.5")
+    return share
+
+
+def _number(given: dict[str, str], key: str, default: float) -> float:
+    try:
+        return float(given.get(key, default))
+    except ValueError:
+        return math.nan
 
 
 def _choice(given: dict[str, str], key: str, default: str, known: tuple[str, ...]) -> str:

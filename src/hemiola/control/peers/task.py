@@ -88,6 +88,10 @@ class PeerEstimates:
         """1: the peer's policies know of no slower tier."""
         return 1.0
 
+    def speed_at(self, job: JobState, gpus: int) -> float:
+        """In proportion to its GPUs."""
+        return gpus / job.asked_gpus
+
     def switch_s(self, job: JobState) -> float:
         """Seconds to save and load the job once."""
         return self._switch_s

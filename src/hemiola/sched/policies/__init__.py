@@ -13,6 +13,7 @@ from hemiola.core.errors import PolicyError
 from hemiola.sched.placement import rule_by_name
 from hemiola.sched.policies.crux import Crux
 from hemiola.sched.policies.dally import Dally
+from hemiola.sched.policies.elastic import Elastic
 from hemiola.sched.policies.fifo import Fifo, FifoBackfill
 from hemiola.sched.policies.gandiva import Gandiva
 from hemiola.sched.policies.gittins import Gittins
@@ -27,7 +28,7 @@ __all__ = ["POLICIES", "parameters", "policy_from_text", "policy_text"]
 POLICIES: dict[str, type[Policy]] = {
     policy.name: policy
     for policy in (
-        Fifo, FifoBackfill, Sjf, Srtf, Srsf, Tiresias, Gittins, Gandiva, Themis, Lwf, Crux, Dally,
+        Fifo, FifoBackfill, Sjf, Srtf, Srsf, Tiresias, Gittins, Gandiva, Themis, Lwf, Crux, Elastic, Dally,
     )
 }  # fmt: skip
 

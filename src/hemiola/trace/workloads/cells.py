@@ -78,14 +78,18 @@ class Cells:
         """A time of 0 or more, or None where the cell is empty or there is no such column."""
         return self.seconds(column) if self.text(column) else None
 
-    def whole(self, column: str) -> int:
+    def whole(self, column: str, of: str = "GPUs") -> int:
         """A whole number from 0 up, such as GPUs: 8 or 8.0."""
         value = self.number(column)
         if value != int(value) or value > MAX_GPUS:
-            raise self.bad(column, "is not a number of GPUs", f"give a whole number, at most {MAX_GPUS}")
+            raise self.bad(column, f"is not a number of {of}", f"give a whole number, at most {MAX_GPUS}")
         if value < 0:
-            raise self.bad(column, "is negative", "give the number of GPUs that the job holds")
+            raise self.bad(column, "is negative", f"give the number of {of}")
         return int(value)
+
+    def maybe_whole(self, column: str, of: str = "GPUs") -> int:
+        """A whole number from 0 up; 0 where the cell is empty or there is no such column."""
+        return self.whole(column, of) if self.text(column) else 0
 
     def gpus(self, column: str) -> int:
         """A whole number of GPUs, at least one."""

@@ -5,7 +5,6 @@ Turns that into a `Workload`: arrivals in order, seconds from the first. Knows n
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from operator import attrgetter
 
 import msgspec
@@ -36,6 +35,9 @@ class Draft(msgspec.Struct, kw_only=True, gc=False):
     gpu_type: str = ""
     required: str = ""
     preferred: str = ""
+    hosts: int = 0
+    gpus_min: int = 0
+    gpus_max: int = 0
     estimate_s: float | None = None
     recorded_start_s: float | None = None
     recorded_state: str = ""
@@ -63,7 +65,11 @@ class Ledger:
         self._ids: set[str] = set()
 
     def add(self, draft: Draft, line: int, id_column: str) -> None:
-        """Keep a job; refuse an id that is empty or was seen before."""
+        """Keep a job; refuse sizes that cannot be, and an id that is empty or was seen before."""
+        error = _misfit(self.path, line, draft)
+        if error is not None:
+            self.reject(error)
+            return
         if draft.id in self._ids or not draft.id:
             problem = "names a second job" if draft.id else "is empty"
             self.reject(
@@ -110,7 +116,7 @@ class Ledger:
         origin_s = drafts[0].submit_s if from_first else 0.0
         self.note(origin_note(self.clock, origin_s) if from_first else "time 0 is the file's own")
         return Workload(
-            jobs=tuple(_jobs(drafts[:limit], origin_s)),
+            jobs=tuple(_job(draft, origin_s) for draft in drafts[:limit]),
             name=name,
             format=format,
             why=why,
@@ -119,23 +125,42 @@ class Ledger:
         )
 
 
-def _jobs(drafts: Iterable[Draft], origin_s: float) -> Iterable[Job]:
-    for d in drafts:
-        yield Job(
-            id=d.id,
-            submit_s=d.submit_s - origin_s,
-            gpus=d.gpus,
-            duration_s=d.duration_s,
-            profile=d.profile,
-            model=d.model,
-            user=d.user,
-            queue=d.queue,
-            gpu_type=d.gpu_type,
-            required=d.required,
-            preferred=d.preferred,
-            estimate_s=d.estimate_s,
-            recorded_start_s=None if d.recorded_start_s is None else d.recorded_start_s - origin_s,
-            recorded_state=d.recorded_state,
-            recorded_hosts=d.recorded_hosts,
-            facts=d.facts,
-        )
+def _misfit(path: str, line: int, draft: Draft) -> RowError | None:
+    """What is wrong with the hosts and the sizes that a job asks for, if anything."""
+    if draft.hosts and draft.gpus % draft.hosts:
+        remedy = f"spread its {draft.gpus} GPUs evenly, or leave hosts out"
+        return RowError(path, line, "hosts", draft.hosts, "does not divide the job's GPUs", remedy)
+    if not (draft.gpus_min or draft.gpus_max):
+        return None
+    job = _job(draft, 0.0)
+    flaw = job.flaw()
+    if not flaw:
+        return None
+    column = "gpus_min" if msgspec.structs.replace(job, gpus_max=0).flaw() else "gpus_max"
+    problem, remedy = "does not fit the job's GPUs and hosts", f"{flaw}; correct it, or leave both out"
+    return RowError(path, line, column, getattr(draft, column), problem, remedy)
+
+
+def _job(draft: Draft, origin_s: float) -> Job:
+    start_s = draft.recorded_start_s
+    return Job(
+        id=draft.id,
+        submit_s=draft.submit_s - origin_s,
+        gpus=draft.gpus,
+        duration_s=draft.duration_s,
+        profile=draft.profile,
+        model=draft.model,
+        user=draft.user,
+        queue=draft.queue,
+        gpu_type=draft.gpu_type,
+        required=draft.required,
+        preferred=draft.preferred,
+        hosts=draft.hosts,
+        gpus_min=draft.gpus_min,
+        gpus_max=draft.gpus_max,
+        estimate_s=draft.estimate_s,
+        recorded_start_s=None if start_s is None else start_s - origin_s,
+        recorded_state=draft.recorded_state,
+        recorded_hosts=draft.recorded_hosts,
+        facts=draft.facts,
+    )

@@ -5,6 +5,8 @@ Everything of a `core.job.Job` but its profile and facts; reading what was writt
 
 from __future__ import annotations
 
+import msgspec
+
 from hemiola.core.errors import FormatError, InputError
 from hemiola.core.job import Job, Workload
 from hemiola.trace.workloads.cells import Cells, read_rows, table
@@ -17,8 +19,10 @@ __all__ = ["NATIVE_CSV", "to_csv"]
 _REQUIRED = ("id", "submit_s", "gpus", "duration_s")
 _TEXTS = ("model", "user", "queue", "gpu_type", "required", "preferred", "recorded_state")
 _TIMES = ("estimate_s", "recorded_start_s")
-_HOSTS = "recorded_hosts"
-_OPTIONAL = (*_TEXTS, *_TIMES, _HOSTS)
+_COUNTS = ("hosts", "gpus_min", "gpus_max")
+_RECORDED_HOSTS = "recorded_hosts"
+_OPTIONAL = (*_TEXTS, *_COUNTS, *_TIMES, _RECORDED_HOSTS)
+_DEFAULTS = {field.name: field.default for field in msgspec.structs.fields(Job)}
 _BETWEEN_HOSTS = ";"
 _QUOTED = ',"\r\n'
 
@@ -38,7 +42,7 @@ def _read(source: Source, ledger: Ledger) -> None:
 
 
 def _draft(cells: Cells) -> Draft:
-    hosts = cells.text(_HOSTS)
+    recorded_hosts = cells.text(_RECORDED_HOSTS)
     return Draft(
         id=cells.text("id"),
         submit_s=cells.seconds("submit_s"),
@@ -46,13 +50,16 @@ def _draft(cells: Cells) -> Draft:
         duration_s=cells.seconds("duration_s"),
         estimate_s=cells.maybe_seconds("estimate_s"),
         recorded_start_s=cells.maybe_seconds("recorded_start_s"),
-        recorded_hosts=tuple(hosts.split(_BETWEEN_HOSTS)) if hosts else (),
+        recorded_hosts=tuple(recorded_hosts.split(_BETWEEN_HOSTS)) if recorded_hosts else (),
         model=cells.text("model"),
         user=cells.text("user"),
         queue=cells.text("queue"),
         gpu_type=cells.text("gpu_type"),
         required=cells.text("required"),
         preferred=cells.text("preferred"),
+        hosts=cells.maybe_whole("hosts", "hosts"),
+        gpus_min=cells.maybe_whole("gpus_min"),
+        gpus_max=cells.maybe_whole("gpus_max"),
         recorded_state=cells.text("recorded_state"),
     )
 
@@ -62,7 +69,7 @@ def to_csv(workload: Workload) -> str:
 
     Raises InputError for a job with a profile or facts, or a host whose name holds a semicolon.
     """
-    columns = [c for c in _OPTIONAL if any(getattr(job, c) not in ("", None, ()) for job in workload.jobs)]
+    columns = [c for c in _OPTIONAL if any(getattr(job, c) != _DEFAULTS[c] for job in workload.jobs)]
     lines = [",".join((*_REQUIRED, *columns))]
     for job in workload.jobs:
         _refuse(job)
@@ -80,7 +87,9 @@ def _refuse(job: Job) -> None:
 
 def _cell(job: Job, column: str) -> str:
     value = getattr(job, column)
-    text = _BETWEEN_HOSTS.join(value) if column == _HOSTS else "" if value is None else str(value)
+    if value == _DEFAULTS[column]:
+        return ""
+    text = _BETWEEN_HOSTS.join(value) if column == _RECORDED_HOSTS else str(value)
     if any(character in text for character in _QUOTED):
         return '"' + text.replace('"', '""') + '"'
     return text

@@ -20,6 +20,7 @@ from hemiola.trace.workloads.source import Source
 __all__ = ["NATIVE_JSON", "SCHEMA", "to_json"]
 
 SCHEMA = "hemiola.workload/1"
+_COUNTS = (("gpus", "GPUs", 1), ("hosts", "hosts", 0), ("gpus_min", "GPUs", 0), ("gpus_max", "GPUs", 0))
 
 
 class _File(msgspec.Struct, forbid_unknown_fields=True):
@@ -41,6 +42,9 @@ class _Entry(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_defa
     gpu_type: str = ""
     required: str = ""
     preferred: str = ""
+    hosts: int = 0
+    gpus_min: int = 0
+    gpus_max: int = 0
     estimate_s: float | None = None
     recorded_start_s: float | None = None
     recorded_state: str = ""
@@ -70,8 +74,12 @@ def _read(source: Source, ledger: Ledger) -> None:
 
 def _flaw(path: str, line: int, entry: _Entry) -> RowError | None:
     """What is wrong with an entry of the right shape, if anything."""
-    if not 1 <= entry.gpus <= MAX_GPUS:
-        return RowError(path, line, "gpus", entry.gpus, "is not a number of GPUs", f"give 1 to {MAX_GPUS}")
+    for field, of, least in _COUNTS:
+        count = getattr(entry, field)
+        if not least <= count <= MAX_GPUS:
+            return RowError(
+                path, line, field, count, f"is not a number of {of}", f"give {least} to {MAX_GPUS}"
+            )
     for field in ("submit_s", "duration_s", "estimate_s", "recorded_start_s"):
         value = getattr(entry, field)
         if value is not None and not 0 <= value <= MAX_SECONDS:

@@ -1,0 +1,234 @@
+"""Elastic jobs shrink to let others in, and grow into what nobody wants.
+
+In the style of Lyra (Li, Xu, Zhu, Liu, Guo, Chen, "Lyra: Elastic scheduling for deep learning clusters", EuroSys'23,
+section 5): the least that jobs can run with goes to as many of them as possible, and what is left to those whom it
+speeds up most. Lyra knows run times, allocates anew at fixed intervals and solves a knapsack for the second part.
+Here something is done when something happens, in order of arrival, and:
+
+- what is left, also while somebody waits whom it does not help, is given host by host (or GPU by GPU) to whom it
+  speeds up most per GPU, which is optimal where each further one gains less than the one before;
+- a resize restarts its job. One that shrinks for a waiting job keeps all that this one does not need; one grows only
+  if the time that it is expected to save is above what restarting costs it, now and when it must shrink again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
+from itertools import takewhile
+
+from hemiola.core.decisions import Decision, Placement, Resize, Start, WakeAt
+from hemiola.core.errors import PolicyError
+from hemiola.sched.delay import work_left_s
+from hemiola.sched.job_state import RUNNING, WAITING, JobState
+from hemiola.sched.placement import Rule, TierAware, find
+from hemiola.sched.policies.fifo import ARRIVAL
+from hemiola.sched.policy import Policy
+from hemiola.sched.view import ClusterView
+
+__all__ = ["Elastic"]
+
+REVIEW_S = 300.0
+Step = tuple[float, int, JobState, int]
+"""(less speed gained per GPU, index, job, GPUs more)"""
+Room = tuple[list[tuple[JobState, Placement]], Placement]
+"""Who keeps what, and where the waiting job then goes."""
+
+
+@dataclass(frozen=True)
+class Elastic(Policy):
+    """Order of arrival; elastic jobs take the sizes between.
+
+    Args:
+        placement: which free GPUs a job gets.
+        settle_s: a job grows no sooner after it began, or was resized.
+        oracle: whether it knows the true work left when it weighs a restart.
+    """
+
+    placement: Rule = TierAware()
+    settle_s: float = 300.0
+    oracle: bool = False
+    name = "elastic"
+    source = "in the style of Li et al., Lyra, EuroSys'23: the least first, then by gain; of Gandiva, OSDI'18: grow-shrink"
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.settle_s < float("inf"):
+            raise PolicyError(f"settle_s is {self.settle_s}", "give seconds, 0 or more")
+
+    def decide(self, view: ClusterView) -> Iterable[Decision]:
+        yield from self._admit(view)
+        if view.free:
+            yield from self._grow(view)
+        for job in view.timers:
+            if job.status == RUNNING and job.since_s < view.now and job.gpus < job.job.sizes[-1]:
+                yield WakeAt(view.now + REVIEW_S, job.id, "growing may pay later")
+
+    def card(self) -> dict[str, str]:
+        return {
+            "order": "arrival",
+            "backfill": "whoever fits, no reservation",
+            "preemption": "elastic jobs are resized, none is stopped",
+        }
+
+    # ---- letting jobs in
+
+    def _admit(self, view: ClusterView) -> Iterator[Decision]:
+        """Start who fits at any size, and then who would if others shrank."""
+        queue = view.queue(ARRIVAL)
+        while view.waiting and (job := queue.next()) is not None:
+            if (placement := self._largest(view, job, job.gpus)) is not None:
+                yield Start(
+                    job.id, placement, f"{ARRIVAL.says}; {_of(placement.gpus, job)}{self.placement.says}"
+                )
+            elif (room := self._make_room(view, job)) is not None:
+                shrinking, placement = room
+                for other, kept in shrinking:
+                    yield Resize(
+                        other.id, kept, f"{job.id} needs {other.gpus - kept.gpus} of its {other.gpus} GPUs"
+                    )
+                names = ", ".join(other.id for other, _ in shrinking)
+                yield Start(
+                    job.id,
+                    placement,
+                    f"{ARRIVAL.says}; {_of(placement.gpus, job)}beside {names}, made smaller",
+                )
+            else:
+                queue.block(job)
+                continue
+            if job.status == WAITING:  # refused
+                queue.block(job)
+            elif job.elastic:
+                yield self._wake(view, job)
+
+    def _largest(self, view: ClusterView, job: JobState, most: int) -> Placement | None:
+        """A place at the largest of its sizes up to `most` for which there is one."""
+        sizes = job.job.sizes if job.elastic else range(job.gpus, job.gpus + 1)
+        for gpus in reversed(sizes):
+            if gpus <= most and gpus <= view.free:
+                sized = view.at_size(job, gpus)
+                if (placement := find(view.inventory, sized, self.placement)) is not None:
+                    return placement
+        return None
+
+    def _make_room(self, view: ClusterView, job: JobState) -> Room | None:
+        """Let elastic jobs keep the least they can run with, the largest excess first, until the least of this one fits."""
+        least = view.at_size(job, job.job.sizes[0]) if job.elastic else job
+        others = [
+            other for other in view.running.values() if _may_change(other) and other.gpus > other.job.sizes[0]
+        ]
+        others.sort(key=lambda other: (other.job.sizes[0] - other.gpus, other.index))
+        if view.free + sum(other.gpus - other.job.sizes[0] for other in others) < least.gpus:
+            return None
+        tried = []
+        with view.supposing() as trial:
+            for other in others:
+                assert other.placement is not None
+                trial.without([other])
+                trial.occupy(_first(other.placement, other.job.sizes[0]))
+                tried.append(other)
+                if (placement := find(view.inventory, least, self.placement)) is not None:
+                    break
+            else:
+                return None
+        kept = [(other, _beside(other, placement)) for other in tried]
+        return [(other, keeps) for other, keeps in kept if keeps != other.placement], placement
+
+    # ---- growing
+
+    def _grow(self, view: ClusterView) -> Iterator[Decision]:
+        """What nobody wants goes to those whom it speeds up most."""
+        now = view.now
+        growing = [
+            job
+            for job in view.running.values()
+            if _may_change(job) and job.gpus < job.job.sizes[-1] and now - job.since_s >= self.settle_s
+        ]
+        for job, most in self._shared_out(view, growing):
+            with view.supposing() as trial:
+                trial.without([job])
+                placement = self._largest(view, job, most)
+            if placement is not None and placement.gpus > job.gpus and self._pays(view, job, placement):
+                yield Resize(
+                    job.id, placement, f"nobody else can use the {placement.gpus - job.gpus} GPUs more"
+                )
+                yield self._wake(view, job)
+
+    def _shared_out(self, view: ClusterView, jobs: list[JobState]) -> list[tuple[JobState, int]]:
+        """Who gets up to how many GPUs: each step to the job that it speeds up most per GPU."""
+        free = view.free
+        shares = {job.index: job.gpus for job in jobs}
+        steps = [step for job in jobs if (step := _step(view, job, job.gpus, free))]
+        heapify(steps)
+        while steps:
+            _, index, job, more = heappop(steps)
+            if more <= free:
+                free -= more
+                shares[index] += more
+            if step := _step(view, job, shares[index], free):
+                heappush(steps, step)
+        return [(job, shares[job.index]) for job in jobs if shares[job.index] > job.gpus]
+
+    def _pays(self, view: ClusterView, job: JobState, placement: Placement) -> bool:
+        """Whether it would save more time than two restarts take, as far as one may expect."""
+        estimates = view.estimates
+        sized = view.at_size(job, placement.gpus)
+        tier = view.topology.span(placement.hosts)
+        then = estimates.speed_at(job, placement.gpus) / estimates.slowdown(sized, tier)
+        if job.speed <= 0 or then <= job.speed:
+            return False
+        left_s = work_left_s(view, job, self.oracle)
+        return left_s / job.speed - left_s / then > 2 * estimates.switch_s(job)
+
+    def _wake(self, view: ClusterView, job: JobState) -> WakeAt:
+        return WakeAt(view.now + self.settle_s, job.id, "it may grow from then on")
+
+
+def _step(view: ClusterView, job: JobState, gpus: int, free: int) -> Step | None:
+    """The larger size that gains most per GPU; None if none gains. Speed may fall before it rises, where a job leaves its
+    host, so sizes are tried further and further away."""
+    speed_at, sizes = view.estimates.speed_at, job.job.sizes
+    speed, more, best = speed_at(job, gpus), sizes.step, (0.0, 0)
+    while more <= free and gpus + more <= sizes[-1]:
+        best = min(best, ((speed - speed_at(job, gpus + more)) / more, more))
+        more = min(2 * more, sizes[-1] - gpus) if gpus + more < sizes[-1] else free + 1
+    return (best[0], job.index, job, best[1]) if best[1] else None
+
+
+def _may_change(job: JobState) -> bool:
+    return job.elastic and not job.job.pinned
+
+
+def _of(gpus: int, job: JobState) -> str:
+    return "" if gpus == job.asked_gpus else f"on {gpus} GPUs rather than {job.asked_gpus}; "
+
+
+def _first(placement: Placement, gpus: int) -> Placement:
+    """Its first GPUs, in the order of the ranks."""
+    hosts, masks = [], []
+    for host, mask in zip(placement.hosts, placement.masks, strict=True):
+        if gpus <= 0:
+            break
+        while mask.bit_count() > gpus:
+            mask &= ~(1 << mask.bit_length() - 1)
+        hosts.append(host)
+        masks.append(mask)
+        gpus -= mask.bit_count()
+    return Placement(tuple(hosts), tuple(masks))
+
+
+def _beside(job: JobState, taken: Placement) -> Placement:
+    """What a job can keep of its own if these GPUs are another's: as much as one of its sizes has."""
+    assert job.placement is not None
+    gone = dict(zip(taken.hosts, taken.masks, strict=True))
+    left = {
+        host: mask & ~gone.get(host, 0)
+        for host, mask in zip(job.placement.hosts, job.placement.masks, strict=True)
+    }
+    if job.job.hosts:
+        each = job.gpus // job.job.hosts
+        left = {host: mask for host, mask in left.items() if mask.bit_count() == each}
+    left = {host: mask for host, mask in left.items() if mask}
+    rest = Placement(tuple(left), tuple(left.values()))
+    *_, gpus = takewhile(lambda size: size <= rest.gpus, job.job.sizes)
+    return _first(rest, gpus)

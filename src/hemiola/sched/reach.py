@@ -1,0 +1,87 @@
+"""Where jobs of a kind could ever run, and elastic jobs at their sizes."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+from hemiola.core.topology import Topology
+from hemiola.sched.inventory import Inventory
+from hemiola.sched.job_state import JobState
+
+__all__ = ["Reaches"]
+
+Kind = tuple[int, str, str, str, int]
+"""(gpus, gpu_type, required, preferred, hosts)"""
+
+
+class Reaches:
+    """Of one cluster; each kind is worked out once.
+
+    Attributes:
+        known: by kind: (narrowest, widest, preferred tier, pools, shape), or why no such job can run.
+    """
+
+    def __init__(self, topology: Topology, inventory: Inventory) -> None:
+        self._topology, self._inventory = topology, inventory
+        self.known: dict[Kind, Any] = {}
+        self._shapes: dict[tuple[int, str, int, int, int], int] = {}
+
+    def of(self, gpus: int, gpu_type: str, required: str, preferred: str, hosts: int) -> Any:
+        """(narrowest, widest, preferred tier, pools, shape) of such a job, or why it cannot run."""
+        key = (gpus, gpu_type, required, preferred, hosts)
+        reach = self.known.get(key)
+        if reach is None:
+            reach = self.known[key] = self._work_out(*key)
+        return reach
+
+    def _work_out(self, gpus: int, gpu_type: str, required: str, preferred: str, hosts: int) -> Any:
+        topology, inventory = self._topology, self._inventory
+        if gpu_type and gpu_type not in inventory.pools:
+            return f"no host has GPUs of type {gpu_type!r} (there are {', '.join(inventory.gpu_types)})"
+        for tier in (required, preferred):
+            if tier and tier != "cluster" and tier not in topology.tiers:
+                return f"the topology has no tier {tier!r} (there are {', '.join(topology.tiers)})"
+        if hosts and gpus % hosts:
+            return f"it wants {gpus} GPUs on {hosts} hosts, equally many on each"
+        last = len(topology.tiers) - 1
+        widest = topology.tier_index(required) if required else last
+        if hosts == 1:
+            widest = 0
+        pools = [inventory.pools[gpu_type]] if gpu_type else list(inventory.pools.values())
+        reach = [(pool, topology.narrowest(gpus, pool.gpu_type, hosts)) for pool in pools]
+        able = {pool: tier for pool, tier in reach if tier is not None and tier <= widest}
+        if not able:
+            where = f"one {required}" if required else "the cluster"
+            of_type = f" of type {gpu_type}" if gpu_type else " of one type" if len(pools) > 1 else ""
+            on = f" on {hosts} hosts" if hosts else ""
+            return f"it wants {gpus} GPUs{of_type}{on}, more than {where} has"
+        narrowest = min(able.values())
+        first = topology.tier_index(preferred) if preferred else last
+        shape = self._shapes.setdefault((gpus, gpu_type, widest, first, hosts), len(self._shapes))
+        return narrowest, widest, first, tuple(able), shape
+
+    def at(self, job: JobState, gpus: int) -> JobState | str:
+        """An elastic job as it would be at another size, or why it cannot have it."""
+        if gpus == job.gpus:
+            return job
+        sizes = job.job.sizes
+        if not job.elastic or gpus not in sizes:
+            by = f" by {sizes.step}s" if sizes.step > 1 else ""
+            wants = f"{sizes[0]} to {sizes[-1]}{by}" if job.elastic else str(job.gpus)
+            return f"it wants {wants} GPUs, the placement has {gpus}"
+        sized = job.job.sized(gpus)
+        reach = self.of(gpus, sized.gpu_type, sized.required, sized.preferred, sized.hosts)
+        if isinstance(reach, str):
+            return reach
+        other = copy.copy(job)
+        self.resize(other, gpus)
+        return other
+
+    def resize(self, job: JobState, gpus: int) -> None:
+        """Give an elastic job that does not run a size that it can have."""
+        job.job = job.job.sized(gpus)
+        job.other_gpu_s += (job.gpus - gpus) * job.served_s
+        job.gpus = gpus
+        reach = self.of(gpus, job.job.gpu_type, job.job.required, job.job.preferred, job.job.hosts)
+        job.narrowest, job.widest, job.preferred, job.pools, job.shape = reach
