@@ -164,7 +164,7 @@ def looking() -> list[str]:
         took = []
         for _ in range(9):
             began = time.monotonic()
-            assert not driver._look()
+            assert not driver._look(driver._clock.now_s())
             took.append(time.monotonic() - began)
     return [
         "## One look",
@@ -183,7 +183,7 @@ def driven(slurm: Slurm) -> tuple[StateMachine, SlurmDriver]:
     clock = Clock()
     made = StateMachine(ClusterView(slurm_topology(slurm), None, now=clock.now_s()))  # type: ignore[arg-type]
     driver = SlurmDriver(slurm, made, "hemiola", clock=clock, profile=lambda model: None)  # type: ignore[arg-type,return-value]
-    made.apply(*driver._look())
+    made.apply(*driver._look(clock.now_s()))
     driver._first = False
     return made, driver
 

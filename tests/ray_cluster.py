@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 WAIT_S = 120.0
+TRIES = 3
 STARTED = "Ray runtime started."
 QUICK = {"RAY_health_check_period_ms": "500", "RAY_health_check_failure_threshold": "6"}
 """A node that was killed is known to be dead after three seconds, not fifteen."""
@@ -59,10 +60,8 @@ class RayCluster:
         self.folder = Path(
             tempfile.mkdtemp(prefix="hemiola-ray-", dir="/tmp")
         )  # its sockets' paths are short
-        self.address = ""
-        self._port, client, shown = _free_ports(3)
-        self.client_address = f"ray://127.0.0.1:{client}"
-        self.dashboard_url = f"http://127.0.0.1:{shown}" if dashboard else ""
+        self.address = self.client_address = self.dashboard_url = ""
+        self._dashboard = dashboard
         self._environ = {
             **os.environ,
             "RAY_USAGE_STATS_ENABLED": "0",
@@ -76,12 +75,27 @@ class RayCluster:
         """Start nodes, one after the other: at once, Ray gives several of one machine the same socket."""
         if not self.address:
             head, *nodes = nodes  # type: ignore[assignment]
-            self._start(head, self._head_options())
-            self._joined(head)
-            self.address = f"127.0.0.1:{self._port}"
+            self._add_head(head)
         for node in nodes:
             self._start(node, [f"--address={self.address}"])
             self._joined(node)
+
+    def _add_head(self, head: RayNode) -> None:
+        """On ports that are free: somebody else may take one before Ray does."""
+        for left in reversed(range(TRIES)):
+            port, client, shown = _free_ports(3)
+            self.client_address = f"ray://127.0.0.1:{client}"
+            self.dashboard_url = f"http://127.0.0.1:{shown}" if self._dashboard else ""
+            self._start(head, self._head_options(port))
+            try:
+                self._joined(head)
+            except AssertionError:
+                self.kill(head.name)
+                if not left:
+                    raise
+            else:
+                self.address = f"127.0.0.1:{port}"
+                return
 
     def pids(self, name: str) -> list[int]:
         """All of Ray's processes on a node, its workers included."""
@@ -104,11 +118,11 @@ class RayCluster:
             self.kill(name)
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def _head_options(self) -> list[str]:
+    def _head_options(self, port: int) -> list[str]:
         shown = [f"--dashboard-port={self.dashboard_url.rpartition(':')[2]}"] if self.dashboard_url else []
         return [
             "--head",
-            f"--port={self._port}",
+            f"--port={port}",
             f"--ray-client-server-port={self.client_address.rpartition(':')[2]}",
             f"--include-dashboard={bool(shown)}",
             "--dashboard-host=127.0.0.1",
