@@ -45,7 +45,9 @@ class Live:
         self.slurm = Slurm(Path(lab.environ["SLURM_CONF"]))
         self.service: Service | None = None
 
-    def submit(self, options: str, script: str = "sleep 1", partition: str = "hemiola") -> str:
+    def submit(
+        self, options: str, script: str = "sleep 1", partition: str = "hemiola", comment: str = ""
+    ) -> str:
         """The job's id."""
         words = [
             "sbatch",
@@ -54,6 +56,7 @@ class Live:
             partition,
             "-o",
             "/dev/null",
+            f"--comment={comment}",
             *options.split(),
             "--wrap",
             script,

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from hemiola.control.live.remembered import Remembered
 from hemiola.control.slurm.changes import outcome_of, why_held
-from hemiola.control.slurm.jobs import job_of, shape
+from hemiola.control.slurm.jobs import Words, hosts_of, job_of, shape, shrinks_live
 from hemiola.control.slurm.known import Known
 from hemiola.control.slurm.memory import Clues
-from hemiola.control.slurm.orders import bind, unpark
+from hemiola.control.slurm.orders import bind, shrink, unbind, unpark
 from hemiola.control.slurm.rows import JOB_FORMAT, JobRow, NodeRow, job_rows, node_rows
 from hemiola.core.decisions import Placement
 from hemiola.core.errors import EngineError, InputError
@@ -23,7 +23,7 @@ from replays import cluster
 
 LINE = (
     "3_2|RUNNING|None|2|2|h[0,2]|gres:gpu:h100:4|N/A|N/A|2|1795399342|1000|4294901757|1795399343|3|h[0,2]|1|"
-    "1-02:03:04|hemiola|0|afterok:1(unfulfilled)|1|night|"
+    "1-02:03:04|hemiola|0|afterok:1(unfulfilled)|1|night|0|1|"
 )  # as Slurm 22.05 printed it
 
 
@@ -123,7 +123,7 @@ def test_shapes(given_, wanted):
 
 def test_what_users_say_in_the_comment():
     known = Profile(name="m", demands=(Demand(8, 1.0, 1.0),))
-    words = ("hemiola model=resnet50 runtime=2h required=rack colour=red", "train")
+    words = Words("hemiola model=resnet50 runtime=2h required=rack colour=red", "train")
     job, note = job_of(row(), "u", words, 8, 100.0, lambda model: known)
     assert (job.duration_s, job.required, job.profile, job.model) == (7200.0, "rack", known, "resnet50")
     assert "'colour=red'" in note and "model, runtime" in note
@@ -133,8 +133,42 @@ def test_what_users_say_in_the_comment():
 
     job, note = job_of(row(), "u", words, 8, 100.0, unknown)
     assert job.profile is None and "no profile has the model 'resnet50'" in note
-    assert job_of(row(), "u", ("my own words", ""), 8, 100.0, unknown)[1] == ""
-    assert job_of(row(limit_s=None), "u", ("", ""), 8, 100.0, unknown)[0].duration_s == 100.0
+    assert job_of(row(), "u", Words("my own words"), 8, 100.0, unknown)[1] == ""
+    assert job_of(row(limit_s=None), "u", Words(), 8, 100.0, unknown)[0].duration_s == 100.0
+
+
+UUID = "01234567-89ab-cdef-0123-456789abcdef"
+
+
+def test_a_job_for_two_to_four_nodes_is_elastic():
+    def unknown(model: str) -> Profile:
+        raise InputError(model)
+
+    asked = row(state="PENDING", hosts=2, most_hosts=4, gpus_per_host=8)
+    words = Words("hemiola shrink=live")
+    job, note = job_of(asked, "u", words, 8, 100.0, unknown)
+    assert (job.gpus, job.hosts, list(job.sizes), note) == (16, 2, [16, 24, 32], "")
+    assert shrinks_live(words) and not shrinks_live(Words("hemiola shrink=restart"))
+    assert (
+        "shrink='soon': write one of live, restart"
+        in job_of(asked, "u", Words("hemiola shrink=soon"), 8, 1.0, unknown)[1]
+    )
+    # bound to three, it shows three; what it was submitted for stands in its AdminComment
+    bound, mark = (
+        row(state="RUNNING", hosts=3, most_hosts=3, gpus_per_host=8),
+        f"hemiola:{UUID}:ranks=n[1-3]:nodes=2-4",
+    )
+    assert hosts_of(bound, Words(admin=mark)) == (2, 4)
+    again = job_of(bound, "u", Words(admin=mark), 8, 1.0, unknown)[0]
+    assert (again.gpus, again.hosts, list(again.sizes)) == (16, 2, [16, 24, 32])
+    for admin in ("", "(null)", mark + "x", f"x{mark}", f"hemiola:{UUID}:ranks=n1"):
+        assert hosts_of(bound, Words(admin=admin)) == (3, 3)
+    assert hosts_of(row(state="RUNNING", hosts=2, most_hosts=4), Words()) == (2, 2), (
+        "nobody knows how few would do"
+    )
+    assert hosts_of(
+        row(state="PENDING", hosts=1, most_hosts=4, gpus_per_host=0, gpus_per_job=8), Words()
+    ) == (1, 1)
 
 
 def test_a_job_is_found_again_and_another_one_of_its_number_is_not():
@@ -189,6 +223,18 @@ def test_orders():
     assert bind(one, placement, topology).startswith(
         "update jobid=7 NumNodes=2-2 ReqNodeList=n[1,3] StartTime=now+1 "
     )
+    one.row, one.job = row(id="7", restarts=0), msgspec.structs.replace(one.job, hosts=2, gpus_max=16)
+    assert bind(one, placement, topology) == (
+        "update jobid=7 NumNodes=2-2 ReqNodeList=n[1,3] AdminComment=hemiola:u:ranks=n[3,1]:nodes=2-4"
+    )
+    assert shrink(one, Placement((3,), (0xF,)), topology) == (
+        "update jobid=7 NodeList=n3 AdminComment=hemiola:u:ranks=n3:nodes=2-4"
+    )
+    assert unbind(one.row, (2, 4)) == "update jobid=7 ReqNodeList= NumNodes=2-4"
+    assert unbind(one.row, (2, 2)) == "update jobid=7 ReqNodeList="
+    one.row = row(id="7", restarts=0, tasks_per_host=2, cpus_per_host=4)
+    assert " NumNodes=2-2 NumTasks=4 NumCPUs=8 ReqNodeList=" in bind(one, placement, topology)
+    assert unbind(one.row, (1, 4)) == "update jobid=7 ReqNodeList= NumNodes=1-4 NumTasks=2 NumCPUs=4"
     assert unpark("7", 90.4) == ["uhold 7", "update jobid=7 StartTime=now+90"]
     assert unpark("7", -5.0) == ["uhold 7", "update jobid=7 StartTime=now"]
 

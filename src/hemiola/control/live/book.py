@@ -11,7 +11,7 @@ from hemiola.control.live.engine import LiveDriver
 from hemiola.core.decisions import Decision, WakeAt
 from hemiola.core.events import Adopted, Arrived, Event, Failed, Finished, NodeLost
 from hemiola.core.job import Job
-from hemiola.cost.iteration import IterationModel
+from hemiola.cost.iteration import IterationModel, speed_at
 from hemiola.sched.job_state import ENDED, HELD, RUNNING, WAITING, JobState
 from hemiola.sched.view import ClusterView
 
@@ -134,7 +134,8 @@ class Book:
         _, predicted_s, predicted_iteration_s = self._predicted.get(state.id, (None, None, None))
         record = JobRecord(
             uuid=state.id, engine_id=who.engine_id, engine_submit_s=who.submit_s, user=who.user, name=who.name,
-            job=state.job, status=STATUS[state.status], placement=state.placement or self._places.get(state.id), since_s=state.since_s,
+            job=state.job.sized(state.asked_gpus), status=STATUS[state.status],
+            placement=state.placement or self._places.get(state.id), since_s=state.since_s,
             done_s=state.done_at(now), served_s=state.served_s, queued_s=state.queued_s, preemptions=state.preemptions,
             binds_failed=who.binds_failed, submitted_s=state.submit_s, first_started_s=self._first_started.get(state.id),
             ended_s=state.since_s if ended else None, outcome=self._outcomes.get(state.id, "") if ended else "",
@@ -163,4 +164,5 @@ class Book:
         if job.profile is not None:
             iteration_s = self._model.alone_s(job, place, self._view.topology.hosts.gpu_types[place.hosts[0]])
             predicted_s = job.duration_s * iteration_s / self._model.alone(job).best_s
+            predicted_s /= speed_at(self._model, job, state.asked_gpus, job.gpus)
         self._predicted[state.id] = place, predicted_s, iteration_s

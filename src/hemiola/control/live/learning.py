@@ -19,7 +19,7 @@ from hemiola.control.live.users import user_name
 from hemiola.core.decisions import Placement
 from hemiola.core.events import Adopted, Arrived, Event, Measured, Profiled
 from hemiola.core.job import Job, Profile
-from hemiola.cost.iteration import IterationModel
+from hemiola.cost.iteration import IterationModel, speed_at
 from hemiola.cost.learnt_profile import LEARNT, learnt
 from hemiola.sched.job_state import JobState
 from hemiola.sched.view import ClusterView
@@ -119,10 +119,11 @@ class Learning(Around):
             job = msgspec.structs.replace(
                 job, profile=learnt(self._model, job, place, report, self._name(job))
             )
-            self._keep(job)
+            self._keep(job, state.asked_gpus)
             assert job.profile is not None
             yield Profiled(now, state.id, job.profile)
         speed = min(1.0, self._model.alone(job).best_s / report.iteration_s)
+        speed *= speed_at(self._model, job, state.asked_gpus, state.gpus)
         if state.speed > 0 and abs(speed - state.speed) > OTHER_SPEED * state.speed:  # 0: it is suspended
             yield Measured(now, state.id, speed)
 
@@ -158,7 +159,7 @@ class Learning(Around):
         who = self._inner.identity(job.id)
         return (who.name if who is not None else "") or job.model or job.id
 
-    def _keep(self, job: Job) -> None:
+    def _keep(self, job: Job, asked_gpus: int) -> None:
         who = self._inner.identity(job.id)
         if who is not None and who.name and job.profile is not None:
-            self._of(job.user)[who.name, job.gpus] = job.profile
+            self._of(job.user)[who.name, asked_gpus] = job.profile

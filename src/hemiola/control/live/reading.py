@@ -143,7 +143,7 @@ def _job(
     return LiveJob(
         id=record.engine_id, uuid=record.uuid, name=record.name, user=record.user,
         model=record.job.profile.name if record.job.profile else record.job.model, state=record.status,
-        gpus=record.job.gpus, hosts=record.job.hosts, where=host_names(placement, topology),
+        gpus=record.placement.gpus if runs and record.placement else record.job.gpus, hosts=record.job.hosts, where=host_names(placement, topology),
         submitted_s=record.submitted_s, started_s=record.first_started_s, ended_s=record.ended_s,
         run_s=record.served_s + (since_s if runs else 0.0), span_s=since_s if runs else 0.0,
         waited_s=record.queued_s + (0.0 if runs else since_s), predicted_s=record.predicted_s, speed=record.speed,

@@ -235,7 +235,9 @@ class _Onward(SimulatedDriver):
         if not left_s:
             self._overrun.add(state.id)
             left_s = OVERRUN_SHARE * state.work_s
-        return Task(state.job, state.index, left_s, [0.0] * self._tiers, state.job.duration_s)
+        return Task(
+            state.job.sized(state.asked_gpus), state.index, left_s, [0.0] * self._tiers, state.job.duration_s
+        )
 
     def sent(self) -> Iterator[tuple[str, int, float]]:
         """(job, link, bytes per second) of all that crosses hosts now."""

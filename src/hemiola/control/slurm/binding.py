@@ -10,10 +10,10 @@ from hemiola.control.live.looking import back_off_s
 from hemiola.control.slurm import orders
 from hemiola.control.slurm.changes import Changes
 from hemiola.control.slurm.client import Slurm
-from hemiola.control.slurm.jobs import is_user_held, words_of
+from hemiola.control.slurm.jobs import Words, is_user_held, words_of
 from hemiola.control.slurm.known import Known
 from hemiola.control.slurm.rows import JOB_FORMAT, JobRow, job_rows
-from hemiola.core.decisions import Decision, Move, Start, Stop
+from hemiola.core.decisions import Decision, Move, Placement, Resize, Start, Stop
 from hemiola.core.errors import EngineError
 from hemiola.core.events import Event, Held, Requeued
 from hemiola.core.hostlist import expand
@@ -51,9 +51,11 @@ class Binder:
             known = self._known.get(getattr(decision, "job_id", ""))
             if known is None:
                 continue
-            if isinstance(decision, Stop | Move):
+            if isinstance(decision, Resize) and self._shrink(known, decision.placement):
+                continue
+            if isinstance(decision, Stop | Move | Resize):
                 stops += self._stopping(known, now)
-            known.wanted = decision.placement if isinstance(decision, Start | Move) else None
+            known.wanted = decision.placement if isinstance(decision, Start | Move | Resize) else None
             known.bound_s, known.ran = None, False
             if isinstance(decision, Stop):
                 self._answers.append((known.job.id, True, ""))
@@ -79,6 +81,28 @@ class Binder:
         for known in changes.throttled:
             self._throttle(known, now)
 
+    def shrinks(self, known: Known, placement: Placement) -> bool:
+        """Whether nodes can be taken from a job as it runs; Slurm ends a batch job that loses its first one."""
+        hosts, row = set(placement.hosts), known.row
+        return (
+            known.live and known.ran and row.state == "RUNNING" and known.wanted is not None
+            and hosts < set(known.wanted.hosts) and self._index(expand(row.host_list)[0]) in hosts
+        )  # fmt: skip
+
+    def _shrink(self, known: Known, placement: Placement) -> bool:
+        """Take nodes from a job as it runs; False if it has to begin again on the others."""
+        if (
+            not self.shrinks(known, placement)
+            or self.tell([orders.shrink(known, placement, self._view.topology)]) != ""
+        ):
+            return False
+        known.wanted = placement
+        self._answers.append((known.job.id, True, ""))
+        return True
+
+    def _index(self, host: str) -> int:
+        return self._view.topology.hosts.names.index(host)
+
     def _stopping(self, known: Known, now: float) -> list[str]:
         if known.ran:
             known.stopped_s = now
@@ -92,7 +116,7 @@ class Binder:
         except EngineError:
             return []  # the next turn tries again
         for known in waiting:
-            known.user_held = is_user_held(words.get(known.row.id, ("", "")))
+            known.user_held = is_user_held(words.get(known.row.id, Words()))
             if known.user_held:
                 self._take_back(known, "its user holds it")
         return [known for known in waiting if not known.user_held]

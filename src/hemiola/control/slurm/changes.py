@@ -71,7 +71,8 @@ class Changes(Changing):
             self._start(known, row)
         if (row.state == "SUSPENDED") != known.suspended:
             known.suspended = row.state == "SUSPENDED"
-            self._others.append(Measured(self._now, uuid, 0.0 if known.suspended else 1.0))
+            speed = 0.0 if known.suspended else state.gpus / state.asked_gpus
+            self._others.append(Measured(self._now, uuid, speed))
 
     def _confirm(self, known: Known, row: JobRow, state: JobState) -> None:
         if known.ran:

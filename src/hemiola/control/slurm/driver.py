@@ -26,7 +26,7 @@ from hemiola.control.slurm.known import Known
 from hemiola.control.slurm.looks import ENDED, Look, Watcher
 from hemiola.control.slurm.memory import Clues
 from hemiola.control.slurm.rows import JobRow
-from hemiola.core.decisions import Decision, Move, Start, Stop, WakeAt
+from hemiola.core.decisions import Decision, Move, Resize, Start, Stop, WakeAt
 from hemiola.core.errors import EngineError, InternalError
 from hemiola.core.events import Event
 from hemiola.core.job import Profile
@@ -175,7 +175,11 @@ class SlurmDriver(LookingDriver):
     def advise(self, decision: Decision) -> None:
         """Into the job's AdminComment; each advice once."""
         known = self.known.get(getattr(decision, "job_id", ""))
-        if known is not None and isinstance(decision, Start | Move) and known.advised != decision.placement:
+        if (
+            known is not None
+            and isinstance(decision, Start | Move | Resize)
+            and known.advised != decision.placement
+        ):
             known.advised = decision.placement
             self._binder.tell([orders.advise(known, decision.placement, self._topology)])
 
@@ -197,9 +201,11 @@ class SlurmDriver(LookingDriver):
             return ""
         if isinstance(decision, Stop):
             return f"scontrol {orders.put_back(known.row.id)}"
-        if isinstance(decision, Start | Move):
+        if isinstance(decision, Resize) and self._binder.shrinks(known, decision.placement):
+            return f"scontrol {orders.shrink(known, decision.placement, self._topology)}"
+        if isinstance(decision, Start | Move | Resize):
             lines = [orders.bind(known, decision.placement, self._topology), orders.release([known.row.id])]
-            if isinstance(decision, Move):
+            if isinstance(decision, Move | Resize):
                 lines.insert(0, orders.put_back(known.row.id))
             return "\n".join(f"scontrol {line}" for line in lines)
         return f"(Slurm has no request for {type(decision).__name__})"

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from hemiola.control.live.remembered import Remembered
 from hemiola.control.slurm.changes import outcome_of, placement_of, why_held
 from hemiola.control.slurm.client import Slurm
-from hemiola.control.slurm.jobs import Words, is_user_held, job_of, words_of
+from hemiola.control.slurm.jobs import Words, is_user_held, job_of, shrinks_live, words_of
 from hemiola.control.slurm.known import Known
 from hemiola.control.slurm.looks import ENDED, HOLDS, Watcher
 from hemiola.control.slurm.memory import Clues
@@ -77,7 +77,7 @@ class Entrance:
             if memory is not None and not memory.clues.is_same(row):
                 self._part([memory])
                 memory = None
-            known = self._known(row, words.get(row.id, ("", "")), memory)
+            known = self._known(row, words.get(row.id, Words()), memory)
             if known is not None:
                 jobs.append(known)
                 new = memory is None and row.state == "PENDING" and not first
@@ -99,8 +99,9 @@ class Entrance:
         known = Known(
             job,
             row,
-            name=words[1],
+            name=words.name,
             note=note,
+            live=shrinks_live(words),
             submits={row.submit_s, *(memory.clues.submits if memory else ())},
         )
         known.user_held = is_user_held(words)
@@ -152,7 +153,7 @@ class Entrance:
         ):
             index, names = self._watcher.hosts, expand(row.bound_to)
             hosts = [index[name] for name in names if name in index]
-            each = job.gpus // max(1, len(names))
+            each = row.gpus_per_host or job.gpus // max(1, len(names))
             if len(hosts) == len(names) and all(
                 taken[host] + each <= int(self._machine.view.topology.hosts.gpus[host]) for host in hosts
             ):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from hemiola.control.slurm import orders
 from hemiola.control.slurm.client import Slurm
-from hemiola.control.slurm.jobs import is_user_held, words_of
+from hemiola.control.slurm.jobs import Words, hosts_of, is_user_held, words_of
 from hemiola.control.slurm.rows import JOB_FORMAT, JobRow, job_rows
 from hemiola.core.errors import EngineError
 
@@ -23,7 +23,7 @@ def held_jobs(slurm: Slurm, partition: str) -> list[JobRow]:
     """
     rows = [row for row in _pending(slurm, partition) if not row.priority and row.reason != "JobHeldAdmin"]
     words = words_of(slurm, [row.id for row in rows])
-    return [row for row in rows if not is_user_held(words.get(row.id, ("", "")))]
+    return [row for row in rows if not is_user_held(words.get(row.id, Words()))]
 
 
 def _pending(slurm: Slurm, partition: str) -> list[JobRow]:
@@ -46,7 +46,9 @@ def hand_back(slurm: Slurm, partition: str) -> tuple[list[str], list[str]]:
     )
     for start in range(0, len(rows), AT_ONCE):
         some = rows[start : start + AT_ONCE]
-        slurm.tell([orders.unbind(row.id) for row in some if row.bound_to])
+        bound = [row for row in some if row.bound_to]
+        words = words_of(slurm, [row.id for row in bound])
+        slurm.tell([orders.unbind(row, hosts_of(row, words.get(row.id, Words()))) for row in bound])
         slurm.tell([orders.release([row.id for row in some])])
     left = {row.id for row in held_jobs(slurm, partition)}
     ids = [row.id for row in rows]

@@ -1,28 +1,47 @@
 """A job of Slurm's as policies see it: what it wants, and what its user says of it.
 
-Users say more in the comment: `sbatch --comment="hemiola model=resnet50 runtime=2h required=rack"`.
+Users say more in the comment: `sbatch --comment="hemiola model=resnet50 runtime=2h required=rack"`. A job that is
+submitted for two to four nodes (`-N 2-4`) is elastic.
 """
 
 from __future__ import annotations
 
 import math
+import re
 import secrets
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
-from hemiola.control.live.labels import Said, read_words
+from hemiola.control.live.labels import KEYS, Said, read_words
 from hemiola.control.live.users import user_name
 from hemiola.control.slurm.client import UNKNOWN, Slurm
 from hemiola.control.slurm.rows import JobRow
 from hemiola.core.errors import EngineError
 from hemiola.core.job import Job, Profile
 
-__all__ = ["Words", "is_user_held", "job_of", "shape", "words_of"]
+__all__ = ["Words", "hosts_of", "is_user_held", "job_of", "shape", "shrinks_live", "words_of"]
 
 LABEL = "hemiola"
 HELD = "hemiola:held-by-its-user"
 """What job_submit.lua writes before the comment of a job that its own user holds."""
-Words = tuple[str, str]
-"""A job's comment and its name."""
+SHRINK = {"live": True, "restart": False}
+"""How an elastic job gives up nodes: they are taken from it as it runs, or it begins again on the others."""
+_NODES = re.compile(r"hemiola:[0-9a-f-]{36}:ranks=[\w.,\[\]-]*:nodes=(\d{1,6})-(\d{1,6})")
+
+
+@dataclass(frozen=True)
+class Words:
+    """What is written of a job in free text.
+
+    Attributes:
+        comment: its user's.
+        name: what its user calls it.
+        admin: its AdminComment, which its user cannot write.
+    """
+
+    comment: str = ""
+    name: str = ""
+    admin: str = ""
 
 
 def words_of(slurm: Slurm, ids: Sequence[str]) -> dict[str, Words]:
@@ -37,7 +56,7 @@ def words_of(slurm: Slurm, ids: Sequence[str]) -> dict[str, Words]:
     try:
         text = slurm.ask(
             "squeue", "-h", "-r", "-t", "all", "-j", ",".join(ids), "-O",
-            f"JobArrayID:{between},comment:{between},name:{end}",
+            f"JobArrayID:{between},comment:{between},admin_comment:{between},name:{end}",
         )  # fmt: skip
     except EngineError as problem:
         if UNKNOWN in problem.what:
@@ -45,14 +64,14 @@ def words_of(slurm: Slurm, ids: Sequence[str]) -> dict[str, Words]:
         raise
     found = {}
     for record in text.split(end)[:-1]:
-        job_id, comment, name = record.removeprefix("\n").split(between)
-        found[job_id] = ("" if comment == "(null)" else comment, name)
+        job_id, comment, admin, name = record.removeprefix("\n").split(between)
+        found[job_id] = Words("" if comment == "(null)" else comment, name, admin)
     return found
 
 
 def is_user_held(words: Words) -> bool:
     """Whether its own user holds it: to Slurm that looks like our hold."""
-    return words[0].startswith(HELD)
+    return words.comment.startswith(HELD)
 
 
 def shape(row: JobRow, most_gpus: int) -> tuple[int, int]:
@@ -74,6 +93,23 @@ def shape(row: JobRow, most_gpus: int) -> tuple[int, int]:
     return gpus, row.hosts
 
 
+def hosts_of(row: JobRow, words: Words) -> tuple[int, int]:
+    """The fewest and the most nodes that a job was submitted for; equal for most jobs.
+
+    One that has been bound shows what it was bound to, and its AdminComment what it was submitted for.
+    """
+    if not row.gpus_per_host:
+        return row.hosts, row.hosts
+    if mark := _NODES.fullmatch(words.admin):
+        return int(mark[1]), int(mark[2])
+    return row.hosts, max(row.hosts, row.most_hosts) if row.state == "PENDING" else row.hosts
+
+
+def shrinks_live(words: Words) -> bool:
+    """Whether nodes may be taken from a job as it runs."""
+    return SHRINK.get(dict(w.partition("=")[::2] for w in words.comment.split()).get("shrink", ""), False)
+
+
 def job_of(
     row: JobRow, uuid: str, words: Words, most_gpus: int, usual_s: float, profile: Callable[[str], Profile]
 ) -> tuple[Job, str]:
@@ -86,16 +122,28 @@ def job_of(
     The run time is what its user says, or else its time limit: what policies that go by it have to go by.
     """
     gpus, hosts = shape(row, most_gpus)
-    said = _labels(words[0], profile)
+    least, most = hosts_of(row, words)
+    each = row.gpus_per_host
+    if least < most:
+        gpus, hosts = each * least, least
+    said = _labels(words.comment, profile)
+    if said.words.get("shrink", "live") not in SHRINK:
+        said.problems.append(
+            f"its comment says shrink={said.words['shrink'][:40]!r}: write one of {', '.join(SHRINK)}"
+        )
     job = Job(
         id=uuid, submit_s=float(row.submit_s), gpus=gpus, duration_s=said.runtime_s or row.limit_s or usual_s,
         profile=said.profile, model=said.words.get("model", ""), user=user_name(row.uid), queue=row.partition,
         hosts=hosts, required=said.words.get("required", ""), preferred=said.words.get("preferred", ""),
-        estimate_s=row.limit_s, pinned=not row.requeues,
+        estimate_s=row.limit_s, pinned=not row.requeues, gpus_max=each * most if least < most else 0,
     )  # fmt: skip
     return job, "; ".join(said.problems)
 
 
 def _labels(comment: str, profile: Callable[[str], Profile]) -> Said:
     words = comment.removeprefix(HELD).split()
-    return read_words(words[1:], "its comment", profile) if words and words[0] == LABEL else Said()
+    return (
+        read_words(words[1:], "its comment", profile, (*KEYS, "shrink"))
+        if words and words[0] == LABEL
+        else Said()
+    )

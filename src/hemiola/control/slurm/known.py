@@ -24,6 +24,7 @@ class Known:
         row: as Slurm had it last.
         name: what its user calls it.
         note: what of its comment was not understood.
+        live: whether nodes may be taken from it as it runs.
         submits: every submission time that it had: a requeue sets a new one.
         wanted: where it is to run next; None if it is to wait.
         bound_s: when Slurm was told so; None if it is still to be told.
@@ -45,6 +46,7 @@ class Known:
     row: JobRow
     name: str = ""
     note: str = ""
+    live: bool = False
     submits: set[int] = field(default_factory=set)
     wanted: Placement | None = None
     bound_s: float | None = None

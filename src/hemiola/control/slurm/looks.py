@@ -64,7 +64,7 @@ class Watcher:
         self._gpus = [int(count) for count in topology.hosts.gpus]
         self._nodes_seen: list[NodeRow] | None = None
         self._nodes_s = 0.0
-        self._parts: dict[tuple[str, int, int], dict[int, int]] = {}
+        self._parts: dict[tuple[str, int, int, str], dict[int, int]] = {}
 
     def ends(self, ids: list[str]) -> dict[str, JobRow]:
         """What Slurm still knows of jobs that it no longer lists: for some minutes, how they ended.
@@ -129,7 +129,7 @@ class Watcher:
 
     def parts(self, row: JobRow) -> dict[int, int]:
         """How many GPUs of which hosts a running job has; hosts that the topology lacks are left out."""
-        key = (row.id, row.submit_s, row.restarts)
+        key = (row.id, row.submit_s, row.restarts, row.host_list)
         if key not in self._parts:
             if len(self._parts) > 100_000:
                 self._parts.clear()

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hemiola.control.slurm.known import Known
-from hemiola.control.slurm.rows import PARKED_S
+from hemiola.control.slurm.rows import PARKED_S, JobRow
 from hemiola.core.decisions import Placement
 from hemiola.core.hostlist import compress
 from hemiola.core.topology import Topology
 
-__all__ = ["advise", "bind", "hold", "nodes_of", "park", "put_back", "release", "unbind", "unpark"]
+__all__ = ["advise", "bind", "hold", "nodes_of", "park", "put_back", "release", "shrink", "unbind", "unpark"]
 
 
 def nodes_of(placement: Placement, topology: Topology) -> str:
@@ -26,14 +26,35 @@ def bind(known: Known, placement: Placement, topology: Topology) -> str:
     """
     count = len(placement.hosts)
     words = [f"update jobid={known.row.id}"]
-    if not known.row.gpus_per_host:
-        words.append(f"NumNodes={count}-{count}")
+    if not known.row.gpus_per_host or known.job.is_elastic:
+        words.append(_sized(known.row, count, count) if known.job.is_elastic else f"NumNodes={count}-{count}")
     words.append(f"ReqNodeList={nodes_of(placement, topology)}")
     if known.row.restarts:
         words.append("StartTime=now+1")
     ranks = compress([topology.hosts.names[host] for host in placement.hosts])
-    words.append(f"AdminComment=hemiola:{known.job.id}:ranks={ranks}")
+    words.append(f"AdminComment={_mark(known, ranks)}")
     return " ".join(words)
+
+
+def _sized(row: JobRow, least: int, most: int) -> str:
+    """Let it have so many nodes. Slurm raises the tasks and processors of a job with its nodes, but does not lower them."""
+    words = f"NumNodes={least}-{most}"
+    if row.tasks_per_host:
+        words += f" NumTasks={row.tasks_per_host * least} NumCPUs={row.cpus_per_host * least}"
+    return words
+
+
+def _mark(known: Known, ranks: str) -> str:
+    """What its AdminComment says: whose it is, the order of its ranks, and what it was submitted for."""
+    sizes = known.job.sizes
+    nodes = f":nodes={sizes[0] // sizes.step}-{sizes[-1] // sizes.step}" if known.job.is_elastic else ""
+    return f"hemiola:{known.job.id}:ranks={ranks}{nodes}"
+
+
+def shrink(known: Known, placement: Placement, topology: Topology) -> str:
+    """Take nodes from a job as it runs: those that it keeps are named."""
+    ranks = compress([topology.hosts.names[host] for host in placement.hosts])
+    return f"update jobid={known.row.id} NodeList={nodes_of(placement, topology)} AdminComment={_mark(known, ranks)}"
 
 
 def advise(known: Known, placement: Placement, topology: Topology) -> str:
@@ -51,9 +72,9 @@ def hold(ids: Sequence[str]) -> str:
     return f"uhold {','.join(ids)}"
 
 
-def unbind(job_id: str) -> str:
-    """Name no nodes any more."""
-    return f"update jobid={job_id} ReqNodeList="
+def unbind(row: JobRow, hosts: tuple[int, int]) -> str:
+    """Name no nodes any more, and let it have as many as it was submitted for."""
+    return f"update jobid={row.id} ReqNodeList=" + (f" {_sized(row, *hosts)}" if hosts[0] < hosts[1] else "")
 
 
 def park(job_id: str) -> list[str]:

@@ -45,6 +45,8 @@ class JobRow(msgspec.Struct, frozen=True, gc=False):
         dependency: what it waits for, in Slurm's words; "" for nothing. Of a held job Slurm never looks again.
         requeues: whether it may be put back into the queue.
         reservation: that it is to run in; "" for none. The nodes of reservations are not ours to give.
+        tasks_per_host: if it says so; else 0.
+        cpus_per_host: at least.
     """
 
     id: str
@@ -70,6 +72,8 @@ class JobRow(msgspec.Struct, frozen=True, gc=False):
     dependency: str
     requeues: bool
     reservation: str = ""
+    tasks_per_host: int = 0
+    cpus_per_host: int = 1
 
     def is_parked(self, now_s: float) -> bool:
         """Whether it was given back to Slurm with a begin time far away, to have its dependency looked after."""
@@ -154,6 +158,7 @@ _JOB: tuple[tuple[str, Callable[[str], Any]], ...] = (
     ("TimeLimit", _limit), ("Partition", _matching(r"[\w.,-]{1,1024}")), ("exit_code", int), ("Dependency", _dependency),
     ("Requeue", lambda text: text == "1"),
     ("Reservation", lambda text: "" if text == "(null)" else _matching(r"[\w.,-]{0,1024}")(text)),
+    ("ntpernode", lambda text: _optional(text) or 0), ("MinCpus", int),
 )  # fmt: skip
 _NODE = (
     ("NodeList", _matching(r"[\w.-]{1,255}")),
