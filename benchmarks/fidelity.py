@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from datetime import date
 from pathlib import Path
 from statistics import mean, median
@@ -34,8 +35,7 @@ from hemiola.lab.slurm import SlurmLab
 POLICIES = ("fifo", "tiresias:thresholds=60/240", "dally:thresholds=60/240")
 STEP_S = 0.5
 SCRIPT = """
-file={folder}/$1; done=$(cat $file 2>/dev/null || echo 0)
-[ -e $file.began ] || date +%s.%N > $file.began
+file={folder}/$1; date +%s.%N >> $file.begins; done=$(cat $file 2>/dev/null || echo 0)
 while [ $done -lt $2 ]; do sleep 0.5; done=$((done+1)); echo $done > $file; done
 date +%s.%N > $file.ended
 """
@@ -94,6 +94,7 @@ def compare(jobs: list[Job], policy: str) -> tuple[dict[str, float], dict[str, f
         daemon = serve(slurm, policy, folder)
         try:
             start_s = startup(slurm, script, folder)
+            costs = restarting(slurm, script, folder)
             submitted = submit(slurm, jobs, script)
             wait(slurm, len(jobs))
         finally:
@@ -107,7 +108,9 @@ def compare(jobs: list[Job], policy: str) -> tuple[dict[str, float], dict[str, f
         msgspec.structs.replace(job, submit_s=submitted[job.id] - first, duration_s=job.duration_s + start_s)
         for job in jobs
     ]
-    costs = Costs(checkpoint_s=0.3, restore_s=start_s)
+    print(
+        f"begins after {start_s:.2f} s, is stopped in {costs.checkpoint_s:.2f} s, begins again after {costs.restore_s:.2f} s"
+    )
     run = simulate(again, topology, [policy], semantics=Semantics(costs=costs)).runs[0]
     replayed = {outcome.id: outcome.finish_s - outcome.submit_s for outcome in run.records}
     return live, replayed
@@ -135,8 +138,44 @@ def startup(slurm: Slurm, script: Path, folder: str) -> float:
         then = time.time()
         sbatch(slurm, Job(id=f"alone{number}", submit_s=0.0, gpus=1, hosts=1, duration_s=STEP_S), script)
         wait(slurm, 1)
-        took.append(float(Path(folder, f"alone{number}.began").read_text()) - then)
+        took.append(begins(folder, f"alone{number}")[0] - then)
     return median(took)
+
+
+def begins(folder: str, job: str) -> list[float]:
+    """When a job began, each time."""
+    file = Path(folder, f"{job}.begins")
+    return [float(line) for line in file.read_text().split()] if file.exists() else []
+
+
+def restarting(slurm: Slurm, script: Path, folder: str) -> Costs:
+    """From the order to stop until the nodes are free, and from then to the first line again: of a job alone.
+
+    Half a step is lost each time, on average.
+    """
+    stopped, again = [], []
+    for number in range(5):
+        name = f"again{number}"
+        sbatch(slurm, Job(id=name, submit_s=0.0, gpus=8, hosts=1, duration_s=4.0), script)
+        until(lambda name=name: begins(folder, name))
+        time.sleep(1.5)
+        number_in_slurm = slurm.ask("squeue", "-h", "-o", "%i").strip()
+        then = time.time()
+        slurm.tell([f"requeuehold {number_in_slurm}"])
+        until(lambda: slurm.ask("squeue", "-h", "-o", "%T").strip() == "PENDING")
+        free_s = time.time()
+        until(lambda name=name: len(begins(folder, name)) > 1)
+        stopped.append(free_s - then)
+        again.append(begins(folder, name)[1] - free_s)
+        wait(slurm, 1)
+    return Costs(checkpoint_s=median(stopped) + STEP_S / 2, restore_s=median(again))
+
+
+def until(happened: Callable[[], object]) -> None:
+    end_s = time.monotonic() + 60.0
+    while not happened():
+        assert time.monotonic() < end_s
+        time.sleep(0.05)
 
 
 def submit(slurm: Slurm, jobs: list[Job], script: Path) -> dict[str, float]:
