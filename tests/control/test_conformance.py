@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from live_ray import LiveRay
 from live_slurm import Live, need_slurm
@@ -21,7 +22,7 @@ from hemiola.control.driver import Driver, run_loop
 from hemiola.control.ray.driver import RayDriver
 from hemiola.control.simulated import SimulatedDriver
 from hemiola.control.slurm.driver import SlurmDriver
-from hemiola.core.decisions import Decision, Move, Placement, Start, Stop, WakeAt
+from hemiola.core.decisions import Decision, Move, Placement, Resize, Start, Stop, WakeAt
 from hemiola.core.events import Adopted, Arrived, Event, Finished, Timer
 from hemiola.core.job import Job, Profile
 from hemiola.core.topology import Topology
@@ -52,6 +53,10 @@ class Engine:
         """Jobs on whole hosts, so many each."""
         raise NotImplementedError
 
+    def submit_elastic(self, least: int, most: int) -> None:
+        """A job on whole hosts, on the fewest if nobody says otherwise."""
+        raise NotImplementedError
+
     def hosts_of(self) -> list[tuple[int, ...]]:
         """By job, in the order of submission."""
         raise NotImplementedError
@@ -59,10 +64,12 @@ class Engine:
 
 class Simulated(Engine):
     def submit(self, *hosts: int) -> None:
-        jobs = [
-            Job(id=f"j{i}", submit_s=0.0, gpus=8 * count, duration_s=float(SECONDS), hosts=count)
-            for i, count in enumerate(hosts)
-        ]
+        self._submit([rigid(f"j{i}", count) for i, count in enumerate(hosts)])
+
+    def submit_elastic(self, least: int, most: int) -> None:
+        self._submit([msgspec.structs.replace(rigid("j0", least), gpus_max=8 * most)])
+
+    def _submit(self, jobs: list[Job]) -> None:
         topology = cluster([8, 8], [8, 8])
         view = ClusterView(topology, estimates=None)  # type: ignore[arg-type]
         self.machine = CheckedMachine(view)
@@ -100,6 +107,9 @@ class OnSlurm(Live4):
     def submit(self, *hosts: int) -> None:
         self.ids = [self.live.submit(f"-N{count} --gpus-per-node=8", f"sleep {SECONDS}") for count in hosts]
 
+    def submit_elastic(self, least: int, most: int) -> None:
+        self.ids = [self.live.submit(f"-N{least}-{most} --gpus-per-node=8", f"sleep {SECONDS}")]
+
     def hosts_of(self) -> list[tuple[int, ...]]:
         rows = self.live.rows(ended=True)
         names = self.machine.view.topology.hosts.names
@@ -119,8 +129,14 @@ class OnRay(Live4):
 
     def submit(self, *hosts: int) -> None:
         for index, count in enumerate(hosts):
-            command = f"echo $HEMIOLA_NODES > {self.folder}/{index}; sleep {SECONDS}"
-            self.ids.append(self.live.submit(f"gpus={8 * count} hosts={count}", command))
+            self._submit(index, f"gpus={8 * count} hosts={count}")
+
+    def submit_elastic(self, least: int, most: int) -> None:
+        self._submit(0, f"gpus={8 * least} hosts={least} max_gpus={8 * most}")
+
+    def _submit(self, index: int, words: str) -> None:
+        command = f"echo $HEMIOLA_NODES > {self.folder}/{index}; sleep {SECONDS}"
+        self.ids.append(self.live.submit(words, command))
 
     def hosts_of(self) -> list[tuple[int, ...]]:
         names = self.machine.view.topology.hosts.names
@@ -129,6 +145,10 @@ class OnRay(Live4):
             ranks = (self.folder / str(index)).read_text().strip().split(",")
             found.append(tuple(names.index(name) for name in dict.fromkeys(ranks)))
         return found
+
+
+def rigid(name: str, hosts: int) -> Job:
+    return Job(id=name, submit_s=0.0, gpus=8 * hosts, duration_s=float(SECONDS), hosts=hosts)
 
 
 def no_profile(model: str) -> Profile:
@@ -194,7 +214,7 @@ def run(engine: Engine, decide: Callable[[ClusterView], Iterable[Decision]]) -> 
     carry_out = driver.execute
 
     def execute(decision: Decision) -> None:
-        if isinstance(decision, Start | Move):
+        if isinstance(decision, Start | Move | Resize):
             told.append(decision)
         carry_out(decision)
 
@@ -279,6 +299,29 @@ def test_a_moved_job_goes_on_elsewhere_without_waiting(engine: Engine):
     (job,) = engine.machine.view.jobs.values()
     assert job.status == ENDED and (job.migrations, job.preemptions) == (1, 0)
     assert engine.hosts_of() == [(3,)]
+
+
+def test_a_resized_job_goes_on_with_more_hosts_and_with_fewer(engine: Engine):
+    engine.submit_elastic(1, 3)
+    places = [on(0), on(1, 2, 3), on(2)]
+    had: list[int] = []
+
+    def decide(view: ClusterView) -> Iterable[Decision]:
+        for job in (*view.waiting.values(), *view.running.values()):
+            if job.status != RUNNING:
+                yield Start(job.id, places.pop(0), "first")
+            elif places and view.now - job.since_s >= 1.5 and job in view.timers:
+                yield Resize(job.id, places.pop(0), "another size")
+            else:
+                continue
+            had.append(job.gpus)
+            yield WakeAt(view.now + 1.6, job.id, "resize it then")
+
+    run(engine, decide)
+    (job,) = engine.machine.view.jobs.values()
+    assert had == [8, 24, 8]
+    assert job.status == ENDED and (job.migrations, job.preemptions) == (2, 0)
+    assert engine.hosts_of() == [(2,)]
 
 
 def test_timers_come_once_and_never_early(engine: Engine):

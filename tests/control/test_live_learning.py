@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+import msgspec
 import pytest
 from journal_helpers import OPENING
 from test_live_service import Scripted
@@ -19,7 +20,8 @@ from hemiola.control.live.engine import Identity
 from hemiola.control.live.journaled import Journaled
 from hemiola.control.live.learning import Learning
 from hemiola.control.simulated import Costs, Estimates
-from hemiola.core.events import Arrived, Event, Finished, Measured, Profiled, Timer
+from hemiola.core.decisions import Placement
+from hemiola.core.events import Adopted, Arrived, Event, Finished, Measured, Profiled, Timer
 from hemiola.core.job import Demand, Job
 from hemiola.cost.iteration import IterationModel
 from hemiola.sched.policies import policy_from_text
@@ -164,6 +166,27 @@ def test_a_job_of_the_same_name_is_known_when_it_is_submitted_again(tmp_path: Pa
     assert third.job.profile is None
     again = Cluster(tmp_path, arrives("4"), ends("4", 10.0))
     assert again.records["4"].job.profile == first.job.profile
+
+
+def test_what_was_learnt_of_a_job_outlives_the_daemon(tmp_path: Path) -> None:
+    """After a restart a neighbour's slowness is told from the job's own by what was known before."""
+    before = Cluster(tmp_path, arrives("1"), reported("1", 0.5, 0.2)).records["1"]
+    assert before.placement is not None
+    job = msgspec.structs.replace(before.job, profile=None)
+    there: Step = [Adopted(BEGAN_S + 10.0, job, before.placement, BEGAN_S)]
+    slow = reported("1", 1.0, 0.2, at_s=15.0)
+    again = Cluster(tmp_path, there, slow, ends("1", 100.0))
+    (measured,) = again.seen
+    assert isinstance(measured, Measured) and measured.speed == pytest.approx(0.5, rel=1e-3)
+    assert again.records["1"].job.profile == before.job.profile
+
+
+def test_a_job_that_was_moved_meanwhile_is_learnt_anew(tmp_path: Path) -> None:
+    before = Cluster(tmp_path, arrives("1"), reported("1", 0.5, 0.2)).records["1"]
+    elsewhere: Step = [Adopted(BEGAN_S + 10.0, before.job, Placement((0, 2), (15, 15)), BEGAN_S)]
+    assert before.placement is not None and before.placement.hosts != (0, 2)
+    again = Cluster(tmp_path, elsewhere, reported("1", 1.0, 0.2, at_s=15.0), ends("1", 100.0))
+    assert isinstance(again.seen[0], Profiled)
 
 
 def test_a_report_from_before_it_ran_here_is_of_another_place(tmp_path: Path) -> None:

@@ -6,21 +6,32 @@ import msgspec
 import pytest
 
 from hemiola.control.live.remembered import Remembered
-from hemiola.control.ray.board import Place
+from hemiola.control.ray.board import Place, Wrapper
+from hemiola.control.ray.client import Ray
+from hemiola.control.ray.driver import RayDriver
+from hemiola.control.ray.entering import adopted, take_up
 from hemiola.control.ray.hold import job_around
 from hemiola.control.ray.jobs import Wish, job_of, wish_of
+from hemiola.control.ray.known import Known
 from hemiola.control.ray.looks import Look
 from hemiola.control.ray.memory import Clues
-from hemiola.control.ray.rows import GroupRow, JobRow, read_answer
-from hemiola.core.decisions import Placement
+from hemiola.control.ray.rows import Answer, GroupRow, JobRow, NodeRow, read_answer
+from hemiola.core.decisions import Move, Placement, Resize, Start, Stop, WakeAt
 from hemiola.core.errors import EngineError, InputError
+from hemiola.core.events import Requeued
 from hemiola.core.job import Profile
+from hemiola.sched.view import ClusterView
+from replays import CheckedMachine, cluster
 
 NONE = b'{"groups": [], "notes": {}, "jobs": [], "nodes": []}'
 
 
 def row(words: str, start_ms: int = 5000) -> JobRow:
     return JobRow("raysubmit_1", "RUNNING", start_ms, None, words)
+
+
+def two_hosts() -> ClusterView:
+    return ClusterView(cluster([8, 8]), estimates=None)  # type: ignore[arg-type]
 
 
 def no_profile(model: str) -> Profile:
@@ -33,6 +44,8 @@ def no_profile(model: str) -> Profile:
         ("gpus=16", Wish(16, 0, 1)),
         ("gpus=16 hosts=2 cpus=0 model=x", Wish(16, 2, 0)),
         ("gpus=8 requeue=no", Wish(8, 0, 1)),
+        ("max_gpus=32 gpus=16 min_gpus=8 hosts=2", Wish(16, 2, 1, 8, 32)),
+        ("gpus=3 max_gpus=4", Wish(3, max_gpus=4)),
     ],
 )
 def test_wishes_are_read(words: str, wish: Wish):
@@ -50,6 +63,15 @@ def test_wishes_are_read(words: str, wish: Wish):
         ("gpus=1e3", "gpus='1e3'"),
         ("gpus=99999999", "gpus='99999999'"),
         ("gpus=7 hosts=2", "7 GPUs on 2 hosts, equally many on each"),
+        ("min_gpus=8 max_gpus=16", "does not say how many GPUs"),
+        ("gpus=8 min_gpus=0", "min_gpus='0': write a number from 1"),
+        ("gpus=8 max_gpus=all", "max_gpus='all': write a number from 1"),
+        (
+            "gpus=16 min_gpus=24",
+            "24 to 16, which does not hold its 16 GPUs; write min_gpus and max_gpus that fit",
+        ),
+        ("gpus=16 max_gpus=8", "16 to 8, which does not hold its 16 GPUs"),
+        ("gpus=16 hosts=2 max_gpus=20", "16 to 20, on whole hosts with 8 GPUs each; write"),
         ("gpus=8 cpus=many", "cpus='many': write a number from 0"),
         ("gpus=8 requeue=never", "write yes or no"),
     ],
@@ -64,6 +86,93 @@ def test_a_job_has_what_its_user_said():
     assert (job.gpus, job.hosts, job.gpu_type, job.user, job.pinned) == (16, 2, "a100", "eve", True)
     assert (job.required, job.preferred, job.duration_s, job.submit_s) == ("rack", "host", 7200.0, 5.0)
     assert note == ""
+
+
+def test_an_elastic_job_keeps_the_size_that_it_asked_for_and_has_others():
+    job, note = job_of(row("gpus=16 hosts=2 min_gpus=8 max_gpus=32"), "uuid", 60.0, no_profile)
+    assert (job.gpus, job.hosts, list(job.sizes), note) == (16, 2, [8, 16, 24, 32], "")
+    other, _ = job_of(row("gpus=2 max_gpus=4"), "uuid", 60.0, no_profile)
+    assert other.is_elastic and list(other.sizes) == [2, 3, 4]
+    fixed, _ = job_of(row("gpus=2"), "uuid", 60.0, no_profile)
+    assert not fixed.is_elastic
+    wrong, note = job_of(row("gpus=2 min_gpus=3"), "uuid", 60.0, no_profile)
+    assert not wrong.is_elastic and "which does not hold its 2 GPUs" in note
+
+
+def test_a_job_that_runs_at_another_size_is_taken_up_there():
+    job, _ = job_of(row("gpus=1 max_gpus=4"), "uuid", 60.0, no_profile)
+    known = Known(job, row("gpus=1 max_gpus=4"), "t")
+    group = GroupRow("hemiola:raysubmit_1:3", "CREATED", "ab" * 18, ("aa" * 8, "aa" * 8, "cc" * 8))
+    wrapper = Wrapper(token="t", state="runs", number=3)
+    told = Place(token="t", number=3, group=group.name, group_id=group.id)
+    names = {group.name: group}
+    look = Look({}, {known.row.id: wrapper}, {known.row.id: told}, names, ["aa" * 8, "cc" * 8], {})
+    take_up(known, look, 10.0)
+    event = adopted(known, None, 10.0)
+    assert (known.ran, event.placement, event.job.gpus) == (True, Placement((0, 1), (0b11, 0b1)), 1)
+    machine = CheckedMachine(two_hosts())
+    machine.apply(event)
+    state = machine.view.jobs["uuid"]
+    assert (state.gpus, state.asked_gpus) == (3, 1)
+    machine.apply(Requeued(11.0, "uuid", "a node died"))
+    assert (state.gpus, state.placement) == (1, None)
+
+
+class Asked(Ray):
+    """Two nodes and a job that waits; what is asked of it is written down, and none of it happens."""
+
+    def __init__(self, words: str) -> None:
+        super().__init__("nowhere:1")
+        node = NodeRow("", (), 8, 8.0, {})
+        self.answer = Answer(
+            groups=(), notes={"wrapper:raysubmit_1": '{"token": "t", "state": "waits"}'}, jobs=(row(words),),
+            nodes=tuple(msgspec.structs.replace(node, id=f"{i}" * 8, names=(f"n{i}",)) for i in range(2)),
+        )  # fmt: skip
+        self.asked: dict[str, list[tuple[object, ...]]] = {}
+
+    def ask(self, request: str, *arguments: object) -> msgspec.Raw:
+        self.asked.setdefault(request, []).append(arguments)
+        return msgspec.Raw(msgspec.json.encode(self.answer if request == "look" else None))
+
+
+def test_each_rank_of_the_size_that_was_decided_has_a_bundle():
+    ray, machine = Asked("gpus=1 max_gpus=4 cpus=2"), CheckedMachine(two_hosts())
+    driver = RayDriver(ray, machine, profile=no_profile)
+    events = driver.events()
+    machine.apply(*next(events))
+    (job,) = machine.view.waiting
+    shown = []
+    for decision in (
+        Start(job, Placement((1, 0), (0b11, 0b1)), "three"),
+        Resize(job, Placement((0,), (0b11,)), "two"),
+        Move(job, Placement((1,), (0b11,)), "two, elsewhere"),
+    ):
+        shown.append(driver.render(decision).splitlines()[-1])
+        assert not machine.execute(decision)
+        driver.execute(decision)
+        driver.execute(WakeAt(0.0, "", "carry it out"))
+        machine.apply(*next(events))
+    events.close()
+    bundle, first, second = {"CPU": 2, "GPU": 1}, "0" * 8, "1" * 8
+    assert ray.asked["make"] == [
+        ("hemiola:raysubmit_1:1", [bundle] * 3, [second, second, first]),
+        ("hemiola:raysubmit_1:3", [bundle] * 2, [first] * 2),
+        ("hemiola:raysubmit_1:5", [bundle] * 2, [second] * 2),
+    ]
+    assert [text.partition("] * ")[2][:1] for text in shown] == ["3", "2", "2"]
+
+
+def test_a_resize_is_advised_with_its_size_once():
+    ray, machine = Asked("gpus=2 min_gpus=1"), CheckedMachine(two_hosts())
+    driver = RayDriver(ray, machine, acts=False, profile=no_profile)
+    events = driver.events()
+    machine.apply(*next(events))
+    (job,) = machine.view.waiting
+    for _ in range(2):
+        driver.advise(Resize(job, Placement((1,), (0b1,)), "less"))
+    driver.advise(Stop(job, "nothing"))
+    events.close()
+    assert ray.asked["put"] == [("advice:raysubmit_1", "1 GPU of n1 (less)")]
 
 
 def test_words_that_are_not_understood_are_told_and_left_out():

@@ -74,6 +74,68 @@ def test_jobs_of_every_kind_run_once_where_they_were_placed_and_leave_nothing(li
         assert not journal.open_jobs() and not journal.open_intents()
 
 
+def whole_hosts(count: int, folder: Path) -> str:
+    """The policy that gives so many; and from now on, if it runs already."""
+    new, file = folder / "hosts.new", folder / "hosts"
+    new.write_text(str(count))
+    new.replace(file)
+    return f"live_policies:WholeHosts,file={file}"
+
+
+def writes_down(log: Path, end: Path) -> str:
+    """A command that says what it has at each begin, and goes on until there is a file."""
+    return f"echo $HEMIOLA_GPUS $HEMIOLA_NODES >> {log}; while ! test -e {end}; do sleep 0.1; done"
+
+
+def ranks_on(*hosts: str) -> str:
+    """What it says on whole hosts."""
+    return f"{8 * len(hosts)} {','.join(host for host in hosts for _ in range(8))}"
+
+
+def lines(log: Path) -> list[str]:
+    return log.read_text().splitlines() if log.exists() else []
+
+
+def test_an_elastic_job_begins_again_with_what_it_has_each_time_it_is_resized(live: LiveRay, tmp_path: Path):
+    log, end = tmp_path / "log", tmp_path / "end"
+    with live.serving(whole_hosts(1, tmp_path)) as service:
+        job = live.submit("gpus=16 hosts=2 min_gpus=8 max_gpus=32", writes_down(log, end))
+        until(lambda: len(lines(log)) == 1, "it begins on one host")
+        whole_hosts(4, tmp_path)
+        until(lambda: len(lines(log)) == 2, "it begins again on all")
+        whole_hosts(2, tmp_path)
+        until(lambda: len(lines(log)) == 3, "and on two")
+        assert len(live.groups()) == 1, "it has no place but that"
+        assert service.view is not None
+        (state,) = service.view.running.values()
+        assert (state.migrations, state.preemptions, state.gpus) == (2, 0, 16)
+        end.touch()
+        assert live.wait_outcome(job) == "finished"
+        until(lambda: not live.groups(), "no group is left")
+    assert lines(log) == [ranks_on("h0"), ranks_on("h0", "h1", "h2", "h3"), ranks_on("h0", "h1")]
+    with Journal.open(live.journal_path, read_only=True) as journal:
+        assert not journal.open_jobs() and not journal.open_intents()
+
+
+def test_a_restart_finds_an_elastic_job_at_the_size_it_has(live: LiveRay, tmp_path: Path):
+    log, end = tmp_path / "log", tmp_path / "end"
+    policy = whole_hosts(2, tmp_path)
+    with live.serving(policy):
+        job = live.submit("gpus=8 hosts=1 min_gpus=8 max_gpus=32", writes_down(log, end))
+        until(lambda: len(lines(log)) == 1, "it begins on two hosts")
+    with live.serving(policy) as service:
+        until(lambda: service.view is not None and service.view.running, "it is found")
+        assert service.view is not None
+        (state,) = service.view.running.values()
+        assert (state.gpus, state.asked_gpus, state.migrations) == (16, 8, 0)
+        assert state.placement == Placement((0, 1), (0xFF, 0xFF)) and live.state(job) == "runs"
+        whole_hosts(1, tmp_path)
+        until(lambda: len(lines(log)) == 2, "it is resized as before")
+        end.touch()
+        assert live.wait_outcome(job) == "finished"
+    assert lines(log) == [ranks_on("h0", "h1"), ranks_on("h0")]
+
+
 def test_a_shorter_job_goes_first_and_the_longer_one_goes_on_after_it(live: LiveRay, tmp_path: Path):
     log = tmp_path / "log"
     stubborn = f"trap 'echo told >> {log}' TERM; echo began >> {log}; sleep 2 & wait; while test -e {log}.stay; do sleep 0.1; done"
@@ -170,7 +232,7 @@ def test_observing_and_advising_change_nothing_and_say_what_they_would_do(live: 
         assert text.count("ray.io/node-id") == 2
         assert '"group":""' in driver.render(Stop(known.job.id, "enough"))
         driver.advise(Move(known.job.id, place, "better"))
-        until(lambda: "would run on h3,h1 (better)" in live.log(job), "its log has the advice")
+        until(lambda: "would run on 16 GPUs of h3,h1 (better)" in live.log(job), "its log has the advice")
     with live.serving("srtf"):  # now it is Hemiola's to stop
         short = live.submit("gpus=32 runtime=1min", "true")
         assert live.wait_outcome(short) == "finished"

@@ -13,10 +13,9 @@ from collections.abc import Iterator
 import msgspec
 
 from hemiola.control.clock import Clock
-from hemiola.control.journal import Journal, JournalError
+from hemiola.control.journal import JobRecord, Journal, JournalError
 from hemiola.control.live.engine import Around, Identity, LiveDriver
 from hemiola.control.live.users import user_name
-from hemiola.core.decisions import Placement
 from hemiola.core.events import Adopted, Arrived, Event, Measured, Profiled
 from hemiola.core.job import Job, Profile
 from hemiola.cost.iteration import IterationModel, speed_at
@@ -50,13 +49,13 @@ class Learning(Around):
         self._clock, self._reports = clock, reports
         self._iteration_s: dict[str, float] = {}
         self._hosts: dict[str, HostReport] = {}
-        self._quickest: dict[str, tuple[Placement, float]] = {}
+        self._quickest: dict[str, tuple[tuple[int, ...], float]] = {}
         self._recalled: dict[str, dict[tuple[str, int], Profile]] = {}
         self._next_s = 0.0
         self._said: set[str] = set()
 
     def events(self) -> Iterator[list[Event]]:
-        """The inner one's, jobs with what is known of others of their name."""
+        """The inner one's, jobs with what is known of them or of others of their name."""
         for events in self._inner.events():
             yield [self._knowing(event) if type(event) in (Arrived, Adopted) else event for event in events]
 
@@ -113,9 +112,9 @@ class Learning(Around):
         assert place is not None
         self._iteration_s[state.id] = report.iteration_s
         job = state.job
-        before, quickest_s = self._quickest.get(state.id, (None, 0.0))
-        if before != place or report.iteration_s < QUICKER * quickest_s:
-            self._quickest[state.id] = place, report.iteration_s
+        before, quickest_s = self._quickest.get(state.id, ((), 0.0))
+        if before != place.hosts or report.iteration_s < QUICKER * quickest_s:
+            self._quickest[state.id] = place.hosts, report.iteration_s
             job = msgspec.structs.replace(
                 job, profile=learnt(self._model, job, place, report, self._name(job))
             )
@@ -132,12 +131,33 @@ class Learning(Around):
     def _knowing(self, event: Event) -> Event:
         assert isinstance(event, Arrived | Adopted)
         job, who = event.job, self._inner.identity(event.job.id)
+        if isinstance(event, Adopted) and (own := self._learnt_there(event)) is not None:
+            return msgspec.structs.replace(event, job=msgspec.structs.replace(job, profile=own))
         if job.profile is not None or who is None or not who.name:
             return event
         profile = self._of(job.user).get((who.name, job.gpus))
         if profile is None:
             return event
         return msgspec.structs.replace(event, job=msgspec.structs.replace(job, profile=profile))
+
+    def _learnt_there(self, event: Adopted) -> Profile | None:
+        """What a run before this one has learnt of a job where it still runs: what it reports first may be slower."""
+        place, record = event.placement, self._before(event.job.id)
+        if place is None or record is None or record.placement is None or record.iteration_s is None:
+            return None
+        profile = record.job.profile
+        if profile is None or not profile.name.startswith(LEARNT) or record.placement.hosts != place.hosts:
+            return None
+        job = msgspec.structs.replace(event.job.sized(place.gpus), profile=profile)
+        self._quickest[job.id] = place.hosts, self._model.alone_s(job, place)
+        return profile
+
+    def _before(self, job_id: str) -> JobRecord | None:
+        try:
+            return self._journal.job(job_id)
+        except JournalError as problem:
+            _log.warning("what was learnt of job %s cannot be read: %s", job_id, problem.what)
+            return None
 
     def _of(self, user: str) -> dict[tuple[str, int], Profile]:
         """What was learnt of a user's jobs, by their name and GPUs; of several of a name from the last one."""

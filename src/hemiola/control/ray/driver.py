@@ -197,10 +197,14 @@ class RayDriver(LookingDriver):
     def advise(self, decision: Decision) -> None:
         """Into a note that the job's wrapper prints into its log; each advice once."""
         known = self.known.get(getattr(decision, "job_id", ""))
-        if known is not None and isinstance(decision, Start | Move) and known.advised != decision.placement:
-            known.advised = decision.placement
-            names = [self._topology.hosts.names[host] for host in decision.placement.hosts]
-            self._ask("put", ADVICE + known.row.id, f"{','.join(names)} ({decision.reason})")
+        if known is None or not isinstance(decision, Start | Move | Resize):
+            return
+        place = decision.placement
+        if known.advised != place:
+            known.advised = place
+            names = ",".join(self._topology.hosts.names[host] for host in place.hosts)
+            count = f"{place.gpus} GPU{'s' * (place.gpus != 1)}"
+            self._ask("put", ADVICE + known.row.id, f"{count} of {names} ({decision.reason})")
 
     def hand_back(self) -> None:
         """Let every job that waits be placed by Ray."""
@@ -262,7 +266,7 @@ class RayDriver(LookingDriver):
         if not all(nodes) or not self._may_act():
             return  # a node is gone: the next look says so
         name = known.next_group()
-        if self._ask("make", name, orders.bundles_of(known, known.job.gpus), nodes) is not None:
+        if self._ask("make", name, orders.bundles_of(known, known.wanted.gpus), nodes) is not None:
             known.group, known.made_s = name, now
             self._look_soon(LOOK_S / 3)
 

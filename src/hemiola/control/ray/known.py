@@ -21,7 +21,7 @@ class Known:
     """One job, ours and Ray's.
 
     Attributes:
-        job: as policies see it; its id is ours.
+        job: as it was submitted; its id is ours.
         row: as Ray had it last.
         token: of its wrapper.
         cpus: that it wants beside each GPU.
