@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from hemiola.cli.live_frame import Seen
     from hemiola.control.journal import Journal
+    from hemiola.control.live.reading_run import Following
 
 __all__ = ["top"]
 
@@ -56,6 +57,7 @@ def top(
     from rich.console import Console
 
     from hemiola.cli.live_frame import frame
+    from hemiola.control.live.reading_run import Following
     from hemiola.core.units import parse_duration
 
     interval_s, console = parse_duration(interval), Console(highlight=False)
@@ -64,7 +66,7 @@ def top(
         engine = _Engine(slurm_conf, is_slurm=not runs or not runs[-1].opening.engine.startswith("ray"))
         if once or not console.is_terminal:
             engine.ask()
-            seen, piped = _look(opened, engine), not console.is_terminal
+            seen, piped = _look(opened, engine, Following()), not console.is_terminal
             lines = frame(seen, PIPED_WIDTH if piped else console.width, None, whole=piped)
             for line in lines:
                 console.print(line, no_wrap=True, crop=False, overflow="ignore", soft_wrap=True)
@@ -73,14 +75,14 @@ def top(
         _show(opened, engine, console, interval_s)
 
 
-def _look(journal: Journal, engine: _Engine) -> Seen:
-    """Read all that a picture needs."""
+def _look(journal: Journal, engine: _Engine, following: Following) -> Seen:
+    """Read all that a picture needs; of the run what has come since the last one."""
     from hemiola.cli.live_frame import Seen
     from hemiola.control.live.reading import Names, read_cluster
     from hemiola.control.live.reading_forecast import predicted_loads
     from hemiola.core.errors import HemiolaError
 
-    cluster = read_cluster(journal, time.time())
+    cluster = read_cluster(journal, time.time(), following=following)
     loads, problem = [], ""
     if cluster.run is not None:
         records = journal.open_jobs()
@@ -88,7 +90,7 @@ def _look(journal: Journal, engine: _Engine) -> Seen:
         try:
             loads = [
                 (load, [names.of(uuid) for uuid in load.jobs])
-                for load in predicted_loads(journal, cluster.run, records, cluster.as_of_s)
+                for load in predicted_loads(journal, cluster.run, records, cluster.as_of_s, following)
             ]
         except HemiolaError as error:  # a job came or went between the two readings
             problem = error.what
@@ -101,14 +103,16 @@ def _show(journal: Journal, engine: _Engine, console: Console, interval_s: float
     from rich.live import Live
 
     from hemiola.cli.live_frame import frame
+    from hemiola.control.live.reading_run import Following
 
+    following = Following()
     with _keys() as pressed, Live(console=console, screen=True, auto_refresh=False) as live:
         due_s, size, seen = 0.0, (0, 0), None
         while not pressed():
             fresh = time.monotonic() >= due_s
             if fresh:
                 began_s = time.monotonic()
-                seen = _look(journal, engine)
+                seen = _look(journal, engine, following)
                 due_s = time.monotonic() + max(interval_s, SHARE * (time.monotonic() - began_s))
             if seen is not None and (fresh or size != tuple(console.size)):
                 size = (console.size.width, console.size.height)

@@ -233,13 +233,13 @@ class Journal:
         """One run."""
         return reading.run(self._database, number)
 
-    def instants(self, run: int) -> Iterator[Instant]:
-        """A run's instants in order, read piece by piece.
+    def instants(self, run: int, *, since: int = 0) -> Iterator[Instant]:
+        """A run's instants in order, from number `since` on, read piece by piece.
 
         Raises:
             JournalError: an instant holds what this version of Hemiola does not know.
         """
-        return reading.instants(self._database, run)
+        return reading.instants(self._database, run, since)
 
 
 def _prepare(database: Database, migrations: Path) -> None:

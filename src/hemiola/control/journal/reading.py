@@ -101,10 +101,11 @@ def run(database: Database, number: int) -> RunRecord:
     return _run(database, rows[0])
 
 
-def instants(database: Database, number: int) -> Iterator[Instant]:
+def instants(database: Database, number: int, since: int) -> Iterator[Instant]:
     """A run's instants in order, page by page."""
     version = run(database, number).opening.version
-    wanted = select(INSTANTS).where(INSTANTS.c.run == number).order_by(INSTANTS.c.instant).limit(_PAGE)
+    later = (INSTANTS.c.run == number) & (INSTANTS.c.instant >= since)
+    wanted = select(INSTANTS).where(later).order_by(INSTANTS.c.instant).limit(_PAGE)
     page = _rows(database, wanted)
     while page:
         for row in page:

@@ -62,7 +62,9 @@ class Learning(Around):
     def identity(self, job_id: str) -> Identity | None:
         """The engine's, with what the job reports."""
         who = self._inner.identity(job_id)
-        return who and msgspec.structs.replace(who, iteration_s=self._iteration_s.get(job_id))
+        if who is None or job_id not in self._iteration_s:
+            return who
+        return msgspec.structs.replace(who, iteration_s=self._iteration_s[job_id])
 
     def counters(self) -> dict[str, HostReport]:
         """As last reported."""

@@ -17,8 +17,10 @@ from hemiola.core.job import Job
 
 __all__ = ["BACK_OFF_MOST_S", "MISSED", "USUAL_S", "LookingDriver", "back_off_s"]
 
-LOOK_SHARE = 5.0
+LOOK_SHARE = 4.0
 """Looks are so many times as far apart as one takes: the engine has other things to do."""
+BUSY_S = 10.0
+"""So long after something has changed, looks are twice as frequent: jobs come and go in swarms."""
 AWAY_S, AWAY_MOST_S = 1.0, 15.0
 MISSED = 2
 """A job of which the engine shows nothing so many looks in a row, not even its end, is gone."""
@@ -38,7 +40,7 @@ class LookingDriver(LiveDriver):
 
     Args:
         engine: its name, for the log.
-        look_s: looks are so far apart at least.
+        look_s: looks are so far apart at least; half of that while much happens.
         turned: called at each turn of the loop.
 
     Attributes:
@@ -49,7 +51,7 @@ class LookingDriver(LiveDriver):
         self._engine, self._look_s, self._clock, self._turned = engine, look_s, clock or Clock(), turned
         self._log = logging.getLogger(f"hemiola.{engine.lower()}")
         self.away = ""
-        self._away_s = self._next_look_s = 0.0
+        self._away_s = self._next_look_s = self._changed_s = 0.0
         self._first = True
         self._decided: list[Decision] = []
         self._timers: list[tuple[float, str]] = []
@@ -127,8 +129,11 @@ class LookingDriver(LiveDriver):
         if self.away:
             self._log.warning("%s answers again", self._engine)
         self.away, self._away_s = "", 0.0
-        took_s = self._clock.now_s() - began_s
-        self._next_look_s = began_s + max(self._look_s, LOOK_SHARE * took_s)
+        now = self._clock.now_s()
+        if events:
+            self._changed_s = now
+        look_s = self._look_s / 2 if now - self._changed_s < BUSY_S else self._look_s
+        self._next_look_s = began_s + max(look_s, LOOK_SHARE * (now - began_s))
         return events
 
     def _look_soon(self, within_s: float) -> None:

@@ -15,7 +15,7 @@ from hemiola.control.journal import JobRecord, Journal, RunRecord
 from hemiola.control.live.holder import is_gone
 from hemiola.control.live.lease import LEASE_S
 from hemiola.control.live.looking import USUAL_S
-from hemiola.control.live.reading_run import Made, RunSoFar, so_far
+from hemiola.control.live.reading_run import Following, Made, RunSoFar
 from hemiola.control.live.reading_values import Cluster, Daemon, LiveHost, LiveJob
 from hemiola.core.decisions import Placement
 from hemiola.core.topology import Topology
@@ -72,12 +72,15 @@ def read_daemon(journal: Journal, now_s: float, runs: list[RunRecord] | None = N
     return Daemon(state="stopped", epoch=last.epoch, heard_s=last.ended_s, why=last.reason)
 
 
-def read_cluster(journal: Journal, now_s: float, *, ended_since_s: float | None = None) -> Cluster:
+def read_cluster(
+    journal: Journal, now_s: float, *, ended_since_s: float | None = None, following: Following | None = None
+) -> Cluster:
     """The cluster as the journal has it.
 
     Args:
         now_s: Unix time.
         ended_since_s: jobs that have ended, too, of those submitted since then; None for none of them.
+        following: what has read the run before, if anything has.
 
     Raises:
         JournalError: the journal cannot be read.
@@ -85,7 +88,7 @@ def read_cluster(journal: Journal, now_s: float, *, ended_since_s: float | None 
     runs = journal.runs()
     run = runs[-1] if runs else None
     daemon = read_daemon(journal, now_s, runs)
-    told = so_far(journal.instants(run.id)) if run is not None else RunSoFar()
+    told = (following or Following()).read(journal, run.id) if run is not None else RunSoFar()
     records = journal.open_jobs()
     if ended_since_s is not None:
         records += [job for job in journal.jobs(since_s=ended_since_s) if job.status == "ended"]

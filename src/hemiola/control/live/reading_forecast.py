@@ -14,7 +14,7 @@ import msgspec
 
 from hemiola.control.driver import QUIET, run_loop
 from hemiola.control.journal import JobRecord, Journal, RunRecord
-from hemiola.control.live.reading_run import RunSoFar, so_far
+from hemiola.control.live.reading_run import Following, RunSoFar
 from hemiola.control.simulated import TIMER, Estimates, SimulatedDriver
 from hemiola.control.task import Task
 from hemiola.core.decisions import Decision, Move, Placement, Start, Stop, WakeAt
@@ -89,7 +89,7 @@ def forecast(
     """
     try:
         model = IterationModel(read_native(run.opening.topology, journal.name), fitted=run.opening.fitted)
-        told = so_far(journal.instants(run.id))
+        told = Following().read(journal, run.id)
         records = _possible(run, model, records)
         found = None if told.instants > REPLAYED_MOST else _replayed(journal, run, model, records)
         machine, timers = found or (_adopted(run, told, model, records, now_s), None)
@@ -118,12 +118,20 @@ class Load(msgspec.Struct, frozen=True):
 
 
 def predicted_loads(
-    journal: Journal, run: RunRecord, records: Sequence[JobRecord], now_s: float
+    journal: Journal,
+    run: RunRecord,
+    records: Sequence[JobRecord],
+    now_s: float,
+    following: Following | None = None,
 ) -> list[Load]:
-    """Links that carry anything, the fullest first; of jobs whose model is known, at equal shares of each link."""
+    """Links that carry anything, the fullest first; of jobs whose model is known, at equal shares of each link.
+
+    Args:
+        following: what has read the run before, if anything has.
+    """
     model = IterationModel(read_native(run.opening.topology, journal.name), fitted=run.opening.fitted)
     running = [record for record in records if record.status == "running"]
-    told = so_far(journal.instants(run.id))
+    told = (following or Following()).read(journal, run.id)
     driver = _Onward(_adopted(run, told, model, running, now_s).view, model, run, "")
     driver.begin([])
     rates: dict[int, float] = {}

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
 
 import msgspec
 
-from hemiola.control.journal import Instant
+from hemiola.control.journal import Instant, Journal
 from hemiola.core.decisions import Decision, Move, Placement, Resize, Start, Stop, WakeAt
 from hemiola.core.events import (
     Adopted,
@@ -21,7 +20,7 @@ from hemiola.core.events import (
     Undone,
 )
 
-__all__ = ["Made", "RunSoFar", "Timer", "so_far"]
+__all__ = ["Following", "Made", "RunSoFar", "Timer"]
 
 RECENT = 50
 _CHANGING = Start | Stop | Move | Resize
@@ -77,17 +76,38 @@ class RunSoFar(msgspec.Struct):
     recent: deque[Made] = deque(maxlen=RECENT)
 
 
-def so_far(instants: Iterable[Instant]) -> RunSoFar:
-    """Go through a run's instants once."""
-    run = RunSoFar(recent=deque(maxlen=RECENT))
-    for instant in instants:
-        run.instants += 1
-        run.seen_s = max(run.seen_s, instant.events[0].time_s)
+class Following:
+    """A run of the journal as it goes on: each reading takes up where the one before has ended."""
+
+    def __init__(self) -> None:
+        self._run, self._last, self._is_decided = -1, -1, True
+        self._told = RunSoFar()
+
+    def read(self, journal: Journal, run: int) -> RunSoFar:
+        """The run up to its last instant; the same object each time while the run is the same.
+
+        Raises:
+            JournalError: the journal cannot be read.
+        """
+        if run != self._run:
+            self._run, self._last, self._is_decided = run, -1, True
+            self._told = RunSoFar(recent=deque(maxlen=RECENT))
+        for instant in journal.instants(run, since=self._last):
+            if instant.instant > self._last:
+                self._happened(instant)
+            elif self._is_decided:
+                continue
+            for decision, refused in instant.decisions or ():
+                _decision(self._told, decision, refused)
+            self._last, self._is_decided = instant.instant, instant.decisions is not None
+        return self._told
+
+    def _happened(self, instant: Instant) -> None:
+        told = self._told
+        told.instants += 1
+        told.seen_s = max(told.seen_s, instant.events[0].time_s)
         for event in instant.events:
-            _event(run, event)
-        for decision, refused in instant.decisions or ():
-            _decision(run, decision, refused)
-    return run
+            _event(told, event)
 
 
 def _event(run: RunSoFar, event: object) -> None:
