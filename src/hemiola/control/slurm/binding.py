@@ -10,9 +10,9 @@ from hemiola.control.live.looking import back_off_s
 from hemiola.control.slurm import orders
 from hemiola.control.slurm.changes import Changes
 from hemiola.control.slurm.client import Slurm
-from hemiola.control.slurm.jobs import Words, is_user_held, words_of
+from hemiola.control.slurm.jobs import is_user_held, rows_and_words
 from hemiola.control.slurm.known import Known
-from hemiola.control.slurm.rows import JOB_FORMAT, JobRow, job_rows
+from hemiola.control.slurm.rows import JobRow
 from hemiola.core.decisions import Decision, Move, Placement, Resize, Start, Stop
 from hemiola.core.errors import EngineError
 from hemiola.core.events import Event, Held, Requeued
@@ -109,33 +109,24 @@ class Binder:
             return [orders.put_back(known.row.id)]
         return [orders.hold([known.row.id])] if known.bound_s is not None else []
 
-    def _unheld(self, waiting: list[Known]) -> list[Known]:
-        """Those that their users have not come to hold meanwhile."""
-        try:
-            words = words_of(self._slurm, [known.row.id for known in waiting])
-        except EngineError:
-            return []  # the next turn tries again
-        for known in waiting:
-            known.user_held = is_user_held(words.get(known.row.id, Words()))
-            if known.user_held:
-                self._take_back(known, "its user holds it")
-        return [known for known in waiting if not known.user_held]
-
     def _bind(self, waiting: list[Known]) -> bool:
         """Name the nodes, look whether they were taken down, and release those for which they were."""
-        waiting = self._unheld(waiting)
         complaints = self.tell(
             [orders.bind(known, known.wanted, self._view.topology) for known in waiting if known.wanted]
         )
         if not waiting or complaints is None:
             return False
         try:
-            ids = ",".join(known.row.id for known in waiting)
-            text = self._slurm.ask("squeue", "-h", "-r", "-j", ids, "-O", JOB_FORMAT)
+            found = rows_and_words(self._slurm, [known.row.id for known in waiting])
         except EngineError as problem:
             _log.warning("bound jobs could not be looked at, and are bound again: %s", problem.what)
             return False
-        self._release(waiting, {row.id: row for row in job_rows(text)}, complaints)
+        for known in waiting:
+            known.user_held = is_user_held(found[known.row.id][1]) if known.row.id in found else False
+            if known.user_held:  # its user has come to hold it meanwhile
+                self._take_back(known, "its user holds it")
+        rows = {job_id: row for job_id, (row, _) in found.items()}
+        self._release([known for known in waiting if not known.user_held], rows, complaints)
         return True
 
     def _release(self, waiting: list[Known], rows: dict[str, JobRow], complaints: str) -> None:

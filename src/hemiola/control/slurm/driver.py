@@ -35,7 +35,7 @@ from hemiola.sched.machine import StateMachine
 __all__ = ["SlurmDriver"]
 
 _log = logging.getLogger("hemiola.slurm")
-LOOK_S = 0.1
+LOOK_S = 0.08
 HOLDS_S = 1.0
 """So often users' own holds are asked after."""
 

@@ -15,11 +15,20 @@ from dataclasses import dataclass
 from hemiola.control.live.labels import KEYS, Said, read_words
 from hemiola.control.live.users import user_name
 from hemiola.control.slurm.client import UNKNOWN, Slurm
-from hemiola.control.slurm.rows import JobRow
+from hemiola.control.slurm.rows import JOB_FORMAT, JobRow, job_rows
 from hemiola.core.errors import EngineError
 from hemiola.core.job import Job, Profile
 
-__all__ = ["Words", "hosts_of", "is_user_held", "job_of", "shape", "shrinks_live", "words_of"]
+__all__ = [
+    "Words",
+    "hosts_of",
+    "is_user_held",
+    "job_of",
+    "rows_and_words",
+    "shape",
+    "shrinks_live",
+    "words_of",
+]
 
 LABEL = "hemiola"
 HELD = "hemiola:held-by-its-user"
@@ -45,27 +54,38 @@ class Words:
 
 
 def words_of(slurm: Slurm, ids: Sequence[str]) -> dict[str, Words]:
-    """What users call their jobs, and say of them, by job.
+    """What users call their jobs, and say of them, by job."""
+    return {job_id: words for job_id, (_, words) in _read(slurm, ids, "JobArrayID:|").items()}
 
-    They may write separators and line ends there. So what separates them is drawn anew each time: nobody can
+
+def rows_and_words(slurm: Slurm, ids: Sequence[str]) -> dict[str, tuple[JobRow, Words]]:
+    """Both, at one moment."""
+    read = _read(slurm, ids, JOB_FORMAT)
+    return {job_id: (job_rows(line)[0], words) for job_id, (line, words) in read.items()}
+
+
+def _read(slurm: Slurm, ids: Sequence[str], line: str) -> dict[str, tuple[str, Words]]:
+    """By job, what Slurm prints of it, and then the free text.
+
+    Users may write separators and line ends there. So what separates that is drawn anew each time: nobody can
     write a name that looks like another job.
     """
     if not ids:
         return {}
     end, between = "|" + secrets.token_hex(16), "|" + secrets.token_hex(16)
+    asked = f"{line},comment:{between},admin_comment:{between},name:{end}"
     try:
-        text = slurm.ask(
-            "squeue", "-h", "-r", "-t", "all", "-j", ",".join(ids), "-O",
-            f"JobArrayID:{between},comment:{between},admin_comment:{between},name:{end}",
-        )  # fmt: skip
+        text = slurm.ask("squeue", "-h", "-r", "-t", "all", "-j", ",".join(ids), "-O", asked)
     except EngineError as problem:
         if UNKNOWN in problem.what:
             return {}  # they are gone
         raise
+    fields = line.count("|")
     found = {}
     for record in text.split(end)[:-1]:
-        job_id, comment, admin, name = record.removeprefix("\n").split(between)
-        found[job_id] = Words("" if comment == "(null)" else comment, name, admin)
+        *first, free = record.removeprefix("\n").split("|", fields)
+        comment, admin, name = free.split(between)
+        found[first[0]] = "|".join(first) + "|", Words("" if comment == "(null)" else comment, name, admin)
     return found
 
 
