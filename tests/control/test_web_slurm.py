@@ -55,6 +55,14 @@ def test_the_api_shows_what_slurm_does(tmp_path: Path):
                 assert [each["kind"] for each in found["decisions"]] == ["start"]
                 assert here.get(f"jobs/{late}")["job"]["why"] == "it wants 24 GPUs, and 12 are free: 12 short"
                 assert here.get("status")["gpus"] == {"free": 12, "used": 20, "blocked": 0, "down": 0}
+                never = live.submit("-N5 --gpus-per-node=8", "sleep 30")
+                until(lambda: here.get("status")["jobs"]["held"] == 1, "a job that can never run is shown")
+                (shown,) = here.get("jobs?state=held")["items"]
+                assert shown["engine_id"] == never and shown["gpus"] == 40
+                assert shown["why"].startswith("it can never run here: it wants 40 GPUs on 5 hosts, more than")
+                assert here.get(f"jobs/{never}")["job"]["id"] == shown["id"]
+                live.command("scancel", never)
+                until(lambda: here.get("status")["jobs"]["held"] == 0, "it is gone")
                 live.command("scancel", small)
                 until(lambda: here.get(f"jobs/{small}")["job"]["state"] == "ended", "its end is seen")
             finally:

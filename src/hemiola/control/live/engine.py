@@ -60,6 +60,10 @@ class LiveDriver(Driver):
         """Jobs that could never run here, and why; each once. They are not in the view."""
         return []
 
+    def impossible(self) -> list[Job]:
+        """Those of them that are there."""
+        return []
+
     @abstractmethod
     def vanished(self) -> list[tuple[str, str]]:
         """Jobs of the time before that ended while nobody looked, and refused ones that are gone, by our ids, and how; each
@@ -120,6 +124,10 @@ class Around(LiveDriver):
     def refused(self) -> list[tuple[Job, str]]:
         """Of the engine."""
         return self._inner.refused()
+
+    def impossible(self) -> list[Job]:
+        """Of the engine."""
+        return self._inner.impossible()
 
     def vanished(self) -> list[tuple[str, str]]:
         """Of the engine."""

@@ -15,7 +15,7 @@ from hemiola.core.errors import EngineError
 from hemiola.core.events import Event, Timer
 from hemiola.core.job import Job
 
-__all__ = ["BACK_OFF_MOST_S", "MISSED", "USUAL_S", "LookingDriver", "back_off_s"]
+__all__ = ["MISSED", "USUAL_S", "LookingDriver"]
 
 LOOK_SHARE = 4.0
 """Looks are so many times as far apart as one takes: the engine has other things to do."""
@@ -26,13 +26,6 @@ MISSED = 2
 """A job of which the engine shows nothing so many looks in a row, not even its end, is gone."""
 USUAL_S = 86400.0
 """What a job is taken to run that says nothing."""
-BACK_OFF_S, BACK_OFF_MOST_S = 2.0, 3600.0
-
-
-def back_off_s(failures: int, kept_s: float) -> float:
-    """How long to leave a job alone after so many failed binds in a row, the last of which kept GPUs from others for
-    `kept_s`."""
-    return min(BACK_OFF_MOST_S, max(BACK_OFF_S, kept_s / 2) * 2.0 ** (failures - 1))
 
 
 class LookingDriver(LiveDriver):

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from hemiola.control.live.changing import Changing
+from hemiola.control.live.known import PATIENCE_S
 from hemiola.control.ray.board import ALONE, Wrapper, group_name
-from hemiola.control.ray.known import PATIENCE_S, Known
+from hemiola.control.ray.known import Known
 from hemiola.control.ray.looks import Look
 from hemiola.control.ray.rows import ENDED, JobRow
 from hemiola.core.decisions import Placement

@@ -15,7 +15,7 @@ import msgspec
 
 from hemiola.control.clock import Clock
 from hemiola.control.live.engine import Identity
-from hemiola.control.live.looking import MISSED, USUAL_S, LookingDriver, back_off_s
+from hemiola.control.live.looking import MISSED, USUAL_S, LookingDriver
 from hemiola.control.live.remembered import Remembered
 from hemiola.control.ray import orders
 from hemiola.control.ray.board import ADVICE, HOLDS, PLACE, Place, group_name
@@ -32,7 +32,7 @@ from hemiola.control.ray.rows import ENDED, JobRow
 from hemiola.core.decisions import Decision, Move, Resize, Start, Stop, WakeAt
 from hemiola.core.errors import EngineError
 from hemiola.core.events import Arrived, Event, Held, Requeued, Timer
-from hemiola.core.job import Profile
+from hemiola.core.job import Job, Profile
 from hemiola.sched.job_state import RUNNING
 from hemiola.sched.machine import StateMachine
 
@@ -183,6 +183,10 @@ class RayDriver(LookingDriver):
         # policies ask for timers as they start a job: of one that is there already they are told here
         return [adopted(known, memory, now), Timer(now, ours)]
 
+    def impossible(self) -> list[Job]:
+        """Jobs that could never run here, and are there."""
+        return [known.job for known in self.known.values() if known.refused]
+
     def identity(self, job_id: str) -> Identity | None:
         """Of a job by our id; also of one that ended at the present instant."""
         known = self.known.get(job_id) or self._gone.get(job_id)
@@ -282,9 +286,7 @@ class RayDriver(LookingDriver):
 
     def _bind_failed(self, known: Known, why: str, now: float) -> None:
         """It goes back to the queue, and is left alone for a while."""
-        known.binds_failed += 1
-        pause_s = back_off_s(known.binds_failed, now - known.made_s)
-        known.not_before_s = now + pause_s
+        pause_s = known.leave_alone(now, now - known.made_s)
         _log.warning("job %s: %s; it is left alone for %.0f s", known.row.id, why, pause_s)
         known.unbind()
         self._answers.append((known.job.id, False, why))

@@ -6,7 +6,6 @@ import logging
 from collections.abc import Callable, Sequence
 
 from hemiola.control.clock import Clock
-from hemiola.control.live.looking import back_off_s
 from hemiola.control.slurm import orders
 from hemiola.control.slurm.changes import Changes
 from hemiola.control.slurm.client import Slurm
@@ -156,9 +155,7 @@ class Binder:
 
     def _failed(self, known: Known, why: str, now: float) -> None:
         """It goes back to the queue, and is left alone for a while."""
-        known.binds_failed += 1
-        pause_s = back_off_s(known.binds_failed, 0.0 if known.bound_s is None else now - known.bound_s)
-        known.not_before_s = now + pause_s
+        pause_s = known.leave_alone(now, 0.0 if known.bound_s is None else now - known.bound_s)
         _log.warning("job %s: %s; it is left alone for %.0f s", known.row.id, why, pause_s)
         if known.bound_s is not None:
             self.tell([orders.hold([known.row.id])])

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from hemiola.control.live.changing import Changing
-from hemiola.control.slurm.known import PATIENCE_S, Known
+from hemiola.control.live.known import PATIENCE_S
+from hemiola.control.slurm.known import Known
 from hemiola.control.slurm.looks import ENDED, HOLDS, Watcher
 from hemiola.control.slurm.rows import JobRow
 from hemiola.core.decisions import Placement

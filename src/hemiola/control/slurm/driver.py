@@ -29,7 +29,7 @@ from hemiola.control.slurm.rows import JobRow
 from hemiola.core.decisions import Decision, Move, Resize, Start, Stop, WakeAt
 from hemiola.core.errors import EngineError, InternalError
 from hemiola.core.events import Event
-from hemiola.core.job import Profile
+from hemiola.core.job import Job, Profile
 from hemiola.sched.machine import StateMachine
 
 __all__ = ["SlurmDriver"]
@@ -160,6 +160,10 @@ class SlurmDriver(LookingDriver):
     def _forget(self, known: Known) -> None:
         self._gone[known.job.id] = self.known.pop(known.job.id)
         self._by_id.pop(known.row.id, None)
+
+    def impossible(self) -> list[Job]:
+        """Jobs that could never run here, and are there."""
+        return [known.job for known in self.known.values() if known.refused]
 
     def identity(self, job_id: str) -> Identity | None:
         """Of a job by our id; also of one that ended at the present instant."""

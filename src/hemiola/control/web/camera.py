@@ -25,7 +25,17 @@ from hemiola.sched.job_state import ENDED, JobState
 from hemiola.sched.view import ClusterView
 from hemiola.trace.reports import HostReport
 
-__all__ = ["THOUGHT_S", "Camera", "Note", "Picture", "Seen", "Standing", "seen_in_journal", "seen_live"]
+__all__ = [
+    "THOUGHT_S",
+    "Camera",
+    "Note",
+    "Picture",
+    "Seen",
+    "Standing",
+    "seen_impossible",
+    "seen_in_journal",
+    "seen_live",
+]
 
 _log = logging.getLogger("hemiola.web")
 EVERY_S, SHARE = 0.5, 20.0
@@ -85,6 +95,7 @@ class Picture(msgspec.Struct, frozen=True, kw_only=True):
         away: why the engine cannot be asked.
         last: by job the last decision about it.
         counters: by host what its network cards were last said to carry.
+        impossible: jobs that could never run here; not among `jobs` where these come from the view.
     """
 
     run: int | None
@@ -98,6 +109,7 @@ class Picture(msgspec.Struct, frozen=True, kw_only=True):
     last: dict[str, Note]
     decided: int
     counters: dict[str, HostReport] = {}
+    impossible: tuple[tuple[Job, Identity | None], ...] = ()
 
 
 class Standing(msgspec.Struct, frozen=True):
@@ -115,6 +127,16 @@ def seen_live(state: JobState, who: Identity | None) -> Seen:
         served_s=state.served_s, queued_s=state.queued_s, preemptions=state.preemptions,
         binds_failed=who.binds_failed if who else 0, note=who.note if who else "", submitted_s=state.submit_s,
         iteration_s=who.iteration_s if who else None,
+    )  # fmt: skip
+
+
+def seen_impossible(job: Job, who: Identity | None) -> Seen:
+    """A job that could never run here, as the journal has it, too."""
+    return Seen(
+        job=job, engine_id=who.engine_id if who else "", user=who.user if who else job.user,
+        name=who.name if who else "", state="held", since_s=job.submit_s, placement=None, served_s=0.0, queued_s=0.0,
+        preemptions=0, binds_failed=0, note=f"it can never run here: {who.note if who else 'no place is large enough'}",
+        submitted_s=job.submit_s,
     )  # fmt: skip
 
 
@@ -219,6 +241,7 @@ class Camera:
             jobs=tuple((copy.copy(state), driver.identity(state.id)) for state in open_jobs),
             masks=tuple(inventory.masks), down=tuple(inventory.down), blocked=dict(inventory.blocked),
             away=driver.away, last=dict(self._last), decided=self._number, counters=dict(driver.counters()),
+            impossible=tuple((job, driver.identity(job.id)) for job in driver.impossible()),
         )  # fmt: skip
 
     # ---- everybody else's

@@ -10,7 +10,7 @@ from math import isfinite
 
 from hemiola.control.journal import JobRecord
 from hemiola.control.web import values
-from hemiola.control.web.camera import Note, Picture, Seen, seen_in_journal, seen_live
+from hemiola.control.web.camera import Note, Picture, Seen, seen_impossible, seen_in_journal, seen_live
 from hemiola.control.web.history import NotThereError
 from hemiola.control.web.loads import Loads, Predictor
 from hemiola.control.web.waiting import Room
@@ -84,11 +84,12 @@ class Frame:
 
     @cached_property
     def seen(self) -> list[Seen]:
-        """Jobs that have not ended, in order of arrival."""
-        return [
+        """Jobs that have not ended, in order of arrival; then those that could never run."""
+        seen = [
             seen_in_journal(job) if isinstance(job, JobRecord) else seen_live(*job)
             for job in self.picture.jobs
         ]
+        return seen + [seen_impossible(*job) for job in self.picture.impossible]
 
     @cached_property
     def _index(self) -> dict[str, int]:
