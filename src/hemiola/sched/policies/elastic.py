@@ -29,7 +29,8 @@ from hemiola.sched.view import ClusterView
 
 __all__ = ["Elastic"]
 
-REVIEW_S = 300.0
+REVIEW_S, REVIEW_SHARE = 300.0, 0.25
+"""A job that could grow is looked at again so much later, by its age: what it is expected to do yet grows with that."""
 Step = tuple[float, int, JobState, int]
 """(less speed gained per GPU, index, job, GPUs more)"""
 Room = tuple[list[tuple[JobState, Placement]], Placement]
@@ -62,7 +63,8 @@ class Elastic(Policy):
             yield from self._grow(view)
         for job in view.timers:
             if job.status == RUNNING and job.since_s < view.now and job.gpus < job.job.sizes[-1]:
-                yield WakeAt(view.now + REVIEW_S, job.id, "growing may pay later")
+                later_s = max(REVIEW_S, REVIEW_SHARE * job.held_s(view.now))
+                yield WakeAt(view.now + later_s, job.id, "growing may pay later")
 
     def card(self) -> dict[str, str]:
         return {
