@@ -59,7 +59,9 @@ def test_the_api_shows_what_slurm_does(tmp_path: Path):
                 until(lambda: here.get("status")["jobs"]["held"] == 1, "a job that can never run is shown")
                 (shown,) = here.get("jobs?state=held")["items"]
                 assert shown["engine_id"] == never and shown["gpus"] == 40
-                assert shown["why"].startswith("it can never run here: it wants 40 GPUs on 5 hosts, more than")
+                assert shown["why"].startswith(
+                    "it can never run here: it wants 40 GPUs on 5 hosts, more than"
+                )
                 assert here.get(f"jobs/{never}")["job"]["id"] == shown["id"]
                 live.command("scancel", never)
                 until(lambda: here.get("status")["jobs"]["held"] == 0, "it is gone")

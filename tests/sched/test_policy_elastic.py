@@ -187,7 +187,7 @@ def test_a_job_shrinks_for_one_that_waits_by_what_that_one_needs() -> None:
     assert sizes(run, "b") == [(0.0, 4), (10.0, 2), (60.0, 4)]
     assert times(run) == {"b": (0.0, 125.0), "a": (10.0, 60.0)}
     reasons = [e.decision.reason for e in run.decisions if isinstance(e.decision, Resize)]
-    assert reasons == ["a needs 2 of its 4 GPUs", "nobody else can use the 2 GPUs more"]
+    assert reasons == ["a needs 2 of its 4 GPUs", "nobody else can use 2 GPUs more"]
 
 
 def test_a_job_on_whole_hosts_gives_up_a_whole_host() -> None:

@@ -133,7 +133,8 @@ class _Chapter:
             job = event.job
             on = f" on {job.hosts} host{'s' * (job.hosts != 1)}" if job.hosts else ""
             limits = f", within one {job.required}" if job.required else ""
-            return f"submitted: wants {job.gpus} GPU{'s' * (job.gpus != 1)}{on}{limits}"
+            sizes = f", could run on {job.sizes[0]} to {job.sizes[-1]}" if job.is_elastic else ""
+            return f"submitted: wants {job.gpus} GPU{'s' * (job.gpus != 1)}{on}{sizes}{limits}"
         before, self.where = self.where, event.placement
         if event.placement is None:
             return "was found waiting when Hemiola began anew" if before else ""

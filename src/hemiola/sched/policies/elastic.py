@@ -151,9 +151,8 @@ class Elastic(Policy):
                 trial.without([job])
                 placement = self._largest(view, job, most)
             if placement is not None and placement.gpus > job.gpus and self._pays(view, job, placement):
-                yield Resize(
-                    job.id, placement, f"nobody else can use the {placement.gpus - job.gpus} GPUs more"
-                )
+                more = placement.gpus - job.gpus
+                yield Resize(job.id, placement, f"nobody else can use {more} GPU{'s' * (more > 1)} more")
                 yield self._wake(view, job)
 
     def _shared_out(self, view: ClusterView, jobs: list[JobState]) -> list[tuple[JobState, int]]:
