@@ -13,7 +13,7 @@ from chaos_jobs import Batch, Said
 
 from hemiola.control.journal import JobRecord, Journal
 from hemiola.control.journal.replay import replay
-from hemiola.core.decisions import Move, Start, Stop
+from hemiola.core.decisions import Move, Resize, Start, Stop
 from hemiola.core.events import Requeued
 from hemiola.trace.topologies.native import read_native
 
@@ -110,8 +110,8 @@ def _told(journal: Journal) -> dict[str, Told]:
                 if refused or decision.job_id not in numbers:
                     continue
                 number = numbers[decision.job_id]
-                stops[number] += isinstance(decision, Stop | Move)
-                if isinstance(decision, Start | Move):
+                stops[number] += isinstance(decision, Stop | Move | Resize)
+                if isinstance(decision, Start | Move | Resize):
                     hosts = frozenset(names[host] for host in decision.placement.hosts)
                     told[number].starts.append((instant.events[0].time_s, hosts))
     return {

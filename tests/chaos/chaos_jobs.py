@@ -24,6 +24,7 @@ class Wish:
     """What is submitted.
 
     Attributes:
+        most: hosts, where it could use more than `hosts`; 0: it could not.
         elements: of an array; 0: none.
         says: its comment.
     """
@@ -31,6 +32,7 @@ class Wish:
     gpus: int
     sleep_s: float
     hosts: int = 1
+    most: int = 0
     elements: int = 0
     says: str = ""
     options: tuple[str, ...] = ()
@@ -81,7 +83,7 @@ class Batch:
             file = self.folder / f"job{self.submitted}"
             self.submitted += 1
             words = [
-                "sbatch", "--parsable", "--chdir=/", "-p", "hemiola", "-o", "/dev/null", f"-N{wish.hosts}", "--requeue",
+                "sbatch", "--parsable", "--chdir=/", "-p", "hemiola", "-o", "/dev/null", f"-N{wish.hosts}" + f"-{wish.most}" * bool(wish.most), "--requeue",
                 f"--gres=gpu:{wish.gpus}", *([f"--array=1-{wish.elements}"] if wish.elements else []),
                 *([f"--comment={wish.says}"] if wish.says else []), *wish.options,
                 str(self.folder / "job.sh"), str(file), str(wish.sleep_s),

@@ -23,6 +23,7 @@ from hemiola.lab.slurm import SlurmLab
 
 LIMIT_S = 90.0
 POLICIES = ("fifo", "fifo-backfill", "dally", "tiresias", "srtf", "gittins")
+RESTLESS = "chaos_policies:Restless"
 NAMES = (  # with how often a run passes each of them before its jobs have ended, at least
     ("journal.schema", 1), ("journal.lead", 1), ("journal.begin_run", 1), ("journal.events", 6), ("journal.decisions", 6),
     ("journal.settle", 2), ("journal.renew", 1), ("slurm.squeue", 8), ("slurm.sinfo", 6), ("slurm.scontrol", 6),
@@ -179,6 +180,15 @@ def draw_preempting(chance: random.Random) -> tuple[list[Wish], list[Wish]]:
     return [long] * (8 // hosts), short
 
 
+def draw_elastic(chance: random.Random) -> tuple[list[Wish], list[Wish]]:
+    """Some that run on one to three or four nodes, and some later on that do not."""
+    elastic = [
+        Wish(8, chance.choice([0.5, 1.0]), hosts=chance.choice([1, 2]), most=chance.choice([3, 4]))
+        for _ in range(chance.randint(1, 3))
+    ]
+    return elastic, [Wish(8, 0.3, hosts=chance.choice([1, 2])), Wish(4, 0.2)]
+
+
 def kill_once(
     cluster: Cluster,
     run: Run,
@@ -220,11 +230,16 @@ def one_run(cluster: Cluster, seed: int) -> Result:
     """Jobs, kills, and an instance that ends the work."""
     began_s = time.monotonic()
     chance = random.Random(seed)
-    preempts = chance.random() < 0.25
-    result = Result(seed=seed, policy="srtf" if preempts else chance.choice(POLICIES))
+    kind = chance.random()
+    preempts, resizes = kind < 0.25, kind > 0.8
+    policy = "srtf" if preempts else RESTLESS if resizes else chance.choice(POLICIES)
+    result = Result(seed=seed, policy=policy)
     run = Run(cluster.folder / str(seed), result.policy)
     try:
-        first, more = draw_preempting(chance) if preempts else (draw_jobs(chance), draw_jobs(chance)[:2])
+        if preempts or resizes:
+            first, more = draw_preempting(chance) if preempts else draw_elastic(chance)
+        else:
+            first, more = draw_jobs(chance), draw_jobs(chance)[:2]
         at = chance.randint(0, 1)
         run.batch.submit(cluster.environ, first)
 

@@ -13,7 +13,7 @@ from chaos_scenarios import SCENARIOS, scenario
 
 from hemiola.lab.slurm import SlurmLab
 
-SEEDS = (25, 29, 59, 132, 223, 276)
+SEEDS = (25, 29, 59, 132, 223, 276, 2, 15)
 
 
 def test_killed_anywhere(lab: SlurmLab, folder: Path) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from live_slurm import Live, need_slurm, until
 
+from hemiola.cli.lend import lend
 from hemiola.cli.simulate import simulate
 from hemiola.control.journal import Journal
 from hemiola.control.journal.replay import replay
@@ -19,7 +20,7 @@ from hemiola.control.slurm.driver import SlurmDriver
 from hemiola.control.slurm.handback import hand_back
 from hemiola.control.slurm.rows import JobRow
 from hemiola.core.decisions import Decision, Placement, Start
-from hemiola.core.errors import EngineError
+from hemiola.core.errors import EngineError, HemiolaError
 from hemiola.core.hostlist import expand
 from hemiola.lab.slurm import SlurmLab
 from hemiola.sched.policy import Policy
@@ -232,6 +233,41 @@ def test_nodes_are_lent_to_another_partition_and_come_back(live: Live):
         finally:
             live.command("scontrol", "update", "PartitionName=hemiola", "Nodes=h[0-3]")
         assert live.wait_outcome(stays) == "finished"
+
+
+def test_hemiola_lends_nodes_and_takes_them_back(live: Live, capfd: pytest.CaptureFixture[str]):
+    live.command("scontrol", "create", "PartitionName=infer", "Nodes=h0")
+    conf = Path(live.lab.environ["SLURM_CONF"])
+    try:
+        with live.serving():
+            pinned = live.submit("-N1 -w h2 --gres=gpu:8 --no-requeue", "sleep 6")
+            moves = live.submit("-N1 -w h3 --gres=gpu:4", "sleep 3")
+            live.wait_state(pinned, "RUNNING")
+            live.wait_state(moves, "RUNNING")
+            live.command("scontrol", "update", f"jobid={moves}", "ReqNodeList=")
+            lend("h[2-3]", to="infer", now=True, slurm_conf=conf)
+            said = capfd.readouterr().out
+            assert f"back in the queue: {moves}" in said and f"{pinned} may not be requeued" in said
+            infers = live.submit("-N1 -w h3 --gres=gpu:8", "sleep 1", partition="infer")
+            live.wait_state(infers, "COMPLETED")
+            assert live.wait_outcome(moves) == "finished"
+            assert live.rows(ended=True)[moves].host_list in ("h0", "h1")
+            four = live.submit("-N4 --gres=gpu:1")
+            until(lambda: live.known(four) is not None, "it is seen")
+            lend("h[2-3]", to="hemiola", from_="infer", slurm_conf=conf)
+            assert live.wait_outcome(four) == live.wait_outcome(pinned) == "finished"
+            for nodes, giver, taker, why in (
+                ("h9", "hemiola", "infer", "has no node 'h9'"),
+                ("h[0-3]", "hemiola", "infer", "all nodes of 'hemiola'"),
+                ("h1", "hemiola", "nowhere", "nowhere"),
+                ("h1", "hemiola", "hemiola", "nothing can be lent"),
+            ):
+                with pytest.raises(HemiolaError, match=why):
+                    lend(nodes, to=taker, from_=giver, slurm_conf=conf)
+            assert live.wait_outcome(live.submit("-N4 --gres=gpu:1")) == "finished", "nothing was changed"
+    finally:
+        live.command("scontrol", "update", "PartitionName=hemiola", "Nodes=h[0-3]")
+        live.command("scontrol", "delete", "PartitionName=infer")
 
 
 def test_a_node_that_dies_gives_its_job_back_and_it_runs_elsewhere(live: Live):

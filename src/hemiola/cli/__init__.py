@@ -17,6 +17,7 @@ from hemiola.cli.capture import capture
 from hemiola.cli.counters import counters
 from hemiola.cli.hold import hold
 from hemiola.cli.inspect import inspect
+from hemiola.cli.lend import lend
 from hemiola.cli.live import jobs, nodes
 from hemiola.cli.live_doctor import doctor
 from hemiola.cli.live_top import top
@@ -47,6 +48,7 @@ VERBS: dict[str, Callable[..., None]] = {
     "run": run,
     "serve": serve,
     "release": release,
+    "lend": lend,
     "ranks": ranks,
     "hold": hold,
     "counters": counters,
