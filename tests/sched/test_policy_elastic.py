@@ -135,6 +135,16 @@ def test_a_job_is_adopted_at_the_size_it_runs_at() -> None:
     assert (state.gpus, state.asked_gpus, state.speed) == (1, 4, 0.25)
 
 
+def test_an_engine_may_run_a_job_where_it_should_not_be() -> None:
+    """It is within one host by its user's word, and on two by somebody else's."""
+    machine = machine_of()
+    wish = elastic("e", 0, 2, 100, 1, 6, required="host")
+    machine.apply(Adopted(5.0, wish, Placement((0, 1), (0b111, 0b111)), 1.0))
+    assert machine.view.job("e").gpus == 6
+    machine.apply(Requeued(6.0, "e", "put right"))
+    assert (machine.view.job("e").gpus, machine.view.job("e").widest) == (2, 0)
+
+
 # ---- the simulator
 
 

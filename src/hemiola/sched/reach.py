@@ -79,9 +79,10 @@ class Reaches:
         return other
 
     def resize(self, job: JobState, gpus: int) -> None:
-        """Give an elastic job that does not run a size that it can have."""
+        """Give an elastic job that does not run another size; engines may have put it where it should not be."""
         job.job = job.job.sized(gpus)
         job.other_gpu_s += (job.gpus - gpus) * job.served_s
         job.gpus = gpus
         reach = self.of(gpus, job.job.gpu_type, job.job.required, job.job.preferred, job.job.hosts)
-        job.narrowest, job.widest, job.preferred, job.pools, job.shape = reach
+        if not isinstance(reach, str):
+            job.narrowest, job.widest, job.preferred, job.pools, job.shape = reach

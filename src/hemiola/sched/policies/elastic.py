@@ -71,6 +71,7 @@ class Elastic(Policy):
             "order": "arrival",
             "backfill": "whoever fits, no reservation",
             "preemption": "elastic jobs are resized, none is stopped",
+            "elastic jobs": "each GPU keeps its batch; a resize costs what a pre-emption does",
         }
 
     # ---- letting jobs in
