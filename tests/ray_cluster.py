@@ -89,6 +89,7 @@ class RayCluster:
             self._start(head, self._head_options(port))
             try:
                 self._joined(head)
+                _wait_for(client)
             except AssertionError:
                 self.kill(head.name)
                 if not left:
@@ -180,6 +181,16 @@ def _free_ports(count: int) -> list[int]:
         if len(found) == count:
             return found
     raise AssertionError("no free ports")
+
+
+def _wait_for(port: int) -> None:
+    """Ray's server for clients comes up after the head says that it has started."""
+    end_s = time.monotonic() + WAIT_S
+    while True:
+        with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1.0):
+            return
+        assert time.monotonic() < end_s, f"nothing listens on port {port}"
+        time.sleep(0.05)
 
 
 def _descendants(pid: int) -> list[int]:

@@ -30,6 +30,7 @@ from hemiola.cli.simulate import explain
 from hemiola.control.journal import Journal
 from hemiola.control.live.reading import Cluster, read_cluster
 from hemiola.control.live.reading_forecast import forecast, predicted_loads
+from hemiola.control.live.reading_run import Following
 from hemiola.core.errors import InputError
 from hemiola.core.events import Blocked, Event, Held, NodeLost, Released, Requeued
 from hemiola.core.job import Demand, Job, Profile
@@ -379,7 +380,7 @@ def test_top_once(full: Path, lines: Lines, at: Callable[[float], None]) -> None
 def test_a_frame_fits_every_screen(full: Path, at: Callable[[float], None]) -> None:
     at(101)
     with Journal.open(full, read_only=True) as journal:
-        seen = _look(journal, _Engine(None, is_slurm=False))
+        seen = _look(journal, _Engine(None, is_slurm=False), Following())
     for width in range(20, 180, 9):
         for height in range(6, 60, 5):
             drawn = frame(seen, width, height)

@@ -236,26 +236,25 @@ def test_nodes_are_lent_to_another_partition_and_come_back(live: Live):
 
 
 def test_hemiola_lends_nodes_and_takes_them_back(live: Live, capfd: pytest.CaptureFixture[str]):
-    live.command("scontrol", "create", "PartitionName=infer", "Nodes=h0")
+    live.command("scontrol", "create", "PartitionName=infer", "Nodes=h3")
     conf = Path(live.lab.environ["SLURM_CONF"])
     try:
-        with live.serving():
-            pinned = live.submit("-N1 -w h2 --gres=gpu:8 --no-requeue", "sleep 6")
-            moves = live.submit("-N1 -w h3 --gres=gpu:4", "sleep 3")
-            live.wait_state(pinned, "RUNNING")
-            live.wait_state(moves, "RUNNING")
-            live.command("scontrol", "update", f"jobid={moves}", "ReqNodeList=")
-            lend("h[2-3]", to="infer", now=True, slurm_conf=conf)
+        with live.serving("fifo:placement=first-fit"):
+            stays = live.submit("--gres=gpu:8 --no-requeue", "sleep 6")
+            leaves = live.submit("--gres=gpu:4", "sleep 3")
+            live.wait_state(stays, "RUNNING")
+            live.wait_state(leaves, "RUNNING")
+            assert (live.hosts(stays), live.hosts(leaves)) == ("h0", "h1")
+            lend("h[0-1]", to="infer", now=True, slurm_conf=conf)
             said = capfd.readouterr().out
-            assert f"back in the queue: {moves}" in said and f"{pinned} may not be requeued" in said
-            infers = live.submit("-N1 -w h3 --gres=gpu:8", "sleep 1", partition="infer")
-            live.wait_state(infers, "COMPLETED")
-            assert live.wait_outcome(moves) == "finished"
-            assert live.rows(ended=True)[moves].host_list in ("h0", "h1")
+            assert f"back in the queue: {leaves}" in said and f"{stays} may not be requeued" in said
+            live.wait_state(live.submit("-w h1 --gres=gpu:8", "sleep 1", partition="infer"), "COMPLETED")
+            assert live.wait_outcome(leaves) == "finished"
+            assert live.rows(ended=True)[leaves].host_list == "h2"
             four = live.submit("-N4 --gres=gpu:1")
             until(lambda: live.known(four) is not None, "it is seen")
-            lend("h[2-3]", to="hemiola", from_="infer", slurm_conf=conf)
-            assert live.wait_outcome(four) == live.wait_outcome(pinned) == "finished"
+            lend("h[0-1]", to="hemiola", from_="infer", slurm_conf=conf)
+            assert live.wait_outcome(four) == live.wait_outcome(stays) == "finished"
             for nodes, giver, taker, why in (
                 ("h9", "hemiola", "infer", "has no node 'h9'"),
                 ("h[0-3]", "hemiola", "infer", "all nodes of 'hemiola'"),

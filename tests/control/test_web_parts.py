@@ -143,6 +143,9 @@ class Named:
     def counters(self) -> dict[str, HostReport]:
         return {}
 
+    def impossible(self) -> list[Job]:
+        return []
+
 
 def watched() -> tuple[ClusterView, StateMachine, Camera]:
     view = ClusterView(CLUSTER, Estimates(IterationModel(CLUSTER), Costs()))

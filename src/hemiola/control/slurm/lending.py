@@ -14,7 +14,7 @@ from hemiola.core.hostlist import compress, expand
 
 __all__ = ["Lent", "lend"]
 
-_PARTITION = re.compile(r"[\w.-]{1,255}")
+_NAME = re.compile(r"PartitionName=([\w.-]{1,255})\s")
 _NODES = re.compile(r"(?:^|\s)Nodes=([\w.,\[\]-]*|\(null\))(?:\s|$)")
 _IDS = re.compile(r"\d+(_\d+)?")
 
@@ -50,7 +50,11 @@ def lend(slurm: Slurm, nodes: str, *, giver: str, taker: str, now: bool = False)
         raise InputError(
             f"nothing can be lent: {nodes!r} from {giver!r} to {taker!r}", "name nodes and two partitions"
         )
-    has, gets = _nodes_of(slurm, giver), _nodes_of(slurm, taker)
+    partitions = _partitions(slurm)
+    for name in (giver, taker):
+        if name not in partitions:
+            raise InputError(f"there is no partition {name!r}", f"there are {', '.join(partitions)}")
+    has, gets = partitions[giver], partitions[taker]
     if strange := [name for name in wanted if name not in has]:
         raise InputError(
             f"the partition {giver!r} has no node {strange[0]!r}", f"its nodes are {compress(has)}"
@@ -73,14 +77,15 @@ def lend(slurm: Slurm, nodes: str, *, giver: str, taker: str, now: bool = False)
     return Lent(tuple(wanted), tuple(job for job in there if job not in stay), tuple(stay))
 
 
-def _nodes_of(slurm: Slurm, partition: str) -> list[str]:
-    if not _PARTITION.fullmatch(partition):
-        raise InputError(f"{partition!r} is no partition's name", "give one that `sinfo` shows")
-    text = slurm.ask("scontrol", "-o", "show", "partition", partition)
-    found = _NODES.search(text)
-    if found is None:
-        raise EngineError(f"scontrol did not say which nodes {partition!r} has", "please report its version")
-    return [] if found[1] == "(null)" else expand(found[1])
+def _partitions(slurm: Slurm) -> dict[str, list[str]]:
+    """The nodes of each."""
+    found = {}
+    for line in slurm.ask("scontrol", "-o", "show", "partition").splitlines():
+        name, nodes = _NAME.match(line), _NODES.search(line)
+        if name is None or nodes is None:
+            raise EngineError(f"scontrol printed {line[:200]!r} of a partition", "please report its version")
+        found[name[1]] = [] if nodes[1] == "(null)" else expand(nodes[1])
+    return found
 
 
 def _set(slurm: Slurm, partition: str, hosts: list[str]) -> None:
