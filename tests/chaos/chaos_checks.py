@@ -18,6 +18,8 @@ from hemiola.core.events import Requeued
 from hemiola.trace.topologies.native import read_native
 
 GPUS = 8
+BEGINS_WITHIN_S = 1.0
+"""So long may pass from Slurm's start of a job to the first line of its script."""
 KINDS = (
     "lost", "started twice", "two live placements", "GPUs double-booked", "ran where nobody decided",
     "replay differs", "left behind", "wrong in the journal",
@@ -86,12 +88,17 @@ def _one(
             found.append(Violation("two live placements", f"{job}: {one} and {after}"))
     if placed:
         for one in starts:
-            meant = (
-                [hosts for time_s, hosts in told.starts if not timed or time_s <= one.start_s] if told else []
-            )
-            if frozenset(one.nodes) not in (meant[-1:] if timed else meant):
+            meant = [hosts for _, hosts in told.starts] if told else []
+            if frozenset(one.nodes) not in (_meant(told, one.start_s) if timed and told else meant):
                 found.append(Violation("ran where nobody decided", f"{job}: {one}, decided {meant}"))
     return found
+
+
+def _meant(told: Told, start_s: float) -> list[frozenset[str]]:
+    """Where a job was to run that began then: also where it was before, if it was sent elsewhere only as it began."""
+    before = [(time_s, hosts) for time_s, hosts in told.starts if time_s <= start_s]
+    late = len(before) > 1 and start_s - before[-1][0] < BEGINS_WITHIN_S
+    return [hosts for _, hosts in before[-2 if late else -1 :]]
 
 
 def _told(journal: Journal) -> dict[str, Told]:

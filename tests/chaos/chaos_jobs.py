@@ -117,7 +117,10 @@ class Batch:
 def _starts(path: Path) -> Iterator[Said]:
     now: Said | None = None
     for line in path.read_text().splitlines() if path.exists() else ():
-        word, restarts, nodes, gpus, time_s = line.split()
+        words = line.split()
+        if len(words) != 5:
+            continue  # it was killed as it wrote
+        word, restarts, nodes, gpus, time_s = words
         if word == "start":
             if now is not None:
                 yield now

@@ -189,6 +189,13 @@ def test_a_job_that_was_moved_meanwhile_is_learnt_anew(tmp_path: Path) -> None:
     assert isinstance(again.seen[0], Profiled)
 
 
+def test_a_timer_that_comes_after_a_job_has_ended_changes_nothing(tmp_path: Path) -> None:
+    late: Step = [Timer(BEGAN_S + 60.0, "1")]
+    cluster = Cluster(tmp_path, arrives("1"), ends("1", 50.0), late)
+    record = cluster.records["1"]
+    assert (record.status, record.outcome, record.ended_s) == ("ended", "finished", BEGAN_S + 50.0)
+
+
 def test_a_report_from_before_it_ran_here_is_of_another_place(tmp_path: Path) -> None:
     assert not Cluster(tmp_path, arrives("1"), reported("1", 0.5, 0.2, at_s=-50.0), ends("1", 50.0)).seen
 

@@ -10,15 +10,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hemiola.control.live.remembered import Remembered
-from hemiola.control.slurm.changes import outcome_of, why_held
+from hemiola.control.slurm.changes import Changes, outcome_of, why_held
 from hemiola.control.slurm.jobs import Words, hosts_of, job_of, shape, shrinks_live
 from hemiola.control.slurm.known import Known
 from hemiola.control.slurm.memory import Clues
 from hemiola.control.slurm.orders import bind, shrink, unbind, unpark
 from hemiola.control.slurm.rows import JOB_FORMAT, JobRow, NodeRow, job_rows, node_rows
-from hemiola.core.decisions import Placement
+from hemiola.core.decisions import Move, Placement, Start
 from hemiola.core.errors import EngineError, InputError
+from hemiola.core.events import Arrived
+from hemiola.core.hostlist import expand
 from hemiola.core.job import Demand, Job, Profile
+from hemiola.sched.machine import StateMachine
+from hemiola.sched.view import ClusterView
 from replays import cluster
 
 LINE = (
@@ -246,3 +250,26 @@ def test_orders():
 )  # fmt: skip
 def test_how_a_job_ended(state, code, words):
     assert outcome_of(row(state=state, exit_code=code)) == words
+
+
+class Parts:
+    """Of a watcher the part that a comparison uses."""
+
+    def parts(self, row: JobRow) -> dict[int, int]:
+        return {int(name.removeprefix("n")): row.gpus_per_host for name in expand(row.host_list)}
+
+
+def test_a_job_that_begins_as_it_is_sent_elsewhere_is_stopped():
+    """It was bound to n1 and released; it is moved to n2, and Slurm starts it on n1 before it can be held."""
+    machine = StateMachine(ClusterView(cluster([8, 8], [8, 8]), estimates=None))  # type: ignore[arg-type]
+    one = known(id="7", state="RUNNING", host_list="n1", hosts=1, most_hosts=1, gpus_per_host=8)
+    elsewhere = Placement((2,), (0xFF,))
+    machine.apply(Arrived(0.0, one.job))
+    assert not machine.execute(Start("u", Placement((1,), (0xFF,)), ""))
+    assert not machine.execute(Move("u", elsewhere, ""))
+    one.wanted, one.bound_s, one.ran = elsewhere, None, False
+    for now_s, told_s, late in ((1.0, None, [one]), (1.0, 0.5, []), (100.0, 0.5, [one])):
+        one.stopped_s = told_s
+        changes = Changes(machine.view, Parts(), now_s)  # type: ignore[arg-type]
+        assert changes.job(one, one.row)
+        assert changes.late == late and changes.with_new([]) == []

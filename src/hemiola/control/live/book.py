@@ -124,6 +124,8 @@ class Book:
         if who is None:
             return None
         now, ended = self._view.now, state.status == ENDED
+        if ended and state.id not in self._outcomes:
+            return None  # it was written as it ended; a timer of its was still to come
         if state.status == RUNNING and self._first_started.get(state.id) is None:
             self._first_started[state.id] = now
         if state.placement is not None:
@@ -138,7 +140,7 @@ class Book:
             placement=state.placement or self._places.get(state.id), since_s=state.since_s,
             done_s=state.done_at(now), served_s=state.served_s, queued_s=state.queued_s, preemptions=state.preemptions,
             binds_failed=who.binds_failed, submitted_s=state.submit_s, first_started_s=self._first_started.get(state.id),
-            ended_s=state.since_s if ended else None, outcome=self._outcomes.get(state.id, "") if ended else "",
+            ended_s=state.since_s if ended else None, outcome=self._outcomes[state.id] if ended else "",
             note=self._notes.get(state.id, ""), memory=who.memory, speed=self._speeds.get(state.id),
             predicted_s=predicted_s, predicted_iteration_s=predicted_iteration_s,
             iteration_s=who.iteration_s or self._iterations.get(state.id),

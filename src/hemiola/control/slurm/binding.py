@@ -70,6 +70,9 @@ class Binder:
             unwanted: held jobs that are not ours.
         """
         now = self._clock.now_s()
+        for known in changes.late:
+            known.stopped_s = now
+        self.tell([orders.put_back(known.row.id) for known in changes.late])
         if changes.loose:
             self.tell([orders.hold([known.row.id for known in changes.loose])])
         if unwanted:

@@ -32,6 +32,7 @@ class Changes(Changing):
 
     Attributes:
         loose: jobs that Slurm would start by itself, though nobody has placed them.
+        late: jobs that run where they no longer should: they began before they could be held, or were told in vain.
         failed: jobs that were bound and do not start.
         throttled: jobs that were bound, and of whose array no more may run at once.
         parked, unparked: jobs whose dependency is to be left to Slurm, and those for which it is fulfilled.
@@ -41,6 +42,7 @@ class Changes(Changing):
         super().__init__(view, now_s)
         self._watcher = watcher
         self.loose: list[Known] = []
+        self.late: list[Known] = []
         self.failed: list[tuple[Known, str]] = []
         self.throttled: list[Known] = []
         self.parked: list[Known] = []
@@ -67,7 +69,7 @@ class Changes(Changing):
             return  # it is leaving, and keeps its GPUs until it has: to its end, or back into the queue
         if state.status == RUNNING:
             self._confirm(known, row, state)
-        elif known.stopped_s is None or self._now - known.stopped_s > STOPS_WITHIN_S:
+        elif self._may_be_told(known):
             known.stopped_s = None
             self._start(known, row)
         if (row.state == "SUSPENDED") != known.suspended:
@@ -75,11 +77,17 @@ class Changes(Changing):
             speed = 0.0 if known.suspended else state.gpus / state.asked_gpus
             self._others.append(Measured(self._now, uuid, speed))
 
+    def _may_be_told(self, known: Known) -> bool:
+        """Whether nobody has told it to go, or too long ago."""
+        return known.stopped_s is None or self._now - known.stopped_s > STOPS_WITHIN_S
+
     def _confirm(self, known: Known, row: JobRow, state: JobState) -> None:
         if known.ran:
             return
-        if known.bound_s is None and known.wanted is not None:
-            return  # it is to move, and has not left yet
+        if known.bound_s is None and known.wanted is not None:  # it is to move, and has not left yet
+            if row.state == "RUNNING" and self._may_be_told(known):
+                self.late.append(known)
+            return
         assert state.placement is not None
         if set(self._watcher.parts(row)) == set(state.placement.hosts):
             known.ran, known.binds_failed = True, 0
