@@ -228,6 +228,24 @@ def test_what_is_left_goes_to_whom_it_speeds_up_most() -> None:
     assert len(sizes(run, "heavy")) == 1 or sizes(run, "heavy")[1][0] > 500.0
 
 
+def test_no_job_grows_beyond_what_it_could_have_here() -> None:
+    """It could use eight GPUs, says its user, but within one host of four; the cluster has no more than twelve either."""
+    jobs = [
+        job("first", 0, 3, 100),
+        elastic("inside", 0, 4, 400, 1, 8, required="host"),
+        elastic("wide", 0, 8, 400, 4, 64, hosts=2),
+    ]
+    hosts = cluster([4, 4], [4])
+    run = replay(jobs, hosts, "elastic:settle_s=0")
+    check_run(run, jobs, hosts)
+    assert {record.status for record in run.records} == {"finished"}
+    assert max(gpus for _, gpus in sizes(run, "inside")) == 4
+    assert max(gpus for _, gpus in sizes(run, "wide")) == 12
+    with pytest.raises(PolicyError, match="cannot have 8 GPUs"):
+        machine = machine_of(jobs[1])
+        machine.view.at_size(machine.view.job("inside"), 8)
+
+
 def test_no_job_grows_into_a_slower_place() -> None:
     """The second host would double its batch and more than double its iteration."""
     jobs = [elastic("e", 0, 4, 1000, 4, 8, profile=profile(1.0, 2.0))]

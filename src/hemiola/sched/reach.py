@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from typing import Any
 
+from hemiola.core.job import Job
 from hemiola.core.topology import Topology
 from hemiola.sched.inventory import Inventory
 from hemiola.sched.job_state import JobState
@@ -26,6 +27,7 @@ class Reaches:
         self._topology, self._inventory = topology, inventory
         self.known: dict[Kind, Any] = {}
         self._shapes: dict[tuple[int, str, int, int, int], int] = {}
+        self._sizes: dict[Any, tuple[int, ...]] = {}
 
     def of(self, gpus: int, gpu_type: str, required: str, preferred: str, hosts: int) -> Any:
         """(narrowest, widest, preferred tier, pools, shape) of such a job, or why it cannot run."""
@@ -60,6 +62,18 @@ class Reaches:
         first = topology.tier_index(preferred) if preferred else last
         shape = self._shapes.setdefault((gpus, gpu_type, widest, first, hosts), len(self._shapes))
         return narrowest, widest, first, tuple(able), shape
+
+    def sizes(self, job: JobState) -> tuple[int, ...]:
+        """The numbers of GPUs that a job may have and could have here, ascending."""
+        wish = job.job
+        key = (wish.sizes, wish.gpu_type, wish.required, wish.preferred, bool(wish.hosts))
+        found = self._sizes.get(key)
+        if found is None:
+            found = self._sizes[key] = tuple(size for size in wish.sizes if self._has(wish.sized(size)))
+        return found
+
+    def _has(self, job: Job) -> bool:
+        return not isinstance(self.of(job.gpus, job.gpu_type, job.required, job.preferred, job.hosts), str)
 
     def at(self, job: JobState, gpus: int) -> JobState | str:
         """An elastic job as it would be at another size, or why it cannot have it."""

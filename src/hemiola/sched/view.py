@@ -99,12 +99,16 @@ class ClusterView:
             raise PolicyError(f"no job is called {job_id!r}", "use the ids of view.jobs")
         return self.jobs[job_id]
 
+    def sizes_of(self, job: JobState) -> tuple[int, ...]:
+        """The numbers of GPUs that a job may have and could have here, ascending; one for most jobs."""
+        return self.reaches.sizes(job) if job.elastic else (job.gpus,)
+
     def at_size(self, job: JobState, gpus: int) -> JobState:
         """A copy of an elastic job as it would be with so many GPUs, to find a place for."""
         sized = self.reaches.at(job, gpus)
         if isinstance(sized, str):
             raise PolicyError(
-                f"job {job.id!r} cannot have {gpus} GPUs: {sized}", "choose one of `job.job.sizes`"
+                f"job {job.id!r} cannot have {gpus} GPUs: {sized}", "choose one of `view.sizes_of(job)`"
             )
         return sized
 

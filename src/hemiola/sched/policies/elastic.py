@@ -62,7 +62,7 @@ class Elastic(Policy):
         if view.free:
             yield from self._grow(view)
         for job in view.timers:
-            if job.status == RUNNING and job.since_s < view.now and job.gpus < job.job.sizes[-1]:
+            if job.status == RUNNING and job.since_s < view.now and job.gpus < view.sizes_of(job)[-1]:
                 later_s = max(REVIEW_S, REVIEW_SHARE * job.held_s(view.now))
                 yield WakeAt(view.now + later_s, job.id, "growing may pay later")
 
@@ -106,8 +106,7 @@ class Elastic(Policy):
 
     def _largest(self, view: ClusterView, job: JobState, most: int) -> Placement | None:
         """A place at the largest of its sizes up to `most` for which there is one."""
-        sizes = job.job.sizes if job.elastic else range(job.gpus, job.gpus + 1)
-        for gpus in reversed(sizes):
+        for gpus in reversed(view.sizes_of(job)):
             if gpus <= most and gpus <= view.free:
                 sized = view.at_size(job, gpus)
                 if (placement := find(view.inventory, sized, self.placement)) is not None:
@@ -116,7 +115,7 @@ class Elastic(Policy):
 
     def _make_room(self, view: ClusterView, job: JobState) -> Room | None:
         """Let elastic jobs keep the least they can run with, the largest excess first, until the least of this one fits."""
-        least = view.at_size(job, job.job.sizes[0]) if job.elastic else job
+        least = view.at_size(job, view.sizes_of(job)[0])
         others = [
             other for other in view.running.values() if _may_change(other) and other.gpus > other.job.sizes[0]
         ]
@@ -145,7 +144,7 @@ class Elastic(Policy):
         growing = [
             job
             for job in view.running.values()
-            if _may_change(job) and job.gpus < job.job.sizes[-1] and now - job.since_s >= self.settle_s
+            if _may_change(job) and job.gpus < view.sizes_of(job)[-1] and now - job.since_s >= self.settle_s
         ]
         for job, most in self._shared_out(view, growing):
             with view.supposing() as trial:
@@ -189,10 +188,11 @@ class Elastic(Policy):
 def _step(view: ClusterView, job: JobState, gpus: int, free: int) -> Step | None:
     """The larger size that gains most per GPU; None if none gains. Speed may fall before it rises, where a job leaves its
     host, so sizes are tried further and further away."""
-    speed_at, sizes = view.estimates.speed_at, job.job.sizes
-    speed, more, best = speed_at(job, gpus), sizes.step, (0.0, 0)
+    speed_at, sizes = view.estimates.speed_at, view.sizes_of(job)
+    speed, more, best = speed_at(job, gpus), job.job.sizes.step, (0.0, 0)
     while more <= free and gpus + more <= sizes[-1]:
-        best = min(best, ((speed - speed_at(job, gpus + more)) / more, more))
+        if gpus + more in sizes:
+            best = min(best, ((speed - speed_at(job, gpus + more)) / more, more))
         more = min(2 * more, sizes[-1] - gpus) if gpus + more < sizes[-1] else free + 1
     return (best[0], job.index, job, best[1]) if best[1] else None
 
