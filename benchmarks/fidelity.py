@@ -132,14 +132,15 @@ def serve(slurm: Slurm, policy: str, folder: str) -> subprocess.Popen[bytes]:
 
 
 def startup(slurm: Slurm, script: Path, folder: str) -> float:
-    """From submission to the first line, and from the last to the end: of jobs alone."""
-    took = []
-    for number in range(8):
+    """From submission to the first line, of jobs alone; at any phase of Slurm's own loop of one second."""
+    chance, took = random.Random(1), []
+    for number in range(12):
+        time.sleep(chance.random())
         then = time.time()
         sbatch(slurm, Job(id=f"alone{number}", submit_s=0.0, gpus=1, hosts=1, duration_s=STEP_S), script)
         wait(slurm, 1)
         took.append(begins(folder, f"alone{number}")[0] - then)
-    return median(took)
+    return mean(took)
 
 
 def begins(folder: str, job: str) -> list[float]:
@@ -151,14 +152,15 @@ def begins(folder: str, job: str) -> list[float]:
 def restarting(slurm: Slurm, script: Path, folder: str) -> Costs:
     """From the order to stop until the nodes are free, and from then to the first line again: of a job alone.
 
-    Half a step is lost each time, on average.
+    Half a step is lost each time, on average. A job begins when Slurm's loop of one second comes round, so it is stopped
+    at any phase of it.
     """
-    stopped, again = [], []
-    for number in range(5):
+    chance, stopped, again = random.Random(2), [], []
+    for number in range(12):
         name = f"again{number}"
         sbatch(slurm, Job(id=name, submit_s=0.0, gpus=8, hosts=1, duration_s=4.0), script)
         until(lambda name=name: begins(folder, name))
-        time.sleep(1.5)
+        time.sleep(1.0 + chance.random())
         number_in_slurm = slurm.ask("squeue", "-h", "-o", "%i").strip()
         then = time.time()
         slurm.tell([f"requeuehold {number_in_slurm}"])
@@ -168,7 +170,7 @@ def restarting(slurm: Slurm, script: Path, folder: str) -> Costs:
         stopped.append(free_s - then)
         again.append(begins(folder, name)[1] - free_s)
         wait(slurm, 1)
-    return Costs(checkpoint_s=median(stopped) + STEP_S / 2, restore_s=median(again))
+    return Costs(checkpoint_s=mean(stopped) + STEP_S / 2, restore_s=mean(again))
 
 
 def until(happened: Callable[[], object]) -> None:
