@@ -29,6 +29,7 @@ from statistics import mean, median, quantiles
 from clocks import machine
 
 from hemiola.control.clock import Clock
+from hemiola.control.journal import Journal
 from hemiola.control.simulated import Costs, Estimates
 from hemiola.control.slurm.client import Slurm
 from hemiola.control.slurm.driver import SlurmDriver
@@ -219,6 +220,9 @@ def failing(rounds: int) -> list[str]:
                 for with_them in (False, True) if number % 2 else (True, False):
                     doomed = [batch(slurm, DOOMED, "sleep 1") for _ in range(2 * with_them)]
                     found[with_them].append(completion(slurm, folder))
+                    with Journal.open(f"{folder}/journal.db", read_only=True) as journal:
+                        tried = [record.binds_failed for job in doomed if (record := journal.job(job))]
+                    assert len(tried) == len(doomed) and all(tried), tried
                     for job in doomed:
                         subprocess.run(["scancel", job], env=slurm.environ, check=True)
                     print(f"round {number + 1}: {with_them}: {found[with_them][-1]:.2f} s", file=sys.stderr)
