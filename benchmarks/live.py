@@ -157,7 +157,7 @@ def binding(rounds: int) -> list[str]:
     for _ in range(rounds):
         with SlurmLab(64, gpus=4, racks=8) as lab:
             slurm = Slurm(Path(lab.environ["SLURM_CONF"]))
-            submit(slurm, "--gres=gpu:1 --array=1-200")
+            batch(slurm, "-p hemiola --gres=gpu:1 --array=1-200", "sleep 1")
             machine_, driver = driven(slurm)
             for number, name in enumerate(machine_.view.waiting.copy()):
                 decision = Start(name, Placement((number % 64,), (1 << number // 64,)), "bench")
@@ -176,7 +176,7 @@ def looking() -> list[str]:
     with SlurmLab(8, gpus=8, racks=2, settings={"MaxJobCount": "20000"}) as lab:
         slurm = Slurm(Path(lab.environ["SLURM_CONF"]))
         for _ in range(10):
-            submit(slurm, "--gres=gpu:8 --array=1-1000")
+            batch(slurm, "-p hemiola --gres=gpu:8 --array=1-1000", "sleep 1")
         _, driver = driven(slurm)
         took = []
         for _ in range(9):
@@ -188,11 +188,6 @@ def looking() -> list[str]:
         "",
         f"At 10,000 pending jobs: {1e3 * median(took):.0f} ms, {1e3 * max(took):.0f} at most.",
     ]
-
-
-def submit(slurm: Slurm, options: str) -> None:
-    words = ["sbatch", "-p", "hemiola", *options.split(), "-o", "/dev/null", "--wrap", "sleep 1"]
-    subprocess.run(words, env=slurm.environ, capture_output=True, check=True, cwd="/tmp")
 
 
 def driven(slurm: Slurm) -> tuple[StateMachine, SlurmDriver]:

@@ -295,7 +295,8 @@ class SimulatedDriver(Replay):
     def _begin(self, task: Task, placement: Placement) -> None:
         now = self.view.now
         job, hosts = task.job, placement.hosts
-        sized = job.sized(placement.gpus) if job.gpus_min or job.gpus_max else job
+        elastic = job.is_elastic
+        sized = job.sized(placement.gpus) if elastic else job
         delay_s = 0.0
         if self._handover:
             delay_s = self._wait_for_handover(placement, now)
@@ -313,7 +314,7 @@ class SimulatedDriver(Replay):
                 task.best_s = alone.recorded_s
                 if self._elsewhere:
                     task.ideal_s = job.duration_s * alone.best_s / alone.recorded_s
-            if job.gpus_min or job.gpus_max:
+            if elastic:
                 task.best_s = alone.recorded_s * sized.gpus / job.gpus
                 alone = self._model.alone(sized)
             if len(hosts) > 1:

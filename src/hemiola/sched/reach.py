@@ -73,7 +73,10 @@ class Reaches:
         return found
 
     def _has(self, job: Job) -> bool:
-        return not isinstance(self.of(job.gpus, job.gpu_type, job.required, job.preferred, job.hosts), str)
+        return not isinstance(self._of(job), str)
+
+    def _of(self, job: Job) -> Any:
+        return self.of(job.gpus, job.gpu_type, job.required, job.preferred, job.hosts)
 
     def at(self, job: JobState, gpus: int) -> JobState | str:
         """An elastic job as it would be at another size, or why it cannot have it."""
@@ -84,8 +87,7 @@ class Reaches:
             by = f" by {sizes.step}s" if sizes.step > 1 else ""
             wants = f"{sizes[0]} to {sizes[-1]}{by}" if job.elastic else str(job.gpus)
             return f"it wants {wants} GPUs, the placement has {gpus}"
-        sized = job.job.sized(gpus)
-        reach = self.of(gpus, sized.gpu_type, sized.required, sized.preferred, sized.hosts)
+        reach = self._of(job.job.sized(gpus))
         if isinstance(reach, str):
             return reach
         other = copy.copy(job)
@@ -97,6 +99,6 @@ class Reaches:
         job.job = job.job.sized(gpus)
         job.other_gpu_s += (job.gpus - gpus) * job.served_s
         job.gpus = gpus
-        reach = self.of(gpus, job.job.gpu_type, job.job.required, job.job.preferred, job.job.hosts)
+        reach = self._of(job.job)
         if not isinstance(reach, str):
             job.narrowest, job.widest, job.preferred, job.pools, job.shape = reach

@@ -88,7 +88,7 @@ class Binder:
         hosts, row = set(placement.hosts), known.row
         return (
             known.live and known.ran and row.state == "RUNNING" and known.wanted is not None
-            and hosts < set(known.wanted.hosts) and self._index(expand(row.host_list)[0]) in hosts
+            and hosts < set(known.wanted.hosts) and expand(row.host_list)[0] in self._names(placement)
         )  # fmt: skip
 
     def _shrink(self, known: Known, placement: Placement) -> bool:
@@ -102,8 +102,8 @@ class Binder:
         self._answers.append((known.job.id, True, ""))
         return True
 
-    def _index(self, host: str) -> int:
-        return self._view.topology.hosts.names.index(host)
+    def _names(self, placement: Placement) -> set[str]:
+        return {self._view.topology.hosts.names[host] for host in placement.hosts}
 
     def _stopping(self, known: Known, now: float) -> list[str]:
         if known.ran:
@@ -152,9 +152,7 @@ class Binder:
 
     def _is_bound(self, known: Known, row: JobRow) -> bool:
         assert known.wanted is not None
-        return set(expand(row.bound_to)) == {
-            self._view.topology.hosts.names[host] for host in known.wanted.hosts
-        }
+        return set(expand(row.bound_to)) == self._names(known.wanted)
 
     def _failed(self, known: Known, why: str, now: float) -> None:
         """It goes back to the queue, and is left alone for a while."""

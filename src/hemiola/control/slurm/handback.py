@@ -21,9 +21,14 @@ def held_jobs(slurm: Slurm, partition: str) -> list[JobRow]:
 
     Nor those that their own users hold, where job_submit.lua has marked them.
     """
+    return [row for row, _ in _held(slurm, partition)]
+
+
+def _held(slurm: Slurm, partition: str) -> list[tuple[JobRow, Words]]:
     rows = [row for row in _pending(slurm, partition) if not row.priority and row.reason != "JobHeldAdmin"]
     words = words_of(slurm, [row.id for row in rows])
-    return [row for row in rows if not is_user_held(words.get(row.id, Words()))]
+    both = [(row, words.get(row.id, Words())) for row in rows]
+    return [(row, said) for row, said in both if not is_user_held(said)]
 
 
 def _pending(slurm: Slurm, partition: str) -> list[JobRow]:
@@ -36,7 +41,7 @@ def hand_back(slurm: Slurm, partition: str) -> tuple[list[str], list[str]]:
     Raises:
         EngineError: Slurm does not answer.
     """
-    rows = held_jobs(slurm, partition)
+    held = _held(slurm, partition)
     slurm.tell(
         [
             f"update jobid={row.id} StartTime=now"
@@ -44,14 +49,12 @@ def hand_back(slurm: Slurm, partition: str) -> tuple[list[str], list[str]]:
             if row.is_parked(time.time())
         ]
     )
-    for start in range(0, len(rows), AT_ONCE):
-        some = rows[start : start + AT_ONCE]
-        bound = [row for row in some if row.bound_to]
-        words = words_of(slurm, [row.id for row in bound])
-        slurm.tell([orders.unbind(row, hosts_of(row, words.get(row.id, Words()))) for row in bound])
-        slurm.tell([orders.release([row.id for row in some])])
+    for start in range(0, len(held), AT_ONCE):
+        some = held[start : start + AT_ONCE]
+        slurm.tell([orders.unbind(row, hosts_of(row, words)) for row, words in some if row.bound_to])
+        slurm.tell([orders.release([row.id for row, _ in some])])
     left = {row.id for row in held_jobs(slurm, partition)}
-    ids = [row.id for row in rows]
+    ids = [row.id for row, _ in held]
     return [name for name in ids if name not in left], [name for name in ids if name in left]
 
 
