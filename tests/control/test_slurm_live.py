@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 import subprocess
 import sys
+import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -209,6 +210,80 @@ def test_reservations_are_slurms_and_their_nodes_are_not_given_away(live: Live):
         assert live.wait_outcome(wide) == "finished"
 
 
+def test_jobs_that_name_their_nodes_are_slurms_and_keep_them(live: Live):
+    with live.serving():
+        named = live.submit("-N1 --gres=gpu:8 -w h2", "sleep 3")
+        elsewhere = live.submit("-N1 --gres=gpu:8 -x h0,h1,h2", "sleep 3")
+        live.wait_state(named, "RUNNING")
+        live.wait_state(elsewhere, "RUNNING")
+        assert (live.hosts(named), live.hosts(elsewhere)) == ("h2", "h3")
+        until(lambda: sorted(live.service.view.inventory.blocked) == [2, 3], "their nodes are not ours")
+        ours = live.submit("-N2 --gres=gpu:8")
+        live.wait_state(ours, "RUNNING")
+        assert expand(live.hosts(ours)) == ["h0", "h1"]
+        assert live.known(named) is live.known(elsewhere) is None
+        wide = live.submit("-N3 --gres=gpu:8 -w h[0-2]", "sleep 2")
+        until(
+            lambda: len(live.service.view.inventory.blocked) >= 3, "what it waits for is given to nobody else"
+        )
+        narrow = live.submit("-N1 --gres=gpu:8")
+        live.wait_state(wide, "RUNNING")
+        live.wait_state(narrow, "RUNNING")
+        assert live.hosts(narrow) == "h3"
+        held = live.submit("-N1 --gres=gpu:8 -w h1 --hold")
+        assert live.wait_outcome(ours) == "finished"
+        time.sleep(0.3)
+        assert live.state(held) == "PENDING", "its user's hold is not lifted"
+        live.command("scontrol", "release", held)
+        live.wait_state(held, "COMPLETED")
+        assert live.rows(ended=True)[held].host_list == "h1"
+
+
+def test_a_daemon_that_comes_later_leaves_nodes_to_jobs_that_name_them(live: Live):
+    with live.serving():
+        named = live.submit("-N2 --gres=gpu:8 -w h0,h1", "sleep 4")
+        live.wait_state(named, "RUNNING")
+    with live.serving():
+        ours = live.submit("-N2 --gres=gpu:8")
+        live.wait_state(ours, "RUNNING")
+        assert expand(live.hosts(ours)) == ["h2", "h3"]
+        assert live.known(named) is None
+        live.wait_state(named, "COMPLETED")
+
+
+def test_a_job_whose_user_excludes_nodes_later_is_given_to_slurm(live: Live):
+    with live.serving():
+        every = live.submit("-N4 --gres=gpu:8", "sleep 1.5")
+        live.wait_state(every, "RUNNING")
+        choosy = live.submit("-N1 --gres=gpu:8")
+        until(lambda: live.known(choosy), "it waits")
+        live.command("scontrol", "update", f"jobid={choosy}", "excnodelist=h0,h1,h2")
+        assert "must not have" in live.wait_outcome(choosy)
+        live.wait_state(choosy, "COMPLETED")
+        assert live.rows(ended=True)[choosy].host_list == "h3"
+
+
+def test_what_is_handed_back_keeps_the_nodes_that_its_user_named(live: Live):
+    named = live.submit("-N1 --gres=gpu:8 -w h3 --hold", partition="other")
+    live.command("scontrol", "update", f"jobid={named}", "partition=hemiola")
+    own = live.submit("-N1 --gres=gpu:8 -w h2 --hold")
+    released, held = hand_back(live.slurm, "hemiola")
+    assert live.state(own) == "PENDING", "that is its user's to lift"
+    live.command("scancel", own)
+    assert (released, held) == ([named], [])
+    live.wait_state(named, "COMPLETED")
+    assert live.rows(ended=True)[named].host_list == "h3"
+
+
+def test_a_users_hold_of_a_job_without_gpus_is_kept_until_it_is_lifted(live: Live):
+    with live.serving():
+        held, free = live.submit("-N1 --hold"), live.submit("-N1")
+        live.wait_state(free, "COMPLETED")
+        assert live.state(held) == "PENDING"
+        live.command("scontrol", "release", held)
+        live.wait_state(held, "COMPLETED")
+
+
 def test_a_job_that_is_taken_to_another_partition_is_slurms(live: Live):
     with live.serving():
         first, second = live.submit("-N4 --gres=gpu:8", "sleep 4"), live.submit("-N4 --gres=gpu:8")
@@ -221,9 +296,12 @@ def test_a_job_that_is_taken_to_another_partition_is_slurms(live: Live):
 
 def test_nodes_are_lent_to_another_partition_and_come_back(live: Live):
     with live.serving():
-        first = live.submit("-N1 -w h3 --gres=gpu:8", "sleep 4")
-        stays = live.submit("-N4 --gres=gpu:8")
+        three = live.submit("-N3 --gres=gpu:8", "sleep 3")
+        first = live.submit("-N1 --gres=gpu:8", "sleep 6")
         live.wait_state(first, "RUNNING")
+        live.wait_state(three, "RUNNING")
+        assert live.hosts(first) == "h3"
+        stays = live.submit("-N4 --gres=gpu:8")
         live.command("scontrol", "update", "PartitionName=hemiola", "Nodes=h[0-2]")
         try:
             three = live.submit("-N3 --gres=gpu:8")

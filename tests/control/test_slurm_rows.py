@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from hemiola.control.live.remembered import Remembered
 from hemiola.control.slurm.changes import Changes, outcome_of, why_held
-from hemiola.control.slurm.jobs import Words, hosts_of, job_of, shape, shrinks_live
+from hemiola.control.slurm.jobs import Words, hosts_of, is_named, job_of, shape, shrinks_live
 from hemiola.control.slurm.known import Known
 from hemiola.control.slurm.memory import Clues
 from hemiola.control.slurm.orders import bind, shrink, unbind, unpark
@@ -173,6 +173,23 @@ def test_a_job_for_two_to_four_nodes_is_elastic():
     assert hosts_of(
         row(state="PENDING", hosts=1, most_hosts=4, gpus_per_host=0, gpus_per_job=8), Words()
     ) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("bound_to", "said", "wanted"),
+    [
+        ("", Words(), False),
+        ("h0", Words(), True),
+        ("h0", Words(admin="an administrator's remark"), True),
+        ("h0", Words(admin=f"hemiola:{UUID}:ranks=h0"), False),
+        ("h[0-1]", Words(admin=f"hemiola:{UUID}:ranks=h[0-1]:nodes=1-4"), False),
+        ("h0", Words(admin="hemiola:advice:nodes=h0"), True),
+        ("", Words("hemiola:names-its-nodes model=x"), True),
+        ("", Words("this job says hemiola:names-its-nodes"), False),
+    ],
+)
+def test_jobs_that_name_their_nodes(bound_to: str, said: Words, wanted: bool):
+    assert is_named(row(bound_to=bound_to), said) is wanted
 
 
 def test_a_job_is_found_again_and_another_one_of_its_number_is_not():

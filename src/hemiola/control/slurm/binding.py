@@ -9,7 +9,7 @@ from hemiola.control.clock import Clock
 from hemiola.control.slurm import orders
 from hemiola.control.slurm.changes import Changes
 from hemiola.control.slurm.client import Slurm
-from hemiola.control.slurm.jobs import is_user_held, rows_and_words
+from hemiola.control.slurm.jobs import excludes, is_user_held, rows_and_words
 from hemiola.control.slurm.known import Known
 from hemiola.control.slurm.rows import JobRow
 from hemiola.core.decisions import Decision, Move, Placement, Resize, Start, Stop
@@ -33,14 +33,17 @@ class Binder:
         may_act: asked before each order: whether this process still leads.
         add: told what the view has to know.
         answers: what became of decisions: the job, whether it was carried out, Slurm's words.
+        leave: told of jobs that are Slurm's.
     """
 
     def __init__(
         self, slurm: Slurm, view: ClusterView, known: dict[str, Known], clock: Clock, may_act: Callable[[], bool],
         add: Callable[[Sequence[Event]], None], answers: list[tuple[str, bool, str]],
+        leave: Callable[[JobRow], None],
     ) -> None:  # fmt: skip
         self._slurm, self._view, self._known = slurm, view, known
         self._clock, self._may_act, self._add, self._answers = clock, may_act, add, answers
+        self._leave = leave
 
     def carry_out(self, decided: Sequence[Decision]) -> bool:
         """Stop what is to be stopped, and bind what is to run and can be; whether anything was bound."""
@@ -155,7 +158,10 @@ class Binder:
         return set(expand(row.bound_to)) == self._names(known.wanted)
 
     def _failed(self, known: Known, why: str, now: float) -> None:
-        """It goes back to the queue, and is left alone for a while."""
+        """It goes back to the queue, and is left alone for a while; to Slurm, if it does not take the nodes that policies choose."""
+        if excludes(self._slurm, known.row.id):
+            self._give_away(known, "it names nodes that it must not have: it is Slurm's own scheduler's")
+            return
         pause_s = known.leave_alone(now, 0.0 if known.bound_s is None else now - known.bound_s)
         _log.warning("job %s: %s; it is left alone for %.0f s", known.row.id, why, pause_s)
         if known.bound_s is not None:
@@ -166,6 +172,14 @@ class Binder:
         if state is not None and state.status == RUNNING:
             known.held = why
             self._add([Requeued(now, known.job.id, why), Held(now, known.job.id, why)])
+
+    def _give_away(self, known: Known, why: str) -> None:
+        """Slurm has it from now on; the looks to come do not show it any more."""
+        _log.warning("job %s: %s", known.row.id, why)
+        known.left = why
+        self._leave(known.row)
+        self.tell([orders.unbind(known.row, known.hosts), orders.release([known.row.id])])
+        self._take_back(known, why)
 
     def _park(self, changes: Changes) -> None:
         """Dependencies are Slurm's to look after, and it does not for held jobs."""

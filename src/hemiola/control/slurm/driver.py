@@ -19,7 +19,7 @@ from hemiola.control.slurm import orders
 from hemiola.control.slurm.binding import Binder
 from hemiola.control.slurm.changes import Changes, outcome_of
 from hemiola.control.slurm.client import Slurm
-from hemiola.control.slurm.entering import Entrance
+from hemiola.control.slurm.entering import HOLDS_S, Entrance
 from hemiola.control.slurm.handback import hand_back
 from hemiola.control.slurm.jobs import is_user_held, words_of
 from hemiola.control.slurm.known import Known
@@ -36,8 +36,6 @@ __all__ = ["SlurmDriver"]
 
 _log = logging.getLogger("hemiola.slurm")
 LOOK_S = 0.08
-HOLDS_S = 1.0
-"""So often users' own holds are asked after."""
 
 
 class SlurmDriver(LookingDriver):
@@ -73,7 +71,16 @@ class SlurmDriver(LookingDriver):
         self._entrance = Entrance(
             slurm, machine, self._watcher, acts=acts, remembered=remembered, profile=profile, usual_s=usual_s
         )
-        self._binder = Binder(slurm, machine.view, self.known, self._clock, may_act, self.add, self._answers)
+        self._binder = Binder(
+            slurm,
+            machine.view,
+            self.known,
+            self._clock,
+            may_act,
+            self.add,
+            self._answers,
+            self._watcher.leave,
+        )
         self._blocked: dict[int, int] = {}
         self._words_s = 0.0
         self._gone: dict[str, Known] = {}
@@ -95,7 +102,6 @@ class SlurmDriver(LookingDriver):
         self._see_holds(now)
         changes = Changes(self._view, self._watcher, now)
         new: list[JobRow] = []
-        changes.hosts(look.down.__contains__, look.blocked, self._blocked)
         for row in look.jobs.values():
             known = self._by_id.get(row.id)
             if known is not None and not known.is_same(row):
@@ -111,7 +117,9 @@ class SlurmDriver(LookingDriver):
         jobs, arrived = self._entrance.enter(new, now, first=self._first)
         for known in jobs:
             self.known[known.job.id] = self._by_id[known.row.id] = known
-        self._blocked = look.blocked
+        blocked = self._watcher.blocked(look)
+        changes.hosts(look.down.__contains__, blocked, self._blocked)
+        self._blocked = blocked
         if self._acts:
             self._binder.put_right(changes, self._entrance.unwanted)
         self._entrance.unwanted.clear()

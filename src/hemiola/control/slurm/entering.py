@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from hemiola.control.live.remembered import Remembered
 from hemiola.control.slurm.changes import outcome_of, placement_of, why_held
 from hemiola.control.slurm.client import Slurm
-from hemiola.control.slurm.jobs import Words, is_user_held, job_of, shrinks_live, words_of
+from hemiola.control.slurm.jobs import NAMING, Words, is_named, is_user_held, job_of, shrinks_live, words_of
 from hemiola.control.slurm.known import Known
 from hemiola.control.slurm.looks import ENDED, HOLDS, Watcher
 from hemiola.control.slurm.memory import Clues
@@ -20,9 +20,11 @@ from hemiola.core.hostlist import expand
 from hemiola.core.job import Job, Profile
 from hemiola.sched.machine import StateMachine
 
-__all__ = ["Entrance"]
+__all__ = ["HOLDS_S", "Entrance"]
 
 _log = logging.getLogger("hemiola.slurm")
+HOLDS_S = 1.0
+"""So often users' own holds are asked after."""
 
 
 class Entrance:
@@ -36,7 +38,7 @@ class Entrance:
         usual_s: how long a job is taken to run that says nothing.
 
     Attributes:
-        unwanted: jobs without GPUs that are held: Slurm may have them.
+        unwanted: jobs that are held and not ours, as they want no GPUs or name their nodes: Slurm may have them.
     """
 
     def __init__(
@@ -47,7 +49,7 @@ class Entrance:
         self._remembered = {memory.engine_id: memory for memory in remembered}
         self._profile, self._usual_s = profile, usual_s
         self._most_gpus = max(map(int, machine.view.topology.hosts.gpus))
-        self._passed: set[tuple[str, int]] = set()
+        self._not_before: dict[tuple[str, int], float] = {}
         self._vanished: list[tuple[str, str]] = []
         self._refused: list[tuple[Job, str]] = []
         self.unwanted: list[str] = []
@@ -64,7 +66,8 @@ class Entrance:
 
     def enter(self, rows: Sequence[JobRow], now: float, *, first: bool) -> tuple[list[Known], list[Event]]:
         """The jobs of these rows, and what the view is told of them; `first`: with all that is there."""
-        rows = [row for row in rows if (row.id, row.submit_s) not in self._passed]
+        if self._not_before:
+            rows = [row for row in rows if now >= self._not_before.get((row.id, row.submit_s), now)]
         words = words_of(self._slurm, [row.id for row in rows]) if rows else {}
         taken: Counter[int] = Counter()
         for row in rows:
@@ -77,7 +80,7 @@ class Entrance:
             if memory is not None and not memory.clues.is_same(row):
                 self._part([memory])
                 memory = None
-            known = self._known(row, words.get(row.id, Words()), memory)
+            known = self._known(row, words.get(row.id, Words()), memory, now)
             if known is not None:
                 jobs.append(known)
                 new = memory is None and row.state == "PENDING" and not first
@@ -87,14 +90,12 @@ class Entrance:
             self._remembered = {}
         return jobs, events
 
-    def _known(self, row: JobRow, words: Words, memory: Remembered[Clues] | None) -> Known | None:
-        """The job; None if it wants no GPU."""
+    def _known(self, row: JobRow, words: Words, memory: Remembered[Clues] | None, now: float) -> Known | None:
+        """The job; None if it is Slurm's."""
         ours = memory.uuid if memory else str(uuid.uuid4())
         job, note = job_of(row, ours, words, self._most_gpus, self._usual_s, self._profile)
-        if not job.gpus:
-            self._passed.add((row.id, row.submit_s))
-            if row.state == "PENDING" and row.reason == "JobHeldUser":
-                self.unwanted.append(row.id)
+        if not job.gpus or (memory is None and is_named(row, words)):
+            self._leave(row, words, now)
             return None
         known = Known(
             job,
@@ -112,6 +113,16 @@ class Entrance:
             _log.warning("job %s can never run here: %s", row.id, known.refused)
             self._refused.append((job, known.refused))
         return known
+
+    def _leave(self, row: JobRow, words: Words, now: float) -> None:
+        """It is Slurm's, once its user does not hold it: what users lift, job_submit.lua holds for Hemiola."""
+        if row.state == "PENDING" and is_user_held(words):
+            self._not_before[row.id, row.submit_s] = now + HOLDS_S
+            return
+        self._not_before.pop((row.id, row.submit_s), None)
+        self._watcher.leave(row)
+        if row.state == "PENDING" and row.reason == "JobHeldUser" and not words.comment.startswith(NAMING):
+            self.unwanted.append(row.id)
 
     def _told(
         self, known: Known, memory: Remembered[Clues] | None, new: bool, now: float, taken: Counter[int]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from hemiola.control.slurm import orders
 from hemiola.control.slurm.client import Slurm
-from hemiola.control.slurm.jobs import Words, hosts_of, is_user_held, words_of
+from hemiola.control.slurm.jobs import NAMING, Words, hosts_of, is_marked, is_user_held, words_of
 from hemiola.control.slurm.rows import JOB_FORMAT, JobRow, job_rows
 from hemiola.core.errors import EngineError
 
@@ -28,7 +28,9 @@ def _held(slurm: Slurm, partition: str) -> list[tuple[JobRow, Words]]:
     rows = [row for row in _pending(slurm, partition) if not row.priority and row.reason != "JobHeldAdmin"]
     words = words_of(slurm, [row.id for row in rows])
     both = [(row, words.get(row.id, Words())) for row in rows]
-    return [(row, said) for row, said in both if not is_user_held(said)]
+    return [
+        (row, said) for row, said in both if not is_user_held(said) and not said.comment.startswith(NAMING)
+    ]
 
 
 def _pending(slurm: Slurm, partition: str) -> list[JobRow]:
@@ -51,7 +53,13 @@ def hand_back(slurm: Slurm, partition: str) -> tuple[list[str], list[str]]:
     )
     for start in range(0, len(held), AT_ONCE):
         some = held[start : start + AT_ONCE]
-        slurm.tell([orders.unbind(row, hosts_of(row, words)) for row, words in some if row.bound_to])
+        slurm.tell(
+            [
+                orders.unbind(row, hosts_of(row, words))
+                for row, words in some
+                if row.bound_to and is_marked(words)
+            ]
+        )
         slurm.tell([orders.release([row.id for row, _ in some])])
     left = {row.id for row in held_jobs(slurm, partition)}
     ids = [row.id for row, _ in held]

@@ -20,8 +20,12 @@ from hemiola.core.errors import EngineError
 from hemiola.core.job import Job, Profile
 
 __all__ = [
+    "NAMING",
     "Words",
+    "excludes",
     "hosts_of",
+    "is_marked",
+    "is_named",
     "is_user_held",
     "job_of",
     "rows_and_words",
@@ -33,9 +37,12 @@ __all__ = [
 LABEL = "hemiola"
 HELD = "hemiola:held-by-its-user"
 """What job_submit.lua writes before the comment of a job that its own user holds."""
+NAMING = "hemiola:names-its-nodes"
+"""What it writes before the comment of a job with `--nodelist` or `--exclude`, and does not hold."""
 SHRINK = {"live": True, "restart": False}
 """How an elastic job gives up nodes: they are taken from it as it runs, or it begins again on the others."""
-_NODES = re.compile(r"hemiola:[0-9a-f-]{36}:ranks=[\w.,\[\]-]*:nodes=(\d{1,6})-(\d{1,6})")
+_MARK = re.compile(r"hemiola:[0-9a-f-]{36}:ranks=[\w.,\[\]-]*")
+_NODES = re.compile(_MARK.pattern + r":nodes=(\d{1,6})-(\d{1,6})")
 
 
 @dataclass(frozen=True)
@@ -89,9 +96,30 @@ def _read(slurm: Slurm, ids: Sequence[str], line: str) -> dict[str, tuple[str, W
     return found
 
 
+def excludes(slurm: Slurm, job_id: str) -> bool:
+    """Whether a job names nodes that it must not have."""
+    try:
+        return bool(slurm.ask("squeue", "-h", "-r", "-j", job_id, "-o", "%x").strip())
+    except EngineError:
+        return False  # it is gone, or asked after its next failure
+
+
 def is_user_held(words: Words) -> bool:
     """Whether its own user holds it: to Slurm that looks like our hold."""
     return words.comment.startswith(HELD)
+
+
+def is_named(row: JobRow, words: Words) -> bool:
+    """Whether a job names its nodes, or some that it must not have: then they are not for policies to choose.
+
+    Of one that names what it must not have, only job_submit.lua tells; squeue's long lines do not.
+    """
+    return words.comment.startswith(NAMING) or (bool(row.bound_to) and not is_marked(words))
+
+
+def is_marked(words: Words) -> bool:
+    """Whether Hemiola has bound it."""
+    return _MARK.match(words.admin) is not None
 
 
 def shape(row: JobRow, most_gpus: int) -> tuple[int, int]:

@@ -27,6 +27,7 @@ class Known(KnownJob):
         suspended: whether it is.
         begin_s: before when its user does not want it to begin, Unix time; 0 for any time.
         user_held: whether its own user holds it.
+        left: why it was left to Slurm; "" if it was not.
     """
 
     job: Job
@@ -39,6 +40,13 @@ class Known(KnownJob):
     suspended: bool = False
     begin_s: float = 0.0
     user_held: bool = False
+    left: str = ""
+
+    @property
+    def hosts(self) -> tuple[int, int]:
+        """The fewest and the most nodes that an elastic job was submitted for."""
+        sizes = self.job.sizes
+        return sizes[0] // sizes.step, sizes[-1] // sizes.step
 
     def is_same(self, row: JobRow) -> bool:
         """Whether Slurm still means this job by its id."""

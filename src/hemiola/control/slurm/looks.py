@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 
@@ -21,6 +22,8 @@ ENDED = frozenset({
     "COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL", "DEADLINE", "PREEMPTED",
     "REVOKED", "SPECIAL_EXIT",
 })  # fmt: skip
+_SOON = frozenset({"None", "Priority", "Resources"})
+"""Why a job waits that waits for nothing but its nodes."""
 _GONE = frozenset(
     {"down", "error", "fail", "invalid", "inval", "powered_down", "powering_down", "future", "unknown"}
 )
@@ -38,14 +41,16 @@ class Look:
     """What Slurm showed.
 
     Attributes:
+        rows: all its jobs.
         jobs: of Hemiola's partition, by id.
         down: hosts that are not there.
-        blocked: by host, GPUs that are not ours to give.
+        closed: by host, GPUs that the node does not have, or gives nobody.
     """
 
+    rows: list[JobRow]
     jobs: dict[str, JobRow]
     down: set[int]
-    blocked: dict[int, int]
+    closed: dict[int, int]
 
 
 class Watcher:
@@ -65,6 +70,7 @@ class Watcher:
         self._nodes_seen: list[NodeRow] | None = None
         self._nodes_s = 0.0
         self._parts: dict[tuple[str, int, int, str], dict[int, int]] = {}
+        self._left: set[tuple[str, int]] = set()
 
     def ends(self, ids: list[str]) -> dict[str, JobRow]:
         """What Slurm still knows of jobs that it no longer lists: for some minutes, how they ended.
@@ -93,15 +99,39 @@ class Watcher:
             self._nodes_seen, self._nodes_s = self._ask_nodes(), now_s
         ours = {row.id: row for row in rows if self._is_ours(row)}
         down, closed = self._nodes(self._nodes_seen)
-        blocked = dict(closed)
-        for row in rows:
-            if row.id not in ours and row.state in HOLDS:
-                for host, gpus in self.parts(row).items():
+        return Look(rows, ours, down, closed)
+
+    def leave(self, row: JobRow) -> None:
+        """It is Slurm's from now on, though it is in Hemiola's partition."""
+        self._left.add((row.id, row.submit_s))
+
+    def blocked(self, look: Look) -> dict[int, int]:
+        """By host, GPUs that are not ours to give."""
+        blocked = dict(look.closed)
+        for row in look.rows:
+            if row.wants_gpus and not self._is_ours(row):
+                parts = self.parts(row) if row.state in HOLDS else self._awaited(row)
+                for host, gpus in parts.items():
                     blocked[host] = min(self._gpus[host], blocked.get(host, 0) + gpus)
-        return Look(ours, down, blocked)
+        return blocked
+
+    def _awaited(self, row: JobRow) -> dict[int, int]:
+        """What a job that was left to Slurm waits for, if it names it: it would never find it free if it were given to others."""
+        if not (row.bound_to and row.state == "PENDING" and row.priority and row.reason in _SOON):
+            return {}
+        if (row.id, row.submit_s) not in self._left:
+            return {}  # of another partition
+        each = row.gpus_per_host or math.ceil(
+            (row.gpus_per_job or row.gpus_per_task * row.tasks) / max(1, row.hosts)
+        )
+        return {self.hosts[name]: each for name in expand(row.bound_to) if name in self.hosts}
 
     def _is_ours(self, row: JobRow) -> bool:
-        return self._partition in row.partition.split(",") and not row.reservation
+        return (
+            self._partition in row.partition.split(",")
+            and not row.reservation
+            and (row.id, row.submit_s) not in self._left
+        )
 
     def _ask_nodes(self) -> list[NodeRow]:
         nodes = node_rows(self._slurm.ask("sinfo", "-h", "-N", "-O", NODE_FORMAT))

@@ -46,8 +46,7 @@ def _sized(row: JobRow, least: int, most: int) -> str:
 
 def _mark(known: Known, ranks: str) -> str:
     """What its AdminComment says: whose it is, the order of its ranks, and what it was submitted for."""
-    sizes = known.job.sizes
-    nodes = f":nodes={sizes[0] // sizes.step}-{sizes[-1] // sizes.step}" if known.job.is_elastic else ""
+    nodes = f":nodes={known.hosts[0]}-{known.hosts[1]}" if known.job.is_elastic else ""
     return f"hemiola:{known.job.id}:ranks={ranks}{nodes}"
 
 

@@ -75,6 +75,11 @@ class JobRow(msgspec.Struct, frozen=True, gc=False):
     tasks_per_host: int = 0
     cpus_per_host: int = 1
 
+    @property
+    def wants_gpus(self) -> bool:
+        """Whether it wants any."""
+        return bool(self.gpus_per_host or self.gpus_per_job or self.gpus_per_task)
+
     def is_parked(self, now_s: float) -> bool:
         """Whether it was given back to Slurm with a begin time far away, to have its dependency looked after."""
         return self.eligible_s is not None and self.eligible_s > now_s + PARKED_S / 2

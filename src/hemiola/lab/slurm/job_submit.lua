@@ -44,16 +44,32 @@ local function is_reserved(job)
   return job.reservation ~= nil and job.reservation ~= ""
 end
 
+-- A job that names its nodes (--nodelist, --exclude) leaves Hemiola no choice: it is Slurm's. To refuse such jobs
+-- instead, return slurm.ERROR where slurm_job_submit marks them.
+local naming = "hemiola:names-its-nodes "
+
+local function names_nodes(job)
+  return (job.req_nodes or "") ~= "" or (job.exc_nodes or "") ~= ""
+end
+
+local function is_slurms(record)
+  return is_reserved(record) or string.sub(record.comment or "", 1, #naming) == naming
+end
+
 function slurm_job_submit(job, partitions, uid)
   if is_reserved(job) then return slurm.SUCCESS end
   if not (is_managed(job.partition, partitions) and is_alive()) then return slurm.SUCCESS end
+  if names_nodes(job) then
+    job.comment = naming .. (job.comment or "")
+    return slurm.SUCCESS
+  end
   if job.priority == 0 then job.comment = mark .. (job.comment or "") end
   job.priority = 0
   return slurm.SUCCESS
 end
 
 function slurm_job_modify(job, record, partitions, uid)
-  if is_reserved(record) then return slurm.SUCCESS end
+  if is_slurms(record) then return slurm.SUCCESS end
   if not is_managed(job.partition or record.partition, partitions) then return slurm.SUCCESS end
   local sets_priority = job.priority ~= slurm.NO_VAL and job.priority ~= 0
   local lifts = sets_priority and is_marked(record.comment)
