@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from hemiola.control.live.remembered import Remembered
 from hemiola.control.slurm.changes import Changes, outcome_of, why_held
-from hemiola.control.slurm.jobs import Words, hosts_of, is_named, job_of, shape, shrinks_live
+from hemiola.control.slurm.jobs import Words, hosts_of, is_slurms, job_of, shape, shrinks_live
 from hemiola.control.slurm.known import Known
 from hemiola.control.slurm.memory import Clues
 from hemiola.control.slurm.orders import bind, shrink, unbind, unpark
@@ -27,22 +27,25 @@ from replays import cluster
 
 LINE = (
     "3_2|RUNNING|None|2|2|h[0,2]|gres:gpu:h100:4|N/A|N/A|2|1795399342|1000|4294901757|1795399343|3|h[0,2]|1|"
-    "1-02:03:04|hemiola|0|afterok:1(unfulfilled)|1|night|0|1|"
+    "1-02:03:04|hemiola|0|afterok:1(unfulfilled)|1|night|0|1|NO|ib&(h100|h200)|"
 )  # as Slurm 22.05 printed it
 
 
+EIGHT = {"": 8}
+
+
 def row(**other: object) -> JobRow:
-    return msgspec.structs.replace(job_rows(LINE)[0], **other)
+    return msgspec.structs.replace(job_rows(LINE)[0], **{"exclusive": False, "features": "", **other})
 
 
 def test_a_line_of_squeue():
     assert job_rows(LINE + "\n") == [
         JobRow(
             "3_2", "RUNNING", "None", 2, 2, "h[0,2]", 4, 0, 0, 2, 1795399342, 1000, 4294901757, 1795399343, "3", "h[0,2]",
-            1, 93784.0, "hemiola", 0, "afterok:1(unfulfilled)", True, "night",
+            1, 93784.0, "hemiola", 0, "afterok:1(unfulfilled)", True, "night", 0, 1, True, "h100", "ib&(h100|h200)",
         )
     ]  # fmt: skip
-    assert len(JOB_FORMAT.split(",")) == len(LINE.split("|")) - 1
+    assert len(JOB_FORMAT.split(",")) == len(LINE.split("|")) - 2, "one stands in the constraint"
 
 
 @pytest.mark.parametrize(
@@ -63,28 +66,35 @@ def test_time_limits(text, limit_s):
 @pytest.mark.parametrize(
     ("text", "gpus"),
     [
-        ("N/A", 0),
-        ("gpu:4", 4),
-        ("gres:gpu", 1),
-        ("gres:gpu:8(S:0-1)", 8),
-        ("gres:gpu:a:2,gres:gpu:b:3", 5),
-        ("gres:mps:50", 0),
+        ("N/A", (0, "")),
+        ("gpu:4", (4, "")),
+        ("gres:gpu", (1, "")),
+        ("gres:gpu:a100", (1, "a100")),
+        ("gres:gpu:a100_40:2", (2, "a100_40")),
+        ("gres:gpu:8(S:0-1)", (8, "")),
+        ("gres:gpu:a:2,gres:gpu:b:3", (5, "")),
+        ("gres:mps:50", (0, "")),
     ],
 )
 def test_gpus(text, gpus):
-    assert job_rows(LINE.replace("gres:gpu:h100:4", text))[0].gpus_per_host == gpus
+    (one,) = job_rows(LINE.replace("gres:gpu:h100:4", text))
+    assert (one.gpus_per_host, one.gpu_type) == gpus
 
 
 def test_lines_of_sinfo():
-    assert node_rows("h0|mixed|gpu:8|a|\nh1|down*|gpu:h100:4(S:0-1)|a|\nh2|idle+drain|(null)|b|\n") == [
-        NodeRow("h0", "mixed", False, 8, "a"), NodeRow("h1", "down", True, 4, "a"), NodeRow("h2", "idle", False, 0, "b"),
+    assert node_rows(
+        "h0|mixed|gpu:8|a|(null)|\nh1|down*|gpu:h100:4(S:0-1)|a|ib,h100|\nh2|idle+drain|(null)|b|ib|\n"
+    ) == [
+        NodeRow("h0", "mixed", False, 8, "a", frozenset()),
+        NodeRow("h1", "down", True, 4, "a", frozenset({"ib", "h100"})),
+        NodeRow("h2", "idle", False, 0, "b", frozenset({"ib"})),
     ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
     "text",
     [
-        LINE[:60], LINE + "more|", "slurm_load_jobs error: Unable to contact slurm controller",
+        LINE[:60], LINE + "one more|", "slurm_load_jobs error: Unable to contact slurm controller",
         LINE.replace("1795399342", "yesterday"), LINE.replace("h[0,2]", "h0; rm -rf /"), LINE.replace("3_2", "3 2"),
         LINE + "\n" + LINE[:-9],
     ],
@@ -119,26 +129,48 @@ def test_a_damaged_line_is_never_something_worse_than_a_refusal(damage):
         ({"gpus_per_host": 0, "gpus_per_job": 8, "hosts": 2}, (8, 2)),
         ({"gpus_per_host": 0, "gpus_per_task": 3, "tasks": 4, "hosts": 1}, (12, 2)),  # two tasks on each
         ({"gpus_per_host": 0, "hosts": 1}, (0, 0)),
+        ({"gpus_per_host": 2, "hosts": 3, "exclusive": True}, (24, 3)),
+        ({"gpus_per_host": 0, "gpus_per_job": 9, "hosts": 1, "exclusive": True}, (24, 3)),
+        ({"gpus_per_host": 0, "hosts": 1, "exclusive": True}, (0, 0)),
     ],
 )
 def test_shapes(given_, wanted):
     assert shape(row(**given_), 8) == wanted
 
 
+def test_a_job_may_want_gpus_of_one_type():
+    def wanted(most: dict[str, int], **other: object) -> tuple[str, int, int]:
+        job, _ = job_of(row(hosts=2, **other), "u", Words(), most, 1.0, lambda model: None)
+        return job.gpu_type, job.gpus, job.hosts
+
+    both = {"": 8, "h100": 4, "a100": 8}
+    assert wanted(both) == ("h100", 8, 2)
+    assert wanted(EIGHT) == ("", 8, 2), "the topology knows no types"
+    assert wanted(both, exclusive=True) == ("h100", 8, 2), "whole nodes of that type"
+    assert wanted(both, exclusive=True, gpu_type="") == ("", 16, 2)
+
+
+@pytest.mark.parametrize(
+    ("features", "wanted"), [("", False), ("ib", False), ("ib&big", False), ("h100", True), ("ib|h100", True)]
+)
+def test_jobs_that_want_what_only_some_nodes_have(features: str, wanted: bool):
+    assert is_slurms(row(features=features, bound_to=""), Words(), {"ib", "big"}) is wanted
+
+
 def test_what_users_say_in_the_comment():
     known = Profile(name="m", demands=(Demand(8, 1.0, 1.0),))
     words = Words("hemiola model=resnet50 runtime=2h required=rack colour=red", "train")
-    job, note = job_of(row(), "u", words, 8, 100.0, lambda model: known)
+    job, note = job_of(row(), "u", words, EIGHT, 100.0, lambda model: known)
     assert (job.duration_s, job.required, job.profile, job.model) == (7200.0, "rack", known, "resnet50")
     assert "'colour=red'" in note and "model, runtime" in note
 
     def unknown(model: str) -> Profile:
         raise InputError(f"no profile has the model {model!r}")
 
-    job, note = job_of(row(), "u", words, 8, 100.0, unknown)
+    job, note = job_of(row(), "u", words, EIGHT, 100.0, unknown)
     assert job.profile is None and "no profile has the model 'resnet50'" in note
-    assert job_of(row(), "u", Words("my own words"), 8, 100.0, unknown)[1] == ""
-    assert job_of(row(limit_s=None), "u", Words(), 8, 100.0, unknown)[0].duration_s == 100.0
+    assert job_of(row(), "u", Words("my own words"), EIGHT, 100.0, unknown)[1] == ""
+    assert job_of(row(limit_s=None), "u", Words(), EIGHT, 100.0, unknown)[0].duration_s == 100.0
 
 
 UUID = "01234567-89ab-cdef-0123-456789abcdef"
@@ -150,12 +182,12 @@ def test_a_job_for_two_to_four_nodes_is_elastic():
 
     asked = row(state="PENDING", hosts=2, most_hosts=4, gpus_per_host=8)
     words = Words("hemiola shrink=live")
-    job, note = job_of(asked, "u", words, 8, 100.0, unknown)
+    job, note = job_of(asked, "u", words, EIGHT, 100.0, unknown)
     assert (job.gpus, job.hosts, list(job.sizes), note) == (16, 2, [16, 24, 32], "")
     assert shrinks_live(words) and not shrinks_live(Words("hemiola shrink=restart"))
     assert (
         "shrink='soon': write one of live, restart"
-        in job_of(asked, "u", Words("hemiola shrink=soon"), 8, 1.0, unknown)[1]
+        in job_of(asked, "u", Words("hemiola shrink=soon"), EIGHT, 1.0, unknown)[1]
     )
     # bound to three, it shows three; what it was submitted for stands in its AdminComment
     bound, mark = (
@@ -163,7 +195,7 @@ def test_a_job_for_two_to_four_nodes_is_elastic():
         f"hemiola:{UUID}:ranks=n[1-3]:nodes=2-4",
     )
     assert hosts_of(bound, Words(admin=mark)) == (2, 4)
-    again = job_of(bound, "u", Words(admin=mark), 8, 1.0, unknown)[0]
+    again = job_of(bound, "u", Words(admin=mark), EIGHT, 1.0, unknown)[0]
     assert (again.gpus, again.hosts, list(again.sizes)) == (16, 2, [16, 24, 32])
     for admin in ("", "(null)", mark + "x", f"x{mark}", f"hemiola:{UUID}:ranks=n1"):
         assert hosts_of(bound, Words(admin=admin)) == (3, 3)
@@ -189,7 +221,7 @@ def test_a_job_for_two_to_four_nodes_is_elastic():
     ],
 )
 def test_jobs_that_name_their_nodes(bound_to: str, said: Words, wanted: bool):
-    assert is_named(row(bound_to=bound_to), said) is wanted
+    assert is_slurms(row(bound_to=bound_to), said) is wanted
 
 
 def test_a_job_is_found_again_and_another_one_of_its_number_is_not():

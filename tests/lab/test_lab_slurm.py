@@ -73,6 +73,15 @@ def test_nodes_gpus_and_racks_are_as_asked(slurm: SlurmLab) -> None:
     assert {role.node for role in slurm.processes().values()} == {"", *slurm.nodes}
 
 
+def test_racks_have_gpus_of_their_types_in_turn() -> None:
+    with SlurmLab(6, gpus=2, racks=3, gpu_types=("h100", "a100")) as lab:
+        assert lab.run(["sinfo", "-h", "-p", "hemiola", "-N", "-o", "%N %G"]).splitlines() == [
+            "h0 gpu:h100:2", "h1 gpu:h100:2", "h2 gpu:a100:2", "h3 gpu:a100:2", "h4 gpu:h100:2", "h5 gpu:h100:2",
+        ]  # fmt: skip
+        job = submit(lab, "-p", "other", "--gres=gpu:a100:1", script="true")
+        wait_for(lab, job, "COMPLETED")
+
+
 def test_jobs_on_one_node_see_different_gpus(slurm: SlurmLab, tmp_path: Path) -> None:
     script = "echo $SLURMD_NODENAME $CUDA_VISIBLE_DEVICES; sleep 0.5"
     options = ("-p", "other", "-w", "h1", "--gres=gpu:4")
@@ -357,6 +366,9 @@ def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
         ({"nodes": 4, "racks": 5}, "5 racks for 4 nodes"),
         ({"nodes": 4, "racks": 0}, "0 racks for 4 nodes"),
         ({"nodes": 4, "racks": 3}, "do not divide"),
+        ({"nodes": 4, "racks": 2, "gpu_types": ["H100"]}, "GPU type 'H100'"),
+        ({"nodes": 4, "racks": 2, "gpu_types": ["a", "b", "c"]}, "3 types of GPUs for 2 racks"),
+        ({"nodes": 4, "gpus": 0, "gpu_types": ["a"]}, "1 type of GPUs for 1 rack with 0 GPUs"),
         ({"nodes": 4, "name": "../etc"}, "'../etc' does not suit"),
         ({"nodes": 4, "name": "a\nb"}, "does not suit"),
         ({"nodes": 4, "name": ""}, "does not suit"),

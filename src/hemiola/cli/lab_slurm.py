@@ -19,6 +19,7 @@ def up(
     *,
     nodes: int = 8,
     gpus: int = 8,
+    gpu_types: str = "",
     racks: int = 1,
     rate: str | None = None,
     uplink: str | None = None,
@@ -35,6 +36,8 @@ def up(
         How many; they are named h0, h1, ...
     gpus
         Per node: stand-ins that Slurm counts and hands out.
+    gpu_types
+        Of the racks' GPUs, in turn: h100,a100.
     racks
         Divide the nodes among so many leaf switches of Slurm's topology.
     rate
@@ -62,6 +65,7 @@ def up(
         partition=partition,
         hold=hold,
         settings=_pairs(set),
+        gpu_types=tuple(filter(None, gpu_types.split(","))),
     ).up(stays=True)
     print(f"{name}: {nodes} node{'s' * (nodes != 1)} with {gpus} GPU{'s' * (gpus != 1)} each, all idle")
     print(f'find it from a shell: eval "$(hemiola lab slurm env --name {name})"')

@@ -11,6 +11,7 @@ from hemiola.control.slurm.changes import Changes
 from hemiola.control.slurm.client import Slurm
 from hemiola.control.slurm.jobs import excludes, is_user_held, rows_and_words
 from hemiola.control.slurm.known import Known
+from hemiola.control.slurm.limits import Limits
 from hemiola.control.slurm.rows import JobRow
 from hemiola.core.decisions import Decision, Move, Placement, Resize, Start, Stop
 from hemiola.core.errors import EngineError
@@ -22,7 +23,6 @@ from hemiola.sched.view import ClusterView
 __all__ = ["Binder"]
 
 _log = logging.getLogger("hemiola.slurm")
-THROTTLED_S = 5.0
 
 
 class Binder:
@@ -34,16 +34,17 @@ class Binder:
         add: told what the view has to know.
         answers: what became of decisions: the job, whether it was carried out, Slurm's words.
         leave: told of jobs that are Slurm's.
+        limits: told of those that meet one.
     """
 
     def __init__(
         self, slurm: Slurm, view: ClusterView, known: dict[str, Known], clock: Clock, may_act: Callable[[], bool],
         add: Callable[[Sequence[Event]], None], answers: list[tuple[str, bool, str]],
-        leave: Callable[[JobRow], None],
+        leave: Callable[[JobRow], None], limits: Limits,
     ) -> None:  # fmt: skip
         self._slurm, self._view, self._known = slurm, view, known
         self._clock, self._may_act, self._add, self._answers = clock, may_act, add, answers
-        self._leave = leave
+        self._leave, self._limits = leave, limits
 
     def carry_out(self, decided: Sequence[Decision]) -> bool:
         """Stop what is to be stopped, and bind what is to run and can be; whether anything was bound."""
@@ -83,8 +84,8 @@ class Binder:
         self._park(changes)
         for known, why in changes.failed:
             self._failed(known, why, now)
-        for known in changes.throttled:
-            self._throttle(known, now)
+        for known in changes.limited:
+            self._limited(known, now)
 
     def shrinks(self, known: Known, placement: Placement) -> bool:
         """Whether nodes can be taken from a job as it runs; Slurm ends a batch job that loses its first one."""
@@ -191,11 +192,11 @@ class Binder:
             told += orders.unpark(known.row.id, known.begin_s - now)
         self.tell(told)
 
-    def _throttle(self, known: Known, now: float) -> None:
-        """Its array is at its limit (`--array=1-9%2`): it waits without holding GPUs, and is tried again."""
-        known.not_before_s = now + THROTTLED_S
+    def _limited(self, known: Known, now: float) -> None:
+        """It waits without holding GPUs, and is tried again."""
+        why = self._limits.met(known, self._known.values(), now)
         self.tell([orders.hold([known.row.id])])
-        self._take_back(known, "of its array no more may run at once")
+        self._take_back(known, why)
 
     def _take_back(self, known: Known, why: str) -> None:
         """It waits again, held, and nobody is to blame."""

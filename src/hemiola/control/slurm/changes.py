@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from hemiola.control.live.changing import Changing
-from hemiola.control.live.known import PATIENCE_S
 from hemiola.control.slurm.known import Known
+from hemiola.control.slurm.limits import WHY_ARRAY, is_limited, patience_s
 from hemiola.control.slurm.looks import ENDED, HOLDS, Watcher
 from hemiola.control.slurm.rows import JobRow
 from hemiola.core.decisions import Placement
@@ -34,7 +34,7 @@ class Changes(Changing):
         loose: jobs that Slurm would start by itself, though nobody has placed them.
         late: jobs that run where they no longer should: they began before they could be held, or were told in vain.
         failed: jobs that were bound and do not start.
-        throttled: jobs that were bound, and of whose array no more may run at once.
+        limited: jobs that were bound, and do not start within some limit of Slurm's.
         parked, unparked: jobs whose dependency is to be left to Slurm, and those for which it is fulfilled.
     """
 
@@ -44,7 +44,7 @@ class Changes(Changing):
         self.loose: list[Known] = []
         self.late: list[Known] = []
         self.failed: list[tuple[Known, str]] = []
-        self.throttled: list[Known] = []
+        self.limited: list[Known] = []
         self.parked: list[Known] = []
         self.unparked: list[Known] = []
 
@@ -90,7 +90,7 @@ class Changes(Changing):
             return
         assert state.placement is not None
         if set(self._watcher.parts(row)) == set(state.placement.hosts):
-            known.ran, known.binds_failed = True, 0
+            known.ran, known.binds_failed, known.limited = True, 0, 0
             self._started.append(Started(self._now, known.job.id))
         else:
             self._start(known, row)
@@ -112,12 +112,10 @@ class Changes(Changing):
             )  # it ran between two looks
             if known.ran or known.wanted is None or unseen:
                 self.requeued(known, f"Slurm put it back: {row.reason}")
-            elif row.reason == "JobArrayTaskLimit":
-                self.throttled.append(known)
-            elif known.bound_s is not None and not row.priority:
-                self.failed.append((known, f"it is held again: {row.reason}"))
-            elif known.bound_s is not None and self._now - known.bound_s > PATIENCE_S:
-                self.failed.append((known, f"it did not start within {PATIENCE_S:g} s: {row.reason}"))
+            elif known.bound_s is not None and is_limited(row):
+                self.limited.append(known)
+            elif known.bound_s is not None and self._now - known.bound_s > patience_s(row):
+                self.failed.append((known, f"Slurm does not start it: {row.reason}"))
             return
         parked = row.is_parked(self._now)
         if parked and not row.dependency:
@@ -176,8 +174,10 @@ def why_held(known: Known, row: JobRow, now_s: float) -> str:
         return f"it waits for {row.dependency.replace('(unfulfilled)', '')}"
     if row.eligible_s is not None and row.eligible_s > now_s and not row.restarts:
         return "it is to begin later"
-    if known.not_before_s > now_s and not known.binds_failed:
-        return "of its array no more may run at once"
+    if known.behind:
+        return WHY_ARRAY
+    if known.not_before_s > now_s and known.limited:
+        return known.limit
     if known.not_before_s > now_s:
         return f"it was bound {known.binds_failed} times without starting, and is tried again later"
     return known.refused

@@ -23,6 +23,7 @@ from hemiola.control.slurm.entering import HOLDS_S, Entrance
 from hemiola.control.slurm.handback import hand_back
 from hemiola.control.slurm.jobs import is_user_held, words_of
 from hemiola.control.slurm.known import Known
+from hemiola.control.slurm.limits import Limits
 from hemiola.control.slurm.looks import ENDED, Look, Watcher
 from hemiola.control.slurm.memory import Clues
 from hemiola.control.slurm.rows import JobRow
@@ -71,6 +72,7 @@ class SlurmDriver(LookingDriver):
         self._entrance = Entrance(
             slurm, machine, self._watcher, acts=acts, remembered=remembered, profile=profile, usual_s=usual_s
         )
+        self._limits = Limits()
         self._binder = Binder(
             slurm,
             machine.view,
@@ -80,6 +82,7 @@ class SlurmDriver(LookingDriver):
             self.add,
             self._answers,
             self._watcher.leave,
+            self._limits,
         )
         self._blocked: dict[int, int] = {}
         self._words_s = 0.0
@@ -100,6 +103,7 @@ class SlurmDriver(LookingDriver):
         """A look against what is known."""
         self._gone.clear()
         self._see_holds(now)
+        self._limits.line_up(self.known.values(), now)
         changes = Changes(self._view, self._watcher, now)
         new: list[JobRow] = []
         for row in look.jobs.values():
@@ -181,7 +185,7 @@ class SlurmDriver(LookingDriver):
         return Identity(
             engine_id=known.row.id, submit_s=float(known.row.submit_s), user=known.job.user, name=known.name,
             memory=msgspec.json.encode(known.clues).decode(), note=known.refused or known.held or known.note,
-            binds_failed=known.binds_failed,
+            binds_failed=known.binds_failed + known.limited,
         )  # fmt: skip
 
     def advise(self, decision: Decision) -> None:

@@ -10,14 +10,16 @@ from collections.abc import Callable, Sequence
 from hemiola.control.live.remembered import Remembered
 from hemiola.control.slurm.changes import outcome_of, placement_of, why_held
 from hemiola.control.slurm.client import Slurm
-from hemiola.control.slurm.jobs import NAMING, Words, is_named, is_user_held, job_of, shrinks_live, words_of
+from hemiola.control.slurm.jobs import NAMING, Words, is_slurms, is_user_held, job_of, shrinks_live, words_of
 from hemiola.control.slurm.known import Known
+from hemiola.control.slurm.limits import element_of
 from hemiola.control.slurm.looks import ENDED, HOLDS, Watcher
 from hemiola.control.slurm.memory import Clues
 from hemiola.control.slurm.rows import JobRow
 from hemiola.core.events import Adopted, Arrived, Event, Held, Timer
 from hemiola.core.hostlist import expand
 from hemiola.core.job import Job, Profile
+from hemiola.core.topology import Topology
 from hemiola.sched.machine import StateMachine
 
 __all__ = ["HOLDS_S", "Entrance"]
@@ -48,7 +50,7 @@ class Entrance:
         self._slurm, self._machine, self._watcher, self._acts = slurm, machine, watcher, acts
         self._remembered = {memory.engine_id: memory for memory in remembered}
         self._profile, self._usual_s = profile, usual_s
-        self._most_gpus = max(map(int, machine.view.topology.hosts.gpus))
+        self._most_gpus = most_gpus(machine.view.topology)
         self._not_before: dict[tuple[str, int], float] = {}
         self._vanished: list[tuple[str, str]] = []
         self._refused: list[tuple[Job, str]] = []
@@ -94,7 +96,7 @@ class Entrance:
         """The job; None if it is Slurm's."""
         ours = memory.uuid if memory else str(uuid.uuid4())
         job, note = job_of(row, ours, words, self._most_gpus, self._usual_s, self._profile)
-        if not job.gpus or (memory is None and is_named(row, words)):
+        if not job.gpus or (memory is None and is_slurms(row, words, self._watcher.everywhere)):
             self._leave(row, words, now)
             return None
         known = Known(
@@ -164,7 +166,7 @@ class Entrance:
         ):
             index, names = self._watcher.hosts, expand(row.bound_to)
             hosts = [index[name] for name in names if name in index]
-            each = row.gpus_per_host or job.gpus // max(1, len(names))
+            each = job.sizes.step if job.hosts else job.gpus // max(1, len(names))
             if len(hosts) == len(names) and all(
                 taken[host] + each <= int(self._machine.view.topology.hosts.gpus[host]) for host in hosts
             ):
@@ -175,7 +177,15 @@ class Entrance:
         return Adopted(now, job, known.wanted, since_s, **had)  # type: ignore[arg-type]
 
 
+def most_gpus(topology: Topology) -> dict[str, int]:
+    """The GPUs of the largest host of each type, where types are known; under "": of all hosts."""
+    most: dict[str, int] = {"": 0}
+    for kind, gpus in zip(topology.hosts.gpu_types, topology.hosts.gpus, strict=True):
+        for key in {kind, ""}:
+            most[key] = max(most.get(key, 0), int(gpus))
+    return most
+
+
 def _line(row: JobRow) -> tuple[int, int, int]:
     """Jobs as they stood in line: submission times are whole seconds, ids tell the rest."""
-    element = row.id.partition("_")[2]
-    return row.submit_s, int(row.array), int(element) if element.isdigit() else 0
+    return row.submit_s, int(row.array), element_of(row)

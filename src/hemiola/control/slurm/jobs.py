@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from hemiola.control.live.labels import KEYS, Said, read_words
@@ -25,7 +25,7 @@ __all__ = [
     "excludes",
     "hosts_of",
     "is_marked",
-    "is_named",
+    "is_slurms",
     "is_user_held",
     "job_of",
     "rows_and_words",
@@ -80,19 +80,18 @@ def _read(slurm: Slurm, ids: Sequence[str], line: str) -> dict[str, tuple[str, W
     if not ids:
         return {}
     end, between = "|" + secrets.token_hex(16), "|" + secrets.token_hex(16)
-    asked = f"{line},comment:{between},admin_comment:{between},name:{end}"
+    asked = f"{line},JobID:{between},comment:{between},admin_comment:{between},name:{end}"
     try:
         text = slurm.ask("squeue", "-h", "-r", "-t", "all", "-j", ",".join(ids), "-O", asked)
     except EngineError as problem:
         if UNKNOWN in problem.what:
             return {}  # they are gone
         raise
-    fields = line.count("|")
     found = {}
     for record in text.split(end)[:-1]:
-        *first, free = record.removeprefix("\n").split("|", fields)
-        comment, admin, name = free.split(between)
-        found[first[0]] = "|".join(first) + "|", Words("" if comment == "(null)" else comment, name, admin)
+        first, comment, admin, name = record.removeprefix("\n").split(between)
+        first = first[: first.rindex("|") + 1]
+        found[first[: first.index("|")]] = first, Words("" if comment == "(null)" else comment, name, admin)
     return found
 
 
@@ -109,17 +108,29 @@ def is_user_held(words: Words) -> bool:
     return words.comment.startswith(HELD)
 
 
-def is_named(row: JobRow, words: Words) -> bool:
-    """Whether a job names its nodes, or some that it must not have: then they are not for policies to choose.
+def is_slurms(row: JobRow, words: Words, everywhere: Set[str] = frozenset()) -> bool:
+    """Whether a job says on which nodes it may run or not, or of which features: then policies have no choice.
 
-    Of one that names what it must not have, only job_submit.lua tells; squeue's long lines do not.
+    Of one that names nodes that it must not have, only job_submit.lua tells; squeue's long lines do not.
+
+    Args:
+        everywhere: features that all nodes have.
     """
-    return words.comment.startswith(NAMING) or (bool(row.bound_to) and not is_marked(words))
+    if words.comment.startswith(NAMING) or not set(filter(None, row.features.split("&"))) <= everywhere:
+        return True
+    return bool(row.bound_to) and not is_marked(words)
 
 
 def is_marked(words: Words) -> bool:
     """Whether Hemiola has bound it."""
     return _MARK.match(words.admin) is not None
+
+
+def per_host(row: JobRow, most: int) -> int:
+    """How many GPUs a job has on each node of so many; 0 where it does not say."""
+    if row.exclusive and (row.gpus_per_host or row.gpus_per_job or row.gpus_per_task):
+        return most
+    return row.gpus_per_host
 
 
 def shape(row: JobRow, most_gpus: int) -> tuple[int, int]:
@@ -129,7 +140,7 @@ def shape(row: JobRow, most_gpus: int) -> tuple[int, int]:
     hosts as possible.
     """
     if row.gpus_per_host:
-        return row.gpus_per_host * row.hosts, row.hosts
+        return per_host(row, most_gpus) * row.hosts, row.hosts
     gpus, unit = (
         (row.gpus_per_job, 1) if row.gpus_per_job else (row.gpus_per_task * row.tasks, row.gpus_per_task)
     )
@@ -137,7 +148,7 @@ def shape(row: JobRow, most_gpus: int) -> tuple[int, int]:
         return 0, 0
     for hosts in range(max(row.hosts, math.ceil(gpus / max(1, most_gpus))), gpus + 1):
         if gpus % hosts == 0 and gpus // hosts % unit == 0:
-            return gpus, hosts
+            return (hosts * most_gpus if row.exclusive else gpus), hosts
     return gpus, row.hosts
 
 
@@ -159,19 +170,27 @@ def shrinks_live(words: Words) -> bool:
 
 
 def job_of(
-    row: JobRow, uuid: str, words: Words, most_gpus: int, usual_s: float, profile: Callable[[str], Profile]
+    row: JobRow,
+    uuid: str,
+    words: Words,
+    most_gpus: Mapping[str, int],
+    usual_s: float,
+    profile: Callable[[str], Profile],
 ) -> tuple[Job, str]:
     """The job, and what of its comment was not understood.
 
     Args:
+        most_gpus: on a host of each type; of "", on any. No other key: the types of GPUs are not known.
         usual_s: how long a job is taken to run that says nothing and has no limit.
         profile: of a model by its name.
 
     The run time is what its user says, or else its time limit: what policies that go by it have to go by.
     """
-    gpus, hosts = shape(row, most_gpus)
+    kind = row.gpu_type if len(most_gpus) > 1 else ""
+    largest = most_gpus.get(kind, most_gpus[""])
+    gpus, hosts = shape(row, largest)
     least, most = hosts_of(row, words)
-    each = row.gpus_per_host
+    each = per_host(row, largest)
     if least < most:
         gpus, hosts = each * least, least
     said = _labels(words.comment, profile)
@@ -182,7 +201,7 @@ def job_of(
     job = Job(
         id=uuid, submit_s=float(row.submit_s), gpus=gpus, duration_s=said.runtime_s or row.limit_s or usual_s,
         profile=said.profile, model=said.words.get("model", ""), user=user_name(row.uid), queue=row.partition,
-        hosts=hosts, required=said.words.get("required", ""), preferred=said.words.get("preferred", ""),
+        hosts=hosts, gpu_type=kind, required=said.words.get("required", ""), preferred=said.words.get("preferred", ""),
         estimate_s=row.limit_s, pinned=not row.requeues, gpus_max=each * most if least < most else 0,
     )  # fmt: skip
     return job, "; ".join(said.problems)

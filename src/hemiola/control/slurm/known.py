@@ -27,6 +27,9 @@ class Known(KnownJob):
         suspended: whether it is.
         begin_s: before when its user does not want it to begin, Unix time; 0 for any time.
         user_held: whether its own user holds it.
+        limited: how often in a row it met a limit of Slurm's after it was bound.
+        limit: which one, in words.
+        behind: whether others of its array come first.
         left: why it was left to Slurm; "" if it was not.
     """
 
@@ -40,6 +43,9 @@ class Known(KnownJob):
     suspended: bool = False
     begin_s: float = 0.0
     user_held: bool = False
+    limited: int = 0
+    limit: str = ""
+    behind: bool = False
     left: str = ""
 
     @property

@@ -61,6 +61,7 @@ class Watcher:
 
     Attributes:
         hosts: the topology's, by name.
+        everywhere: features that each node of the partition has.
     """
 
     def __init__(self, slurm: Slurm, topology: Topology, partition: str) -> None:
@@ -70,6 +71,7 @@ class Watcher:
         self._nodes_seen: list[NodeRow] | None = None
         self._nodes_s = 0.0
         self._parts: dict[tuple[str, int, int, str], dict[int, int]] = {}
+        self.everywhere: frozenset[str] = frozenset()
         self._left: set[tuple[str, int]] = set()
 
     def ends(self, ids: list[str]) -> dict[str, JobRow]:
@@ -109,7 +111,7 @@ class Watcher:
         """By host, GPUs that are not ours to give."""
         blocked = dict(look.closed)
         for row in look.rows:
-            if row.wants_gpus and not self._is_ours(row):
+            if row.takes_gpus and not self._is_ours(row):
                 parts = self.parts(row) if row.state in HOLDS else self._awaited(row)
                 for host, gpus in parts.items():
                     blocked[host] = min(self._gpus[host], blocked.get(host, 0) + gpus)
@@ -121,10 +123,13 @@ class Watcher:
             return {}
         if (row.id, row.submit_s) not in self._left:
             return {}  # of another partition
+        hosts = [self.hosts[name] for name in expand(row.bound_to) if name in self.hosts]
+        if row.exclusive:
+            return {host: self._gpus[host] for host in hosts}
         each = row.gpus_per_host or math.ceil(
             (row.gpus_per_job or row.gpus_per_task * row.tasks) / max(1, row.hosts)
         )
-        return {self.hosts[name]: each for name in expand(row.bound_to) if name in self.hosts}
+        return dict.fromkeys(hosts, each)
 
     def _is_ours(self, row: JobRow) -> bool:
         return (
@@ -140,6 +145,9 @@ class Watcher:
                 f"the partition {self._partition!r} has no nodes",
                 "name the partition that Hemiola manages: --partition",
             )
+        self.everywhere = frozenset.intersection(
+            *(node.features for node in nodes if node.partition == self._partition)
+        )
         return nodes
 
     def _nodes(self, nodes: list[NodeRow]) -> tuple[set[int], dict[int, int]]:
@@ -172,6 +180,8 @@ class Watcher:
     def _work_out(self, row: JobRow) -> dict[int, int]:
         names = expand(row.host_list)
         hosts = [self.hosts[name] for name in names if name in self.hosts]
+        if row.exclusive:
+            return {host: self._gpus[host] for host in hosts}
         if row.gpus_per_host:
             return dict.fromkeys(hosts, row.gpus_per_host)
         total = row.gpus_per_job or row.gpus_per_task * row.tasks

@@ -47,6 +47,9 @@ class JobRow(msgspec.Struct, frozen=True, gc=False):
         reservation: that it is to run in; "" for none. The nodes of reservations are not ours to give.
         tasks_per_host: if it says so; else 0.
         cpus_per_host: at least.
+        exclusive: whether it has its nodes for itself (`--exclusive`, or its partition's OverSubscribe=EXCLUSIVE).
+        gpu_type: of the GPUs that it asks for; "" for any.
+        features: that its nodes are to have, in Slurm's words (`--constraint`); "" for none.
     """
 
     id: str
@@ -74,11 +77,14 @@ class JobRow(msgspec.Struct, frozen=True, gc=False):
     reservation: str = ""
     tasks_per_host: int = 0
     cpus_per_host: int = 1
+    exclusive: bool = False
+    gpu_type: str = ""
+    features: str = ""
 
     @property
-    def wants_gpus(self) -> bool:
-        """Whether it wants any."""
-        return bool(self.gpus_per_host or self.gpus_per_job or self.gpus_per_task)
+    def takes_gpus(self) -> bool:
+        """Whether others cannot have some where it runs."""
+        return bool(self.gpus_per_host or self.gpus_per_job or self.gpus_per_task or self.exclusive)
 
     def is_parked(self, now_s: float) -> bool:
         """Whether it was given back to Slurm with a begin time far away, to have its dependency looked after."""
@@ -93,6 +99,7 @@ class NodeRow(msgspec.Struct, frozen=True, gc=False):
         silent: whether it does not answer.
         gpus: that it has.
         partition: one of those that it is in.
+        features: that it has now.
     """
 
     name: str
@@ -100,6 +107,7 @@ class NodeRow(msgspec.Struct, frozen=True, gc=False):
     silent: bool
     gpus: int
     partition: str
+    features: frozenset[str]
 
 
 def _matching(pattern: str) -> Callable[[str], str]:
@@ -117,16 +125,17 @@ def _optional(text: str) -> int | None:
     return None if text in ("N/A", "NONE", "Unknown", "") else int(text)
 
 
-def _gpus(text: str) -> int:
-    """gres:gpu:4, gres:gpu:h100:4, gpu:8(S:0-1), several with commas; (null) and N/A for none."""
+def _gpus(text: str) -> tuple[int, str]:
+    """gres:gpu:4, gres:gpu:h100:4, gpu:8(S:0-1), several with commas; (null) and N/A for none: how many, and of which type."""
     if text in ("N/A", "(null)", "", "none"):
-        return 0
-    total = 0
+        return 0, ""
+    total, kinds = 0, set[str]()
     for part in re.sub(r"\([^)]*\)", "", text).split(","):
         words = part.removeprefix("gres:").split(":")
         if words[0] == "gpu":
-            total += 1 if len(words) == 1 else int(words[-1])
-    return total
+            total += int(words[-1]) if words[-1].isdigit() else 1
+            kinds.update(word for word in words[1:] if not word.isdigit())
+    return total, _matching(r"[\w.-]{0,64}")(kinds.pop() if len(kinds) == 1 else "")
 
 
 YEAR_S = 365 * 86400.0
@@ -163,13 +172,15 @@ _JOB: tuple[tuple[str, Callable[[str], Any]], ...] = (
     ("TimeLimit", _limit), ("Partition", _matching(r"[\w.,-]{1,1024}")), ("exit_code", int), ("Dependency", _dependency),
     ("Requeue", lambda text: text == "1"),
     ("Reservation", lambda text: "" if text == "(null)" else _matching(r"[\w.,-]{0,1024}")(text)),
-    ("ntpernode", lambda text: _optional(text) or 0), ("MinCpus", int),
+    ("ntpernode", lambda text: _optional(text) or 0), ("MinCpus", int), ("OverSubscribe", lambda text: text == "NO"),
+    ("Feature", lambda text: "" if text == "(null)" else _matching(r"(?!.*null)[\w.:=&|*,()\[\]-]{1,1024}")(text)),
 )  # fmt: skip
 _NODE = (
     ("NodeList", _matching(r"[\w.-]{1,255}")),
     ("StateLong", _matching(r"[\w+@*~#!%$^-]{1,64}")),
     ("Gres", str),
     ("PartitionName", _matching(r"[\w.-]{1,255}")),
+    ("Features_act", lambda text: frozenset(() if text == "(null)" else text.split(","))),
 )
 JOB_FORMAT = ",".join(f"{name}:|" for name, _ in _JOB)
 NODE_FORMAT = ",".join(f"{name}:|" for name, _ in _NODE)
@@ -181,14 +192,24 @@ def job_rows(text: str) -> list[JobRow]:
     Raises:
         EngineError: a line that cannot be; then nothing of the answer is used.
     """
-    return [JobRow(*fields) for fields in _read(text, _JOB, "squeue")]
+    return [_job(fields) for fields in _read(text, _JOB, "squeue")]
+
+
+def _job(fields: list[Any]) -> JobRow:
+    asked = slice(6, 9)  # GPUs per node, job and task
+    kind = next((kind for _, kind in fields[asked] if kind), "")
+    fields[asked] = [count for count, _ in fields[asked]]
+    fields.insert(-1, kind)
+    return JobRow(*fields)
 
 
 def node_rows(text: str) -> list[NodeRow]:
     """Of `sinfo -h -N -O NODE_FORMAT`."""
     return [
-        NodeRow(name, re.sub(r"\W+$", "", state).split("+")[0], "*" in state, _gpus(gres), partition)
-        for name, state, gres, partition in _read(text, _NODE, "sinfo")
+        NodeRow(
+            name, re.sub(r"\W+$", "", state).split("+")[0], "*" in state, _gpus(gres)[0], partition, features
+        )
+        for name, state, gres, partition, features in _read(text, _NODE, "sinfo")
     ]
 
 
@@ -196,6 +217,8 @@ def _read(text: str, fields: tuple[tuple[str, Callable[[str], Any]], ...], comma
     rows = []
     for number, line in enumerate(text.splitlines(), start=1):
         words = line.split("|")
+        if len(words) > len(fields) + 1:  # constraints may say "or", and stand at the end
+            words[len(fields) - 1 : -1] = ["|".join(words[len(fields) - 1 : -1])]
         if len(words) != len(fields) + 1 or words[-1]:
             raise EngineError(
                 f"{command} printed {len(words) - 1} of {len(fields)} fields in line {number}: {line[:200]!r}",

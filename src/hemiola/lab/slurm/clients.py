@@ -76,11 +76,10 @@ def node_states(record: Record, *, limit_s: float = ASK_S) -> dict[str, str]:
     """
     words = ["sinfo", "-h", "-N", "-p", record.spec.partition, "-o", "%N %T %G"]
     lines = ask(record, words, limit_s=limit_s).splitlines()
-    gres = f"gpu:{record.spec.gpus}" if record.spec.gpus else "(null)"
     states = {}
     for line in lines:
         node, state, counted = line.split()
-        states[node] = state if counted == gres else f"{state} with {counted}"
+        states[node] = state if counted == (record.spec.gres(node) or "(null)") else f"{state} with {counted}"
     return states
 
 

@@ -35,6 +35,7 @@ class SlurmLab:
     Args:
         nodes: how many; they are named h0, h1, ...
         gpus: per node: stand-ins that Slurm counts and hands out (CUDA_VISIBLE_DEVICES).
+        gpu_types: of the racks' GPUs, in turn, such as ("h100", "a100"); none: Slurm knows no types.
         racks: leaf switches rack0, rack1, ... in Slurm's topology, with equal shares of the nodes.
         rate: give each node a network of its own, on which it sends and receives at this rate; needs root.
         uplink: what each rack can exchange with the others; needed with `rate` and two racks or more.
@@ -59,6 +60,7 @@ class SlurmLab:
         partition: str = "hemiola",
         hold: bool = True,
         settings: Mapping[str, str] | None = None,
+        gpu_types: Sequence[str] = (),
     ) -> None:
         self._spec = SlurmSpec.of(
             name=name if name is not None else _free_name(),
@@ -70,6 +72,7 @@ class SlurmLab:
             partition=partition,
             hold=hold,
             settings=settings or {},
+            gpu_types=gpu_types,
         )
         self._record: Record | None = None
         self._guardian: Guardian | None = None

@@ -95,9 +95,15 @@ def slurm_conf(record: Record) -> str:
 
 
 def gres_conf(record: Record) -> str:
-    """The GPUs, the same on each node; Slurm sets CUDA_VISIBLE_DEVICES for those that a job gets."""
-    gpus = record.spec.gpus
-    return f"Name=gpu File={record.folder}/dev/nvidia[0-{gpus - 1}] Flags=nvidia_gpu_env\n" if gpus else ""
+    """The GPUs of each node; Slurm sets CUDA_VISIBLE_DEVICES for those that a job gets."""
+    spec = record.spec
+    if not spec.gpus:
+        return ""
+    what = f"File={record.folder}/dev/nvidia[0-{spec.gpus - 1}] Flags=nvidia_gpu_env"
+    if not spec.gpu_types:
+        return f"Name=gpu {what}\n"
+    lines = [f"NodeName={node} Name=gpu Type={spec.gpu_type(node)} {what}" for node in spec.nodes]
+    return "\n".join(lines) + "\n"
 
 
 def topology_conf(record: Record) -> str:
@@ -144,7 +150,7 @@ def _node(record: Record, node: str) -> str:
     spec = record.spec
     address, port = record.node_address(node)
     hostname = node if record.subnet else socket.gethostname().partition(".")[0]
-    gres = f"Gres=gpu:{spec.gpus} " if spec.gpus else ""
+    gres = f"Gres={spec.gres(node)} " if spec.gpus else ""
     return (
         f"NodeName={node} NodeHostname={hostname} NodeAddr={address} Port={port} "
         f"CPUs={spec.cpus} Boards=1 SocketsPerBoard=1 CoresPerSocket={spec.cpus} ThreadsPerCore=1 "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -20,6 +20,7 @@ CPUS_MIN = 16
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,24}")
 _PARTITION = re.compile(r"[a-z][a-z0-9_-]{0,31}")
+_TYPE = re.compile(r"[a-z][a-z0-9_]{0,31}")
 _SETTING = re.compile(r"[A-Za-z]+")
 
 
@@ -30,6 +31,7 @@ class SlurmSpec(msgspec.Struct, frozen=True, kw_only=True):
         name: lower-case letters, digits and "-".
         node_count: how many; they are named h0, h1, ... as the hosts of every lab.
         gpus: per node; they are stand-ins (/dev/null), which Slurm counts and hands out.
+        gpu_types: of the racks' GPUs, in turn; none: Slurm knows no types.
         racks: leaf switches with equal shares of the nodes, under one spine.
         rate: what each node can send and receive, such as "1gbit"; None: no network of its own.
         uplink: what each rack can exchange with the others, each direction; None with one rack.
@@ -47,6 +49,7 @@ class SlurmSpec(msgspec.Struct, frozen=True, kw_only=True):
     partition: str
     hold: bool
     settings: dict[str, str]
+    gpu_types: tuple[str, ...] = ()
 
     @classmethod
     def of(
@@ -61,6 +64,7 @@ class SlurmSpec(msgspec.Struct, frozen=True, kw_only=True):
         partition: str,
         hold: bool,
         settings: Mapping[str, str],
+        gpu_types: Sequence[str] = (),
     ) -> SlurmSpec:
         """Check what a person wrote.
 
@@ -70,6 +74,7 @@ class SlurmSpec(msgspec.Struct, frozen=True, kw_only=True):
         """
         _check_names(name, partition, settings)
         _check_counts(nodes, gpus, racks)
+        _check_types(gpu_types, gpus, racks)
         if rate is None and uplink is not None:
             raise LabError(
                 f"an uplink of {uplink!r} without rate", "give the nodes' rate too: --rate 800mbit"
@@ -84,6 +89,7 @@ class SlurmSpec(msgspec.Struct, frozen=True, kw_only=True):
             partition=partition,
             hold=hold,
             settings=dict(settings),
+            gpu_types=tuple(gpu_types),
         )
         if rate is not None:
             LabSpec.of(
@@ -116,6 +122,18 @@ class SlurmSpec(msgspec.Struct, frozen=True, kw_only=True):
         each = self.node_count // self.racks
         return self.nodes[index * each : (index + 1) * each]
 
+    def gres(self, node: str) -> str:
+        """The node's GPUs in Slurm's words; "" for none."""
+        if not self.gpus:
+            return ""
+        kind = self.gpu_type(node)
+        return f"gpu:{kind}:{self.gpus}" if kind else f"gpu:{self.gpus}"
+
+    def gpu_type(self, node: str) -> str:
+        """Of the node's GPUs; "" where Slurm knows no types."""
+        each = self.node_count // self.racks
+        return self.gpu_types[self.nodes.index(node) // each % len(self.gpu_types)] if self.gpu_types else ""
+
 
 def _check_names(name: str, partition: str, settings: Mapping[str, str]) -> None:
     if not _NAME.fullmatch(name):
@@ -144,3 +162,15 @@ def _check_counts(nodes: int, gpus: int, racks: int) -> None:
         raise LabError(f"{racks} racks for {nodes} nodes", "give at least one rack, and one node per rack")
     if nodes % racks:
         raise LabError(f"{nodes} nodes do not divide into {racks} racks", "give each rack as many nodes")
+
+
+def _check_types(gpu_types: Sequence[str], gpus: int, racks: int) -> None:
+    for kind in gpu_types:
+        if not _TYPE.fullmatch(kind):
+            raise LabError(f"the GPU type {kind!r}", "use lower-case letters, digits and '_': h100")
+    if len(gpu_types) > racks or (gpu_types and not gpus):
+        raise LabError(
+            f"{len(gpu_types)} type{'s' * (len(gpu_types) != 1)} of GPUs for {racks} rack{'s' * (racks != 1)} "
+            f"with {gpus} GPUs per node",
+            "the racks take the types in turn: give no more types than racks",
+        )

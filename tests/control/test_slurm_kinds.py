@@ -1,0 +1,91 @@
+"""Jobs with wishes beyond GPUs, on a real Slurm: a type, features, whole nodes, licences, limits of arrays."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from live_slurm import Live, need_slurm, until
+
+from hemiola.core.hostlist import expand
+from hemiola.lab.slurm import SlurmLab
+
+
+@pytest.fixture(scope="module")
+def lab() -> Iterator[SlurmLab]:
+    need_slurm()
+    name = f"kinds-{secrets.token_hex(4)}"
+    with SlurmLab(
+        4, gpus=4, racks=2, gpu_types=("a100", "h100"), name=name, settings={"Licenses": "few:1"}
+    ) as slurm:
+        yield slurm
+
+
+@pytest.fixture
+def live(lab: SlurmLab, tmp_path: Path) -> Iterator[Live]:
+    one = Live(lab, tmp_path / "journal.db")
+    yield one
+    one.clear()
+
+
+def test_jobs_get_gpus_of_the_type_that_they_want(live: Live):
+    with live.serving():
+        first = live.submit("-N2 --gres=gpu:h100:4", "sleep 3")
+        second = live.submit("--gpus=h100:4", "sleep 1")
+        whatever = live.submit("-N1 --gres=gpu:2", "sleep 1")
+        live.wait_state(first, "RUNNING")
+        live.wait_state(whatever, "RUNNING")
+        assert expand(live.hosts(first)) == ["h2", "h3"]
+        assert live.hosts(whatever) in ("h0", "h1")
+        assert live.state(second) == "PENDING", "it waits for its type, though others are free"
+        assert [live.wait_outcome(job) for job in (first, second, whatever)] == ["finished"] * 3
+        assert live.rows(ended=True)[second].host_list in ("h2", "h3")
+        wide = live.submit("-N4 --gres=gpu:4", "sleep 1")  # of both types: no policy places that, but says so
+        until(lambda: live.service.driver.impossible(), "it is known to be impossible")
+        assert live.state(wide) == "PENDING"
+
+
+def test_features_that_only_some_nodes_have_are_slurms_to_look_after(live: Live):
+    for node, features in (("h0", "ib"), ("h1", "ib,big"), ("h2", "ib"), ("h3", "ib")):
+        live.command("scontrol", "update", f"nodename={node}", f"AvailableFeatures={features}")
+        live.command("scontrol", "update", f"nodename={node}", f"ActiveFeatures={features}")
+    with live.serving():
+        everywhere = live.submit("-N1 --gres=gpu:4 -C ib")
+        some = live.submit("-N1 --gres=gpu:4 -C big", "sleep 2")
+        either = live.submit("-N1 --gres=gpu:4 -C big|ib")
+        live.wait_state(some, "RUNNING")
+        assert live.hosts(some) == "h1"
+        until(lambda: 1 in live.service.view.inventory.blocked, "its node is not ours")
+        live.wait_state(either, "COMPLETED")
+        assert live.wait_outcome(everywhere) == "finished"
+        assert live.known(some) is live.known(either) is None
+        live.wait_state(some, "COMPLETED")
+
+
+def test_a_job_that_wants_whole_nodes_has_them_for_itself(live: Live):
+    with live.serving():
+        whole = live.submit("-N2 --gres=gpu:a100:1 --exclusive", "sleep 3")
+        live.wait_state(whole, "RUNNING")
+        assert live.service.view.jobs[live.record(whole).uuid].gpus == 8
+        beside = live.submit("-N1 --gres=gpu:a100:1")
+        live.wait_state(beside, "PENDING")
+        assert live.wait_outcome(whole) == "finished"
+        assert live.wait_outcome(beside) == "finished"
+        assert live.rows(ended=True)[beside].restarts == 0
+        theirs = live.submit("-N1 --exclusive -w h3", "sleep 2")  # it wants no GPU, and leaves none to others
+        live.wait_state(theirs, "RUNNING")
+        until(lambda: live.service.view.inventory.blocked.get(3, 0).bit_count() == 4, "the node is taken")
+        live.wait_state(theirs, "COMPLETED")
+
+
+def test_a_job_that_meets_a_limit_holds_no_gpus(live: Live):
+    with live.serving():
+        first = live.submit("-N1 --gres=gpu:h100:4 -L few", "sleep 4")
+        live.wait_state(first, "RUNNING")
+        second = live.submit("-N2 --gres=gpu:a100:4 -L few")
+        until(lambda: "limit is reached: Licenses" in live.reason(second), "it is known why it waits")
+        third = live.submit("-N2 --gres=gpu:a100:4")
+        assert live.wait_outcome(third) == "finished"
+        assert live.wait_outcome(second) == "finished"

@@ -1,0 +1,113 @@
+"""What is learnt of Slurm's limits from jobs that were bound and do not start."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from hemiola.control.live.known import PATIENCE_S
+from hemiola.control.slurm.known import Known
+from hemiola.control.slurm.limits import (
+    AGAIN_MOST_S,
+    ARRAY,
+    LACKING_S,
+    RAISED_S,
+    Limits,
+    is_limited,
+    patience_s,
+)
+from hemiola.control.slurm.rows import job_rows
+from hemiola.core.job import Job
+
+LINE = (
+    "7_1|PENDING|Priority|1|1||gres:gpu:1|N/A|N/A|1|1795399342|1000|4294901757|1795399343|7||0|UNLIMITED|hemiola|0|(null)|"
+    "1|(null)|0|1|OK|(null)|"
+)
+
+
+def array(*ran: bool, number: int = 7) -> list[Known]:
+    """Its elements 1, 2, ...; those that run."""
+    (row,) = job_rows(LINE)
+    return [
+        Known(
+            Job(id=f"{number}-{i}", submit_s=0.0, gpus=1, duration_s=1.0),
+            msgspec.structs.replace(row, id=f"{number}_{i}", array=str(number), reason=ARRAY),
+            ran=runs,
+            bound_s=0.0 if runs else None,
+        )
+        for i, runs in enumerate(ran, start=1)
+    ]
+
+
+def startable(jobs: list[Known]) -> list[str]:
+    return [one.row.id for one in jobs if not (one.ran or one.behind)]
+
+
+def test_of_an_array_no_more_elements_are_bound_than_could_run():
+    limits, jobs, others = Limits(), array(True, True, False, *[False] * 9), array(False, False, number=8)
+    limits.line_up([*jobs, *others], 0.0)
+    assert len(startable(jobs)) == 10, "nobody knows yet"
+    assert limits.met(jobs[2], [*jobs, *others], 0.0) == "of its array no more may run at once"
+    limits.line_up([*jobs, *others], 0.1)
+    assert startable(jobs) == [] and len(startable(others)) == 2
+    limits.line_up(jobs[1:], 0.2)  # one has ended: the next may come
+    assert startable(jobs[1:]) == ["7_3"]
+    jobs[4].bound_s = 0.3  # another one was bound already, and counts first
+    limits.line_up(jobs[1:], 0.3)
+    assert startable(jobs[1:]) == ["7_5"]
+
+
+def test_now_and_then_one_more_is_tried():
+    limits, jobs = Limits(), array(True, False, False, False)
+    limits.met(jobs[1], jobs, 0.0)
+    limits.line_up(jobs, RAISED_S - 1)
+    assert startable(jobs) == []
+    limits.line_up(jobs, RAISED_S)
+    assert startable(jobs) == ["7_2"], "its user may have raised the limit"
+    limits.met(jobs[1], jobs, RAISED_S + 1)
+    limits.line_up(jobs, RAISED_S + 2)
+    assert startable(jobs) == []
+
+
+def test_a_limit_under_which_nothing_runs_does_not_stop_an_array_for_ever():
+    limits, jobs = Limits(), array(False, False)
+    limits.met(jobs[0], jobs, 0.0)
+    limits.line_up(jobs, 0.1)
+    assert startable(jobs) == ["7_1"]
+
+
+def test_who_meets_a_limit_again_and_again_is_tried_less_often():
+    limits, (one,) = Limits(), array(False)
+    one.row = msgspec.structs.replace(one.row, reason="Licenses")
+    pauses = []
+    for _ in range(6):
+        assert limits.met(one, [one], 0.0) == "Slurm says that a limit is reached: Licenses"
+        pauses.append(one.not_before_s)
+    assert pauses == [5.0, 10.0, 20.0, 40.0, AGAIN_MOST_S, AGAIN_MOST_S]
+
+
+@pytest.mark.parametrize(
+    ("reason", "wanted"),
+    [
+        ("None", False), ("Priority", False), ("Resources", False), ("BeginTime", False), ("Licenses", True),
+        ("AssocGrpGRES", True), ("QOSMaxJobsPerUserLimit", True), ("MaxGRESPerAccount", True), (ARRAY, True),
+        ("PartitionNodeLimit", True),
+    ],
+)  # fmt: skip
+def test_reasons_that_are_limits(reason: str, wanted: bool):
+    (row,) = job_rows(LINE)
+    assert is_limited(msgspec.structs.replace(row, reason=reason)) is wanted
+
+
+@pytest.mark.parametrize(
+    ("reason", "wanted_s"),
+    [
+        ("None", PATIENCE_S), ("Priority", PATIENCE_S), ("BeginTime", PATIENCE_S), ("Resources", LACKING_S),
+        ("ReqNodeNotAvail, UnavailableNodes:h3", 0.0),
+        ("Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority partitions", 0.0),
+    ],
+)  # fmt: skip
+def test_how_long_a_bound_job_may_wait(reason: str, wanted_s: float):
+    (row,) = job_rows(LINE)
+    assert patience_s(msgspec.structs.replace(row, reason=reason)) == wanted_s
+    assert patience_s(msgspec.structs.replace(row, reason=reason, priority=0)) == 0.0, "it is held again"
