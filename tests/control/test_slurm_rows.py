@@ -246,8 +246,13 @@ def test_what_a_job_had_goes_on_while_nobody_looks():
     )
     assert memory.history(80.0, running=True)["since_s"] == 50.0
     assert memory.history(80.0, running=False) == {
-        "done_s": 0.0, "served_s": 35.0, "queued_s": 0.0, "preemptions": 0, "since_s": 80.0,
+        "done_s": 0.0, "served_s": 35.0, "queued_s": 0.0, "preemptions": 0, "since_s": 80.0, "service_gpu_s": None,
     }  # fmt: skip
+    elastic = msgspec.structs.replace(memory, service_gpu_s=70.0, gpus=24)
+    assert elastic.history(80.0, running=False)["service_gpu_s"] == 70.0 + 24 * 30
+    assert elastic.history(80.0, running=True)["service_gpu_s"] == 70.0
+    waited = msgspec.structs.replace(elastic, running=False)
+    assert waited.history(80.0, running=True)["service_gpu_s"] == 70.0
 
 
 def known(**other: object) -> Known:

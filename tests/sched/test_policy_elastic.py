@@ -117,6 +117,15 @@ def test_a_job_has_its_size_while_it_runs_and_what_it_asked_for_while_it_waits()
     assert state.finish_s == 20.0 + 80.0 / 0.5
 
 
+def test_what_a_job_was_served_at_other_sizes_is_known_again_after_a_restart() -> None:
+    for placement in (None, at((0, 0b1111), (1, 0b11)), at((0, 0b11))):
+        machine = machine_of()
+        one = elastic("e", 0, 4, 100, 2, 6)
+        machine.apply(Adopted(50.0, one, placement, 40.0, served_s=20.0, service_gpu_s=90.0))
+        state = machine.view.job("e")
+        assert state.service_gpu_s(50.0) == 90.0 + (placement.gpus * 10.0 if placement else 0.0)
+
+
 def test_a_resize_may_not_take_what_others_hold_nor_a_pinned_job() -> None:
     machine = machine_of(
         elastic("e", 0, 2, 9, 1, 6), job("other", 0, 2, 9), elastic("p", 0, 1, 9, 1, 2, pinned=True)

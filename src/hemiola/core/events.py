@@ -95,6 +95,7 @@ class Adopted(msgspec.Struct, frozen=True, gc=False, tag=True):
         done_s: of its work, what is done, in seconds at ideal speed.
         served_s, queued_s: seconds with and without GPUs before `since_s`.
         preemptions: how often it was stopped.
+        service_gpu_s: GPU-seconds that it had in `served_s`; None: the job's GPUs all the time.
     """
 
     time_s: float
@@ -105,6 +106,7 @@ class Adopted(msgspec.Struct, frozen=True, gc=False, tag=True):
     served_s: float = 0.0
     queued_s: float = 0.0
     preemptions: int = 0
+    service_gpu_s: float | None = None
 
 
 class Requeued(msgspec.Struct, frozen=True, gc=False, tag=True):

@@ -31,6 +31,8 @@ def outside_handlers(machine: StateMachine) -> dict[type, Callable[[Any], None]]
         job = machine._enter(event.job, event.time_s)
         job.done_s, job.served_s, job.queued_s = event.done_s, event.served_s, event.queued_s
         job.preemptions = event.preemptions
+        if event.service_gpu_s is not None:
+            job.other_gpu_s = event.service_gpu_s - job.gpus * job.served_s
         if event.placement is None:
             machine._wait(job)
         else:

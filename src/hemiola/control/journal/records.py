@@ -44,6 +44,7 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
         placement: where it runs, or ran last; by the hosts of its run's topology.
         done_s: of its work, what was done when this was written, in seconds at ideal speed.
         served_s, queued_s: seconds with and without GPUs before `since_s`.
+        service_gpu_s: GPU-seconds that it had in `served_s`; None: `job.gpus` all the time.
         speed: mean work per second over `served_s`; None where nobody measured it.
         preemptions: how often it was stopped.
         binds_failed: how often the engine did not take a placement.
@@ -68,6 +69,7 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
     done_s: float = 0.0
     served_s: float = 0.0
     queued_s: float = 0.0
+    service_gpu_s: float | None = None
     speed: float | None = None
     preemptions: int = 0
     binds_failed: int = 0

@@ -110,12 +110,14 @@ class Book:
             return None
         now = self._view.now
         ran_s = max(0.0, now - record.since_s) if record.status == "running" else 0.0
+        service, gpus = record.service_gpu_s, record.placement.gpus if record.placement else 0
         return msgspec.structs.replace(
             record,
             status="ended",
             since_s=now,
             ended_s=now,
             served_s=record.served_s + ran_s,
+            service_gpu_s=None if service is None else service + gpus * ran_s,
             outcome=outcome,
         )
 
@@ -139,6 +141,7 @@ class Book:
             job=state.job.sized(state.asked_gpus), status=STATUS[state.status],
             placement=state.placement or self._places.get(state.id), since_s=state.since_s,
             done_s=state.done_at(now), served_s=state.served_s, queued_s=state.queued_s, preemptions=state.preemptions,
+            service_gpu_s=state.gpus * state.served_s + state.other_gpu_s if state.elastic else None,
             binds_failed=who.binds_failed, submitted_s=state.submit_s, first_started_s=self._first_started.get(state.id),
             ended_s=state.since_s if ended else None, outcome=self._outcomes[state.id] if ended else "",
             note=self._notes.get(state.id, ""), memory=who.memory, speed=self._speeds.get(state.id),

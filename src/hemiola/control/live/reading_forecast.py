@@ -199,7 +199,8 @@ def _adopted(
 def _adoption(record: JobRecord, now_s: float) -> Adopted:
     placement = record.placement if record.status == "running" else None
     return Adopted(
-        now_s, record.job, placement, record.since_s, record.done_s, record.served_s, record.queued_s, record.preemptions
+        now_s, record.job, placement, record.since_s, record.done_s, record.served_s, record.queued_s,
+        record.preemptions, record.service_gpu_s,
     )  # fmt: skip
 
 

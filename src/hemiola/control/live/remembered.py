@@ -23,7 +23,8 @@ class Remembered(msgspec.Struct, Generic[Clues], frozen=True, kw_only=True):
         clues: by what the engine's driver finds it again.
         running: whether it ran.
         since_s: since when it did, or waited.
-        done_s, served_s, queued_s, preemptions: what it had had by then (`Adopted`).
+        done_s, served_s, queued_s, preemptions, service_gpu_s: what it had had by then (`Adopted`).
+        gpus: that it had last.
     """
 
     uuid: str
@@ -35,17 +36,20 @@ class Remembered(msgspec.Struct, Generic[Clues], frozen=True, kw_only=True):
     served_s: float = 0.0
     queued_s: float = 0.0
     preemptions: int = 0
+    service_gpu_s: float | None = None
+    gpus: int = 0
 
-    def history(self, now_s: float, running: bool) -> dict[str, float]:
+    def history(self, now_s: float, running: bool) -> dict[str, float | None]:
         """As an `Adopted` event tells it; while nobody looked, it is taken to have gone on as it was."""
-        had: dict[str, float] = {
-            "done_s": self.done_s, "served_s": self.served_s, "queued_s": self.queued_s, "preemptions": self.preemptions,
+        changed = running != self.running
+        spent_s = max(0.0, now_s - self.since_s) if changed else 0.0
+        served_s, queued_s = (spent_s, 0.0) if self.running else (0.0, spent_s)
+        service = self.service_gpu_s
+        return {
+            "done_s": self.done_s, "served_s": self.served_s + served_s, "queued_s": self.queued_s + queued_s,
+            "preemptions": self.preemptions, "since_s": now_s if changed else self.since_s,
+            "service_gpu_s": None if service is None else service + self.gpus * served_s,
         }  # fmt: skip
-        if running == self.running:
-            return {**had, "since_s": self.since_s}
-        spent_s = max(0.0, now_s - self.since_s)
-        had["served_s" if self.running else "queued_s"] += spent_s
-        return {**had, "since_s": now_s}
 
 
 def remembered(records: Iterable[JobRecord], clues: type[Clues]) -> list[Remembered[Clues]]:
@@ -60,7 +64,8 @@ def remembered(records: Iterable[JobRecord], clues: type[Clues]) -> list[Remembe
             Remembered(
                 uuid=record.uuid, engine_id=record.engine_id, clues=its, running=record.status == "running",
                 since_s=record.since_s, done_s=record.done_s, served_s=record.served_s, queued_s=record.queued_s,
-                preemptions=record.preemptions,
+                preemptions=record.preemptions, service_gpu_s=record.service_gpu_s,
+                gpus=record.placement.gpus if record.placement else 0,
             )
         )  # fmt: skip
     return found

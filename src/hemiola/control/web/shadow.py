@@ -170,7 +170,10 @@ def _really(journal: Journal, load: Workload, topology: Topology) -> PolicyFigur
     ends = [record.ended_s for record in records if record.ended_s is not None]
     began_s = min(record.submitted_s for record in records)
     makespan_s = max(ends) - began_s
-    gpu_s = sum(record.served_s * record.job.gpus for record in records)
+    gpu_s = sum(
+        record.served_s * record.job.gpus if record.service_gpu_s is None else record.service_gpu_s
+        for record in records
+    )
     return PolicyFigures(
         policy="", jobs=len(records), jct_mean_s=float(jct_s.mean()), jct_p50_s=float(np.percentile(jct_s, 50)),
         jct_p95_s=float(np.percentile(jct_s, 95)), queueing_mean_s=float(np.mean([r.queued_s for r in records])),
