@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
 
@@ -24,6 +25,9 @@ try:
     from hemiola.control.journal import lease, reading, retention, writing
     from hemiola.control.journal.database import Database
     from hemiola.control.journal.schema import MIGRATIONS, bring_up_to_date, check_schema, is_current
+
+    if find_spec("alembic") is None:  # imported where a schema is to be changed
+        raise ModuleNotFoundError(name="alembic")
 except ModuleNotFoundError as missing:
     raise InputError(
         f"the journal needs {missing.name}, which is not installed", "pip install 'hemiola[serve]'"
