@@ -146,6 +146,8 @@ def test_a_job_may_want_gpus_of_one_type():
     both = {"": 8, "h100": 4, "a100": 8}
     assert wanted(both) == ("h100", 8, 2)
     assert wanted(EIGHT) == ("", 8, 2), "the topology knows no types"
+    assert wanted({"": 8, "H100": 4}) == ("H100", 8, 2)
+    assert wanted({"": 8, "NVIDIA-H100": 4}) == ("", 8, 2), "it knows others: Slurm says what is not possible"
     assert wanted(both, exclusive=True) == ("h100", 8, 2), "whole nodes of that type"
     assert wanted(both, exclusive=True, gpu_type="") == ("", 16, 2)
 

@@ -69,7 +69,8 @@ class Entrance:
     def enter(self, rows: Sequence[JobRow], now: float, *, first: bool) -> tuple[list[Known], list[Event]]:
         """The jobs of these rows, and what the view is told of them; `first`: with all that is there."""
         if self._not_before:
-            rows = [row for row in rows if now >= self._not_before.get((row.id, row.submit_s), now)]
+            self._not_before = {key: then for key, then in self._not_before.items() if then > now}
+            rows = [row for row in rows if (row.id, row.submit_s) not in self._not_before]
         words = words_of(self._slurm, [row.id for row in rows]) if rows else {}
         taken: Counter[int] = Counter()
         for row in rows:
@@ -121,7 +122,6 @@ class Entrance:
         if row.state == "PENDING" and is_user_held(words):
             self._not_before[row.id, row.submit_s] = now + HOLDS_S
             return
-        self._not_before.pop((row.id, row.submit_s), None)
         self._watcher.leave(row)
         if row.state == "PENDING" and row.reason == "JobHeldUser" and not words.comment.startswith(NAMING):
             self.unwanted.append(row.id)

@@ -180,14 +180,15 @@ def job_of(
     """The job, and what of its comment was not understood.
 
     Args:
-        most_gpus: on a host of each type; of "", on any. No other key: the types of GPUs are not known.
+        most_gpus: on a host of each type; of "", on any. A type that is not there is called otherwise in the topology,
+            as Slurm knows the types of its jobs, and cannot be heeded.
         usual_s: how long a job is taken to run that says nothing and has no limit.
         profile: of a model by its name.
 
     The run time is what its user says, or else its time limit: what policies that go by it have to go by.
     """
-    kind = row.gpu_type if len(most_gpus) > 1 else ""
-    largest = most_gpus.get(kind, most_gpus[""])
+    kind = next((known for known in most_gpus if known.lower() == row.gpu_type.lower()), "")
+    largest = most_gpus[kind]
     gpus, hosts = shape(row, largest)
     least, most = hosts_of(row, words)
     each = per_host(row, largest)

@@ -99,6 +99,7 @@ class Watcher:
         rows = job_rows(self._slurm.ask("squeue", "-h", "-r", "-O", JOB_FORMAT))
         if self._nodes_seen is None or now_s - self._nodes_s >= NODES_S:
             self._nodes_seen, self._nodes_s = self._ask_nodes(), now_s
+        self._forget(rows)
         ours = {row.id: row for row in rows if self._is_ours(row)}
         down, closed = self._nodes(self._nodes_seen)
         return Look(rows, ours, down, closed)
@@ -106,6 +107,11 @@ class Watcher:
     def leave(self, row: JobRow) -> None:
         """It is Slurm's from now on, though it is in Hemiola's partition."""
         self._left.add((row.id, row.submit_s))
+
+    def _forget(self, rows: list[JobRow]) -> None:
+        """Those that are no longer there."""
+        if len(self._left) > 2 * len(rows) + 1000:
+            self._left &= {(row.id, row.submit_s) for row in rows}
 
     def blocked(self, look: Look) -> dict[int, int]:
         """By host, GPUs that are not ours to give."""
