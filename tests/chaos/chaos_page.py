@@ -56,7 +56,7 @@ def _kills(runs: Sequence[Result]) -> Iterable[str]:
     yield "## The daemon is killed\n"
     yield (
         f"{len(runs):,} runs with {sum(kills.values()):,} kills (SIGKILL) and {jobs:,} jobs of one to eight nodes, "
-        f"of which the policies pre-empted {again:,}. Each run: a few jobs, one to three instances that die at a place "
+        f"which the policies pre-empted, moved or resized {again:,} times. Each run: a few jobs, one to three instances that die at a place "
         "drawn by the run's seed, and one that ends the work. A place lies right before or right after a durable write or a "
         "call of a Slurm command.\n"
     )
