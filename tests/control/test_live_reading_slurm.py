@@ -64,6 +64,10 @@ def test_operators_see_a_live_cluster(live: Live, said: Said, tmp_path: Path) ->
         assert "runs there: the engine has confirmed it" in said(explain, ids[0])
         never = " ".join(said(explain, huge).split())
         assert "held (" in never and "never run here: it wants 40 GPUs on 5 hosts, more than" in never, never
+        named = live.submit("-N1 --gres=gpu:8 -w h0")
+        with pytest.raises(InputError) as theirs:
+            said(explain, named)
+        assert "on which nodes it may run, so Slurm starts it" in f"{theirs.value.what} {theirs.value.remedy}"
         with pytest.raises(InputError, match=r"no job '4711'") as unknown:
             said(explain, "4711")
         assert "hemiola jobs --all" in unknown.value.remedy

@@ -175,7 +175,7 @@ def test_a_job_of_a_fixed_shape_gets_it_wherever_there_is_room(free, hosts, gpus
     ],
 )
 def test_a_shape_that_the_cluster_cannot_hold_is_refused_with_its_reason(hosts, gpus, why):
-    assert why in machine_on().admission(gpus, "", "", "", hosts)
+    assert why in machine_on().admission(job("a", 0, gpus, 1, hosts=hosts))
 
 
 def test_another_shape_than_the_jobs_is_refused():

@@ -183,7 +183,9 @@ def test_sizes_count_the_waiting_jobs() -> None:
     ],
 )
 def test_what_could_never_run_is_not_admitted(wanted: tuple[int, str, str, str], why: str) -> None:
-    assert why in machine_on(TWO_TYPES).admission(*wanted)
+    gpus, gpu_type, required, preferred = wanted
+    asked = job("a", 0, gpus, 1, gpu_type=gpu_type, required=required, preferred=preferred)
+    assert why in machine_on(TWO_TYPES).admission(asked)
 
 
 @pytest.mark.parametrize(
@@ -197,11 +199,10 @@ def test_what_could_run_is_admitted_with_its_narrowest_tier(
     wanted: tuple[int, str, str, str], narrowest: int
 ) -> None:
     machine = machine_on(TWO_TYPES)
-    assert machine.admission(*wanted) == ""
     gpus, gpu_type, required, preferred = wanted
-    machine.apply(
-        Arrived(0.0, job("a", 0, gpus, 1, gpu_type=gpu_type, required=required, preferred=preferred))
-    )
+    asked = job("a", 0, gpus, 1, gpu_type=gpu_type, required=required, preferred=preferred)
+    assert machine.admission(asked) == ""
+    machine.apply(Arrived(0.0, asked))
     state: JobState = machine.view.job("a")
     assert state.narrowest == narrowest
     assert state.widest == (2 if not required else machine.view.topology.tier_index(required))

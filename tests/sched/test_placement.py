@@ -51,7 +51,7 @@ class Case:
         self.topology = topology
         self.view = ClusterView(topology, estimates=None)  # type: ignore[arg-type]
         machine = StateMachine(self.view)
-        self.refused = machine.admission(wanted.gpus, wanted.gpu_type, wanted.required, wanted.preferred)
+        self.refused = machine.admission(wanted)
         if self.refused:
             return
         machine.apply(Arrived(0.0, wanted))

@@ -298,9 +298,7 @@ def _admit(
     admitted: list[Job] = []
     refused: dict[str, str] = {}
     for job in jobs:
-        why = machine.admission(job.gpus, job.gpu_type, job.required, job.preferred, job.hosts) or refusal(
-            job
-        )
+        why = machine.admission(job) or refusal(job)
         if why:
             refused[job.id] = why
         else:

@@ -117,9 +117,9 @@ class StateMachine:
             state.elastic = True
         return state
 
-    def admission(self, gpus: int, gpu_type: str, required: str, preferred: str, hosts: int = 0) -> str:
+    def admission(self, job: Job) -> str:
         """Why no policy could ever run such a job here, or ""."""
-        reach = self._reaches.of(gpus, gpu_type, required, preferred, hosts)
+        reach = self._reaches.of(job.gpus, job.gpu_type, job.required, job.preferred, job.hosts)
         return reach if isinstance(reach, str) else ""
 
     def _wait(self, job: JobState) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hemiola.core.decisions import Placement
+from hemiola.core.job import Job
 
 __all__ = ["PATIENCE_S", "KnownJob", "back_off_s"]
 
@@ -24,6 +25,7 @@ class KnownJob:
     """What does not depend on the engine.
 
     Attributes:
+        job: as policies see it; its id is ours.
         note: what of its user's words was not understood.
         wanted: where it is to run next; None if it is to wait.
         bound_s: when the engine was told so; None if it is still to be told.
@@ -36,6 +38,7 @@ class KnownJob:
         missed: looks at the engine in a row without it.
     """
 
+    job: Job
     note: str = ""
     wanted: Placement | None = None
     bound_s: float | None = None
@@ -46,6 +49,11 @@ class KnownJob:
     binds_failed: int = 0
     not_before_s: float = 0.0
     missed: int = 0
+
+    @property
+    def words(self) -> str:
+        """What there is to say of it."""
+        return self.refused or self.held or self.note
 
     def leave_alone(self, now_s: float, kept_s: float) -> float:
         """Its bind has failed, which kept GPUs from others for `kept_s`; for how long it is left alone now."""

@@ -7,9 +7,11 @@ import logging
 import threading
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
+from typing import Generic, TypeVar
 
 from hemiola.control.clock import Clock
-from hemiola.control.live.engine import LiveDriver
+from hemiola.control.live.engine import Identity, LiveDriver
+from hemiola.control.live.known import KnownJob
 from hemiola.core.decisions import Decision, WakeAt
 from hemiola.core.errors import EngineError
 from hemiola.core.events import Event, Timer
@@ -28,7 +30,10 @@ USUAL_S = 86400.0
 """What a job is taken to run that says nothing."""
 
 
-class LookingDriver(LiveDriver):
+Its = TypeVar("Its", bound=KnownJob)
+
+
+class LookingDriver(LiveDriver, Generic[Its]):
     """A loop of looks, timers and orders.
 
     Args:
@@ -37,12 +42,15 @@ class LookingDriver(LiveDriver):
         turned: called at each turn of the loop.
 
     Attributes:
+        known: jobs, by our id.
         away: why the engine cannot be asked at the moment; "" if it can.
     """
 
     def __init__(self, engine: str, look_s: float, clock: Clock | None, turned: Callable[[], None]) -> None:
         self._engine, self._look_s, self._clock, self._turned = engine, look_s, clock or Clock(), turned
         self._log = logging.getLogger(f"hemiola.{engine.lower()}")
+        self.known: dict[str, Its] = {}
+        self._gone: dict[str, Its] = {}
         self.away = ""
         self._away_s = self._next_look_s = self._changed_s = 0.0
         self._first = True
@@ -67,6 +75,10 @@ class LookingDriver(LiveDriver):
     @abstractmethod
     def _carry_out(self, decided: Sequence[Decision]) -> None:
         """Give the engine its orders."""
+
+    @abstractmethod
+    def _identity(self, known: Its) -> Identity:
+        """Of a job."""
 
     def _close(self) -> None:
         """Nothing more is asked."""
@@ -140,6 +152,15 @@ class LookingDriver(LiveDriver):
             heapq.heappush(self._timers, (decision.time_s, decision.job_id))
         else:
             self._decided.append(decision)
+
+    def impossible(self) -> list[Job]:
+        """Jobs that could never run here, and are there."""
+        return [known.job for known in self.known.values() if known.refused]
+
+    def identity(self, job_id: str) -> Identity | None:
+        """Of a job by our id; also of one that ended at the present instant."""
+        known = self.known.get(job_id) or self._gone.get(job_id)
+        return None if known is None else self._identity(known)
 
     def refused(self) -> list[tuple[Job, str]]:
         """Jobs that could never run here, and why."""

@@ -152,12 +152,8 @@ def _machine(run: RunRecord, model: IterationModel, now_s: float) -> StateMachin
 
 def _possible(run: RunRecord, model: IterationModel, records: Sequence[JobRecord]) -> list[JobRecord]:
     """Without jobs that can never run there: the view has never had them."""
-    machine, found = _machine(run, model, run.began_s), []
-    for record in records:
-        job = record.job
-        if not machine.admission(job.gpus, job.gpu_type, job.required, job.preferred, job.hosts):
-            found.append(record)
-    return found
+    machine = _machine(run, model, run.began_s)
+    return [record for record in records if not machine.admission(record.job)]
 
 
 def _replayed(

@@ -32,7 +32,7 @@ from hemiola.control.ray.rows import ENDED, JobRow
 from hemiola.core.decisions import Decision, Move, Resize, Start, Stop, WakeAt
 from hemiola.core.errors import EngineError
 from hemiola.core.events import Arrived, Event, Held, Requeued, Timer
-from hemiola.core.job import Job, Profile
+from hemiola.core.job import Profile
 from hemiola.sched.job_state import RUNNING
 from hemiola.sched.machine import StateMachine
 
@@ -44,7 +44,7 @@ HOLDS_S = 2.0
 """So often Hemiola says that jobs are to wait for it."""
 
 
-class RayDriver(LookingDriver):
+class RayDriver(LookingDriver[Known]):
     """One Ray cluster.
 
     Args:
@@ -55,9 +55,6 @@ class RayDriver(LookingDriver):
         remembered: jobs of the time before, by the journal.
         profile: of a model by its name.
         usual_s: how long a job is taken to run that says nothing.
-
-    Attributes:
-        known: jobs, by our id.
     """
 
     def __init__(
@@ -72,9 +69,7 @@ class RayDriver(LookingDriver):
         self._acts, self._may_act = acts, may_act
         self._profile, self._usual_s = profile, usual_s
         self._remembered = {memory.engine_id: memory for memory in remembered}
-        self.known: dict[str, Known] = {}
         self._by_id: dict[str, Known] = {}
-        self._gone: dict[str, Known] = {}
         self._seen: Look | None = None
         self._blocked: dict[int, int] = {}
         self._held_s = 0.0
@@ -170,9 +165,7 @@ class RayDriver(LookingDriver):
         wish = wish_of(row.words)
         known = Known(job, row, look.wrappers[row.id].token, cpus=wish.cpus, note=note)
         self.known[ours] = self._by_id[row.id] = known
-        known.refused = wish.problem or self._machine.admission(
-            job.gpus, job.gpu_type, job.required, job.preferred, job.hosts
-        )
+        known.refused = wish.problem or self._machine.admission(job)
         if known.refused:
             _log.warning("job %s can never run here: %s", row.id, known.refused)
             self._refused.append((job, known.refused))
@@ -183,19 +176,10 @@ class RayDriver(LookingDriver):
         # policies ask for timers as they start a job: of one that is there already they are told here
         return [adopted(known, memory, now), Timer(now, ours)]
 
-    def impossible(self) -> list[Job]:
-        """Jobs that could never run here, and are there."""
-        return [known.job for known in self.known.values() if known.refused]
-
-    def identity(self, job_id: str) -> Identity | None:
-        """Of a job by our id; also of one that ended at the present instant."""
-        known = self.known.get(job_id) or self._gone.get(job_id)
-        if known is None:
-            return None
+    def _identity(self, known: Known) -> Identity:
         return Identity(
-            engine_id=known.row.id, submit_s=known.row.start_ms / 1000, user=known.job.user,
-            memory=msgspec.json.encode(known.clues).decode(), note=known.refused or known.held or known.note,
-            binds_failed=known.binds_failed,
+            engine_id=known.row.id, submit_s=known.row.start_ms / 1000, user=known.job.user, note=known.words,
+            memory=msgspec.json.encode(known.clues).decode(), binds_failed=known.binds_failed,
         )  # fmt: skip
 
     def advise(self, decision: Decision) -> None:

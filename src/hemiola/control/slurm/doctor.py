@@ -8,9 +8,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Literal
 
+from hemiola.control.live.looking import USUAL_S
+from hemiola.control.live.models import profiles_by_model
 from hemiola.control.live.reading_doctor import Check, problem_check
 from hemiola.control.simulated import Costs, Estimates
-from hemiola.control.slurm.client import UNKNOWN, Slurm
+from hemiola.control.slurm.client import Slurm
 from hemiola.control.slurm.doctor_settings import (
     clock_check,
     gate_checks,
@@ -20,7 +22,9 @@ from hemiola.control.slurm.doctor_settings import (
     settings_of,
     version_check,
 )
-from hemiola.control.slurm.jobs import shape
+from hemiola.control.slurm.entering import most_gpus
+from hemiola.control.slurm.jobs import is_slurms, job_of, rows_and_words
+from hemiola.control.slurm.looks import everywhere
 from hemiola.control.slurm.rows import JOB_FORMAT, NODE_FORMAT, NodeRow, job_rows, node_rows
 from hemiola.control.slurm.serve import slurm_topology
 from hemiola.core.errors import EngineError, HemiolaError
@@ -75,22 +79,21 @@ def why_unknown(slurm: Slurm, job_id: str, partition: str, topology: Topology) -
     """
     if not re.fullmatch(r"\d+(_\d+)?", job_id):
         return ""
-    try:
-        rows = job_rows(slurm.ask("squeue", "-h", "-r", "-t", "all", "-j", job_id, "-O", JOB_FORMAT))
-    except EngineError as problem:
-        if UNKNOWN in problem.what:
-            return ""
-        raise
-    row = next((row for row in rows if row.id == job_id), None)
-    if row is None:
+    found = rows_and_words(slurm, [job_id]).get(job_id)
+    if found is None:
         return ""
+    row, words = found
     if partition not in row.partition.split(","):
         return f"it is in the partition {row.partition}, and Hemiola manages {partition}"
-    gpus, hosts = shape(row, max(map(int, topology.hosts.gpus)))
-    if not gpus:
+    if row.reservation:
+        return f"it is to run in the reservation {row.reservation}, so Slurm starts it by itself"
+    job, _ = job_of(row, job_id, words, most_gpus(topology), USUAL_S, profiles_by_model(None))
+    if not job.gpus:
         return "it wants no GPU, so Slurm starts it by itself"
+    if is_slurms(row, words, everywhere(_rows(slurm, partition), partition)):
+        return "it says on which nodes it may run, so Slurm starts it by itself"
     machine = StateMachine(ClusterView(topology, Estimates(IterationModel(topology), Costs())))
-    if never := machine.admission(gpus, "", "", "", hosts):
+    if never := machine.admission(job):
         return f"it can never run here: {never}"
     return f"Hemiola has not looked at it yet; Slurm has it as {row.state.lower()} ({row.reason})"
 

@@ -30,7 +30,7 @@ from hemiola.control.slurm.rows import JobRow
 from hemiola.core.decisions import Decision, Move, Resize, Start, Stop, WakeAt
 from hemiola.core.errors import EngineError, InternalError
 from hemiola.core.events import Event
-from hemiola.core.job import Job, Profile
+from hemiola.core.job import Profile
 from hemiola.sched.machine import StateMachine
 
 __all__ = ["SlurmDriver"]
@@ -39,7 +39,7 @@ _log = logging.getLogger("hemiola.slurm")
 LOOK_S = 0.08
 
 
-class SlurmDriver(LookingDriver):
+class SlurmDriver(LookingDriver[Known]):
     """One partition of a Slurm.
 
     Args:
@@ -51,9 +51,6 @@ class SlurmDriver(LookingDriver):
         remembered: jobs of the time before, by the journal.
         profile: of a model by its name.
         usual_s: how long a job is taken to run that says nothing.
-
-    Attributes:
-        known: jobs, by our id.
     """
 
     def __init__(
@@ -67,7 +64,6 @@ class SlurmDriver(LookingDriver):
         self._topology = machine.view.topology
         self._watcher = Watcher(slurm, self._topology, partition)
         self._acts = acts
-        self.known: dict[str, Known] = {}
         self._by_id: dict[str, Known] = {}
         self._entrance = Entrance(
             slurm, machine, self._watcher, acts=acts, remembered=remembered, profile=profile, usual_s=usual_s
@@ -86,7 +82,6 @@ class SlurmDriver(LookingDriver):
         )
         self._blocked: dict[int, int] = {}
         self._words_s = 0.0
-        self._gone: dict[str, Known] = {}
 
     def _see(self, now: float) -> list[Event]:
         look = self._watcher.look(now)
@@ -173,18 +168,10 @@ class SlurmDriver(LookingDriver):
         self._gone[known.job.id] = self.known.pop(known.job.id)
         self._by_id.pop(known.row.id, None)
 
-    def impossible(self) -> list[Job]:
-        """Jobs that could never run here, and are there."""
-        return [known.job for known in self.known.values() if known.refused]
-
-    def identity(self, job_id: str) -> Identity | None:
-        """Of a job by our id; also of one that ended at the present instant."""
-        known = self.known.get(job_id) or self._gone.get(job_id)
-        if known is None:
-            return None
+    def _identity(self, known: Known) -> Identity:
         return Identity(
             engine_id=known.row.id, submit_s=float(known.row.submit_s), user=known.job.user, name=known.name,
-            memory=msgspec.json.encode(known.clues).decode(), note=known.refused or known.held or known.note,
+            memory=msgspec.json.encode(known.clues).decode(), note=known.words,
             binds_failed=known.binds_failed + known.limited,
         )  # fmt: skip
 

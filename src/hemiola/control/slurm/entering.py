@@ -22,7 +22,7 @@ from hemiola.core.job import Job, Profile
 from hemiola.core.topology import Topology
 from hemiola.sched.machine import StateMachine
 
-__all__ = ["HOLDS_S", "Entrance"]
+__all__ = ["HOLDS_S", "Entrance", "most_gpus"]
 
 _log = logging.getLogger("hemiola.slurm")
 HOLDS_S = 1.0
@@ -109,9 +109,7 @@ class Entrance:
             submits={row.submit_s, *(memory.clues.submits if memory else ())},
         )
         known.user_held = is_user_held(words)
-        known.refused = self._machine.admission(
-            job.gpus, job.gpu_type, job.required, job.preferred, job.hosts
-        )
+        known.refused = self._machine.admission(job)
         if known.refused:
             _log.warning("job %s can never run here: %s", row.id, known.refused)
             self._refused.append((job, known.refused))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from hemiola.control.slurm.client import UNKNOWN, Slurm
@@ -12,7 +13,7 @@ from hemiola.core.errors import EngineError
 from hemiola.core.hostlist import expand
 from hemiola.core.topology import Topology
 
-__all__ = ["ENDED", "HOLDS", "Look", "Watcher"]
+__all__ = ["ENDED", "HOLDS", "Look", "Watcher", "everywhere"]
 
 HOLDS = frozenset(
     {"RUNNING", "SUSPENDED", "COMPLETING", "STOPPED", "CONFIGURING", "RESIZING", "SIGNALING", "STAGE_OUT"}
@@ -51,6 +52,11 @@ class Look:
     jobs: dict[str, JobRow]
     down: set[int]
     closed: dict[int, int]
+
+
+def everywhere(nodes: Iterable[NodeRow], partition: str) -> frozenset[str]:
+    """Features that each node of a partition has."""
+    return frozenset.intersection(*(node.features for node in nodes if node.partition == partition))
 
 
 class Watcher:
@@ -151,9 +157,7 @@ class Watcher:
                 f"the partition {self._partition!r} has no nodes",
                 "name the partition that Hemiola manages: --partition",
             )
-        self.everywhere = frozenset.intersection(
-            *(node.features for node in nodes if node.partition == self._partition)
-        )
+        self.everywhere = everywhere(nodes, self._partition)
         return nodes
 
     def _nodes(self, nodes: list[NodeRow]) -> tuple[set[int], dict[int, int]]:
