@@ -83,6 +83,7 @@ def serving(lab: SlurmLab, network: Network, *, arm: Arm, folder: Path, profiles
         return
     speeds = ",".join(f"{name}={value}" for name, value in network.speeds.items())
     words = [
+        "setpriv", "--pdeathsig", "TERM",  # it ends with this process, however that ends
         str(Path(sys.executable).with_name("hemiola")), "serve", "--engine", "slurm", "--mode", "enforce",
         "--policy", arm.policy, "--topology", f"slurm:{lab.base}/etc,{speeds}", "--profiles", str(profiles),
         "--journal", str(folder / "journal.db"),
