@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import random
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -46,18 +47,19 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=200)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--policies", nargs="+", default=list(POLICIES))
+    parser.add_argument("--keep", type=Path, help="a folder for each run's times and journal")
     parser.add_argument("--write", type=Path)
     given = parser.parse_args()
     jobs = workload(given.jobs, given.seed)
     rows, live_means, simulated_means = [], [], []
     for policy in given.policies:
-        live, replayed = compare(jobs, policy)
+        live, replayed, stops = compare(jobs, policy, given.keep)
         errors = [abs(live[name] - replayed[name]) / live[name] for name in live]
         mean_error = mean(replayed.values()) / mean(live.values()) - 1
         live_means.append(mean(live.values()))
         simulated_means.append(mean(replayed.values()))
         rows.append(
-            f"| {policy} | {live_means[-1]:.1f} s | {simulated_means[-1]:.1f} s | {mean_error:+.1%} | {median(errors):.1%} |"
+            f"| {policy} | {live_means[-1]:.1f} s | {simulated_means[-1]:.1f} s | {mean_error:+.1%} | {median(errors):.1%} | {stops[0]:.2f} | {stops[1]:.2f} |"
         )
         print(rows[-1], file=sys.stderr)
     same = sorted(range(len(rows)), key=live_means.__getitem__) == sorted(
@@ -83,8 +85,10 @@ def workload(count: int, seed: int) -> list[Job]:
     return jobs
 
 
-def compare(jobs: list[Job], policy: str) -> tuple[dict[str, float], dict[str, float]]:
-    """Completion times of the same jobs, live and simulated."""
+def compare(
+    jobs: list[Job], policy: str, keep: Path | None
+) -> tuple[dict[str, float], dict[str, float], tuple[float, float]]:
+    """Completion times of the same jobs, live and simulated, and how often each was stopped on average in both."""
     with tempfile.TemporaryDirectory() as folder, SlurmLab(8, gpus=8, racks=2) as lab:
         Path(folder).chmod(0o777)
         slurm = Slurm(Path(lab.environ["SLURM_CONF"]))
@@ -101,7 +105,20 @@ def compare(jobs: list[Job], policy: str) -> tuple[dict[str, float], dict[str, f
             daemon.terminate()
             daemon.wait()
         ended = {job.id: float(Path(folder, f"{job.id}.ended").read_text()) for job in jobs}
+        starts = {job.id: begins(folder, job.id) for job in jobs}
         topology = slurm_topology(slurm)
+        if keep:
+            keep.mkdir(exist_ok=True)
+            name = f"{policy.partition(':')[0]}-{round(time.time())}"
+            shutil.copy(Path(folder, "journal.db"), keep / f"{name}.db")
+            took = {
+                "start_s": start_s,
+                "costs": costs,
+                "submitted": submitted,
+                "begins": starts,
+                "ended": ended,
+            }
+            (keep / f"{name}.json").write_bytes(msgspec.json.encode(took))
     live = {name: ended[name] - submitted[name] for name in submitted}
     first = min(submitted.values())
     again = [
@@ -113,7 +130,8 @@ def compare(jobs: list[Job], policy: str) -> tuple[dict[str, float], dict[str, f
     )
     run = simulate(again, topology, [policy], semantics=Semantics(costs=costs)).runs[0]
     replayed = {outcome.id: outcome.finish_s - outcome.submit_s for outcome in run.records}
-    return live, replayed
+    stops = mean(len(times) - 1 for times in starts.values()), mean(o.preemptions for o in run.records)
+    return live, replayed, stops
 
 
 def serve(slurm: Slurm, policy: str, folder: str) -> subprocess.Popen[bytes]:
@@ -216,7 +234,8 @@ def page(jobs: int, rows: list[str], same: bool) -> str:
         "# What was simulated, and what happened", "",
         f"`python benchmarks/fidelity.py --jobs {jobs}`, {date.today()}, on {machine()}.", "",
         *(line.strip() for line in (__doc__ or "").splitlines()[4:9]), "",
-        "| policy | mean completion, Slurm | simulated | mean | per job, median error |", "|---|---|---|---|---|",
+        "| policy | mean completion, Slurm | simulated | mean | per job, median error | stops per job, Slurm | simulated |",
+        "|---|---|---|---|---|---|---|",
     ]  # fmt: skip
     return "\n".join([*head, *rows, "", f"Wanted: mean within 5 %, per job within 10 %. {order}", ""])
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,7 +19,12 @@ def lab() -> Iterator[SlurmLab]:
     need_slurm()
     name = f"kinds-{secrets.token_hex(4)}"
     with SlurmLab(
-        4, gpus=4, racks=2, gpu_types=("a100", "h100"), name=name, settings={"Licenses": "few:1"}
+        4,
+        gpus=4,
+        racks=2,
+        gpu_types=("a100", "h100"),
+        name=name,
+        settings={"Licenses": "few:1", "KillWait": "6"},
     ) as slurm:
         yield slurm
 
@@ -89,3 +95,31 @@ def test_a_job_that_meets_a_limit_holds_no_gpus(live: Live):
         third = live.submit("-N2 --gres=gpu:a100:4")
         assert live.wait_outcome(third) == "finished"
         assert live.wait_outcome(second) == "finished"
+
+
+def test_a_job_waits_for_one_that_takes_its_time_to_leave(live: Live, caplog: pytest.LogCaptureFixture):
+    with live.serving("srtf"):
+        stubborn = live.submit(
+            "-N2 --gres=gpu:h100:4", "trap '' TERM; sleep 60", comment="hemiola runtime=1h"
+        )
+        live.wait_state(stubborn, "RUNNING")
+        time.sleep(1.0)
+        urgent = live.submit("-N1 --gres=gpu:h100:4", "sleep 0.5", comment="hemiola runtime=1s")
+        until(lambda: live.state(stubborn) == "COMPLETING", "it is told to go")
+        began_s = time.monotonic()
+        assert live.wait_outcome(urgent) == "finished"
+        assert time.monotonic() - began_s > 4.0, "it was not killed at once"
+        assert "is left alone" not in caplog.text
+        live.command("scancel", stubborn)
+
+
+def test_a_node_that_lacks_processors_is_given_back_soon(live: Live):
+    with live.serving():
+        for node in ("h0", "h1"):
+            live.command("sbatch", "-o/dev/null", "-pother", f"-w{node}", "--wrap=sleep 30")
+        until(lambda: sum(row.state == "RUNNING" for row in live.rows().values()) == 2, "they run")
+        greedy = live.submit("-N1 --gres=gpu:a100:4 -c 16")
+        until(lambda: live.record(greedy).binds_failed > 0, "it is tried in vain", limit_s=8.0)
+        modest = live.submit("-N2 --gres=gpu:a100:4")
+        assert live.wait_outcome(modest) == "finished"
+        live.command("scancel", greedy)

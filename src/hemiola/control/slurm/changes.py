@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 
 from hemiola.control.live.changing import Changing
+from hemiola.control.live.known import PATIENCE_S
 from hemiola.control.slurm.known import Known
-from hemiola.control.slurm.limits import WHY_ARRAY, is_limited, patience_s
+from hemiola.control.slurm.limits import LACKING, WHY_ARRAY, is_limited, patience_s
 from hemiola.control.slurm.looks import ENDED, HOLDS, Watcher
 from hemiola.control.slurm.rows import JobRow
 from hemiola.core.decisions import Placement
@@ -30,6 +31,9 @@ STOPS_WITHIN_S = 60.0
 class Changes(Changing):
     """The events of one look at Slurm.
 
+    Args:
+        leaving: hosts of which jobs are about to go.
+
     Attributes:
         loose: jobs that Slurm would start by itself, though nobody has placed them.
         late: jobs that run where they no longer should: they began before they could be held, or were told in vain.
@@ -38,9 +42,11 @@ class Changes(Changing):
         parked, unparked: jobs whose dependency is to be left to Slurm, and those for which it is fulfilled.
     """
 
-    def __init__(self, view: ClusterView, watcher: Watcher, now_s: float) -> None:
+    def __init__(
+        self, view: ClusterView, watcher: Watcher, now_s: float, leaving: Set[int] = frozenset()
+    ) -> None:
         super().__init__(view, now_s)
-        self._watcher = watcher
+        self._watcher, self._leaving = watcher, leaving
         self.loose: list[Known] = []
         self.late: list[Known] = []
         self.failed: list[tuple[Known, str]] = []
@@ -114,7 +120,7 @@ class Changes(Changing):
                 self.requeued(known, f"Slurm put it back: {row.reason}")
             elif known.bound_s is not None and is_limited(row):
                 self.limited.append(known)
-            elif known.bound_s is not None and self._now - known.bound_s > patience_s(row):
+            elif known.bound_s is not None and self._kept_s(known, row) > patience_s(row):
                 self.failed.append((known, f"Slurm does not start it: {row.reason}"))
             return
         parked = row.is_parked(self._now)
@@ -126,6 +132,19 @@ class Changes(Changing):
             self.loose.append(known)
         known.held = why_held(known, row, self._now)
         self._may_start(state, known.held)
+
+    def _kept_s(self, known: Known, row: JobRow) -> float:
+        """For how long it has kept its nodes from others: the jobs that were stopped for it may take their time."""
+        assert known.bound_s is not None and known.wanted is not None
+        kept_s = self._now - known.bound_s
+        if row.reason != LACKING or kept_s > PATIENCE_S:
+            return kept_s
+        if not self._leaving.isdisjoint(known.wanted.hosts):
+            known.free_s = None
+            return 0.0
+        if known.free_s is None or known.free_s < known.bound_s:
+            known.free_s = self._now
+        return self._now - known.free_s
 
     def requeued(self, known: Known, reason: str) -> None:
         """It waits again, though nobody here has stopped it."""

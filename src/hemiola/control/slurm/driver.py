@@ -24,7 +24,7 @@ from hemiola.control.slurm.handback import hand_back
 from hemiola.control.slurm.jobs import is_user_held, words_of
 from hemiola.control.slurm.known import Known
 from hemiola.control.slurm.limits import Limits
-from hemiola.control.slurm.looks import ENDED, Look, Watcher
+from hemiola.control.slurm.looks import ENDED, HOLDS, Look, Watcher
 from hemiola.control.slurm.memory import Clues
 from hemiola.control.slurm.rows import JobRow
 from hemiola.core.decisions import Decision, Move, Resize, Start, Stop, WakeAt
@@ -99,7 +99,7 @@ class SlurmDriver(LookingDriver[Known]):
         self._gone.clear()
         self._see_holds(now)
         self._limits.line_up(self.known.values(), now)
-        changes = Changes(self._view, self._watcher, now)
+        changes = Changes(self._view, self._watcher, now, self._leaving(look))
         new: list[JobRow] = []
         for row in look.jobs.values():
             known = self._by_id.get(row.id)
@@ -125,6 +125,14 @@ class SlurmDriver(LookingDriver[Known]):
         self._refused += self._entrance.take_refused()
         self._vanished += self._entrance.take_vanished()
         return changes.with_new(arrived)
+
+    def _leaving(self, look: Look) -> set[int]:
+        """Hosts of jobs that are ending, or were told to."""
+        told = {known.row.id for known in self.known.values() if known.stopped_s is not None}
+        rows = [
+            row for row in look.rows if row.state == "COMPLETING" or (row.id in told and row.state in HOLDS)
+        ]
+        return {host for row in rows for host in self._watcher.parts(row)}
 
     def _see_holds(self, now: float) -> None:
         """Whether users have lifted their own holds."""

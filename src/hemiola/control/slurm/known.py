@@ -27,6 +27,7 @@ class Known(KnownJob):
         suspended: whether it is.
         begin_s: before when its user does not want it to begin, Unix time; 0 for any time.
         user_held: whether its own user holds it.
+        free_s: since when nobody is leaving the nodes that it was bound to, as far as was seen; None while somebody is.
         limited: how often in a row it met a limit of Slurm's after it was bound.
         limit: which one, in words.
         behind: whether others of its array come first.
@@ -43,6 +44,7 @@ class Known(KnownJob):
     suspended: bool = False
     begin_s: float = 0.0
     user_held: bool = False
+    free_s: float | None = None
     limited: int = 0
     limit: str = ""
     behind: bool = False

@@ -14,13 +14,13 @@ from hemiola.control.live.known import PATIENCE_S
 from hemiola.control.slurm.known import Known
 from hemiola.control.slurm.rows import JobRow
 
-__all__ = ["ARRAY", "WHY_ARRAY", "Limits", "element_of", "is_limited", "patience_s"]
+__all__ = ["ARRAY", "LACKING", "WHY_ARRAY", "Limits", "element_of", "is_limited", "patience_s"]
 
 ARRAY = "JobArrayTaskLimit"
 WHY_ARRAY = "of its array no more may run at once"
 _OTHERS = ("Licenses", "Assoc", "QOS", "Max", "Account", "Partition", "InvalidQOS", "InvalidAccount")
 _AWAY = ("ReqNodeNotAvail", "Nodes required", "BadConstraints")
-LACKING_S = 3.0
+LACKING, LACKING_S = "Resources", 3.0
 AGAIN_S, AGAIN_MOST_S = 5.0, 60.0
 RAISED_S = 60.0
 """So often one element more is tried: somebody may have raised the limit."""
@@ -79,12 +79,12 @@ def is_limited(row: JobRow) -> bool:
 def patience_s(row: JobRow) -> float:
     """So long a job may be bound without starting, before that is taken for a failure: it keeps GPUs from others.
 
-    Where Slurm has found that the nodes lack something (processors or memory, which nobody here counts), it finds
-    so again.
+    Where Slurm has found that the nodes lack something (processors or memory, which nobody here counts) and nobody is
+    about to leave them, it finds so again.
     """
     if not row.priority or row.reason.startswith(_AWAY):
         return 0.0
-    return LACKING_S if row.reason == "Resources" else PATIENCE_S
+    return LACKING_S if row.reason == LACKING else PATIENCE_S
 
 
 def element_of(row: JobRow) -> int:
