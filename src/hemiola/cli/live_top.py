@@ -175,7 +175,7 @@ class _Engine:
         from hemiola.core.errors import EngineError
 
         try:
-            Slurm(self._conf, limit_s=5.0).ask("squeue", "-h", "-t", "SUSPENDED", "-o", "%i")
+            Slurm(self._conf, limit_s=5.0).table("squeue", "-t", "SUSPENDED", "-o", "%i")
             self.says = "Slurm answers"
         except EngineError as problem:
             self.says = f"Slurm is away: {problem.what}"

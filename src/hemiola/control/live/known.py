@@ -36,6 +36,7 @@ class KnownJob:
         binds_failed: in a row.
         not_before_s: it waits so long after a bind that failed.
         missed: looks at the engine in a row without it.
+        missing_s: when the first of them was.
     """
 
     job: Job
@@ -49,6 +50,7 @@ class KnownJob:
     binds_failed: int = 0
     not_before_s: float = 0.0
     missed: int = 0
+    missing_s: float = 0.0
 
     @property
     def words(self) -> str:

@@ -6,6 +6,7 @@ The command line is what all versions have in common: the REST interface of Slur
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,6 +18,7 @@ __all__ = ["UNKNOWN", "Slurm"]
 
 UNKNOWN = "Invalid job id"
 """What Slurm says if it knows none of the jobs that were asked for; of some it knows it tells."""
+_HEADER = re.compile(r"[A-Z][A-Z_]{3,}\b")
 _PREFIXES = ("SLURM_", "SQUEUE_", "SINFO_", "SCONTROL_")
 
 
@@ -48,6 +50,21 @@ class Slurm:
                 f"{command} failed: {_last_line(done.stderr)}", "is the controller up? try: scontrol ping"
             )
         return done.stdout
+
+    def table(self, command: str, *arguments: str) -> str:
+        """The lines of squeue or sinfo below their header, which is what tells an empty table from no answer at all.
+
+        Raises:
+            EngineError: as `ask`; or there is no header.
+        """
+        text = self.ask(command, *arguments)
+        header, end, lines = text.partition("\n")
+        if not end or not _HEADER.match(header):
+            raise EngineError(
+                f"{command} printed {header[:200]!r} where a header should be",
+                "half an answer is not used; it is asked again",
+            )
+        return lines
 
     def tell(self, orders: Sequence[str]) -> str:
         """Several orders of `scontrol` in one call, each carried out whether or not others fail; what it complained of.

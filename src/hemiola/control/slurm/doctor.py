@@ -125,7 +125,7 @@ def _partition(slurm: Slurm, partition: str) -> Iterator[Check]:
 
 def _loose(slurm: Slurm, partition: str, mode: str) -> Iterator[Check]:
     """Waiting jobs that Slurm would start by itself, though Hemiola is to decide."""
-    rows = job_rows(slurm.ask("squeue", "-h", "-r", "-t", "PENDING", "-p", partition, "-O", JOB_FORMAT))
+    rows = job_rows(slurm.table("squeue", "-r", "-t", "PENDING", "-p", partition, "-O", JOB_FORMAT))
     rows = [row for row in rows if not row.reservation]
     held = [row for row in rows if not row.priority]
     loose = [row.id for row in rows if row.priority and not row.bound_to and not row.dependency]
@@ -173,12 +173,12 @@ def _cluster(slurm: Slurm, partition: str, topology: Topology | None) -> Iterato
 
 
 def _rows(slurm: Slurm, partition: str) -> list[NodeRow]:
-    return node_rows(slurm.ask("sinfo", "-h", "-N", "-p", partition, "-O", NODE_FORMAT))
+    return node_rows(slurm.table("sinfo", "-N", "-p", partition, "-O", NODE_FORMAT))
 
 
 def _nodes(slurm: Slurm, partition: str) -> Iterator[Check]:
     """Nodes that are drained or down, with Slurm's reason."""
-    text = slurm.ask("sinfo", "-h", "-N", "-p", partition, "-o", "%N|%T|%E")
+    text = slurm.table("sinfo", "-N", "-p", partition, "-o", "%N|%T|%E")
     groups: dict[tuple[str, str], list[str]] = {}
     for line in text.splitlines():
         name, state, reason = [*line.split("|", 2), "", ""][:3]

@@ -37,6 +37,8 @@ __all__ = ["SlurmDriver"]
 
 _log = logging.getLogger("hemiola.slurm")
 LOOK_S = 0.08
+LOST_S = 2.0
+"""A job of which Slurm says nothing for so long, not even how it ended, is lost."""
 
 
 class SlurmDriver(LookingDriver[Known]):
@@ -112,7 +114,7 @@ class SlurmDriver(LookingDriver[Known]):
                 known.row, known.missed = row, 0
             elif not changes.job(known, row):
                 self._forget(known)
-        self._missing(look, changes)
+        self._missing(look, changes, now)
         jobs, arrived = self._entrance.enter(new, now, first=self._first)
         for known in jobs:
             self.known[known.job.id] = self._by_id[known.row.id] = known
@@ -143,23 +145,21 @@ class SlurmDriver(LookingDriver[Known]):
                 if job_id in held:
                     held[job_id].user_held = is_user_held(words)
 
-    def _missing(self, look: Look, changes: Changes) -> None:
-        """Jobs that are no longer listed: they have ended, or are lost."""
+    def _missing(self, look: Look, changes: Changes, now: float) -> None:
+        """Jobs that are no longer listed: they have ended, or are lost; then Slurm has some time to find them again."""
         missing = [known for known in self.known.values() if known.row.id not in look.jobs]
         rows = self._watcher.ends([known.row.id for known in missing])
         for known in missing:
             known.missed += 1
+            known.missing_s = now if known.missed == 1 else known.missing_s
             row = rows.get(known.row.id)
-            there = row is not None and known.is_same(row)
-            if known.missed < MISSED and not (there and row is not None and row.state in ENDED):
+            if row is not None and not known.is_same(row):
+                row = None
+            if known.missed < MISSED and not (row is not None and row.state in ENDED):
                 continue
-            if (
-                there
-                and row is not None
-                and row.state == "PENDING"
-                and not row.priority
-                and not known.user_held
-            ):
+            if row is None and now - known.missing_s < LOST_S:
+                continue
+            if row is not None and row.state == "PENDING" and not row.priority and not known.user_held:
                 self._entrance.unwanted.append(row.id)
             self._depart(known, rows, changes)
 

@@ -34,7 +34,7 @@ def _held(slurm: Slurm, partition: str) -> list[tuple[JobRow, Words]]:
 
 
 def _pending(slurm: Slurm, partition: str) -> list[JobRow]:
-    return job_rows(slurm.ask("squeue", "-h", "-r", "-t", "PENDING", "-p", partition, "-O", JOB_FORMAT))
+    return job_rows(slurm.table("squeue", "-r", "-t", "PENDING", "-p", partition, "-O", JOB_FORMAT))
 
 
 def hand_back(slurm: Slurm, partition: str) -> tuple[list[str], list[str]]:

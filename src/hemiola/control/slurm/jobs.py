@@ -82,7 +82,7 @@ def _read(slurm: Slurm, ids: Sequence[str], line: str) -> dict[str, tuple[str, W
     end, between = "|" + secrets.token_hex(16), "|" + secrets.token_hex(16)
     asked = f"{line},JobID:{between},comment:{between},admin_comment:{between},name:{end}"
     try:
-        text = slurm.ask("squeue", "-h", "-r", "-t", "all", "-j", ",".join(ids), "-O", asked)
+        text = slurm.table("squeue", "-r", "-t", "all", "-j", ",".join(ids), "-O", asked)
     except EngineError as problem:
         if UNKNOWN in problem.what:
             return {}  # they are gone
@@ -98,7 +98,7 @@ def _read(slurm: Slurm, ids: Sequence[str], line: str) -> dict[str, tuple[str, W
 def excludes(slurm: Slurm, job_id: str) -> bool:
     """Whether a job names nodes that it must not have."""
     try:
-        return bool(slurm.ask("squeue", "-h", "-r", "-j", job_id, "-o", "%x").strip())
+        return bool(slurm.table("squeue", "-r", "-j", job_id, "-o", "%x").strip())
     except EngineError:
         return False  # it is gone, or asked after its next failure
 

@@ -97,7 +97,5 @@ def _set(slurm: Slurm, partition: str, hosts: list[str]) -> None:
 
 
 def _jobs_on(slurm: Slurm, partition: str, hosts: list[str]) -> list[str]:
-    text = slurm.ask(
-        "squeue", "-h", "-r", "-t", "RUNNING", "-p", partition, "-w", compress(hosts), "-o", "%i"
-    )
+    text = slurm.table("squeue", "-r", "-t", "RUNNING", "-p", partition, "-w", compress(hosts), "-o", "%i")
     return [job for job in text.split() if _IDS.fullmatch(job)]

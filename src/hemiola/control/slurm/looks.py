@@ -89,7 +89,7 @@ class Watcher:
         if not ids:
             return {}
         try:
-            text = self._slurm.ask("squeue", "-h", "-r", "-t", "all", "-j", ",".join(ids), "-O", JOB_FORMAT)
+            text = self._slurm.table("squeue", "-r", "-t", "all", "-j", ",".join(ids), "-O", JOB_FORMAT)
         except EngineError as problem:
             if UNKNOWN in problem.what:
                 return {}  # none of them is known any more
@@ -102,7 +102,7 @@ class Watcher:
         Raises:
             EngineError: Slurm is away, or its answer is not whole.
         """
-        rows = job_rows(self._slurm.ask("squeue", "-h", "-r", "-O", JOB_FORMAT))
+        rows = job_rows(self._slurm.table("squeue", "-r", "-O", JOB_FORMAT))
         if self._nodes_seen is None or now_s - self._nodes_s >= NODES_S:
             self._nodes_seen, self._nodes_s = self._ask_nodes(), now_s
         self._forget(rows)
@@ -151,7 +151,7 @@ class Watcher:
         )
 
     def _ask_nodes(self) -> list[NodeRow]:
-        nodes = node_rows(self._slurm.ask("sinfo", "-h", "-N", "-O", NODE_FORMAT))
+        nodes = node_rows(self._slurm.table("sinfo", "-N", "-O", NODE_FORMAT))
         if not any(node.partition == self._partition for node in nodes):
             raise EngineError(
                 f"the partition {self._partition!r} has no nodes",
