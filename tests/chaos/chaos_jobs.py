@@ -126,7 +126,9 @@ def _starts(path: Path) -> Iterator[Said]:
                 yield now
             numbers = tuple(int(gpu) for gpu in gpus.split(",")) if gpus != "-" else ()
             now = Said(int(restarts), tuple(expand(nodes)), numbers, float(time_s))
-        elif now is not None and now.restarts == int(restarts):  # or the start that it ends was not written whole
+        elif now is not None and now.restarts == int(
+            restarts
+        ):  # or the start that it ends was not written whole
             now.end_s, now.how = float(time_s), word
     if now is not None:
         yield now

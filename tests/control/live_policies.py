@@ -10,7 +10,14 @@ from hemiola.core.decisions import Decision, Placement, Resize, Start, WakeAt
 from hemiola.sched.policy import Policy
 from hemiola.sched.view import ClusterView
 
-__all__ = ["WholeHosts"]
+__all__ = ["WholeHosts", "want"]
+
+
+def want(hosts: int, file: Path) -> None:
+    """From now on so many; the policy reads the file at any time, and never half of it."""
+    draft = file.with_suffix(".new")
+    draft.write_text(str(hosts))
+    draft.rename(file)
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from live_policies import want
 from live_ray import NODES, LiveRay, until
 
 from hemiola.control.journal import Journal
@@ -76,9 +77,8 @@ def test_jobs_of_every_kind_run_once_where_they_were_placed_and_leave_nothing(li
 
 def whole_hosts(count: int, folder: Path) -> str:
     """The policy that gives so many; and from now on, if it runs already."""
-    new, file = folder / "hosts.new", folder / "hosts"
-    new.write_text(str(count))
-    new.replace(file)
+    file = folder / "hosts"
+    want(count, file)
     return f"live_policies:WholeHosts,file={file}"
 
 
