@@ -298,3 +298,9 @@ def is_written(run: Run) -> bool:
     """Whether the journal knows of no job that has not ended, and of as many as were accepted."""
     with Journal.open(run.journal, read_only=True) as journal:
         return not journal.open_jobs() and len(journal.jobs()) >= len(run.batch.accepted)
+
+
+def has_ended(run: Run) -> bool:
+    """Whether the journal knows of no job that has not ended: the last one is written a look after Slurm shows it no more."""
+    with Journal.open(run.journal, read_only=True) as journal:
+        return not journal.open_jobs()

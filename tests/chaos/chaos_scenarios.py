@@ -19,7 +19,7 @@ import msgspec
 from chaos_checks import Violation, check
 from chaos_daemon import Daemon
 from chaos_jobs import Wish
-from chaos_runs import Cluster, Run, draw_jobs, settle, wait_until
+from chaos_runs import Cluster, Run, draw_jobs, has_ended, settle, wait_until
 
 from hemiola.cli.serve import release
 from hemiola.control.journal import Journal
@@ -403,7 +403,7 @@ def released_without_daemon(
         seen = set(run.batch.accepted)
         run.batch.submit(cluster.environ, draw_jobs(chance))
         daemon = cluster.daemon(run)
-        wait_until(lambda: not cluster.squeue())
+        wait_until(lambda: not cluster.squeue() and has_ended(run))
         daemon.end()
         # those that came and went while nobody looked are not the journal's
         out.violations += [
