@@ -51,7 +51,7 @@ def test_of_an_array_no_more_elements_are_bound_than_could_run():
     limits.line_up([*jobs, *others], 0.1)
     assert startable(jobs) == [] and len(startable(others)) == 2
     limits.line_up(jobs[1:], 0.2)  # one has ended: the next may come
-    assert startable(jobs[1:]) == ["7_3"]
+    assert startable(jobs[1:]) == ["7_4"], "the one that met the limit is left alone for a while"
     jobs[4].bound_s = 0.3  # another one was bound already, and counts first
     limits.line_up(jobs[1:], 0.3)
     assert startable(jobs[1:]) == ["7_5"]
@@ -69,11 +69,23 @@ def test_now_and_then_one_more_is_tried():
     assert startable(jobs) == []
 
 
+def test_what_was_seen_to_run_together_counts_also_where_some_have_just_ended():
+    limits, jobs = Limits(), array(True, False, False, False)
+    limits.met(jobs[1], jobs, 0.0)  # another one had just ended
+    jobs[2].ran = True
+    limits.line_up(jobs, 1.0)
+    assert startable(jobs) == [], "two run together"
+    jobs[0].ran = False
+    limits.met(jobs[3], jobs, 2.0)
+    limits.line_up(jobs[1:], 3.0)
+    assert startable(jobs[1:]) == ["7_2"], "and two may"
+
+
 def test_a_limit_under_which_nothing_runs_does_not_stop_an_array_for_ever():
     limits, jobs = Limits(), array(False, False)
     limits.met(jobs[0], jobs, 0.0)
     limits.line_up(jobs, 0.1)
-    assert startable(jobs) == ["7_1"]
+    assert startable(jobs) == ["7_2"]
 
 
 def test_who_meets_a_limit_again_and_again_is_tried_less_often():

@@ -28,8 +28,14 @@ RAISED_S = 60.0
 
 @dataclass
 class _Array:
-    """At most so many elements at once, as far as was seen."""
+    """How many elements may run at once.
 
+    Attributes:
+        seen: that did, together.
+        most: that are tried until `until_s`.
+    """
+
+    seen: int
     most: int
     until_s: float
 
@@ -49,7 +55,9 @@ class Limits:
             return known.limit
         array = known.row.array
         running = sum(one.ran for one in jobs if one.row.array == array)
-        self._arrays[array] = _Array(max(1, running), now + RAISED_S)
+        before = self._arrays[array].seen if array in self._arrays else 0
+        seen = max(1, running, before)
+        self._arrays[array] = _Array(seen, seen, now + RAISED_S)
         known.limit = WHY_ARRAY
         return known.limit
 
@@ -62,13 +70,20 @@ class Limits:
         waiting = [one for one in of_arrays if not one.ran]
         for array in self._arrays.keys() - {one.row.array for one in waiting}:
             del self._arrays[array]
-        for known in self._arrays.values():
+        for array, known in self._arrays.items():
+            known.seen = max(known.seen, running[array])
+            known.most = max(known.most, known.seen)
             if now >= known.until_s:
                 known.most, known.until_s = known.most + 1, now + RAISED_S
-        for one in sorted(waiting, key=lambda one: (one.bound_s is None, element_of(one.row))):
+        for one in sorted(waiting, key=lambda one: _turn(one, now)):
             array = one.row.array
             one.behind = running[array] >= self._arrays[array].most
             running[array] += 1
+
+
+def _turn(one: Known, now: float) -> tuple[bool, bool, int]:
+    """Those that are bound first, then those that may be, in their order."""
+    return one.bound_s is None, one.not_before_s > now, element_of(one.row)
 
 
 def is_limited(row: JobRow) -> bool:
