@@ -115,8 +115,8 @@ def test_reasons_that_are_limits(reason: str, wanted: bool):
     ("reason", "wanted_s"),
     [
         ("None", PATIENCE_S), ("Priority", PATIENCE_S), ("BeginTime", PATIENCE_S), ("Resources", LACKING_S),
-        ("ReqNodeNotAvail, UnavailableNodes:h3", 0.0),
-        ("Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority partitions", 0.0),
+        ("ReqNodeNotAvail, UnavailableNodes:h3", LACKING_S),
+        ("Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority partitions", LACKING_S),
     ],
 )  # fmt: skip
 def test_how_long_a_bound_job_may_wait(reason: str, wanted_s: float):

@@ -19,7 +19,8 @@ __all__ = ["ARRAY", "LACKING", "WHY_ARRAY", "Limits", "element_of", "is_limited"
 ARRAY = "JobArrayTaskLimit"
 WHY_ARRAY = "of its array no more may run at once"
 _OTHERS = ("Licenses", "Assoc", "QOS", "Max", "Account", "Partition", "InvalidQOS", "InvalidAccount")
-_AWAY = ("ReqNodeNotAvail", "Nodes required", "BadConstraints")
+_AWAY = ("ReqNodeNotAvail", "Nodes required")
+"""Slurm also says so for a moment, of nodes on which a job has just ended."""
 LACKING, LACKING_S = "Resources", 3.0
 AGAIN_S, AGAIN_MOST_S = 5.0, 60.0
 RAISED_S = 60.0
@@ -97,9 +98,9 @@ def patience_s(row: JobRow) -> float:
     Where Slurm has found that the nodes lack something (processors or memory, which nobody here counts) and nobody is
     about to leave them, it finds so again.
     """
-    if not row.priority or row.reason.startswith(_AWAY):
+    if not row.priority:
         return 0.0
-    return LACKING_S if row.reason == LACKING else PATIENCE_S
+    return LACKING_S if row.reason.startswith((LACKING, *_AWAY)) else PATIENCE_S
 
 
 def element_of(row: JobRow) -> int:
