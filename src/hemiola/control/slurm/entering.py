@@ -10,7 +10,15 @@ from collections.abc import Callable, Sequence
 from hemiola.control.live.remembered import Remembered
 from hemiola.control.slurm.changes import outcome_of, placement_of, why_held
 from hemiola.control.slurm.client import Slurm
-from hemiola.control.slurm.jobs import NAMING, Words, is_slurms, is_user_held, job_of, shrinks_live, words_of
+from hemiola.control.slurm.jobs import (
+    Words,
+    is_slurms,
+    is_user_held,
+    job_of,
+    names_nodes,
+    shrinks_live,
+    words_of,
+)
 from hemiola.control.slurm.known import Known
 from hemiola.control.slurm.limits import element_of
 from hemiola.control.slurm.looks import ENDED, HOLDS, Watcher
@@ -121,7 +129,7 @@ class Entrance:
             self._not_before[row.id, row.submit_s] = now + HOLDS_S
             return
         self._watcher.leave(row)
-        if row.state == "PENDING" and row.reason == "JobHeldUser" and not words.comment.startswith(NAMING):
+        if row.state == "PENDING" and row.reason == "JobHeldUser" and not names_nodes(words):
             self.unwanted.append(row.id)
 
     def _told(

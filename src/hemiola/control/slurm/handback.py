@@ -7,7 +7,7 @@ from pathlib import Path
 
 from hemiola.control.slurm import orders
 from hemiola.control.slurm.client import Slurm
-from hemiola.control.slurm.jobs import NAMING, Words, hosts_of, is_marked, is_user_held, words_of
+from hemiola.control.slurm.jobs import Words, hosts_of, is_marked, is_user_held, names_nodes, words_of
 from hemiola.control.slurm.rows import JOB_FORMAT, JobRow, job_rows
 from hemiola.core.errors import EngineError
 
@@ -28,9 +28,7 @@ def _held(slurm: Slurm, partition: str) -> list[tuple[JobRow, Words]]:
     rows = [row for row in _pending(slurm, partition) if not row.priority and row.reason != "JobHeldAdmin"]
     words = words_of(slurm, [row.id for row in rows])
     both = [(row, words.get(row.id, Words())) for row in rows]
-    return [
-        (row, said) for row, said in both if not is_user_held(said) and not said.comment.startswith(NAMING)
-    ]
+    return [(row, said) for row, said in both if not is_user_held(said) and not names_nodes(said)]
 
 
 def _pending(slurm: Slurm, partition: str) -> list[JobRow]:

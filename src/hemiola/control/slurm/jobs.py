@@ -20,7 +20,6 @@ from hemiola.core.errors import EngineError
 from hemiola.core.job import Job, Profile
 
 __all__ = [
-    "NAMING",
     "Words",
     "excludes",
     "hosts_of",
@@ -28,6 +27,7 @@ __all__ = [
     "is_slurms",
     "is_user_held",
     "job_of",
+    "names_nodes",
     "rows_and_words",
     "shape",
     "shrinks_live",
@@ -108,6 +108,11 @@ def is_user_held(words: Words) -> bool:
     return words.comment.startswith(HELD)
 
 
+def names_nodes(words: Words) -> bool:
+    """Whether job_submit.lua found that it does: a hold of such a job is its user's."""
+    return words.comment.startswith(NAMING)
+
+
 def is_slurms(row: JobRow, words: Words, everywhere: Set[str] = frozenset()) -> bool:
     """Whether a job says on which nodes it may run or not, or of which features: then policies have no choice.
 
@@ -116,7 +121,7 @@ def is_slurms(row: JobRow, words: Words, everywhere: Set[str] = frozenset()) -> 
     Args:
         everywhere: features that all nodes have.
     """
-    if words.comment.startswith(NAMING) or not set(filter(None, row.features.split("&"))) <= everywhere:
+    if names_nodes(words) or not set(filter(None, row.features.split("&"))) <= everywhere:
         return True
     return bool(row.bound_to) and not is_marked(words)
 
