@@ -187,7 +187,7 @@ NODE_FORMAT = ",".join(f"{name}:|" for name, _ in _NODE)
 
 
 def job_rows(text: str) -> list[JobRow]:
-    """Of `squeue -h -r -O JOB_FORMAT`.
+    """Of `squeue -r -O JOB_FORMAT`, below its header.
 
     Raises:
         EngineError: a line that cannot be; then nothing of the answer is used.
@@ -204,7 +204,7 @@ def _job(fields: list[Any]) -> JobRow:
 
 
 def node_rows(text: str) -> list[NodeRow]:
-    """Of `sinfo -h -N -O NODE_FORMAT`."""
+    """Of `sinfo -N -O NODE_FORMAT`, below its header."""
     return [
         NodeRow(
             name, re.sub(r"\W+$", "", state).split("+")[0], "*" in state, _gpus(gres)[0], partition, features
