@@ -15,7 +15,7 @@ import pytest
 from hemiola.control.journal import JobRecord, Journal
 from hemiola.control.live.service import Service, Settings
 from hemiola.control.slurm.client import Slurm
-from hemiola.control.slurm.rows import JOB_FORMAT, JobRow, job_rows
+from hemiola.control.slurm.rows import JobRow
 from hemiola.control.slurm.serve import slurm_service, slurm_topology
 from hemiola.lab.slurm import SlurmLab, programs
 
@@ -72,10 +72,7 @@ class Live:
 
     def rows(self, ended: bool = False) -> dict[str, JobRow]:
         """Jobs as Slurm has them."""
-        states = ["-t", "all"] if ended else []
-        return {
-            row.id: row for row in job_rows(self.slurm.ask("squeue", "-h", "-r", *states, "-O", JOB_FORMAT))
-        }
+        return {row.id: row for row in self.slurm.jobs(states="all" if ended else "")}
 
     def state(self, job_id: str) -> str:
         row = self.rows(ended=True).get(job_id)

@@ -27,7 +27,7 @@ LINE = (
 
 def array(*ran: bool, number: int = 7) -> list[Known]:
     """Its elements 1, 2, ...; those that run."""
-    (row,) = job_rows(LINE)
+    (row,) = job_rows(LINE, (22, 5))
     return [
         Known(
             Job(id=f"{number}-{i}", submit_s=0.0, gpus=1, duration_s=1.0),
@@ -107,7 +107,7 @@ def test_who_meets_a_limit_again_and_again_is_tried_less_often():
     ],
 )  # fmt: skip
 def test_reasons_that_are_limits(reason: str, wanted: bool):
-    (row,) = job_rows(LINE)
+    (row,) = job_rows(LINE, (22, 5))
     assert is_limited(msgspec.structs.replace(row, reason=reason)) is wanted
 
 
@@ -120,6 +120,6 @@ def test_reasons_that_are_limits(reason: str, wanted: bool):
     ],
 )  # fmt: skip
 def test_how_long_a_bound_job_may_wait(reason: str, wanted_s: float):
-    (row,) = job_rows(LINE)
+    (row,) = job_rows(LINE, (22, 5))
     assert patience_s(msgspec.structs.replace(row, reason=reason)) == wanted_s
     assert patience_s(msgspec.structs.replace(row, reason=reason, priority=0)) == 0.0, "it is held again"

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from hemiola.control.live.remembered import Remembered
 from hemiola.control.slurm.changes import Changes, outcome_of, why_held
-from hemiola.control.slurm.jobs import Words, hosts_of, is_slurms, job_of, shape, shrinks_live
+from hemiola.control.slurm.jobs import hosts_of, is_slurms, job_of, shape, shrinks_live
 from hemiola.control.slurm.known import Known
 from hemiola.control.slurm.memory import Clues
 from hemiola.control.slurm.orders import bind, shrink, unbind, unpark
-from hemiola.control.slurm.rows import JOB_FORMAT, JobRow, NodeRow, job_rows, node_rows
+from hemiola.control.slurm.rows import JobRow, NodeRow, Words, job_format, job_rows, node_rows
 from hemiola.core.decisions import Move, Placement, Start
 from hemiola.core.errors import EngineError, InputError
 from hemiola.core.events import Arrived
@@ -27,25 +27,42 @@ from replays import cluster
 
 LINE = (
     "3_2|RUNNING|None|2|2|h[0,2]|gres:gpu:h100:4|N/A|N/A|2|1795399342|1000|4294901757|1795399343|3|h[0,2]|1|"
-    "1-02:03:04|hemiola|0|afterok:1(unfulfilled)|1|night|0|1|NO|ib&(h100|h200)|"
+    "1-02:03:04|hemiola|768|afterok:1(unfulfilled)|1|night|0|1|NO|ib&(h100|h200)|"
 )  # as Slurm 22.05 printed it
-
+LATER = LINE.replace("gres:gpu:h100:4", "gres/gpu:h100:4").replace("|768|", "|3:0|")  # as 24.11
+OLD, NEW = (22, 5), (26, 5)
 
 EIGHT = {"": 8}
 
 
 def row(**other: object) -> JobRow:
-    return msgspec.structs.replace(job_rows(LINE)[0], **{"exclusive": False, "features": "", **other})
+    return msgspec.structs.replace(job_rows(LINE, OLD)[0], **{"exclusive": False, "features": "", **other})
 
 
 def test_a_line_of_squeue():
-    assert job_rows(LINE + "\n") == [
+    wanted = [
         JobRow(
             "3_2", "RUNNING", "None", 2, 2, "h[0,2]", 4, 0, 0, 2, 1795399342, 1000, 4294901757, 1795399343, "3", "h[0,2]",
-            1, 93784.0, "hemiola", 0, "afterok:1(unfulfilled)", True, "night", 0, 1, True, "h100", "ib&(h100|h200)",
+            1, 93784.0, "hemiola", 768, "afterok:1(unfulfilled)", True, "night", 0, 1, True, "h100", "ib&(h100|h200)",
         )
     ]  # fmt: skip
-    assert len(JOB_FORMAT.split(",")) == len(LINE.split("|")) - 2, "one stands in the constraint"
+    assert job_rows(LINE + "\n", OLD) == job_rows(LATER, (24, 11)) == wanted
+    for version in OLD, NEW:
+        assert len(job_format(version).split(",")) == len(LINE.split("|")) - 2, "one stands in the constraint"
+
+
+@pytest.mark.parametrize(
+    ("version", "word", "wanted"),
+    [((24, 11), "NO", True), ((24, 11), "OK", False), (NEW, "NO", False), (NEW, "NODE", True)],
+)
+def test_whole_nodes_stand_in_a_column_of_their_own_since_26_05(version, word, wanted):
+    assert ("Exclusive:" in job_format(version)) is (version == NEW)
+    (one,) = job_rows(LATER.replace("|NO|", f"|{word}|"), version)
+    assert one.exclusive is wanted
+
+
+def test_a_signal_that_ended_a_job():
+    assert job_rows(LATER.replace("|3:0|", "|0:9|"), NEW)[0].exit_code == 9
 
 
 @pytest.mark.parametrize(
@@ -60,7 +77,7 @@ def test_a_line_of_squeue():
     ],
 )
 def test_time_limits(text, limit_s):
-    assert job_rows(LINE.replace("1-02:03:04", text))[0].limit_s == limit_s
+    assert job_rows(LINE.replace("1-02:03:04", text), OLD)[0].limit_s == limit_s
 
 
 @pytest.mark.parametrize(
@@ -74,10 +91,14 @@ def test_time_limits(text, limit_s):
         ("gres:gpu:8(S:0-1)", (8, "")),
         ("gres:gpu:a:2,gres:gpu:b:3", (5, "")),
         ("gres:mps:50", (0, "")),
+        ("gres/gpu:4", (4, "")),
+        ("gres/gpu:h100:4", (4, "h100")),
+        ("cpu=2,gres/gpu=3", (3, "")),
+        ("gres/gpu:h100=3", (3, "h100")),
     ],
 )
 def test_gpus(text, gpus):
-    (one,) = job_rows(LINE.replace("gres:gpu:h100:4", text))
+    (one,) = job_rows(LINE.replace("gres:gpu:h100:4", text), OLD)
     assert (one.gpus_per_host, one.gpu_type) == gpus
 
 
@@ -101,14 +122,15 @@ def test_lines_of_sinfo():
 )  # fmt: skip
 def test_half_an_answer_or_a_strange_one_is_refused_as_a_whole(text):
     with pytest.raises(EngineError, match="squeue printed"):
-        job_rows(text)
+        job_rows(text, OLD)
 
 
 @given(st.text(alphabet="|0123abN/A()[]-_:,\n RUNG", max_size=300) | st.text(max_size=300))
 def test_whatever_is_printed_gives_rows_or_a_refusal(text):
-    for read in (job_rows, node_rows):
-        with contextlib.suppress(EngineError):
-            read(text)
+    with contextlib.suppress(EngineError):
+        job_rows(text, OLD)
+    with contextlib.suppress(EngineError):
+        node_rows(text)
 
 
 @given(st.lists(st.tuples(st.integers(0, len(LINE)), st.characters()), min_size=1, max_size=3))
@@ -117,7 +139,7 @@ def test_a_damaged_line_is_never_something_worse_than_a_refusal(damage):
     for place, sign in damage:
         text = text[:place] + sign + text[place + 1 :]
     with contextlib.suppress(EngineError):
-        job_rows(text)
+        job_rows(text, OLD)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from hemiola.control.clock import Clock
 from hemiola.control.slurm import orders
 from hemiola.control.slurm.changes import Changes
 from hemiola.control.slurm.client import Slurm
-from hemiola.control.slurm.jobs import excludes, is_user_held, rows_and_words
+from hemiola.control.slurm.jobs import is_user_held
 from hemiola.control.slurm.known import Known
 from hemiola.control.slurm.limits import Limits
 from hemiola.control.slurm.rows import JobRow
@@ -123,7 +123,7 @@ class Binder:
         if not waiting or complaints is None:
             return False
         try:
-            found = rows_and_words(self._slurm, [known.row.id for known in waiting])
+            found = self._slurm.jobs_and_words([known.row.id for known in waiting])
         except EngineError as problem:
             _log.warning("bound jobs could not be looked at, and are bound again: %s", problem.what)
             return False
@@ -160,7 +160,7 @@ class Binder:
 
     def _failed(self, known: Known, why: str, now: float) -> None:
         """It goes back to the queue, and is left alone for a while; to Slurm, if it does not take the nodes that policies choose."""
-        if excludes(self._slurm, known.row.id):
+        if self._slurm.excludes(known.row.id):
             self._give_away(known, "it names nodes that it must not have: it is Slurm's own scheduler's")
             return
         pause_s = known.leave_alone(now, 0.0 if known.bound_s is None else now - known.bound_s)

@@ -7,19 +7,36 @@ from __future__ import annotations
 
 import os
 import re
+import secrets
 import subprocess
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
 from hemiola.control.failpoints import failpoint
+from hemiola.control.slurm.rows import (
+    NODE_FORMAT,
+    JobRow,
+    NodeRow,
+    Words,
+    job_format,
+    job_rows,
+    node_rows,
+)
 from hemiola.core.errors import EngineError
+from hemiola.core.hostlist import expand
 
-__all__ = ["UNKNOWN", "Slurm"]
+__all__ = ["Slurm"]
 
-UNKNOWN = "Invalid job id"
+_UNKNOWN = "Invalid job id"
 """What Slurm says if it knows none of the jobs that were asked for; of some it knows it tells."""
+VERSION_S = 60.0
+"""So often its version is asked for: Slurm is upgraded while Hemiola runs."""
 _HEADER = re.compile(r"[A-Z][A-Z_]{3,}\b")
 _PREFIXES = ("SLURM_", "SQUEUE_", "SINFO_", "SCONTROL_")
+_VERSION = re.compile(r"(\d{1,4})\.(\d{1,4})")
+_SHARE = re.compile(r"Nodes=(\S+) CPU_IDs=\S* Mem=\d+ GRES=(\S*)")
+_GPUS = re.compile(r"\bgpu(?::[\w.-]+)?:(\d+)\(")
 
 
 class Slurm:
@@ -37,6 +54,76 @@ class Slurm:
         self.environ = {**kept, "SLURM_TIME_FORMAT": "%s", "LC_ALL": "C"}
         if conf is not None:
             self.environ["SLURM_CONF"] = str(conf)
+        self._version: tuple[int, int] = (0, 0)
+        self._version_s = float("-inf")
+
+    def jobs(self, *, ids: Sequence[str] = (), partition: str = "", states: str = "") -> list[JobRow]:
+        """Jobs as Slurm has them, each element of an array for itself.
+
+        Args:
+            ids: of these only; those that Slurm does not know any more are left out.
+            partition: of this one only.
+            states: "all" or a state such as "PENDING"; those that have not ended unless given.
+
+        Raises:
+            EngineError: Slurm is away, or its answer is not whole.
+        """
+        chosen, version = _chosen(ids=",".join(ids), partition=partition, states=states), self.version()
+        return job_rows(self._of_jobs(*chosen, "-O", job_format(version)), version)
+
+    def words(self, ids: Sequence[str]) -> dict[str, Words]:
+        """What users call their jobs, and say of them, by job."""
+        return {job_id: words for job_id, (_, words) in self._worded(ids, "JobArrayID:|").items()}
+
+    def jobs_and_words(self, ids: Sequence[str]) -> dict[str, tuple[JobRow, Words]]:
+        """Both, at one moment."""
+        version = self.version()
+        read = self._worded(ids, job_format(version))
+        return {job_id: (job_rows(line, version)[0], words) for job_id, (line, words) in read.items()}
+
+    def nodes(self, partition: str = "") -> list[NodeRow]:
+        """Nodes as Slurm has them, once for each of their partitions.
+
+        Args:
+            partition: those of this one only.
+
+        Raises:
+            EngineError: Slurm is away, or its answer is not whole.
+        """
+        return node_rows(self.table("sinfo", "-N", *_chosen(partition=partition), "-O", NODE_FORMAT))
+
+    def excludes(self, job_id: str) -> bool:
+        """Whether a job names nodes that it must not have."""
+        try:
+            return bool(self.table("squeue", "-r", "-j", job_id, "-o", "%x").strip())
+        except EngineError:
+            return False  # it is gone, or asked after its next failure
+
+    def shares(self, job_id: str) -> dict[str, int]:
+        """How many GPUs a running job has on each of its nodes; only Slurm's details say, if it divided them as it liked."""
+        try:
+            text = self.ask("scontrol", "show", "job", "-d", job_id)
+        except EngineError:
+            return {}  # it has ended meanwhile
+        return {
+            name: sum(int(count) for count in _GPUS.findall(resources))
+            for names, resources in _SHARE.findall(text)
+            for name in expand(names)
+        }
+
+    def version(self) -> tuple[int, int]:
+        """Of the commands, such as (24, 11).
+
+        Raises:
+            EngineError: they are not there, or say none.
+        """
+        if time.monotonic() - self._version_s > VERSION_S:
+            text = self.ask("squeue", "--version")
+            found = _VERSION.search(text)
+            if found is None:
+                raise EngineError(f"squeue calls its version {text[:200]!r}", "is it Slurm's squeue?")
+            self._version, self._version_s = (int(found[1]), int(found[2])), time.monotonic()
+        return self._version
 
     def ask(self, command: str, *arguments: str) -> str:
         """What a command prints.
@@ -79,6 +166,33 @@ class Slurm:
             raise EngineError(f"the order {bad!r} has control characters", "report this")
         return self._run(["scontrol"], "".join(f"{order}\n" for order in orders) + "quit\n").stderr
 
+    def _of_jobs(self, *arguments: str) -> str:
+        """What squeue prints; nothing if it knows none of the jobs that were asked for."""
+        try:
+            return self.table("squeue", "-r", *arguments)
+        except EngineError as problem:
+            if _UNKNOWN in problem.what:
+                return ""
+            raise
+
+    def _worded(self, ids: Sequence[str], line: str) -> dict[str, tuple[str, Words]]:
+        """By job, what Slurm prints of it, and then the free text.
+
+        Users may write separators and line ends there. So what separates that is drawn anew each time: nobody can
+        write a name that looks like another job.
+        """
+        if not ids:
+            return {}
+        end, between = "|" + secrets.token_hex(16), "|" + secrets.token_hex(16)
+        asked = f"{line},JobID:{between},comment:{between},admin_comment:{between},name:{end}"
+        found = {}
+        for record in self._of_jobs("-t", "all", "-j", ",".join(ids), "-O", asked).split(end)[:-1]:
+            first, comment, admin, name = record.removeprefix("\n").split(between)
+            first = first[: first.rindex("|") + 1]
+            said = Words("" if comment == "(null)" else comment, name, admin)
+            found[first[: first.index("|")]] = first, said
+        return found
+
     def _run(self, command: list[str], given: str) -> subprocess.CompletedProcess[str]:
         failpoint(f"slurm.{command[0]}.before")
         try:
@@ -97,6 +211,16 @@ class Slurm:
             ) from None
         failpoint(f"slurm.{command[0]}.after")
         return done
+
+
+def _chosen(ids: str = "", partition: str = "", states: str = "") -> list[str]:
+    """As squeue and sinfo are told."""
+    return [
+        word
+        for option, value in (("-t", states), ("-j", ids), ("-p", partition))
+        if value
+        for word in (option, value)
+    ]
 
 
 def _last_line(text: str) -> str:

@@ -23,9 +23,8 @@ from hemiola.control.slurm.doctor_settings import (
     version_check,
 )
 from hemiola.control.slurm.entering import most_gpus
-from hemiola.control.slurm.jobs import is_slurms, job_of, rows_and_words
+from hemiola.control.slurm.jobs import is_slurms, job_of
 from hemiola.control.slurm.looks import everywhere
-from hemiola.control.slurm.rows import JOB_FORMAT, NODE_FORMAT, NodeRow, job_rows, node_rows
 from hemiola.control.slurm.serve import slurm_topology
 from hemiola.core.errors import EngineError, HemiolaError
 from hemiola.core.hostlist import compress
@@ -79,7 +78,7 @@ def why_unknown(slurm: Slurm, job_id: str, partition: str, topology: Topology) -
     """
     if not re.fullmatch(r"\d+(_\d+)?", job_id):
         return ""
-    found = rows_and_words(slurm, [job_id]).get(job_id)
+    found = slurm.jobs_and_words([job_id]).get(job_id)
     if found is None:
         return ""
     row, words = found
@@ -90,7 +89,7 @@ def why_unknown(slurm: Slurm, job_id: str, partition: str, topology: Topology) -
     job, _ = job_of(row, job_id, words, most_gpus(topology), USUAL_S, profiles_by_model(None))
     if not job.gpus:
         return "it wants no GPU, so Slurm starts it by itself"
-    if is_slurms(row, words, everywhere(_rows(slurm, partition), partition)):
+    if is_slurms(row, words, everywhere(slurm.nodes(partition), partition)):
         return "it says on which nodes it may run, so Slurm starts it by itself"
     machine = StateMachine(ClusterView(topology, Estimates(IterationModel(topology), Costs())))
     if never := machine.admission(job):
@@ -125,7 +124,7 @@ def _partition(slurm: Slurm, partition: str) -> Iterator[Check]:
 
 def _loose(slurm: Slurm, partition: str, mode: str) -> Iterator[Check]:
     """Waiting jobs that Slurm would start by itself, though Hemiola is to decide."""
-    rows = job_rows(slurm.table("squeue", "-r", "-t", "PENDING", "-p", partition, "-O", JOB_FORMAT))
+    rows = slurm.jobs(partition=partition, states="PENDING")
     rows = [row for row in rows if not row.reservation]
     held = [row for row in rows if not row.priority]
     loose = [row.id for row in rows if row.priority and not row.bound_to and not row.dependency]
@@ -145,7 +144,7 @@ def _cluster(slurm: Slurm, partition: str, topology: Topology | None) -> Iterato
     except HemiolaError as problem:
         yield Check("WARN", "topology", problem.what, problem.remedy)
         return
-    nodes = {node.name: node for node in _rows(slurm, partition)}
+    nodes = {node.name: node for node in slurm.nodes(partition)}
     names = topology.hosts.names
     ours = dict(zip(names, map(int, topology.hosts.gpus), strict=True))
     missing, strangers = [n for n in names if n not in nodes], [n for n in nodes if n not in ours]
@@ -170,10 +169,6 @@ def _cluster(slurm: Slurm, partition: str, topology: Topology | None) -> Iterato
         yield Check(
             "OK", "topology", f"{len(names)} hosts in {levels}, {topology.gpus} GPUs, as Slurm counts them"
         )
-
-
-def _rows(slurm: Slurm, partition: str) -> list[NodeRow]:
-    return node_rows(slurm.table("sinfo", "-N", "-p", partition, "-O", NODE_FORMAT))
 
 
 def _nodes(slurm: Slurm, partition: str) -> Iterator[Check]:

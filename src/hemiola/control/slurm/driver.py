@@ -21,7 +21,7 @@ from hemiola.control.slurm.changes import Changes, outcome_of
 from hemiola.control.slurm.client import Slurm
 from hemiola.control.slurm.entering import HOLDS_S, Entrance
 from hemiola.control.slurm.handback import hand_back
-from hemiola.control.slurm.jobs import is_user_held, words_of
+from hemiola.control.slurm.jobs import is_user_held
 from hemiola.control.slurm.known import Known
 from hemiola.control.slurm.limits import Limits
 from hemiola.control.slurm.looks import ENDED, HOLDS, Look, Watcher
@@ -141,7 +141,7 @@ class SlurmDriver(LookingDriver[Known]):
         held = {known.row.id: known for known in self.known.values() if known.user_held}
         if held and now - self._words_s > HOLDS_S:
             self._words_s = now
-            for job_id, words in words_of(self._slurm, list(held)).items():
+            for job_id, words in self._slurm.words(list(held)).items():
                 if job_id in held:
                     held[job_id].user_held = is_user_held(words)
 

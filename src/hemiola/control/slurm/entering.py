@@ -11,19 +11,17 @@ from hemiola.control.live.remembered import Remembered
 from hemiola.control.slurm.changes import outcome_of, placement_of, why_held
 from hemiola.control.slurm.client import Slurm
 from hemiola.control.slurm.jobs import (
-    Words,
     is_slurms,
     is_user_held,
     job_of,
     names_nodes,
     shrinks_live,
-    words_of,
 )
 from hemiola.control.slurm.known import Known
 from hemiola.control.slurm.limits import element_of
 from hemiola.control.slurm.looks import ENDED, HOLDS, Watcher
 from hemiola.control.slurm.memory import Clues
-from hemiola.control.slurm.rows import JobRow
+from hemiola.control.slurm.rows import JobRow, Words
 from hemiola.core.events import Adopted, Arrived, Event, Held, Timer
 from hemiola.core.hostlist import expand
 from hemiola.core.job import Job, Profile
@@ -79,7 +77,7 @@ class Entrance:
         if self._not_before:
             self._not_before = {key: then for key, then in self._not_before.items() if then > now}
             rows = [row for row in rows if (row.id, row.submit_s) not in self._not_before]
-        words = words_of(self._slurm, [row.id for row in rows]) if rows else {}
+        words = self._slurm.words([row.id for row in rows]) if rows else {}
         taken: Counter[int] = Counter()
         for row in rows:
             if row.state in HOLDS:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from hemiola.control.slurm import orders
 from hemiola.control.slurm.client import Slurm
-from hemiola.control.slurm.jobs import Words, hosts_of, is_marked, is_user_held, names_nodes, words_of
-from hemiola.control.slurm.rows import JOB_FORMAT, JobRow, job_rows
+from hemiola.control.slurm.jobs import hosts_of, is_marked, is_user_held, names_nodes
+from hemiola.control.slurm.rows import JobRow, Words
 from hemiola.core.errors import EngineError
 
 __all__ = ["hand_back", "held_jobs", "silent_s"]
@@ -25,14 +25,14 @@ def held_jobs(slurm: Slurm, partition: str) -> list[JobRow]:
 
 
 def _held(slurm: Slurm, partition: str) -> list[tuple[JobRow, Words]]:
-    rows = [row for row in _pending(slurm, partition) if not row.priority and row.reason != "JobHeldAdmin"]
-    words = words_of(slurm, [row.id for row in rows])
+    rows = [
+        row
+        for row in slurm.jobs(partition=partition, states="PENDING")
+        if not row.priority and row.reason != "JobHeldAdmin"
+    ]
+    words = slurm.words([row.id for row in rows])
     both = [(row, words.get(row.id, Words())) for row in rows]
     return [(row, said) for row, said in both if not is_user_held(said) and not names_nodes(said)]
-
-
-def _pending(slurm: Slurm, partition: str) -> list[JobRow]:
-    return job_rows(slurm.table("squeue", "-r", "-t", "PENDING", "-p", partition, "-O", JOB_FORMAT))
 
 
 def hand_back(slurm: Slurm, partition: str) -> tuple[list[str], list[str]]:
@@ -45,7 +45,7 @@ def hand_back(slurm: Slurm, partition: str) -> tuple[list[str], list[str]]:
     slurm.tell(
         [
             f"update jobid={row.id} StartTime=now"
-            for row in _pending(slurm, partition)
+            for row in slurm.jobs(partition=partition, states="PENDING")
             if row.is_parked(time.time())
         ]
     )

@@ -8,30 +8,22 @@ from __future__ import annotations
 
 import math
 import re
-import secrets
-from collections.abc import Callable, Mapping, Sequence, Set
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Set
 
 from hemiola.control.live.labels import KEYS, Said, read_words
 from hemiola.control.live.users import user_name
-from hemiola.control.slurm.client import UNKNOWN, Slurm
-from hemiola.control.slurm.rows import JOB_FORMAT, JobRow, job_rows
-from hemiola.core.errors import EngineError
+from hemiola.control.slurm.rows import JobRow, Words
 from hemiola.core.job import Job, Profile
 
 __all__ = [
-    "Words",
-    "excludes",
     "hosts_of",
     "is_marked",
     "is_slurms",
     "is_user_held",
     "job_of",
     "names_nodes",
-    "rows_and_words",
     "shape",
     "shrinks_live",
-    "words_of",
 ]
 
 LABEL = "hemiola"
@@ -43,64 +35,6 @@ SHRINK = {"live": True, "restart": False}
 """How an elastic job gives up nodes: they are taken from it as it runs, or it begins again on the others."""
 _MARK = re.compile(r"hemiola:[0-9a-f-]{36}:ranks=[\w.,\[\]-]*")
 _NODES = re.compile(_MARK.pattern + r":nodes=(\d{1,6})-(\d{1,6})")
-
-
-@dataclass(frozen=True)
-class Words:
-    """What is written of a job in free text.
-
-    Attributes:
-        comment: its user's.
-        name: what its user calls it.
-        admin: its AdminComment, which its user cannot write.
-    """
-
-    comment: str = ""
-    name: str = ""
-    admin: str = ""
-
-
-def words_of(slurm: Slurm, ids: Sequence[str]) -> dict[str, Words]:
-    """What users call their jobs, and say of them, by job."""
-    return {job_id: words for job_id, (_, words) in _read(slurm, ids, "JobArrayID:|").items()}
-
-
-def rows_and_words(slurm: Slurm, ids: Sequence[str]) -> dict[str, tuple[JobRow, Words]]:
-    """Both, at one moment."""
-    read = _read(slurm, ids, JOB_FORMAT)
-    return {job_id: (job_rows(line)[0], words) for job_id, (line, words) in read.items()}
-
-
-def _read(slurm: Slurm, ids: Sequence[str], line: str) -> dict[str, tuple[str, Words]]:
-    """By job, what Slurm prints of it, and then the free text.
-
-    Users may write separators and line ends there. So what separates that is drawn anew each time: nobody can
-    write a name that looks like another job.
-    """
-    if not ids:
-        return {}
-    end, between = "|" + secrets.token_hex(16), "|" + secrets.token_hex(16)
-    asked = f"{line},JobID:{between},comment:{between},admin_comment:{between},name:{end}"
-    try:
-        text = slurm.table("squeue", "-r", "-t", "all", "-j", ",".join(ids), "-O", asked)
-    except EngineError as problem:
-        if UNKNOWN in problem.what:
-            return {}  # they are gone
-        raise
-    found = {}
-    for record in text.split(end)[:-1]:
-        first, comment, admin, name = record.removeprefix("\n").split(between)
-        first = first[: first.rindex("|") + 1]
-        found[first[: first.index("|")]] = first, Words("" if comment == "(null)" else comment, name, admin)
-    return found
-
-
-def excludes(slurm: Slurm, job_id: str) -> bool:
-    """Whether a job names nodes that it must not have."""
-    try:
-        return bool(slurm.table("squeue", "-r", "-j", job_id, "-o", "%x").strip())
-    except EngineError:
-        return False  # it is gone, or asked after its next failure
 
 
 def is_user_held(words: Words) -> bool:

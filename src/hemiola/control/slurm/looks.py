@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from hemiola.control.slurm.client import UNKNOWN, Slurm
-from hemiola.control.slurm.rows import JOB_FORMAT, NODE_FORMAT, JobRow, NodeRow, job_rows, node_rows
+from hemiola.control.slurm.client import Slurm
+from hemiola.control.slurm.rows import JobRow, NodeRow
 from hemiola.core.errors import EngineError
 from hemiola.core.hostlist import expand
 from hemiola.core.topology import Topology
@@ -33,8 +32,6 @@ _CLOSED = frozenset(
 )
 NODES_S = 1.0
 """Nodes change rarely, and are asked for so much less often than jobs."""
-_SHARE = re.compile(r"Nodes=(\S+) CPU_IDs=\S* Mem=\d+ GRES=(\S*)")
-_GPUS = re.compile(r"\bgpu(?::[\w.-]+)?:(\d+)\(")
 
 
 @dataclass
@@ -86,15 +83,7 @@ class Watcher:
         Raises:
             EngineError: Slurm is away.
         """
-        if not ids:
-            return {}
-        try:
-            text = self._slurm.table("squeue", "-r", "-t", "all", "-j", ",".join(ids), "-O", JOB_FORMAT)
-        except EngineError as problem:
-            if UNKNOWN in problem.what:
-                return {}  # none of them is known any more
-            raise
-        return {row.id: row for row in job_rows(text)}
+        return {row.id: row for row in self._slurm.jobs(ids=ids, states="all")} if ids else {}
 
     def look(self, now_s: float) -> Look:
         """Ask for the jobs, and now and then for the nodes.
@@ -102,7 +91,7 @@ class Watcher:
         Raises:
             EngineError: Slurm is away, or its answer is not whole.
         """
-        rows = job_rows(self._slurm.table("squeue", "-r", "-O", JOB_FORMAT))
+        rows = self._slurm.jobs()
         if self._nodes_seen is None or now_s - self._nodes_s >= NODES_S:
             self._nodes_seen, self._nodes_s = self._ask_nodes(), now_s
         self._forget(rows)
@@ -151,7 +140,7 @@ class Watcher:
         )
 
     def _ask_nodes(self) -> list[NodeRow]:
-        nodes = node_rows(self._slurm.table("sinfo", "-N", "-O", NODE_FORMAT))
+        nodes = self._slurm.nodes()
         if not any(node.partition == self._partition for node in nodes):
             raise EngineError(
                 f"the partition {self._partition!r} has no nodes",
@@ -199,17 +188,6 @@ class Watcher:
             return {}
         if len(names) == 1:
             return dict.fromkeys(hosts, total)
-        return self._shares(row.id)
-
-    def _shares(self, job_id: str) -> dict[int, int]:
-        """Slurm divided them among its nodes as it liked: only its details say how."""
-        try:
-            text = self._slurm.ask("scontrol", "show", "job", "-d", job_id)
-        except EngineError:
-            return {}  # it has ended meanwhile
-        shares = {}
-        for names, resources in _SHARE.findall(text):
-            for name in expand(names):
-                if name in self.hosts:
-                    shares[self.hosts[name]] = sum(int(count) for count in _GPUS.findall(resources))
-        return shares
+        return {
+            self.hosts[name]: gpus for name, gpus in self._slurm.shares(row.id).items() if name in self.hosts
+        }

@@ -1,20 +1,31 @@
 """What squeue and sinfo print, read by a strict grammar: an answer that does not fit it is refused as a whole.
 
-Only fields whose text Slurm itself makes are asked for. A job's name and comment are its user's: they could
-hold separators and line ends, and are asked for one job at a time (`of_user`).
+Only fields whose text Slurm itself makes are asked for here. A job's name and comment are its user's (`Words`): they
+could hold separators and line ends.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
 from hemiola.core.errors import EngineError
 
-__all__ = ["JOB_FORMAT", "NODE_FORMAT", "PARKED_S", "JobRow", "NodeRow", "job_rows", "node_rows"]
+__all__ = [
+    "EXCLUSIVE_COLUMN",
+    "NODE_FORMAT",
+    "PARKED_S",
+    "JobRow",
+    "NodeRow",
+    "Words",
+    "job_format",
+    "job_rows",
+    "node_rows",
+]
 
 
 PARKED_S = 365 * 86400
@@ -41,7 +52,7 @@ class JobRow(msgspec.Struct, frozen=True, gc=False):
         restarts: how often it was requeued.
         limit_s: its time limit; None for none.
         partition: one, or several with commas between.
-        exit_code: nonzero if it failed.
+        exit_code: as wait(2) has it: the code times 256, or a signal's number; 0 if it did not fail.
         dependency: what it waits for, in Slurm's words; "" for nothing. Of a held job Slurm never looks again.
         requeues: whether it may be put back into the queue.
         reservation: that it is to run in; "" for none. The nodes of reservations are not ours to give.
@@ -91,6 +102,21 @@ class JobRow(msgspec.Struct, frozen=True, gc=False):
         return self.eligible_s is not None and self.eligible_s > now_s + PARKED_S / 2
 
 
+@dataclass(frozen=True)
+class Words:
+    """What is written of a job in free text.
+
+    Attributes:
+        comment: its user's.
+        name: what its user calls it.
+        admin: its AdminComment, which its user cannot write.
+    """
+
+    comment: str = ""
+    name: str = ""
+    admin: str = ""
+
+
 class NodeRow(msgspec.Struct, frozen=True, gc=False):
     """A node as Slurm has it now.
 
@@ -126,16 +152,25 @@ def _optional(text: str) -> int | None:
 
 
 def _gpus(text: str) -> tuple[int, str]:
-    """gres:gpu:4, gres:gpu:h100:4, gpu:8(S:0-1), several with commas; (null) and N/A for none: how many, and of which type."""
+    """How many, and of which type.
+
+    gres:gpu:4, gres:gpu:h100:4, gpu:8(S:0-1); since 23.02 gres/gpu:4 and gres/gpu:h100=4; several with commas.
+    """
     if text in ("N/A", "(null)", "", "none"):
         return 0, ""
     total, kinds = 0, set[str]()
     for part in re.sub(r"\([^)]*\)", "", text).split(","):
-        words = part.removeprefix("gres:").split(":")
+        words = re.split("[:=]", re.sub("^gres[:/]", "", part))
         if words[0] == "gpu":
             total += int(words[-1]) if words[-1].isdigit() else 1
             kinds.update(word for word in words[1:] if not word.isdigit())
     return total, _matching(r"[\w.-]{0,64}")(kinds.pop() if len(kinds) == 1 else "")
+
+
+def _exit_code(text: str) -> int:
+    """768; since 23.02 3:0, and 0:9 for a signal."""
+    code, colon, signal = text.partition(":")
+    return (int(code) << 8 | int(signal)) if colon else int(code)
 
 
 YEAR_S = 365 * 86400.0
@@ -169,10 +204,10 @@ _JOB: tuple[tuple[str, Callable[[str], Any]], ...] = (
     ("MaxNodes", int), ("NodeList", _NODES), ("tres-per-node", _gpus), ("tres-per-job", _gpus),
     ("tres-per-task", _gpus), ("NumTasks", int), ("SubmitTime", int), ("UserID", int), ("PriorityLong", int),
     ("EligibleTime", _optional), ("ArrayJobID", _matching(r"\d+")), ("ReqNodes", _NODES), ("restartcnt", int),
-    ("TimeLimit", _limit), ("Partition", _matching(r"[\w.,-]{1,1024}")), ("exit_code", int), ("Dependency", _dependency),
+    ("TimeLimit", _limit), ("Partition", _matching(r"[\w.,-]{1,1024}")), ("exit_code", _exit_code), ("Dependency", _dependency),
     ("Requeue", lambda text: text == "1"),
     ("Reservation", lambda text: "" if text == "(null)" else _matching(r"[\w.,-]{0,1024}")(text)),
-    ("ntpernode", lambda text: _optional(text) or 0), ("MinCpus", int), ("OverSubscribe", lambda text: text == "NO"),
+    ("ntpernode", lambda text: _optional(text) or 0), ("MinCpus", int), ("OverSubscribe", _WORD),
     ("Feature", lambda text: "" if text == "(null)" else _matching(r"(?!.*null)[\w.:=&|*,()\[\]-]{1,1024}")(text)),
 )  # fmt: skip
 _NODE = (
@@ -182,20 +217,34 @@ _NODE = (
     ("PartitionName", _matching(r"[\w.-]{1,255}")),
     ("Features_act", lambda text: frozenset(() if text == "(null)" else text.split(","))),
 )
-JOB_FORMAT = ",".join(f"{name}:|" for name, _ in _JOB)
+EXCLUSIVE_COLUMN = (26, 5)
+"""Since then squeue has a column for whole nodes, and OverSubscribe says "NO" of jobs that share theirs, too."""
 NODE_FORMAT = ",".join(f"{name}:|" for name, _ in _NODE)
 
 
-def job_rows(text: str) -> list[JobRow]:
-    """Of `squeue -r -O JOB_FORMAT`, below its header.
+def job_format(version: tuple[int, int]) -> str:
+    """What to ask of a squeue of this version."""
+    names = ",".join(f"{name}:|" for name, _ in _JOB)
+    return names.replace("OverSubscribe", "Exclusive") if version >= EXCLUSIVE_COLUMN else names
+
+
+def job_rows(text: str, version: tuple[int, int]) -> list[JobRow]:
+    """Of `squeue -r -O` with the `job_format` of its version, below its header.
 
     Raises:
         EngineError: a line that cannot be; then nothing of the answer is used.
     """
-    return [_job(fields) for fields in _read(text, _JOB, "squeue")]
+    whole = "NODE" if version >= EXCLUSIVE_COLUMN else "NO"
+    return [_job(fields, whole) for fields in _read(text, _JOB, "squeue")]
 
 
-def _job(fields: list[Any]) -> JobRow:
+def _job(fields: list[Any], whole: str) -> JobRow:
+    """A row.
+
+    Args:
+        whole: what the column of OverSubscribe or Exclusive says of jobs that have whole nodes.
+    """
+    fields[-2] = fields[-2] == whole
     asked = slice(6, 9)  # GPUs per node, job and task
     kind = next((kind for _, kind in fields[asked] if kind), "")
     fields[asked] = [count for count, _ in fields[asked]]
