@@ -67,8 +67,13 @@ class Live:
         return done.stdout.strip()
 
     def command(self, *words: str) -> None:
-        """One of Slurm's commands, as its administrator."""
-        subprocess.run(words, env=self.slurm.environ, capture_output=True, text=True, check=True)
+        """One of Slurm's commands, as its administrator; newer ones want some to be given again (EAGAIN)."""
+        end_s = time.monotonic() + WAIT_S
+        while True:
+            done = subprocess.run(words, env=self.slurm.environ, capture_output=True, text=True)
+            if "temporarily unavailable" not in done.stderr or time.monotonic() > end_s:
+                break
+        assert done.returncode == 0, f"{' '.join(words)}: {done.stderr}"
 
     def rows(self, ended: bool = False) -> dict[str, JobRow]:
         """Jobs as Slurm has them."""
