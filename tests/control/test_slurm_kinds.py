@@ -24,7 +24,11 @@ def lab() -> Iterator[SlurmLab]:
         racks=2,
         gpu_types=("a100", "h100"),
         name=name,
-        settings={"Licenses": "few:1", "KillWait": "6"},
+        settings={
+            "Licenses": "few:1",
+            "KillWait": "6",
+            "SchedulerParameters": "bf_interval=30,sched_interval=1,sched_min_interval=0,batch_sched_delay=0",
+        },
     ) as slurm:
         yield slurm
 
@@ -123,3 +127,16 @@ def test_a_node_that_lacks_processors_is_given_back_soon(live: Live):
         modest = live.submit("-N2 --gres=gpu:a100:4")
         assert live.wait_outcome(modest) == "finished"
         live.command("scancel", greedy)
+
+
+def test_jobs_that_are_slurms_and_wait_keep_nobody_else_waiting(live: Live):
+    with live.serving():
+        live.command("sbatch", "-o/dev/null", "-pother", "-wh0", "--gres=gpu:4", "--wrap=sleep 60")
+        until(lambda: any(row.state == "RUNNING" for row in live.rows().values()), "h0 is taken")
+        wide = live.submit("-N3 -x h3 --gres=gpu:1")
+        until(lambda: live.rows()[wide].reason == "Resources", "it waits for h0")
+        job = live.submit("-N1 --gres=gpu:h100:4")
+        live.wait_state(job, "RUNNING", "COMPLETED")
+        waited_s = time.time() - live.rows(ended=True)[job].submit_s
+        assert waited_s < 8.0, "Slurm's main loop starts it, not the one of backfill, which comes every 30 s"
+        assert live.state(wide) == "PENDING"

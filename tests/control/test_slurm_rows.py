@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 
 import msgspec
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from hemiola.control.live.remembered import Remembered
 from hemiola.control.slurm.changes import Changes, outcome_of, why_held
+from hemiola.control.slurm.client import VERSION_S, Slurm
 from hemiola.control.slurm.jobs import hosts_of, is_slurms, job_of, shape, shrinks_live
 from hemiola.control.slurm.known import Known
 from hemiola.control.slurm.memory import Clues
@@ -59,6 +61,27 @@ def test_whole_nodes_stand_in_a_column_of_their_own_since_26_05(version, word, w
     assert ("Exclusive:" in job_format(version)) is (version == NEW)
     (one,) = job_rows(LATER.replace("|NO|", f"|{word}|"), version)
     assert one.exclusive is wanted
+
+
+def test_the_version_is_asked_for_again_as_slurm_may_be_upgraded(tmp_path, monkeypatch):
+    def says(text: str) -> None:
+        (tmp_path / "squeue").write_text(f"#!/bin/sh\necho '{text}'\n")
+        (tmp_path / "squeue").chmod(0o755)
+
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    clock = [0.0]
+    monkeypatch.setattr("hemiola.control.slurm.client.time.monotonic", lambda: clock[0])
+    slurm = Slurm()
+    says("slurm-wlm 24.11.5")
+    assert slurm.version() == (24, 11)
+    says("slurm 26.05.5")
+    assert slurm.version() == (24, 11)
+    clock[0] += VERSION_S + 1
+    assert slurm.version() == (26, 5)
+    says("my own queue")
+    clock[0] += VERSION_S + 1
+    with pytest.raises(EngineError, match="calls its version 'my own queue"):
+        slurm.version()
 
 
 def test_a_signal_that_ended_a_job():

@@ -149,7 +149,8 @@ class Binder:
                     (line.strip() for line in complaints.splitlines() if row.id in line), "it says nothing"
                 )
                 self._failed(known, f"Slurm does not take these nodes: {said}", now)
-        if good and self.tell([orders.release([known.row.id for known in good])]) is not None:
+        ids = [known.row.id for known in good]
+        if good and self.tell([orders.release(ids), orders.go_first(ids)]) is not None:
             for known in good:
                 known.bound_s, known.bound_restarts = now, known.row.restarts
                 self._answers.append((known.job.id, True, ""))

@@ -43,7 +43,7 @@ def version_check(version: str, took_s: float) -> Check:
     found = re.search(r"(\d+)\.(\d+)", version)
     if found is None or (int(found[1]), int(found[2])) < OLDEST:
         return Check(
-            "WARN", "slurm", f"{version}: tested with 22.05, meant for 20.11 and newer", "try with --mode observe first"
+            "WARN", "slurm", f"{version}: tested with 22.05, 24.11 and 26.05, meant for 20.11 and newer", "try with --mode observe first"
         )  # fmt: skip
     return Check(
         "OK", "slurm", f"{version}; its controller answers ({1000 * took_s:.0f} ms for two questions)"

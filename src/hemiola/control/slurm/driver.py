@@ -215,7 +215,9 @@ class SlurmDriver(LookingDriver[Known]):
         if isinstance(decision, Resize) and self._binder.shrinks(known, decision.placement):
             return f"scontrol {orders.shrink(known, decision.placement, self._topology)}"
         if isinstance(decision, Start | Move | Resize):
-            lines = [orders.bind(known, decision.placement, self._topology), orders.release([known.row.id])]
+            ids = [known.row.id]
+            lines = [orders.bind(known, decision.placement, self._topology), orders.release(ids)]
+            lines.append(orders.go_first(ids))
             if isinstance(decision, Move | Resize):
                 lines.insert(0, orders.put_back(known.row.id))
             return "\n".join(f"scontrol {line}" for line in lines)

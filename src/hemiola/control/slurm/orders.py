@@ -10,7 +10,11 @@ from hemiola.core.decisions import Placement
 from hemiola.core.hostlist import compress
 from hemiola.core.topology import Topology
 
-__all__ = ["advise", "bind", "hold", "nodes_of", "park", "put_back", "release", "shrink", "unbind", "unpark"]
+__all__ = ["advise", "bind", "go_first", "hold", "nodes_of", "park", "put_back", "release", "shrink", "unbind", "unpark"]
+
+
+TOP = 4294967280
+"""The highest priority, but for some numbers that mean something else to Slurm."""
 
 
 def nodes_of(placement: Placement, topology: Topology) -> str:
@@ -64,6 +68,11 @@ def advise(known: Known, placement: Placement, topology: Topology) -> str:
 def release(ids: Sequence[str]) -> str:
     """Let Slurm start them, on the nodes they are bound to."""
     return f"release {','.join(ids)}"
+
+
+def go_first(ids: Sequence[str]) -> str:
+    """Let Slurm look at released ones before all others: it goes no further in a partition than to the first that waits for nodes."""
+    return f"update jobid={','.join(ids)} Priority={TOP}"
 
 
 def hold(ids: Sequence[str]) -> str:
