@@ -33,7 +33,7 @@ from hemiola.control.journal import Journal
 from hemiola.control.simulated import Costs, Estimates
 from hemiola.control.slurm.client import Slurm
 from hemiola.control.slurm.driver import SlurmDriver
-from hemiola.control.slurm.serve import slurm_topology
+from hemiola.control.slurm.topology import slurm_topology
 from hemiola.core.decisions import Placement, Start
 from hemiola.core.events import Arrived, Finished
 from hemiola.core.job import Job

@@ -10,7 +10,10 @@ from pathlib import Path
 import pytest
 from live_slurm import Live, need_slurm, until
 
+from hemiola.control.slurm.client import Slurm
+from hemiola.control.slurm.topology import slurm_topology
 from hemiola.core.hostlist import expand
+from hemiola.core.topology import Topology
 from hemiola.lab.slurm import SlurmLab
 
 
@@ -140,3 +143,25 @@ def test_jobs_that_are_slurms_and_wait_keep_nobody_else_waiting(live: Live):
         waited_s = time.time() - live.rows(ended=True)[job].submit_s
         assert waited_s < 8.0, "Slurm's main loop starts it, not the one of backfill, which comes every 30 s"
         assert live.state(wide) == "PENDING"
+
+
+def test_the_network_is_what_slurm_shows_where_its_files_do_not_say(live: Live, lab: SlurmLab):
+    def network(of: Topology) -> tuple[object, ...]:
+        racks = [(level.name, level.domains, level.domain_of_host.tolist()) for level in of.levels]
+        return of.hosts.names, of.hosts.gpus.tolist(), of.gpu_types, racks
+
+    class NoTree(Slurm):
+        """A Slurm that was told of no topology prints nothing where another shows it."""
+
+        def ask(self, command: str, *arguments: str) -> str:
+            return "" if "topology" in arguments else super().ask(command, *arguments)
+
+    written = slurm_topology(live.slurm)
+    (elsewhere := Path(lab.environ["SLURM_CONF"]).with_name("topology.yaml")).write_text("---\n")
+    try:
+        assert network(slurm_topology(live.slurm)) == network(written)
+        assert slurm_topology(live.slurm, {"nic": "200gbit"}).hosts.nic_bytes_per_s.tolist() == [25e9] * 4
+        flat = slurm_topology(NoTree(Path(lab.environ["SLURM_CONF"])))
+        assert network(flat) == (*network(written)[:3], [])
+    finally:
+        elsewhere.unlink()

@@ -88,6 +88,23 @@ def test_blocks() -> None:
     assert cluster.levels[0].domains == ("b1", "b2")
 
 
+def test_what_scontrol_shows_of_a_tree() -> None:
+    shown = (
+        "SwitchName=root Level=1 LinkSpeed=0 Nodes=n[0-3] Switches=s[1-2] \n"
+        "SwitchName=s1 Level=0 LinkSpeed=0 Nodes=n[0-1] \nSwitchName=s2 Level=0 LinkSpeed=0 Nodes=n[2-3] \n"
+    )  # as 26.05 printed it
+    written = "SwitchName=root Switches=s[1-2]\nSwitchName=s1 Nodes=n[0-1]\nSwitchName=s2 Nodes=n[2-3]\n"
+    assert read(shown).levels == read(written).levels
+
+
+def test_what_scontrol_shows_of_blocks() -> None:
+    cluster = read(
+        "BlockName=b1 BlockIndex=0 Nodes=n[0-1] BlockSize=2\nBlockName=b2 BlockIndex=1 Nodes=n[2-3] BlockSize=2\n"
+        "AggregatedBlock=b[1-2] BlockIndex=2 Nodes=n[0-3] BlockSize=4\n"
+    )  # as 26.05 printed it
+    assert cluster.levels[0].domains == ("b1", "b2") and cluster.gpus == 32
+
+
 @pytest.mark.parametrize(
     ("conf", "error", "message"),
     [

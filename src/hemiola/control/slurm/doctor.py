@@ -25,7 +25,7 @@ from hemiola.control.slurm.doctor_settings import (
 from hemiola.control.slurm.entering import most_gpus
 from hemiola.control.slurm.jobs import is_slurms, job_of
 from hemiola.control.slurm.looks import everywhere
-from hemiola.control.slurm.serve import slurm_topology
+from hemiola.control.slurm.topology import slurm_topology
 from hemiola.core.errors import EngineError, HemiolaError
 from hemiola.core.hostlist import compress
 from hemiola.core.topology import Topology

@@ -38,7 +38,7 @@ def read_slurm(files: Mapping[str, str], path: str, options: Options) -> Topolog
     if "topology.yaml" in files:
         raise FormatError(
             f"{path} has a topology.yaml, which Slurm reads instead of topology.conf and Hemiola does not",
-            "give the topology.conf by its own path if it says the same",
+            "write down what Slurm makes of it, `scontrol show topology > topology.txt`, and give that file",
         )
     if "topology.conf" not in files:
         raise FormatError(f"{path} has no topology.conf", "give the folder with Slurm's configuration")

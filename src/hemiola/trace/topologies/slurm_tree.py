@@ -1,5 +1,7 @@
 """Slurm's topology.conf: a tree of switches (topology/tree) or blocks (topology/block).
 
+What `scontrol show topology` prints is read, too: it is the same with the levels counted, and nodes beside switches.
+
 Facts: topology.conf(5). `LinkSpeed` has arbitrary units there and Slurm ignores it; here a speed
 with a unit ("400gbit") is a switch's uplink and a bare number is left aside. How many GPUs a node
 has is `slurm_nodes`' business.
@@ -21,6 +23,7 @@ __all__ = ["LEVEL_NAMES", "Switch", "Tree", "read_tree"]
 LEVEL_NAMES = ("rack", "pod", "core")
 
 _KEYS = ("switchname", "switches", "nodes", "linkspeed", "blockname")
+_SHOWN = ("level", "blockindex", "blocksize")
 
 
 @dataclass(frozen=True)
@@ -59,7 +62,7 @@ def read_tree(text: str, path: str) -> Tree:
     switches: dict[str, Switch] = {}
     lines = [(f"{path}:{line}", pairs) for line, pairs in read_conf(text)]
     for where, pairs in lines:
-        for switch in () if pairs.keys() == {"blocksizes"} else _switches(pairs, where):
+        for switch in () if pairs.keys() & {"blocksizes", "aggregatedblock"} else _switches(pairs, where):
             if switch.name in switches:
                 raise TopologyError(f"{where}: switch {switch.name!r} appears twice", "keep one line of it")
             switches[switch.name] = switch
@@ -72,7 +75,9 @@ def read_tree(text: str, path: str) -> Tree:
 
 def _switches(pairs: dict[str, str], where: str) -> list[Switch]:
     """The switches or blocks of one line: one, or several with a hostlist for a name."""
-    unknown = next((key for key in pairs if key not in _KEYS), None)
+    if "level" in pairs and pairs.get("switches"):
+        pairs = {key: value for key, value in pairs.items() if key != "nodes"}
+    unknown = next((key for key in pairs if key not in (*_KEYS, *_SHOWN)), None)
     name = pairs.get("switchname") or pairs.get("blockname")
     if unknown is not None or not name or ("switchname" in pairs and "blockname" in pairs):
         raise InputError(
