@@ -113,6 +113,17 @@ class RayCluster:
         machine.terminate()
         machine.wait(WAIT_S)
 
+    def drain(self, name: str) -> None:
+        """As an autoscaler says that a node is to go; it ends by itself once nothing runs there."""
+        from ray._raylet import GcsClient
+        from ray.core.generated.autoscaler_pb2 import DrainNodeReason
+
+        client = GcsClient(address=self.address)
+        (node,) = (one for one in client.get_all_node_info().values() if one.node_name == name)
+        reason = DrainNodeReason.Value("DRAIN_NODE_REASON_PREEMPTION")
+        accepted, why = client.drain_node(node.node_id.hex(), reason, "a test", 0)
+        assert accepted, why
+
     def close(self) -> None:
         """End every node, and wait until all of its processes have ended."""
         for name in list(self._machines):

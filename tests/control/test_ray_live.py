@@ -302,6 +302,30 @@ def test_a_node_that_dies_gives_its_job_back_and_it_runs_elsewhere(live: LiveRay
         assert live.wait_outcome(again) == "finished"
 
 
+def test_a_drained_node_gets_nothing_new_until_it_has_gone(live: LiveRay, tmp_path: Path):
+    go = tmp_path / "go"
+    (there,) = (node for node, name in live.names().items() if name == "h3")
+    theirs = live.jobs.submit_job(
+        entrypoint=f"while ! [ -e {go} ]; do sleep 0.1; done",
+        entrypoint_label_selector={"ray.io/node-id": there},
+    )  # an idle node would be gone at once
+    until(lambda: live.state(theirs) == "RUNNING", "it runs there")
+    with live.serving("fifo:placement=first-fit") as service:
+        live.cluster.drain("h3")
+        try:
+            until(lambda: service.view.inventory.blocked.get(3, 0).bit_count() == 8, "it is seen")
+            assert live.wait_outcome(live.submit("gpus=24")) == "finished"
+            wide = live.submit("gpus=32")
+            live.wait_state(wide, "waits")
+            until(lambda: live.known(wide), "it is known")
+            assert live.state(theirs) == "RUNNING" and not service.view.inventory.down[3]
+        finally:
+            go.touch()
+            live.cluster.kill("h3")
+            live.cluster.add(NODES[3])
+        assert live.wait_outcome(wide) == "finished", "another node is there"
+
+
 def test_doctor_tells_what_is_missing_and_who_waits_for_nobody(
     live: LiveRay, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

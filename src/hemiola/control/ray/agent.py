@@ -76,11 +76,12 @@ class Agent:
         keys = [*self._board.keys(WRAPPER), *self._board.keys(PLACE), HOLDS]
         notes = {key: value.decode() for key, value in self._board.many(keys).items()}
         jobs = self._jobs(set(known))
-        free = self._state.available_resources_per_node()
+        free, draining = self._state.available_resources_per_node(), self._state.get_draining_nodes()
         nodes = [
             {
                 "id": node["NodeID"], "names": _names(node), "gpus": int(node["Resources"].get("GPU", 0)),
                 "free_gpus": free.get(node["NodeID"], {}).get("GPU", 0.0), "labels": node["Labels"],
+                "draining": node["NodeID"] in draining,
             }
             for node in self._ray.nodes() if node["Alive"]
         ]  # fmt: skip

@@ -99,7 +99,12 @@ def _cluster(topology: Topology, nodes: tuple[NodeRow, ...]) -> Iterator[Check]:
             "WARN", "gpus", f"Ray counts {by_name[first].gpus} GPUs on {first}, the topology {ours[first]}"
             + (f"; so on {len(wrong) - 1} more" if len(wrong) > 1 else ""), "ray start --num-gpus",
         )  # fmt: skip
-    if not (missing or strangers or wrong):
+    if draining := sorted(node.names[0] for node in nodes if node.draining):
+        yield Check(
+            "WARN", "nodes", f"{compress(draining)} {'is' if len(draining) == 1 else 'are'} being drained, and gets nothing new",
+            "it leaves once its jobs have ended; start Ray there again when it is well",
+        )  # fmt: skip
+    elif not (missing or strangers or wrong):
         levels = ", ".join(f"{len(level.domains)} {level.name}s" for level in topology.levels) or "no racks"
         yield Check(
             "OK", "nodes", f"{len(names)} nodes in {levels}, {topology.gpus} GPUs, as Ray counts them"

@@ -113,7 +113,8 @@ class Watcher:
         for host, node in there.items():
             lacks = max(0, self._gpus[host] - node.gpus)
             others = max(0, math.ceil(node.gpus - node.free_gpus - TINY) - ours[node.id])
-            count = min(self._gpus[host], lacks + self._steadily(host, others, now_s))
+            others = self._steadily(host, others, now_s)
+            count = self._gpus[host] if node.draining else min(self._gpus[host], lacks + others)
             if count:
                 blocked[host] = count
         return blocked

@@ -63,6 +63,7 @@ class NodeRow(msgspec.Struct, frozen=True, gc=False):
     Attributes:
         names: that it may be called by, the most deliberate one first.
         free_gpus: neither used nor reserved.
+        draining: it is to be gone soon, and takes nothing new.
     """
 
     id: Hex
@@ -70,6 +71,7 @@ class NodeRow(msgspec.Struct, frozen=True, gc=False):
     gpus: int
     free_gpus: float
     labels: dict[str, str]
+    draining: bool = False
 
 
 class Answer(msgspec.Struct, frozen=True):
