@@ -36,13 +36,6 @@ def lab() -> Iterator[SlurmLab]:
         yield slurm
 
 
-@pytest.fixture
-def live(lab: SlurmLab, tmp_path: Path) -> Iterator[Live]:
-    one = Live(lab, tmp_path / "journal.db")
-    yield one
-    one.clear()
-
-
 def test_jobs_get_gpus_of_the_type_that_they_want(live: Live):
     with live.serving():
         first = live.submit("-N2 --gres=gpu:h100:4", "sleep 3")
