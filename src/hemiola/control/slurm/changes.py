@@ -165,7 +165,8 @@ def ended_as(known: Known, row: JobRow | None, now_s: float) -> Finished | Faile
     uuid = known.job.id
     if row is None or not known.is_same(row):
         return Failed(now_s, uuid, "Slurm no longer knows it")
-    why = outcome_of(row) if row.state in ENDED else known.left or "it was taken out of this partition"
+    elsewhere = "it was taken out of this partition"
+    why = known.left or (outcome_of(row) if row.state in ENDED else elsewhere)
     return Failed(now_s, uuid, why) if why else Finished(now_s, uuid)
 
 
