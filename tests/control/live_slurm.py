@@ -15,8 +15,10 @@ import pytest
 from hemiola.control.journal import JobRecord, Journal
 from hemiola.control.live.service import Service, Settings
 from hemiola.control.slurm.client import Slurm
+from hemiola.control.slurm.engine import Engine
 from hemiola.control.slurm.rows import JobRow
-from hemiola.control.slurm.serve import slurm_service, slurm_topology
+from hemiola.control.slurm.serve import slurm_service
+from hemiola.control.slurm.topology import slurm_topology
 from hemiola.lab.slurm import SlurmLab, programs
 
 WAIT_S = 40.0
@@ -123,7 +125,7 @@ class Live:
         with Journal.open(self.journal_path) as journal:
             settings = Settings(policy=policy, mode=mode, **more)  # type: ignore[arg-type]
             self.service = slurm_service(
-                settings, journal, slurm_topology(self.slurm), slurm=self.slurm, partition="hemiola"
+                settings, journal, slurm_topology(self.slurm), slurm=self.engine(), partition="hemiola"
             )
             thread = threading.Thread(target=self.service.run)
             thread.start()
@@ -134,6 +136,10 @@ class Live:
                 self.service.stop()
                 thread.join(30)
                 assert not thread.is_alive(), "it does not stop"
+
+    def engine(self) -> Engine:
+        """What the service speaks to it through."""
+        return self.slurm
 
     def clear(self) -> None:
         """No job and no drained node is left for the next test."""

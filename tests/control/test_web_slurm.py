@@ -14,7 +14,8 @@ from web_helpers import EVIL, Scene
 
 from hemiola.control.journal import Journal
 from hemiola.control.live.service import Settings
-from hemiola.control.slurm.serve import slurm_service, slurm_topology
+from hemiola.control.slurm.serve import slurm_service
+from hemiola.control.slurm.topology import slurm_topology
 from hemiola.control.web.server import WebServer
 from hemiola.lab.slurm import SlurmLab
 

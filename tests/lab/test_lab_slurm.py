@@ -130,7 +130,9 @@ def test_a_job_that_moves_into_the_managed_partition_is_held(slurm: SlurmLab) ->
     both = as_nobody(slurm, "scontrol", "update", f"jobid={job}", "partition=hemiola", "priority=5")
     assert both.returncode != 0
     words = ("scontrol", "update", f"jobid={job}", "partition=hemiola", "starttime=now")
-    wait_until(lambda: as_nobody(slurm, *words).returncode == 0)  # newer ones want it to be given again (EAGAIN)
+    wait_until(
+        lambda: as_nobody(slurm, *words).returncode == 0
+    )  # newer ones want it to be given again (EAGAIN)
     assert state_of(slurm, job) == "PENDING JobHeldUser"
     slurm.run(["scancel", job])
 

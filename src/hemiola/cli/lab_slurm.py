@@ -27,6 +27,7 @@ def up(
     partition: str = "hemiola",
     hold: bool = True,
     set: Several = (),
+    rest: Annotated[bool, Switch] = False,
 ) -> None:
     """Make a Slurm of several nodes on this machine, and return when all of them are idle.
 
@@ -52,10 +53,12 @@ def up(
         Hold the jobs of that partition at submission, until an operator releases them.
     set
         Lines of slurm.conf over the lab's own: MinJobAge=5.
+    rest
+        Run slurmrestd beside the controller; needs the packages slurmrestd and slurm-wlm-jwt-plugin.
     """
     from hemiola.lab.slurm.cluster import SlurmLab
 
-    SlurmLab(
+    lab = SlurmLab(
         nodes,
         gpus=gpus,
         racks=racks,
@@ -66,9 +69,13 @@ def up(
         hold=hold,
         settings=_pairs(set),
         gpu_types=tuple(filter(None, gpu_types.split(","))),
+        rest=rest,
     ).up(stays=True)
     print(f"{name}: {nodes} node{'s' * (nodes != 1)} with {gpus} GPU{'s' * (gpus != 1)} each, all idle")
     print(f'find it from a shell: eval "$(hemiola lab slurm env --name {name})"')
+    if rest:
+        print(f"slurmrestd listens at {lab.rest_url}")
+        print("a token for it: scontrol token username=root lifespan=86400")
 
 
 def env(*, name: str = "") -> None:

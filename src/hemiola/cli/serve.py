@@ -36,6 +36,8 @@ def serve(
     fallback: str = "fifo-backfill",
     profiles: Path | None = None,
     slurm_conf: Path | None = None,
+    rest: str = "",
+    rest_token: Path | None = None,
     ray_address: str = "127.0.0.1:6379",
     kill_switch: Path | None = None,
     alive: Path | None = None,
@@ -73,6 +75,10 @@ def serve(
         A file of job profiles beside those that come with Hemiola.
     slurm_conf
         The slurm.conf of the cluster; where Slurm's commands look unless given.
+    rest
+        Speak to Slurm by its slurmrestd there: http://HOST:PORT, http://USER@HOST:PORT or unix:/PATH.
+    rest_token
+        A file of mode 0600 with what "scontrol token" prints, read anew each time; the variable SLURM_JWT unless given.
     ray_address
         Ray's head. A node of Ray has to run on this host.
     kill_switch
@@ -104,7 +110,13 @@ def serve(
 
     set_up(as_json=log_json)
     if engine == "slurm":
-        cluster = _on_slurm(slurm_conf, partition, topology, profiles)
+        cluster = _on_slurm(
+            slurm_conf,
+            partition,
+            topology,
+            profiles,
+            _Rest(rest, rest_token, mode == "enforce" and not dry_run),
+        )
     else:
         cluster = _on_ray(ray_address, topology, profiles)
     settings = Settings(
@@ -132,16 +144,39 @@ class Cluster:
     service: Callable[[Settings, Journal], Service]
 
 
-def _on_slurm(conf: Path | None, partition: str, topology: str, profiles: Path | None) -> Cluster:
+def _on_slurm(
+    conf: Path | None, partition: str, topology: str, profiles: Path | None, over: _Rest
+) -> Cluster:
+    import shutil
     from functools import partial
 
     from hemiola.control.slurm.client import Slurm
-    from hemiola.control.slurm.serve import slurm_service, slurm_topology, slurm_version
+    from hemiola.control.slurm.serve import rest_slurm, slurm_service, slurm_version
+    from hemiola.control.slurm.topology import slurm_topology
+    from hemiola.core.errors import InputError
 
-    slurm = Slurm(conf)
-    network = _topology(topology) or slurm_topology(slurm)
+    if over.token is not None and not over.url:
+        raise InputError(
+            "--rest-token without --rest", "say where slurmrestd listens: --rest http://HOST:PORT"
+        )
+    if over.url and not topology and shutil.which("scontrol") is None:
+        raise InputError(
+            "slurmrestd does not say how the nodes are connected", "say it in a file: --topology FILE"
+        )
+    commands = Slurm(conf)
+    slurm = rest_slurm(over.url, over.token, commands, acts=over.acts) if over.url else commands
+    network = _topology(topology) or slurm_topology(commands)
     service = partial(slurm_service, topology=network, slurm=slurm, partition=partition, profiles=profiles)
-    return Cluster(slurm_version(slurm), service)
+    return Cluster(str(slurm) if over.url else slurm_version(commands), service)
+
+
+@dataclass(frozen=True)
+class _Rest:
+    """What was said of slurmrestd; an empty `url` means that Slurm's commands are used."""
+
+    url: str
+    token: Path | None
+    acts: bool
 
 
 def _on_ray(address: str, topology: str, profiles: Path | None) -> Cluster:

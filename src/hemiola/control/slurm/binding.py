@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from hemiola.control.clock import Clock
 from hemiola.control.slurm import orders
 from hemiola.control.slurm.changes import Changes
-from hemiola.control.slurm.client import Slurm
+from hemiola.control.slurm.engine import Engine
 from hemiola.control.slurm.jobs import is_user_held
 from hemiola.control.slurm.known import Known
 from hemiola.control.slurm.limits import Limits
@@ -38,7 +38,7 @@ class Binder:
     """
 
     def __init__(
-        self, slurm: Slurm, view: ClusterView, known: dict[str, Known], clock: Clock, may_act: Callable[[], bool],
+        self, slurm: Engine, view: ClusterView, known: dict[str, Known], clock: Clock, may_act: Callable[[], bool],
         add: Callable[[Sequence[Event]], None], answers: list[tuple[str, bool, str]],
         leave: Callable[[JobRow], None], limits: Limits,
     ) -> None:  # fmt: skip

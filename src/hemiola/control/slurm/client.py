@@ -1,6 +1,6 @@
 """Slurm's own commands, as argument lists and never through a shell.
 
-The command line is what all versions have in common: the REST interface of Slurm 22.05 refuses node lists.
+The command line is what all versions have in common; `rest` is the other way.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from hemiola.control.live.remembered import Remembered
 from hemiola.control.slurm import orders
 from hemiola.control.slurm.binding import Binder
 from hemiola.control.slurm.changes import Changes, outcome_of
-from hemiola.control.slurm.client import Slurm
+from hemiola.control.slurm.engine import Engine
 from hemiola.control.slurm.entering import HOLDS_S, Entrance
 from hemiola.control.slurm.handback import hand_back
 from hemiola.control.slurm.jobs import is_user_held
@@ -56,7 +56,7 @@ class SlurmDriver(LookingDriver[Known]):
     """
 
     def __init__(
-        self, slurm: Slurm, machine: StateMachine, partition: str, *, acts: bool = True, clock: Clock | None = None, may_act: Callable[[], bool] = lambda: True,
+        self, slurm: Engine, machine: StateMachine, partition: str, *, acts: bool = True, clock: Clock | None = None, may_act: Callable[[], bool] = lambda: True,
         turned: Callable[[], None] = lambda: None,
         remembered: Sequence[Remembered[Clues]] = (), profile: Callable[[str], Profile], usual_s: float = USUAL_S,
     ) -> None:  # fmt: skip

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 from hemiola.control.live.remembered import Remembered
 from hemiola.control.slurm.changes import outcome_of, placement_of, why_held
-from hemiola.control.slurm.client import Slurm
+from hemiola.control.slurm.engine import Engine
 from hemiola.control.slurm.jobs import (
     is_slurms,
     is_user_held,
@@ -50,7 +50,7 @@ class Entrance:
     """
 
     def __init__(
-        self, slurm: Slurm, machine: StateMachine, watcher: Watcher, *, acts: bool, remembered: Sequence[Remembered[Clues]],
+        self, slurm: Engine, machine: StateMachine, watcher: Watcher, *, acts: bool, remembered: Sequence[Remembered[Clues]],
         profile: Callable[[str], Profile], usual_s: float,
     ) -> None:  # fmt: skip
         self._slurm, self._machine, self._watcher, self._acts = slurm, machine, watcher, acts

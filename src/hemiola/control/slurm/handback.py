@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 from hemiola.control.slurm import orders
-from hemiola.control.slurm.client import Slurm
+from hemiola.control.slurm.engine import Engine
 from hemiola.control.slurm.jobs import hosts_of, is_marked, is_user_held, names_nodes
 from hemiola.control.slurm.rows import JobRow, Words
 from hemiola.core.errors import EngineError
@@ -16,7 +16,7 @@ __all__ = ["hand_back", "held_jobs", "silent_s"]
 AT_ONCE = 500
 
 
-def held_jobs(slurm: Slurm, partition: str) -> list[JobRow]:
+def held_jobs(slurm: Engine, partition: str) -> list[JobRow]:
     """Jobs of the partition that are held, but for those that an administrator holds.
 
     Nor those that their own users hold, where job_submit.lua has marked them.
@@ -24,7 +24,7 @@ def held_jobs(slurm: Slurm, partition: str) -> list[JobRow]:
     return [row for row, _ in _held(slurm, partition)]
 
 
-def _held(slurm: Slurm, partition: str) -> list[tuple[JobRow, Words]]:
+def _held(slurm: Engine, partition: str) -> list[tuple[JobRow, Words]]:
     rows = [
         row
         for row in slurm.jobs(partition=partition, states="PENDING")
@@ -35,7 +35,7 @@ def _held(slurm: Slurm, partition: str) -> list[tuple[JobRow, Words]]:
     return [(row, said) for row, said in both if not is_user_held(said) and not names_nodes(said)]
 
 
-def hand_back(slurm: Slurm, partition: str) -> tuple[list[str], list[str]]:
+def hand_back(slurm: Engine, partition: str) -> tuple[list[str], list[str]]:
     """Release them, unbound: (released, still held).
 
     Raises:

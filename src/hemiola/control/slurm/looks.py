@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from hemiola.control.slurm.client import Slurm
+from hemiola.control.slurm.engine import Engine
 from hemiola.control.slurm.rows import JobRow, NodeRow
 from hemiola.core.errors import EngineError
 from hemiola.core.hostlist import expand
@@ -67,7 +67,7 @@ class Watcher:
         everywhere: features that each node of the partition has.
     """
 
-    def __init__(self, slurm: Slurm, topology: Topology, partition: str) -> None:
+    def __init__(self, slurm: Engine, topology: Topology, partition: str) -> None:
         self._slurm, self._partition = slurm, partition
         self.hosts = {name: index for index, name in enumerate(topology.hosts.names)}
         self._gpus = [int(count) for count in topology.hosts.gpus]

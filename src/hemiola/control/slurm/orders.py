@@ -10,7 +10,19 @@ from hemiola.core.decisions import Placement
 from hemiola.core.hostlist import compress
 from hemiola.core.topology import Topology
 
-__all__ = ["advise", "bind", "go_first", "hold", "nodes_of", "park", "put_back", "release", "shrink", "unbind", "unpark"]
+__all__ = [
+    "advise",
+    "bind",
+    "go_first",
+    "hold",
+    "nodes_of",
+    "park",
+    "put_back",
+    "release",
+    "shrink",
+    "unbind",
+    "unpark",
+]
 
 
 TOP = 4294967280

@@ -19,12 +19,19 @@ __all__ = [
     "EXCLUSIVE_COLUMN",
     "NODE_FORMAT",
     "PARKED_S",
+    "YEAR_S",
     "JobRow",
     "NodeRow",
     "Words",
     "job_format",
     "job_rows",
+    "matching",
     "node_rows",
+    "read_dependency",
+    "read_gpus",
+    "read_node_list",
+    "read_reason",
+    "read_word",
 ]
 
 
@@ -136,7 +143,8 @@ class NodeRow(msgspec.Struct, frozen=True, gc=False):
     features: frozenset[str]
 
 
-def _matching(pattern: str) -> Callable[[str], str]:
+def matching(pattern: str) -> Callable[[str], str]:
+    """A reader of words that are of this form; it raises ValueError of others."""
     known = re.compile(pattern)
 
     def read(text: str) -> str:
@@ -151,7 +159,7 @@ def _optional(text: str) -> int | None:
     return None if text in ("N/A", "NONE", "Unknown", "") else int(text)
 
 
-def _gpus(text: str) -> tuple[int, str]:
+def read_gpus(text: str) -> tuple[int, str]:
     """How many, and of which type.
 
     gres:gpu:4, gres:gpu:h100:4, gpu:8(S:0-1); since 23.02 gres/gpu:4 and gres/gpu:h100=4; several with commas.
@@ -164,7 +172,7 @@ def _gpus(text: str) -> tuple[int, str]:
         if words[0] == "gpu":
             total += int(words[-1]) if words[-1].isdigit() else 1
             kinds.update(word for word in words[1:] if not word.isdigit())
-    return total, _matching(r"[\w.-]{0,64}")(kinds.pop() if len(kinds) == 1 else "")
+    return total, matching(r"[\w.-]{0,64}")(kinds.pop() if len(kinds) == 1 else "")
 
 
 def _exit_code(text: str) -> int:
@@ -174,6 +182,7 @@ def _exit_code(text: str) -> int:
 
 
 YEAR_S = 365 * 86400.0
+"""The limit that Slurm shows of a job without one, once it has run."""
 
 
 def _limit(text: str) -> float | None:
@@ -188,33 +197,34 @@ def _limit(text: str) -> float | None:
     return limit_s if limit_s < YEAR_S else None  # a job without a limit shows one of a year once it has run
 
 
-def _dependency(text: str) -> str:
-    return "" if text == "(null)" else _matching(r"[\w:,?()+*-]{1,4096}")(text)
+def read_dependency(text: str) -> str:
+    """What a job waits for, as afterok:12(unfulfilled); "" for nothing."""
+    return "" if text == "(null)" else matching(r"[\w:,?()+*-]{1,4096}")(text)
 
 
-def _reason(text: str) -> str:
+def read_reason(text: str) -> str:
     """Slurm's word, or its few words for some; shown to people, and compared with known ones."""
-    return _matching(r"[\w ,.:;()\[\]/%'-]{0,256}")(text)
+    return matching(r"[\w ,.:;()\[\]/%'-]{0,256}")(text)
 
 
-_NODES = _matching(r"[\w.,\[\]-]{0,65536}")
-_WORD = _matching(r"\w{1,64}")
+read_node_list = matching(r"[\w.,\[\]-]{0,65536}")
+read_word = matching(r"\w{1,64}")
 _JOB: tuple[tuple[str, Callable[[str], Any]], ...] = (
-    ("JobArrayID", _matching(r"\d+(_\d+|_\[[\d,%-]+\])?")), ("State", _WORD), ("Reason", _reason), ("NumNodes", int),
-    ("MaxNodes", int), ("NodeList", _NODES), ("tres-per-node", _gpus), ("tres-per-job", _gpus),
-    ("tres-per-task", _gpus), ("NumTasks", int), ("SubmitTime", int), ("UserID", int), ("PriorityLong", int),
-    ("EligibleTime", _optional), ("ArrayJobID", _matching(r"\d+")), ("ReqNodes", _NODES), ("restartcnt", int),
-    ("TimeLimit", _limit), ("Partition", _matching(r"[\w.,-]{1,1024}")), ("exit_code", _exit_code), ("Dependency", _dependency),
+    ("JobArrayID", matching(r"\d+(_\d+|_\[[\d,%-]+\])?")), ("State", read_word), ("Reason", read_reason), ("NumNodes", int),
+    ("MaxNodes", int), ("NodeList", read_node_list), ("tres-per-node", read_gpus), ("tres-per-job", read_gpus),
+    ("tres-per-task", read_gpus), ("NumTasks", int), ("SubmitTime", int), ("UserID", int), ("PriorityLong", int),
+    ("EligibleTime", _optional), ("ArrayJobID", matching(r"\d+")), ("ReqNodes", read_node_list), ("restartcnt", int),
+    ("TimeLimit", _limit), ("Partition", matching(r"[\w.,-]{1,1024}")), ("exit_code", _exit_code), ("Dependency", read_dependency),
     ("Requeue", lambda text: text == "1"),
-    ("Reservation", lambda text: "" if text == "(null)" else _matching(r"[\w.,-]{0,1024}")(text)),
-    ("ntpernode", lambda text: _optional(text) or 0), ("MinCpus", int), ("OverSubscribe", _WORD),
-    ("Feature", lambda text: "" if text == "(null)" else _matching(r"(?!.*null)[\w.:=&|*,()\[\]-]{1,1024}")(text)),
+    ("Reservation", lambda text: "" if text == "(null)" else matching(r"[\w.,-]{0,1024}")(text)),
+    ("ntpernode", lambda text: _optional(text) or 0), ("MinCpus", int), ("OverSubscribe", read_word),
+    ("Feature", lambda text: "" if text == "(null)" else matching(r"(?!.*null)[\w.:=&|*,()\[\]-]{1,1024}")(text)),
 )  # fmt: skip
 _NODE = (
-    ("NodeList", _matching(r"[\w.-]{1,255}")),
-    ("StateLong", _matching(r"[\w+@*~#!%$^-]{1,64}")),
+    ("NodeList", matching(r"[\w.-]{1,255}")),
+    ("StateLong", matching(r"[\w+@*~#!%$^-]{1,64}")),
     ("Gres", str),
-    ("PartitionName", _matching(r"[\w.-]{1,255}")),
+    ("PartitionName", matching(r"[\w.-]{1,255}")),
     ("Features_act", lambda text: frozenset(() if text == "(null)" else text.split(","))),
 )
 EXCLUSIVE_COLUMN = (26, 5)
@@ -256,7 +266,12 @@ def node_rows(text: str) -> list[NodeRow]:
     """Of `sinfo -N -O NODE_FORMAT`, below its header."""
     return [
         NodeRow(
-            name, re.sub(r"\W+$", "", state).split("+")[0], "*" in state, _gpus(gres)[0], partition, features
+            name,
+            re.sub(r"\W+$", "", state).split("+")[0],
+            "*" in state,
+            read_gpus(gres)[0],
+            partition,
+            features,
         )
         for name, state, gres, partition, features in _read(text, _NODE, "sinfo")
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 from hemiola.control.journal import Journal
@@ -10,12 +11,14 @@ from hemiola.control.live.remembered import remembered
 from hemiola.control.live.service import Run, Service, Settings
 from hemiola.control.slurm.client import Slurm
 from hemiola.control.slurm.driver import SlurmDriver
+from hemiola.control.slurm.engine import Engine
 from hemiola.control.slurm.memory import Clues
-from hemiola.core.errors import InputError
+from hemiola.control.slurm.rest import INSTALL, RestSlurm
+from hemiola.control.slurm.rest_http import Address, Http, Token
+from hemiola.core.errors import EngineError
 from hemiola.core.topology import Topology
-from hemiola.trace.topologies.read import read_topology
 
-__all__ = ["slurm_service", "slurm_topology", "slurm_version"]
+__all__ = ["rest_slurm", "slurm_service", "slurm_version"]
 
 
 def slurm_service(
@@ -23,7 +26,7 @@ def slurm_service(
     journal: Journal,
     topology: Topology,
     *,
-    slurm: Slurm,
+    slurm: Engine,
     partition: str,
     profiles: Path | None = None,
 ) -> Service:
@@ -36,7 +39,11 @@ def slurm_service(
         EngineError: Slurm does not answer at all, or the partition is not there.
     """
     profile = profiles_by_model(profiles)
-    slurm.ask("scontrol", "show", "partition", partition)
+    if not slurm.nodes(partition):
+        raise EngineError(
+            f"there is no partition {partition!r} with nodes",
+            "name the one that Hemiola manages: --partition",
+        )
 
     def make(run: Run) -> SlurmDriver:
         return SlurmDriver(
@@ -47,6 +54,26 @@ def slurm_service(
     return Service(settings, journal, topology, make)
 
 
+def rest_slurm(url: str, token: Path | None, slurm: Slurm, *, acts: bool) -> RestSlurm:
+    """The Slurm behind a slurmrestd.
+
+    Args:
+        url: http://HOST:PORT, http://USER@HOST:PORT or unix:/PATH.
+        token: a file with what `scontrol token` prints; the variable SLURM_JWT counts unless given.
+        slurm: its commands, for what slurmrestd does not offer, if they are installed.
+        acts: whether jobs are to be placed.
+
+    Raises:
+        InputError: no such address, or no such token.
+        EngineError: nobody answers there, with nothing that takes lists of nodes, or there is no scontrol for what it
+            lacks.
+    """
+    found = RestSlurm(Http(Address.of(url), Token.given(token)), slurm if shutil.which("scontrol") else None)
+    if acts and found.lacks:
+        raise EngineError(f"{found} cannot {found.lacks}, and there is no scontrol here that could", INSTALL)
+    return found
+
+
 def slurm_version(slurm: Slurm) -> str:
     """Its name and version.
 
@@ -54,18 +81,3 @@ def slurm_version(slurm: Slurm) -> str:
         EngineError: there is no Slurm here.
     """
     return slurm.ask("squeue", "--version").strip()
-
-
-def slurm_topology(slurm: Slurm, options: dict[str, str] | None = None) -> Topology:
-    """The cluster as Slurm's own configuration says: topology.conf, gres.conf and slurm.conf beside each other.
-
-    Raises:
-        InputError, FormatError: they are not there, or have no tree; give a topology file then.
-    """
-    for line in slurm.ask("scontrol", "show", "config").splitlines():
-        name, _, value = line.partition("=")
-        if name.strip() == "SLURM_CONF":
-            return read_topology(str(Path(value.strip()).parent), options)
-    raise InputError(
-        "Slurm does not say where its slurm.conf is", "give the topology as a file: --topology FILE"
-    )

@@ -15,7 +15,7 @@ import msgspec
 from hemiola.core.errors import LabError
 from hemiola.lab.guardian import Guardian
 from hemiola.lab.slurm import clients, config, daemons, finding
-from hemiola.lab.slurm.programs import check_programs
+from hemiola.lab.slurm.programs import check_programs, check_rest
 from hemiola.lab.slurm.record import Record, claim, load, read, save
 from hemiola.lab.slurm.spec import SlurmSpec
 from hemiola.lab.slurm.teardown import tear_down
@@ -43,6 +43,7 @@ class SlurmLab:
         partition: the default one, which Hemiola manages; `other` has the same nodes and is left alone.
         hold: hold jobs of that partition at submission, until an operator releases them.
         settings: lines of slurm.conf over the lab's own, such as {"MinJobAge": "5"}.
+        rest: run slurmrestd, too, with tokens (JWT); needs `hemiola.lab.slurm.programs.REST_PACKAGES`.
 
     Raises:
         LabError: a value that cannot be; on entering also a Slurm that cannot be built here.
@@ -61,6 +62,7 @@ class SlurmLab:
         hold: bool = True,
         settings: Mapping[str, str] | None = None,
         gpu_types: Sequence[str] = (),
+        rest: bool = False,
     ) -> None:
         self._spec = SlurmSpec.of(
             name=name if name is not None else _free_name(),
@@ -73,6 +75,7 @@ class SlurmLab:
             hold=hold,
             settings=settings or {},
             gpu_types=gpu_types,
+            rest=rest,
         )
         self._record: Record | None = None
         self._guardian: Guardian | None = None
@@ -96,6 +99,8 @@ class SlurmLab:
             LabError: a program is missing, the name is taken, or Slurm does not come up.
         """
         check_programs()
+        if self._spec.rest:
+            check_rest()
         if self._record is not None:
             raise LabError(f"the Slurm {self.name!r} is up already", "stop it first, or make another")
         if self._spec.rate is not None:
@@ -218,6 +223,34 @@ class SlurmLab:
         self.kill_controller()  # and its helper, if that is slow
         self.start_controller()
 
+    @property
+    def rest_url(self) -> str:
+        """Where slurmrestd listens; "" if the lab was made without."""
+        return f"http://127.0.0.1:{self._up.rest_port}" if self._spec.rest else ""
+
+    def token(self, user: str = "root", *, life_s: int = 86_400) -> str:
+        """What proves to slurmrestd that one is this user.
+
+        Raises:
+            LabError: the lab was made without slurmrestd, or its controller does not answer.
+        """
+        return (
+            self.run(["scontrol", "token", f"username={user}", f"lifespan={life_s}"])
+            .strip()
+            .partition("=")[2]
+        )
+
+    def kill_rest(self) -> None:
+        """SIGKILL slurmrestd: whoever waits for its answer gets half of it or none."""
+        finding.end(self._up, lambda role: role == daemons.REST, grace_s=0.0)
+        self._reap()
+
+    def start_rest(self) -> None:
+        """Start slurmrestd again; return when it takes connections."""
+        if finding.find(self._up, lambda role: role == daemons.REST):
+            raise LabError("slurmrestd runs already", "kill_rest() ends it")
+        self._started.append(daemons.start_rest(self._up))
+
     def kill_node(self, node: str) -> None:
         """End all that runs on a node at once, as a power cut does; Slurm notices after SlurmdTimeout."""
         self._known(node)
@@ -256,6 +289,8 @@ class SlurmLab:
         self._started.append(daemons.start_controller(record))
         for node in self.nodes:
             self._started.append(daemons.start_node(record, node))
+        if self._spec.rest:
+            self._started.append(daemons.start_rest(record))
         self.wait_ready()
 
     @property

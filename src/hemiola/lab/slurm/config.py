@@ -14,7 +14,7 @@ from hemiola.lab.slurm.spec import OTHER_PARTITION
 __all__ = ["gres_conf", "job_submit_lua", "slurm_conf", "topology_conf", "write"]
 
 LUA = Path(__file__).with_name("job_submit.lua")
-KEY_BYTES = 128
+KEY_BYTES, JWT_KEY_BYTES = 128, 32
 MEMORY_MB = 1000
 
 FAST = {
@@ -55,9 +55,9 @@ PLUGINS = {
 def write(record: Record) -> None:
     """Write all files that the daemons read, and make the GPUs."""
     etc = record.folder / "etc"
-    key = etc / "munge.key"
-    key.touch(mode=0o600)
-    key.write_bytes(secrets.token_bytes(KEY_BYTES))
+    _write_key(etc / "munge.key", KEY_BYTES)
+    if record.spec.rest:
+        _write_key(etc / "jwt.key", JWT_KEY_BYTES)
     texts = {
         "slurm.conf": slurm_conf(record),
         "gres.conf": gres_conf(record),
@@ -75,6 +75,11 @@ def write(record: Record) -> None:
         (record.folder / "spool" / node).mkdir(mode=0o755)
 
 
+def _write_key(path: Path, size_bytes: int) -> None:
+    path.touch(mode=0o600)
+    path.write_bytes(secrets.token_bytes(size_bytes))
+
+
 def slurm_conf(record: Record) -> str:
     """The whole of slurm.conf."""
     spec = record.spec
@@ -83,6 +88,8 @@ def slurm_conf(record: Record) -> str:
         values["GresTypes"] = "gpu"
     if spec.hold:
         values["JobSubmitPlugins"] = "lua"
+    if spec.rest:
+        values |= {"AuthAltTypes": "auth/jwt", "AuthAltParameters": f"jwt_key={record.base}/etc/jwt.key"}
     values |= spec.settings
     lines = [f"{key}={value}" for key, value in values.items()]
     lines += [_node(record, node) for node in spec.nodes]

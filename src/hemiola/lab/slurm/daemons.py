@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hemiola.core.errors import LabError
@@ -14,13 +15,17 @@ from hemiola.lab.slurm.finding import Role
 from hemiola.lab.slurm.programs import check_programs, program
 from hemiola.lab.slurm.record import Record
 
-__all__ = ["start_controller", "start_munged", "start_node", "wait_for_node"]
+__all__ = ["start_controller", "start_munged", "start_node", "start_rest", "wait_for_node"]
 
 Process = subprocess.Popen[Any]
 
 START_S = 30.0
 MUNGED = Role("munged")
 CONTROLLER = Role("slurmctld")
+REST = Role("slurmrestd")
+NOBODY = 65534
+ONE_PLUGIN, OLD_PLUGIN = (23, 11), "openapi/v0.0.38"
+"""Since then one plugin speaks all versions. Those for accounting, which the lab has not, are not to be loaded."""
 
 
 def start_munged(record: Record) -> Process:
@@ -40,9 +45,14 @@ def start_munged(record: Record) -> Process:
 
 
 def start_controller(record: Record) -> Process:
-    """Start slurmctld; return when it takes connections."""
+    """Start slurmctld; return when it answers. Since 24.11 it takes connections before it has read its settings."""
     process = _start(record, CONTROLLER, ["-D", "-f", str(record.conf)])
-    _wait_for(record, process, "slurmctld", lambda: _listens(record.controller_address, record.port))
+    _wait_for(
+        record,
+        process,
+        "slurmctld",
+        lambda: _listens(record.controller_address, record.port) and clients.answers(record),
+    )
     return process
 
 
@@ -51,16 +61,43 @@ def start_node(record: Record, node: str) -> Process:
     return _start(record, Role("slurmd", node), ["-D", "-f", str(record.conf), "-N", node])
 
 
+def start_rest(record: Record) -> Process:
+    """Start slurmrestd; return when it takes connections.
+
+    It wants to be neither root nor SlurmUser. Who is not root is SlurmUser here, which Slurm 26.05 refuses.
+    """
+    is_root = os.geteuid() == 0
+    plugin = "slurmctld" if _rest_version() >= ONE_PLUGIN else OLD_PLUGIN
+    own = {"SLURM_JWT": "daemon"} | ({} if is_root else {"SLURMRESTD_SECURITY": "disable_user_check"})
+    where = f"127.0.0.1:{record.rest_port}"
+    process = _start(record, REST, ["-s", plugin, where], own, as_nobody=is_root)
+    _wait_for(record, process, "slurmrestd", lambda: _listens("127.0.0.1", record.rest_port))
+    return process
+
+
+def _rest_version() -> tuple[int, int]:
+    said = subprocess.run([str(program(REST.kind)), "-V"], capture_output=True, text=True, check=False).stdout
+    found = re.search(r"(\d+)\.(\d+)", said)
+    return (int(found[1]), int(found[2])) if found else (0, 0)
+
+
 def wait_for_node(record: Record, node: str, process: Process) -> None:
     """Wait until a node's slurmd takes connections."""
     _wait_for(record, process, f"slurmd.{node}", lambda: _listens(*record.node_address(node)))
 
 
-def _start(record: Record, role: Role, words: Sequence[str]) -> Process:
+def _start(
+    record: Record,
+    role: Role,
+    words: Sequence[str],
+    more: Mapping[str, str] | None = None,
+    *,
+    as_nobody: bool = False,
+) -> Process:
     path = program(role.kind)
     if path is None:
         check_programs()
-    own = {finding.MARK_VARIABLE: finding.mark(record, role), **clients.environ(record)}
+    own = {finding.MARK_VARIABLE: finding.mark(record, role), **clients.environ(record), **(more or {})}
     name = f"{role.kind}.{role.node}" if role.node else role.kind
     with (record.logs / f"{name}.err").open("ab") as output:
         places: dict[str, Any] = {
@@ -70,6 +107,8 @@ def _start(record: Record, role: Role, words: Sequence[str]) -> Process:
             "cwd": record.folder / "spool",
         }
         command = [str(path), *words]
+        if as_nobody:
+            places |= {"user": NOBODY, "group": NOBODY, "extra_groups": ()}
         if record.subnet and role.node:
             return _start_apart(record, role.node, command, own, places)
         return subprocess.Popen(command, env=_clean() | own, start_new_session=True, **places)

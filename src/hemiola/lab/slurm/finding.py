@@ -34,8 +34,8 @@ class Role(msgspec.Struct, frozen=True):
     """What a process is in a Slurm lab.
 
     Attributes:
-        kind: "munged", "slurmctld", "slurmd", STEP, JOB or SCRIPTS.
-        node: where it runs; "" for the controller and munged.
+        kind: "munged", "slurmctld", "slurmrestd", "slurmd", STEP, JOB or SCRIPTS.
+        node: where it runs; "" for those that run beside the controller.
     """
 
     kind: str

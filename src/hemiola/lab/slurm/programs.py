@@ -9,10 +9,13 @@ from pathlib import Path
 
 from hemiola.core.errors import LabError
 
-__all__ = ["PACKAGES", "check_programs", "program"]
+__all__ = ["PACKAGES", "REST_PACKAGES", "check_programs", "check_rest", "program"]
 
 PACKAGES = ("slurmctld", "slurmd", "slurm-client", "slurm-wlm-basic-plugins", "munge")
 """Debian's and Ubuntu's names of what a Slurm lab needs, and nothing that it does not."""
+
+REST_PACKAGES = ("slurmrestd", "slurm-wlm-jwt-plugin")
+"""What it needs beside them to have a slurmrestd."""
 
 NEEDED = ("munged", "slurmctld", "slurmd", "slurmstepd", "sinfo", "squeue", "scontrol", "scancel", "sbatch")
 DAEMONS_FOLDERS = ("/usr/local/sbin", "/usr/sbin", "/sbin")
@@ -39,4 +42,17 @@ def check_programs() -> None:
         raise LabError(
             f"Slurm's programs are missing: {', '.join(missing)}",
             f"apt-get install -y --no-install-recommends {' '.join(PACKAGES)}",
+        )
+
+
+def check_rest() -> None:
+    """As `check_programs`, of what a slurmrestd needs.
+
+    Raises:
+        LabError: it is not installed.
+    """
+    if program("slurmrestd") is None:
+        raise LabError(
+            "there is no slurmrestd here",
+            f"apt-get install -y --no-install-recommends {' '.join(REST_PACKAGES)}",
         )

@@ -49,7 +49,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
         owner: the process with whose end the lab ends, or that still builds it; None: it stays.
         built: whether it was ready once.
         base: the folder with all of its files.
-        port: the controller's; the nodes' are the next ones if they share its network.
+        port: the controller's; slurmrestd's is the next one, the nodes' those after it if they share its network.
         lab: whether a lab of namespaces below it was begun.
         subnet: the addresses of that lab's hosts.
     """
@@ -89,11 +89,16 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
         """The device that leads from this machine's network to the lab's; 15 letters at most."""
         return f"hml{self.id[:10]}"
 
+    @property
+    def rest_port(self) -> int:
+        """Where slurmrestd listens on this machine, if it runs."""
+        return self.port + 1
+
     def node_address(self, node: str) -> tuple[str, int]:
         """Where the controller finds a node: address and port."""
         index = self.spec.nodes.index(node)
         return (
-            (self._at(index + 1), PORT_ON_A_NETWORK) if self.subnet else ("127.0.0.1", self.port + 1 + index)
+            (self._at(index + 1), PORT_ON_A_NETWORK) if self.subnet else ("127.0.0.1", self.port + 2 + index)
         )
 
     def _at(self, number: int) -> str:
@@ -133,7 +138,7 @@ def claim(spec: SlurmSpec) -> Record:
             path.mkdir()
             path.chmod(0o755)  # whatever the umask: clients of every user read the configuration
         (base / "state").chmod(0o700)
-        port = _free_ports(1 if spec.rate else 1 + spec.node_count, others)
+        port = _free_ports(2 if spec.rate else 2 + spec.node_count, others)
         record = Record(id=secrets.token_hex(8), spec=spec, owner=Owner.me(), base=str(base), port=port)
         save(record)
     return record
@@ -235,7 +240,7 @@ def _locked() -> Iterator[None]:
 
 def _free_ports(count: int, others: tuple[Record, ...]) -> int:
     """The first of so many free ports in a row that no other Slurm lab of this user counts on."""
-    taken = {other.port + i for other in others for i in range(1 + other.spec.node_count)}
+    taken = {other.port + i for other in others for i in range(2 + other.spec.node_count)}
     for first in random.sample(PORTS, len(PORTS)):
         wanted = range(first, first + count)
         if taken.isdisjoint(wanted) and all(map(_is_free, wanted)):

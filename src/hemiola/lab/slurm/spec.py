@@ -38,6 +38,7 @@ class SlurmSpec(msgspec.Struct, frozen=True, kw_only=True):
         partition: the one that Hemiola manages, and the default.
         hold: jobs of that partition are held at submission, until an operator releases them.
         settings: lines of slurm.conf that replace, or add to, the lab's own.
+        rest: slurmrestd runs beside the controller.
     """
 
     name: str
@@ -50,6 +51,7 @@ class SlurmSpec(msgspec.Struct, frozen=True, kw_only=True):
     hold: bool
     settings: dict[str, str]
     gpu_types: tuple[str, ...] = ()
+    rest: bool = False
 
     @classmethod
     def of(
@@ -65,6 +67,7 @@ class SlurmSpec(msgspec.Struct, frozen=True, kw_only=True):
         hold: bool,
         settings: Mapping[str, str],
         gpu_types: Sequence[str] = (),
+        rest: bool = False,
     ) -> SlurmSpec:
         """Check what a person wrote.
 
@@ -90,6 +93,7 @@ class SlurmSpec(msgspec.Struct, frozen=True, kw_only=True):
             hold=hold,
             settings=dict(settings),
             gpu_types=tuple(gpu_types),
+            rest=rest,
         )
         if rate is not None:
             LabSpec.of(

@@ -30,7 +30,7 @@ def tear_down(record: Record) -> None:
     kinds = {role.kind for role in finding.find(record).values()}
     if {"slurmctld", STEP} <= kinds:
         _cancel_jobs(record)
-    for ended in ({"slurmd"}, {STEP, JOB}, CONTROLLER, {"munged"}):
+    for ended in ({"slurmrestd", "slurmd"}, {STEP, JOB}, CONTROLLER, {"munged"}):
         finding.end(record, _of(ended), grace_s=0.0)
     if record.lab:
         from hemiola.lab.slurm import network  # needs pyroute2
