@@ -138,6 +138,18 @@ def test_jobs_that_are_slurms_and_wait_keep_nobody_else_waiting(live: Live):
         assert live.state(wide) == "PENDING"
 
 
+SAME_TREE = """---
+- topology: default
+  cluster_default: true
+  tree:
+    switches:
+      - {switch: spine, children: "rack[0-1]"}
+      - {switch: rack0, nodes: "h[0-1]"}
+      - {switch: rack1, nodes: "h[2-3]"}
+"""
+"""For newer Slurms, whose commands look at it."""
+
+
 def test_the_network_is_what_slurm_shows_where_its_files_do_not_say(live: Live, lab: SlurmLab):
     def network(of: Topology) -> tuple[object, ...]:
         racks = [(level.name, level.domains, level.domain_of_host.tolist()) for level in of.levels]
@@ -150,7 +162,7 @@ def test_the_network_is_what_slurm_shows_where_its_files_do_not_say(live: Live, 
             return "" if "topology" in arguments else super().ask(command, *arguments)
 
     written = slurm_topology(live.slurm)
-    (elsewhere := Path(lab.environ["SLURM_CONF"]).with_name("topology.yaml")).write_text("---\n")
+    (elsewhere := Path(lab.environ["SLURM_CONF"]).with_name("topology.yaml")).write_text(SAME_TREE)
     try:
         assert network(slurm_topology(live.slurm)) == network(written)
         assert slurm_topology(live.slurm, {"nic": "200gbit"}).hosts.nic_bytes_per_s.tolist() == [25e9] * 4
