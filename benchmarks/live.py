@@ -86,7 +86,7 @@ def latency(jobs: int, rounds: int) -> list[str]:
     with tempfile.TemporaryDirectory() as folder, SlurmLab(8, gpus=8, racks=2) as lab:
         Path(folder).chmod(0o777)
         slurm = Slurm(Path(lab.environ["SLURM_CONF"]))
-        with serving(slurm, folder):
+        with serving(slurm, folder, lab.wake):
             for number in range(rounds):
                 for partition in found if number % 2 else reversed(found):
                     found[partition] += list(starts(slurm, partition, jobs, folder))
@@ -114,10 +114,20 @@ def latency(jobs: int, rounds: int) -> list[str]:
 
 
 @contextmanager
-def serving(slurm: Slurm, folder: str) -> Iterator[None]:
+def serving(slurm: Slurm, folder: str, wake: Path) -> Iterator[None]:
     """A daemon of its own process."""
     hemiola = str(Path(sys.executable).with_name("hemiola"))
-    words = ["--engine", "slurm", "--policy", "fifo-backfill", "--mode", "enforce", "--journal"]
+    words = [
+        "--engine",
+        "slurm",
+        "--policy",
+        "fifo-backfill",
+        "--mode",
+        "enforce",
+        "--wake",
+        str(wake),
+        "--journal",
+    ]
     daemon = subprocess.Popen(
         [hemiola, "serve", *words, f"{folder}/journal.db"], env=slurm.environ, stderr=subprocess.DEVNULL
     )
@@ -217,7 +227,7 @@ def failing(rounds: int) -> list[str]:
         Path(folder).chmod(0o777)
         slurm = Slurm(Path(lab.environ["SLURM_CONF"]))
         batch(slurm, "-p other -N8 --ntasks-per-node=1 -L never", "sleep 100000")
-        with serving(slurm, folder):
+        with serving(slurm, folder, lab.wake):
             for number in range(rounds):
                 for with_them in (False, True) if number % 2 else (True, False):
                     doomed = [batch(slurm, options, "sleep 1") for options in DOOMED] if with_them else []

@@ -119,13 +119,18 @@ class Live:
 
     @contextmanager
     def serving(
-        self, policy: str = "fifo-backfill", mode: str = "enforce", **more: object
+        self, policy: str = "fifo-backfill", mode: str = "enforce", wake: Path | None = None, **more: object
     ) -> Iterator[Service]:
         """A service, until the block ends; it must not have said anything was wrong."""
         with Journal.open(self.journal_path) as journal:
             settings = Settings(policy=policy, mode=mode, **more)  # type: ignore[arg-type]
             self.service = slurm_service(
-                settings, journal, slurm_topology(self.slurm), slurm=self.engine(), partition="hemiola"
+                settings,
+                journal,
+                slurm_topology(self.slurm),
+                slurm=self.engine(),
+                partition="hemiola",
+                wake=wake,
             )
             thread = threading.Thread(target=self.service.run)
             thread.start()

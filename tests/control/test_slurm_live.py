@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from hemiola.cli.simulate import simulate
 from hemiola.control.journal import Journal
 from hemiola.control.journal.replay import replay
 from hemiola.control.live.engine import Around
+from hemiola.control.slurm import driver
 from hemiola.control.slurm.driver import SlurmDriver
 from hemiola.control.slurm.rows import JobRow
 from hemiola.core.decisions import Decision, Placement, Start
@@ -167,6 +169,16 @@ def test_a_restart_goes_on_with_what_is_there(live: Live):
     assert [live.record(job).uuid for job in (running, waiting)] == uuids
     assert all(live.rows(ended=True)[job].restarts == 0 for job in (running, waiting, gone))
     assert live.record(running).served_s >= 4, "what it had before the restart counts"
+
+
+def test_a_job_that_comes_is_looked_at_at_once_if_the_gate_says_so(
+    live: Live, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(driver, "LOOK_S", 1000.0)
+    with live.serving(wake=live.lab.wake):
+        time.sleep(1.0)  # whatever made it look soon is over
+        job = live.submit("-N1 --gres=gpu:1", "sleep 30")
+        until(lambda: live.known(job), "it is known", 5.0)
 
 
 def test_the_journal_is_a_workload_for_other_policies(live: Live, capfd: pytest.CaptureFixture[str]):

@@ -41,6 +41,7 @@ def serve(
     ray_address: str = "127.0.0.1:6379",
     kill_switch: Path | None = None,
     alive: Path | None = None,
+    wake: Path | None = None,
     reports: Path | None = None,
     web: str = "",
     web_tokens: Path | None = None,
@@ -85,6 +86,8 @@ def serve(
         A file: while it is there, nothing is changed.
     alive
         A file that says when Hemiola last turned, for job_submit.lua and "hemiola release --when-silent".
+    wake
+        A file that job_submit.lua writes when a job comes: Slurm is looked at then, not up to a tenth of a second later.
     reports
         The folder in which jobs report their iterations and hosts their traffic ("hemiola counters"); mode 1777.
     web
@@ -115,6 +118,7 @@ def serve(
             partition,
             topology,
             profiles,
+            wake,
             _Rest(rest, rest_token, mode == "enforce" and not dry_run),
         )
     else:
@@ -145,7 +149,7 @@ class Cluster:
 
 
 def _on_slurm(
-    conf: Path | None, partition: str, topology: str, profiles: Path | None, over: _Rest
+    conf: Path | None, partition: str, topology: str, profiles: Path | None, wake: Path | None, over: _Rest
 ) -> Cluster:
     import shutil
     from functools import partial
@@ -166,7 +170,9 @@ def _on_slurm(
     commands = Slurm(conf)
     slurm = rest_slurm(over.url, over.token, commands, acts=over.acts) if over.url else commands
     network = _topology(topology) or slurm_topology(commands)
-    service = partial(slurm_service, topology=network, slurm=slurm, partition=partition, profiles=profiles)
+    service = partial(
+        slurm_service, topology=network, slurm=slurm, partition=partition, profiles=profiles, wake=wake
+    )
     return Cluster(str(slurm) if over.url else slurm_version(commands), service)
 
 

@@ -7,6 +7,7 @@ import logging
 import threading
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Generic, TypeVar
 
 from hemiola.control.clock import Clock
@@ -17,12 +18,16 @@ from hemiola.core.errors import EngineError
 from hemiola.core.events import Event, Timer
 from hemiola.core.job import Job
 
-__all__ = ["MISSED", "USUAL_S", "LookingDriver"]
+__all__ = ["MISSED", "USUAL_S", "LookingDriver", "Wake"]
 
 LOOK_SHARE = 4.0
 """Looks are so many times as far apart as one takes: the engine has other things to do."""
 BUSY_S = 10.0
 """So long after something has changed, looks are twice as frequent: jobs come and go in swarms."""
+WOKEN_SHARE = 2.0
+"""Where something new is known to be there, they may follow each other so much closer."""
+WAKE_S = 0.004
+"""job_submit.lua speaks before the job is there, by a millisecond or so."""
 AWAY_S, AWAY_MOST_S = 1.0, 15.0
 MISSED = 2
 """A job of which the engine shows nothing so many looks in a row, not even its end, is gone."""
@@ -33,6 +38,25 @@ USUAL_S = 86400.0
 Its = TypeVar("Its", bound=KnownJob)
 
 
+class Wake:
+    """A file that somebody writes when the engine has something new, as job_submit.lua does."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._seen = self._written_ns()
+
+    def rings(self) -> bool:
+        """Whether it was written since this was asked last."""
+        before, self._seen = self._seen, self._written_ns()
+        return self._seen not in (before, 0)
+
+    def _written_ns(self) -> int:
+        try:
+            return self._path.stat().st_mtime_ns
+        except OSError:
+            return 0  # not yet, or not any more
+
+
 class LookingDriver(LiveDriver, Generic[Its]):
     """A loop of looks, timers and orders.
 
@@ -40,19 +64,23 @@ class LookingDriver(LiveDriver, Generic[Its]):
         engine: its name, for the log.
         look_s: looks are so far apart at least; half of that while much happens.
         turned: called at each turn of the loop.
+        wake: says that it is worth while to look now.
 
     Attributes:
         known: jobs, by our id.
         away: why the engine cannot be asked at the moment; "" if it can.
     """
 
-    def __init__(self, engine: str, look_s: float, clock: Clock | None, turned: Callable[[], None]) -> None:
+    def __init__(
+        self, engine: str, look_s: float, clock: Clock | None, turned: Callable[[], None], wake: Wake | None = None
+    ) -> None:  # fmt: skip
         self._engine, self._look_s, self._clock, self._turned = engine, look_s, clock or Clock(), turned
+        self._wake = wake
         self._log = logging.getLogger(f"hemiola.{engine.lower()}")
         self.known: dict[str, Its] = {}
         self._gone: dict[str, Its] = {}
         self.away = ""
-        self._away_s = self._next_look_s = self._changed_s = 0.0
+        self._away_s = self._next_look_s = self._woken_look_s = self._changed_s = 0.0
         self._first = True
         self._decided: list[Decision] = []
         self._timers: list[tuple[float, str]] = []
@@ -111,7 +139,7 @@ class LookingDriver(LiveDriver, Generic[Its]):
     def _wait(self) -> list[Event]:
         """Until the next look or timer is due, and then what it brings."""
         due_s = min(self._next_look_s, self._timers[0][0] if self._timers else float("inf"))
-        if not self._soon and self._stop.wait(max(0.0, due_s - self._clock.now_s())):
+        if not self._soon and self._sleep(due_s):
             return []
         events, self._soon = self._soon, []
         now = self._clock.now_s()
@@ -120,6 +148,17 @@ class LookingDriver(LiveDriver, Generic[Its]):
         while self._timers and self._timers[0][0] <= now:
             events.append(Timer(now, heapq.heappop(self._timers)[1]))
         return events
+
+    def _sleep(self, until_s: float) -> bool:
+        """Until then or until it is woken; whether the end was asked for."""
+        while (left_s := until_s - self._clock.now_s()) > 0 and not self._stop.is_set():
+            if self._wake is None:
+                return self._stop.wait(left_s)
+            if self._wake.rings() and not self.away:
+                self._next_look_s = min(self._next_look_s, self._woken_look_s)
+                until_s = min(until_s, self._next_look_s)
+            self._stop.wait(min(left_s, WAKE_S))
+        return self._stop.is_set()
 
     def _look(self, began_s: float) -> list[Event]:
         try:
@@ -139,6 +178,7 @@ class LookingDriver(LiveDriver, Generic[Its]):
             self._changed_s = now
         look_s = self._look_s / 2 if now - self._changed_s < BUSY_S else self._look_s
         self._next_look_s = began_s + max(look_s, LOOK_SHARE * (now - began_s))
+        self._woken_look_s = began_s + WOKEN_SHARE * (now - began_s)
         return events
 
     def _look_soon(self, within_s: float) -> None:

@@ -13,7 +13,7 @@ import msgspec
 
 from hemiola.control.clock import Clock
 from hemiola.control.live.engine import Identity
-from hemiola.control.live.looking import MISSED, USUAL_S, LookingDriver
+from hemiola.control.live.looking import MISSED, USUAL_S, LookingDriver, Wake
 from hemiola.control.live.remembered import Remembered
 from hemiola.control.slurm import orders
 from hemiola.control.slurm.binding import Binder
@@ -49,6 +49,7 @@ class SlurmDriver(LookingDriver[Known]):
         partition: the one that Hemiola manages.
         may_act: asked before each order: whether this process still leads.
         turned: called at each turn of the loop.
+        wake: what job_submit.lua writes when a job comes.
         acts: whether decisions are carried out; if not, Slurm's own scheduler goes on, and is only watched.
         remembered: jobs of the time before, by the journal.
         profile: of a model by its name.
@@ -57,10 +58,10 @@ class SlurmDriver(LookingDriver[Known]):
 
     def __init__(
         self, slurm: Engine, machine: StateMachine, partition: str, *, acts: bool = True, clock: Clock | None = None, may_act: Callable[[], bool] = lambda: True,
-        turned: Callable[[], None] = lambda: None,
+        turned: Callable[[], None] = lambda: None, wake: Wake | None = None,
         remembered: Sequence[Remembered[Clues]] = (), profile: Callable[[str], Profile], usual_s: float = USUAL_S,
     ) -> None:  # fmt: skip
-        super().__init__("Slurm", LOOK_S, clock, turned)
+        super().__init__("Slurm", LOOK_S, clock, turned, wake)
         self._slurm, self._view = slurm, machine.view
         self._partition = partition
         self._topology = machine.view.topology

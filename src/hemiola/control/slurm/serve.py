@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 
 from hemiola.control.journal import Journal
+from hemiola.control.live.looking import Wake
 from hemiola.control.live.models import profiles_by_model
 from hemiola.control.live.remembered import remembered
 from hemiola.control.live.service import Run, Service, Settings
@@ -29,11 +30,13 @@ def slurm_service(
     slurm: Engine,
     partition: str,
     profiles: Path | None = None,
+    wake: Path | None = None,
 ) -> Service:
     """Serve one partition.
 
     Args:
         profiles: a file of job profiles; those that come with Hemiola unless given.
+        wake: a file that job_submit.lua writes when a job comes: it is looked at Slurm then.
 
     Raises:
         EngineError: Slurm does not answer at all, or the partition is not there.
@@ -48,7 +51,7 @@ def slurm_service(
     def make(run: Run) -> SlurmDriver:
         return SlurmDriver(
             slurm, run.machine, partition, acts=run.acts, clock=run.clock, may_act=run.may_act, turned=run.turned,
-            remembered=remembered(run.remembered, Clues), profile=profile,
+            remembered=remembered(run.remembered, Clues), profile=profile, wake=Wake(wake) if wake is not None else None,
         )  # fmt: skip
 
     return Service(settings, journal, topology, make)

@@ -224,6 +224,11 @@ class SlurmLab:
         self.start_controller()
 
     @property
+    def wake(self) -> Path:
+        """The file that is written when a job comes, for `hemiola serve --wake`."""
+        return self._up.wake
+
+    @property
     def rest_url(self) -> str:
         """Where slurmrestd listens; "" if the lab was made without."""
         return f"http://127.0.0.1:{self._up.rest_port}" if self._spec.rest else ""

@@ -127,6 +127,7 @@ def job_submit_lua(record: Record) -> str:
     for line, own in (
         ('{ ["hemiola"] = true }', f'{{ ["{record.spec.partition}"] = true }}'),
         ('"/run/hemiola/alive", 60', '"", 60'),  # whoever tries this lab wants jobs held, Hemiola or not
+        ('"/run/hemiola/wake"', f'"{record.wake}"'),
         ("{ [0] = true }", "{ " + ", ".join(f"[{uid}] = true" for uid in sorted({0, os.geteuid()})) + " }"),
     ):
         assert text.count(line) == 1

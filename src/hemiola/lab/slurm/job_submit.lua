@@ -10,6 +10,9 @@ local operators = { [0] = true }
 -- held. The controller reads a few bytes per submission; "" holds whether Hemiola lives or not.
 local alive_file, silent_s = "/run/hemiola/alive", 60
 
+-- Written when a job comes, for `hemiola serve --wake FILE` to look at once instead of when it is time; "" for nothing.
+local wake_file = "/run/hemiola/wake"
+
 local function is_alive()
   if alive_file == "" then return true end
   local file = io.open(alive_file, "r")
@@ -17,6 +20,14 @@ local function is_alive()
   local said = tonumber(file:read("*l") or "")
   file:close()
   return said ~= nil and os.time() - said < silent_s
+end
+
+local function wake()
+  if wake_file == "" then return end
+  local file = io.open(wake_file, "w")
+  if file == nil then return end  -- then it looks when it is time
+  file:write("1")
+  file:close()
 end
 
 -- Whether a job that asks for "a,b" (or, with nil, for the default partition) could run in a managed one.
@@ -65,6 +76,7 @@ function slurm_job_submit(job, partitions, uid)
   end
   if job.priority == 0 then job.comment = mark .. (job.comment or "") end
   job.priority = 0
+  wake()
   return slurm.SUCCESS
 end
 

@@ -70,6 +70,11 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
         return Path(self.base)
 
     @property
+    def wake(self) -> Path:
+        """What job_submit.lua writes when a job comes."""
+        return self.folder / "run" / "wake"
+
+    @property
     def conf(self) -> Path:
         """Its slurm.conf."""
         return self.folder / "etc/slurm.conf"
