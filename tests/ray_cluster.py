@@ -117,9 +117,11 @@ class RayCluster:
         """As an autoscaler says that a node is to go; it ends by itself once nothing runs there."""
         from ray._raylet import GcsClient
         from ray.core.generated.autoscaler_pb2 import DrainNodeReason
+        from ray.core.generated.gcs_pb2 import GcsNodeInfo
 
         client = GcsClient(address=self.address)
-        (node,) = (one for one in client.get_all_node_info().values() if one.node_name == name)
+        found = client.get_all_node_info().values()
+        (node,) = (one for one in found if one.node_name == name and one.state == GcsNodeInfo.ALIVE)
         reason = DrainNodeReason.Value("DRAIN_NODE_REASON_PREEMPTION")
         accepted, why = client.drain_node(node.node_id.hex(), reason, "a test", 0)
         assert accepted, why

@@ -10,7 +10,7 @@ from statistics import median
 import msgspec
 
 from hemiola.control.slurm.client import Slurm
-from hemiola.control.slurm.serve import slurm_topology
+from hemiola.control.slurm.topology import slurm_topology
 from hemiola.core.decisions import Placement
 from hemiola.core.job import Job
 from hemiola.cost.iteration import IterationModel

@@ -304,7 +304,7 @@ def test_a_node_that_dies_gives_its_job_back_and_it_runs_elsewhere(live: LiveRay
 
 def test_a_drained_node_gets_nothing_new_until_it_has_gone(live: LiveRay, tmp_path: Path):
     go = tmp_path / "go"
-    (there,) = (node for node, name in live.names().items() if name == "h3")
+    (there,) = (node.id for node in live.look().nodes if "h3" in node.names)
     theirs = live.jobs.submit_job(
         entrypoint=f"while ! [ -e {go} ]; do sleep 0.1; done",
         entrypoint_label_selector={"ray.io/node-id": there},
