@@ -19,6 +19,7 @@ from hemiola.control.slurm.rows import (
     JobRow,
     NodeRow,
     Words,
+    gpus_in,
     job_format,
     job_rows,
     node_rows,
@@ -26,7 +27,7 @@ from hemiola.control.slurm.rows import (
 from hemiola.core.errors import EngineError
 from hemiola.core.hostlist import expand
 
-__all__ = ["Slurm"]
+__all__ = ["Slurm", "settings_of"]
 
 _UNKNOWN = "Invalid job id"
 """What Slurm says if it knows none of the jobs that were asked for; of some it knows it tells."""
@@ -36,7 +37,6 @@ _HEADER = re.compile(r"[A-Z][A-Z_]{3,}\b")
 _PREFIXES = ("SLURM_", "SQUEUE_", "SINFO_", "SCONTROL_")
 _VERSION = re.compile(r"(\d{1,4})\.(\d{1,4})")
 _SHARE = re.compile(r"Nodes=(\S+) CPU_IDs=\S* Mem=\d+ GRES=(\S*)")
-_GPUS = re.compile(r"\bgpu(?::[\w.-]+)?:(\d+)\(")
 
 
 class Slurm:
@@ -106,9 +106,7 @@ class Slurm:
         except EngineError:
             return {}  # it has ended meanwhile
         return {
-            name: sum(int(count) for count in _GPUS.findall(resources))
-            for names, resources in _SHARE.findall(text)
-            for name in expand(names)
+            name: gpus_in(resources) for names, resources in _SHARE.findall(text) for name in expand(names)
         }
 
     def version(self) -> tuple[int, int]:
@@ -211,6 +209,12 @@ class Slurm:
             ) from None
         failpoint(f"slurm.{command[0]}.after")
         return done
+
+
+def settings_of(text: str) -> dict[str, str]:
+    """Of `scontrol show config`."""
+    pairs = (line.partition("=") for line in text.splitlines() if "=" in line)
+    return {name.strip(): value.strip() for name, _, value in pairs}
 
 
 def _chosen(ids: str = "", partition: str = "", states: str = "") -> list[str]:

@@ -12,14 +12,13 @@ from hemiola.control.live.looking import USUAL_S
 from hemiola.control.live.models import profiles_by_model
 from hemiola.control.live.reading_doctor import Check, problem_check
 from hemiola.control.simulated import Costs, Estimates
-from hemiola.control.slurm.client import Slurm
+from hemiola.control.slurm.client import Slurm, settings_of
 from hemiola.control.slurm.doctor_settings import (
     clock_check,
     gate_checks,
     privilege_checks,
     rule_checks,
     select_checks,
-    settings_of,
     version_check,
 )
 from hemiola.control.slurm.entering import most_gpus

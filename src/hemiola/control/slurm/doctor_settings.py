@@ -21,7 +21,6 @@ __all__ = [
     "privilege_checks",
     "rule_checks",
     "select_checks",
-    "settings_of",
     "version_check",
 ]
 
@@ -30,12 +29,6 @@ OFFSET_WARN_S, OFFSET_FAIL_S = 2.0, 60.0
 AGE_LEAST_S = 30
 QUICK = ("sched_interval", "sched_min_interval", "batch_sched_delay")
 """Of SchedulerParameters: with these set low, a released job starts after 0.4 s in the median, not after 2.6 s."""
-
-
-def settings_of(text: str) -> dict[str, str]:
-    """Of `scontrol show config`."""
-    pairs = (line.partition("=") for line in text.splitlines() if "=" in line)
-    return {name.strip(): value.strip() for name, _, value in pairs}
 
 
 def version_check(version: str, took_s: float) -> Check:

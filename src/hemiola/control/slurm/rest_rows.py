@@ -37,7 +37,6 @@ NOT_SET = 0xFFFFFFFE
 _CUT = "..."
 """At the end of a list of elements that slurmrestd did not write to its end."""
 _ELEMENTS = re.compile(r"(\d{1,9})(?:-(\d{1,9})(?::(\d{1,9}))?)?", re.ASCII)
-_GPUS = re.compile(r"\bgpu(?::[\w.-]+)?:(\d{1,6})\(")
 _FLAGS = (
     "COMPLETING", "STAGE_OUT", "CONFIGURING", "RESIZING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT",
     "STOPPED", "REVOKED", "RESV_DEL_HOLD", "SIGNALING",
@@ -144,10 +143,7 @@ class Job(msgspec.Struct, frozen=True):
                 f"slurmrestd says of {len(self.gres_detail)} of {len(names)} nodes what job {self.job_id} has there",
                 "half an answer is not used; it is asked again",
             )
-        return {
-            name: sum(int(count) for count in _GPUS.findall(detail))
-            for name, detail in zip(names, self.gres_detail, strict=False)
-        }
+        return {name: rows.gpus_in(detail) for name, detail in zip(names, self.gres_detail, strict=False)}
 
 
 class Problem(msgspec.Struct, frozen=True):

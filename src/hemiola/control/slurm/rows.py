@@ -16,13 +16,13 @@ import msgspec
 from hemiola.core.errors import EngineError
 
 __all__ = [
-    "EXCLUSIVE_COLUMN",
     "NODE_FORMAT",
     "PARKED_S",
     "YEAR_S",
     "JobRow",
     "NodeRow",
     "Words",
+    "gpus_in",
     "job_format",
     "job_rows",
     "matching",
@@ -181,6 +181,7 @@ def _exit_code(text: str) -> int:
     return (int(code) << 8 | int(signal)) if colon else int(code)
 
 
+_GPUS_THERE = re.compile(r"\bgpu(?::[\w.-]+)?:(\d{1,6})\(")
 YEAR_S = 365 * 86400.0
 """The limit that Slurm shows of a job without one, once it has run."""
 
@@ -195,6 +196,11 @@ def _limit(text: str) -> float | None:
         seconds = 60 * seconds + int(part)
     limit_s = float(86400 * int(days or 0) + seconds)
     return limit_s if limit_s < YEAR_S else None  # a job without a limit shows one of a year once it has run
+
+
+def gpus_in(details: str) -> int:
+    """How many GPUs a job has on a node, as in gpu:h100:4(IDX:0-3)."""
+    return sum(int(count) for count in _GPUS_THERE.findall(details))
 
 
 def read_dependency(text: str) -> str:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from hemiola.control.slurm.client import Slurm
+from hemiola.control.slurm.client import Slurm, settings_of
 from hemiola.core.errors import InputError
 from hemiola.core.hostlist import compress
 from hemiola.core.topology import Topology
@@ -50,11 +50,8 @@ def slurm_topology(slurm: Slurm, options: Mapping[str, str] | None = None) -> To
 
 def _folder(slurm: Slurm) -> Path | None:
     """With its slurm.conf, as Slurm says."""
-    for line in slurm.ask("scontrol", "show", "config").splitlines():
-        name, _, value = line.partition("=")
-        if name.strip() == "SLURM_CONF":
-            return Path(value.strip()).parent
-    return None
+    conf = settings_of(slurm.ask("scontrol", "show", "config")).get("SLURM_CONF")
+    return Path(conf).parent if conf else None
 
 
 def _is_file(path: Path) -> bool:
