@@ -101,7 +101,7 @@ def _cluster(topology: Topology, nodes: tuple[NodeRow, ...]) -> Iterator[Check]:
         )  # fmt: skip
     if draining := sorted(node.names[0] for node in nodes if node.draining):
         yield Check(
-            "WARN", "nodes", f"{compress(draining)} {'is' if len(draining) == 1 else 'are'} being drained, and gets nothing new",
+            "WARN", "nodes", f"{compress(draining)} {'is' if len(draining) == 1 else 'are'} being drained: nothing new starts there",
             "it leaves once its jobs have ended; start Ray there again when it is well",
         )  # fmt: skip
     elif not (missing or strangers or wrong):
