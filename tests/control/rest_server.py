@@ -5,14 +5,40 @@ from __future__ import annotations
 import contextlib
 import json
 import socketserver
+import ssl
 import threading
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any, Self
 
+from hemiola.control.slurm.client import Slurm
+from hemiola.control.slurm.rest import RestSlurm
+from hemiola.control.slurm.rest_address import Address, Token
+from hemiola.control.slurm.rest_http import Http
+
 SAMPLES = Path(__file__).with_name("slurm_rest")
 """What real ones of several versions said, and squeue and sinfo at the same moment."""
+SECRET = "c2VjcmV0LXNlY3JldC1zZWNyZXQ"
+NONE, ONE = ({"set": True, "infinite": False, "number": number} for number in (0, 1))
+EMPTY = {"jobs": [], "last_update": ONE, "errors": [], "warnings": []}
+
+
+def slurm_at(fake: FakeRest, commands: Slurm | None = None, limit_s: float = 10.0) -> RestSlurm:
+    """Whoever asks it."""
+    return RestSlurm(Http(Address.of(fake.url), Token(text=SECRET), limit_s), commands)
+
+
+def sample(version: str, name: str) -> Any:
+    """What a real one said."""
+    return json.loads((SAMPLES / version / f"{name}.json").read_text())
+
+
+def sample_of(fake: FakeRest) -> Any:
+    """Its jobs, but for the array whose list is cut off."""
+    body = sample(fake.real, "jobs")
+    body["jobs"] = [job for job in body["jobs"] if "..." not in job["array_task_string"]]
+    return body
 
 
 def answer(
@@ -27,12 +53,18 @@ def answer(
 class FakeRest:
     """Answers by method and path; what is not known has not been found.
 
+    Args:
+        place: of a socket; a port on this host unless given.
+        tls: files of a certificate and its key.
+
     Attributes:
+        real: whose answers it has.
         answers: for "GET /path" (with `?update_time=` or without), the bytes, or a function that writes some to the connection.
         asked: what was: method and path, headers, body.
     """
 
-    def __init__(self, version: str, place: str | None = None) -> None:
+    def __init__(self, version: str, place: str | None = None, tls: tuple[Path, Path] | None = None) -> None:
+        self.real = version
         self.answers: dict[str, bytes | Callable[[Any], None]] = {}
         self.asked: list[tuple[str, dict[str, str], Any]] = []
         folder = SAMPLES / version
@@ -48,7 +80,15 @@ class FakeRest:
         )
         self._server = server(place or ("127.0.0.1", 0), _handler(self))
         self._server.daemon_threads = False  # type: ignore[attr-defined]
-        self.url = f"unix:{place}" if place else f"http://127.0.0.1:{self._server.server_address[1]}"
+        self._server.handle_error = lambda *_: None  # type: ignore[method-assign]  # whoever leaves has its reasons
+        scheme = "https" if tls else "http"
+        self.url = f"unix:{place}" if place else f"{scheme}://127.0.0.1:{self._server.server_address[1]}"
+        if tls:
+            context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+            context.load_cert_chain(*tls)
+            self._server.socket = context.wrap_socket(
+                self._server.socket, server_side=True, do_handshake_on_connect=False
+            )
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
 
     def say(self, what: str, body: bytes | dict[str, Any], status: int = 200, **more: str) -> None:

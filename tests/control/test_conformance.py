@@ -252,7 +252,10 @@ def waiting(view: ClusterView) -> list[str]:
 
 def test_jobs_come_start_where_they_are_put_and_end_once(engine: Engine):
     engine.submit(1, 2, 1)
-    wanted = {1: [on(3), on(2)], 2: [on(0, 1)]}  # by size: Ray's jobs come in whatever order their processes are up
+    wanted = {
+        1: [on(3), on(2)],
+        2: [on(0, 1)],
+    }  # by size: Ray's jobs come in whatever order their processes are up
     rendered: list[str] = []
 
     def decide(view: ClusterView) -> Iterable[Decision]:

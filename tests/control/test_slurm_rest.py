@@ -2,35 +2,27 @@
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import json
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from rest_server import SAMPLES, FakeRest, answer
+from rest_server import EMPTY, NONE, ONE, SAMPLES, SECRET, FakeRest, answer, sample, sample_of, slurm_at
 
-from hemiola.cli.serve import serve
-from hemiola.control.slurm import orders, rest, rest_http, rest_rows
+from hemiola.control.slurm import orders, rest, rest_rows
 from hemiola.control.slurm.client import Slurm
-from hemiola.control.slurm.rest import RestSlurm
-from hemiola.control.slurm.rest_http import Address, Http, Token
 from hemiola.control.slurm.rest_offer import offer_of
 from hemiola.control.slurm.rest_orders import Requeue, Update, requests_of
 from hemiola.control.slurm.rows import PARKED_S, job_rows, node_rows
 from hemiola.control.slurm.serve import rest_slurm
-from hemiola.core.errors import EngineError, HemiolaError, InputError
+from hemiola.core.errors import EngineError
 
 REAL = {"24.11.5": ((24, 11), "v0.0.42", ""), "26.05.5": ((26, 5), "v0.0.44", "/slurm/v0.0.45/jobs/requeue")}
-SECRET = "c2VjcmV0LXNlY3JldC1zZWNyZXQ"
-NONE, ONE = ({"set": True, "infinite": False, "number": number} for number in (0, 1))
-EMPTY = {"jobs": [], "last_update": ONE, "errors": [], "warnings": []}
 
 
 class Commands(Slurm):
@@ -49,14 +41,6 @@ class Commands(Slurm):
 def fake(request: pytest.FixtureRequest) -> Iterator[FakeRest]:
     with FakeRest(request.param) as one:
         yield one
-
-
-def slurm_at(fake: FakeRest, commands: Slurm | None = None, limit_s: float = 10.0) -> RestSlurm:
-    return RestSlurm(Http(Address.of(fake.url), Token(text=SECRET), limit_s), commands)
-
-
-def sample(version: str, name: str) -> Any:
-    return json.loads((SAMPLES / version / f"{name}.json").read_text())
 
 
 # ---- what real ones said
@@ -121,7 +105,7 @@ def test_free_text_and_details_come_with_the_rows(fake: FakeRest):
 
 def test_jobs_that_slurm_does_not_know_any_more_are_left_out(fake: FakeRest):
     slurm = slurm_at(fake)
-    fake.say("GET job/99999", sample(fake_version(fake), "unknown"), 404)
+    fake.say("GET job/99999", sample(fake.real, "unknown"), 404)
     assert slurm.jobs(ids=["99999", "99999_3"], states="all") == [] and slurm.words(["99999"]) == {}
     assert not slurm.excludes("99999") and slurm.shares("99999") == {}
     assert slurm.jobs_and_words([]) == {}
@@ -158,17 +142,6 @@ def test_stray_bytes_in_a_name_harm_nobody(fake: FakeRest):
     strange = next(str(job["job_id"]) for job in jobs["jobs"] if job["name"].startswith("we|ird"))
     fake.say(f"GET job/{strange}", text)
     assert slurm.words([strange])[strange].name == 'we|ird "n\ufffd\ufffdme'
-
-
-def sample_of(fake: FakeRest) -> Any:
-    """Its jobs, but for the array whose list is cut off."""
-    body = sample(fake_version(fake), "jobs")
-    body["jobs"] = [job for job in body["jobs"] if "..." not in job["array_task_string"]]
-    return body
-
-
-def fake_version(fake: FakeRest) -> str:
-    return next(version for version, (_, parser, _) in REAL.items() if parser == fake.version)
 
 
 def one_job(fake: FakeRest, job: dict[str, Any]) -> None:
@@ -214,7 +187,7 @@ def test_other_documents_are_refused(change: Callable[[str], str], said: str):
 
 def test_what_slurmrestd_lacks_is_asked_of_scontrol_or_named(fake: FakeRest, monkeypatch: pytest.MonkeyPatch):
     bare = slurm_at(fake)
-    assert ("put running jobs back" in bare.lacks) is (fake_version(fake) == "24.11.5")
+    assert ("put running jobs back" in bare.lacks) is (fake.real == "24.11.5")
     assert "hold jobs as their users do" in bare.lacks and slurm_at(fake, Commands()).lacks == ""
     monkeypatch.setattr("hemiola.control.slurm.serve.shutil.which", lambda name: None)
     monkeypatch.setenv("SLURM_JWT", SECRET)
@@ -322,106 +295,6 @@ def test_complaints_name_their_jobs_and_stop_nothing(fake: FakeRest):
     assert lonely.tell([]) == ""
 
 
-# ---- faults
-
-
-def breaking(part: bytes) -> Callable[[Any], None]:
-    def say(handler: Any) -> None:
-        handler.wfile.write(part)
-
-    return say
-
-
-def dripping(fake: FakeRest) -> Callable[[Any], None]:
-    def say(handler: Any) -> None:
-        handler.wfile.write(b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n")
-        while not fake.released.wait(0.02):
-            handler.wfile.write(b" ")
-
-    return say
-
-
-def silent(fake: FakeRest) -> Callable[[Any], None]:
-    return lambda handler: fake.released.wait() and None
-
-
-WHOLE = answer({**EMPTY})
-FAULTS: dict[str, tuple[bytes, str]] = {
-    "an error of slurmctld": (
-        answer({"jobs": [], "errors": [{"description": "Unable to query jobs", "error_number": 1, "error": "Unable to contact slurm controller (connect failure)"}], "warnings": []}, 500),
-        r"refuses jobs/: Unable to query jobs: Unable to contact slurm controller",
-    ),
-    "errors under 200": (
-        answer({**EMPTY, "errors": [{"error": "so it is"}]}), r"refuses jobs/: so it is",
-    ),
-    "500 with nothing": (answer(b"", 500), "HTTP 500 with what is no answer"),
-    "a bad token": (answer(b"Authentication failure", 401, "text/plain"), "HTTP 401 .*Authentication failure"),
-    "a page": (answer(b"<html>Bad Gateway</html>", 502, "text/html"), "HTTP 502 .*<html>"),
-    "a page under 200": (answer(b"<html>Sign in</html>", 200, "text/html"), "HTTP 200 .*<html>"),
-    "a redirect": (answer(b"", 302, more="Location: http://evil.example/\r\n"), r"redirect \(302\), which is not followed"),
-    "no HTTP": (b"SSH-2.0-OpenSSH_9.2\r\n", "does not speak HTTP"),
-    "nothing": (b"", "does not speak HTTP|cannot be asked"),
-    "half of the head": (WHOLE[:30], "broke off|does not speak HTTP|no answer"),
-    "half of the body": (WHOLE[:-10], "broke off 10 bytes before the end"),
-    "half a body without length": (b"HTTP/1.1 200 OK\r\n\r\n" + WHOLE[-20:-3], "no answer"),
-    "half a chunk": (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n400\r\n{\"jobs\"", "broke off in the middle"),
-    "truncated JSON": (answer(b'{"jobs": [{"job_id": 1'), "HTTP 200 with what is no answer"),
-    "a list": (answer(b"[]"), "HTTP 200 with what is no answer"),
-    "no jobs": (answer({"errors": [], "warnings": []}), "missing required field `jobs`"),
-    "no errors": (answer({"jobs": []}), "missing required field"),
-    "depth": (answer(b'{"jobs":' + b"[" * 100_000), "HTTP 200 with what is no answer"),
-}  # fmt: skip
-
-COMPLAINTS = {"an error of slurmctld", "errors under 200", "no jobs"}
-"""What is no fault of an answer to an order."""
-
-
-@pytest.mark.parametrize("name", FAULTS)
-def test_faults_are_named_and_the_next_answer_counts(name: str):
-    said, wanted = FAULTS[name]
-    with FakeRest("24.11.5") as fake:
-        slurm = slurm_at(fake)
-        fake.say("GET jobs/", sample_of(fake))
-        before = slurm.jobs(states="all")
-        fake.answers[f"GET /slurm/{fake.version}/jobs/"] = breaking(said)
-        with pytest.raises(EngineError, match=wanted) as caught:
-            slurm.jobs(states="all")
-        assert SECRET not in f"{caught.value}{caught.value.__cause__}{caught.value.__context__}"
-        fake.answers[f"POST /slurm/{fake.version}/job/1"] = breaking(said)
-        if name not in COMPLAINTS:
-            with pytest.raises(EngineError):
-                slurm.tell(["release 1"])
-        fake.say("GET jobs/", sample_of(fake))
-        assert slurm.jobs(states="all") == before
-
-
-@pytest.mark.parametrize("slow", [dripping, silent])
-def test_slow_answers_end_in_time(slow: Callable[[FakeRest], Callable[[Any], None]]):
-    with FakeRest("24.11.5") as fake:
-        slurm = slurm_at(fake, limit_s=0.3)
-        fake.answers[f"GET /slurm/{fake.version}/jobs/"] = slow(fake)
-        began_s = time.monotonic()
-        with pytest.raises(EngineError, match=r"no whole answer within 0\.3 s"):
-            slurm.jobs()
-        assert time.monotonic() - began_s < 30.0
-
-
-def test_huge_answers_are_refused(fake: FakeRest, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(rest_http, "MOST_BYTES", 10_000)
-    monkeypatch.setattr(rest_http, "CHUNK_BYTES", 4096)
-    with pytest.raises(EngineError, match="sends more than 10,000 bytes"):
-        slurm_at(fake).jobs()
-
-
-def test_nobody_there_is_said():
-    with FakeRest("24.11.5") as fake:
-        http = Http(Address.of(fake.url), Token(text=SECRET))
-    with pytest.raises(EngineError, match="cannot be asked: Connection refused"):
-        RestSlurm(http)
-    with pytest.raises(EngineError, match="cannot be asked: No such file"):
-        RestSlurm(Http(Address.of("unix:/nowhere/there.sock"), Token()))
-
-
 # ---- garbage in fields
 
 FIELDS: list[tuple[str, Any]] = [
@@ -519,84 +392,3 @@ def test_states_of_nodes_as_sinfo_says_them(state: list[str], shown: str, silent
 def test_nodes_that_cannot_be_are_refused(node: tuple[str, list[str]]):
     with pytest.raises(EngineError, match="of the node"):
         rest_rows.node_rows([rest_rows.Node(*node, "gpu:8", ["p"], [])])
-
-
-# ---- who asks, and where
-
-
-@pytest.mark.parametrize(
-    ("url", "address"),
-    [
-        ("http://ctl:6821", Address("ctl", 6821)), ("http://ctl", Address("ctl", 6820)), ("http://ctl/", Address("ctl", 6820)),
-        ("http://slurm@ctl:1", Address("ctl", 1, user="slurm")), ("http://[::1]:7", Address("::1", 7)),
-        ("unix:/run/slurmrestd.sock", Address(path="/run/slurmrestd.sock")),
-    ],
-)  # fmt: skip
-def test_addresses(url: str, address: Address):
-    assert Address.of(url) == address
-
-
-@pytest.mark.parametrize(
-    "url", ["", "ctl:6820", "https://ctl", "http://", "http://ctl:x", "http://ctl:99999", "http://ctl/slurm", "unix:run", "http://a b@ctl", "http://ctl?x=1", "file:///x"],
-)  # fmt: skip
-def test_addresses_that_are_none(url: str):
-    with pytest.raises(InputError, match="address of slurmrestd") as caught:
-        Address.of(url)
-    assert "http://HOST:PORT" in caught.value.remedy
-
-
-def test_a_password_in_the_address_is_refused_and_not_repeated():
-    with pytest.raises(InputError, match="password in it") as caught:
-        Address.of(f"http://slurm:{SECRET}@ctl:1")
-    assert SECRET not in str(caught.value)
-
-
-def test_the_token_goes_with_each_question_and_comes_anew_from_its_file(tmp_path: Path):
-    path = tmp_path / "token"
-    claims = base64.urlsafe_b64encode(b'{"sun":"slurm"}').decode().rstrip("=")
-    with FakeRest("24.11.5") as fake:
-        path.write_text(f"SLURM_JWT=first.{claims}.x\n")
-        path.chmod(0o600)
-        slurm = RestSlurm(Http(Address.of(fake.url), Token.given(path)))
-        path.write_text("second")
-        slurm.nodes()
-        path.unlink()
-        with pytest.raises(EngineError, match="cannot be read: No such file"):
-            slurm.nodes()
-        sent = [
-            (headers.get("x-slurm-user-name"), headers["x-slurm-user-token"]) for _, headers, _ in fake.asked
-        ]
-    assert sent == [("slurm", f"first.{claims}.x"), (None, "second")]
-
-
-def test_tokens_that_are_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    path = tmp_path / "token"
-    for text, mode, said in (
-        (SECRET, 0o644, "open to others"),
-        ("", 0o600, "no token"),
-        (f"{SECRET}\r\nX: y", 0o600, "no token"),
-    ):
-        path.write_text(text)
-        path.chmod(mode)
-        with pytest.raises(InputError, match=said) as caught:
-            Token.given(path)
-        assert SECRET not in str(caught.value)
-    monkeypatch.setenv("SLURM_JWT", f"{SECRET}\nX-Evil: 1")
-    with pytest.raises(InputError, match="SLURM_JWT holds no token"):
-        Token.given(None)
-    monkeypatch.setenv("SLURM_JWT", SECRET)
-    assert Token.given(None).read() == SECRET and SECRET not in repr(Token.given(None))
-    monkeypatch.delenv("SLURM_JWT")
-    assert Token.given(None).read() == ""
-
-
-def test_a_socket_asks_for_no_token(tmp_path: Path):
-    with FakeRest("26.05.5", str(tmp_path / "rest.sock")) as fake:
-        slurm = RestSlurm(Http(Address.of(fake.url), Token()))
-        assert len(slurm.nodes()) == 9
-        assert not any(key.startswith("x-slurm") for _, headers, _ in fake.asked for key in headers)
-
-
-def test_a_file_of_a_token_without_an_address_is_refused(tmp_path: Path):
-    with pytest.raises(HemiolaError, match="--rest-token without --rest"):
-        serve(engine="slurm", policy="dally", rest_token=tmp_path / "token")

@@ -25,7 +25,8 @@ from hemiola.control.journal import Journal
 from hemiola.control.journal.replay import replay
 from hemiola.control.slurm import orders, rest_offer
 from hemiola.control.slurm.rest import RestSlurm
-from hemiola.control.slurm.rest_http import Address, Http, Token
+from hemiola.control.slurm.rest_address import Address, Token
+from hemiola.control.slurm.rest_http import Http
 from hemiola.control.slurm.rows import JobRow
 from hemiola.control.slurm.serve import rest_slurm
 from hemiola.core.errors import EngineError

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import shutil
 import socket
 import ssl
-import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +14,7 @@ from typing import Any
 import pytest
 
 pytest.importorskip("fastapi", reason="needs hemiola[serve]")
+from certificates import certificate
 from web_helpers import Scene, ask, job, scene, topology, wait_until
 
 from hemiola.control.journal import Journal
@@ -297,18 +296,6 @@ def test_secrets_are_in_no_log_and_not_in_the_journal(tmp_path: Path, caplog: py
     stored = b"".join(file.read_bytes() for file in tmp_path.glob("journal.db*"))
     for secret in (VIEW, OPERATE, "w" * 24):
         assert secret not in told and secret.encode() not in stored
-
-
-def certificate(folder: Path) -> tuple[Path, Path]:
-    if shutil.which("openssl") is None:
-        pytest.skip("needs openssl")
-    names = folder / "cert.pem", folder / "key.pem"
-    subprocess.run(
-        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2", "-subj", "/CN=localhost",
-         "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1", "-out", names[0], "-keyout", names[1]],
-        check=True, capture_output=True,
-    )  # fmt: skip
-    return names
 
 
 def test_tls_by_certificate_files(tmp_path: Path):

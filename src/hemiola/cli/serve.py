@@ -77,7 +77,7 @@ def serve(
     slurm_conf
         The slurm.conf of the cluster; where Slurm's commands look unless given.
     rest
-        Speak to Slurm by its slurmrestd there: http://HOST:PORT, http://USER@HOST:PORT or unix:/PATH.
+        Speak to Slurm by its slurmrestd there: http[s]://[USER@]HOST[:PORT] or unix:/PATH.
     rest_token
         A file of mode 0600 with what "scontrol token" prints, read anew each time; the variable SLURM_JWT unless given.
     ray_address

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import shutil
 from pathlib import Path
 
@@ -15,11 +16,14 @@ from hemiola.control.slurm.driver import SlurmDriver
 from hemiola.control.slurm.engine import Engine
 from hemiola.control.slurm.memory import Clues
 from hemiola.control.slurm.rest import INSTALL, RestSlurm
-from hemiola.control.slurm.rest_http import Address, Http, Token
+from hemiola.control.slurm.rest_address import Address, Token
+from hemiola.control.slurm.rest_http import Http
 from hemiola.core.errors import EngineError
 from hemiola.core.topology import Topology
 
 __all__ = ["rest_slurm", "slurm_service", "slurm_version"]
+
+_log = logging.getLogger("hemiola.slurm")
 
 
 def slurm_service(
@@ -61,7 +65,7 @@ def rest_slurm(url: str, token: Path | None, slurm: Slurm, *, acts: bool) -> Res
     """The Slurm behind a slurmrestd.
 
     Args:
-        url: http://HOST:PORT, http://USER@HOST:PORT or unix:/PATH.
+        url: http[s]://[USER@]HOST[:PORT] or unix:/PATH.
         token: a file with what `scontrol token` prints; the variable SLURM_JWT counts unless given.
         slurm: its commands, for what slurmrestd does not offer, if they are installed.
         acts: whether jobs are to be placed.
@@ -71,7 +75,10 @@ def rest_slurm(url: str, token: Path | None, slurm: Slurm, *, acts: bool) -> Res
         EngineError: nobody answers there, with nothing that takes lists of nodes, or there is no scontrol for what it
             lacks.
     """
-    found = RestSlurm(Http(Address.of(url), Token.given(token)), slurm if shutil.which("scontrol") else None)
+    address, proof = Address.of(url), Token.given(token)
+    if address.is_open:
+        _log.warning("%s is asked without TLS: whoever sees the traffic sees the token", address)
+    found = RestSlurm(Http(address, proof), slurm if shutil.which("scontrol") else None)
     if acts and found.lacks:
         raise EngineError(f"{found} cannot {found.lacks}, and there is no scontrol here that could", INSTALL)
     return found

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import ipaddress
 import logging
 import socket
 import ssl
@@ -14,6 +13,7 @@ from types import TracebackType
 
 from hemiola.control.journal.journal import Journal
 from hemiola.control.live.service import Service
+from hemiola.control.loopback import is_loopback
 from hemiola.core.errors import HemiolaError, InputError
 
 try:
@@ -62,12 +62,12 @@ class WebServer:
     ) -> None:  # fmt: skip
         self._host, self._port = _parsed(address)
         known = Tokens.read(tokens) if tokens is not None else None
-        if known is None and not _is_loopback(self._host):
+        if known is None and not is_loopback(self._host):
             raise InputError(
                 f"{address!r} can be reached by others, and there are no tokens",
                 "give a file of tokens, or serve 127.0.0.1 and use an SSH tunnel",
             )
-        if tls is None and not _is_loopback(self._host):
+        if tls is None and not is_loopback(self._host):
             _log.warning("%s is served without TLS: whoever sees the traffic sees the tokens", address)
         self._camera, self._closing, self._shadow = Camera(), Closing(), shadow
         self._desk = Desk(service, journal, self._camera, kill_switch=kill_switch, shadow=shadow)
@@ -126,15 +126,6 @@ def _parsed(address: str) -> tuple[str, int]:
     if not host or not port.isdecimal() or int(port) > 65535:
         raise InputError(f"{address!r} is no address to serve", "write HOST:PORT, such as 127.0.0.1:8470")
     return host, int(port)
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def _bound(host: str, port: int) -> socket.socket:
