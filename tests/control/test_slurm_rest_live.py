@@ -6,9 +6,7 @@ import contextlib
 import http.client
 import itertools
 import random
-import re
 import secrets
-import subprocess
 import threading
 import time
 from collections import Counter
@@ -36,21 +34,10 @@ from hemiola.lab.slurm import SlurmLab, programs
 TAKES_LISTS = (23, 11)
 
 
-def version_here() -> tuple[int, int]:
-    """Of slurmrestd; zeros where there is none."""
-    path = programs.program("slurmrestd")
-    if path is None:
-        return 0, 0
-    said = subprocess.run([path, "-V"], capture_output=True, text=True, check=True).stdout
-    found = re.search(r"(\d+)\.(\d+)", said)
-    assert found is not None
-    return int(found[1]), int(found[2])
-
-
 @pytest.fixture(scope="module")
 def lab() -> Iterator[SlurmLab]:
     need_slurm()
-    if version_here() == (0, 0):
+    if programs.rest_version() == (0, 0):
         pytest.skip(f"needs slurmrestd: apt-get install {' '.join(programs.REST_PACKAGES)}")
     with SlurmLab(4, gpus=8, racks=2, name=f"rest-{secrets.token_hex(4)}", rest=True) as slurm:
         yield slurm
@@ -137,13 +124,13 @@ def live(lab: SlurmLab, tmp_path: Path) -> Iterator[RestLive]:
 
 
 def test_what_is_offered_is_taken_or_refused(live: RestLive, monkeypatch: pytest.MonkeyPatch):
-    if version_here() < TAKES_LISTS:
+    if programs.rest_version() < TAKES_LISTS:
         with pytest.raises(EngineError, match="which takes no list of nodes for a job"):
             live.over_rest()
         return
     slurm = live.over_rest()
-    assert slurm.offer.slurm.startswith("{}.{:02}".format(*version_here()))
-    assert bool(slurm.offer.requeue) is (version_here() >= (26, 5))
+    assert slurm.offer.slurm.startswith("{}.{:02}".format(*programs.rest_version()))
+    assert bool(slurm.offer.requeue) is (programs.rest_version() >= (26, 5))
     monkeypatch.setenv("SLURM_JWT", live.lab.token())
     assert rest_slurm(live.lab.rest_url, None, live.slurm, acts=True).lacks == ""
 
@@ -340,6 +327,8 @@ def test_a_controller_that_is_away_is_said(live: RestLive):
     until(lambda: _by_id(rest.jobs()) == _by_id(live.slurm.jobs()), "it says again what squeue says")
 
 
-if version_here() < TAKES_LISTS:  # then there is nothing but its refusal, and no slurmrestd at all is a skip
+if (
+    programs.rest_version() < TAKES_LISTS
+):  # then there is nothing but its refusal, and no slurmrestd at all is a skip
     for _name in [name for name in globals() if name.startswith("test_") and "offered" not in name]:
         del globals()[_name]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import socket
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -12,7 +11,7 @@ from typing import Any
 from hemiola.core.errors import LabError
 from hemiola.lab.slurm import clients, finding
 from hemiola.lab.slurm.finding import Role
-from hemiola.lab.slurm.programs import check_programs, program
+from hemiola.lab.slurm.programs import check_programs, program, rest_version
 from hemiola.lab.slurm.record import Record
 
 __all__ = ["start_controller", "start_munged", "start_node", "start_rest", "wait_for_node"]
@@ -67,18 +66,12 @@ def start_rest(record: Record) -> Process:
     It wants to be neither root nor SlurmUser. Who is not root is SlurmUser here, which Slurm 26.05 refuses.
     """
     is_root = os.geteuid() == 0
-    plugin = "slurmctld" if _rest_version() >= ONE_PLUGIN else OLD_PLUGIN
+    plugin = "slurmctld" if rest_version() >= ONE_PLUGIN else OLD_PLUGIN
     own = {"SLURM_JWT": "daemon"} | ({} if is_root else {"SLURMRESTD_SECURITY": "disable_user_check"})
     where = f"127.0.0.1:{record.rest_port}"
     process = _start(record, REST, ["-s", plugin, where], own, as_nobody=is_root)
     _wait_for(record, process, "slurmrestd", lambda: _listens("127.0.0.1", record.rest_port))
     return process
-
-
-def _rest_version() -> tuple[int, int]:
-    said = subprocess.run([str(program(REST.kind)), "-V"], capture_output=True, text=True, check=False).stdout
-    found = re.search(r"(\d+)\.(\d+)", said)
-    return (int(found[1]), int(found[2])) if found else (0, 0)
 
 
 def wait_for_node(record: Record, node: str, process: Process) -> None:

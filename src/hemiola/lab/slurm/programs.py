@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
 from hemiola.core.errors import LabError
 
-__all__ = ["PACKAGES", "REST_PACKAGES", "check_programs", "check_rest", "program"]
+__all__ = ["PACKAGES", "REST_PACKAGES", "check_programs", "check_rest", "program", "rest_version"]
 
 PACKAGES = ("slurmctld", "slurmd", "slurm-client", "slurm-wlm-basic-plugins", "munge")
 """Debian's and Ubuntu's names of what a Slurm lab needs, and nothing that it does not."""
@@ -56,3 +58,11 @@ def check_rest() -> None:
             "there is no slurmrestd here",
             f"apt-get install -y --no-install-recommends {' '.join(REST_PACKAGES)}",
         )
+
+
+def rest_version() -> tuple[int, int]:
+    """Of slurmrestd, such as (24, 11); zeros where there is none."""
+    path = program("slurmrestd")
+    said = subprocess.run([path, "-V"], capture_output=True, text=True, check=False).stdout if path else ""
+    found = re.search(r"(\d+)\.(\d+)", said)
+    return (int(found[1]), int(found[2])) if found else (0, 0)
