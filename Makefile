@@ -4,6 +4,7 @@
 
 PYTHON ?= python3
 VENV ?= .venv
+WORKERS ?= $(shell expr $$(nproc) + 1)  # one more than processors: tests wait for processes, timers and networks
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 RUN := $(VENV)/.hemiola-run
@@ -31,7 +32,7 @@ live-machine: $(RUN)
 	@$(BIN)/python examples/demo_live.py --check
 
 test: $(DEV)  ## run the tests
-	$(BIN)/python -m pytest -n auto
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 check: static test  ## format, lint, types, layers, tests: what has to pass before a change is merged
 

@@ -185,7 +185,8 @@ def test_a_large_file_streams(tmp_path):
     expected = len(trace["traceEvents"])
     del trace
     tracemalloc.start()
-    count = sum(key == "traceEvents" for key, _ in JsonStream(path, ["traceEvents"]).members())
+    with JsonStream(path, ["traceEvents"]).members() as members:
+        count = sum(key == "traceEvents" for key, _ in members)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert count == expected

@@ -50,9 +50,10 @@ def recognise(path: Path) -> Kind:
 def _schema(path: Path) -> object:
     """The file's schema, if it is JSON and says one before its long lists of something else."""
     if looks_like_json(path):
-        for key, value in JsonStream(path, _LISTS).members():
-            if key == "schema" or (key in _LISTS and key != "moves"):
-                return value if key == "schema" else None
+        with JsonStream(path, _LISTS).members() as members:
+            for key, value in members:
+                if key == "schema" or (key in _LISTS and key != "moves"):
+                    return value if key == "schema" else None
     return None
 
 

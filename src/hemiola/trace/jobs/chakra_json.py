@@ -39,12 +39,13 @@ def read_chakra_json(path: Path) -> ChakraTrace:
     """
     metadata: list[Attribute] = []
     nodes: list[Node] = []
-    for key, value in JsonStream(path, [CHAKRA_LIST]).members():
-        with decoding(f"{path}: node {len(nodes) + 1}", "Chakra JSON file"):
-            if key == CHAKRA_LIST:
-                nodes.append(_json_node(value))
-            else:
-                metadata.append(_json_attribute(key, value))
+    with JsonStream(path, [CHAKRA_LIST]).members() as members:
+        for key, value in members:
+            with decoding(f"{path}: node {len(nodes) + 1}", "Chakra JSON file"):
+                if key == CHAKRA_LIST:
+                    nodes.append(_json_node(value))
+                else:
+                    metadata.append(_json_attribute(key, value))
     if not nodes:
         raise InputError(f"{str(path)!r} holds no nodes in {CHAKRA_LIST!r}", "name a Chakra JSON file")
     return ChakraTrace("", tuple(metadata), tuple(nodes))

@@ -83,13 +83,14 @@ def read_execution_trace(path: Path) -> ExecutionTrace:
     """
     about: dict[str, Any] = {}
     nodes: list[ExecutionNode] = []
-    for key, value in JsonStream(path, [EXECUTION_LIST]).members():
-        with decoding(f"{path}: node {len(nodes) + 1}", "execution trace"):
-            if key == EXECUTION_LIST:
-                _known(str(about.get("schema", "")))
-                nodes.append(_node(value))
-            else:
-                about[key] = value
+    with JsonStream(path, [EXECUTION_LIST]).members() as members:
+        for key, value in members:
+            with decoding(f"{path}: node {len(nodes) + 1}", "execution trace"):
+                if key == EXECUTION_LIST:
+                    _known(str(about.get("schema", "")))
+                    nodes.append(_node(value))
+                else:
+                    about[key] = value
     with decoding(str(path), "execution trace"):
         schema, pid = _known(str(about.pop("schema", ""))), int(about.pop("pid"))
     return ExecutionTrace(schema, pid, tuple(nodes), about)

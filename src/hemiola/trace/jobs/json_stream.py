@@ -10,6 +10,7 @@ import codecs
 import json
 import zlib
 from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from io import BufferedReader
 from pathlib import Path
 from typing import Any
@@ -46,21 +47,26 @@ class JsonStream:
         self._lists = frozenset(lists)
         self._salvage = salvage
 
-    def members(self) -> Iterator[tuple[str, Any]]:
+    @contextmanager
+    def members(self) -> Iterator[Iterator[tuple[str, Any]]]:
         """Each member's key and value; for a streamed list its key and element, once per element.
+
+        The file is closed with the block, wherever its reader stops.
 
         Raises:
             InputError: naming the byte where the file is cut off or damaged, and what could be read.
         """
         with opened(self._path) as stream:
-            text = _Text(stream)
-            try:
-                yield from self._top(text)
-            except (ValueError, RecursionError, MemoryError) as error:
-                reason = text.broken or str(error) or type(error).__name__
-                self.damage = (
-                    f"cut off or damaged at byte {text.position()}, after {self.elements} elements: {reason}"
-                )
+            yield self._members(_Text(stream))
+
+    def _members(self, text: _Text) -> Iterator[tuple[str, Any]]:
+        try:
+            yield from self._top(text)
+        except (ValueError, RecursionError, MemoryError) as error:
+            reason = text.broken or str(error) or type(error).__name__
+            self.damage = (
+                f"cut off or damaged at byte {text.position()}, after {self.elements} elements: {reason}"
+            )
         if self.damage and not self._salvage:
             raise InputError(
                 f"{str(self._path)!r} is {self.damage}",

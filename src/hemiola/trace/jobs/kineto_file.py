@@ -160,12 +160,13 @@ def read_file(path: Path, *, salvage: bool = False) -> KinetoFile:
     """
     found = KinetoFile(path)
     stream = JsonStream(path, [KINETO_LIST, ""], salvage=salvage)
-    for key, value in stream.members():
-        if key in (KINETO_LIST, ""):
-            with decoding(f"{path}: event {stream.elements}", "trace event"):
-                found.add(value)
-        else:
-            found.about[key] = value
+    with stream.members() as members:
+        for key, value in members:
+            if key in (KINETO_LIST, ""):
+                with decoding(f"{path}: event {stream.elements}", "trace event"):
+                    found.add(value)
+            else:
+                found.about[key] = value
     found.damage = stream.damage
     if not found.start_us:
         others = ", ".join(f"{count:,} of {kind!r}" for kind, count in found.left_out.most_common(4))

@@ -238,12 +238,13 @@ def read_perfetto(path: Path) -> JobTimeline:
     """
     about: dict[str, Any] | None = None
     rows: list[tuple[int, dict[str, Any]]] = []
-    for key, value in JsonStream(path, ["traceEvents"]).members():
-        with decoding(str(path), "Perfetto file of Hemiola"):
-            if key == "otherData" and value.get("schema") == JOB_PERFETTO_SCHEMA:
-                about = value
-            elif key == "traceEvents" and value["ph"] == "X" and "row" in value.get("args", ()):
-                rows.append((value["args"]["row"], value))
+    with JsonStream(path, ["traceEvents"]).members() as members:
+        for key, value in members:
+            with decoding(str(path), "Perfetto file of Hemiola"):
+                if key == "otherData" and value.get("schema") == JOB_PERFETTO_SCHEMA:
+                    about = value
+                elif key == "traceEvents" and value["ph"] == "X" and "row" in value.get("args", ()):
+                    rows.append((value["args"]["row"], value))
     if about is None:
         raise InputError(
             f"{str(path)!r} is no Perfetto file of a job that Hemiola wrote",

@@ -148,16 +148,17 @@ def recognise(path: Path) -> Recognised:
     if not looks_like_json(path):
         return _binary(path)
     seen: dict[str, str] = {}
-    for key, value in JsonStream(path, [KINETO_LIST, EXECUTION_LIST, CHAKRA_LIST, ""]).members():
-        told = _told(key, value, seen)
-        if told:
-            return told
-        about = value.get("schema") if key == "otherData" and isinstance(value, dict) else value
-        seen[key] = about if isinstance(about, str) else ""
-        if key in ("schema", "otherData") and seen[key].startswith("hemiola."):
-            raise _other(path, seen[key])
-    members = ", ".join(map(repr, list(seen)[:8]))
-    raise _unknown(path, f"it has the members {members}" if members else "no member of it holds anything")
+    with JsonStream(path, [KINETO_LIST, EXECUTION_LIST, CHAKRA_LIST, ""]).members() as members:
+        for key, value in members:
+            told = _told(key, value, seen)
+            if told:
+                return told
+            about = value.get("schema") if key == "otherData" and isinstance(value, dict) else value
+            seen[key] = about if isinstance(about, str) else ""
+            if key in ("schema", "otherData") and seen[key].startswith("hemiola."):
+                raise _other(path, seen[key])
+    names = ", ".join(map(repr, list(seen)[:8]))
+    raise _unknown(path, f"it has the members {names}" if names else "no member of it holds anything")
 
 
 def _told(key: str, value: Any, seen: dict[str, str]) -> Recognised | None:
