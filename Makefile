@@ -1,10 +1,11 @@
 # All that a developer types. Every target makes what it needs: a virtual environment in .venv,
 # filled anew only when pyproject.toml changes.
 #   make demo PYTHON=/path/to/python3.11    to use another Python
+#   make test WORKERS=8                     to run more tests at a time (one more than processors: they wait a lot)
 
 PYTHON ?= python3
 VENV ?= .venv
-WORKERS ?= $(shell expr $$(nproc) + 1)  # one more than processors: tests wait for processes, timers and networks
+WORKERS ?= $(shell expr $$(nproc) + 1)
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 RUN := $(VENV)/.hemiola-run

@@ -25,6 +25,8 @@ __all__ = [
 DIRECT_BYTES = 64 << 10
 """All-reduces and broadcasts up to this size wait for no thread of their own."""
 CHUNK_BYTES = 1 << 20
+HALF_BYTES = 128 << 10
+"""Half a part of a ring is no smaller: while one half is joined, the other keeps the link busy."""
 AHEAD = 4
 """So many pieces may be on their way to a rank before it has joined them."""
 Join = Callable[[Tensor, Tensor], object]
@@ -253,5 +255,9 @@ def _parts(flat: Tensor, ranks: int) -> list[Tensor]:
 
 
 def _pieces(part: Tensor) -> list[Tensor]:
-    """In chunks; at least one, so that every part is one message at least."""
-    return list(part.split(max(1, CHUNK_BYTES // part.element_size()))) if part.numel() else [part]
+    """In chunks; at least one, so that every part is one message at least, and two where that is worth it."""
+    if not part.numel():
+        return [part]
+    size = part.element_size()
+    half = max(HALF_BYTES // size, -(-part.numel() // 2))
+    return list(part.split(max(1, min(CHUNK_BYTES // size, half))))
