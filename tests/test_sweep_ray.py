@@ -78,9 +78,7 @@ def test_a_cluster_that_cannot_serve_a_client_says_so_and_serves_others(
     """Ray's proxy is given no time to reach the server that it starts, and its client none to wait for another one."""
     monkeypatch.setenv("RAY_CLIENT_RECONNECT_GRACE_PERIOD", "0")
     with ray_cluster(RayNode("head"), environ={"RAY_CLIENT_SERVER_CHECK_CHANNEL_TIMEOUT_S": "0"}) as hasty:
-        with pytest.raises(
-            InputError, match=r"no Ray cluster at .*: RuntimeError: (Proxy|Starting Ray client server) failed"
-        ):
+        with pytest.raises(InputError, match=r"no Ray cluster at 'ray://.*': .*(Proxy|[Cc]lient)"):
             results(OnRay(hasty.client_address), scenarios)
         assert results(OnRay(hasty.address), scenarios) == results(Here(), scenarios)
 

@@ -34,14 +34,15 @@ from hemiola.sched.view import ClusterView
 from hemiola.sim.fluid import PRESENT
 from replays import CheckedMachine, cluster
 
-SECONDS = 2
+SECONDS, LIVE_SECONDS = 2, 3
+"""A job's. A real one is stopped after 1.6 s, and may take half a second to notice: it is not to have ended by itself."""
 LIMIT_S = 40.0
 ALL = 0xFF
 ENGINES = ("simulated", "slurm", "ray")
 
 
 class Engine:
-    """Four hosts in two racks with eight GPUs each, and jobs of two seconds, in one line.
+    """Four hosts in two racks with eight GPUs each, and jobs of two or three seconds, in one line.
 
     Attributes:
         hosts_of: after the run, by job, the hosts that it ran on last, as the engine says.
@@ -106,10 +107,12 @@ class OnSlurm(Live4):
         self.driver = SlurmDriver(live.slurm, self.machine, "hemiola", clock=self.clock, profile=no_profile)
 
     def submit(self, *hosts: int) -> None:
-        self.ids = [self.live.submit(f"-N{count} --gpus-per-node=8", f"sleep {SECONDS}") for count in hosts]
+        self.ids = [
+            self.live.submit(f"-N{count} --gpus-per-node=8", f"sleep {LIVE_SECONDS}") for count in hosts
+        ]
 
     def submit_elastic(self, least: int, most: int) -> None:
-        self.ids = [self.live.submit(f"-N{least}-{most} --gpus-per-node=8", f"sleep {SECONDS}")]
+        self.ids = [self.live.submit(f"-N{least}-{most} --gpus-per-node=8", f"sleep {LIVE_SECONDS}")]
 
     def hosts_of(self) -> list[tuple[int, ...]]:
         rows = self.live.rows(ended=True)
@@ -136,7 +139,7 @@ class OnRay(Live4):
         self._submit(0, f"gpus={8 * least} hosts={least} max_gpus={8 * most}")
 
     def _submit(self, index: int, words: str) -> None:
-        command = f"echo $HEMIOLA_NODES > {self.folder}/{index}; sleep {SECONDS}"
+        command = f"echo $HEMIOLA_NODES > {self.folder}/{index}; sleep {LIVE_SECONDS}"
         self.ids.append(self.live.submit(words, command))
 
     def hosts_of(self) -> list[tuple[int, ...]]:
