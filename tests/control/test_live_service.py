@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -28,6 +28,7 @@ from hemiola.control.live.logs import _Objects
 from hemiola.control.live.observing import Observing
 from hemiola.control.live.service import Run, Service, Settings
 from hemiola.core.decisions import Decision, Move, Start, Stop
+from hemiola.core.errors import InputError
 from hemiola.core.events import Arrived, Event, Finished, Started, Timer
 from hemiola.sched.policies import policy_from_text
 from hemiola.sched.policy import Policy
@@ -157,8 +158,10 @@ def test_observing_leaves_everything_as_it_was():
     assert view.running.keys() == {"moves"} and view.waiting.keys() == {"waits"}
 
 
-def serve(tmp_path: Path, settings: Settings, *drivers: Scripted) -> tuple[Service, list[Run]]:
-    """A service that has one of these drivers in each run, and ends after the last."""
+def serve(
+    tmp_path: Path, settings: Settings, *drivers: Scripted, before: Callable[[], object] = lambda: None
+) -> tuple[Service, list[Run]]:
+    """A service that has one of these drivers in each run, and ends after the last; something is done before it runs."""
     runs: list[Run] = []
     left = list(drivers)
     with Journal.open(tmp_path / "j.db") as journal:
@@ -170,6 +173,7 @@ def serve(tmp_path: Path, settings: Settings, *drivers: Scripted) -> tuple[Servi
             return left.pop(0)
 
         service = Service(settings, journal, cluster([4, 4]), make)
+        before()
         service.run()
         return service, runs
 
@@ -222,6 +226,17 @@ def test_the_kill_switch_hands_back_and_decides_no_more(tmp_path):
 def test_an_unknown_policy_is_refused_before_anything_is_served(tmp_path):
     with pytest.raises(Exception, match="no policy is called 'nonesuch'"):
         serve(tmp_path, Settings(policy="nonesuch"), Scripted())
+
+
+def test_a_folder_of_reports_has_to_be_there_at_the_start_and_may_go_later(tmp_path):
+    reports = tmp_path / "reports"
+    settings = Settings(policy="fifo", mode="enforce", reports=reports)
+    with pytest.raises(InputError, match=r"the folder of reports .* is not there"):
+        serve(tmp_path, settings, Scripted())
+    reports.mkdir()
+    driver = Scripted(arrivals("a"))
+    serve(tmp_path, settings, driver, before=reports.rmdir)
+    assert [type(d).__name__ for d in driver.told] == ["Start"]
 
 
 def test_who_leads_is_known_to_be_gone_on_the_same_host():

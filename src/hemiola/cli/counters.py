@@ -37,7 +37,7 @@ def counters(*, reports: Path, host: str = "", card: Cards = (), every: str = "5
     every_s = parse_duration(every)
     if not 0.1 <= every_s <= 3600:
         raise InputError(f"--every {every}", "give 0.1 s to 1 h")
-    Reports(reports)
+    Reports.in_existing(reports)
     name = host or os.environ.get("SLURMD_NODENAME", "") or socket.gethostname().partition(".")[0]
     counted = cards(card)
     print(f"reporting {', '.join(counted)} of {name} to {reports} every {every}", flush=True)

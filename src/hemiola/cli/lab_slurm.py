@@ -151,6 +151,8 @@ def _show(record: Record) -> None:
         print(f"  jobs       {_counted(jobs)}")
     except LabError as error:
         print(f"  {error.what}")
+    if record.spec.rest:
+        print(f"  slurmrestd http://127.0.0.1:{record.rest_port}")
     print(f"  processes  {_counted(kinds)}")
     print(f"  logs       {record.logs}")
 

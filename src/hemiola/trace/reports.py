@@ -109,20 +109,29 @@ def write_report(folder: Path, report: JobReport | HostReport) -> None:
 
 
 class Reports:
-    """A folder of reports, read again and again: each report is handed out once.
+    """A folder of reports, read again and again: each report is handed out once. It may be away for a while.
 
     Attributes:
         damaged: names of files that were no reports when last looked at.
     """
 
     def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._seen: dict[str, tuple[int, int]] = {}
+        self.damaged: set[str] = set()
+
+    @classmethod
+    def in_existing(cls, folder: Path) -> Reports:
+        """Of a folder that is there now.
+
+        Raises:
+            InputError: it is not.
+        """
         if not folder.is_dir():
             raise InputError(
                 f"the folder of reports {str(folder)!r} is not there", f"make it: install -d -m 1777 {folder}"
             )
-        self._folder = folder
-        self._seen: dict[str, tuple[int, int]] = {}
-        self.damaged: set[str] = set()
+        return cls(folder)
 
     def fresh(self) -> Iterator[Reported]:
         """Those that are new since last asked for; a folder that is away has none."""

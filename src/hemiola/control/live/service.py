@@ -21,6 +21,7 @@ from hemiola.core.errors import HemiolaError, InternalError
 from hemiola.core.topology import Topology
 from hemiola.sched.policies import policy_from_text
 from hemiola.sched.view import ClusterView
+from hemiola.trace.reports import Reports
 
 __all__ = ["MakeDriver", "Run", "Service", "Settings", "Watcher"]
 
@@ -31,6 +32,9 @@ AGAIN_S, AGAIN_MOST_S = 1.0, 60.0
 
 class Service:
     """One instance; several may share a journal, and one of them leads.
+
+    Raises:
+        HemiolaError: no such policy, or no folder of reports.
 
     Attributes:
         view: of the present run; None while it does not lead.
@@ -43,6 +47,8 @@ class Service:
         self._settings, self._journal, self._topology, self._make = settings, journal, topology, make
         for text in (settings.policy, settings.fallback):
             policy_from_text(text)
+        if settings.reports is not None:
+            Reports.in_existing(settings.reports)
         self._clock = Clock()
         self._stop = threading.Event()
         self._seen: tuple[Leader | None, float] = None, 0.0
