@@ -239,6 +239,14 @@ def test_a_folder_of_reports_has_to_be_there_at_the_start_and_may_go_later(tmp_p
     assert [type(d).__name__ for d in driver.told] == ["Start"]
 
 
+@pytest.mark.parametrize("name", ["alive", "kill_switch"])
+def test_a_file_in_no_folder_is_refused(tmp_path, name):
+    settings = msgspec.structs.replace(Settings(policy="fifo"), **{name: tmp_path / "none" / "file"})
+    with pytest.raises(InputError, match=r"the folder .* is not there") as caught:
+        serve(tmp_path, settings, Scripted())
+    assert f"--{name.replace('_', '-')}" in caught.value.what
+
+
 def test_who_leads_is_known_to_be_gone_on_the_same_host():
     assert not is_gone(holder_name()), "this very process"
     code = "from hemiola.control.live.holder import holder_name; print(holder_name())"

@@ -13,6 +13,7 @@ import time
 from hemiola.control.clock import Clock
 from hemiola.control.journal import Deposed, Journal, JournalError, Leader
 from hemiola.control.live.engine import LiveDriver
+from hemiola.control.live.files import check_folder
 from hemiola.control.live.guard import BrokenPolicyError
 from hemiola.control.live.holder import holder_name, is_gone
 from hemiola.control.live.lease import LEASE_S, Leadership
@@ -34,7 +35,7 @@ class Service:
     """One instance; several may share a journal, and one of them leads.
 
     Raises:
-        HemiolaError: no such policy, or no folder of reports.
+        HemiolaError: no such policy, or a folder that is not there.
 
     Attributes:
         view: of the present run; None while it does not lead.
@@ -47,6 +48,8 @@ class Service:
         self._settings, self._journal, self._topology, self._make = settings, journal, topology, make
         for text in (settings.policy, settings.fallback):
             policy_from_text(text)
+        check_folder(settings.alive, "--alive")
+        check_folder(settings.kill_switch, "--kill-switch")
         if settings.reports is not None:
             Reports.in_existing(settings.reports)
         self._clock = Clock()

@@ -201,7 +201,7 @@ class RayDriver(LookingDriver[Known]):
         except EngineError as problem:
             _log.error("jobs could not be handed back: %s; try: hemiola release --engine ray", problem.what)
             return
-        _log.warning("%d jobs were handed back to Ray", len(jobs))
+        _log.warning("handed back to Ray: %d", len(jobs))
 
     # ---- decisions
 

@@ -133,7 +133,7 @@ def _loose(slurm: Slurm, partition: str, mode: str) -> Iterator[Check]:
             "the daemon holds such jobs when it looks next; if they stay, see job_submit above",
         )  # fmt: skip
     else:
-        yield Check("OK", "holds", f"{len(rows)} jobs wait in {partition}, {len(held)} of them held")
+        yield Check("OK", "holds", f"jobs that wait in {partition}: {len(rows)}, of them held: {len(held)}")
 
 
 def _cluster(slurm: Slurm, partition: str, topology: Topology | None) -> Iterator[Check]:

@@ -202,7 +202,7 @@ class SlurmDriver(LookingDriver[Known]):
         except EngineError as problem:
             _log.error("held jobs could not be handed back: %s; try: hemiola release", problem.what)
             return
-        _log.warning("%d jobs were handed back to Slurm, %d are still held", len(released), len(held))
+        _log.warning("handed back to Slurm: %d; still held: %d", len(released), len(held))
 
     # ---- decisions
 

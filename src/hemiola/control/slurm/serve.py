@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 
 from hemiola.control.journal import Journal
+from hemiola.control.live.files import check_folder
 from hemiola.control.live.looking import Wake
 from hemiola.control.live.models import profiles_by_model
 from hemiola.control.live.remembered import remembered
@@ -44,8 +45,10 @@ def slurm_service(
 
     Raises:
         EngineError: Slurm does not answer at all, or the partition is not there.
+        InputError: no such profiles, or a folder that is not there.
     """
     profile = profiles_by_model(profiles)
+    check_folder(wake, "--wake")
     if not slurm.nodes(partition):
         raise EngineError(
             f"there is no partition {partition!r} with nodes",
