@@ -39,6 +39,10 @@ BY_TREES: tuple[Collective, ...] = ("all-reduce", "broadcast", "reduce")
 USUAL = ("ring", "binomial")
 """Sources of those."""
 PIECES_BYTES = tuple(count << 10 for count in (64, 128, 256, 1024))
+SMALL_BYTES, PIECE_S = (16 << 10, 32 << 10), 250e-6
+"""Smaller ones where the fastest host takes so long to send one: each costs every rank on its way some 50 us."""
+WORTH = 0.01
+"""What smaller pieces have to gain."""
 NEAR = 0.03
 """Candidates slower by no more than this are as good as the fastest."""
 STEEP = 8
@@ -113,14 +117,21 @@ def synthesise(
         StrategyError: an all-to-all.
     """
 
+    small = _small_pieces(place)
+
     def priced(shape: Strategy, pieces: Sequence[int]) -> list[Candidate]:
-        """In pieces of each size that is no more than the whole."""
+        """In pieces of each size that is no more than the whole, the largest first, and gains over larger ones."""
         sizes = [piece for piece in pieces if piece in (0, pieces[0]) or piece < size_bytes]
+        sizes = sorted(
+            [*sizes, *(piece for piece in small if pieces[0] and piece < size_bytes)], reverse=True
+        )
         took = strategy_seconds_in_pieces(shape, size_bytes, place, sizes, latency_s=latency_s)
-        return [
-            Candidate(msgspec.structs.replace(shape, chunk_bytes=piece), seconds)
-            for piece, seconds in zip(sizes, took, strict=True)
-        ]
+        least_s, worth = math.inf, []
+        for piece, seconds in zip(sizes, took, strict=True):
+            if seconds < least_s * (1 - WORTH):
+                least_s = seconds
+                worth.append(Candidate(msgspec.structs.replace(shape, chunk_bytes=piece), seconds))
+        return worth
 
     found = [one for shape, pieces in _usual(place, collective, root) for one in priced(shape, pieces)]
     packed = packings(place)
@@ -138,6 +149,14 @@ def synthesise(
         size_bytes, chosen, tuple(found), usual, bounds(collective, size_bytes, place),
         min(packing.seconds_per_byte for packing in packed) * size_bytes,
     )  # fmt: skip
+
+
+def _small_pieces(place: Place) -> list[int]:
+    fastest = max(
+        (link.bytes_per_s for link in place.links if not link.inner and len(link.hosts) == 1),
+        default=math.inf,
+    )
+    return [piece for piece in SMALL_BYTES if piece >= PIECE_S * fastest]
 
 
 def _easiest(found: Sequence[Candidate], place: Place) -> Candidate:
