@@ -153,6 +153,11 @@ def main(rank: int, ranks: int, file: str) -> None:
     for work in (*both, *works):
         work.wait()
     assert box.tolist() == [left] * 3
+    if rank == 0:
+        from_whom = {dist.recv(box, group=ours, tag=6): box.tolist() for _ in range(ranks - 1)}
+        assert from_whom == {other: [float(other)] * 3 for other in range(1, ranks)}
+    else:
+        dist.send(torch.full((3,), float(rank)), 0, group=ours, tag=6)
     for n, t in enumerate(tensors):
         assert torch.equal(t, sum(data(r, 5000 * (n + 1), torch.float32, n) for r in range(ranks)))
     future = dist.all_reduce(torch.ones(4), group=ours, async_op=True).get_future()

@@ -108,6 +108,46 @@ def equal() -> None:
         say(ddp=digest(model), servers=digest(ours))
 
 
+def resumed() -> None:
+    """Half, saved, all of it made anew, and the other half."""
+    for kind, servers in (("SGD", 2), ("AdamW", 3)):
+        model, optimizer = odd(kind)
+        ddp = nn.parallel.DistributedDataParallel(model, find_unused_parameters=True)
+        train(ddp, optimizer, ddp, 6)
+        wanted = optimizer.state_dict()
+        ours, given = odd(kind)
+        ours, stepped = synchronise(ours, given, "bsp", servers=servers, options=OPTIONS)
+        train(ours, stepped, stepped, 6)
+        saved = {"optimizer": stepped.state_dict(), "model": ours.state_dict()}
+        torch.save(saved, FOLDER / f"saved.{kind}.{RANK}")
+        stepped.close()
+        saved = torch.load(FOLDER / f"saved.{kind}.{RANK}")
+        same_state(saved["optimizer"], wanted)
+        for group in optimizer.param_groups:
+            group["lr"] = group.pop("initial_lr")
+        train(ddp, optimizer, ddp, 6)
+        ours, given = odd("others" if kind == "AdamW" else kind)
+        if RANK == 0:  # all have rank 0's
+            ours.load_state_dict(saved["model"])
+            given.load_state_dict(saved["optimizer"])
+        for group in given.param_groups:  # the schedule of `train` begins anew
+            group["lr"] = wanted["param_groups"][0]["initial_lr"]
+            group.pop("initial_lr", None)
+        ours, stepped = synchronise(ours, given, "bsp", servers=servers, options=OPTIONS)
+        train(ours, stepped, stepped, 6)
+        same_state(stepped.state_dict(), optimizer.state_dict())
+        stepped.close()
+        say(ddp=digest(model), servers=digest(ours))
+
+
+def same_state(ours: Any, wanted: Any) -> None:
+    assert ours["state"].keys() == wanted["state"].keys()
+    for number, state in wanted["state"].items():
+        assert ours["state"][number].keys() == state.keys()
+        for name, value in state.items():
+            assert torch.equal(torch.as_tensor(ours["state"][number][name]), torch.as_tensor(value)), name
+
+
 def small() -> tuple[nn.Module, Any]:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(20, 30), nn.ReLU(), nn.Linear(30, 3))
@@ -237,7 +277,14 @@ def failing() -> None:
 if __name__ == "__main__":
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{FOLDER / 'meet'}", rank=RANK, world_size=2)
-    known = {"equal": equal, "bounded": bounded, "free": free, "local": local, "failing": failing}
+    known = {
+        "equal": equal,
+        "resumed": resumed,
+        "bounded": bounded,
+        "free": free,
+        "local": local,
+        "failing": failing,
+    }
     for name in SCENARIOS:
         known[name]()
     if known.keys() - {"free", "failing"} >= set(SCENARIOS):

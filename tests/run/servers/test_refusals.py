@@ -33,16 +33,9 @@ def test_optimizers_that_look_at_all_parameters_at_once():
         refuse_unknown(Own(nn.Linear(2, 2).parameters()))
 
 
-def test_optimizers_that_have_begun():
-    model = nn.Linear(2, 2)
-    optimizer = torch.optim.AdamW(model.parameters())
-    model(torch.ones(2)).sum().backward()
-    optimizer.step()
-    with pytest.raises(InputError, match="has state already"):
-        refuse_unknown(optimizer)
-
-
-@pytest.mark.parametrize("name", ["ASGD", "Adadelta", "Adafactor", "AdamW", "Muon", "NAdam", "Rprop", "SGD"])
+@pytest.mark.parametrize(
+    "name", ["ASGD", "Adagrad", "Adadelta", "Adafactor", "AdamW", "Muon", "NAdam", "Rprop", "SGD"]
+)
 def test_numbers_travel_and_come_back_as_they_were(name):
     kind = getattr(torch.optim, name)
     optimizer = kind([nn.Parameter(torch.zeros(2, 2))])

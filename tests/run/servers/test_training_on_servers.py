@@ -94,7 +94,7 @@ def start(tmp_path: Path) -> Iterator[Any]:
 @pytest.fixture(scope="module")
 def said(tmp_path_factory: pytest.TempPathFactory) -> list[list[dict[str, Any]]]:
     """What two ranks say that train undisturbed under one scheme after the other."""
-    job = Job(tmp_path_factory.mktemp("calm"), "equal,local,bounded")
+    job = Job(tmp_path_factory.mktemp("calm"), "equal,local,bounded,resumed")
     output = [process.communicate(timeout=120)[0] for process in job.ranks]
     assert [process.returncode for process in job.ranks] == [0, 0], job.log()
     assert job.nothing_left()
@@ -103,6 +103,12 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> list[list[dict[str, Any]]]
 
 @pytest.mark.parametrize("turn", [0, 1], ids=["SGD, own processes", "AdamW, coupled"])
 def test_bsp_is_ddp_to_the_bit(said, turn):
+    both = [rank[turn] for rank in said]
+    assert len({one[by] for one in both for by in ("ddp", "servers")}) == 1
+
+
+@pytest.mark.parametrize("turn", [4, 5], ids=["SGD", "AdamW"])
+def test_what_was_saved_goes_on_to_the_bit_and_is_ddps(said, turn):
     both = [rank[turn] for rank in said]
     assert len({one[by] for one in both for by in ("ddp", "servers")}) == 1
 

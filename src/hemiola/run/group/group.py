@@ -363,14 +363,15 @@ class Group(dist.ProcessGroup):
         )
 
     def recv_anysource(self, tensors: Sequence[Tensor], tag: int) -> Any:
-        """From whoever sends first: not offered."""
-        raise InputError(
-            "receiving from any rank", "name the rank: this backend matches messages by their sender"
+        """From whichever rank sends first."""
+        into = contiguous(tensors[0])
+        return self._alone(
+            lambda end: end.receive_any(_POINT_TO_POINT + tag, view(into)), into, tensors[0], received=True
         )
 
     def _alone(
         self, start: Callable[[Endpoint], Handle], data: Tensor, tensor: Tensor, received: bool = False
-    ) -> Any:
+    ) -> Pending:
         if self._end is None:
             raise InputError("a message to another rank in a group of one", "there is nobody to talk to")
         pending = Pending("a message with another rank", self._timeout_s)
@@ -378,6 +379,7 @@ class Group(dist.ProcessGroup):
         def ended(handle: Handle) -> None:
             if handle.problem is None and received:
                 put_back(data, tensor)
+            pending.source = handle.peer
             pending.end([tensor], handle.problem)
 
         start(self._end).add_callback(ended)

@@ -16,11 +16,16 @@ __all__ = ["Pending"]
 
 
 class Pending(dist.Work):
-    """A collective under way. Unlike PyTorch's own work around a future, waiting for it raises what went wrong."""
+    """A collective under way. Unlike PyTorch's own work around a future, waiting for it raises what went wrong.
+
+    Attributes:
+        source: of a message from another rank, which one, within the group.
+    """
 
     def __init__(self, what: str, timeout_s: float) -> None:
         super().__init__()
         self._what, self._timeout_s = what, timeout_s
+        self.source = -1
         self._future: Any = None  # made for who asks: it costs as much as a small message
         self._guard = threading.Lock()
         self._gate = threading.Lock()
@@ -44,6 +49,9 @@ class Pending(dist.Work):
         if self._problem is not None:
             raise self._problem
         return True
+
+    def _source_rank(self) -> int:
+        return self.source
 
     def is_completed(self) -> bool:
         """Whether it is, well or not."""

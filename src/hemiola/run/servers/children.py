@@ -13,12 +13,12 @@ import pickle
 import subprocess
 import sys
 from collections.abc import Sequence
-from typing import Any, BinaryIO
+from typing import IO, Any
 
 from hemiola.core.errors import HemiolaError, TransportError
 from hemiola.run.transport import Address, Endpoint
 
-__all__ = ["Child", "greet", "settle"]
+__all__ = ["Child", "answer", "asked", "greet", "settle"]
 
 
 class Child:
@@ -53,10 +53,8 @@ class Child:
     def _send(self, value: object) -> None:
         stdin = self._process.stdin
         assert stdin is not None
-        data = pickle.dumps(value)
         try:
-            stdin.write(len(data).to_bytes(8, "little") + data)
-            stdin.flush()
+            write(stdin, value)
         except OSError as problem:
             raise self._failed(str(problem)) from problem
 
@@ -87,6 +85,21 @@ class Child:
             TransportError: it could not be.
         """
         self._line()
+
+    def ask(self) -> Any:
+        """What it answers to `asked` there.
+
+        Raises:
+            TransportError: it is gone.
+        """
+        try:
+            self._send("?")
+            assert self._process.stdout is not None
+            return read(self._process.stdout)
+        except (TransportError, EOFError) as problem:
+            raise TransportError(
+                f"{self.what} is gone ({self.ending()})", "look at what it logged above"
+            ) from problem
 
     def ending(self) -> str:
         """How it ended, in words."""
@@ -129,13 +142,13 @@ def greet() -> tuple[dict[str, Any], Endpoint | None]:
 
     The configuration has `place` (number among all endpoints), `places`, `secret`, `options` and `cores`.
     """
-    config = _read(sys.stdin.buffer)
+    config = read(sys.stdin.buffer)
     if config["cores"]:
         os.sched_setaffinity(0, config["cores"])
     try:
         end = Endpoint(config["place"], config["places"], config["secret"], config["options"])
         print(json.dumps({"address": end.address}), flush=True)
-        end.connect(_read(sys.stdin.buffer))
+        end.connect(read(sys.stdin.buffer))
     except (HemiolaError, EOFError) as problem:
         print(json.dumps({"problem": str(problem)}), flush=True)
         return config, None
@@ -147,8 +160,35 @@ def settle() -> None:
     print(json.dumps({"ready": True}), flush=True)
 
 
-def _read(stream: BinaryIO) -> Any:
+def asked() -> None:
+    """In a child: wait until the rank asks.
+
+    Raises:
+        EOFError: it has ended.
+    """
+    read(sys.stdin.buffer)
+
+
+def answer(value: object) -> None:
+    """In a child: what the rank has asked for."""
+    write(sys.stdout.buffer, value)
+
+
+def write(stream: IO[bytes], value: object) -> None:
+    """For the other end of a pipe."""
+    data = pickle.dumps(value)
+    stream.write(len(data).to_bytes(8, "little") + data)
+    stream.flush()
+
+
+def read(stream: IO[bytes]) -> Any:
+    """From the other end of a pipe.
+
+    Raises:
+        EOFError: whoever was there has ended.
+    """
     size = stream.read(8)
-    if len(size) < 8:
-        raise EOFError("the rank has ended")
-    return pickle.loads(stream.read(int.from_bytes(size, "little")))
+    data = stream.read(int.from_bytes(size, "little"))
+    if len(size) < 8 or len(data) < int.from_bytes(size, "little"):
+        raise EOFError("the other process has ended")
+    return pickle.loads(data)

@@ -71,7 +71,7 @@ def refuse_unknown(optimizer: Any) -> None:
     """Only optimizers that update every parameter by itself can be spread over servers.
 
     Raises:
-        InputError: another one, or one that has begun to train.
+        InputError: another one.
     """
     kind = type(optimizer)
     name = kind.__name__
@@ -79,11 +79,6 @@ def refuse_unknown(optimizer: Any) -> None:
         raise InputError(
             f"the optimizer {kind.__module__}.{name}, which may need all parameters at once",
             f"use one of torch.optim.{', '.join(sorted(BY_ELEMENT | BY_TENSOR))}, or the scheme 'local'",
-        )
-    if optimizer.state:
-        raise InputError(
-            "the optimizer has state already, which would be lost",
-            "call synchronise before the first step and before load_state_dict",
         )
 
 

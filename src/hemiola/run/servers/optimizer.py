@@ -9,10 +9,13 @@ from collections.abc import Callable, Iterator
 from typing import Any, Self
 
 import torch
+import torch.distributed as dist
 from torch import nn
 
 from hemiola.core.errors import InputError, TransportError
 from hemiola.run.servers.children import Child
+from hemiola.run.servers.layout import Layout
+from hemiola.run.servers.state import joined
 from hemiola.run.servers.worker import Trained, Worker
 
 __all__ = ["Synchronised"]
@@ -29,12 +32,13 @@ class Synchronised(torch.optim.Optimizer):
 
     def __init__(
         self, optimizer: Any, model: nn.Module, worker: Worker, trained: list[Trained], servers: list[Child],
-        *, period: int, coupled: bool, early: bool,
+        *, period: int, coupled: bool, early: bool, layout: Layout, group: Any,
     ) -> None:  # fmt: skip
         super().__init__(optimizer.param_groups, optimizer.defaults)
         self.param_groups = optimizer.param_groups
         self._optimizer, self._model, self._worker, self._trained = optimizer, model, worker, trained
         self._servers, self._period = servers, period
+        self._layout, self._group = layout, group
         self._coupled, self._early = coupled, early and not coupled and not period
         self._steps = 0
         self._open, self._problem = True, ""
@@ -206,18 +210,32 @@ class Synchronised(torch.optim.Optimizer):
             server.wait(2 * GOODBYE_S if failed else None)
 
     def state_dict(self) -> Any:
-        """Of "local" only: elsewhere the state lives on the servers."""
+        """As PyTorch has it, the same on all ranks. On all ranks: it waits for all as `synchronise`, and asks all servers.
+
+        Of "local" it is this rank's alone, and nobody is waited for.
+        """
+        found = self._optimizer.state_dict()
         if self._period:
-            return self._optimizer.state_dict()
-        raise InputError(
-            "the optimizer's state lives on the parameter servers and cannot be saved",
-            "save the model's state_dict alone, or train with the scheme 'local' where the state must be saved",
-        )
+            return found
+        self.synchronise()
+        with self._failing():
+            own = [server.ask() for server in self._servers]
+        everybody: list[Any] = [None] * dist.get_world_size(self._group)
+        dist.all_gather_object(everybody, own, group=self._group)
+        parts = {number: states for of in everybody for one in of for number, states in one.items()}
+        whole = joined(self._layout, parts, [one.tensor for one in self._trained])
+        places = {id(one.tensor): number for number, one in enumerate(self._trained)}
+        tensors = [tensor for group in self.param_groups for tensor in group["params"]]
+        numbers = [places.get(id(tensor), -1) for tensor in tensors]
+        found["state"] = {place: whole[number] for place, number in enumerate(numbers) if number in whole}
+        return found
 
     def load_state_dict(self, state_dict: Any) -> None:
         """Of "local" only."""
         if not self._period:
-            raise InputError("the optimizer's state lives on the parameter servers", "start without it")
+            raise InputError(
+                "the optimizer's state lives on the parameter servers", "load it before synchronise"
+            )
         self._optimizer.load_state_dict(state_dict)
 
     def add_param_group(self, param_group: Any) -> None:

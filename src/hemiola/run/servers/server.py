@@ -17,7 +17,7 @@ import torch
 
 from hemiola.core.errors import HemiolaError
 from hemiola.run.group.memory import view
-from hemiola.run.servers.children import greet, settle
+from hemiola.run.servers.children import answer, asked, greet, settle
 from hemiola.run.servers.messages import ANSWER_HEAD, PUSH_HEAD, TROUBLE_BYTES, Kind, Note, Tag
 from hemiola.run.servers.schemes import Clocks, Request, Scheme
 from hemiola.run.servers.shard import Kept, Push, Shard
@@ -26,6 +26,7 @@ from hemiola.run.transport import Endpoint, Handle
 __all__ = ["Server", "main"]
 
 GOODBYE_S = 5.0
+_ASKS = object()
 
 
 class _TroubleError(Exception):
@@ -71,6 +72,10 @@ class Server:
 
         handle.add_callback(tell)
 
+    def host_asks(self) -> None:
+        """That process wants to know the state of the optimizers here. From any thread."""
+        self._events.put((self._host, _ASKS))
+
     def host_ended(self) -> None:
         """The worker's process that this one belongs to is gone. From any thread."""
         self._events.put((self._host, HemiolaError("its process has ended")))
@@ -90,12 +95,14 @@ class Server:
             self._end.close(GOODBYE_S)
         return True
 
-    def _handle(self, worker: int, event: int | Note | HemiolaError) -> None:
+    def _handle(self, worker: int, event: int | Note | HemiolaError | object) -> None:
         if isinstance(event, HemiolaError):
             if worker in self._present:
                 raise _TroubleError(f"rank {worker} was lost before it said goodbye: {event.what}")
         elif isinstance(event, int):
             self._pushed(worker, event)
+        elif not isinstance(event, Note):
+            answer({number: shard.states() for number, shard in self._shards.items()})
         elif event.kind is Kind.LEAVE:
             self._left(worker)
         else:
@@ -180,6 +187,9 @@ def main() -> None:
 
 def _watch(server: Server) -> None:
     """Standard input ends with the rank."""
-    while sys.stdin.buffer.read(1):
-        pass
-    server.host_ended()
+    try:
+        while True:
+            asked()
+            server.host_asks()
+    except EOFError:
+        server.host_ended()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -11,6 +11,7 @@ from torch import Tensor
 
 from hemiola.run.servers.hyper import Hyper
 from hemiola.run.servers.layout import HEAD_BYTES, NUMBERS, Parcel
+from hemiola.run.servers.state import State
 
 __all__ = ["Kept", "Push", "Shard", "elements_of"]
 
@@ -25,6 +26,7 @@ class Kept:
         shapes: of its stretches, where these are whole tensors that must keep them; else empty.
         hyper: of its optimizer; None where parameters are averaged.
         elements: at the start, as they are sent.
+        states: of the optimizer at the start, for each stretch that has any.
     """
 
     number: int
@@ -33,6 +35,7 @@ class Kept:
     shapes: tuple[tuple[int, ...], ...]
     hyper: Hyper | None
     elements: bytes
+    states: Mapping[int, State] = field(default_factory=dict)
 
 
 def elements_of(memory: Tensor, parcel: Parcel, dtype: torch.dtype) -> list[Tensor]:
@@ -87,6 +90,13 @@ class Shard:
             self._optimizer = getattr(torch.optim, kept.hyper.optimizer)(
                 [{"params": self._masters, **options}]
             )
+            if kept.states:
+                begun = self._optimizer.state_dict()
+                self._optimizer.load_state_dict({**begun, "state": dict(kept.states)})
+
+    def states(self) -> dict[int, State]:
+        """Of the optimizer now, for each stretch that has any."""
+        return self._optimizer.state_dict()["state"] if self._optimizer is not None else {}
 
     def average(self, pushes: Sequence[Push]) -> None:
         """Become the mean of what was pushed."""

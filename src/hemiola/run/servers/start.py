@@ -5,7 +5,7 @@ from __future__ import annotations
 import mmap
 import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from hemiola.run.servers.optimizer import Synchronised
 from hemiola.run.servers.places import Places
 from hemiola.run.servers.schemes import Scheme, scheme_of
 from hemiola.run.servers.shard import Kept
+from hemiola.run.servers.state import State, part_of
 from hemiola.run.servers.worker import Trained, Worker
 from hemiola.run.transport import Endpoint, Options
 
@@ -47,7 +48,8 @@ def synchronise(
 ) -> tuple[nn.Module, Synchronised]:
     """Train this model on parameter servers. To be called on all ranks, after `init_process_group`.
 
-    Parameters and buffers become rank 0's on all ranks. The process group is used here only.
+    Parameters, buffers and the state that the optimizer has, from a checkpoint, become rank 0's on all ranks. The
+    process group is used here, and to save the optimizer's state.
 
     Args:
         scheme: "bsp" (every iteration waits for all: what DDP computes), "ssp" (at most `bound` iterations
@@ -78,18 +80,22 @@ def synchronise(
     trained = _trained(model, optimizer, rule)
     places = Places(dist.get_rank(group), dist.get_world_size(group), servers, options, shares)
     _same_start(model, group)
+    states = {} if rule.period else _same_state(trained, optimizer, group)
     layout = lay_out([_size(one, optimizer, rule) for one in trained], places.servers)
     members: list[Child] = []
     try:
-        worker = _join(trained, layout, rule, places, coupled, group, members)
+        worker = _join(trained, layout, rule, places, coupled, group, members, states)
     except BaseException:
         for child in members:
             child.kill()
         raise
     own = members[: len(places.hosted)]
     made = Synchronised(
-        optimizer, model, worker, trained, own, period=rule.period, coupled=coupled, early=early
-    )
+        optimizer, model, worker, trained, own, period=rule.period, coupled=coupled, early=early,
+        layout=layout, group=group,
+    )  # fmt: skip
+    if not rule.period:
+        optimizer.state.clear()  # it would be old soon: the servers have it
     return model, made
 
 
@@ -127,25 +133,39 @@ def _size(one: Trained, optimizer: Any, rule: Scheme) -> Size:
 
 def _same_start(model: nn.Module, group: Any) -> None:
     """Rank 0's parameters and buffers for all."""
-    source = dist.get_global_rank(group, 0) if group is not None else 0
     for tensor in (*model.parameters(), *model.buffers()):
-        dist.broadcast(tensor.detach(), source, group=group)
+        dist.broadcast(tensor.detach(), _root(group), group=group)
+
+
+def _same_state(trained: Sequence[Trained], optimizer: Any, group: Any) -> dict[int, State]:
+    """Rank 0's for all, by the number of the parameter."""
+    found: list[Any] = [
+        {
+            number: dict(optimizer.state[one.tensor])
+            for number, one in enumerate(trained)
+            if optimizer.state.get(one.tensor)
+        }
+    ]
+    dist.broadcast_object_list(found, _root(group), group=group)
+    return dict(found[0])
+
+
+def _root(group: Any) -> int:
+    return dist.get_global_rank(group, 0) if group is not None else 0
 
 
 def _join(
     trained: Sequence[Trained], layout: Layout, rule: Scheme, places: Places, coupled: bool, group: Any,
-    children: list[Child],
+    children: list[Child], states: Mapping[int, State],
 ) -> Worker:  # fmt: skip
     """Start this rank's processes, and have everybody meet; children that were started are in the list, servers first."""
     secret = [os.urandom(32)]
-    dist.broadcast_object_list(
-        secret, dist.get_global_rank(group, 0) if group is not None else 0, group=group
-    )
+    dist.broadcast_object_list(secret, _root(group), group=group)
     problem = ""
     end: Endpoint | None = None
     try:
         for server in places.hosted:
-            children.append(_server(server, trained, layout, rule, places, secret[0]))
+            children.append(_server(server, trained, layout, rule, places, secret[0], states))
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         memory = _Memory(layout.memory_bytes)
         if coupled:
@@ -202,10 +222,11 @@ def _courier(layout: Layout, places: Places, secret: bytes, memory: _Memory, con
 
 
 def _server(
-    server: int, trained: Sequence[Trained], layout: Layout, rule: Scheme, places: Places, secret: bytes
-) -> Child:
+    server: int, trained: Sequence[Trained], layout: Layout, rule: Scheme, places: Places, secret: bytes,
+    states: Mapping[int, State],
+) -> Child:  # fmt: skip
     kept = [
-        _kept(number, trained, layout)
+        _kept(number, trained, layout, states)
         for number, parcel in enumerate(layout.parcels)
         if parcel.server == server
     ]
@@ -216,7 +237,7 @@ def _server(
     return Child(f"parameter server {server}", "hemiola.run.servers.server", config)
 
 
-def _kept(number: int, trained: Sequence[Trained], layout: Layout) -> Kept:
+def _kept(number: int, trained: Sequence[Trained], layout: Layout, states: Mapping[int, State]) -> Kept:
     parcel = layout.parcels[number]
     members = [trained[stretch.tensor] for stretch in parcel.stretches]
     whole = all(
@@ -230,7 +251,14 @@ def _kept(number: int, trained: Sequence[Trained], layout: Layout) -> Kept:
         )
         elements[stretch.offset_bytes : stretch.offset_bytes + part.numel()] = part
     shapes = tuple(tuple(member.tensor.shape) for member in members) if whole else ()
-    return Kept(number, parcel, members[0].tensor.dtype, shapes, members[0].hyper, elements.numpy().tobytes())
+    begun = {
+        place: part_of(states[stretch.tensor], member.tensor, stretch, shapes[place] if whole else (-1,))
+        for place, (stretch, member) in enumerate(zip(parcel.stretches, members, strict=True))
+        if stretch.tensor in states
+    }
+    return Kept(
+        number, parcel, members[0].tensor.dtype, shapes, members[0].hyper, elements.numpy().tobytes(), begun
+    )
 
 
 def _use_cores(places: Places) -> None:

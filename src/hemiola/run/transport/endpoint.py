@@ -38,6 +38,8 @@ Address = tuple[str, int]
 Bytes = bytes | bytearray | memoryview
 _log = logging.getLogger("hemiola.transport")
 
+ANY = -1
+"""The peer of a handle that takes anybody's message, until one has come."""
 _RATE_BYTES_PER_S = 125e6
 """Taken for a message with a deadline where no rate is given: 1 Gbit/s."""
 
@@ -176,14 +178,24 @@ class Endpoint:
         Raises:
             InputError: no such peer, larger than allowed, or a buffer that cannot be written.
         """
-        view = memoryview(into).cast("B")
-        if view.readonly:
-            raise InputError(
-                "the buffer to receive into cannot be written", "give a bytearray or a tensor's memory"
-            )
+        view = _writable(into)
         loop = self._checked(peer, tag, view.nbytes)
         handle = self._inboxes[peer].ask(tag, view)
         loop.wake_if_paused(peer)
+        return handle
+
+    def receive_any(self, tag: int, into: Bytes) -> Handle:
+        """Wait for the next message of this tag that nobody awaits from its sender, whoever that is.
+
+        The handle's `peer` is the sender once it is done. It fails when any rank is lost, and when all have left.
+
+        Raises:
+            InputError: larger than allowed, or a buffer that cannot be written.
+        """
+        view = _writable(into)
+        loop = self._connected(tag, view.nbytes)
+        handle = Handle(ANY, tag, view.nbytes)
+        loop.call(lambda: loop.anybody.ask(handle, view))
         return handle
 
     def call(self, action: Callable[[], None]) -> None:
@@ -223,6 +235,9 @@ class Endpoint:
             raise InputError(
                 f"rank {peer} is no peer of rank {self.rank} of {self.ranks}", "name another rank"
             )
+        return self._connected(tag, size_bytes)
+
+    def _connected(self, tag: int, size_bytes: int) -> Loop:
         if not 0 <= tag < 1 << 64:
             raise InputError(f"tag {tag}", "give a number from 0 to 2**64 - 1")
         if size_bytes > self._options.message_bytes_max:
@@ -253,6 +268,15 @@ class Endpoint:
 
     def __exit__(self, *problem: object) -> None:
         self.close()
+
+
+def _writable(into: Bytes) -> memoryview:
+    view = memoryview(into).cast("B")
+    if view.readonly:
+        raise InputError(
+            "the buffer to receive into cannot be written", "give a bytearray or a tensor's memory"
+        )
+    return view
 
 
 def _watched(loop: Loop, told: Callable[[HemiolaError], None]) -> None:

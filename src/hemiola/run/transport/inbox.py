@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 
 from hemiola.core.errors import HemiolaError, TransportError
 from hemiola.run.transport.messages import Handle, Incoming
@@ -12,7 +13,11 @@ __all__ = ["Inbox"]
 
 
 class Inbox:
-    """What one peer sends. Messages of one tag are handed out in the order in which they were sent."""
+    """What one peer sends. Messages of one tag are handed out in the order in which they were sent.
+
+    Attributes:
+        unexpected: called, on the transport's thread, for the tag of a message that begins to come and that nobody awaits.
+    """
 
     def __init__(self, peer: int, message_bytes_max: int) -> None:
         self._peer = peer
@@ -22,6 +27,7 @@ class Inbox:
         self._asked: dict[int, int] = {}
         self._problem: HemiolaError | None = None
         self.unexpected_bytes = 0
+        self.unexpected: Callable[[Inbox, int], None] = lambda inbox, tag: None
 
     def ask(self, tag: int, into: memoryview) -> Handle:
         """Wait for the next message of this tag; its bytes go into the buffer, which has to be of its size."""
@@ -30,30 +36,48 @@ class Inbox:
             self._asked[tag] = sequence + 1
             handle = Handle(self._peer, tag, into.nbytes)
             message = self._known.get((tag, sequence))
-            if message is None:
-                if self._problem is not None:
-                    handle.finish(self._problem)
-                else:
+            if message is not None:
+                ended, problem = self._hand_over(sequence, message, handle, into)
+            else:
+                ended, problem = self._problem is not None, self._problem
+                if not ended:
                     self._known[tag, sequence] = Incoming(handle, into)
-                return handle
-            self._hand_over(message, handle, into)
-            if message.whole:
-                del self._known[tag, sequence]
-                handle.finish()
-            elif self._problem is not None:
-                handle.finish(self._problem)
-            return handle
+        if ended:
+            handle.finish(problem)
+        return handle
 
-    def _hand_over(self, message: Incoming, handle: Handle, into: memoryview) -> None:
-        """Somebody asks for what has begun to come: it goes on into the buffer. Of another size it goes nowhere."""
+    def hand_out(self, handle: Handle, into: memoryview) -> bool:
+        """To somebody who takes anybody's: the next message of its tag, if it has begun to come; whether it has."""
+        with self._lock:
+            sequence = self._asked.get(handle.tag, 0)
+            message = self._known.get((handle.tag, sequence))
+            if message is None:
+                return False
+            self._asked[handle.tag] = sequence + 1
+            handle.peer = self._peer
+            ended, problem = self._hand_over(sequence, message, handle, into)
+        if ended:
+            handle.finish(problem)
+        return True
+
+    def _hand_over(
+        self, sequence: int, message: Incoming, handle: Handle, into: memoryview
+    ) -> tuple[bool, HemiolaError | None]:
+        """Somebody asks for what has begun to come: it goes on into the buffer. Of another size it goes nowhere.
+
+        Returns:
+            Whether that is all, and what went wrong.
+        """
         assert message.data is not None
         self.unexpected_bytes -= message.size_bytes
         message.handle = handle
+        if message.whole:
+            del self._known[handle.tag, sequence]
         if message.size_bytes != into.nbytes:
-            handle.finish(self._mismatch(handle.tag, message.size_bytes, into.nbytes))
-            return
+            return True, self._mismatch(handle.tag, message.size_bytes, into.nbytes)
         into[:] = message.data
         message.data = into
+        return message.whole or self._problem is not None, None if message.whole else self._problem
 
     def place(self, header: Header) -> memoryview:
         """Where a frame's bytes go.
@@ -70,6 +94,7 @@ class Inbox:
         with self._lock:
             key = (header.tag, header.sequence)
             message = self._known.get(key)
+            is_unexpected = message is None
             if message is None:
                 message = self._known[key] = Incoming()
             if message.size_bytes < 0:
@@ -79,7 +104,10 @@ class Inbox:
                     f"rank {self._peer} changed the size of message {header.tag}", "report this"
                 )
             assert message.data is not None
-            return message.data[header.offset : header.offset + header.length]
+            place = message.data[header.offset : header.offset + header.length]
+        if is_unexpected:
+            self.unexpected(self, header.tag)
+        return place
 
     def _begin(self, message: Incoming, header: Header) -> None:
         if message.data is None:

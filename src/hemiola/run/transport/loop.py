@@ -17,6 +17,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from hemiola.core.errors import HemiolaError, TransportError
+from hemiola.run.transport.anybody import Anybody
 from hemiola.run.transport.inbox import Inbox
 from hemiola.run.transport.link import Link
 from hemiola.run.transport.messages import Outgoing
@@ -45,6 +46,7 @@ class Loop:
             self._links.setdefault(link.peer, []).append(link)
         self._active: dict[Link, Outgoing] = {}
         self.lost: dict[int, HemiolaError] = {}
+        self.anybody = Anybody(inboxes.values())
         self.watchers: list[Callable[[HemiolaError], None]] = []
         """Told, on the thread, of every peer that is lost without a goodbye."""
         self._selector = selectors.DefaultSelector()
@@ -304,6 +306,8 @@ class Loop:
             link.sock.close()
         self._outbox.fail(peer, problem)
         self._inboxes[peer].fail(problem)
+        if broke or not self._links:
+            self.anybody.fail(problem)
         self._pace()
         if broke and self._closing is None:
             for told in self.watchers:

@@ -1,0 +1,59 @@
+"""The state of an optimizer that runs on servers: divided as its parameters are, and put together as PyTorch has it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hemiola.run.servers.layout import Layout, Stretch
+
+__all__ = ["State", "joined", "part_of"]
+
+State = dict[str, Any]
+"""Of one parameter, by name: tensors with an element for each of the parameter's, others, and numbers."""
+
+
+def part_of(state: Mapping[str, Any], parameter: Tensor, stretch: Stretch, shape: Sequence[int]) -> State:
+    """What belongs to some of its elements.
+
+    Args:
+        shape: of that part at its server.
+    """
+
+    def cut(value: Any) -> Any:
+        if not isinstance(value, Tensor):
+            return value
+        if not value.dim() or value.numel() != parameter.numel():
+            return value.detach().cpu().clone()  # parts that shared it would each count a step in it
+        return value.detach().cpu().reshape(-1)[stretch.start : stretch.stop].reshape(shape).clone()
+
+    return {name: cut(value) for name, value in state.items()}
+
+
+def joined(
+    layout: Layout, parts: Mapping[int, Mapping[int, State]], parameters: Sequence[Tensor]
+) -> dict[int, State]:
+    """Of each parameter that has any, by number.
+
+    Args:
+        parts: by parcel, of each of its stretches that has any.
+        parameters: as `Stretch.tensor` counts them.
+    """
+    found: dict[int, State] = {}
+    for number, parcel in enumerate(layout.parcels):
+        for place, stretch in enumerate(parcel.stretches):
+            if (part := parts.get(number, {}).get(place)) is None:
+                continue
+            parameter, length = parameters[stretch.tensor], stretch.stop - stretch.start
+            state = found.setdefault(stretch.tensor, {})
+            for name, value in part.items():
+                if not isinstance(value, Tensor) or not value.dim() or value.numel() != length:
+                    state.setdefault(name, value)
+                    continue
+                if name not in state:
+                    state[name] = torch.zeros(parameter.shape, dtype=value.dtype)
+                state[name].view(-1)[stretch.start : stretch.stop] = value.reshape(-1)
+    return found
