@@ -85,13 +85,13 @@ def read_cluster(
     Raises:
         JournalError: the journal cannot be read.
     """
+    records = journal.open_jobs()  # before the runs: what runs has been placed by one that is there then
+    if ended_since_s is not None:
+        records += [job for job in journal.jobs(since_s=ended_since_s) if job.status == "ended"]
     runs = journal.runs()
     run = runs[-1] if runs else None
     daemon = read_daemon(journal, now_s, runs)
     told = (following or Following()).read(journal, run.id) if run is not None else RunSoFar()
-    records = journal.open_jobs()
-    if ended_since_s is not None:
-        records += [job for job in journal.jobs(since_s=ended_since_s) if job.status == "ended"]
     as_of_s = now_s if daemon.state == "leads" else max(told.seen_s, daemon.heard_s or 0.0)
     topology = read_native(run.opening.topology, journal.name) if run is not None else None
     names = Names(journal, records)
