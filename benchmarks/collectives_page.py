@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from datetime import date
 from statistics import fmean, median
@@ -173,5 +174,6 @@ def picture(found: Found) -> str:
                 ratio, least, most = ratios(case, took)
                 dots = {"measured": ratio, **({"wanted": case.target} if case.target else {})}
                 rows.append(Row(f"{case.name}, {_size(size)}", dots, (least, most)))
-        panels.append(Panel(control, rows, (0, 1, 2, 3, 4, 5, 6), "least to most"))
+        most = max((row.span[1] for row in rows if row.span), default=1.0)
+        panels.append(Panel(control, rows, tuple(range(math.ceil(most) + 1)), "least to most"))
     return draw(panels, "Gloo's time over Hemiola's, fitted to the network", "times as fast")
