@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from hemiola.core.errors import InputError
-from hemiola.trace.reports import HostReport, JobReport, Reports, write_report
+from hemiola.trace.reports import HostReport, JobReport, Reports, check_reports, write_report
 
 
 def job(**more: object) -> JobReport:
@@ -74,7 +74,7 @@ def test_links_pipes_and_folders_are_not_opened(tmp_path: Path) -> None:
 
 def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="is not there"):
-        Reports.in_existing(tmp_path / "none")
+        check_reports(tmp_path / "none")
     (tmp_path / "was").mkdir()
     reports = Reports(tmp_path / "was")
     (tmp_path / "was").rmdir()

@@ -32,12 +32,12 @@ def counters(*, reports: Path, host: str = "", card: Cards = (), every: str = "5
     from hemiola.control.live.counting import cards, host_reports
     from hemiola.core.errors import InputError
     from hemiola.core.units import parse_duration
-    from hemiola.trace.reports import Reports, write_report
+    from hemiola.trace.reports import check_reports, write_report
 
     every_s = parse_duration(every)
     if not 0.1 <= every_s <= 3600:
         raise InputError(f"--every {every}", "give 0.1 s to 1 h")
-    Reports.in_existing(reports)
+    check_reports(reports)
     name = host or os.environ.get("SLURMD_NODENAME", "") or socket.gethostname().partition(".")[0]
     counted = cards(card)
     print(f"reporting {', '.join(counted)} of {name} to {reports} every {every}", flush=True)

@@ -19,7 +19,7 @@ import msgspec
 from hemiola.core.errors import InputError
 from hemiola.trace.atomic import replacing
 
-__all__ = ["HostReport", "JobReport", "Reported", "Reports", "write_report"]
+__all__ = ["HostReport", "JobReport", "Reported", "Reports", "check_reports", "write_report"]
 
 SCHEMA = "hemiola.reports/1"
 MOST_BYTES = 65_536
@@ -108,6 +108,18 @@ def write_report(folder: Path, report: JobReport | HostReport) -> None:
         stream.write(_encoder.encode(report))
 
 
+def check_reports(folder: Path) -> None:
+    """Refuse a folder of reports that is not there.
+
+    Raises:
+        InputError: it is not.
+    """
+    if not folder.is_dir():
+        raise InputError(
+            f"the folder of reports {str(folder)!r} is not there", f"make it: install -d -m 1777 {folder}"
+        )
+
+
 class Reports:
     """A folder of reports, read again and again: each report is handed out once. It may be away for a while.
 
@@ -119,19 +131,6 @@ class Reports:
         self._folder = folder
         self._seen: dict[str, tuple[int, int]] = {}
         self.damaged: set[str] = set()
-
-    @classmethod
-    def in_existing(cls, folder: Path) -> Reports:
-        """Of a folder that is there now.
-
-        Raises:
-            InputError: it is not.
-        """
-        if not folder.is_dir():
-            raise InputError(
-                f"the folder of reports {str(folder)!r} is not there", f"make it: install -d -m 1777 {folder}"
-            )
-        return cls(folder)
 
     def fresh(self) -> Iterator[Reported]:
         """Those that are new since last asked for; a folder that is away has none."""

@@ -22,7 +22,7 @@ from hemiola.core.errors import HemiolaError, InternalError
 from hemiola.core.topology import Topology
 from hemiola.sched.policies import policy_from_text
 from hemiola.sched.view import ClusterView
-from hemiola.trace.reports import Reports
+from hemiola.trace.reports import check_reports
 
 __all__ = ["MakeDriver", "Run", "Service", "Settings", "Watcher"]
 
@@ -51,7 +51,7 @@ class Service:
         check_folder(settings.alive, "--alive")
         check_folder(settings.kill_switch, "--kill-switch")
         if settings.reports is not None:
-            Reports.in_existing(settings.reports)
+            check_reports(settings.reports)
         self._clock = Clock()
         self._stop = threading.Event()
         self._seen: tuple[Leader | None, float] = None, 0.0

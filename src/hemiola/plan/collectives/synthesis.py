@@ -121,10 +121,9 @@ def synthesise(
 
     def priced(shape: Strategy, pieces: Sequence[int]) -> list[Candidate]:
         """In pieces of each size that is no more than the whole, the largest first, and gains over larger ones."""
-        sizes = [piece for piece in pieces if piece in (0, pieces[0]) or piece < size_bytes]
-        sizes = sorted(
-            [*sizes, *(piece for piece in small if pieces[0] and piece < size_bytes)], reverse=True
-        )
+        offered = (*small, *pieces) if pieces[0] else pieces
+        sizes = [piece for piece in offered if piece in (0, pieces[0]) or piece < size_bytes]
+        sizes.sort(reverse=True)
         took = strategy_seconds_in_pieces(shape, size_bytes, place, sizes, latency_s=latency_s)
         least_s, worth = math.inf, []
         for piece, seconds in zip(sizes, took, strict=True):

@@ -49,11 +49,12 @@ def recognise(path: Path) -> Kind:
 
 def _schema(path: Path) -> object:
     """The file's schema, if it is JSON and says one before its long lists of something else."""
-    if looks_like_json(path):
-        with JsonStream(path, _LISTS).members() as members:
-            for key, value in members:
-                if key == "schema" or (key in _LISTS and key != "moves"):
-                    return value if key == "schema" else None
+    if not looks_like_json(path):
+        return None
+    with JsonStream(path, _LISTS).members() as members:
+        for key, value in members:
+            if key == "schema" or (key in _LISTS and key != "moves"):
+                return value if key == "schema" else None
     return None
 
 

@@ -23,7 +23,7 @@ CHANGED, SURELY = 1.3, 1.6
 """So many times as long as after the last measurement, or as short, twice or once, and it is measured again at once."""
 FIRST, SETTLED_S = 4, 1.0
 """The least of the first ones after it, but for the very first, is what they usually take; of fewer where they take
-long. TCP has to find the rates again that measuring has taken away: all 400 Mbit/s, 2 MiB took 69 to 105 ms then."""
+long. TCP has to find its rates again after the bursts of measuring: at 400 Mbit/s, 2 MiB took 69 to 105 ms then."""
 QUIET_S = 0.5
 """Not before. Twice as long each time that it is due again within `OFTEN` times as long, up to what `SHARE` allows:
 what comes and goes, as a rank that is late now and then, does not have everybody measure all the time."""

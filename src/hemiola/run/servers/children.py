@@ -54,7 +54,7 @@ class Child:
         stdin = self._process.stdin
         assert stdin is not None
         try:
-            write(stdin, value)
+            _write(stdin, value)
         except OSError as problem:
             raise self._failed(str(problem)) from problem
 
@@ -95,7 +95,7 @@ class Child:
         try:
             self._send("?")
             assert self._process.stdout is not None
-            return read(self._process.stdout)
+            return _read(self._process.stdout)
         except (TransportError, EOFError) as problem:
             raise TransportError(
                 f"{self.what} is gone ({self.ending()})", "look at what it logged above"
@@ -142,13 +142,13 @@ def greet() -> tuple[dict[str, Any], Endpoint | None]:
 
     The configuration has `place` (number among all endpoints), `places`, `secret`, `options` and `cores`.
     """
-    config = read(sys.stdin.buffer)
+    config = _read(sys.stdin.buffer)
     if config["cores"]:
         os.sched_setaffinity(0, config["cores"])
     try:
         end = Endpoint(config["place"], config["places"], config["secret"], config["options"])
         print(json.dumps({"address": end.address}), flush=True)
-        end.connect(read(sys.stdin.buffer))
+        end.connect(_read(sys.stdin.buffer))
     except (HemiolaError, EOFError) as problem:
         print(json.dumps({"problem": str(problem)}), flush=True)
         return config, None
@@ -166,29 +166,30 @@ def asked() -> None:
     Raises:
         EOFError: it has ended.
     """
-    read(sys.stdin.buffer)
+    _read(sys.stdin.buffer)
 
 
 def answer(value: object) -> None:
     """In a child: what the rank has asked for."""
-    write(sys.stdout.buffer, value)
+    _write(sys.stdout.buffer, value)
 
 
-def write(stream: IO[bytes], value: object) -> None:
+def _write(stream: IO[bytes], value: object) -> None:
     """For the other end of a pipe."""
     data = pickle.dumps(value)
     stream.write(len(data).to_bytes(8, "little") + data)
     stream.flush()
 
 
-def read(stream: IO[bytes]) -> Any:
+def _read(stream: IO[bytes]) -> Any:
     """From the other end of a pipe.
 
     Raises:
         EOFError: whoever was there has ended.
     """
-    size = stream.read(8)
-    data = stream.read(int.from_bytes(size, "little"))
-    if len(size) < 8 or len(data) < int.from_bytes(size, "little"):
+    head = stream.read(8)
+    size = int.from_bytes(head, "little")
+    data = stream.read(size) if len(head) == 8 else b""
+    if len(head) < 8 or len(data) < size:
         raise EOFError("the other process has ended")
     return pickle.loads(data)

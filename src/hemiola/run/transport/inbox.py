@@ -93,10 +93,9 @@ class Inbox:
             )
         with self._lock:
             key = (header.tag, header.sequence)
-            message = self._known.get(key)
-            is_unexpected = message is None
-            if message is None:
-                message = self._known[key] = Incoming()
+            if is_unexpected := key not in self._known:
+                self._known[key] = Incoming()
+            message = self._known[key]
             if message.size_bytes < 0:
                 self._begin(message, header)
             elif message.size_bytes != header.size_bytes:
