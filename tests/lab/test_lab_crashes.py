@@ -60,6 +60,22 @@ def test_an_owner_killed_while_it_builds_leaves_nothing(name: str, namespaces: i
     wait_until(lambda: gone(name))
 
 
+CLAIMED = """
+import os, sys
+from hemiola.lab import Lab, lab
+def dies(*given):
+    done(*given)
+    os.kill(os.getpid(), 9)
+done, lab.claim = lab.claim, dies
+Lab(2, name=sys.argv[1]).up()
+"""
+
+
+def test_an_owner_killed_before_it_builds_leaves_nothing(name: str) -> None:
+    assert subprocess.run([sys.executable, "-c", CLAIMED, name]).returncode == -signal.SIGKILL
+    wait_until(lambda: gone(name))
+
+
 def test_without_its_guardian_a_dead_owners_lab_is_stale_and_can_be_removed(name: str) -> None:
     with owner(name) as process:
         for child in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split():

@@ -243,6 +243,26 @@ def test_an_up_that_is_broken_off_leaves_nothing(own: str, number: signal.Signal
     wait_until(lambda: left_of(own) == [])
 
 
+KILLED = """
+import os, sys
+from hemiola.lab.slurm import SlurmLab, cluster, record
+def dies(*given):
+    done(*given)
+    os.kill(os.getpid(), 9)
+module, name = {"claimed": (cluster, "claim"), "before its record": (record, "_free_ports")}[sys.argv[2]]
+done = getattr(module, name)
+setattr(module, name, dies)
+SlurmLab(2, name=sys.argv[1]).up()
+"""
+
+
+@pytest.mark.parametrize("moment", ["before its record", "claimed"])
+def test_an_up_that_is_killed_as_it_begins_leaves_nothing(own: str, moment: str) -> None:
+    killed = subprocess.run([sys.executable, "-c", KILLED, own, moment])
+    assert killed.returncode == -signal.SIGKILL
+    wait_until(lambda: left_of(own) == [])
+
+
 def test_down_removes_what_a_killed_up_and_guardian_left_half_dead(own: str) -> None:
     with subprocess.Popen([sys.executable, "-c", OWNER, own], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None and process.stdout.readline() == "up\n"
@@ -392,7 +412,7 @@ def test_a_path_too_long_for_sockets_is_refused(monkeypatch: pytest.MonkeyPatch,
     monkeypatch.setattr(state, "FOLDER", tmp_path / ("long" * 20))
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(state.FOLDER))
     with pytest.raises(LabError, match="too long"):
-        claim(SlurmLab(1).spec)
+        claim(SlurmLab(1).spec, "0")
 
 
 def test_a_setting_that_slurm_refuses_is_reported_with_its_words(own: str) -> None:

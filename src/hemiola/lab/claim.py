@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 import sys
 from ipaddress import IPv4Network
 
@@ -39,8 +38,16 @@ def check_rights() -> None:
         ) from error
 
 
-def claim(spec: LabSpec) -> State:
-    """Write down a lab that is going to be, so that whatever happens can be cleared up."""
+def claim(spec: LabSpec, id_: str) -> State:
+    """Write down a lab that is going to be, so that whatever happens can be cleared up.
+
+    Args:
+        spec: what is wanted.
+        id_: by which the lab is told from earlier ones of its name.
+
+    Raises:
+        LabError: the name is taken, or there is a namespace of that name which no lab made.
+    """
     with locked():
         others = load_all()
         for other in others:
@@ -52,7 +59,7 @@ def claim(spec: LabSpec) -> State:
         subnet = addresses.free_subnet(
             [*namespaces.apart(addresses.in_use), *(IPv4Network(o.subnet) for o in others)]
         )
-        wanted = State(id=secrets.token_hex(8), spec=spec, owner=Owner.me(), built=False, subnet=str(subnet))
+        wanted = State(id=id_, spec=spec, owner=Owner.me(), built=False, subnet=str(subnet))
         for name in wanted.namespaces:
             if namespaces.path_of(name).exists():
                 raise LabError(

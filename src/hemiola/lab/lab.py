@@ -86,9 +86,10 @@ class Lab:
         check_rights()
         if self._state is not None:
             raise LabError(f"the lab {self.name!r} is up already", "take it down first, or make another")
-        self._state = claim(self._spec)
+        id_ = secrets.token_hex(8)
+        self._guardian = Guardian("lab", self.name, id_)  # before there is anything to leave
         try:
-            self._guardian = Guardian("lab", self.name, self._state.id)
+            self._state = claim(self._spec, id_)
             network.build(self._state)
             self._state = msgspec.structs.replace(
                 self._state, built=True, owner=None if stays else self._state.owner
@@ -107,13 +108,13 @@ class Lab:
         Returns:
             Names of namespaces that the lab should have had but that someone else made: left alone.
         """
-        if self._state is None:
-            return ()
-        foreign = network.tear_down(self._state)
-        for process in self._started:
-            process.wait()
-        self._started.clear()
-        self._state = None
+        foreign: tuple[str, ...] = ()
+        if self._state is not None:
+            foreign = network.tear_down(self._state)
+            for process in self._started:
+                process.wait()
+            self._started.clear()
+            self._state = None
         self._dismiss_guardian()
         return foreign
 

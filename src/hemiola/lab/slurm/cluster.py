@@ -16,7 +16,7 @@ from hemiola.core.errors import LabError
 from hemiola.lab.guardian import Guardian
 from hemiola.lab.slurm import clients, config, daemons, finding
 from hemiola.lab.slurm.programs import check_programs, check_rest
-from hemiola.lab.slurm.record import Record, claim, load, read, save
+from hemiola.lab.slurm.record import Record, base_of, claim, load, read, save
 from hemiola.lab.slurm.spec import SlurmSpec
 from hemiola.lab.slurm.teardown import tear_down
 
@@ -107,9 +107,10 @@ class SlurmLab:
             from hemiola.lab.claim import check_rights
 
             check_rights()
-        self._record = claim(self._spec)
+        id_ = secrets.token_hex(8)
+        self._guardian = Guardian("slurm", str(base_of(self._spec)), id_)  # before there is anything to leave
         try:
-            self._guardian = Guardian("slurm", self._record.base, self._record.id)
+            self._record = claim(self._spec, id_)
             self._build()
             self._record = msgspec.structs.replace(
                 self._record, built=True, owner=None if stays else self._record.owner
@@ -118,7 +119,7 @@ class SlurmLab:
             if stays:
                 self._dismiss_guardian()
         except BaseException as error:
-            logs = clients.see_logs(self._record)
+            logs = clients.see_logs(self._record) if self._record else None
             self.stop()
             if isinstance(error, LabError) and error.remedy == logs:
                 raise LabError(
@@ -129,14 +130,13 @@ class SlurmLab:
 
     def stop(self) -> None:
         """End its jobs and daemons and remove all of it; nothing happens if it is down already."""
-        if self._record is None:
-            return
-        written = read(self._record.folder)  # it knows how far `up` came
-        tear_down(written if written and written.id == self._record.id else self._record)
-        for process in self._started:
-            process.wait()
-        self._started.clear()
-        self._record = None
+        if self._record is not None:
+            written = read(self._record.folder)  # it knows how far `up` came
+            tear_down(written if written and written.id == self._record.id else self._record)
+            for process in self._started:
+                process.wait()
+            self._started.clear()
+            self._record = None
         self._dismiss_guardian()
 
     @property

@@ -10,7 +10,6 @@ from __future__ import annotations
 import fcntl
 import os
 import random
-import secrets
 import shutil
 import socket
 import stat
@@ -26,7 +25,19 @@ from hemiola.lab.slurm.spec import SlurmSpec
 from hemiola.lab.state import Owner
 from hemiola.trace.atomic import replacing
 
-__all__ = ["Record", "choose", "claim", "folder", "forget", "load", "load_all", "read", "save"]
+__all__ = [
+    "Record",
+    "base_of",
+    "choose",
+    "claim",
+    "folder",
+    "forget",
+    "forget_claim",
+    "load",
+    "load_all",
+    "read",
+    "save",
+]
 
 SCHEMA = "hemiola.slurm-lab/1"
 FILE = "lab.json"
@@ -119,13 +130,22 @@ def folder() -> Path:
     return Path(runtime) / "hemiola" if runtime else Path(f"/tmp/hemiola-{os.geteuid()}")
 
 
-def claim(spec: SlurmSpec) -> Record:
+def base_of(spec: SlurmSpec) -> Path:
+    """The folder with all files of this user's lab of that name, whether it stands or not."""
+    return folder() / f"slurm-{spec.name}"
+
+
+def claim(spec: SlurmSpec, id_: str) -> Record:
     """Write down a lab that is going to be, so that whatever happens can be cleared up.
+
+    Args:
+        spec: what is wanted.
+        id_: by which the lab is told from earlier ones of its name.
 
     Raises:
         LabError: the name is taken, or the folder cannot be written.
     """
-    base = folder() / f"slurm-{spec.name}"
+    base = base_of(spec)
     if len(str(base)) > PATH_MAX:
         raise LabError(
             f"the path {base} is too long for the sockets below it", "set XDG_RUNTIME_DIR to a shorter one"
@@ -137,14 +157,13 @@ def claim(spec: SlurmSpec) -> Record:
                 f"the Slurm {spec.name!r} stands already",
                 f"hemiola lab slurm down --name {spec.name}, or another name",
             )
-        if base.is_symlink() or base.exists():  # of a claim that was killed before it wrote its record
-            shutil.rmtree(base)
+        _delete_claimed(base)
         for path in (base, *(base / part for part in PARTS)):
             path.mkdir()
             path.chmod(0o755)  # whatever the umask: clients of every user read the configuration
         (base / "state").chmod(0o700)
         port = _free_ports(2 if spec.rate else 2 + spec.node_count, others)
-        record = Record(id=secrets.token_hex(8), spec=spec, owner=Owner.me(), base=str(base), port=port)
+        record = Record(id=id_, spec=spec, owner=Owner.me(), base=str(base), port=port)
         save(record)
     return record
 
@@ -204,6 +223,13 @@ def forget(record: Record) -> None:
     shutil.rmtree(record.folder, ignore_errors=True)
 
 
+def forget_claim(base: Path) -> None:
+    """Delete a lab's folder that has no record: the process that claimed it was killed before it wrote one."""
+    with _locked():  # nobody is about to write one
+        if read(base) is None:
+            _delete_claimed(base)
+
+
 def read(base: Path) -> Record | None:
     """The record in a lab's folder; None where there is none, or none any more."""
     path = base / FILE
@@ -220,6 +246,11 @@ def read(base: Path) -> Record | None:
             f"{path} is of the kind {record.schema!r}, not {SCHEMA!r}", "take it down as it was made"
         )
     return record
+
+
+def _delete_claimed(base: Path) -> None:
+    if base.is_symlink() or base.exists():
+        shutil.rmtree(base)
 
 
 @contextmanager

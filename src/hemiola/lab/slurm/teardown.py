@@ -9,7 +9,7 @@ from pathlib import Path
 from hemiola.core.errors import LabError
 from hemiola.lab.slurm import clients, finding
 from hemiola.lab.slurm.finding import CONTROLLER, JOB, STEP, Role
-from hemiola.lab.slurm.record import Record, forget, read
+from hemiola.lab.slurm.record import Record, forget, forget_claim, read
 
 __all__ = ["clear_up", "tear_down"]
 
@@ -42,7 +42,9 @@ def tear_down(record: Record) -> None:
 def clear_up(base: str, id_: str) -> None:
     """Take away the Slurm lab in this folder if it is still the one of this id."""
     record = read(Path(base))
-    if record is not None and record.id == id_:
+    if record is None:
+        forget_claim(Path(base))
+    elif record.id == id_:
         tear_down(record)
 
 
