@@ -51,6 +51,7 @@ def check(
     placed: bool = True,
     reruns: bool = False,
     timed: bool = True,
+    looked_s: float = -math.inf,
 ) -> list[Violation]:
     """All that is wrong.
 
@@ -59,6 +60,7 @@ def check(
         placed: whether each job ran where Hemiola said; not where it was handed back.
         reruns: whether the engine may have started jobs anew by itself.
         timed: whether the journal's clock is the jobs' own, so that it is known which decision was the last.
+        looked_s: jobs that ended earlier may have come and gone while nobody looked, unknown to the journal.
     """
     found: list[Violation] = []
     jobs = [job for job in batch.accepted if job not in set(excused)]
@@ -66,7 +68,8 @@ def check(
     with Journal.open(journal, read_only=True) as opened:
         told = _told(opened)
         again = {job.partition("~")[0] for job in batch.accepted if "~" in job}
-        found += _journal(opened, jobs, again, reruns=reruns)
+        gone = {job for job in jobs if any((one.end_s or math.inf) < looked_s for one in said[job][-1:])}
+        found += _journal(opened, jobs, again, gone, reruns=reruns)
     for job in jobs:
         found += _one(job, said[job], told.get(job), placed=placed, reruns=reruns, timed=timed)
     found += _booked(batch, said)
@@ -126,14 +129,21 @@ def _told(journal: Journal) -> dict[str, Told]:
     }
 
 
-def _journal(journal: Journal, jobs: list[str], again: set[str], *, reruns: bool) -> list[Violation]:
-    """One record for each job, which says that it finished; several where Slurm took it up again, or its number."""
+def _journal(
+    journal: Journal, jobs: list[str], again: set[str], gone: set[str], *, reruns: bool
+) -> list[Violation]:
+    """One record for each job, which says that it finished; several where Slurm took it up again, or its number.
+
+    None is needed for those that were `gone` before anybody looked.
+    """
     found = []
     records: dict[str, list[JobRecord]] = defaultdict(list)
     for record in journal.jobs():  # the newest first
         records[record.engine_id].append(record)
     for job in jobs:
         there = records[job]
+        if not there and job in gone:
+            continue
         if len(there) != 1 and not (there and (reruns or job in again)):
             found.append(Violation("wrong in the journal", f"{job} is there {len(there)} times"))
         if there and (there[0].status != "ended" or there[0].outcome != "finished"):

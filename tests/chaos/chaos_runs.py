@@ -272,6 +272,7 @@ def settle(
     daemon: Daemon,
     *,
     meanwhile: Callable[[], None] | None = None,
+    written: Callable[[Run], bool] | None = None,
     limit_s: float | None = None,
     **checked: Any,
 ) -> list[Violation]:
@@ -281,7 +282,7 @@ def settle(
     def done() -> bool:
         if meanwhile is not None:
             meanwhile()
-        return not cluster.squeue() and is_written(run)
+        return not cluster.squeue() and (written or is_written)(run)
 
     if not wait_until(done, limit_s or LIMIT_S):
         left = cluster.squeue("%i %T %r %Y %N")

@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import msgspec
-from chaos_checks import Violation, check
+from chaos_checks import Violation
 from chaos_daemon import Daemon
 from chaos_jobs import Wish
 from chaos_runs import Cluster, Run, draw_jobs, has_ended, settle, wait_until
@@ -25,6 +25,8 @@ from hemiola.cli.serve import release
 from hemiola.control.journal import Journal
 
 TAKES_OVER_S = 15.0
+FIRST_LOOK_S = 2.0
+"""Within that of its start an instance has looked at the queue, on a machine that does much else."""
 
 
 class Outcome(msgspec.Struct, kw_only=True):
@@ -400,24 +402,12 @@ def released_without_daemon(
     release(slurm_conf=Path(cluster.environ["SLURM_CONF"]))
     if chance.random() < 0.5:
         wait_until(lambda: not cluster.squeue(), 30.0)
-        seen = set(run.batch.accepted)
         run.batch.submit(cluster.environ, draw_jobs(chance))
-        daemon = cluster.daemon(run)
-        wait_until(lambda: not cluster.squeue() and has_ended(run))
-        daemon.end()
-        # those that came and went while nobody looked are not the journal's
-        out.violations += [
-            v
-            for v in check(run.batch, run.journal, placed=False)
-            if not (
-                v.kind == "wrong in the journal"
-                and v.what.split()[0] in seen
-                and "is there 0 times" in v.what
-            )
-        ]
-    else:
-        daemon = cluster.daemon(run)
-        out.violations += settle(cluster, run, daemon, placed=False)
+    led = _epoch(run)
+    daemon = cluster.daemon(run)
+    wait_until(lambda: _epoch(run) > led, TAKES_OVER_S)
+    looks_s = time.time() + FIRST_LOOK_S
+    out.violations += settle(cluster, run, daemon, written=has_ended, placed=False, looked_s=looks_s)
 
 
 def recovery(cluster: Cluster, folder: Path, *, jobs: int, times: int) -> list[float]:

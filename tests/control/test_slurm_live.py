@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from live_slurm import Live, until
@@ -19,6 +20,7 @@ from hemiola.control.slurm.driver import SlurmDriver
 from hemiola.control.slurm.rows import JobRow
 from hemiola.core.decisions import Decision, Placement, Start
 from hemiola.core.errors import EngineError
+from hemiola.core.events import Started
 from hemiola.core.hostlist import expand
 from hemiola.sched.policy import Policy
 from hemiola.sched.view import ClusterView
@@ -241,6 +243,47 @@ def test_a_slurm_that_goes_away_in_the_middle_of_a_look_loses_nothing(live: Live
         assert live.wait_outcome(job) == "finished"
         assert service.driver is not driver, "the view was built anew"
         assert live.wait_outcome(live.submit("-N4 --gres=gpu:8")) == "finished"
+
+
+class Begins:
+    """A Slurm that begins a job by itself just before it is bound for the first time."""
+
+    def __init__(self, live: Live) -> None:
+        self._live, self.job = live, ""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._live.slurm, name)
+
+    def tell(self, orders: Sequence[str]) -> str:
+        job = next((line.split()[1] for line in orders if line.startswith("update jobid=")), "")
+        if job and not self.job:
+            self.job = job.partition("=")[2]
+            self._live.command("scontrol", "release", self.job)
+            self._live.wait_state(self.job, "RUNNING")
+        return self._live.slurm.tell(orders)
+
+
+def test_what_slurm_begins_as_it_is_about_to_be_bound_runs_on_there(
+    live: Live, monkeypatch: pytest.MonkeyPatch
+):
+    slurm = Begins(live)
+    monkeypatch.setattr(live, "engine", lambda: slurm)
+    with live.serving(f"{__name__}:Backwards"):
+        job = live.submit("-N3 -n3 --gres=gpu:8", "sleep 2")
+        assert live.wait_outcome(job) == "finished"
+        after = live.submit("-N3 -n3 --gres=gpu:8", "sleep 0.1")
+        assert live.wait_outcome(after) == "finished"
+    assert slurm.job == job
+    row = live.rows(ended=True)[job]
+    assert row.restarts == 0
+    with Journal.open(live.journal_path, read_only=True) as journal:
+        run = journal.runs()[-1]
+        events = [event for instant in journal.instants(run.id) for event in instant.events]
+        assert replay(journal, run.id).difference is None
+    first, second = (event for event in events if isinstance(event, Started))
+    assert first.placement is not None
+    assert [f"h{host}" for host in first.placement.hosts] == expand(row.host_list)
+    assert second.placement is None, "it ran where it was placed"
 
 
 def test_a_job_that_trains_is_learnt_and_its_successor_is_known(live: Live, tmp_path: Path):

@@ -20,7 +20,7 @@ from hemiola.control.slurm.orders import bind, shrink, unbind, unpark
 from hemiola.control.slurm.rows import JobRow, NodeRow, Words, job_format, job_rows, node_rows
 from hemiola.core.decisions import Move, Placement, Start
 from hemiola.core.errors import EngineError, InputError
-from hemiola.core.events import Arrived
+from hemiola.core.events import Arrived, Started
 from hemiola.core.hostlist import expand
 from hemiola.core.job import Demand, Job, Profile
 from hemiola.sched.machine import StateMachine
@@ -369,8 +369,30 @@ def test_a_job_that_begins_as_it_is_sent_elsewhere_is_stopped():
     assert not machine.execute(Start("u", Placement((1,), (0xFF,)), ""))
     assert not machine.execute(Move("u", elsewhere, ""))
     one.wanted, one.bound_s, one.ran = elsewhere, None, False
+    one.row = msgspec.structs.replace(one.row, bound_to="n1")
     for now_s, told_s, late in ((1.0, None, [one]), (1.0, 0.5, []), (100.0, 0.5, [one])):
         one.stopped_s = told_s
         changes = Changes(machine.view, Parts(), now_s)  # type: ignore[arg-type]
         assert changes.job(one, one.row)
         assert changes.late == late and changes.with_new([]) == []
+
+
+@pytest.mark.parametrize(
+    ("bound_to", "host", "why"),
+    [("", "n2", "Slurm began it elsewhere by itself"), ("", "n1", ""), ("n1", "n1", "")],
+)
+def test_a_job_that_slurm_begins_before_it_is_released_runs_on(bound_to: str, host: str, why: str):
+    machine = StateMachine(ClusterView(cluster([8, 8], [8, 8]), estimates=None))  # type: ignore[arg-type]
+    one = known(
+        id="7", state="RUNNING", host_list=host, hosts=1, most_hosts=1, gpus_per_host=8, bound_to=bound_to
+    )
+    machine.apply(Arrived(0.0, one.job))
+    wanted = Placement((1,), (0xFF,))
+    assert not machine.execute(Start("u", wanted, ""))
+    one.wanted, one.bound_s, one.ran = wanted, None, False
+    changes = Changes(machine.view, Parts(), 1.0)  # type: ignore[arg-type]
+    assert changes.job(one, one.row)
+    assert (changes.late, changes.began) == ([], [(one, why)])
+    there = Placement((2,), (0xFF,)) if why else None
+    assert changes.with_new([]) == [Started(1.0, "u", there)]
+    assert (one.ran, one.bound_s) == (True, 1.0)

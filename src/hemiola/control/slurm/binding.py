@@ -77,6 +77,7 @@ class Binder:
         for known in changes.late:
             known.stopped_s = now
         self.tell([orders.put_back(known.row.id) for known in changes.late])
+        self._answers += [(known.job.id, not why, why) for known, why in changes.began]
         if changes.loose:
             self.tell([orders.hold([known.row.id for known in changes.loose])])
         if unwanted:

@@ -37,6 +37,7 @@ class Changes(Changing):
     Attributes:
         loose: jobs that Slurm would start by itself, though nobody has placed them.
         late: jobs that run where they no longer should: they began before they could be held, or were told in vain.
+        began: jobs that Slurm began by itself as they were bound, and why that is not what was decided; they run on.
         failed: jobs that were bound and do not start.
         limited: jobs that were bound, and do not start within some limit of Slurm's.
         parked, unparked: jobs whose dependency is to be left to Slurm, and those for which it is fulfilled.
@@ -49,6 +50,7 @@ class Changes(Changing):
         self._watcher, self._leaving = watcher, leaving
         self.loose: list[Known] = []
         self.late: list[Known] = []
+        self.began: list[tuple[Known, str]] = []
         self.failed: list[tuple[Known, str]] = []
         self.limited: list[Known] = []
         self.parked: list[Known] = []
@@ -90,10 +92,18 @@ class Changes(Changing):
     def _confirm(self, known: Known, row: JobRow, state: JobState) -> None:
         if known.ran:
             return
-        if known.bound_s is None and known.wanted is not None:  # it is to move, and has not left yet
-            if row.state == "RUNNING" and self._may_be_told(known):
-                self.late.append(known)
-            return
+        if known.bound_s is None and known.wanted is not None:
+            if row.state != "RUNNING":
+                return
+            there = set(self._watcher.parts(row)) == set(known.wanted.hosts)
+            if known.stopped_s is not None or (
+                row.bound_to and not there
+            ):  # it is to move, and has not left yet
+                if self._may_be_told(known):
+                    self.late.append(known)
+                return
+            self.began.append((known, "" if there else "Slurm began it elsewhere by itself"))
+            known.bound_s, known.bound_restarts = self._now, row.restarts
         assert state.placement is not None
         if set(self._watcher.parts(row)) == set(state.placement.hosts):
             known.ran, known.binds_failed, known.limited = True, 0, 0
