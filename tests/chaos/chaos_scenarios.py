@@ -25,6 +25,8 @@ from hemiola.cli.serve import release
 from hemiola.control.journal import Journal
 
 TAKES_OVER_S = 15.0
+LAUNCHES_S = 10.0
+"""Slurm's own BatchStartTimeout."""
 FIRST_LOOK_S = 2.0
 """Within that of its start an instance has looked at the queue, on a machine that does much else."""
 
@@ -146,7 +148,7 @@ def clock_steps(cluster: Cluster, run: Run, chance: random.Random, out: Outcome,
 
 def controller_restarts(cluster: Cluster, run: Run, chance: random.Random, out: Outcome, long: bool) -> None:
     """slurmctld is asked to end (SIGTERM) and started again, amid work; the daemon dies once, too."""
-    daemon = cluster.daemon(run)
+    daemon, lost = cluster.daemon(run), Unlaunched(cluster, run)
     run.batch.submit(cluster.environ, draw_jobs(chance) + draw_jobs(chance))
     for _ in range(3 if long else 1):
         time.sleep(chance.uniform(0.1, 0.8))
@@ -155,8 +157,36 @@ def controller_restarts(cluster: Cluster, run: Run, chance: random.Random, out: 
             daemon.kill()
             daemon = cluster.daemon(run)
         run.batch.submit(cluster.environ, draw_jobs(chance))
-    out.violations += settle(cluster, run, daemon)
-    out.facts |= {"jobs": len(run.batch.accepted), "the engine ran again": _reruns(run)}
+    out.violations += settle(cluster, run, daemon, meanwhile=lost.cancel, excused=lost.jobs)
+    out.facts |= {
+        "jobs": len(run.batch.accepted), "the engine lost": len(lost.jobs), "the engine ran again": _reruns(run),
+    }  # fmt: skip
+
+
+class Unlaunched:
+    """Jobs that run by what Slurm says, and of which no process began: its controller ended after it had given
+    them nodes and before it had told those. It finds out by itself, but only when a node next reports all it runs.
+
+    Attributes:
+        jobs: those found; they are cancelled, as an operator would.
+    """
+
+    def __init__(self, cluster: Cluster, run: Run) -> None:
+        self._cluster, self._run = cluster, run
+        self._seen_s: dict[str, float] = {}
+        self.jobs: set[str] = set()
+
+    def cancel(self) -> None:
+        """Those that have been seen without a process for LAUNCHES_S."""
+        now, accepted = time.monotonic(), self._run.batch.accepted
+        shown = (line.partition(" ") for line in self._cluster.squeue("%i %T"))
+        running = accepted.keys() & {job for job, _, state in shown if state == "RUNNING"}
+        silent = {job for job in running if not self._run.batch.said(job)}
+        self._seen_s = {job: self._seen_s.get(job, now) for job in silent}
+        lost = [job for job, seen_s in self._seen_s.items() if now - seen_s > LAUNCHES_S]
+        if lost:
+            self.jobs.update(lost)
+            subprocess.run(["scancel", *lost], env=self._cluster.environ, check=False)
 
 
 def controller_killed(cluster: Cluster, run: Run, chance: random.Random, out: Outcome, long: bool) -> None:
