@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -91,3 +93,26 @@ def test_spans_of_ones_own_are_kept(timeline: JobTimeline) -> None:
     durations = (timeline.spans.end_s - timeline.spans.start_s)[named]
     assert len(durations) == 2
     assert (durations >= 0.3).all()
+
+
+LEAVES = """
+import sys, threading, time
+import torch
+import torch.distributed as dist
+import hemiola
+
+def late():
+    if threading.current_thread() is not threading.main_thread():
+        time.sleep(0.3)
+    return time.perf_counter_ns()
+
+dist.init_process_group("gloo", init_method=f"file://{sys.argv[1]}/store", rank=0, world_size=1)
+with hemiola.record(f"{sys.argv[1]}/run.json") as recorder:
+    recorder.now = late
+    work = dist.all_reduce(torch.zeros(4), async_op=True)
+"""
+
+
+def test_a_script_may_end_before_the_backend_has_told_of_its_last_collective(tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, "-c", LEAVES, str(tmp_path)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -106,7 +108,7 @@ class Collectives:
             self._held = handle  # so that the script gets this very object, by which `waiting` knows it
             self._awaited[id(handle)] = (weakref.ref(handle), transfer)
         try:
-            handle.get_future().add_done_callback(partial(_done, transfer))
+            handle.get_future().add_done_callback(_Done(transfer))
         except RuntimeError:
             return  # point-to-point work of gloo has no future: who waits for it will tell
 
@@ -165,11 +167,37 @@ class Collectives:
         self.on_gate(transfers)
 
 
-def _done(transfer: Transfer, future: Any) -> None:
+class _Done:
     """Called by the backend's thread after the last byte; on a device, with a stream that comes after it."""
-    transfer.last = transfer.clock()
-    if transfer.thread == 0:
-        transfer.thread = threading.get_ident()
+
+    __slots__ = ("__weakref__", "_transfer")
+
+    def __init__(self, transfer: Transfer) -> None:
+        self._transfer = transfer
+        _held_by_backends.add(self)
+
+    def __call__(self, future: Any) -> None:
+        transfer = self._transfer
+        transfer.last = transfer.clock()
+        if transfer.thread == 0:
+            transfer.thread = threading.get_ident()
+
+
+_held_by_backends: weakref.WeakSet[_Done] = weakref.WeakSet()
+_LAST_CALLS_S = 1.0
+
+
+@atexit.register
+def _await_last_calls() -> None:
+    """Who waits for a collective goes on before the backend's thread has called and let go of what is here.
+
+    CPython ends a thread that asks for its lock after the interpreter has, and from within C++ that ends the
+    process: "terminate called without an active exception".
+    """
+    end_s = time.monotonic() + _LAST_CALLS_S
+    while _held_by_backends and time.monotonic() < end_s:
+        time.sleep(0.001)
+    time.sleep(0.005)  # the last one has been let go of, and its thread comes back from that
 
 
 def _at_end_of_backward(action: Callable[[], Any]) -> None:
