@@ -92,20 +92,20 @@ class Changes(Changing):
     def _confirm(self, known: Known, row: JobRow, state: JobState) -> None:
         if known.ran:
             return
+        hosts = set(self._watcher.parts(row))
         if known.bound_s is None and known.wanted is not None:
             if row.state != "RUNNING":
                 return
-            there = set(self._watcher.parts(row)) == set(known.wanted.hosts)
-            if known.stopped_s is not None or (
-                row.bound_to and not there
-            ):  # it is to move, and has not left yet
+            there = hosts == set(known.wanted.hosts)
+            # it is to move, and has not left yet
+            if known.stopped_s is not None or (row.bound_to and not there):
                 if self._may_be_told(known):
                     self.late.append(known)
                 return
             self.began.append((known, "" if there else "Slurm began it elsewhere by itself"))
             known.bound_s, known.bound_restarts = self._now, row.restarts
         assert state.placement is not None
-        if set(self._watcher.parts(row)) == set(state.placement.hosts):
+        if hosts == set(state.placement.hosts):
             known.ran, known.binds_failed, known.limited = True, 0, 0
             self._started.append(Started(self._now, known.job.id))
         else:

@@ -249,6 +249,7 @@ def read(base: Path) -> Record | None:
 
 
 def _delete_claimed(base: Path) -> None:
+    """What a claim left that was killed before it wrote its record."""
     if base.is_symlink() or base.exists():
         shutil.rmtree(base)
 
