@@ -149,6 +149,8 @@ class Strategy(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         root: of a broadcast or a reduce.
         weights: each chunk's share of the data, together 1; () for equal ones. Only in place and without scratch.
         chunk_bytes: so much of a chunk goes at a time, so that moves of one chunk overlap; 0 for all of it.
+        ahead_bytes: of an all-reduce, so much of a chunk a rank may have sent to be added while its result has not
+            come back: queues stay short where one link is much slower than others; 0 for any.
         source: what made it.
     """
 
@@ -161,6 +163,7 @@ class Strategy(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     root: int = 0
     weights: tuple[float, ...] = ()
     chunk_bytes: int = 0
+    ahead_bytes: int = 0
     source: str = ""
 
     def verify(self) -> Strategy:
@@ -193,6 +196,10 @@ class Strategy(msgspec.Struct, frozen=True, kw_only=True, dict=True):
             raise StrategyError(
                 f"{self.name!r} is for {self.ranks} ranks and {self.chunks} chunks of {self.chunk_bytes} bytes at a time",
                 "give at least one of each, and 0 bytes for whole chunks",
+            )
+        if self.ahead_bytes < 0:
+            raise StrategyError(
+                f"{self.name!r}: ranks run {self.ahead_bytes} bytes ahead", "give 0 for as far as they can"
             )
         if self.collective not in COLLECTIVES:
             raise StrategyError(

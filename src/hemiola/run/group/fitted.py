@@ -10,6 +10,8 @@ from functools import partial
 from torch import Tensor
 
 from hemiola.core.strategy import FEWEST_BYTES, Collective, Strategy
+from hemiola.plan.collectives.balance import NAME
+from hemiola.run.group.balanced import Balanced, Turn
 from hemiola.run.group.collectives import Channel
 from hemiola.run.group.memory import Reduction
 from hemiola.run.group.pending import Pending
@@ -19,7 +21,6 @@ from hemiola.run.late.ways import Choose
 from hemiola.run.strategy.flow import Join
 from hemiola.run.strategy.runner import Put, Runner
 from hemiola.run.strategy.under_way import UnderWay
-from hemiola.run.transport import Endpoint
 
 __all__ = ["LATE", "Fitted"]
 
@@ -37,18 +38,21 @@ class Fitted:
     """
 
     def __init__(
-        self, end: Endpoint, choose: Choose, timeout_s: float, refresh: Refresh | None, late: str = ""
-    ) -> None:
-        """Over a connected endpoint.
+        self, runner: Runner, choose: Choose, timeout_s: float, refresh: Refresh | None, late: str = "",
+        balanced: Balanced | None = None,
+    ) -> None:  # fmt: skip
+        """With what carries them out.
 
         Args:
             choose: the same at every rank.
             refresh: when the network is measured again; None for never.
             late: one of `LATE`.
+            balanced: how all-reduces go while the network changes, if not as chosen.
         """
-        self._runner, self._timeout_s = Runner(end), timeout_s
+        end = runner.end
+        self._runner, self._timeout_s = runner, timeout_s
         self.rank, self.ranks = end.rank, end.ranks
-        self._choose, self._refresh = choose, refresh
+        self._choose, self._refresh, self._balanced = choose, refresh, balanced
         took = partial(self._took, "all-reduce")
         self._late = (
             Stragglers(end, self._used, timeout_s, late == "carry-over", took)
@@ -74,6 +78,11 @@ class Fitted:
             return None
         with self._guard:  # the order of collectives is that in which they get here
             self._renew(size_bytes)
+            if self._balanced is not None and self._balanced.active and kind == "all-reduce":
+                self.used.setdefault(kind, set()).add(NAME)
+                pending = Pending("a collective", self._timeout_s)
+                self._balanced.start(given, join, put, partial(pending.end, result))
+                return pending
             strategy = self._used(kind, size_bytes, root)
             if strategy is None:
                 return None
@@ -128,7 +137,17 @@ class Fitted:
 
     def _renew(self, size_bytes: int) -> None:
         """Measure the network again if it is time, before a collective of so many bytes."""
-        if self._refresh is not None and self._refresh.due(size_bytes):
+        if self._refresh is None:
+            return
+        turn = self._refresh.due(size_bytes)
+        if self._balanced is not None and turn != Turn.NOTHING:
+            if turn == Turn.BALANCE:
+                self._balanced.enter()
+                self._refresh.balance()
+            else:
+                self._balanced.leave()
+                self._refresh.learn()
+        if turn == Turn.MEASURE:
             self._runner.wait_idle(self._timeout_s)
             self._usual.wait_idle(self._timeout_s)
             if self._late is not None:

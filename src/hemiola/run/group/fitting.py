@@ -12,11 +12,16 @@ import msgspec
 
 from hemiola.core.errors import HemiolaError, InputError
 from hemiola.core.strategy import Collective, Strategy
+from hemiola.cost.network_fit import FittedNetwork
+from hemiola.plan.collectives.balance import RANKS
 from hemiola.plan.collectives.planner import Planner, size_class
+from hemiola.run.group.balanced import Balanced
 from hemiola.run.group.fitted import LATE, Fitted
 from hemiola.run.group.refresh import Refresh
 from hemiola.run.probe.measure import Measurement, Prober
 from hemiola.run.probe.result import Homes, measured_topology
+from hemiola.run.strategy.meter import Meter
+from hemiola.run.strategy.runner import Runner
 from hemiola.run.transport import Endpoint
 from hemiola.run.transport.through_store import Peer
 from hemiola.trace.msccl import read_msccl
@@ -28,6 +33,8 @@ __all__ = ["fitting"]
 _log = logging.getLogger("hemiola.strategy")
 AGAIN_S = 20e-3
 """A round of a measurement while a job runs."""
+ONE_WAY = 1.3
+"""A link that is so many times faster one way is not told by what comes over it."""
 
 
 class _Plan(Protocol):
@@ -63,15 +70,23 @@ def fitting(
     """
     if late not in LATE:
         raise InputError(f"HEMIOLA_STRAGGLERS={late}", f"use one of {', '.join(LATE[1:])}")
-    chosen, refresh = _Chosen(store, _usual if end.rank == 0 else None), None
     if wanted == "auto":
-        chosen = measured = _Measured(store, end, peers, timeout_s)
-        refresh = Refresh(end, timeout_s, measured.renew)
-        refresh.measure()
-        refresh = refresh if measured.hosts > 1 else None
-    elif wanted:
+        return _auto(late, store, end, peers, timeout_s)
+    chosen = _Chosen(store, _usual if end.rank == 0 else None)
+    if wanted:
         chosen = _Chosen(store, _told(wanted, store, end, peers))
-    return Fitted(end, chosen.choose, timeout_s, refresh, late)
+    return Fitted(Runner(end), chosen.choose, timeout_s, None, late)
+
+
+def _auto(late: str, store: Any, end: Endpoint, peers: Sequence[Peer], timeout_s: float) -> Fitted:
+    """As measured."""
+    measured = _Measured(store, end, peers, timeout_s)
+    meter = Meter(end)
+    runner = Runner(end, moved=meter.look)
+    balanced = Balanced(end, runner, meter, measured.rates) if late in LATE[:2] else None
+    refresh = Refresh(end, timeout_s, measured.renew, balanced)
+    refresh.measure()
+    return Fitted(runner, measured.choose, timeout_s, refresh if measured.hosts > 1 else None, late, balanced)
 
 
 def _told(wanted: str, store: Any, end: Endpoint, peers: Sequence[Peer]) -> _Plan | None:
@@ -129,6 +144,7 @@ class _Measured(_Chosen):
         self._homes = Homes.of(peers)
         self.hosts = len(self._homes.names)
         self._found: Measurement | None = None
+        self._rates: list[float] | None = None
 
     def renew(self, slower: float) -> None:
         """Measure, with all other ranks; more thoroughly the first time.
@@ -146,10 +162,23 @@ class _Measured(_Chosen):
             else:
                 self._found = found = prober.measure_again(before, AGAIN_S, slower)
             if self._end.rank == 0:
+                self._rates = _rates_alone(found.fit(), homes) if self.hosts == self._end.ranks else None
                 hosts = [homes.names[host] for host in homes.host_of]
                 self._plan = Planner(measured_topology(found, homes), hosts).strategy
         elif self._end.rank == 0:
             self._plan = _usual
+
+    def rates(self) -> list[float] | None:
+        """At the first rank, bytes/s of each rank's link; None where it is not its alone, or that does not say all."""
+        return self._rates
+
+
+def _rates_alone(fitted: FittedNetwork, homes: Homes) -> list[float] | None:
+    """Of each rank's host; None unless that is all there is to know of the network."""
+    ratios = [out.bytes_per_s / into.bytes_per_s for out, into in zip(fitted.out, fitted.into, strict=True)]
+    if fitted.groups or len(homes.names) not in RANKS or max(*ratios, *(1 / r for r in ratios)) > ONE_WAY:
+        return None
+    return [fitted.rate(host).bytes_per_s for host in homes.host_of]
 
 
 def _usual(collective: Collective, size_bytes: float, root: int, keep: Strategy | None) -> None:

@@ -1,6 +1,6 @@
-"""When a group measures its network again: after a while, and when collectives have become slower.
+"""When a group measures its network again: after a while, and when collectives have become slower or faster.
 
-All ranks have to do it between the same two collectives. The first one decides, and says so one turn ahead, so that
+Where shares alone can follow a change (`Balanced`), nothing is measured until it is over. All ranks have to do it between the same two collectives. The first one decides, and says so one turn ahead, so that
 nobody waits for its word.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from hemiola.run.group.balanced import Balanced, Turn
 from hemiola.run.transport import Endpoint, Handle
 
 __all__ = ["Refresh"]
@@ -35,15 +36,22 @@ _FIRST_S = 0.2
 class Refresh:
     """One rank's side."""
 
-    def __init__(self, end: Endpoint, timeout_s: float, renew: Callable[[float], object]) -> None:
+    def __init__(
+        self,
+        end: Endpoint,
+        timeout_s: float,
+        renew: Callable[[float], object],
+        balanced: Balanced | None = None,
+    ) -> None:
         """Over a connected endpoint.
 
         Args:
             renew: measures, with all other ranks, and is told how much slower links may have become.
+            balanced: what follows changes by itself, if anything does.
         """
-        self._end, self._timeout_s, self._renew = end, timeout_s, renew
+        self._end, self._timeout_s, self._renew, self._balanced = end, timeout_s, renew, balanced
         self._count = self._bytes = 0
-        self._decided = False
+        self._decided = Turn.NOTHING
         self._coming: Handle | None = None
         self._word = bytearray(1)
         self._first: dict[tuple[str, int], list[float]] = {}
@@ -55,8 +63,8 @@ class Refresh:
         self._cost_s = _FIRST_S
         self._quiet_s = QUIET_S
 
-    def due(self, size_bytes: int) -> bool:
-        """Whether to measure before the next collective, of this size; asked by all ranks before each one.
+    def due(self, size_bytes: int) -> Turn:
+        """What to do before the next collective, of this size; asked by all ranks before each one.
 
         Raises:
             TransportError: the first rank is gone.
@@ -64,34 +72,47 @@ class Refresh:
         self._count += 1
         self._bytes += size_bytes
         if self._count < EVERY and self._bytes < EVERY_BYTES:
-            return False
+            return Turn.NOTHING
         self._count = self._bytes = 0
         if self._end.rank == 0:
-            now, self._decided = self._decided, not self._decided and self._wanted()
+            now, self._decided = self._decided, Turn.NOTHING if self._decided else self._wanted()
             word = bytes([self._decided])
             for rank in range(1, self._end.ranks):
                 self._end.send(rank, _TAG, word, priority=-1)
             return now
-        now = False
+        now = Turn.NOTHING
         if self._coming is not None:
             self._coming.wait(self._timeout_s)
-            now = bool(self._word[0])
+            now = Turn(self._word[0])
         self._coming = self._end.receive(0, _TAG, self._word)
         return now
 
     def measure(self) -> None:
         """Now. How long it takes counts."""
         begun_s = time.monotonic()
-        waited_s = begun_s - self._measured_s
-        most_s = max(QUIET_S, self._cost_s / SHARE)
-        self._quiet_s = min(2 * self._quiet_s, most_s) if waited_s < OFTEN * self._quiet_s else QUIET_S
+        self._wait_longer()
         self._renew(max([1.0, *(recent[-1] / usual_s for recent, usual_s in self._known())]))
         if self._measured_s:
             self._cost_s = time.monotonic() - begun_s
+        self.learn()
+
+    def balance(self) -> None:
+        """Shares follow the network from now on."""
+        self._wait_longer()
+        self.learn()
+
+    def learn(self) -> None:
+        """What collectives usually take is to be learnt anew."""
         self._measured_s = time.monotonic()
         self._first.clear()
         self._took.clear()
         self._usual_s.clear()
+
+    def _wait_longer(self) -> None:
+        """Until the next time, if it is soon after the last one."""
+        waited_s = time.monotonic() - self._measured_s
+        most_s = max(QUIET_S, self._cost_s / SHARE)
+        self._quiet_s = min(2 * self._quiet_s, most_s) if waited_s < OFTEN * self._quiet_s else QUIET_S
 
     def took(self, kind: str, size_bytes: int, seconds: float) -> None:
         """A collective took so long, at the first rank."""
@@ -104,16 +125,20 @@ class Refresh:
         if len(first) == FIRST or (len(first) > 1 and time.monotonic() - self._measured_s > SETTLED_S):
             self._usual_s[key] = min(first[1:])
 
-    def _wanted(self) -> bool:
+    def _wanted(self) -> Turn:
+        if self._balanced is not None and self._balanced.active:
+            return self._balanced.turn()
         since_s = time.monotonic() - self._measured_s
         if since_s < self._quiet_s:
-            return False
+            return Turn.NOTHING
         changed = any(
             recent[-1] > SURELY * usual_s
             or (len(recent) == 2 and (min(recent) > CHANGED * usual_s or max(recent) * CHANGED < usual_s))
             for recent, usual_s in self._known()
         )
-        return changed or since_s * SHARE > self._cost_s
+        if changed and self._balanced is not None and self._balanced.is_possible():
+            return Turn.BALANCE
+        return Turn.MEASURE if changed or since_s * SHARE > self._cost_s else Turn.NOTHING
 
     def _known(self) -> list[tuple[tuple[float, ...], float]]:
         """What was noted of every kind and size, and how long it usually takes."""

@@ -18,10 +18,15 @@ from hemiola.run.strategy.rooms import Room, Rooms
 from hemiola.run.strategy.script import NOBODY
 from hemiola.run.transport import Endpoint, Handle
 
-__all__ = ["Ended", "Flow", "Join"]
+__all__ = ["Ended", "Flow", "Join", "nothing"]
 
 Join = Callable[[Tensor, Tensor], object]
 Ended = Callable[[BaseException | None], None]
+
+
+def nothing() -> None:
+    """Nobody wants to know."""
+
 
 UNDER_WAY = 4
 """Pieces of one move that are handed to the transport at a time: more would go before what is ready meanwhile."""
@@ -41,6 +46,7 @@ class Flow:
         tag: int,
         ended: Ended,
         priority: int = 0,
+        moved: Callable[[], None] = nothing,
     ) -> None:
         """Nothing happens before `begin`.
 
@@ -50,7 +56,9 @@ class Flow:
                 the same tag may begin when this one has ended, not before.
             ended: called once, with what went wrong or None. The memory may be written again then.
             priority: of its messages.
+            moved: called when a message has gone, or has come.
         """
+        self._moved = moved
         self._end, self._rooms, self._memory, self._join = end, rooms, memory, join
         self._tag, self._ended, self._priority = tag, ended, priority
         self._steps = memory.layout.script.steps
@@ -70,6 +78,23 @@ class Flow:
         moves = [step.move for step in self._steps]
         largest = max((memory.bytes(m.source, m.count, 0).nbytes for m in moves), default=0)
         self._awaited = max(2, AWAITED_BYTES // max(1, largest))
+        self._backs, self._forths, self._ahead = self._limits(memory.layout.ahead_bytes)
+        """Of a step whose pieces wait for results: the one that brings them, and the other way round."""
+
+    def _limits(self, ahead_bytes: int) -> tuple[dict[int, int], dict[int, int], dict[int, int]]:
+        """Which step brings back the sum of what a step sends to be added, the same the other way round, and so many pieces ahead."""
+        if not ahead_bytes:
+            return {}, {}, {}
+        sends = {s.move.source.index: n for n, s in enumerate(self._steps) if s.to != NOBODY and s.move.adds}
+        backs = {
+            sends[step.move.target.index]: number
+            for number, step in enumerate(self._steps)
+            if step.since != NOBODY and not step.move.adds and step.move.target.index in sends
+        }
+        forths = {back: forth for forth, back in backs.items()}
+        moves = {number: self._steps[number].move for number in backs}
+        sizes = {number: self._memory.bytes(m.source, m.count, 0).nbytes for number, m in moves.items()}
+        return backs, forths, {number: max(2, ahead_bytes // max(1, size)) for number, size in sizes.items()}
 
     def begin(self) -> None:
         """Send what can be sent, and await what is to come."""
@@ -121,6 +146,9 @@ class Flow:
             piece = self._sent[number]
             if self._send_waits[piece][number]:
                 return
+            back = self._backs.get(number)
+            if back is not None and piece >= self._landed[back] + self._ahead[number]:
+                return
             self._sent[number] += 1
             self._under_way[number] += 1
             data = self._memory.bytes(step.move.source, step.move.count, piece)
@@ -132,6 +160,7 @@ class Flow:
 
     def _sent_on(self, number: int, piece: int, handle: Handle) -> None:
         _check(handle)
+        self._moved()
         self._under_way[number] -= 1
         self._left -= 1
         for other in self._steps[number].sent_frees:
@@ -161,6 +190,7 @@ class Flow:
 
     def _take(self, number: int, piece: int, room: Room | None, handle: Handle) -> None:
         _check(handle)
+        self._moved()
         if room is not None:
             self._came[number, piece] = room
         if not self._land_waits[piece][number]:
@@ -177,6 +207,8 @@ class Flow:
                 self._join(self._memory.tensor(step.move.target, step.move.count, piece), room[0])
             self._rooms.give_back(room)
             self._ask(number)
+        if number in self._forths:
+            self._send(self._forths[number])
         self._go_on_after(number, piece)
 
     def _move(self, number: int, piece: int) -> None:

@@ -26,11 +26,13 @@ class Layout:
         script: this rank's moves.
         starts: the first element of each chunk, and the end.
         pieces: of every chunk; empty ones are sent too.
+        ahead_bytes: as `Strategy.ahead_bytes`.
     """
 
     script: Script
     starts: tuple[int, ...]
     pieces: int
+    ahead_bytes: int = 0
 
     def span(self, place: Place, count: int, piece: int) -> tuple[int, int]:
         """The first element of a piece of so many chunks, and the one behind its last."""
@@ -56,7 +58,7 @@ def layout_of(strategy: Strategy, rank: int, elements: int, element_bytes: int) 
     script = script_of(strategy, rank, pieces > 1)
     size = elements // count
     beyond = (elements + size * (k + 1) for k in range(script.scratch - count))
-    return Layout(script, (*starts, *beyond), pieces)
+    return Layout(script, (*starts, *beyond), pieces, strategy.ahead_bytes)
 
 
 class Memory:

@@ -5,15 +5,15 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from hemiola.core.errors import HemiolaError
 from hemiola.core.strategy import Strategy
-from hemiola.run.strategy.flow import Ended, Flow, Join
+from hemiola.run.strategy.flow import Ended, Flow, Join, nothing
 from hemiola.run.strategy.grace import GRACE_S, stop_later
 from hemiola.run.strategy.layout import Layout, Memory, layout_of
 from hemiola.run.strategy.rooms import Rooms
@@ -34,22 +34,38 @@ _KNOWN = 64
 """Divisions of data that are kept."""
 
 
-class _Entry(NamedTuple):
-    """A collective that has been called."""
+@dataclass(eq=False)
+class _Entry:
+    """A collective that has been called.
+
+    Attributes:
+        memory: None until its strategy is known.
+        problem: why that will not be.
+    """
 
     number: int
-    memory: Memory
     join: Join
     ended: Ended
     priority: int
+    memory: Memory | None = None
+    problem: BaseException | None = None
 
 
 class Runner:
-    """One rank's side."""
+    """One rank's side.
 
-    def __init__(self, end: Endpoint, tags: int = _TAGS) -> None:
-        """Over a connected endpoint; its messages have these tags and those behind them."""
-        self._end, self._tags = end, tags
+    Attributes:
+        end: of the transport.
+    """
+
+    def __init__(self, end: Endpoint, tags: int = _TAGS, moved: Callable[[], None] = nothing) -> None:
+        """Over a connected endpoint; its messages have these tags and those behind them.
+
+        Args:
+            moved: called, on the transport's thread, when one of them has gone or has come.
+        """
+        self.end = self._end = end
+        self._tags, self._moved = tags, moved
         self._rooms = Rooms()
         self._guard = threading.Lock()
         self._count = 0
@@ -77,8 +93,47 @@ class Runner:
         Raises:
             StrategyError: it is for another number of ranks.
         """
+        strategy.check_ranks(self._end.ranks)
+        memory, over = self._prepared(strategy, given, put, ended)
+        with self._guard:
+            entry = self._next(join, over, priority)
+            entry.memory = memory
+            self._end.call(lambda: self._add(entry))
+
+    def reserve(
+        self, given: Tensor, join: Join, put: Put, ended: Ended, priority: int = 0
+    ) -> Callable[[Strategy | BaseException], None]:
+        """Begin one whose strategy is not known yet; later ones begin after it.
+
+        Args:
+            given, join, put, ended, priority: as for `start`.
+
+        Returns:
+            To be called, on the transport's thread, with the strategy, or with what went wrong.
+        """
+        with self._guard:
+            entry = self._next(join, ended, priority)
+            self._end.call(lambda: self._add(entry))
+
+        def known(strategy: Strategy | BaseException) -> None:
+            try:
+                if isinstance(strategy, BaseException):
+                    raise strategy
+                entry.memory, entry.ended = self._prepared(strategy, given, put, ended)
+            except Exception as problem:
+                entry.problem = problem
+            self._begin()
+
+        return known
+
+    def _next(self, join: Join, ended: Ended, priority: int) -> _Entry:
+        number, self._count = self._count, self._count + 1
+        self._begun.begin()
+        return _Entry(number, join, ended, priority)
+
+    def _prepared(self, strategy: Strategy, given: Tensor, put: Put, ended: Ended) -> tuple[Memory, Ended]:
+        """What a strategy works on, and what is done at its end."""
         end = self._end
-        strategy.check_ranks(end.ranks)
         buffers, result = _buffers(strategy, end.rank, given)
         whole = buffers.get("output" if strategy.collective == "all-gather" else "input", given)
         wanted = given.numel() // end.ranks if strategy.collective == "reduce-scatter" else given.numel()
@@ -92,12 +147,7 @@ class Runner:
                     problem = raised
             ended(problem)
 
-        with self._guard:
-            number, self._count = self._count, self._count + 1
-            self._begun.begin()
-            layout = self._layout(strategy, whole.numel(), whole.element_size())
-            entry = _Entry(number, Memory(layout, buffers), join, over, priority)
-            end.call(lambda: self._add(entry))
+        return Memory(self._layout(strategy, whole.numel(), whole.element_size()), buffers), over
 
     def wait_idle(self, timeout_s: float) -> None:
         """Until all that was begun here has ended.
@@ -109,12 +159,13 @@ class Runner:
 
     def _layout(self, strategy: Strategy, elements: int, element_bytes: int) -> Layout:
         key = (id(strategy), elements, element_bytes)
-        known = self._layouts.get(key)
-        if known is None:
-            known = strategy, layout_of(strategy, self._end.rank, elements, element_bytes)
-            self._layouts[key] = known  # with the strategy, so that no other gets its id
-            if len(self._layouts) > _KNOWN:
-                self._layouts.popitem(last=False)
+        with self._guard:
+            known = self._layouts.get(key)
+            if known is None:
+                known = strategy, layout_of(strategy, self._end.rank, elements, element_bytes)
+                self._layouts[key] = known  # with the strategy, so that no other gets its id
+                if len(self._layouts) > _KNOWN:
+                    self._layouts.popitem(last=False)
         return known[1]
 
     # on the transport's thread alone
@@ -125,10 +176,20 @@ class Runner:
 
     def _begin(self) -> None:
         while self._waiting and self._waiting[0].number < min(self._under_way, default=1 << 62) + AT_ONCE:
-            number, memory, join, ended, priority = self._waiting.popleft()
+            entry = self._waiting[0]
+            if entry.memory is None and entry.problem is None:
+                return
+            self._waiting.popleft()
+            number, over = entry.number, partial(self._over, entry.number, entry.ended)
+            if entry.memory is None:
+                assert entry.problem is not None
+                entry.ended(entry.problem)
+                self._begun.end()
+                continue
             tag = self._tags + number % AT_ONCE * _MOVES
-            over = partial(self._over, number, ended)
-            flow = Flow(self._end, self._rooms, memory, join, tag, over, priority)
+            flow = Flow(
+                self._end, self._rooms, entry.memory, entry.join, tag, over, entry.priority, self._moved
+            )
             self._under_way[number] = flow
             if self._broken is None:
                 flow.begin()

@@ -219,6 +219,10 @@ class Endpoint:
             raise TransportError("this endpoint is not connected", "call connect first")
         loop.call(lambda: _watched(loop, told))
 
+    def received_bytes(self) -> int:
+        """What has come to this rank, as the kernel counts it; for use on the transport's thread (`call`)."""
+        return self._loop.received_bytes() if self._loop is not None else 0
+
     def tune(self, chunk_bytes: int) -> None:
         """From now on, choose the most urgent message anew after so many bytes.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import sys
 import time
 from contextlib import suppress
 
@@ -16,6 +17,8 @@ __all__ = ["Link", "prepare"]
 
 _TCP_NOTSENT_LOWAT = 25
 _SO_MAX_PACING_RATE = 47
+_RECEIVED_AT = 128
+"""Where `tcpi_bytes_received` lies in the kernel's struct tcp_info (Linux 4.1, include/uapi/linux/tcp.h)."""
 _READS = 8
 """Frames' parts read at a time before others get their turn."""
 _UNREAD_BYTES = 4096
@@ -65,6 +68,15 @@ class Link:
     def writing(self) -> bool:
         """Whether a frame has been begun and not been finished."""
         return bool(self._parts)
+
+    @property
+    def received_bytes(self) -> int:
+        """What has come, whether it has been read or not; 0 once the connection is closed."""
+        try:
+            told = self.sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _RECEIVED_AT + 8)
+        except OSError:
+            return 0
+        return int.from_bytes(told[_RECEIVED_AT:], sys.byteorder)
 
     def pace(self, rate_bytes_per_s: float) -> None:
         """Send no faster than that."""

@@ -97,6 +97,10 @@ class Loop:
         if peer in self._paused_s:
             self.wake()
 
+    def received_bytes(self) -> int:
+        """What has come from all peers that are there; on the thread alone."""
+        return sum(link.received_bytes for links in self._links.values() for link in links)
+
     def tune(self, chunk_bytes: int) -> None:
         """Send in chunks of this size."""
         for links in list(self._links.values()):

@@ -1,0 +1,144 @@
+"""All-reduces whose shares follow what each host's link can take, without anything being measured for it.
+
+Every rank is the middle of a star, in which the others send it their part and get the sum back. A middle of the
+share w of M bytes among N ranks sends, and receives, M (1 + (N - 2) w), and all of them together 2 (N - 1) M: so
+shares that give every link its time meet the bound max(M / min B, 2 (N - 1) M / sum B) that holds for any strategy
+(specification, 3.1). Nobody passes anything on. What comes to a rank therefore shows what its link takes, while
+there is much for it: at the beginning, when everybody has its own to send; and all the time, if its link is the
+slowest. So each collective tells the shares of the next one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from hemiola.core.strategy import Strategy
+from hemiola.core.strategy_shapes import trees
+
+__all__ = ["NAME", "RANKS", "Received", "SeenRates", "balanced", "bound_s", "shares"]
+
+NAME = "balanced stars"
+RANKS = range(3, 17)
+"""Of two, both send the same whatever their shares are; many would exchange very many messages."""
+LEAST_SHARE = 1 / 64
+"""Whoever should have less has nothing."""
+PIECE_S, PIECES_BYTES = 1.5e-3, (16 << 10, 1 << 20)
+"""What a piece takes at the slowest link, and the least and the most of it."""
+PIECES = 512
+"""There are no more of them: each costs time of processors."""
+SLOWEST = 1.15
+"""One link sets the pace alone, if it takes so many times as long as all together would."""
+AHEAD_S = 5.5e-3
+"""Then so much of its time others run ahead of it. They would fill the queues to the middles: of two hosts at 340 and
+400 Mbit/s, one at 230 and one at 92, 2 MiB took 5 to 10 % longer then."""
+JUMP = 0.15
+"""A rate that differs by more is believed at once, by less by half: single ones differ by 5 %."""
+BUSY = 0.8
+"""Of its highest rate a link carries this on average that is busy all the time."""
+LONGER = 1.15
+"""So many times what was expected, and a link is slower than was believed."""
+HARDLY = 0.9
+"""A link that sets the pace was seen to carry this of its rate on average."""
+OVERHEAD = 1.05
+"""What is expected, over the bound."""
+
+
+def bound_s(rates: Sequence[float], size_bytes: float) -> float:
+    """No all-reduce of so many bytes takes less among hosts with links of these rates, in bytes/s."""
+    return size_bytes * max(1 / min(rates), 2 * (len(rates) - 1) / sum(rates))
+
+
+def shares(rates: Sequence[float]) -> list[float]:
+    """Each rank's share of the sums, together 1, such that all links are done at the same time or the slowest alone sets it.
+
+    Args:
+        rates: bytes/s that each can send and receive at the same time; above 0, of three or more.
+    """
+    others = len(rates) - 2
+    order = sorted(range(len(rates)), key=rates.__getitem__, reverse=True)
+    found = [0.0] * len(rates)
+    for count in range(len(rates), 0, -1):
+        some = order[:count]
+        each_s = (others + count) / sum(rates[rank] for rank in some)
+        if each_s * rates[some[-1]] >= 1 + others * LEAST_SHARE or count == 1:
+            for rank in some:
+                found[rank] = (each_s * rates[rank] - 1) / others
+            break
+    return found
+
+
+def balanced(rates: Sequence[float], size_bytes: int) -> Strategy:
+    """Stars with these shares; those of nothing are left out.
+
+    Args:
+        rates: as for `shares`.
+        size_bytes: of what every rank gives.
+    """
+    each = shares(rates)
+    middles = [rank for rank, share in enumerate(each) if share > 0]
+    parents = [[-1 if rank == middle else middle for rank in range(len(rates))] for middle in middles]
+    whole = sum(each[middle] for middle in middles)
+    least, most = PIECES_BYTES
+    slowest = min(rates)
+    piece = min(max(1 << round(math.log2(max(PIECE_S * slowest, size_bytes / PIECES))), least), most)
+    alone = 1 / slowest > SLOWEST * 2 * (len(rates) - 1) / sum(rates)
+    return msgspec.structs.replace(
+        trees(parents, [each[middle] / whole for middle in middles]),
+        name=NAME, chunk_bytes=piece, ahead_bytes=max(2 * piece, int(AHEAD_S * slowest)) if alone else 0, source="balanced",
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Received:
+    """What came to one rank during a collective.
+
+    Attributes:
+        seconds: that it took there, from when that rank was ready.
+        size_bytes: that came.
+        highest_bytes_per_s: while a good part of it came; 0 if it was too short to tell.
+    """
+
+    seconds: float
+    size_bytes: float
+    highest_bytes_per_s: float
+
+
+class SeenRates:
+    """What each rank's link takes, as collectives show it.
+
+    Attributes:
+        rates: believed, in bytes/s.
+    """
+
+    def __init__(self, rates: Sequence[float]) -> None:
+        """As believed at first."""
+        self.rates = list(rates)
+
+    def note(self, size_bytes: float, received: Sequence[Received]) -> bool:
+        """A collective of stars of such shares has ended; whether a rate has jumped.
+
+        A link may be faster than what came, where there was less for it to carry: so higher rates are believed,
+        lower ones of links that were busy all the time, or busier than all others when it took longer than it should.
+        """
+        if not all(one.highest_bytes_per_s > 0 for one in received):
+            return False
+        seconds = min(one.seconds for one in received)  # of who was ready last
+        mean = [one.size_bytes / seconds for one in received]
+        busy = [each / one.highest_bytes_per_s for each, one in zip(mean, received, strict=True)]
+        slower = seconds > LONGER * OVERHEAD * bound_s(self.rates, size_bytes)
+        before = list(self.rates)
+        for rank, one in enumerate(received):
+            found = one.highest_bytes_per_s
+            if slower and busy[rank] > HARDLY * max(busy):
+                found = min(found, mean[rank] / HARDLY)
+            elif found < before[rank] and busy[rank] < BUSY:
+                continue
+            jumps = not 1 - JUMP < found / before[rank] < 1 / (1 - JUMP)
+            self.rates[rank] = found if jumps else (found + before[rank]) / 2
+        return any(
+            not 1 - JUMP < now / then < 1 / (1 - JUMP) for now, then in zip(self.rates, before, strict=True)
+        )

@@ -1,0 +1,177 @@
+"""All-reduces whose shares follow what links take (`plan.collectives.balance`), while a network changes.
+
+Each rank notes what comes to it during a collective, and tells the first one, which tells all what it believes of
+every rank's link when the next one begins. Nobody who calls waits for that word: a collective begins when it has come.
+"""
+
+from __future__ import annotations
+
+import struct
+import time
+from collections.abc import Callable, Sequence
+from enum import IntEnum
+from functools import lru_cache, partial
+
+import numpy as np
+from torch import Tensor
+
+from hemiola.core.strategy import Strategy
+from hemiola.plan.collectives.balance import Received, SeenRates, balanced
+from hemiola.run.strategy.flow import Ended, Join
+from hemiola.run.strategy.meter import Meter
+from hemiola.run.strategy.runner import Put, Runner
+from hemiola.run.transport import Endpoint, Handle
+
+__all__ = ["Balanced", "Turn"]
+
+_WORD, _REPORT = (3 << 61) + 65, (3 << 61) + 66
+"""Tags, beside those of the probe."""
+_RECEIVED = struct.Struct("<3d")
+STEADY_S, STEADIEST_S = 10.0, 160.0
+"""After so long without a jump what fits is measured; twice as long each time that it soon begins again, up to this."""
+OFTEN = 4
+FALSE_S, FALSE = 1.0, 8
+"""After so long, and so many collectives, in which nothing is as it was not before, all goes on as before."""
+ALIKE = 1.25
+SAME = 0.03
+"""All go by the same shares as long as no rate differs by more from what they were made for."""
+
+
+class Turn(IntEnum):
+    """What all ranks do before a collective."""
+
+    NOTHING = 0
+    MEASURE = 1
+    BALANCE = 2
+    BACK = 3
+
+
+class Balanced:
+    """One rank's side.
+
+    Attributes:
+        active: whether all-reduces go this way now; the same at every rank.
+    """
+
+    def __init__(
+        self, end: Endpoint, runner: Runner, meter: Meter, measured: Callable[[], Sequence[float] | None]
+    ) -> None:
+        """Over a connected endpoint.
+
+        Args:
+            runner: which tells the meter.
+            measured: at the first rank, bytes/s of every rank's link as last measured; None where shares alone do
+                not help: a rank shares its link, or several an uplink, or there are too few or too many.
+        """
+        self._end, self._runner, self._meter, self._measured = end, runner, meter, measured
+        self.active = False
+        self._seen = SeenRates([])
+        self._before: list[float] = []
+        self._told: list[float] = []
+        self._noted = 0
+        self._begun_s = self._jumped_s = self._left_s = 0.0
+        self._steady_s = STEADY_S
+
+    def is_possible(self) -> bool:
+        """Whether it is of use here; at the first rank."""
+        return self._measured() is not None
+
+    def enter(self) -> None:
+        """From the next one on."""
+        self.active, now = True, time.monotonic()
+        if self._end.rank:
+            return
+        if now - self._left_s < OFTEN * self._steady_s:
+            self._steady_s = min(2 * self._steady_s, STEADIEST_S)
+        else:
+            self._steady_s = STEADY_S
+        rates = self._measured()
+        assert rates is not None
+        self._seen, self._before, self._told = SeenRates(rates), list(rates), []
+        self._noted, self._begun_s, self._jumped_s = 0, now, now
+
+    def leave(self) -> None:
+        """No more."""
+        self.active, self._left_s = False, time.monotonic()
+
+    def turn(self) -> Turn:
+        """What is to be done next; at the first rank, while it goes on."""
+        now = time.monotonic()
+        ratios = [rate / before for rate, before in zip(self._seen.rates, self._before, strict=True)]
+        alike = all(1 / ALIKE < ratio < ALIKE for ratio in ratios)
+        if alike and self._noted >= FALSE and now - max(self._begun_s, self._jumped_s) > FALSE_S:
+            return Turn.BACK
+        return Turn.MEASURE if now - self._jumped_s > self._steady_s else Turn.NOTHING
+
+    def start(self, given: Tensor, join: Join, put: Put, ended: Ended) -> None:
+        """Begin an all-reduce, as `Runner.start`."""
+        size_bytes, begun = given.nbytes, [-1]
+
+        def over(problem: BaseException | None) -> None:
+            if begun[0] >= 0:
+                self._tell(self._meter.end(begun[0], size_bytes), size_bytes, problem)
+            ended(problem)
+
+        known = self._runner.reserve(given, join, put, over)
+
+        def begin(word: bytes) -> None:
+            begun[0] = self._meter.begin()
+            known(_strategy(word, size_bytes))
+
+        if not self._end.rank:
+            self._end.call(lambda: begin(self._word()))
+            return
+        word = bytearray(8 * self._end.ranks)
+
+        def came(handle: Handle) -> None:
+            self._end.call(lambda: known(handle.problem) if handle.problem else begin(bytes(word)))
+
+        self._end.receive(0, _WORD, word).add_callback(came)
+
+    # --- on the transport's thread
+
+    def _word(self) -> bytes:
+        """What the first rank tells all when one begins."""
+        rates = self._seen.rates
+        if not self._told or any(
+            abs(now / then - 1) > SAME for now, then in zip(rates, self._told, strict=True)
+        ):
+            self._told = list(rates)
+        word = np.array(self._told).tobytes()
+        for rank in range(1, self._end.ranks):
+            self._end.send(rank, _WORD, word, priority=-1)
+        return word
+
+    def _tell(self, received: Received, size_bytes: int, problem: BaseException | None) -> None:
+        """To the first rank, which brings together what all tell of this collective."""
+        if problem is not None:
+            return
+        if self._end.rank:
+            told = _RECEIVED.pack(received.seconds, received.size_bytes, received.highest_bytes_per_s)
+            self._end.send(0, _REPORT, told, priority=-1)
+            return
+        found: list[Received | None] = [received, *[None] * (self._end.ranks - 1)]
+        for rank in range(1, self._end.ranks):
+            into = bytearray(_RECEIVED.size)
+            self._end.receive(rank, _REPORT, into).add_callback(
+                partial(self._told_by, rank, into, found, size_bytes)
+            )
+
+    def _told_by(
+        self, rank: int, word: bytearray, found: list[Received | None], size_bytes: int, handle: Handle
+    ) -> None:
+        if handle.problem is not None:
+            return
+        found[rank] = Received(*_RECEIVED.unpack(word))
+        all_told = [one for one in found if one is not None]
+        if len(all_told) < len(found):
+            return
+        self._noted += 1
+        if self._seen.note(size_bytes, all_told):
+            self._jumped_s = time.monotonic()
+
+
+@lru_cache(maxsize=64)
+def _strategy(word: bytes, size_bytes: int) -> Strategy:
+    """The same at every rank."""
+    return balanced(np.frombuffer(word).tolist(), size_bytes)
