@@ -11,8 +11,10 @@ slowest. So each collective tells the shares of the next one.
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import median
 
 import msgspec
 
@@ -35,12 +37,12 @@ SLOWEST = 1.15
 AHEAD_S = 5.5e-3
 """Then so much of its time others run ahead of it. They would fill the queues to the middles: of two hosts at 340 and
 400 Mbit/s, one at 230 and one at 92, 2 MiB took 5 to 10 % longer then."""
-JUMP = 0.15
-"""A rate that differs by more is believed at once, by less by half: single ones differ by 5 %."""
+JUMP = 1.35
+"""A rate that is so many times as high as was believed, or a collective that takes so many times as long as it should, is
+believed at once; else what counts is the median of the last `KEPT`: single ones differ by 5 to 30 %."""
+KEPT = 5
 BUSY = 0.8
 """Of its highest rate a link carries this on average that is busy all the time."""
-LONGER = 1.15
-"""So many times what was expected, and a link is slower than was believed."""
 HARDLY = 0.9
 """A link that sets the pace was seen to carry this of its rate on average."""
 OVERHEAD = 1.05
@@ -117,28 +119,32 @@ class SeenRates:
     def __init__(self, rates: Sequence[float]) -> None:
         """As believed at first."""
         self.rates = list(rates)
+        self._last: list[deque[float]] = [deque([rate], KEPT) for rate in rates]
 
     def note(self, size_bytes: float, received: Sequence[Received]) -> bool:
-        """A collective of stars of such shares has ended; whether a rate has jumped.
+        """A collective of stars with shares for these rates has ended; whether a link has changed much.
 
-        A link may be faster than what came, where there was less for it to carry: so higher rates are believed,
-        lower ones of links that were busy all the time, or busier than all others when it took longer than it should.
+        A link may be faster than what came, where there was less for it to carry. So higher rates are believed, and
+        lower ones of links that were busy all the time; and of those that were the busiest when all took much too long.
         """
         if not all(one.highest_bytes_per_s > 0 for one in received):
             return False
         seconds = min(one.seconds for one in received)  # of who was ready last
         mean = [one.size_bytes / seconds for one in received]
         busy = [each / one.highest_bytes_per_s for each, one in zip(mean, received, strict=True)]
-        slower = seconds > LONGER * OVERHEAD * bound_s(self.rates, size_bytes)
-        before = list(self.rates)
+        slower = seconds > JUMP * OVERHEAD * bound_s(self.rates, size_bytes)
+        has_jumped = slower
         for rank, one in enumerate(received):
-            found = one.highest_bytes_per_s
-            if slower and busy[rank] > HARDLY * max(busy):
-                found = min(found, mean[rank] / HARDLY)
-            elif found < before[rank] and busy[rank] < BUSY:
-                continue
-            jumps = not 1 - JUMP < found / before[rank] < 1 / (1 - JUMP)
-            self.rates[rank] = found if jumps else (found + before[rank]) / 2
-        return any(
-            not 1 - JUMP < now / then < 1 / (1 - JUMP) for now, then in zip(self.rates, before, strict=True)
-        )
+            found, last = one.highest_bytes_per_s, self._last[rank]
+            if slower:
+                if busy[rank] > HARDLY * max(busy):
+                    last.clear()
+                    last.append(min(found, mean[rank] / HARDLY))
+            elif found > JUMP * self.rates[rank]:
+                has_jumped = True
+                last.clear()
+                last.append(found)
+            elif found > self.rates[rank] or busy[rank] > BUSY:
+                last.append(found)
+            self.rates[rank] = median(last)
+        return has_jumped

@@ -21,6 +21,7 @@ from hemiola.run.late.ways import Choose
 from hemiola.run.strategy.flow import Join
 from hemiola.run.strategy.runner import Put, Runner
 from hemiola.run.strategy.under_way import UnderWay
+from hemiola.run.transport import Endpoint
 
 __all__ = ["LATE", "Fitted"]
 
@@ -39,7 +40,7 @@ class Fitted:
 
     def __init__(
         self, runner: Runner, choose: Choose, timeout_s: float, refresh: Refresh | None, late: str = "",
-        balanced: Balanced | None = None,
+        balanced: Balanced | None = None, probing: Endpoint | None = None,
     ) -> None:  # fmt: skip
         """With what carries them out.
 
@@ -48,7 +49,9 @@ class Fitted:
             refresh: when the network is measured again; None for never.
             late: one of `LATE`.
             balanced: how all-reduces go while the network changes, if not as chosen.
+            probing: over which it is measured; closed with this.
         """
+        self._probing = probing
         end = runner.end
         self._runner, self._timeout_s = runner, timeout_s
         self.rank, self.ranks = end.rank, end.ranks
@@ -129,11 +132,15 @@ class Fitted:
         """Wait for nobody any more."""
         if self._late is not None:
             self._late.abort()
+        if self._probing is not None:
+            self._probing.close(0.0)
 
     def close(self) -> None:
         """Leave."""
         if self._late is not None:
             self._late.close()
+        if self._probing is not None:
+            self._probing.close()
 
     def _renew(self, size_bytes: int) -> None:
         """Measure the network again if it is time, before a collective of so many bytes."""

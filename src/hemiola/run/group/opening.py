@@ -26,7 +26,8 @@ def create(store: Any, rank: int, ranks: int, timeout: timedelta) -> Group:
     timeout_s = timeout.total_seconds()
     if ranks == 1:
         return Group(None, 0, 1, timeout_s)
-    end, peers = meet(store, rank, ranks, transport_options(timeout_s))
+    options = transport_options(timeout_s)
+    end, peers = meet(store, rank, ranks, options)
     if rank == 0:
         wanted = [os.environ.get(name, "") for name in ("HEMIOLA_STRATEGY", "HEMIOLA_STRAGGLERS")]
         store.set("hemiola/wanted", json.dumps(wanted))
@@ -36,7 +37,7 @@ def create(store: Any, rank: int, ranks: int, timeout: timedelta) -> Group:
         return Group(end, rank, ranks, timeout_s)
     from hemiola.run.group.fitting import fitting
 
-    return Group(end, rank, ranks, timeout_s, fitting(strategy, late, store, end, peers, timeout_s))
+    return Group(end, rank, ranks, timeout_s, fitting(strategy, late, store, end, peers, timeout_s, options))
 
 
 def transport_options(
