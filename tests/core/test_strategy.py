@@ -104,6 +104,7 @@ def test_waiting_follows_from_what_is_read_and_written() -> None:
         ({"collective": "all-to-all"}, "in place would overwrite"),
         ({"collective": "reduce-scatter", "chunks": 3}, "3 chunks cannot be divided among 2 ranks"),
         ({"root": 2}, "the root 2 is no rank"),
+        ({"ahead_bytes": -1}, "ranks run -1 bytes ahead"),
         ({"weights": (0.5, 0.6)}, "2 weights of 2 chunks, together 1.1"),
         ({"weights": (1.0,)}, "1 weights of 2 chunks"),
         ({"ranks": 0}, "0 ranks"),

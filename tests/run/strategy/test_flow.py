@@ -106,8 +106,9 @@ def test_any_shape_of_any_size_gives_the_collectives_result(
 ) -> None:
     ranks = data.draw(st.integers(2, 4))
     strategy = msgspec.structs.replace(
-        data.draw(shapes(ranks)), chunk_bytes=data.draw(st.sampled_from([0, 8, 64, 1000]))
-    )
+        data.draw(shapes(ranks)), chunk_bytes=data.draw(st.sampled_from([0, 8, 64, 1000])),
+        ahead_bytes=data.draw(st.sampled_from([0, 1, 100])),
+    )  # fmt: skip
     check(runners[ranks], strategy, data.draw(st.integers(0, 200)))
 
 

@@ -1,0 +1,120 @@
+"""Shares that follow links: against the bound, against brute force, and what is learnt of links from what came."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hemiola.plan.collectives.balance import (
+    LEAST_SHARE,
+    PIECES_BYTES,
+    Received,
+    SeenRates,
+    balanced,
+    bound_s,
+    shares,
+)
+
+RATES = st.lists(st.floats(0.05, 1.0), min_size=3, max_size=8)
+
+
+def seconds(rates: Sequence[float], each: Sequence[float]) -> float:
+    """What stars of these shares take, for a byte."""
+    return max((1 + (len(rates) - 2) * share) / rate for rate, share in zip(rates, each, strict=True))
+
+
+@given(RATES)
+def test_shares_meet_the_bound_but_for_what_is_left_out(rates: list[float]) -> None:
+    found = shares(rates)
+    assert sum(found) == pytest.approx(1) and all(share >= 0 for share in found)
+    least = 1 + (len(rates) - 2) * LEAST_SHARE * len(rates)
+    assert bound_s(rates, 1) * (1 - 1e-9) <= seconds(rates, found) <= bound_s(rates, 1) * least
+
+
+@pytest.mark.parametrize("rates", [(1, 1, 1), (1, 0.5, 0.25), (0.3, 1, 0.9), (1, 0.4, 0.4, 0.8)])
+def test_no_other_shares_are_better(rates: tuple[float, ...]) -> None:
+    steps = 24
+    others = (
+        [part / steps for part in parts]
+        for parts in itertools.product(range(steps + 1), repeat=len(rates))
+        if sum(parts) == steps
+    )
+    assert seconds(rates, shares(rates)) <= min(seconds(rates, each) for each in others) * 1.02
+
+
+def test_equal_hosts_have_equal_shares_and_a_slow_one_none() -> None:
+    assert shares([2.0] * 4) == pytest.approx([0.25] * 4)
+    assert shares([4.0, 4.0, 4.0, 1.0]) == pytest.approx([1 / 3, 1 / 3, 1 / 3, 0])
+
+
+@given(RATES.map(lambda rates: [50e6 * rate for rate in rates]), st.integers(65536, 1 << 28))
+def test_its_stars_are_proved_and_send_what_shares_say(rates: list[float], size_bytes: int) -> None:
+    strategy = balanced(rates, size_bytes).verify()
+    assert strategy == balanced(rates, size_bytes)
+    assert PIECES_BYTES[0] <= strategy.chunk_bytes <= PIECES_BYTES[1]
+    sent: Counter[int] = Counter()
+    for move in strategy.moves:
+        sent[move.source.rank] += strategy.weights[move.source.index]
+    ranks = len(rates)
+    for rank, share in enumerate(shares(rates)):
+        assert sent[rank] == pytest.approx(1 + (ranks - 2) * share)
+
+
+def test_others_do_not_run_far_ahead_of_a_link_that_sets_the_pace_alone() -> None:
+    assert balanced([50e6, 45e6, 40e6, 42e6], 2 << 20).ahead_bytes == 0
+    slow = balanced([50e6, 45e6, 11e6, 42e6], 2 << 20)
+    assert 2 * slow.chunk_bytes <= slow.ahead_bytes < 128 << 10
+
+
+def came(true: Sequence[float], believed: Sequence[float]) -> list[Received]:
+    """What stars for believed rates show on true ones: of links that are not busy, no more than two thirds of what they can."""
+    duty = [1 + (len(true) - 2) * share for share in shares(believed)]
+    took = max(each / rate for each, rate in zip(duty, true, strict=True))
+    return [
+        Received(took, each, max(each / took, min(rate, 2 / 3 * rate if each / took < 0.9 * rate else rate)))
+        for each, rate in zip(duty, true, strict=True)
+    ]
+
+
+@given(RATES.filter(lambda rates: len(rates) == 4), RATES.filter(lambda rates: len(rates) == 4))
+def test_what_came_leads_to_shares_near_the_bound(believed: list[float], true: list[float]) -> None:
+    seen = SeenRates(believed)
+    for _ in range(30):
+        seen.note(1.0, came(true, seen.rates))
+    assert seconds(true, shares(seen.rates)) <= 1.4 * bound_s(true, 1)
+
+
+def test_a_link_that_has_become_slow_is_believed_after_one_collective() -> None:
+    seen = SeenRates([1.0, 1.0, 1.0, 1.0])
+    true = [1.0, 1.0, 0.25, 1.0]
+    assert seen.note(1.0, came(true, seen.rates))
+    assert shares(seen.rates)[2] < 0.05
+    assert seconds(true, shares(seen.rates)) < 1.1 * bound_s(true, 1)
+
+
+def test_one_that_has_recovered_is_too() -> None:
+    seen = SeenRates([1.0, 1.0, 0.25, 1.0])
+    for _ in range(4):
+        seen.note(1.0, came([1.0] * 4, seen.rates))
+    assert min(seen.rates) > 0.6
+
+
+def test_single_odd_ones_are_not_believed() -> None:
+    seen = SeenRates([1.0] * 4)
+    usual = came([1.0] * 4, seen.rates)
+    for _ in range(5):
+        seen.note(1.0, usual)
+    odd = [Received(usual[0].seconds, usual[0].size_bytes, 1.2), *usual[1:]]
+    assert not seen.note(1.0, odd)
+    assert seen.rates == pytest.approx([1.0] * 4)
+
+
+def test_what_was_too_short_to_tell_tells_nothing() -> None:
+    seen = SeenRates([1.0, 0.5, 1.0])
+    assert not seen.note(1.0, [Received(9.0, 1.0, 0.0), Received(9.0, 1.0, 0.1), Received(9.0, 1.0, 0.1)])
+    assert seen.rates == [1.0, 0.5, 1.0]
