@@ -17,6 +17,7 @@ from hemiola.plan.collectives.balance import (
     SeenRates,
     balanced,
     bound_s,
+    is_ring,
     shares,
 )
 
@@ -54,8 +55,8 @@ def test_equal_hosts_have_equal_shares_and_a_slow_one_none() -> None:
 
 @given(RATES.map(lambda rates: [50e6 * rate for rate in rates]), st.integers(65536, 1 << 28))
 def test_its_stars_are_proved_and_send_what_shares_say(rates: list[float], size_bytes: int) -> None:
-    strategy = balanced(rates, size_bytes).verify()
-    assert strategy == balanced(rates, size_bytes)
+    strategy = balanced(rates, size_bytes, explores=True).verify()
+    assert strategy == balanced(rates, size_bytes, explores=True)
     assert PIECES_BYTES[0] <= strategy.chunk_bytes <= PIECES_BYTES[1]
     sent: Counter[int] = Counter()
     for move in strategy.moves:
@@ -66,9 +67,17 @@ def test_its_stars_are_proved_and_send_what_shares_say(rates: list[float], size_
 
 
 def test_others_do_not_run_far_ahead_of_a_link_that_sets_the_pace_alone() -> None:
-    assert balanced([50e6, 45e6, 40e6, 42e6], 2 << 20).ahead_bytes == 0
+    assert balanced([50e6, 45e6, 40e6, 42e6], 2 << 20, explores=True).ahead_bytes == 0
     slow = balanced([50e6, 45e6, 11e6, 42e6], 2 << 20)
     assert 2 * slow.chunk_bytes <= slow.ahead_bytes < 128 << 10
+
+
+def test_where_stars_would_gain_little_it_is_a_ring_unless_somebody_wants_to_know() -> None:
+    alike = [50e6, 45e6, 42e6, 48e6]
+    assert is_ring(alike, 2 << 20, explores=False) and not is_ring(alike, 2 << 20, explores=True)
+    assert balanced(alike, 2 << 20).verify().traffic().hops == 6
+    assert balanced(alike, 2 << 20, explores=True).traffic().hops == 2
+    assert balanced([50e6, 45e6, 20e6, 48e6], 2 << 20).verify().traffic().hops == 2
 
 
 def came(true: Sequence[float], believed: Sequence[float]) -> list[Received]:

@@ -19,15 +19,20 @@ from statistics import median
 import msgspec
 
 from hemiola.core.strategy import Strategy
-from hemiola.core.strategy_shapes import trees
+from hemiola.core.strategy_shapes import ring, trees
 
-__all__ = ["NAME", "RANKS", "Received", "SeenRates", "balanced", "bound_s", "shares"]
+__all__ = [
+    "JUMP", "NAME", "RANKS", "Received", "SeenRates", "balanced", "bound_s", "expected_s", "is_ring", "shares",
+]  # fmt: skip
 
-NAME = "balanced stars"
+NAME = "balanced"
 RANKS = range(3, 17)
 """Of two, both send the same whatever their shares are; many would exchange very many messages."""
 LEAST_SHARE = 1 / 64
 """Whoever should have less has nothing."""
+RING, RING_BYTES = 1.2, 128 << 10
+"""Where stars could gain no more than this, a ring is used, in pieces of this size: each of its connections is busy all
+the time, and TCP finds its rate again sooner after a change. But a ring hides which link is slow."""
 PIECE_S, PIECES_BYTES = 1.5e-3, (16 << 10, 1 << 20)
 """What a piece takes at the slowest link, and the least and the most of it."""
 PIECES = 512
@@ -54,6 +59,21 @@ def bound_s(rates: Sequence[float], size_bytes: float) -> float:
     return size_bytes * max(1 / min(rates), 2 * (len(rates) - 1) / sum(rates))
 
 
+def _ring_s(rates: Sequence[float], size_bytes: float) -> float:
+    return size_bytes * 2 * (len(rates) - 1) / len(rates) / min(rates)
+
+
+def is_ring(rates: Sequence[float], size_bytes: float, explores: bool) -> bool:
+    """Whether `balanced` is a ring."""
+    return not explores and _ring_s(rates, size_bytes) <= RING * bound_s(rates, size_bytes)
+
+
+def expected_s(rates: Sequence[float], size_bytes: float, explores: bool) -> float:
+    """What `balanced` should take."""
+    seconds = _ring_s if is_ring(rates, size_bytes, explores) else bound_s
+    return OVERHEAD * seconds(rates, size_bytes)
+
+
 def shares(rates: Sequence[float]) -> list[float]:
     """Each rank's share of the sums, together 1, such that all links are done at the same time or the slowest alone sets it.
 
@@ -73,13 +93,18 @@ def shares(rates: Sequence[float]) -> list[float]:
     return found
 
 
-def balanced(rates: Sequence[float], size_bytes: int) -> Strategy:
-    """Stars with these shares; those of nothing are left out.
+def balanced(rates: Sequence[float], size_bytes: int, explores: bool = False) -> Strategy:
+    """Stars with these shares, those of nothing left out; or the ring, where they could gain little.
 
     Args:
         rates: as for `shares`.
         size_bytes: of what every rank gives.
+        explores: stars in any case: they show what links take.
     """
+    if is_ring(rates, size_bytes, explores):
+        return msgspec.structs.replace(
+            ring(range(len(rates))), name=NAME, chunk_bytes=RING_BYTES, source="balanced"
+        )
     each = shares(rates)
     middles = [rank for rank, share in enumerate(each) if share > 0]
     parents = [[-1 if rank == middle else middle for rank in range(len(rates))] for middle in middles]
@@ -132,7 +157,7 @@ class SeenRates:
         seconds = min(one.seconds for one in received)  # of who was ready last
         mean = [one.size_bytes / seconds for one in received]
         busy = [each / one.highest_bytes_per_s for each, one in zip(mean, received, strict=True)]
-        slower = seconds > JUMP * OVERHEAD * bound_s(self.rates, size_bytes)
+        slower = seconds > JUMP * expected_s(self.rates, size_bytes, explores=True)
         has_jumped = slower
         for rank, one in enumerate(received):
             found, last = one.highest_bytes_per_s, self._last[rank]

@@ -16,7 +16,7 @@ import numpy as np
 from torch import Tensor
 
 from hemiola.core.strategy import Strategy
-from hemiola.plan.collectives.balance import Received, SeenRates, balanced
+from hemiola.plan.collectives.balance import JUMP, Received, SeenRates, balanced, expected_s, is_ring
 from hemiola.run.strategy.flow import Ended, Join
 from hemiola.run.strategy.meter import Meter
 from hemiola.run.strategy.runner import Put, Runner
@@ -33,6 +33,8 @@ OFTEN = 4
 FALSE_S, FALSE = 1.0, 8
 """After so long, and so many collectives, in which nothing is as it was not before, all goes on as before."""
 ALIKE = 1.25
+EXPLORED = 8
+"""One of so many shows what links take, if the others do not."""
 SAME = 0.03
 """All go by the same shares as long as no rate differs by more from what they were made for."""
 
@@ -68,7 +70,7 @@ class Balanced:
         self._seen = SeenRates([])
         self._before: list[float] = []
         self._told: list[float] = []
-        self._noted = 0
+        self._noted = self._unexplored = 0
         self._begun_s = self._jumped_s = self._left_s = 0.0
         self._steady_s = STEADY_S
 
@@ -107,21 +109,26 @@ class Balanced:
         """Begin an all-reduce, as `Runner.start`."""
         size_bytes, begun = given.nbytes, [-1]
 
+        explores = False
+
         def over(problem: BaseException | None) -> None:
             if begun[0] >= 0:
-                self._tell(self._meter.end(begun[0], size_bytes), size_bytes, problem)
+                self._tell(self._meter.end(begun[0], size_bytes), size_bytes, explores, problem)
             ended(problem)
 
         known = self._runner.reserve(given, join, put, over)
 
         def begin(word: bytes) -> None:
+            nonlocal explores
             begun[0] = self._meter.begin()
-            known(_strategy(word, size_bytes))
+            *rates, explored = np.frombuffer(word).tolist()
+            explores = bool(explored)
+            known(_strategy(tuple(rates), size_bytes, explores))
 
         if not self._end.rank:
             self._end.call(lambda: begin(self._word()))
             return
-        word = bytearray(8 * self._end.ranks)
+        word = bytearray(8 * (self._end.ranks + 1))
 
         def came(handle: Handle) -> None:
             self._end.call(lambda: known(handle.problem) if handle.problem else begin(bytes(word)))
@@ -137,12 +144,15 @@ class Balanced:
             abs(now / then - 1) > SAME for now, then in zip(rates, self._told, strict=True)
         ):
             self._told = list(rates)
-        word = np.array(self._told).tobytes()
+        self._unexplored = (self._unexplored + 1) % EXPLORED
+        word = np.array([*self._told, not self._unexplored]).tobytes()
         for rank in range(1, self._end.ranks):
             self._end.send(rank, _WORD, word, priority=-1)
         return word
 
-    def _tell(self, received: Received, size_bytes: int, problem: BaseException | None) -> None:
+    def _tell(
+        self, received: Received, size_bytes: int, explores: bool, problem: BaseException | None
+    ) -> None:
         """To the first rank, which brings together what all tell of this collective."""
         if problem is not None:
             return
@@ -154,12 +164,12 @@ class Balanced:
         for rank in range(1, self._end.ranks):
             into = bytearray(_RECEIVED.size)
             self._end.receive(rank, _REPORT, into).add_callback(
-                partial(self._told_by, rank, into, found, size_bytes)
+                partial(self._told_by, rank, into, found, size_bytes, explores)
             )
 
     def _told_by(
-        self, rank: int, word: bytearray, found: list[Received | None], size_bytes: int, handle: Handle
-    ) -> None:
+        self, rank: int, word: bytearray, found: list[Received | None], size_bytes: int, explores: bool, handle: Handle
+    ) -> None:  # fmt: skip
         if handle.problem is not None:
             return
         found[rank] = Received(*_RECEIVED.unpack(word))
@@ -167,11 +177,17 @@ class Balanced:
         if len(all_told) < len(found):
             return
         self._noted += 1
-        if self._seen.note(size_bytes, all_told):
-            self._jumped_s = time.monotonic()
+        if is_ring(self._told, size_bytes, explores):
+            has_jumped = min(one.seconds for one in all_told) > JUMP * expected_s(
+                self._told, size_bytes, explores
+            )
+        else:
+            has_jumped = self._seen.note(size_bytes, all_told)
+        if has_jumped:
+            self._unexplored, self._jumped_s = -1, time.monotonic()  # the next one shows more
 
 
 @lru_cache(maxsize=64)
-def _strategy(word: bytes, size_bytes: int) -> Strategy:
-    """The same at every rank."""
-    return balanced(np.frombuffer(word).tolist(), size_bytes)
+def _strategy(rates: tuple[float, ...], size_bytes: int, explores: bool) -> Strategy:
+    """The same at every rank, and the same object for the same shares."""
+    return balanced(rates, size_bytes, explores)
