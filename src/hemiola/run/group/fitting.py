@@ -32,6 +32,8 @@ from hemiola.trace.topologies import read_topology
 __all__ = ["fitting"]
 
 _log = logging.getLogger("hemiola.strategy")
+MEASURED = ("auto", "follow")
+"""Measured when the group is opened and again later; the second has shares follow what links take while they change."""
 AGAIN_S = 20e-3
 """A round of a measurement while a job runs."""
 ONE_WAY = 1.3
@@ -68,7 +70,7 @@ def fitting(
 
     Args:
         options: of the endpoint.
-        wanted: "auto", a file, or "" for the usual strategies.
+        wanted: one of `MEASURED`, a file, or "" for the usual strategies.
         late: "relay", "carry-over", or "wait" or "" to wait for late ranks.
         peers: all ranks.
 
@@ -78,16 +80,22 @@ def fitting(
     """
     if late not in LATE:
         raise InputError(f"HEMIOLA_STRAGGLERS={late}", f"use one of {', '.join(LATE[1:])}")
-    if wanted == "auto":
-        return _auto(late, store, end, peers, timeout_s, options)
+    if wanted in MEASURED:
+        return _measured(wanted, late, store, end, peers, timeout_s, options)
     chosen = _Chosen(store, _usual if end.rank == 0 else None)
     if wanted:
         chosen = _Chosen(store, _told(wanted, store, end, peers))
     return Fitted(Runner(end), chosen.choose, timeout_s, None, late)
 
 
-def _auto(
-    late: str, store: Any, end: Endpoint, peers: Sequence[Peer], timeout_s: float, options: Options
+def _measured(
+    wanted: str,
+    late: str,
+    store: Any,
+    end: Endpoint,
+    peers: Sequence[Peer],
+    timeout_s: float,
+    options: Options,
 ) -> Fitted:
     """As measured: over connections of their own, for bursts leave TCP with a low idea of what a link can take.
 
@@ -97,7 +105,8 @@ def _auto(
     measured = _Measured(store, probing, peers, timeout_s)
     meter = Meter(end)
     runner = Runner(end, moved=meter.look)
-    balanced = Balanced(end, runner, meter, measured.rates) if late in LATE[:2] else None
+    follows = wanted == "follow" and late in LATE[:2]
+    balanced = Balanced(end, runner, meter, measured.rates) if follows else None
     refresh = Refresh(end, timeout_s, measured.renew, balanced)
     refresh.measure()
     return Fitted(runner, measured.choose, timeout_s, refresh if measured.hosts > 1 else None, late, balanced)

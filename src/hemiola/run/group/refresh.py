@@ -97,8 +97,7 @@ class Refresh:
         self.learn()
 
     def balance(self) -> None:
-        """Shares follow the network from now on."""
-        self._wait_longer()
+        """Shares follow the network from now on, which costs nothing to begin."""
         self.learn()
 
     def learn(self) -> None:
