@@ -46,8 +46,11 @@ JUMP = 1.35
 """A rate that is so many times as high as was believed, or a collective that takes so many times as long as it should, is
 believed at once; else what counts is the median of the last `KEPT`: single ones differ by 5 to 30 %."""
 KEPT = 5
-BUSY = 0.8
-"""Of its highest rate a link carries this on average that is busy all the time."""
+PACE, GROWS = 0.9, 1.1
+"""A link that would have been done in less of the time that it took did not set the pace: it may be faster than is believed, and
+is taken to be so much faster the next time, up to the highest rate of any that was seen."""
+KEEPS = 0.98
+"""Of that highest rate, after each one."""
 HARDLY = 0.9
 """A link that sets the pace was seen to carry this of its rate on average."""
 OVERHEAD = 1.05
@@ -145,31 +148,44 @@ class SeenRates:
         """As believed at first."""
         self.rates = list(rates)
         self._last: list[deque[float]] = [deque([rate], KEPT) for rate in rates]
+        self._highest = 0.0
 
-    def note(self, size_bytes: float, received: Sequence[Received]) -> bool:
-        """A collective of stars with shares for these rates has ended; whether a link has changed much.
+    def note(self, size_bytes: float, received: Sequence[Received], used: Sequence[float]) -> bool:
+        """A collective of stars has ended; whether a link has changed much.
 
-        A link may be faster than what came, where there was less for it to carry. So higher rates are believed, and
-        lower ones of links that were busy all the time; and of those that were the busiest when all took much too long.
+        Of a link that set the pace, as far as is known, and of the busiest one, what came shows the rate; of any other one it
+        does only if it is higher. Those are taken to be faster, little by little: a link that others keep waiting looks as slow as they
+        are, and would never be given more. If all took much too long, the busiest one has become slower.
+
+        Args:
+            used: the rates that its shares were made for.
         """
         if not all(one.highest_bytes_per_s > 0 for one in received):
             return False
         seconds = min(one.seconds for one in received)  # of who was ready last
         mean = [one.size_bytes / seconds for one in received]
         busy = [each / one.highest_bytes_per_s for each, one in zip(mean, received, strict=True)]
-        slower = seconds > JUMP * expected_s(self.rates, size_bytes, explores=True)
+        duty = [size_bytes * (1 + (len(used) - 2) * share) for share in shares(used)]
+        self._highest = max(KEEPS * self._highest, *(one.highest_bytes_per_s for one in received))
+        slower = seconds > JUMP * expected_s(used, size_bytes, explores=True)
         has_jumped = slower
         for rank, one in enumerate(received):
-            found, last = one.highest_bytes_per_s, self._last[rank]
-            if slower:
-                if busy[rank] > HARDLY * max(busy):
-                    last.clear()
-                    last.append(min(found, mean[rank] / HARDLY))
-            elif found > JUMP * self.rates[rank]:
+            found, last, rate = one.highest_bytes_per_s, self._last[rank], self.rates[rank]
+            is_busiest = busy[rank] == max(busy)
+            if slower and is_busiest:
+                self._believe(rank, min(found, mean[rank] / HARDLY))
+            elif found > JUMP * rate:
                 has_jumped = True
-                last.clear()
+                self._believe(rank, found)
+            elif found > rate or (not slower and (is_busiest or duty[rank] / rate > PACE * seconds)):
                 last.append(found)
-            elif found > self.rates[rank] or busy[rank] > BUSY:
-                last.append(found)
-            self.rates[rank] = median(last)
+                self.rates[rank] = median(last)
+            elif duty[rank] / rate < PACE * seconds:
+                self._believe(rank, max(rate, min(GROWS * rate, self._highest)))
         return has_jumped
+
+    def _believe(self, rank: int, rate: float) -> None:
+        """From now on, whatever was seen before."""
+        self.rates[rank] = rate
+        self._last[rank].clear()
+        self._last[rank].append(rate)

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from enum import IntEnum
 from functools import lru_cache, partial
+from typing import NamedTuple
 
 import numpy as np
 from torch import Tensor
@@ -107,23 +108,22 @@ class Balanced:
 
     def start(self, given: Tensor, join: Join, put: Put, ended: Ended) -> None:
         """Begin an all-reduce, as `Runner.start`."""
-        size_bytes, begun = given.nbytes, [-1]
-
-        explores = False
+        went: list[tuple[int, _Way]] = []
 
         def over(problem: BaseException | None) -> None:
-            if begun[0] >= 0:
-                self._tell(self._meter.end(begun[0], size_bytes), size_bytes, explores, problem)
+            for begun, way in went:
+                received = self._meter.end(begun, way.size_bytes)
+                if problem is None:
+                    self._tell(received, way)
             ended(problem)
 
         known = self._runner.reserve(given, join, put, over)
 
         def begin(word: bytes) -> None:
-            nonlocal explores
-            begun[0] = self._meter.begin()
-            *rates, explored = np.frombuffer(word).tolist()
-            explores = bool(explored)
-            known(_strategy(tuple(rates), size_bytes, explores))
+            *rates, explores = np.frombuffer(word).tolist()
+            way = _Way(tuple(rates), given.nbytes, bool(explores))
+            went.append((self._meter.begin(), way))
+            known(_strategy(way))
 
         if not self._end.rank:
             self._end.call(lambda: begin(self._word()))
@@ -150,12 +150,8 @@ class Balanced:
             self._end.send(rank, _WORD, word, priority=-1)
         return word
 
-    def _tell(
-        self, received: Received, size_bytes: int, explores: bool, problem: BaseException | None
-    ) -> None:
+    def _tell(self, received: Received, way: _Way) -> None:
         """To the first rank, which brings together what all tell of this collective."""
-        if problem is not None:
-            return
         if self._end.rank:
             told = _RECEIVED.pack(received.seconds, received.size_bytes, received.highest_bytes_per_s)
             self._end.send(0, _REPORT, told, priority=-1)
@@ -164,12 +160,12 @@ class Balanced:
         for rank in range(1, self._end.ranks):
             into = bytearray(_RECEIVED.size)
             self._end.receive(rank, _REPORT, into).add_callback(
-                partial(self._told_by, rank, into, found, size_bytes, explores)
+                partial(self._told_by, rank, into, found, way)
             )
 
     def _told_by(
-        self, rank: int, word: bytearray, found: list[Received | None], size_bytes: int, explores: bool, handle: Handle
-    ) -> None:  # fmt: skip
+        self, rank: int, word: bytearray, found: list[Received | None], way: _Way, handle: Handle
+    ) -> None:
         if handle.problem is not None:
             return
         found[rank] = Received(*_RECEIVED.unpack(word))
@@ -177,17 +173,24 @@ class Balanced:
         if len(all_told) < len(found):
             return
         self._noted += 1
-        if is_ring(self._told, size_bytes, explores):
-            has_jumped = min(one.seconds for one in all_told) > JUMP * expected_s(
-                self._told, size_bytes, explores
-            )
+        if is_ring(way.rates, way.size_bytes, way.explores):
+            usual_s = expected_s(way.rates, way.size_bytes, way.explores)
+            has_jumped = min(one.seconds for one in all_told) > JUMP * usual_s
         else:
-            has_jumped = self._seen.note(size_bytes, all_told)
+            has_jumped = self._seen.note(way.size_bytes, all_told, way.rates)
         if has_jumped:
             self._unexplored, self._jumped_s = -1, time.monotonic()  # the next one shows more
 
 
+class _Way(NamedTuple):
+    """What `balanced` is given."""
+
+    rates: tuple[float, ...]
+    size_bytes: int
+    explores: bool
+
+
 @lru_cache(maxsize=64)
-def _strategy(rates: tuple[float, ...], size_bytes: int, explores: bool) -> Strategy:
+def _strategy(way: _Way) -> Strategy:
     """The same at every rank, and the same object for the same shares."""
-    return balanced(rates, size_bytes, explores)
+    return balanced(*way)
