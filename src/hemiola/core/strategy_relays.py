@@ -9,7 +9,7 @@ import msgspec
 from hemiola.core.errors import StrategyError
 from hemiola.core.strategy import Buffer, Move, Place, Strategy
 from hemiola.core.strategy_check import check_result
-from hemiola.core.strategy_shapes import trees
+from hemiola.core.strategy_shapes import star_of_each
 
 __all__ = ["relayed", "stars"]
 
@@ -64,9 +64,7 @@ def stars(ranks: int, active: Collection[int], takers: Collection[int] | None = 
     theirs = sum(len(wanted - {other}) for other in others) / max(1, len(others)) ** 2
     share = min(1.0, mine / (theirs + mine - 1)) if others and mine else 0.0
     weights = [share / len(others) if rank in others else (1 - share) / len(givers) for rank in range(ranks)]
-    middles = [rank for rank in range(ranks) if weights[rank] > 0]
-    parents = [[-1 if rank == middle else middle for rank in range(ranks)] for middle in middles]
-    whole = trees(parents, [weights[middle] for middle in middles])
+    whole = star_of_each(weights)
     return relayed(msgspec.structs.replace(whole, name="stars"), givers, takers)
 
 

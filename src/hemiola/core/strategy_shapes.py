@@ -8,7 +8,16 @@ from collections.abc import Iterator, Sequence
 from hemiola.core.errors import StrategyError
 from hemiola.core.strategy import Buffer, Collective, Move, Place, Strategy
 
-__all__ = ["all_pairs", "binomial", "chain", "double_tree", "halving_doubling", "ring", "trees"]
+__all__ = [
+    "all_pairs",
+    "binomial",
+    "chain",
+    "double_tree",
+    "halving_doubling",
+    "ring",
+    "star_of_each",
+    "trees",
+]
 
 
 def ring(order: Sequence[int], collective: Collective = "all-reduce") -> Strategy:
@@ -78,6 +87,13 @@ def trees(
         name=f"{len(parents)} tree{'s' * (len(parents) > 1)}", collective=collective, ranks=len(parents[0]), chunks=len(parents),
         moves=tuple(moves), root=0 if collective == "all-reduce" else min(roots), weights=tuple(weights), source="trees",
     )  # fmt: skip
+
+
+def star_of_each(weights: Sequence[float]) -> Strategy:
+    """An all-reduce by stars: every rank with a share above 0 is the middle of one."""
+    middles = [rank for rank, weight in enumerate(weights) if weight > 0]
+    parents = [[-1 if rank == middle else middle for rank in range(len(weights))] for middle in middles]
+    return trees(parents, [weights[middle] for middle in middles])
 
 
 def chain(order: Sequence[int]) -> list[int]:

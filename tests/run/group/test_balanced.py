@@ -14,7 +14,7 @@ from endpoints import connected
 from hemiola.core.strategy_shapes import ring
 from hemiola.run.group import balanced as module
 from hemiola.run.group import refresh
-from hemiola.run.group.balanced import FALSE, STEADY_S, Balanced, Turn
+from hemiola.run.group.balanced import STEADY_S, Balanced, Turn
 from hemiola.run.group.refresh import EVERY_BYTES, Refresh
 from hemiola.run.strategy.meter import Meter
 from hemiola.run.strategy.runner import Runner
@@ -103,6 +103,17 @@ def test_who_waits_for_the_first_ranks_word_is_told_that_it_is_lost() -> None:
             assert problems[0] is not None
 
 
+def test_a_word_that_leads_to_no_shares_is_told_to_who_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nowhere(way: object) -> None:
+        raise ValueError("no shares")
+
+    monkeypatch.setattr(module, "_strategy", nowhere)
+    with balancing(EQUAL) as ranks:
+        for over, problems in [rank.start(torch.ones(200_000)) for rank in ranks]:
+            assert over.wait(10)
+            assert [str(problem) for problem in problems] == ["no shares"]
+
+
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     now = [1000.0]
@@ -128,22 +139,11 @@ def test_a_change_is_followed_before_it_is_measured(clock: list[float]) -> None:
         assert [due(), due()] == [{Turn.NOTHING}, {Turn.BALANCE}]
         for rank, one in zip(ranks, turning, strict=True):
             rank.balanced.enter()
-            one.balance()
+            one.learn()
         assert [due(), due(), due()] == [{Turn.NOTHING}] * 3
         ranks[0].balanced._seen.rates[2] = 1e8
         clock[0] += STEADY_S + 1.0
         assert [due(), due()] == [{Turn.NOTHING}, {Turn.MEASURE}]
-
-
-def test_what_is_as_it_was_goes_on_as_before(clock: list[float]) -> None:
-    """A rank was late, for example: the network has not changed, and nothing needs to be measured."""
-    with connected(3) as ends:
-        first = Rank(ends[0], EQUAL).balanced
-        first.enter()
-        assert first.turn() == Turn.NOTHING
-        first._noted = FALSE
-        clock[0] += 1.5
-        assert first.turn() == Turn.BACK
 
 
 def test_a_network_that_changes_soon_again_is_followed_for_longer(clock: list[float]) -> None:

@@ -98,6 +98,12 @@ def test_a_wrong_strategy_ends_every_rank_with_the_reason(name, content, problem
         assert process.returncode and problem in said, said[-2000:]
 
 
+@pytest.mark.parametrize("strategy", ["", "auto"])
+def test_nothing_is_left_of_a_group_that_was_left(strategy, tmp_path, monkeypatch):
+    monkeypatch.setenv("HEMIOLA_STRATEGY", strategy)
+    assert run(HERE / "leaves.py", 3, str(tmp_path / "meet")) == ["0 sockets and no threads left"] * 3
+
+
 @pytest.mark.parametrize("kind", ["ddp", "fsdp"])
 def test_training_on_two_ranks_is_gloos_to_the_bit(kind, tmp_path):
     ours = run(HERE / "train.py", 2, str(tmp_path / "ours"), "hemiola", kind)

@@ -19,20 +19,15 @@ from statistics import median
 import msgspec
 
 from hemiola.core.strategy import Strategy
-from hemiola.core.strategy_shapes import ring, trees
+from hemiola.core.strategy_shapes import star_of_each
 
-__all__ = [
-    "JUMP", "NAME", "RANKS", "Received", "SeenRates", "balanced", "bound_s", "expected_s", "is_ring", "shares",
-]  # fmt: skip
+__all__ = ["NAME", "RANKS", "Received", "SeenRates", "balanced", "bound_s", "shares"]
 
 NAME = "balanced"
 RANKS = range(3, 17)
 """Of two, both send the same whatever their shares are; many would exchange very many messages."""
 LEAST_SHARE = 1 / 64
 """Whoever should have less has nothing."""
-RING, RING_BYTES = 1.2, 128 << 10
-"""Where stars could gain no more than this, a ring is used, in pieces of this size: each of its connections is busy all
-the time, and TCP finds its rate again sooner after a change. But a ring hides which link is slow."""
 PIECE_S, PIECES_BYTES = 1.5e-3, (16 << 10, 1 << 20)
 """What a piece takes at the slowest link, and the least and the most of it."""
 PIECES = 512
@@ -43,38 +38,24 @@ AHEAD_S = 5.5e-3
 """Then so much of its time others run ahead of it. They would fill the queues to the middles: of two hosts at 340 and
 400 Mbit/s, one at 230 and one at 92, 2 MiB took 5 to 10 % longer then."""
 JUMP = 1.35
-"""A rate that is so many times as high as was believed, or a collective that takes so many times as long as it should, is
-believed at once; else what counts is the median of the last `KEPT`: single ones differ by 5 to 30 %."""
-KEPT = 5
-PACE, GROWS = 0.9, 1.1
-"""A link that would have been done in less of the time that it took did not set the pace: it may be faster than is believed, and
-is taken to be so much faster the next time, up to the highest rate of any that was seen."""
-KEEPS = 0.98
-"""Of that highest rate, after each one."""
-HARDLY = 0.9
-"""A link that sets the pace was seen to carry this of its rate on average."""
+"""A rate that is so many times as high as was believed, or a collective that takes so many times as long as it should: a
+link has changed."""
+KEPT = 4
+"""The highest of the last so many is believed: what was seen of a link is never much more than it takes, and less in one
+of four."""
+PACE = 0.9
+"""A link that should be done in less of the time than this is not kept busy: it may be faster than was seen."""
+LOWER = 0.85
+"""If a link has changed to the worse, no more of its rate than this was seen."""
 OVERHEAD = 1.05
 """What is expected, over the bound."""
+LONGER = 1.1
+"""What takes so much longer than the bound is a sign of some link that is slower than is believed."""
 
 
 def bound_s(rates: Sequence[float], size_bytes: float) -> float:
     """No all-reduce of so many bytes takes less among hosts with links of these rates, in bytes/s."""
     return size_bytes * max(1 / min(rates), 2 * (len(rates) - 1) / sum(rates))
-
-
-def _ring_s(rates: Sequence[float], size_bytes: float) -> float:
-    return size_bytes * 2 * (len(rates) - 1) / len(rates) / min(rates)
-
-
-def is_ring(rates: Sequence[float], size_bytes: float, explores: bool) -> bool:
-    """Whether `balanced` is a ring."""
-    return not explores and _ring_s(rates, size_bytes) <= RING * bound_s(rates, size_bytes)
-
-
-def expected_s(rates: Sequence[float], size_bytes: float, explores: bool) -> float:
-    """What `balanced` should take."""
-    seconds = _ring_s if is_ring(rates, size_bytes, explores) else bound_s
-    return OVERHEAD * seconds(rates, size_bytes)
 
 
 def shares(rates: Sequence[float]) -> list[float]:
@@ -96,28 +77,19 @@ def shares(rates: Sequence[float]) -> list[float]:
     return found
 
 
-def balanced(rates: Sequence[float], size_bytes: int, explores: bool = False) -> Strategy:
-    """Stars with these shares, those of nothing left out; or the ring, where they could gain little.
+def balanced(rates: Sequence[float], size_bytes: int) -> Strategy:
+    """Stars with these shares; those of nothing are left out.
 
     Args:
         rates: as for `shares`.
         size_bytes: of what every rank gives.
-        explores: stars in any case: they show what links take.
     """
-    if is_ring(rates, size_bytes, explores):
-        return msgspec.structs.replace(
-            ring(range(len(rates))), name=NAME, chunk_bytes=RING_BYTES, source="balanced"
-        )
-    each = shares(rates)
-    middles = [rank for rank, share in enumerate(each) if share > 0]
-    parents = [[-1 if rank == middle else middle for rank in range(len(rates))] for middle in middles]
-    whole = sum(each[middle] for middle in middles)
     least, most = PIECES_BYTES
     slowest = min(rates)
     piece = min(max(1 << round(math.log2(max(PIECE_S * slowest, size_bytes / PIECES))), least), most)
     alone = 1 / slowest > SLOWEST * 2 * (len(rates) - 1) / sum(rates)
     return msgspec.structs.replace(
-        trees(parents, [each[middle] / whole for middle in middles]),
+        star_of_each(shares(rates)),
         name=NAME, chunk_bytes=piece, ahead_bytes=max(2 * piece, int(AHEAD_S * slowest)) if alone else 0, source="balanced",
     )  # fmt: skip
 
@@ -128,12 +100,10 @@ class Received:
 
     Attributes:
         seconds: that it took there, from when that rank was ready.
-        size_bytes: that came.
-        highest_bytes_per_s: while a good part of it came; 0 if it was too short to tell.
+        highest_bytes_per_s: that was kept up for a while; 0 if it was too short to tell.
     """
 
     seconds: float
-    size_bytes: float
     highest_bytes_per_s: float
 
 
@@ -148,14 +118,14 @@ class SeenRates:
         """As believed at first."""
         self.rates = list(rates)
         self._last: list[deque[float]] = [deque([rate], KEPT) for rate in rates]
-        self._highest = 0.0
 
     def note(self, size_bytes: float, received: Sequence[Received], used: Sequence[float]) -> bool:
         """A collective of stars has ended; whether a link has changed much.
 
-        Of a link that set the pace, as far as is known, and of the busiest one, what came shows the rate; of any other one it
-        does only if it is higher. Those are taken to be faster, little by little: a link that others keep waiting looks as slow as they
-        are, and would never be given more. If all took much too long, the busiest one has become slower.
+        The highest rate that was seen lately is believed. Of a link that is not kept busy that is no less than what was
+        believed before, unless it is what explains best why all took too long. If they took much too long, that link is
+        believed at once. One that has become much faster may be faster still: with the share of a slow one, little came to
+        it.
 
         Args:
             used: the rates that its shares were made for.
@@ -163,29 +133,23 @@ class SeenRates:
         if not all(one.highest_bytes_per_s > 0 for one in received):
             return False
         seconds = min(one.seconds for one in received)  # of who was ready last
-        mean = [one.size_bytes / seconds for one in received]
-        busy = [each / one.highest_bytes_per_s for each, one in zip(mean, received, strict=True)]
         duty = [size_bytes * (1 + (len(used) - 2) * share) for share in shares(used)]
-        self._highest = max(KEEPS * self._highest, *(one.highest_bytes_per_s for one in received))
-        slower = seconds > JUMP * expected_s(used, size_bytes, explores=True)
+        pace_s = max(each / rate for each, rate in zip(duty, used, strict=True))
+        explains = [each / one.highest_bytes_per_s for each, one in zip(duty, received, strict=True)]
+        slower = seconds > JUMP * OVERHEAD * pace_s
         has_jumped = slower
         for rank, one in enumerate(received):
             found, last, rate = one.highest_bytes_per_s, self._last[rank], self.rates[rank]
-            is_busiest = busy[rank] == max(busy)
-            if slower and is_busiest:
-                self._believe(rank, min(found, mean[rank] / HARDLY))
-            elif found > JUMP * rate:
+            is_kept_busy = duty[rank] / used[rank] >= PACE * pace_s
+            is_why = seconds > LONGER * pace_s and explains[rank] == max(explains)
+            if found > JUMP * rate:
                 has_jumped = True
-                self._believe(rank, found)
-            elif found > rate or (not slower and (is_busiest or duty[rank] / rate > PACE * seconds)):
-                last.append(found)
-                self.rates[rank] = median(last)
-            elif duty[rank] / rate < PACE * seconds:
-                self._believe(rank, max(rate, min(GROWS * rate, self._highest)))
+                last.clear()
+                found = max(found, median(self.rates))
+            elif slower and is_why and found < LOWER * rate:
+                last.clear()
+            elif not is_kept_busy and not is_why:
+                found = max(found, rate)
+            last.append(found)
+            self.rates[rank] = max(last)
         return has_jumped
-
-    def _believe(self, rank: int, rate: float) -> None:
-        """From now on, whatever was seen before."""
-        self.rates[rank] = rate
-        self._last[rank].clear()
-        self._last[rank].append(rate)

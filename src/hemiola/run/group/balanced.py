@@ -17,7 +17,7 @@ import numpy as np
 from torch import Tensor
 
 from hemiola.core.strategy import Strategy
-from hemiola.plan.collectives.balance import JUMP, Received, SeenRates, balanced, expected_s, is_ring
+from hemiola.plan.collectives.balance import Received, SeenRates, balanced
 from hemiola.run.strategy.flow import Ended, Join
 from hemiola.run.strategy.meter import Meter
 from hemiola.run.strategy.runner import Put, Runner
@@ -27,15 +27,10 @@ __all__ = ["Balanced", "Turn"]
 
 _WORD, _REPORT = (3 << 61) + 65, (3 << 61) + 66
 """Tags, beside those of the probe."""
-_RECEIVED = struct.Struct("<3d")
+_RECEIVED = struct.Struct("<2d")
 STEADY_S, STEADIEST_S = 10.0, 160.0
 """After so long without a jump what fits is measured; twice as long each time that it soon begins again, up to this."""
 OFTEN = 4
-FALSE_S, FALSE = 1.0, 8
-"""After so long, and so many collectives, in which nothing is as it was not before, all goes on as before."""
-ALIKE = 1.25
-EXPLORED = 8
-"""One of so many shows what links take, if the others do not."""
 SAME = 0.03
 """All go by the same shares as long as no rate differs by more from what they were made for."""
 
@@ -46,7 +41,6 @@ class Turn(IntEnum):
     NOTHING = 0
     MEASURE = 1
     BALANCE = 2
-    BACK = 3
 
 
 class Balanced:
@@ -69,10 +63,8 @@ class Balanced:
         self._end, self._runner, self._meter, self._measured = end, runner, meter, measured
         self.active = False
         self._seen = SeenRates([])
-        self._before: list[float] = []
         self._told: list[float] = []
-        self._noted = self._unexplored = 0
-        self._begun_s = self._jumped_s = self._left_s = 0.0
+        self._jumped_s = self._left_s = 0.0
         self._steady_s = STEADY_S
 
     def is_possible(self) -> bool:
@@ -90,8 +82,7 @@ class Balanced:
             self._steady_s = STEADY_S
         rates = self._measured()
         assert rates is not None
-        self._seen, self._before, self._told = SeenRates(rates), list(rates), []
-        self._noted, self._begun_s, self._jumped_s = 0, now, now
+        self._seen, self._told, self._jumped_s = SeenRates(rates), [], now
 
     def leave(self) -> None:
         """No more."""
@@ -99,12 +90,8 @@ class Balanced:
 
     def turn(self) -> Turn:
         """What is to be done next; at the first rank, while it goes on."""
-        now = time.monotonic()
-        ratios = [rate / before for rate, before in zip(self._seen.rates, self._before, strict=True)]
-        alike = all(1 / ALIKE < ratio < ALIKE for ratio in ratios)
-        if alike and self._noted >= FALSE and now - max(self._begun_s, self._jumped_s) > FALSE_S:
-            return Turn.BACK
-        return Turn.MEASURE if now - self._jumped_s > self._steady_s else Turn.NOTHING
+        is_steady = time.monotonic() - self._jumped_s > self._steady_s
+        return Turn.MEASURE if is_steady else Turn.NOTHING
 
     def start(self, given: Tensor, join: Join, put: Put, ended: Ended) -> None:
         """Begin an all-reduce, as `Runner.start`."""
@@ -112,26 +99,30 @@ class Balanced:
 
         def over(problem: BaseException | None) -> None:
             for begun, way in went:
-                received = self._meter.end(begun, way.size_bytes)
+                received = self._meter.end(begun)
                 if problem is None:
                     self._tell(received, way)
             ended(problem)
 
         known = self._runner.reserve(given, join, put, over)
 
-        def begin(word: bytes) -> None:
-            *rates, explores = np.frombuffer(word).tolist()
-            way = _Way(tuple(rates), given.nbytes, bool(explores))
+        def begin(told: Callable[[], bytes]) -> None:
+            try:
+                way = _Way(tuple(np.frombuffer(told()).tolist()), given.nbytes)
+                strategy = _strategy(way)
+            except Exception as problem:  # whoever waits for this one hears of it
+                known(problem)
+                return
             went.append((self._meter.begin(), way))
-            known(_strategy(way))
+            known(strategy)
 
         if not self._end.rank:
-            self._end.call(lambda: begin(self._word()))
+            self._end.call(lambda: begin(self._word))
             return
-        word = bytearray(8 * (self._end.ranks + 1))
+        word = bytearray(8 * self._end.ranks)
 
         def came(handle: Handle) -> None:
-            self._end.call(lambda: known(handle.problem) if handle.problem else begin(bytes(word)))
+            self._end.call(lambda: known(handle.problem) if handle.problem else begin(lambda: bytes(word)))
 
         self._end.receive(0, _WORD, word).add_callback(came)
 
@@ -144,8 +135,7 @@ class Balanced:
             abs(now / then - 1) > SAME for now, then in zip(rates, self._told, strict=True)
         ):
             self._told = list(rates)
-        self._unexplored = (self._unexplored + 1) % EXPLORED
-        word = np.array([*self._told, not self._unexplored]).tobytes()
+        word = np.array(self._told).tobytes()
         for rank in range(1, self._end.ranks):
             self._end.send(rank, _WORD, word, priority=-1)
         return word
@@ -153,7 +143,7 @@ class Balanced:
     def _tell(self, received: Received, way: _Way) -> None:
         """To the first rank, which brings together what all tell of this collective."""
         if self._end.rank:
-            told = _RECEIVED.pack(received.seconds, received.size_bytes, received.highest_bytes_per_s)
+            told = _RECEIVED.pack(received.seconds, received.highest_bytes_per_s)
             self._end.send(0, _REPORT, told, priority=-1)
             return
         found: list[Received | None] = [received, *[None] * (self._end.ranks - 1)]
@@ -172,14 +162,8 @@ class Balanced:
         all_told = [one for one in found if one is not None]
         if len(all_told) < len(found):
             return
-        self._noted += 1
-        if is_ring(way.rates, way.size_bytes, way.explores):
-            usual_s = expected_s(way.rates, way.size_bytes, way.explores)
-            has_jumped = min(one.seconds for one in all_told) > JUMP * usual_s
-        else:
-            has_jumped = self._seen.note(way.size_bytes, all_told, way.rates)
-        if has_jumped:
-            self._unexplored, self._jumped_s = -1, time.monotonic()  # the next one shows more
+        if self._seen.note(way.size_bytes, all_told, way.rates):
+            self._jumped_s = time.monotonic()
 
 
 class _Way(NamedTuple):
@@ -187,7 +171,6 @@ class _Way(NamedTuple):
 
     rates: tuple[float, ...]
     size_bytes: int
-    explores: bool
 
 
 @lru_cache(maxsize=64)

@@ -147,19 +147,19 @@ class Fitted:
         if self._refresh is None:
             return
         turn = self._refresh.due(size_bytes)
-        if self._balanced is not None and turn != Turn.NOTHING:
+        if self._balanced is not None:
             if turn == Turn.BALANCE:
                 self._balanced.enter()
-                self._refresh.balance()
-            else:
+            elif turn != Turn.NOTHING and self._balanced.active:
                 self._balanced.leave()
-                self._refresh.learn()
         if turn == Turn.MEASURE:
             self._runner.wait_idle(self._timeout_s)
             self._usual.wait_idle(self._timeout_s)
             if self._late is not None:
                 self._late.wait_idle(self._timeout_s)
             self._refresh.measure()
+        elif turn != Turn.NOTHING:
+            self._refresh.learn()
 
     def _used(self, kind: Collective, size_bytes: int, root: int) -> Strategy | None:
         strategy = self._choose(kind, size_bytes, root)

@@ -81,35 +81,22 @@ def fitting(
     if late not in LATE:
         raise InputError(f"HEMIOLA_STRAGGLERS={late}", f"use one of {', '.join(LATE[1:])}")
     if wanted in MEASURED:
-        return _measured(wanted, late, store, end, peers, timeout_s, options)
+        # Over connections of their own: bursts leave TCP with a low idea of what a link can take. At 400 Mbit/s,
+        # all-reduces of 2 MiB took up to a third longer after them, and 20 of them to recover.
+        probing, _ = meet(PrefixStore("hemiola/probe", store), end.rank, end.ranks, options)
+        measured = _Measured(store, probing, peers, timeout_s)
+        meter = Meter(end)
+        runner = Runner(end, moved=meter.look)
+        follows = wanted == "follow" and late in LATE[:2]
+        balanced = Balanced(end, runner, meter, measured.rates) if follows else None
+        refresh = Refresh(end, timeout_s, measured.renew, balanced)
+        refresh.measure()
+        renewed = refresh if measured.hosts > 1 else None
+        return Fitted(runner, measured.choose, timeout_s, renewed, late, balanced, probing)
     chosen = _Chosen(store, _usual if end.rank == 0 else None)
     if wanted:
         chosen = _Chosen(store, _told(wanted, store, end, peers))
     return Fitted(Runner(end), chosen.choose, timeout_s, None, late)
-
-
-def _measured(
-    wanted: str,
-    late: str,
-    store: Any,
-    end: Endpoint,
-    peers: Sequence[Peer],
-    timeout_s: float,
-    options: Options,
-) -> Fitted:
-    """As measured: over connections of their own, for bursts leave TCP with a low idea of what a link can take.
-
-    At 400 Mbit/s all-reduces of 2 MiB took up to a third longer after a measurement, and 20 of them to recover.
-    """
-    probing, _ = meet(PrefixStore("hemiola/probe", store), end.rank, end.ranks, options)
-    measured = _Measured(store, probing, peers, timeout_s)
-    meter = Meter(end)
-    runner = Runner(end, moved=meter.look)
-    follows = wanted == "follow" and late in LATE[:2]
-    balanced = Balanced(end, runner, meter, measured.rates) if follows else None
-    refresh = Refresh(end, timeout_s, measured.renew, balanced)
-    refresh.measure()
-    return Fitted(runner, measured.choose, timeout_s, refresh if measured.hosts > 1 else None, late, balanced)
 
 
 def _told(wanted: str, store: Any, end: Endpoint, peers: Sequence[Peer]) -> _Plan | None:

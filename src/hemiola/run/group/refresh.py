@@ -90,14 +90,12 @@ class Refresh:
     def measure(self) -> None:
         """Now. How long it takes counts."""
         begun_s = time.monotonic()
-        self._wait_longer()
+        waited_s = begun_s - self._measured_s
+        most_s = max(QUIET_S, self._cost_s / SHARE)
+        self._quiet_s = min(2 * self._quiet_s, most_s) if waited_s < OFTEN * self._quiet_s else QUIET_S
         self._renew(max([1.0, *(recent[-1] / usual_s for recent, usual_s in self._known())]))
         if self._measured_s:
             self._cost_s = time.monotonic() - begun_s
-        self.learn()
-
-    def balance(self) -> None:
-        """Shares follow the network from now on, which costs nothing to begin."""
         self.learn()
 
     def learn(self) -> None:
@@ -106,12 +104,6 @@ class Refresh:
         self._first.clear()
         self._took.clear()
         self._usual_s.clear()
-
-    def _wait_longer(self) -> None:
-        """Until the next time, if it is soon after the last one."""
-        waited_s = time.monotonic() - self._measured_s
-        most_s = max(QUIET_S, self._cost_s / SHARE)
-        self._quiet_s = min(2 * self._quiet_s, most_s) if waited_s < OFTEN * self._quiet_s else QUIET_S
 
     def took(self, kind: str, size_bytes: int, seconds: float) -> None:
         """A collective took so long, at the first rank."""

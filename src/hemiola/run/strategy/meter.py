@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 
 from hemiola.plan.collectives.balance import Received
 from hemiola.run.transport import Endpoint
 
-__all__ = ["Meter", "highest"]
+__all__ = ["Meter", "steadiest"]
 
 EVERY_S = 1e-3
 """Looked no more often."""
-WINDOW_S, OF_TIME, OF_BYTES = 12e-3, 1 / 8, 1 / 4
-"""The highest rate is that of a stretch of so long at least, of so much of the collective's time, and of its bytes."""
+HALF_S, OF_TIME = 8e-3, 1 / 16
+"""The rate of a link is seen where as much comes for so long, and so much of the collective's time, and once more."""
+HELD_UP_S = 0.5e-3
+"""What is read within more than this tells no rate: this thread had to wait meanwhile."""
 
 
 class Meter:
@@ -32,43 +35,48 @@ class Meter:
             self._at_s.clear()
             self._bytes.clear()
         self._under_way += 1
-        self._look(time.monotonic())
+        self._look()
         return len(self._at_s) - 1
 
     def look(self) -> None:
         """Something has come, or gone."""
-        now = time.monotonic()
-        if self._under_way and now - self._at_s[-1] >= EVERY_S:
-            self._look(now)
+        if self._under_way and time.monotonic() - self._at_s[-1] >= EVERY_S:
+            self._look(HELD_UP_S)
 
-    def end(self, begun: int, size_bytes: float) -> Received:
-        """A collective of so many bytes has ended: what came to this rank meanwhile."""
-        self._look(time.monotonic())
+    def end(self, begun: int) -> Received:
+        """A collective has ended: what came to this rank meanwhile."""
+        self._look()
         self._under_way -= 1
         at_s, came = self._at_s[begun:], self._bytes[begun:]
         took_s = at_s[-1] - at_s[0]
-        window_s = max(WINDOW_S, OF_TIME * took_s)
-        return Received(took_s, came[-1] - came[0], highest(at_s, came, window_s, OF_BYTES * size_bytes))
+        return Received(took_s, steadiest(at_s, came, max(HALF_S, OF_TIME * took_s)))
 
-    def _look(self, now: float) -> None:
-        self._at_s.append(now)
-        self._bytes.append(self._end.received_bytes())
+    def _look(self, within_s: float = math.inf) -> None:
+        before_s = time.monotonic()
+        came = self._end.received_bytes()
+        after_s = time.monotonic()
+        if after_s - before_s <= within_s:
+            self._at_s.append((before_s + after_s) / 2)
+            self._bytes.append(came)
 
 
-def highest(at_s: Sequence[float], came: Sequence[float], window_s: float, size_bytes: float) -> float:
-    """The highest rate of any stretch of at least so long and so many bytes; 0 if there is none.
+def steadiest(at_s: Sequence[float], came: Sequence[float], half_s: float) -> float:
+    """The highest rate that was kept up for twice so long: the lower one of two neighbouring stretches; 0 if there are none.
+
+    What has waited somewhere comes faster than a link for a moment: the burst that a switch lets pass after a pause,
+    what TCP held back until a lost packet came. It does not do so twice.
 
     Args:
         at_s, came: moments, and what had come by then, both growing.
+        half_s: each stretch is the shortest that takes so long.
     """
+    rates: list[tuple[int, float]] = []
+    """Of the stretch that ends at each moment: where it began."""
     found, first = 0.0, 0
-    for last in range(len(at_s)):
-
-        def is_enough(since: int, last: int = last) -> bool:
-            return at_s[last] - at_s[since] >= window_s and came[last] - came[since] >= size_bytes
-
-        while first < last and is_enough(first + 1):
+    for last, now in enumerate(at_s):
+        while first < last and now - at_s[first + 1] >= half_s:
             first += 1
-        if first < last and is_enough(first):
-            found = max(found, (came[last] - came[first]) / (at_s[last] - at_s[first]))
+        rate = (came[last] - came[first]) / (now - at_s[first]) if now - at_s[first] >= half_s else 0.0
+        rates.append((first, rate))
+        found = max(found, min(rate, rates[first][1]))
     return found
