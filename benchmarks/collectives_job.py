@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 
 GROUPS = {
-    "gloo": ("gloo", "", ""), "usual": ("hemiola", "usual", ""), "fitted": ("hemiola", "auto", ""),
+    "gloo": ("gloo", "", ""), "usual": ("hemiola", "usual", ""), "fitted": ("hemiola", "auto", ""), "follow": ("hemiola", "follow", ""),
     "relay": ("hemiola", "usual", "relay"), "carry-over": ("hemiola", "usual", "carry-over"),
 }  # fmt: skip
 """Backend, HEMIOLA_STRATEGY and HEMIOLA_STRAGGLERS."""
