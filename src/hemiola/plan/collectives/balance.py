@@ -21,7 +21,7 @@ import msgspec
 from hemiola.core.strategy import Strategy
 from hemiola.core.strategy_shapes import star_of_each
 
-__all__ = ["NAME", "RANKS", "Received", "SeenRates", "balanced", "bound_s", "shares"]
+__all__ = ["NAME", "RANKS", "Received", "SeenRates", "balanced", "bound_s", "is_alone", "paces", "shares"]
 
 NAME = "balanced"
 RANKS = range(3, 17)
@@ -86,12 +86,25 @@ def balanced(rates: Sequence[float], size_bytes: int) -> Strategy:
     """
     least, most = PIECES_BYTES
     slowest = min(rates)
+    alone = is_alone(rates)
     piece = min(max(1 << round(math.log2(max(PIECE_S * slowest, size_bytes / PIECES))), least), most)
-    alone = 1 / slowest > SLOWEST * 2 * (len(rates) - 1) / sum(rates)
     return msgspec.structs.replace(
         star_of_each(shares(rates)),
         name=NAME, chunk_bytes=piece, ahead_bytes=max(2 * piece, int(AHEAD_S * slowest)) if alone else 0, source="balanced",
     )  # fmt: skip
+
+
+def is_alone(rates: Sequence[float]) -> bool:
+    """Whether the slowest link sets the pace: all others wait for it."""
+    return 1 / min(rates) > SLOWEST * 2 * (len(rates) - 1) / sum(rates)
+
+
+def paces(rates: Sequence[float], rank: int) -> list[float]:
+    """Bytes/s that a rank sends to each one if all are done at the same time; nothing for itself."""
+    found = shares(rates)
+    others = len(rates) - 2
+    each_s = max((1 + others * share) / rate for share, rate in zip(found, rates, strict=True))
+    return [(found[rank] + share) / each_s * (peer != rank) for peer, share in enumerate(found)]
 
 
 @dataclass(frozen=True)

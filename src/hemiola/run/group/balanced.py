@@ -6,6 +6,7 @@ every rank's link when the next one begins. Nobody who calls waits for that word
 
 from __future__ import annotations
 
+import math
 import struct
 import time
 from collections.abc import Callable, Sequence
@@ -17,7 +18,7 @@ import numpy as np
 from torch import Tensor
 
 from hemiola.core.strategy import Strategy
-from hemiola.plan.collectives.balance import Received, SeenRates, balanced
+from hemiola.plan.collectives.balance import Received, SeenRates, balanced, is_alone, paces
 from hemiola.run.strategy.flow import Ended, Join
 from hemiola.run.strategy.meter import Meter
 from hemiola.run.strategy.runner import Put, Runner
@@ -33,6 +34,11 @@ STEADY_S, STEADIEST_S = 10.0, 160.0
 OFTEN = 4
 SAME = 0.03
 """All go by the same shares as long as no rate differs by more from what they were made for."""
+TIGHT, LOOSE = 1.05, 1.6
+"""So much faster than is needed a rank sends to each other one: no more fills a queue, and what TCP sends freely
+overflows it. After a change, and where one link sets the pace alone, as much as shows that a link takes more."""
+LEAST_BYTES_PER_S = 1e6
+"""No connection is held back more than this: small messages go over it."""
 
 
 class Turn(IntEnum):
@@ -64,6 +70,8 @@ class Balanced:
         self.active = False
         self._seen = SeenRates([])
         self._told: list[float] = []
+        self._paced: tuple[float, ...] = ()
+        """The word that connections are held back by; none if they are not."""
         self._jumped_s = self._left_s = 0.0
         self._steady_s = STEADY_S
 
@@ -87,6 +95,11 @@ class Balanced:
     def leave(self) -> None:
         """No more."""
         self.active, self._left_s = False, time.monotonic()
+        self.let_go()
+
+    def let_go(self) -> None:
+        """Something else is to be sent: as fast as it goes, until the next one begins."""
+        self._end.call(lambda: self._pace(()))
 
     def turn(self) -> Turn:
         """What is to be done next; at the first rank, while it goes on."""
@@ -108,8 +121,10 @@ class Balanced:
 
         def begin(told: Callable[[], bytes]) -> None:
             try:
-                way = _Way(tuple(np.frombuffer(told()).tolist()), given.nbytes)
+                word = tuple(np.frombuffer(told()).tolist())
+                way = _Way(word[:-1], given.nbytes)
                 strategy = _strategy(way)
+                self._pace(word)
             except Exception as problem:  # whoever waits for this one hears of it
                 known(problem)
                 return
@@ -119,7 +134,7 @@ class Balanced:
         if not self._end.rank:
             self._end.call(lambda: begin(self._word))
             return
-        word = bytearray(8 * self._end.ranks)
+        word = bytearray(8 * self._end.ranks + 8)
 
         def came(handle: Handle) -> None:
             self._end.call(lambda: known(handle.problem) if handle.problem else begin(lambda: bytes(word)))
@@ -129,16 +144,31 @@ class Balanced:
     # --- on the transport's thread
 
     def _word(self) -> bytes:
-        """What the first rank tells all when one begins."""
+        """What the first rank tells all when one begins: the rates, and how much faster to send."""
         rates = self._seen.rates
-        if not self._told or any(
+        changed = not self._told or any(
             abs(now / then - 1) > SAME for now, then in zip(rates, self._told, strict=True)
-        ):
+        )
+        if changed:
             self._told = list(rates)
-        word = np.array(self._told).tobytes()
+        word = np.array([*self._told, LOOSE if changed or is_alone(self._told) else TIGHT]).tobytes()
         for rank in range(1, self._end.ranks):
             self._end.send(rank, _WORD, word, priority=-1)
         return word
+
+    def _pace(self, word: tuple[float, ...]) -> None:
+        """Hold connections back as the word says; not once this is left, though one that began before ends later."""
+        if not self.active:
+            word = ()
+        if word == self._paced:
+            return
+        self._paced = word
+        others = [rank for rank in range(self._end.ranks) if rank != self._end.rank]
+        if word:
+            each = paces(word[:-1], self._end.rank)
+            self._end.pace({rank: max(word[-1] * each[rank], LEAST_BYTES_PER_S) for rank in others})
+        else:
+            self._end.pace(dict.fromkeys(others, math.inf))
 
     def _tell(self, received: Received, way: _Way) -> None:
         """To the first rank, which brings together what all tell of this collective."""

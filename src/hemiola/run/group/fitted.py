@@ -89,6 +89,7 @@ class Fitted:
             strategy = self._used(kind, size_bytes, root)
             if strategy is None:
                 return None
+            self._let_go()
             pending = Pending("a collective", self._timeout_s)
             begun_s = time.monotonic()
 
@@ -116,6 +117,7 @@ class Fitted:
         """One that goes the usual way: how long it takes from now on tells of the network too."""
         if self._refresh is None or size_bytes <= FEWEST_BYTES:
             return action
+        self._let_go()
         begun_s = time.monotonic()
         self._usual.begin()
 
@@ -160,6 +162,11 @@ class Fitted:
             self._refresh.measure()
         elif turn != Turn.NOTHING:
             self._refresh.learn()
+
+    def _let_go(self) -> None:
+        """One begins that needs other rates than shares do."""
+        if self._balanced is not None and self._balanced.active:
+            self._balanced.let_go()
 
     def _used(self, kind: Collective, size_bytes: int, root: int) -> Strategy | None:
         strategy = self._choose(kind, size_bytes, root)

@@ -19,7 +19,7 @@ import math
 import socket
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Self
 
 from hemiola.core.errors import HemiolaError, InputError, TransportError
@@ -222,6 +222,15 @@ class Endpoint:
     def received_bytes(self) -> int:
         """What has come to this rank, as the kernel counts it; for use on the transport's thread (`call`)."""
         return self._loop.received_bytes() if self._loop is not None else 0
+
+    def pace(self, rates_bytes_per_s: Mapping[int, float]) -> None:
+        """From now on, send no faster to each of these peers; for use on the transport's thread (`call`).
+
+        Args:
+            rates_bytes_per_s: by peer, above 0; infinity for no limit but that of the options.
+        """
+        if self._loop is not None:
+            self._loop.pace(rates_bytes_per_s)
 
     def tune(self, chunk_bytes: int) -> None:
         """From now on, choose the most urgent message anew after so many bytes.

@@ -17,6 +17,7 @@ __all__ = ["Link", "prepare"]
 
 _TCP_NOTSENT_LOWAT = 25
 _SO_MAX_PACING_RATE = 47
+_UNPACED = 2**32 - 1
 _RECEIVED_AT = 128
 """Where `tcpi_bytes_received` lies in the kernel's struct tcp_info (Linux 4.1, include/uapi/linux/tcp.h)."""
 _READS = 8
@@ -79,8 +80,10 @@ class Link:
         return int.from_bytes(told[_RECEIVED_AT:], sys.byteorder)
 
     def pace(self, rate_bytes_per_s: float) -> None:
-        """Send no faster than that."""
-        self.sock.setsockopt(socket.SOL_SOCKET, _SO_MAX_PACING_RATE, min(int(rate_bytes_per_s), 2**32 - 1))
+        """Send no faster than that; infinity, or what the option cannot hold, for as fast as it goes."""
+        with suppress(OSError):  # closed meanwhile
+            rate = int(min(max(rate_bytes_per_s, 1.0), _UNPACED))
+            self.sock.setsockopt(socket.SOL_SOCKET, _SO_MAX_PACING_RATE, rate)
 
     def tune(self, chunk_bytes: int) -> None:
         """Send in chunks of this size, with half a chunk unsent at most."""

@@ -7,13 +7,14 @@ as little lies in it unsent, so the choice is made as late as it can be.
 from __future__ import annotations
 
 import logging
+import math
 import os
 import selectors
 import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 
 from hemiola.core.errors import HemiolaError, TransportError
@@ -47,6 +48,7 @@ class Loop:
         self._active: dict[Link, Outgoing] = {}
         self.lost: dict[int, HemiolaError] = {}
         self.anybody = Anybody(inboxes.values())
+        self._paces: dict[int, float] = {}
         self.watchers: list[Callable[[HemiolaError], None]] = []
         """Told, on the thread, of every peer that is lost without a goodbye."""
         self._selector = selectors.DefaultSelector()
@@ -106,6 +108,11 @@ class Loop:
         for links in list(self._links.values()):
             for link in links:
                 link.tune(chunk_bytes)
+
+    def pace(self, rates_bytes_per_s: Mapping[int, float]) -> None:
+        """Send no faster to these peers; on the thread alone."""
+        self._paces.update(rates_bytes_per_s)
+        self._pace()
 
     def close(self, timeout_s: float) -> None:
         """Send what is left, say goodbye, end the thread."""
@@ -318,12 +325,14 @@ class Loop:
                 told(problem)
 
     def _pace(self) -> None:
-        """Share the rate among the connections."""
+        """Share the rate among the connections; each peer's is never above its own."""
         count = sum(len(links) for links in self._links.values())
-        if self._options.rate_bytes_per_s is not None and count:
-            for links in self._links.values():
+        whole = self._options.rate_bytes_per_s
+        for peer, links in self._links.items():
+            if whole is not None or peer in self._paces:
+                each = math.inf if whole is None else whole / count
                 for link in links:
-                    link.pace(self._options.rate_bytes_per_s / count)
+                    link.pace(min(each, self._paces.get(peer, math.inf) / len(links)))
 
     def _ended(self) -> bool:
         """Whether all that was to be sent has been, everybody knows that this rank leaves, and has hung up."""
