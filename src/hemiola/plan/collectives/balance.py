@@ -49,6 +49,8 @@ LOWER = 0.85
 """If a link has changed to the worse, no more of its rate than this was seen."""
 OVERHEAD = 1.05
 """What is expected, over the bound."""
+AS_LIKELY = 0.9
+"""A link that explains this much of what the one that explains most does may be why as well."""
 LONGER = 1.1
 """What takes so much longer than the bound is a sign of some link that is slower than is believed."""
 
@@ -77,20 +79,20 @@ def shares(rates: Sequence[float]) -> list[float]:
     return found
 
 
-def balanced(rates: Sequence[float], size_bytes: int) -> Strategy:
+def balanced(rates: Sequence[float], size_bytes: int, *, free: bool = False) -> Strategy:
     """Stars with these shares; those of nothing are left out.
 
     Args:
         rates: as for `shares`.
         size_bytes: of what every rank gives.
+        free: whether nobody is held back, to show what each link takes.
     """
     least, most = PIECES_BYTES
     slowest = min(rates)
-    alone = is_alone(rates)
     piece = min(max(1 << round(math.log2(max(PIECE_S * slowest, size_bytes / PIECES))), least), most)
     return msgspec.structs.replace(
         star_of_each(shares(rates)),
-        name=NAME, chunk_bytes=piece, ahead_bytes=max(2 * piece, int(AHEAD_S * slowest)) if alone else 0, source="balanced",
+        name=NAME, chunk_bytes=piece, ahead_bytes=max(2 * piece, int(AHEAD_S * slowest)) if is_alone(rates) and not free else 0, source="balanced",
     )  # fmt: skip
 
 
@@ -136,7 +138,7 @@ class SeenRates:
         """A collective of stars has ended; whether a link has changed much.
 
         The highest rate that was seen lately is believed. Of a link that is not kept busy that is no less than what was
-        believed before, unless it is what explains best why all took too long. If they took much too long, that link is
+        believed before, unless it is among what explains why all took too long. If they took much too long, those links are
         believed at once. One that has become much faster may be faster still: with the share of a slow one, little came to
         it.
 
@@ -154,7 +156,7 @@ class SeenRates:
         for rank, one in enumerate(received):
             found, last, rate = one.highest_bytes_per_s, self._last[rank], self.rates[rank]
             is_kept_busy = duty[rank] / used[rank] >= PACE * pace_s
-            is_why = seconds > LONGER * pace_s and explains[rank] == max(explains)
+            is_why = seconds > LONGER * pace_s and explains[rank] >= AS_LIKELY * max(explains)
             if found > JUMP * rate:
                 has_jumped = True
                 last.clear()

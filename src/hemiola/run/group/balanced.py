@@ -34,9 +34,10 @@ STEADY_S, STEADIEST_S = 10.0, 160.0
 OFTEN = 4
 SAME = 0.03
 """All go by the same shares as long as no rate differs by more from what they were made for."""
-TIGHT, LOOSE = 1.05, 1.6
+TIGHT, LOOSE = 1.05, 3.0
 """So much faster than is needed a rank sends to each other one: no more fills a queue, and what TCP sends freely
-overflows it. After a change, and where one link sets the pace alone, as much as shows that a link takes more."""
+overflows it. Where shares have changed, and where one link sets the pace alone, as much as shows that a link takes
+more; after a jump, nobody is held back."""
 LEAST_BYTES_PER_S = 1e6
 """No connection is held back more than this: small messages go over it."""
 
@@ -72,6 +73,7 @@ class Balanced:
         self._told: list[float] = []
         self._paced: tuple[float, ...] = ()
         """The word that connections are held back by; none if they are not."""
+        self._has_jumped = False
         self._jumped_s = self._left_s = 0.0
         self._steady_s = STEADY_S
 
@@ -122,7 +124,7 @@ class Balanced:
         def begin(told: Callable[[], bytes]) -> None:
             try:
                 word = tuple(np.frombuffer(told()).tolist())
-                way = _Way(word[:-1], given.nbytes)
+                way = _Way(word[:-1], given.nbytes, math.isinf(word[-1]))
                 strategy = _strategy(way)
                 self._pace(word)
             except Exception as problem:  # whoever waits for this one hears of it
@@ -151,7 +153,8 @@ class Balanced:
         )
         if changed:
             self._told = list(rates)
-        word = np.array([*self._told, LOOSE if changed or is_alone(self._told) else TIGHT]).tobytes()
+        over = LOOSE if changed or is_alone(self._told) else TIGHT
+        word = np.array([*self._told, math.inf if self._has_jumped else over]).tobytes()
         for rank in range(1, self._end.ranks):
             self._end.send(rank, _WORD, word, priority=-1)
         return word
@@ -192,7 +195,8 @@ class Balanced:
         all_told = [one for one in found if one is not None]
         if len(all_told) < len(found):
             return
-        if self._seen.note(way.size_bytes, all_told, way.rates):
+        self._has_jumped = self._seen.note(way.size_bytes, all_told, way.rates)
+        if self._has_jumped:
             self._jumped_s = time.monotonic()
 
 
@@ -201,9 +205,10 @@ class _Way(NamedTuple):
 
     rates: tuple[float, ...]
     size_bytes: int
+    is_free: bool
 
 
 @lru_cache(maxsize=64)
 def _strategy(way: _Way) -> Strategy:
     """The same at every rank, and the same object for the same shares."""
-    return balanced(*way)
+    return balanced(way.rates, way.size_bytes, free=way.is_free)

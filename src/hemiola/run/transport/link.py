@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import socket
+import struct
 import sys
 import time
 from contextlib import suppress
@@ -17,7 +19,9 @@ __all__ = ["Link", "prepare"]
 
 _TCP_NOTSENT_LOWAT = 25
 _SO_MAX_PACING_RATE = 47
-_UNPACED = 2**32 - 1
+_PACE = struct.Struct("@L")
+"""Bytes/s as the kernel takes them (Linux 4.20; an int ends at 2 GiB/s); all ones for no limit."""
+_UNPACED = (1 << 8 * _PACE.size) - 1
 _RECEIVED_AT = 128
 """Where `tcpi_bytes_received` lies in the kernel's struct tcp_info (Linux 4.1, include/uapi/linux/tcp.h)."""
 _READS = 8
@@ -80,10 +84,10 @@ class Link:
         return int.from_bytes(told[_RECEIVED_AT:], sys.byteorder)
 
     def pace(self, rate_bytes_per_s: float) -> None:
-        """Send no faster than that; infinity, or what the option cannot hold, for as fast as it goes."""
+        """Send no faster than that; infinity for as fast as it goes."""
+        rate = _UNPACED if math.isinf(rate_bytes_per_s) else max(1, int(rate_bytes_per_s))
         with suppress(OSError):  # closed meanwhile
-            rate = int(min(max(rate_bytes_per_s, 1.0), _UNPACED))
-            self.sock.setsockopt(socket.SOL_SOCKET, _SO_MAX_PACING_RATE, rate)
+            self.sock.setsockopt(socket.SOL_SOCKET, _SO_MAX_PACING_RATE, _PACE.pack(rate))
 
     def tune(self, chunk_bytes: int) -> None:
         """Send in chunks of this size, with half a chunk unsent at most."""
