@@ -18,6 +18,7 @@ from hemiola.plan.collectives.balance import (
     SeenRates,
     balanced,
     bound_s,
+    paces,
     shares,
 )
 
@@ -72,6 +73,20 @@ def test_others_do_not_run_far_ahead_of_a_link_that_sets_the_pace_alone() -> Non
     assert 2 * slow.chunk_bytes <= slow.ahead_bytes < 128 << 10
 
 
+@given(RATES)
+def test_at_its_paces_no_link_carries_more_than_it_takes_and_one_is_full(rates: list[float]) -> None:
+    sent = [paces(rates, rank) for rank in range(len(rates))]
+    loads = [sum(each) / rate for each, rate in zip(sent, rates, strict=True)]
+    assert max(loads) == pytest.approx(1)
+    for rank, each in enumerate(sent):
+        assert each[rank] == 0 and sum(each) == pytest.approx(sum(other[rank] for other in sent))
+
+
+def test_nobody_is_held_back_where_all_is_to_be_seen() -> None:
+    rates = [50e6, 45e6, 11e6, 42e6]
+    assert balanced(rates, 2 << 20, free=True).ahead_bytes == 0 < balanced(rates, 2 << 20).ahead_bytes
+
+
 def came(true: Sequence[float], believed: Sequence[float]) -> list[Received]:
     """What stars for believed rates show on true ones: of links that are not kept busy, a fifth more than their pace."""
     duty = [1 + (len(true) - 2) * share for share in shares(believed)]
@@ -102,6 +117,19 @@ def test_a_link_that_has_become_slow_is_believed_after_one_collective() -> None:
     assert seen.rates == pytest.approx([1.0, 1.0, 0.25, 1.0])
     assert shares(seen.rates)[2] < 0.05
     assert seconds(true, shares(seen.rates)) < 1.1 * bound_s(true, 1)
+
+
+def test_of_two_that_may_be_why_both_are_believed_and_the_next_one_tells() -> None:
+    """A slow link recovers while another becomes slow: the first is kept waiting, and looks slower still."""
+    believed = (0.81, 0.77, 0.21, 0.33)
+    duty = [1 + 2 * share for share in shares(believed)]
+    took = duty[1] / 0.13
+    seen = SeenRates(believed)
+    shown = [Received(took, rate) for rate in (0.98, 0.13, duty[2] / took, 0.97)]
+    assert seen.note(1.0, shown, believed) and seen.unsure
+    assert seen.rates[1:3] == pytest.approx([0.13, 1 / took])
+    assert shares(seen.rates)[1] == 0
+    assert not SeenRates([1.0] * 4).unsure
 
 
 def test_one_that_has_recovered_is_too() -> None:

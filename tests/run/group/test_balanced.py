@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -114,6 +116,36 @@ def test_a_word_that_leads_to_no_shares_is_told_to_who_calls(monkeypatch: pytest
             assert [str(problem) for problem in problems] == ["no shares"]
 
 
+def pacing(end: Endpoint) -> dict[int, int]:
+    """How fast the kernel sends to each other rank."""
+    links = end._loop._links
+    paced = {peer: of[0].sock.getsockopt(socket.SOL_SOCKET, 47, 8) for peer, of in links.items()}
+    return {peer: int.from_bytes(told, sys.byteorder) for peer, told in paced.items()}
+
+
+def test_connections_are_held_back_while_it_goes_on_and_not_after() -> None:
+    unlimited = (1 << 64) - 1
+    with balancing([4e8, 4e8, 1e8]) as ranks:
+
+        def once() -> None:
+            flats = [torch.ones(100_000) for _ in ranks]
+            for over, problems in [rank.start(flat) for rank, flat in zip(ranks, flats, strict=True)]:
+                assert over.wait(10) and problems == [None]
+
+        once()
+        first = pacing(ranks[0].end)
+        assert all(1e6 <= rate < 1e10 for rate in first.values())
+        for leave in (lambda one: one.let_go(), lambda one: one.leave()):
+            once()
+            assert max(pacing(ranks[0].end).values()) < 1e10
+            for rank in ranks:
+                leave(rank.balanced)
+                done = threading.Event()
+                rank.end.call(done.set)
+                assert done.wait(10)
+            assert all(set(pacing(rank.end).values()) == {unlimited} for rank in ranks)
+
+
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     now = [1000.0]
@@ -122,7 +154,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return now
 
 
-def test_a_change_is_followed_before_it_is_measured(clock: list[float]) -> None:
+def test_what_was_measured_is_followed_until_all_is_steady(clock: list[float]) -> None:
     with connected(3) as ends:
         ranks = [Rank(end, EQUAL) for end in ends]
         measured: list[float] = []
@@ -133,9 +165,6 @@ def test_a_change_is_followed_before_it_is_measured(clock: list[float]) -> None:
         def due() -> set[Turn]:
             return {one.due(EVERY_BYTES) for one in turning}
 
-        for seconds in (0.1, 0.1, 0.1, 0.1, 0.4):
-            turning[0].took("all-reduce", 1 << 20, seconds)
-        clock[0] += 1.0
         assert [due(), due()] == [{Turn.NOTHING}, {Turn.BALANCE}]
         for rank, one in zip(ranks, turning, strict=True):
             rank.balanced.enter()

@@ -127,11 +127,13 @@ class SeenRates:
 
     Attributes:
         rates: believed, in bytes/s.
+        unsure: whether the last one took much too long, and it may be for several links.
     """
 
     def __init__(self, rates: Sequence[float]) -> None:
         """As believed at first."""
         self.rates = list(rates)
+        self.unsure = False
         self._last: list[deque[float]] = [deque([rate], KEPT) for rate in rates]
 
     def note(self, size_bytes: float, received: Sequence[Received], used: Sequence[float]) -> bool:
@@ -152,18 +154,23 @@ class SeenRates:
         pace_s = max(each / rate for each, rate in zip(duty, used, strict=True))
         explains = [each / one.highest_bytes_per_s for each, one in zip(duty, received, strict=True)]
         slower = seconds > JUMP * OVERHEAD * pace_s
+        likely = [each >= AS_LIKELY * max(explains) for each in explains]
+        self.unsure = slower and sum(likely) > 1
         has_jumped = slower
         for rank, one in enumerate(received):
             found, last, rate = one.highest_bytes_per_s, self._last[rank], self.rates[rank]
             is_kept_busy = duty[rank] / used[rank] >= PACE * pace_s
-            is_why = seconds > LONGER * pace_s and explains[rank] >= AS_LIKELY * max(explains)
+            is_why = seconds > LONGER * pace_s and likely[rank]
             if found > JUMP * rate:
                 has_jumped = True
                 last.clear()
                 found = max(found, median(self.rates))
             elif slower and is_why and found < LOWER * rate:
                 last.clear()
-            elif not is_kept_busy and not is_why:
+            elif is_why:
+                while len(last) > 1:
+                    last.popleft()
+            elif not is_kept_busy:
                 found = max(found, rate)
             last.append(found)
             self.rates[rank] = max(last)

@@ -37,7 +37,7 @@ SAME = 0.03
 TIGHT, LOOSE = 1.05, 3.0
 """So much faster than is needed a rank sends to each other one: no more fills a queue, and what TCP sends freely
 overflows it. Where shares have changed, and where one link sets the pace alone, as much as shows that a link takes
-more; after a jump, nobody is held back."""
+more; where it is not known which link has become slow, nobody is held back."""
 LEAST_BYTES_PER_S = 1e6
 """No connection is held back more than this: small messages go over it."""
 
@@ -73,7 +73,6 @@ class Balanced:
         self._told: list[float] = []
         self._paced: tuple[float, ...] = ()
         """The word that connections are held back by; none if they are not."""
-        self._has_jumped = False
         self._jumped_s = self._left_s = 0.0
         self._steady_s = STEADY_S
 
@@ -154,7 +153,7 @@ class Balanced:
         if changed:
             self._told = list(rates)
         over = LOOSE if changed or is_alone(self._told) else TIGHT
-        word = np.array([*self._told, math.inf if self._has_jumped else over]).tobytes()
+        word = np.array([*self._told, math.inf if self._seen.unsure else over]).tobytes()
         for rank in range(1, self._end.ranks):
             self._end.send(rank, _WORD, word, priority=-1)
         return word
@@ -195,8 +194,7 @@ class Balanced:
         all_told = [one for one in found if one is not None]
         if len(all_told) < len(found):
             return
-        self._has_jumped = self._seen.note(way.size_bytes, all_told, way.rates)
-        if self._has_jumped:
+        if self._seen.note(way.size_bytes, all_told, way.rates):
             self._jumped_s = time.monotonic()
 
 

@@ -1,7 +1,8 @@
 """When a group measures its network again: after a while, and when collectives have become slower or faster.
 
-Where shares alone can follow a change (`Balanced`), nothing is measured until it is over. All ranks have to do it between the same two collectives. The first one decides, and says so one turn ahead, so that
-nobody waits for its word.
+Where shares alone follow every change (`Balanced`), it is measured once all has been steady for long. All ranks have to
+do it between the same two collectives. The first one decides, and says so one turn ahead, so that nobody waits for its
+word.
 """
 
 from __future__ import annotations
@@ -119,6 +120,8 @@ class Refresh:
     def _wanted(self) -> Turn:
         if self._balanced is not None and self._balanced.active:
             return self._balanced.turn()
+        if self._balanced is not None and self._balanced.is_possible():
+            return Turn.BALANCE
         since_s = time.monotonic() - self._measured_s
         if since_s < self._quiet_s:
             return Turn.NOTHING
@@ -127,8 +130,6 @@ class Refresh:
             or (len(recent) == 2 and (min(recent) > CHANGED * usual_s or max(recent) * CHANGED < usual_s))
             for recent, usual_s in self._known()
         )
-        if changed and self._balanced is not None and self._balanced.is_possible():
-            return Turn.BALANCE
         return Turn.MEASURE if changed or since_s * SHARE > self._cost_s else Turn.NOTHING
 
     def _known(self) -> list[tuple[tuple[float, ...], float]]:
