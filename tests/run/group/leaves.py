@@ -24,6 +24,7 @@ def main(rank: int, ranks: int, file: str) -> None:
     dist.init_process_group("hemiola", init_method=f"file://{file}", rank=rank, world_size=ranks)
     dist.all_reduce(torch.ones(1 << 18))
     assert sockets() > before
+    dist.barrier()  # who has left closes what it shares with others
     dist.destroy_process_group()
     for thread in set(threading.enumerate()) - threads:
         thread.join(1.0)
