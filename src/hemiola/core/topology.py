@@ -204,12 +204,16 @@ class Topology:
         """The narrowest tier that holds all these hosts (indices)."""
         if len(hosts) == 1:
             return 0
-        rows = list(hosts)
-        for tier, level in enumerate(self.levels, start=1):
-            domains = level.domain_of_host[rows]
-            if (domains == domains[0]).all():
+        for tier, domains in enumerate(self._domain_lists, start=1):
+            first = domains[hosts[0]]
+            if all(domains[host] == first for host in hosts):
                 return tier
         return len(self.tiers) - 1
+
+    @cached_property
+    def _domain_lists(self) -> list[list[int]]:
+        """Per level each host's domain: few hosts are looked up sooner in lists than in arrays."""
+        return [level.domain_of_host.tolist() for level in self.levels]
 
     @classmethod
     def flat(
