@@ -43,26 +43,6 @@ def test_messages_come_whole_however_they_are_cut(data, sizes, chunk):
     assert inbox.unexpected_bytes == 0
 
 
-def test_the_kernel_tells_of_much_or_of_the_rest_of_a_frame_and_of_anything_else_at_once():
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        ours.setblocking(False)
-        inbox = Inbox(1, 1 << 20)
-        link = Link(ours, 1, inbox, Options())
-        handle = inbox.ask(0, memoryview(bytearray(100_000)))
-        told = []
-        for frame in (_frames(0, bytes(100_000), 100_000), b"x"):
-            for part in (frame[:10_000], frame[10_000:60_000], frame[60_000:]):
-                theirs.sendall(part)
-                for _ in range(20):
-                    link.read()
-                told.append(ours.getsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT))
-        assert handle.done
-    assert told[0] == 64 << 10
-    assert told[1] == 100_000 + HEADER_BYTES - 60_000
-    assert told[2:] == [1, 1, 1, 1]
-
-
 def _frames(tag: int, content: bytes, chunk: int) -> bytes:
     parts = [content[at : at + chunk] for at in range(0, len(content), chunk)] or [b""]
     heads = [

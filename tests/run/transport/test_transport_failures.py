@@ -240,27 +240,6 @@ def test_a_connection_cut_in_the_middle_of_a_frame_fails_the_message():
             handle.wait(5)
 
 
-def test_a_chunk_that_trickles_in_keeps_its_sender_alive():
-    """Less than the kernel tells of comes within the timeout."""
-    end = Endpoint(0, 2, SECRET, Options(interface=HERE, timeout_s=0.6))
-    with end:
-        sock: list[socket.socket] = []
-        calling = threading.Thread(target=lambda: sock.append(rogue([end])))
-        calling.start()
-        end.connect([end.address, (HERE, 1)])
-        calling.join()
-        into = bytearray(50_000)
-        handle = end.receive(1, 1, into)
-        sock[0].sendall(Header(Kind.DATA, 50_000, 1, 0, 50_000, 0).pack())
-        for _ in range(8):
-            time.sleep(0.2)
-            sock[0].sendall(b"t" * 1000)
-        sock[0].sendall(b"t" * 42_000)
-        handle.wait(5)
-        assert into == b"t" * 50_000
-        sock[0].close()
-
-
 def test_an_interface_that_is_not_there_is_named_with_those_that_are():
     with pytest.raises(InputError, match=r"'nope0'") as raised:
         Endpoint(0, 2, SECRET, Options(interface="nope0"))

@@ -28,9 +28,6 @@ _READS = 8
 """Frames' parts read at a time before others get their turn."""
 _UNREAD_BYTES = 4096
 """Read at a time where a frame may begin: a small message comes with its header, and often alone."""
-_WAKE_LEAST_BYTES, _WAKE_BYTES = 8 << 10, 64 << 10
-"""While the rest of a frame is no less than the first, the kernel wakes this thread only when so much of it has come, or
-the second: at 300 Mbit/s a chunk of 64 KiB comes in some 3 reads instead of 6, for a sixth less processor time."""
 
 
 def prepare(sock: socket.socket, options: Options) -> None:
@@ -71,7 +68,6 @@ class Link:
         self._unread_bytes = 0
         self._header: Header | None = None
         self._place = self._rest = memoryview(b"")
-        self._wakes_at_bytes = 1
 
     @property
     def writing(self) -> bool:
@@ -133,20 +129,12 @@ class Link:
         return not self._parts
 
     def read(self) -> None:
-        """Read what has come, and say of how much more the kernel is to tell.
+        """Read what has come.
 
         Raises:
             OSError: the connection is broken.
             TransportError: what comes makes no sense.
         """
-        self._read()
-        rest = self._rest.nbytes
-        wakes_at_bytes = min(rest, _WAKE_BYTES) if rest >= _WAKE_LEAST_BYTES else 1
-        if wakes_at_bytes != self._wakes_at_bytes:
-            self._wakes_at_bytes = wakes_at_bytes
-            self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, wakes_at_bytes)
-
-    def _read(self) -> None:
         for _ in range(_READS):
             into = self._rest if self._rest.nbytes else self._unread[self._unread_bytes :]
             try:

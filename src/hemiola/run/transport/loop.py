@@ -268,16 +268,11 @@ class Loop:
             return
         self._looked_s = now
         for peer, links in list(self._links.items()):
+            heard_s = min(link.heard_s for link in links)
             if peer in self._paused_s:
                 if now - self._paused_s[peer] > timeout_s:
                     self._lose(peer, self._unwanted(peer))
-                continue
-            for link in list(links):
-                if now - link.heard_s > timeout_s / 4:  # what has come may be less than the kernel tells of
-                    self._guarded(link, link.read)
-            if peer not in self._links:
-                continue
-            if now - min(link.heard_s for link in links) > timeout_s:
+            elif now - heard_s > timeout_s:
                 words = f"nothing was heard of rank {peer} for {timeout_s:g} s"
                 self._lose(peer, TransportError(words, "is it stopped, or the network cut?"))
             else:
