@@ -145,6 +145,11 @@ class Topology:
         """The GPU types present, in order of first appearance."""
         return tuple(dict.fromkeys(self.hosts.gpu_types))
 
+    @cached_property
+    def domain_of(self) -> list[list[int]]:
+        """Per level each host's domain, as lists: a few hosts are looked up sooner there than in arrays. Not to be changed."""
+        return [level.domain_of_host.tolist() for level in self.levels]
+
     def tier_index(self, name: str) -> int:
         """The number of a tier by its name; "cluster" is always the widest."""
         if name == "cluster":
@@ -204,16 +209,11 @@ class Topology:
         """The narrowest tier that holds all these hosts (indices)."""
         if len(hosts) == 1:
             return 0
-        for tier, domains in enumerate(self._domain_lists, start=1):
+        for tier, domains in enumerate(self.domain_of, start=1):
             first = domains[hosts[0]]
             if all(domains[host] == first for host in hosts):
                 return tier
         return len(self.tiers) - 1
-
-    @cached_property
-    def _domain_lists(self) -> list[list[int]]:
-        """Per level each host's domain: few hosts are looked up sooner in lists than in arrays."""
-        return [level.domain_of_host.tolist() for level in self.levels]
 
     @classmethod
     def flat(

@@ -118,7 +118,7 @@ class IterationModel:
         self._bus = hosts.bus_bytes_per_s.tolist()
         self._island = hosts.island_gpus.tolist()
         self._types = hosts.gpu_types
-        self._domains = [level.domain_of_host.tolist() for level in topology.levels]
+        self._domains = topology.domain_of
         self._gpus = hosts.gpus.tolist()
         self._first_link = [len(hosts)]
         for level in topology.levels:

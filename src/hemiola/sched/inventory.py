@@ -136,7 +136,7 @@ class Inventory:
         self.counts = counts
         self.all_masks = [(1 << n) - 1 for n in counts]
         self.masks = list(self.all_masks)
-        self.domain_of = [[int(d) for d in level.domain_of_host] for level in topology.levels]
+        self.domain_of = topology.domain_of
         self.gpu_types = topology.gpu_types
         self.pools = {t: Pool(t, topology, counts, self.domain_of) for t in self.gpu_types}
         self.pool_of = [self.pools[t] for t in hosts.gpu_types]
