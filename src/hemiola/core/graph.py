@@ -63,6 +63,10 @@ class Parameter(msgspec.Struct, frozen=True, kw_only=True):
         first_use: the operation that reads it first in forward (a view of it reads nothing); -1 if none does.
         gradient_ready: the operation after which its gradient is complete (of the last micro-step); -1 if never.
         updated: the optimizer's last operation on it; -1 if none.
+        touched: share of its gradient's rows that are expected not to be zero on some rank: an embedding's table has
+            a gradient where its rows were looked up. Where `head_ready` is known: that change after it.
+        head_ready: of a table that is the output layer's weight too, the operation after which that layer's part of
+            its gradient is there; -1 if it has none, or it is not known.
     """
 
     name: str
@@ -76,6 +80,8 @@ class Parameter(msgspec.Struct, frozen=True, kw_only=True):
     first_use: int = -1
     gradient_ready: int = -1
     updated: int = -1
+    touched: float = 1.0
+    head_ready: int = -1
 
 
 class Buffer(msgspec.Struct, frozen=True, kw_only=True):
@@ -202,7 +208,7 @@ class Graph:
         parameters = tuple(
             msgspec.structs.replace(
                 p, first_use=int(place[p.first_use]), gradient_ready=int(place[p.gradient_ready]),
-                updated=int(place[p.updated]),
+                updated=int(place[p.updated]), head_ready=int(place[p.head_ready]),
             )
             for p in self.parameters
         )  # fmt: skip
@@ -282,7 +288,12 @@ def _check_parameters(graph: Graph) -> None:
             seen.add(name)
         if parameter.size_bytes < 0 or parameter.gradient_bytes < 0:
             raise GraphError(f"the parameter {parameter.name!r} has a negative size", "capture it again")
-        for field in ("first_use", "gradient_ready", "updated"):
+        if not 0 <= parameter.touched <= 1:
+            raise GraphError(
+                f"the parameter {parameter.name!r}: {parameter.touched} of its rows are touched",
+                "give a share between 0 and 1",
+            )
+        for field in ("first_use", "gradient_ready", "updated", "head_ready"):
             if not -1 <= getattr(parameter, field) < len(graph.operations):
                 raise GraphError(
                     f"the parameter {parameter.name!r}: {field} is {getattr(parameter, field)}, not an operation",

@@ -7,7 +7,7 @@ it, and so does a training job. It says nothing of time. Files are `trace`'s bus
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Literal
 
 import msgspec
@@ -16,13 +16,14 @@ import numpy as np
 from hemiola.core.errors import PlanError
 from hemiola.core.graph import Graph, Parameter
 
-__all__ = ["ALGORITHMS", "SCHEMA", "Piece", "Plan", "PlannedTransfer", "Update"]
+__all__ = ["ALGORITHMS", "SCHEMA", "Part", "Piece", "Plan", "PlannedTransfer", "Update"]
 
 SCHEMA = "hemiola.plan/1"
 ALGORITHMS = ("", "ring", "halving-doubling", "direct")
 """How an all-reduce may be done; "" leaves the choice to who executes it."""
 
 Update = Literal["together", "on-arrival"]
+Part = Literal["all", "rows", "head"]
 
 
 class Piece(msgspec.Struct, frozen=True):
@@ -46,12 +47,44 @@ class PlannedTransfer(msgspec.Struct, frozen=True, kw_only=True):
         pieces: laid one behind the other in the buffer.
         priority: the lowest that is ready goes first, and pauses what is on its way; equals go as they become ready.
         algorithm: of the all-reduce, one of `ALGORITHMS`.
+        part: what of the pieces goes. "all": everything. "rows": of one whole table the rows that are not zero on some
+            rank, which ranks first tell each other. "head": of a table that is the output layer's weight too, that
+            layer's part of the gradient, as soon as backward has it; its "rows" are then those that change afterwards.
     """
 
     name: str
     pieces: tuple[Piece, ...]
     priority: int = 0
     algorithm: str = ""
+    part: Part = "all"
+
+    def ready(self, known: Mapping[str, Parameter]) -> int:
+        """The operation after which all of it is there.
+
+        Args:
+            known: the graph's parameters by name.
+
+        Raises:
+            PlanError: it is the head's part of what has no head.
+        """
+        members = [known[piece.parameter] for piece in self.pieces]
+        if self.part != "head":
+            return max(parameter.gradient_ready for parameter in members)
+        if without := next((p.name for p in members if p.head_ready < 0), None):
+            raise PlanError(
+                f"transfer {self.name!r}: {without!r} is not the output layer's weight too, as far as the graph knows",
+                "leave out transfers of the part 'head'",
+            )
+        return max(parameter.head_ready for parameter in members)
+
+    def size_bytes(self, known: Mapping[str, Parameter]) -> float:
+        """Bytes to be reduced; of rows as many as are expected, and a bit for each to say which."""
+        found = 0.0
+        for piece in self.pieces:
+            parameter = known[piece.parameter]
+            size = parameter.size_bytes * (piece.stop - piece.start) / math.prod(parameter.shape)
+            found += size * parameter.touched + parameter.shape[0] / 8 if self.part == "rows" else size
+        return found
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,11 +113,20 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     changes: tuple[str, ...] = ()
     source: str = ""
 
+    def dense(self) -> Plan:
+        """The same with all of every gradient, for who cannot do with parts of it."""
+        transfers = tuple(
+            msgspec.structs.replace(transfer, part="all")
+            for transfer in self.transfers
+            if transfer.part != "head"
+        )
+        return msgspec.structs.replace(self, transfers=transfers)
+
     def verify(self, graph: Graph) -> Plan:
         """Return this plan, having proved that it trains the graph rightly.
 
         Every element of every gradient is reduced exactly once, with others of its type only, and before the
-        parameter is read again: a transfer waits for gradients of one iteration alone, and is waited for
+        parameter is read again (where a head's part goes before, what changes after it follows): a transfer waits for gradients of one iteration alone, and is waited for
         by every parameter in it before that is updated, so no order of transfers can make it late or
         block. The order of operations respects what each of them waits for.
 
@@ -98,13 +140,23 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
             )
         known = {parameter.name: parameter for parameter in graph.parameters}
         reduced: dict[str, list[tuple[int, int]]] = {}
+        heads: dict[str, list[tuple[int, int]]] = {}
         for transfer in self.transfers:
             _check_transfer(transfer, known)
             for piece in transfer.pieces:
-                reduced.setdefault(piece.parameter, []).append((piece.start, piece.stop))
+                into = heads if transfer.part == "head" else reduced
+                into.setdefault(piece.parameter, []).append((piece.start, piece.stop))
         for parameter in graph.parameters:
             if parameter.gradient_ready >= 0:
                 _check_covered(parameter, reduced.get(parameter.name, []))
+        by_rows = {t.pieces[0].parameter for t in self.transfers if t.part == "rows"}
+        for name, pieces in heads.items():
+            _check_covered(known[name], pieces)
+            if name not in by_rows:
+                raise PlanError(
+                    f"{name!r}: what changes after its head's part is not reduced",
+                    "add a transfer of the part 'rows'",
+                )
         if self.operation_order:
             _check_order(self.operation_order, graph)
         return self
@@ -127,10 +179,32 @@ def _check_transfer(transfer: PlannedTransfer, known: dict[str, Parameter]) -> N
                 f"transfer {transfer.name!r}: {piece.parameter!r} {what}",
                 "make the plan anew from this graph",
             )
+    if transfer.part != "all":
+        _check_part(transfer, known)
     dtypes = sorted({known[piece.parameter].dtype for piece in transfer.pieces})
     if len(dtypes) > 1:
         raise PlanError(
             f"transfer {transfer.name!r} mixes {' and '.join(dtypes)}", "reduce each type by itself"
+        )
+
+
+def _check_part(transfer: PlannedTransfer, known: dict[str, Parameter]) -> None:
+    if transfer.part not in ("rows", "head"):
+        raise PlanError(
+            f"transfer {transfer.name!r}: there is no part {transfer.part!r}", "use 'all', 'rows' or 'head'"
+        )
+    first = transfer.pieces[0]
+    shape = known[first.parameter].shape
+    if len(transfer.pieces) > 1 or len(shape) != 2:
+        raise PlanError(
+            f"transfer {transfer.name!r} is the part {transfer.part!r} of "
+            + ("several pieces" if len(transfer.pieces) > 1 else f"a parameter of {len(shape)} dimensions"),
+            "give it one piece of a table, which has two dimensions",
+        )
+    if transfer.part == "rows" and (first.start, first.stop) != (0, math.prod(shape)):
+        raise PlanError(
+            f"transfer {transfer.name!r} is the rows of elements {first.start} to {first.stop} of {math.prod(shape)}",
+            "give it the whole table",
         )
 
 

@@ -22,7 +22,7 @@ import numpy as np
 from hemiola.core.graph import PHASES, Graph
 from hemiola.core.ordering import in_order
 from hemiola.core.plan import Piece, Plan, PlannedTransfer
-from hemiola.plan.problem import Problem, size_of, used_at
+from hemiola.plan.problem import Problem, used_at
 
 __all__ = ["batched", "extended", "split", "widened", "with_primitives"]
 
@@ -70,8 +70,9 @@ def batched(problem: Problem, plan: Plan, limit_bytes: float) -> Plan:
         last = found[-1] if found else None
         fits = (
             last is not None
+            and last.part == transfer.part == "all"
             and known[last.pieces[0].parameter].dtype == known[transfer.pieces[0].parameter].dtype
-            and size_of(last, known) + size_of(transfer, known) <= limit_bytes
+            and last.size_bytes(known) + transfer.size_bytes(known) <= limit_bytes
         )
         if last is None or not fits:
             found.append(msgspec.structs.replace(transfer, priority=len(found)))
@@ -93,12 +94,12 @@ def extended(problem: Problem, plan: Plan) -> Plan:
 
 
 def split(problem: Problem, plan: Plan, limit_bytes: float) -> Plan:
-    """Transfers of one parameter that are larger than that go in equal pieces."""
+    """Transfers of one parameter that are larger than that go in equal pieces; those of rows stay whole."""
     known = problem.by_name
     found: list[PlannedTransfer] = []
     for transfer in sorted(plan.transfers, key=lambda t: t.priority):
-        size = size_of(transfer, known)
-        parts = math.ceil(size / limit_bytes) if len(transfer.pieces) == 1 else 1
+        size = transfer.size_bytes(known)
+        parts = math.ceil(size / limit_bytes) if len(transfer.pieces) == 1 and transfer.part != "rows" else 1
         only = transfer.pieces[0]
         edges = np.linspace(only.start, only.stop, parts + 1).astype(int).tolist()
         for number in range(parts):
@@ -113,7 +114,7 @@ def split(problem: Problem, plan: Plan, limit_bytes: float) -> Plan:
 def with_primitives(problem: Problem, plan: Plan) -> Plan:
     """Each transfer's algorithm: the one that takes the shortest by itself."""
     transfers = tuple(
-        msgspec.structs.replace(t, algorithm=problem.cost(size_of(t, problem.by_name)).algorithm)
+        msgspec.structs.replace(t, algorithm=problem.cost(t.size_bytes(problem.by_name)).algorithm)
         for t in plan.transfers
     )
     return msgspec.structs.replace(plan, transfers=transfers)

@@ -83,6 +83,14 @@ def make_plan(problem: Problem, progress: Callable[[str], None] = lambda what: N
         changes.append(words)
         return True
 
+    tables = problem.apart(by_rows=True)
+    if tables.transfers != best.transfers:
+        kept(
+            "of tables the rows in use",
+            "Of embeddings' tables only the rows go that some rank has looked up; where a table is the output layer's weight "
+            "too, that layer's part of its gradient goes at the beginning of backward.",
+            [tables],
+        )
     progress("small ones together")
     batches = [(problem.predict(plan).iteration_s, plan, limit) for plan, limit in _batches(problem, best)]
     fastest_s = min([time_s, *(seconds for seconds, _, _ in batches)])

@@ -11,14 +11,17 @@ from numpy.typing import NDArray
 
 from hemiola.core.graph import Graph, Parameter
 from hemiola.core.hardware import Hardware
-from hemiola.core.plan import Piece, Plan, PlannedTransfer
+from hemiola.core.plan import Part, Piece, Plan, PlannedTransfer
 from hemiola.core.topology import Topology
 from hemiola.cost.collectives import HEMIOLA, Cost, collective_cost
 from hemiola.cost.places import Place, place_ranks
 from hemiola.cost.prediction import USUAL, Options, Prediction, predict
 from hemiola.cost.strategies import DDP, Planned, Strategy
 
-__all__ = ["Problem", "ready_of", "size_of", "used_at"]
+__all__ = ["Problem", "used_at"]
+
+ROWS, HEADS = 0.9, 0.5
+"""Up to which share of touched rows only those are worth sending; and the head's part of a tied table before."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,15 +87,26 @@ class Problem:
             chunk_bytes=1 << 20, transfers=tuple(transfers), source="as DistributedDataParallel",
         )  # fmt: skip
 
-    def apart(self) -> Plan:
-        """Every parameter by itself, by its first use in the next forward, across the iteration's end."""
-        order = sorted(self.trained, key=lambda p: used_at(p, self.graph))
-        transfers = tuple(
-            PlannedTransfer(name=p.name, pieces=(whole(p),), priority=rank) for rank, p in enumerate(order)
-        )
+    def apart(self, by_rows: bool = False) -> Plan:
+        """Every parameter by itself, by its first use in the next forward, across the iteration's end.
+
+        Args:
+            by_rows: of tables only the rows that are touched, and of tied ones the head's part before, where that is less.
+        """
+        transfers: list[PlannedTransfer] = []
+        for parameter in sorted(self.trained, key=lambda p: used_at(p, self.graph)):
+            parts: tuple[Part, ...] = ("all",)
+            if by_rows and len(parameter.shape) == 2 and parameter.touched <= ROWS:
+                tied = parameter.head_ready >= 0
+                parts = ("rows",) if not tied else ("head", "rows") if parameter.touched <= HEADS else parts
+            for part in parts:
+                name = parameter.name if part == "all" else f"{parameter.name} ({part})"
+                transfers.append(
+                    PlannedTransfer(name=name, pieces=(whole(parameter),), priority=len(transfers), part=part)
+                )
         return Plan(
             name="first use", graph=self.graph.name, ranks=self.ranks, update="on-arrival",
-            chunk_bytes=512 << 10, transfers=transfers, source="by first use",
+            chunk_bytes=512 << 10, transfers=tuple(transfers), source="by first use",
         )  # fmt: skip
 
 
@@ -104,18 +118,3 @@ def whole(parameter: Parameter) -> Piece:
 def used_at(parameter: Parameter, graph: Graph) -> int:
     """Its first use; after everything if nothing uses it."""
     return parameter.first_use if parameter.first_use >= 0 else len(graph.operations)
-
-
-def size_of(transfer: PlannedTransfer, known: dict[str, Parameter]) -> float:
-    """Bytes of a transfer."""
-    return sum(
-        known[piece.parameter].size_bytes
-        * (piece.stop - piece.start)
-        / math.prod(known[piece.parameter].shape)
-        for piece in transfer.pieces
-    )
-
-
-def ready_of(transfer: PlannedTransfer, known: dict[str, Parameter]) -> int:
-    """The operation after which all of it is ready."""
-    return max(known[piece.parameter].gradient_ready for piece in transfer.pieces)

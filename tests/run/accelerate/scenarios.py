@@ -22,6 +22,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import hemiola
 from hemiola.core.plan import Piece, Plan, PlannedTransfer
+from hemiola.run.accelerate.tables import Table, tables_of
 
 STEPS = 6
 Wrap = Callable[..., tuple[nn.Module, Any]]
@@ -435,6 +436,79 @@ class Doubled(torch.autograd.Function):
         return gradient @ weight, gradient.t() @ x
 
 
+class Words(nn.Module):
+    """Looks words up in a tied table and in one of its own; what else uses them changes from step to step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(300, 20)
+        self.bags = nn.EmbeddingBag(200, 20, mode="sum")
+        self.middle = nn.Linear(20, 20)
+        self.out = nn.Linear(20, 300)
+        self.out.weight = self.table.weight
+
+    def forward(self, words: Tensor, how: str = "") -> Tensor:
+        if how == "nothing":
+            return self.middle(torch.ones(1, 20)).sum()
+        flow = self.middle(self.table(words)) if how != "bags only" else self.bags(words)
+        if how == "bags too":
+            flow = flow + self.bags(words)[:, None]
+        if how in ("hidden", "bags only"):
+            return flow.pow(2).sum()
+        if how == "by hand too":
+            return (flow @ self.table.weight.t()).pow(2).mean() + self.out(flow).pow(2).mean()
+        if how == "twice":
+            flow = self.middle(self.out(flow) @ torch.ones(300, 20) / 300)
+        return nn.functional.cross_entropy(self.out(flow).flatten(0, 1), words.flatten())
+
+
+HOWS = (
+    ["", ""], ["bags too", "bags too"], ["hidden", ""], ["by hand too", "bags too"], ["", "by hand too"], ["nothing", "nothing"],
+    ["bags only", "nothing"], ["twice", ""], ["twice", "twice"], ["bags only", "bags too"], ["nothing", "hidden"], ["", ""],
+)  # fmt: skip
+"""What rank 0 does with its tables in a step, and what the others do."""
+
+
+def tables(wrap: Wrap, rank: int, make: Any = None) -> Any:
+    torch.manual_seed(1)
+    model = Words()
+    optimizer = (make or (lambda p: torch.optim.SGD(p, 0.1, momentum=0.9, weight_decay=1e-3)))(
+        model.parameters()
+    )
+    model, optimizer = wrap(model, optimizer, find_unused_parameters=True)
+    source = torch.Generator().manual_seed(rank)
+    for hows in HOWS:
+        optimizer.zero_grad()
+        model(torch.randint(0, 200, (3, 4), generator=source), hows[rank > 0]).backward()
+        optimizer.step()
+    return model, optimizer
+
+
+def tables_with_adam(wrap: Wrap, rank: int) -> Any:
+    return tables(wrap, rank, lambda p: torch.optim.Adam(p, 1e-2))
+
+
+def tables_accumulate(wrap: Wrap, rank: int) -> Any:
+    """Over backwards with and without exchange, onto zeros and onto what is there, clipped now and then."""
+    torch.manual_seed(1)
+    model = Words()
+    model, optimizer = wrap(model, torch.optim.SGD(model.parameters(), 0.1), find_unused_parameters=True)
+    source = torch.Generator().manual_seed(rank)
+    for number, hows in enumerate(HOWS):
+        optimizer.zero_grad(set_to_none=number % 2 == 0)
+        words = torch.randint(0, 200, (2, 3, 4), generator=source)
+        if number % 3 == 0:
+            with model.no_sync():
+                model(words[1], "bags too").backward()
+        elif number % 3 == 1:
+            model(words[1], hows[rank > 0]).backward()
+        model(words[0], hows[rank > 0]).backward()
+        if number % 4 == 3:
+            nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+        optimizer.step()
+    return model, optimizer
+
+
 class OwnKernels(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -463,9 +537,10 @@ SCENARIOS = [
     accumulation, accumulation_without_no_sync, two_losses, a_branch_that_only_some_use, frozen_layer, closure, recurrent,
     gradients_dropped_by_hand, looked_at_in_between, changed_by_hand, unknown_optimizer, steps_that_are_looked_at,
     checkpoint_and_resume, loaded_in_the_middle, channels_last_and_half, recomputed, own_kernels,
+    tables, tables_with_adam, tables_accumulate,
 ]  # fmt: skip
 
-AT_FOUR = [plain, schedule_and_groups, recurrent]
+AT_FOUR = [plain, schedule_and_groups, recurrent, tables]
 """Where four summands in another order stay a rounding error (Adam blows up that of a bias without effect)."""
 
 
@@ -476,6 +551,19 @@ def ddp(model: nn.Module, optimizer: Any, find_unused_parameters: bool = False) 
 SLOW_BYTES_PER_S = 20e6
 
 
+def by_rows(name: str, table: Table, turn: int) -> Iterator[PlannedTransfer]:
+    """A table's transfers: what its output layer has goes before, in two pieces."""
+    count = table.parameter.numel()
+    if table.head is not None:
+        for start, stop in ((0, count // 3), (count // 3, count)):
+            yield PlannedTransfer(
+                name=f"{name} head {start}", pieces=(Piece(name, start, stop),), priority=turn, part="head"
+            )
+    yield PlannedTransfer(
+        name=f"{name} rows", pieces=(Piece(name, 0, count),), priority=turn + 1, part="rows"
+    )
+
+
 def planned(together: bool = False, **more: Any) -> Wrap:
     def wrap(model: nn.Module, optimizer: Any, find_unused_parameters: bool = False) -> Any:
         trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
@@ -483,8 +571,12 @@ def planned(together: bool = False, **more: Any) -> Wrap:
         transfers = [
             PlannedTransfer(name="small", pieces=tuple(Piece(n, 0, trained[n].numel()) for n in small))
         ]
+        looked_up = tables_of(model, trained)
         for name, parameter in trained.items():
             if name in small:
+                continue
+            if name in looked_up:
+                transfers += by_rows(name, looked_up[name], len(transfers))
                 continue
             count, turn = parameter.numel(), len(transfers)
             cut = count if turn % 3 else count // 3

@@ -8,11 +8,10 @@ the next forward.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from hemiola.core.graph import Graph
-from hemiola.core.plan import Plan, PlannedTransfer
+from hemiola.core.plan import Plan
 from hemiola.cost.strategies.strategy import Device, Strategy, Transfer, first_of_phase
 
 __all__ = ["Planned"]
@@ -51,30 +50,29 @@ class Planned(Strategy):
         if ranks < 2:
             return ()
         number = {parameter.name: i for i, parameter in enumerate(graph.parameters)}
+        known = {parameter.name: parameter for parameter in graph.parameters}
         optimizer = first_of_phase(graph, "optimizer")
         found = []
         by_urgency = sorted(self.plan.transfers, key=lambda planned: planned.priority)
         last = {piece.parameter: planned for planned in by_urgency for piece in planned.pieces}
         for planned in by_urgency:
             names = tuple(dict.fromkeys(piece.parameter for piece in planned.pieces))
-            members = [graph.parameters[number[name]] for name in names]
+            members = [known[name] for name in names]
+            size, whole = planned.size_bytes(known), sum(parameter.size_bytes for parameter in members)
             used = [parameter.first_use for parameter in members if parameter.first_use >= 0]
             across = self.updates_on_arrival and bool(used)
             found.append(
                 Transfer(
-                    planned.name, "all-reduce", self._bytes(planned, graph, number),
-                    tuple(number[name] for name in names), max(parameter.gradient_ready for parameter in members),
+                    planned.name, "all-reduce", size,
+                    tuple(number[name] for name in names), planned.ready(known),
                     min(used) if across else optimizer, next_iteration=across,
                     priority=planned.priority, algorithm=planned.algorithm,
                     completes=tuple(number[name] for name in names if last[name] is planned),
+                    pack_bytes={"all": 0.0, "head": size, "rows": whole}[planned.part],  # rows are looked for in all
+                    unpack_bytes=0.0 if planned.part == "all" else size,
                 )
             )  # fmt: skip
         return tuple(sorted(found, key=lambda t: (t.after, t.priority)))
-
-    @staticmethod
-    def _bytes(planned: PlannedTransfer, graph: Graph, number: dict[str, int]) -> float:
-        pieces = [(graph.parameters[number[piece.parameter]], piece) for piece in planned.pieces]
-        return sum(p.size_bytes * (piece.stop - piece.start) / math.prod(p.shape) for p, piece in pieces)
 
     def memory_bytes(self, graph: Graph, ranks: int) -> float:
         """Everything on every rank; what arrives lies in a buffer beside the gradients while it is reduced."""

@@ -3,6 +3,10 @@
 A transfer that is a stretch of one gradient is exchanged in the gradient's own memory; one of several
 gradients in a buffer of its own. Gradients are divided by the number of ranks before they are added up, as
 DistributedDataParallel does it.
+
+Of a table only rows may go, those that are not zero on some rank. Of a tied table the output layer's part goes
+first, all of it, and then, as a whole and in their final values, the rows that have changed since: what is reduced
+is the same, whatever else has used the table.
 """
 
 from __future__ import annotations
@@ -10,13 +14,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 
 from hemiola.core.errors import InputError
 from hemiola.core.plan import Plan, PlannedTransfer
-from hemiola.run.accelerate.tickets import Carrier, Ticket
+from hemiola.run.accelerate.tables import summed, touched_rows
+from hemiola.run.accelerate.tickets import Carrier, RowCarrier, RowTicket, Ticket
 from hemiola.run.accelerate.updates import Captured
 
 __all__ = ["Bundle", "Slot", "bundles_of"]
@@ -33,22 +39,28 @@ class Slot:
         name, parameter: which.
         use: called before it is used (`watch.Use`).
         bundles: that hold parts of its gradient.
+        heads: those that hold the output layer's part of a tied table's, which goes before.
         handed: whether its gradient of this backward is given to its bundles.
         reduced: whether what was handed over is back, in `.grad`.
         absent: whether this rank had no gradient for it.
         captured: with what it is to be updated; None if no update is due.
         clear: what the script wanted done with the gradient after that: None, "none" or "zero".
+        wire: where the output layer's part is reduced, flat.
+        base: that part as this rank had it, from when it is handed over until the whole gradient is.
     """
 
     name: str
     parameter: nn.Parameter
     use: Callable[[Slot, str], bool]
     bundles: list[Bundle] = field(default_factory=list)
+    heads: list[Bundle] = field(default_factory=list)
     handed: bool = False
     reduced: bool = True
     absent: bool = False
     captured: Captured | None = None
     clear: str | None = None
+    wire: Tensor | None = None
+    base: Tensor | None = None
     _flat: Tensor | None = None
 
     @property
@@ -59,12 +71,33 @@ class Slot:
     @property
     def done(self) -> bool:
         """Whether all of it has come back, or failed."""
-        return all(bundle.ticket is not None and bundle.ticket.done for bundle in self.bundles)
+        return all(bundle.ticket is not None and bundle.ticket.done for bundle in self.under_way)
 
     @property
     def sent(self) -> bool:
         """Whether its gradient's memory is its own again."""
-        return all(bundle.ticket is None or bundle.ticket.sent for bundle in self.bundles)
+        return all(bundle.ticket is None or bundle.ticket.sent for bundle in self.under_way)
+
+    @property
+    def under_way(self) -> list[Bundle]:
+        """All bundles of an iteration."""
+        return self.heads + self.bundles
+
+    def hand_over_head(self, gradient: Tensor) -> list[Bundle]:
+        """Give the output layer's part of the gradient to its bundles; what is to be launched.
+
+        Only the first such part of a backward goes; what follows it comes with the rest.
+        """
+        if self.handed or self.base is not None:
+            return []
+        return self._hand_over_head(summed(self.parameter, gradient))
+
+    def _hand_over_head(self, base: Tensor) -> list[Bundle]:
+        self.base = base
+        if self.wire is None:
+            self.wire = torch.empty_like(base, memory_format=torch.contiguous_format).view(-1)
+        self.wire.view(base.shape).copy_(base)
+        return [bundle for bundle in self.heads if bundle.take(self, self.wire)]
 
     def hand_over(self) -> list[Bundle]:
         """Give the gradient, or the mark that there is none, to the bundles; those that are complete by it."""
@@ -80,8 +113,13 @@ class Slot:
                 f"the gradient of {self.name} is sparse", "build its layer with sparse=False, or use DDP"
             )
         self._flat = _flat(gradient, self.absent)
+        heads = []
+        if self.heads and self.base is None:  # backward did not come by the output layer
+            heads = self._hand_over_head(self._flat.view(gradient.shape))
         self.handed, self.reduced = True, False
-        return [bundle for bundle in self.bundles if bundle.take(self, self._flat)]
+        found = heads + [bundle for bundle in self.bundles if bundle.take(self, self._flat)]
+        self.base = None
+        return found
 
     def bring_back(self) -> None:
         """All bundles have ended: put what came into `.grad`.
@@ -89,7 +127,7 @@ class Slot:
         Raises:
             TransportError: one of them failed.
         """
-        for bundle in self.bundles:
+        for bundle in self.under_way:
             assert bundle.ticket is not None
             bundle.ticket.wait(0.0)
         parameter, flat = self.parameter, self._flat
@@ -165,6 +203,55 @@ class Bundle:
         )
 
 
+@dataclass(eq=False)
+class Rows(Bundle):
+    """One transfer of a table's rows."""
+
+    _touched: Tensor | None = None
+    _present: bool = False
+
+    @property
+    def bytes(self) -> int:
+        """Of the rows that go; of all of them while that is not known."""
+        values = None if self.ticket is None else cast(RowTicket, self.ticket).values
+        return super().bytes if values is None else values.nbytes
+
+    def take(self, slot: Slot, flat: Tensor) -> bool:
+        """The table's gradient is complete: look which rows others need."""
+        shape = slot.parameter.shape
+        self._own, self._present = flat, not slot.absent
+        if slot.absent:
+            self._touched = torch.zeros(shape[0], dtype=torch.bool)
+        else:
+            self._touched = touched_rows(flat.view(shape), slot.base)
+        return True
+
+    def give(self, slot: Slot, flat: Tensor) -> None:
+        """What is the same as before on all ranks came with the output layer's part, or is zero; the rest by rows."""
+        ticket = cast(RowTicket, self.ticket)
+        if ticket.rows is None:
+            return
+        if slot.wire is not None:
+            flat.copy_(slot.wire)
+        elif slot.absent and ticket.present:
+            flat.zero_()
+        if ticket.values is not None:
+            flat.view(slot.parameter.shape).index_copy_(0, ticket.rows, ticket.values)
+
+    def launch(self, carrier: Carrier, factor: float) -> None:
+        """Begin the transfer."""
+        self.launches += 1
+        self.missing = 1
+        flat, self._own = self._own, None
+        touched, self._touched = self._touched, None
+        assert flat is not None and touched is not None
+        transfer, (slot,) = self.transfer, self.pieces
+        self.ticket = cast(RowCarrier, carrier).reduce_rows(
+            self.number, f"the gradient {transfer.name}", flat.view(slot.parameter.shape), touched, self._present,
+            transfer.priority, transfer.algorithm, factor,
+        )  # fmt: skip
+
+
 def bundles_of(plan: Plan, slots: dict[str, Slot]) -> list[Bundle]:
     """The plan's transfers for these parameters, which it was verified for."""
     found = []
@@ -174,12 +261,13 @@ def bundles_of(plan: Plan, slots: dict[str, Slot]) -> list[Bundle]:
         for piece in transfer.pieces:
             pieces.setdefault(slots[piece.parameter], []).append((piece.start, piece.stop, place))
             place += piece.stop - piece.start
-        bundle = Bundle(number, transfer, pieces, missing=len(pieces))
+        kind = Rows if transfer.part == "rows" else Bundle
+        bundle = kind(number, transfer, pieces, missing=len(pieces))
         if len(transfer.pieces) > 1:
             first = next(iter(pieces)).parameter
             bundle.buffer = torch.empty(place, dtype=first.dtype, device=first.device)
         for slot in pieces:
-            slot.bundles.append(bundle)
+            (slot.heads if transfer.part == "head" else slot.bundles).append(bundle)
         found.append(bundle)
     return found
 

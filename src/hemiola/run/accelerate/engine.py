@@ -21,9 +21,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from hemiola.core.errors import InputError
+from hemiola.core.errors import InputError, PlanError
 from hemiola.core.plan import Plan
-from hemiola.run.accelerate.bundles import Slot, bundles_of
+from hemiola.run.accelerate.bundles import Bundle, Slot, bundles_of
+from hemiola.run.accelerate.tables import Head, tables_of
 from hemiola.run.accelerate.tickets import Carrier
 from hemiola.run.accelerate.told import Teller
 from hemiola.run.accelerate.updates import Updates
@@ -53,6 +54,11 @@ class Engine:
         self, module: nn.Module, parameters: dict[str, nn.Parameter], plan: Plan, carrier: Carrier,
         updates: Updates, ranks: int, timeout_s: float, teller: Teller | None = None,
     ) -> None:  # fmt: skip
+        """Takes hold of the model.
+
+        Raises:
+            PlanError: the plan sends the output layer's part of a table that is not tied to one.
+        """
         self._carrier, self._updates, self._ranks, self._timeout_s = carrier, updates, ranks, timeout_s
         self._module, self._plan, self._teller = module, plan, teller
         attend(module, tell_owner)
@@ -70,8 +76,29 @@ class Engine:
             slot.parameter.register_post_accumulate_grad_hook(self._hook(slot))
             for slot in self.slots.values()
         ]
+        tables = tables_of(module, parameters)
+        for slot in self.slots.values():
+            if slot.heads:
+                table = tables.get(slot.name)
+                if table is None or table.head is None:
+                    raise PlanError(
+                        f"the plan {plan.name!r} sends the output layer's part of {slot.name!r} before the rest, which "
+                        "is not one layer's weight and an embedding's table in this model",
+                        "make a plan for this model",
+                    )
+                self._hooks.append(Head(table, self._head_hook(slot)))
 
     # --- backward
+
+    def _head_hook(self, slot: Slot) -> Callable[[torch.Tensor], None]:
+        def ready(gradient: torch.Tensor) -> None:
+            if self.syncs:
+                with self._guard, _plainly():
+                    if not self._open:
+                        self._begin()
+                    self._launch(slot.hand_over_head(gradient))
+
+        return ready
 
     def _hook(self, slot: Slot) -> Callable[[Any], None]:
         def ready(_: Any) -> None:
@@ -101,7 +128,10 @@ class Engine:
         self._open = True
 
     def _hand_over(self, slot: Slot) -> None:
-        for bundle in slot.hand_over():
+        self._launch(slot.hand_over())
+
+    def _launch(self, bundles: list[Bundle]) -> None:
+        for bundle in bundles:
             bundle.launch(self._carrier, 1.0 / self._ranks)
             if self._teller is not None:
                 self._teller.begins(bundle)
@@ -204,7 +234,7 @@ class Engine:
         """Let what has begun end, for others need it too; at most for so long. Updates nothing."""
         until = time.monotonic() + patience_s
         for slot in self.slots.values():
-            for bundle in slot.bundles:
+            for bundle in slot.under_way:
                 if bundle.ticket is not None and bundle.ticket.soon(max(0.0, until - time.monotonic())):
                     bundle.ticket.sent_soon(until)
 
@@ -306,12 +336,12 @@ class Engine:
 
     def _wait(self, slot: Slot) -> None:
         """Stand still for one of its transfers, for a moment."""
-        tickets = (bundle.ticket for bundle in slot.bundles)
+        tickets = (bundle.ticket for bundle in slot.under_way)
         ticket = next((ticket for ticket in tickets if ticket is not None and not ticket.done), None)
         if ticket is None:  # it has ended meanwhile
             return
         if self._teller is not None:
-            for bundle in slot.bundles:
+            for bundle in slot.under_way:
                 self._teller.needed(bundle)
         start = time.monotonic()
         ended = ticket.soon(_LOOK_S if len(self._due) > 1 else self._timeout_s)
@@ -323,12 +353,12 @@ class Engine:
         with _plainly(), torch.no_grad():
             slot.bring_back()
         if self._teller is not None:
-            for bundle in slot.bundles:
+            for bundle in slot.under_way:
                 self._teller.released(bundle)
 
     @staticmethod
     def _await_sent(slot: Slot) -> None:
-        for bundle in slot.bundles:
+        for bundle in slot.under_way:
             if bundle.ticket is not None and not bundle.ticket.sent:
                 bundle.ticket.wait_sent()
 

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -22,13 +24,15 @@ from hemiola.run.strategy.rooms import Room, Rooms
 from hemiola.run.transport import Endpoint, Handle
 from hemiola.run.transport.messages import Outgoing
 
-__all__ = ["Exchange", "Ticket"]
+__all__ = ["Exchange", "RowTicket", "Ticket"]
 
-_TAGS = 1 << 62
-"""Above all others'."""
+_TAGS, _LANE = 1 << 62, 12
+"""Tags are above all others'; a transfer's number begins at bit 32, its lane's at this one, the step's at 0."""
 _SMALL_BYTES = 16 << 10
 _FEW = 8
 """Ranks up to which everybody sends a small tensor to everybody: one step instead of two."""
+_MOST_ROWS = 0.9
+"""If more of a table's rows are touched, all of it goes: that needs no copies."""
 
 
 class Ticket:
@@ -109,6 +113,21 @@ class Ticket:
         self._gate.release()
 
 
+class RowTicket(Ticket):
+    """Of a table's rows: `tickets.RowTicket`."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(what, 1)
+        self.rows: Tensor | None = None
+        self.values: Tensor | None = None
+        self.present = False
+
+    def goes_on(self, lanes: int) -> None:
+        """For the exchange: which rows is known, and they go in so many parts."""
+        with self._guard:
+            self._left = lanes
+
+
 class Exchange:
     """One rank's all-reduces with the others."""
 
@@ -132,32 +151,79 @@ class Exchange:
         factor: float = 1.0,
     ) -> Ticket:
         """As `Carrier.all_reduce`; the number is below 2**20."""
-        size = flat.element_size()
-        small = flat.nbytes <= _SMALL_BYTES and self._end.ranks <= _FEW and algorithm in ("", "direct")
-        count = flat.numel() if small else max(1, self._lane_bytes // size)
-        starts = range(0, max(1, flat.numel()), max(1, count))
-        ticket = Ticket(name, len(starts))
-
-        def begin() -> None:
-            if small:
-                flat.mul_(factor)
-            given = flat.clone() if small else flat  # what is added to is not what is sent
-            into, out = view(flat), view(given)
-            for lane, start in enumerate(starts):
-                stop = min(start + count, flat.numel())
-                steps = self._steps("everybody" if small else algorithm, stop - start)
-                span, part = slice(start * size, stop * size), flat[start:stop]
-                if not small and factor != 1.0:
-                    part.mul_(
-                        factor
-                    )  # here, so that the first part is on its way while the others are multiplied
-                _Lane(
-                    self, ticket, part, into[span], out[span], priority, steps,
-                    _TAGS | number << 32 | lane << 12,
-                ).begin()  # fmt: skip
-
-        self._end.call(begin)
+        lanes = self._lanes(flat, algorithm)
+        ticket = Ticket(name, len(lanes))
+        self._end.call(
+            lambda: self._begin(ticket, lanes, flat, priority, algorithm, factor, self._tag(number))
+        )
         return ticket
+
+    def reduce_rows(
+        self,
+        number: int,
+        name: str,
+        table: Tensor,
+        touched: Tensor,
+        present: bool,
+        priority: int = 0,
+        algorithm: str = "",
+        factor: float = 1.0,
+    ) -> RowTicket:
+        """As `RowCarrier.reduce_rows`: ranks tell each other a bit for each row, then reduce those that one has named."""
+        ticket = RowTicket(name)
+        tag = self._tag(number)
+
+        def go_on(named: np.ndarray) -> None:
+            ticket.present = bool(named[-1])
+            rows = torch.from_numpy(np.flatnonzero(named[:-1]))
+            flat = table.view(-1)
+            if len(rows) <= _MOST_ROWS * len(table):
+                ticket.rows, ticket.values = rows, table.index_select(0, rows)
+                flat = ticket.values.view(-1)
+            if not flat.numel():
+                ticket.end_lane(None)
+                return
+            lanes = self._lanes(flat, algorithm)
+            ticket.goes_on(len(lanes))
+            self._begin(ticket, lanes, flat, priority, algorithm, factor, tag + (1 << _LANE))
+
+        told = np.append(touched.numpy(), present)
+        self._end.call(lambda: _Naming(self._end, ticket, told, priority, tag, go_on).begin())
+        return ticket
+
+    @staticmethod
+    def _tag(number: int) -> int:
+        """A transfer's first."""
+        return _TAGS | number << 32
+
+    def _small(self, flat: Tensor, algorithm: str) -> bool:
+        """Whether everybody sends it to everybody."""
+        return flat.nbytes <= _SMALL_BYTES and self._end.ranks <= _FEW and algorithm in ("", "direct")
+
+    def _lanes(self, flat: Tensor, algorithm: str) -> list[tuple[int, int]]:
+        """The elements from and to that go their way by themselves."""
+        total = flat.numel()
+        count = total if self._small(flat, algorithm) else max(1, self._lane_bytes // flat.element_size())
+        starts = range(0, max(1, total), max(1, count))
+        return [(start, min(start + count, total)) for start in starts]
+
+    def _begin(
+        self, ticket: Ticket, lanes: list[tuple[int, int]], flat: Tensor, priority: int, algorithm: str, factor: float,
+        tag: int,
+    ) -> None:  # fmt: skip
+        """All lanes, on the transport's thread."""
+        size, small = flat.element_size(), self._small(flat, algorithm)
+        if small:
+            flat.mul_(factor)
+        given = flat.clone() if small else flat  # what is added to is not what is sent
+        into, out = view(flat), view(given)
+        for number, (start, stop) in enumerate(lanes):
+            steps = self._steps("everybody" if small else algorithm, stop - start)
+            span, part = slice(start * size, stop * size), flat[start:stop]
+            if not small and factor != 1.0:
+                part.mul_(factor)  # here, so that the first is on its way while the others are multiplied
+            lane = _Lane(self, ticket, part, into[span], out[span], priority, steps, tag + (number << _LANE))
+            lane.begin()
 
     def share(self, buffers: list[Tensor]) -> None:
         """As `Carrier.share`, before everything else that is under way."""
@@ -184,6 +250,38 @@ def _everybody(rank: int, ranks: int, count: int) -> tuple[Step, ...]:
     """All of it from everybody to everybody."""
     all_of_it = tuple(Part((rank + turn) % ranks, 0, count) for turn in range(1, ranks) if count)
     return (Step(all_of_it, all_of_it, True),)
+
+
+class _Naming:
+    """Ranks tell each other which rows of a table they have touched. Lives on the transport's thread."""
+
+    def __init__(
+        self, end: Endpoint, ticket: RowTicket, told: np.ndarray, priority: int, tag: int,
+        go_on: Callable[[np.ndarray], None],
+    ) -> None:  # fmt: skip
+        self._end, self._ticket, self._priority, self._tag, self._go_on = end, ticket, priority, tag, go_on
+        self._own, self._count = np.packbits(told), len(told)
+        self._came = [np.empty_like(self._own) for _ in range(end.ranks - 1)]
+        self._left = len(self._came)
+
+    def begin(self) -> None:
+        """Tell the others, and listen."""
+        try:
+            for turn, room in enumerate(self._came, start=1):
+                peer = (self._end.rank + turn) % self._end.ranks
+                self._ticket.sends.append(self._end.send(peer, self._tag, self._own.data, self._priority))
+                self._end.receive(peer, self._tag, room.data).add_callback(self._got)
+        except HemiolaError as problem:  # closed meanwhile
+            self._ticket.end_lane(problem)
+
+    def _got(self, handle: Handle) -> None:
+        if handle.problem is not None:
+            self._ticket.end_lane(handle.problem)
+            return
+        self._left -= 1
+        if not self._left:
+            named = np.bitwise_or.reduce([self._own, *self._came])
+            self._go_on(np.unpackbits(named, count=self._count))
 
 
 class _Lane:
@@ -227,7 +325,7 @@ class _Lane:
             if step.joins:
                 room = exchange.rooms.take(self._flat.dtype, part.stop - part.start)
                 self._came.append((part.peer, room))
-                into = room[1]
+                into = room.memory
             else:
                 into = self._into[part.start * size : part.stop * size]
             end.receive(part.peer, tag, into).add_callback(self._got)
@@ -251,7 +349,7 @@ class _Lane:
         step = self._steps[self._number]
         if step.joins and step.receives:
             part = step.receives[0]
-            came = [(peer, room[0]) for peer, room in self._came]
+            came = [(peer, room.tensor) for peer, room in self._came]
             _join(self._flat[part.start : part.stop], self._exchange.end.rank, came)
             for _, room in self._came:
                 self._exchange.rooms.give_back(room)

@@ -99,7 +99,7 @@ class Job:
         elif reason := self._reason_against():
             self._say("off", reason)
         else:
-            self._profile = Profile(module, self.parameters)
+            self._profile = Profile(module, self.parameters, _UNTOUCHED + _MEASURED)
 
     @property
     def _as_collectives(self) -> bool:
@@ -266,6 +266,7 @@ class Job:
         self._leave_ddp()
         carrier: Carrier
         if self._as_collectives:
+            plan = plan.dense()
             carrier = GroupExchange(plan, self._group)
         else:
             self._end = end or meet(self._group, self._settings)

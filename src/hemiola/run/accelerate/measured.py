@@ -43,6 +43,12 @@ def mean_of(found: Sequence[Measured]) -> Measured:
         step_start_s=fmean(m.step_start_s for m in found),
         end_s=fmean(m.end_s for m in found),
         busy=fmean(m.busy for m in found),
+        head_s=mean([m.head_s for m in found]),
+        touched={
+            name: np.bitwise_or.reduce([m.touched[name] for m in found])
+            for name in found[0].touched
+            if all(name in m.touched for m in found)
+        },
     )
 
 
@@ -52,14 +58,16 @@ def measured_graph(
     """The graph of this iteration, and the seconds of its operations.
 
     What is not always used counts as used at forward's end, and as ready at backward's.
+    Tables count as touched where some rank has touched them in the last iteration.
     """
     used = {
         p: min(measured.used_s.get(p, measured.forward_end_s), measured.forward_end_s) for p in parameters
     }
     last = max(measured.ready_s.values(), default=measured.forward_end_s)
     ready = {p: max(measured.ready_s.get(p, last), measured.forward_end_s) for p in parameters}
+    head = {p: max(s, measured.forward_end_s) for p, s in measured.head_s.items() if p in measured.ready_s}
     uses = sorted(set(used.values()))
-    readies = sorted(set(ready.values()))
+    readies = sorted({*ready.values(), *head.values()})
     forward = np.diff([0.0, *uses, measured.forward_end_s])  # before the first use, and after each
     backward = np.diff([measured.forward_end_s, *readies])
     step_s = max(measured.end_s - measured.step_start_s, 0.0)
@@ -87,11 +95,17 @@ def measured_graph(
             name=p, module="", shape=tuple(tensor.shape), dtype=str(tensor.dtype).removeprefix("torch."),
             size_bytes=tensor.numel() * tensor.element_size(), gradient_bytes=tensor.numel() * tensor.element_size(),
             first_use=place[used[p]], gradient_ready=end[ready[p]],
+            head_ready=end[head[p]] if p in head else -1, touched=_share(measured.touched.get(p), tensor),
         )
         for p, tensor in parameters.items()
     )  # fmt: skip
     graph = Graph(name=name, operations=operations, parameters=listed, signatures=(Signature("measured"),))
     return graph.check(), seconds
+
+
+def _share(touched: np.ndarray | None, table: nn.Parameter) -> float:
+    """Of a table's rows: those that some rank has touched."""
+    return 1.0 if touched is None else int(np.unpackbits(touched).sum()) / len(table)
 
 
 def problem_of(graph: Graph, seconds: np.ndarray, links: Links, ranks: int, cores: Cores) -> Problem:

@@ -8,8 +8,12 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
-from torch import nn
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
 
+from hemiola.run.accelerate.tables import Head, Table, summed, tables_of, touched_rows
 from hemiola.run.accelerate.watch import attend, leave
 
 __all__ = ["Measured", "Profile"]
@@ -25,6 +29,9 @@ class Measured:
         ready_s: gradient complete, by parameter.
         step_start_s, end_s: of the optimizer's step.
         busy: processor seconds of the whole process per second, until the last gradient.
+        head_s: the output layer's part of a tied table's gradient complete, by parameter.
+        touched: by table: a bit for each row (`numpy.packbits`), whether its gradient is not zero, or not the output
+            layer's alone.
     """
 
     used_s: dict[str, float]
@@ -33,6 +40,8 @@ class Measured:
     step_start_s: float
     end_s: float
     busy: float = 0.0
+    head_s: dict[str, float] = field(default_factory=dict)
+    touched: dict[str, npt.NDArray[np.uint8]] = field(default_factory=dict)
 
     @property
     def exposed_s(self) -> float:
@@ -49,6 +58,7 @@ class _Iteration:
     read: dict[str, float] = field(default_factory=dict)
     forward_end: float = 0.0
     ready: dict[str, float] = field(default_factory=dict)
+    head: dict[str, float] = field(default_factory=dict)
     step_start: float = 0.0
     end: float = 0.0
 
@@ -61,7 +71,8 @@ class _Iteration:
 class Profile:
     """Notes times by hooks, until `stop`."""
 
-    def __init__(self, module: nn.Module, parameters: dict[str, nn.Parameter]) -> None:
+    def __init__(self, module: nn.Module, parameters: dict[str, nn.Parameter], iterations: int) -> None:
+        """Of so many; in the last one it is also looked which rows of tables are touched."""
         self._module = module
         self._names = set(parameters)
         self._all: list[_Iteration] = []
@@ -76,6 +87,13 @@ class Profile:
                 self._hooks.append(child.register_forward_pre_hook(self._entering(own)))
         for name, parameter in parameters.items():
             self._hooks.append(parameter.register_post_accumulate_grad_hook(self._having(name)))
+        self._iterations = iterations
+        self._tables = tables_of(module, parameters)
+        self._bases: dict[str, Tensor] = {}
+        self._touched: dict[str, npt.NDArray[np.uint8]] = {}
+        for name, table in self._tables.items():
+            if table.head is not None:
+                self._hooks.append(Head(table, self._having_head(name, table)))
 
     def _reading(self, parameter: Any) -> None:
         name = self._name_of.get(id(parameter))
@@ -99,8 +117,28 @@ class Profile:
         def note(*_: Any) -> None:
             self._now.ready[name] = now = time.perf_counter()
             self._now.busy = (time.process_time() - self._now.busy_start) / (now - self._now.start)
+            if self._is_last and name in self._tables:
+                self._touch(name, self._tables[name].parameter.grad)
 
         return note
+
+    @property
+    def _is_last(self) -> bool:
+        return len(self._all) == self._iterations - 1
+
+    def _having_head(self, name: str, table: Table) -> Callable[[Tensor], None]:
+        def note(gradient: Tensor) -> None:
+            self._now.head[name] = time.perf_counter()
+            if self._is_last:
+                self._bases[name] = summed(table.parameter, gradient)
+
+        return note
+
+    def _touch(self, name: str, gradient: Tensor | None) -> None:
+        if gradient is None or gradient.layout is not torch.strided:
+            return
+        base = self._bases.pop(name, None)
+        self._touched[name] = np.packbits(touched_rows(gradient, base).numpy())
 
     def forward_ends(self) -> None:
         """The model has returned."""
@@ -145,4 +183,6 @@ class Profile:
             step_start_s=one(lambda row: row.step_start),
             end_s=one(lambda row: row.end),
             busy=median(row.busy for row in rows),
+            head_s=middle(lambda row: row.head),
+            touched=self._touched,
         )

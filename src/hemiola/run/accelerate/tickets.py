@@ -6,7 +6,7 @@ from typing import Protocol
 
 from torch import Tensor
 
-__all__ = ["Carrier", "Ticket"]
+__all__ = ["Carrier", "RowCarrier", "RowTicket", "Ticket"]
 
 
 class Ticket(Protocol):
@@ -43,6 +43,20 @@ class Ticket(Protocol):
         """The same, or until this moment of the monotonic clock; raises nothing."""
 
 
+class RowTicket(Ticket, Protocol):
+    """A transfer of a table's rows; once it has ended well:
+
+    Attributes:
+        rows: which were reduced, of whole numbers; None for all, which lie in the table itself.
+        values: (rows, width), reduced.
+        present: whether any rank had a gradient for the table.
+    """
+
+    rows: Tensor | None
+    values: Tensor | None
+    present: bool
+
+
 class Carrier(Protocol):
     """All-reduces of many tensors at once.
 
@@ -76,3 +90,27 @@ class Carrier(Protocol):
 
     def share(self, buffers: list[Tensor]) -> None:
         """Rank 0's buffers, everywhere; called by all ranks."""
+
+
+class RowCarrier(Carrier, Protocol):
+    """One that can send a part of a table too."""
+
+    def reduce_rows(
+        self,
+        number: int,
+        name: str,
+        table: Tensor,
+        touched: Tensor,
+        present: bool,
+        priority: int = 0,
+        algorithm: str = "",
+        factor: float = 1.0,
+    ) -> RowTicket:
+        """Begin to add up everybody's rows that anybody has touched.
+
+        Args:
+            table: (rows, width), without gaps; as `flat` of `all_reduce`.
+            touched: (rows,) of booleans: this rank's.
+            present: whether this rank has a gradient for the table at all.
+            number, name, priority, algorithm, factor: as `all_reduce` takes them.
+        """

@@ -155,7 +155,7 @@ class Sum:
             assert self.mine is not None
             return Step(order, self.mine.flat[first:last], None)
         room = self.rooms.take(self.dtype, last - first)
-        return Step(order, room[0], room)
+        return Step(order, room.tensor, room)
 
     def _carried(self) -> Missed:
         """Take the results of parts that this rank gave nothing to."""

@@ -181,7 +181,7 @@ class Flow:
             elif self._land_waits[piece][number]:
                 return
             self._asked[number] += 1
-            into = room[1] if room else self._memory.bytes(place, count, piece)
+            into = room.memory if room else self._memory.bytes(place, count, piece)
             handle = self._end.receive(step.since, self._tag + step.tag, into)
             handle.add_callback(partial(self._has_come, number, piece, room))
 
@@ -204,7 +204,7 @@ class Flow:
         if step.move.adds:
             room = self._came.pop((number, piece))
             with torch.no_grad():
-                self._join(self._memory.tensor(step.move.target, step.move.count, piece), room[0])
+                self._join(self._memory.tensor(step.move.target, step.move.count, piece), room.tensor)
             self._rooms.give_back(room)
             self._ask(number)
         if number in self._forths:

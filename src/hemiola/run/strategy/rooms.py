@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
@@ -9,24 +11,38 @@ from hemiola.run.group.memory import view
 
 __all__ = ["Room", "Rooms"]
 
-Room = tuple[Tensor, memoryview]
-"""Memory, twice."""
+_FEWEST = 256
+"""Elements of the smallest room."""
+
+
+class Room(NamedTuple):
+    """Memory, twice, and the whole of which it is the beginning."""
+
+    tensor: Tensor
+    memory: memoryview
+    whole: tuple[Tensor, memoryview]
 
 
 class Rooms:
     """For use from one thread."""
 
     def __init__(self) -> None:
-        self._free: dict[tuple[torch.dtype, int], list[Room]] = {}
+        self._free: dict[
+            tuple[torch.dtype, int], list[tuple[Tensor, memoryview]]
+        ] = {}  # by size, so that any mix of counts ends
 
     def take(self, dtype: torch.dtype, count: int) -> Room:
         """For so many elements."""
-        free = self._free.get((dtype, count))
+        size = max(_FEWEST, 1 << (count - 1).bit_length())
+        free = self._free.get((dtype, size))
         if free:
-            return free.pop()
-        tensor = torch.empty(count, dtype=dtype)
-        return tensor, view(tensor)
+            whole = free.pop()
+        else:
+            tensor = torch.empty(size, dtype=dtype)
+            whole = tensor, view(tensor)
+        return Room(whole[0][:count], whole[1][: count * dtype.itemsize], whole)
 
     def give_back(self, room: Room) -> None:
         """For the next one."""
-        self._free.setdefault((room[0].dtype, room[0].numel()), []).append(room)
+        tensor, _ = room.whole
+        self._free.setdefault((tensor.dtype, tensor.numel()), []).append(room.whole)

@@ -1,0 +1,120 @@
+"""Embeddings' tables: parameters whose gradient is zero but for the rows that were looked up.
+
+A table that is the output layer's weight too (GPT-2's, BERT's) has a gradient from two sides: the output layer's,
+which is the first that backward comes to and reaches all rows, and the lookup's, which is the last and reaches few.
+Autograd adds them up before anybody sees them; `Head` sees the first one when it is there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+__all__ = ["Head", "Table", "summed", "tables_of", "touched_rows"]
+
+_BLOCK_BYTES = 768 << 10
+"""So much of a table is looked at at once: it stays in a processor's cache."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """A parameter that rows are looked up in.
+
+    Attributes:
+        parameter: of two dimensions, a row to be looked up in each.
+        head: the module that uses it as a weight too, and by which name; None if none does, or several.
+    """
+
+    parameter: nn.Parameter
+    head: tuple[nn.Module, str] | None = None
+
+
+def tables_of(module: nn.Module, parameters: dict[str, nn.Parameter]) -> dict[str, Table]:
+    """Those among these parameters that an Embedding or EmbeddingBag of the module looks rows up in, by name."""
+    lookups = (nn.Embedding, nn.EmbeddingBag)
+    looked_up = {id(part.weight) for part in module.modules() if isinstance(part, lookups)}
+    found: dict[str, Table] = {}
+    for name, parameter in parameters.items():
+        if id(parameter) not in looked_up or parameter.dim() != 2 or not parameter.numel():
+            continue
+        users = [
+            (part, own)
+            for part in module.modules()
+            if not isinstance(part, lookups)
+            for own, other in part.__dict__["_parameters"].items()
+            if other is parameter
+        ]
+        found[name] = Table(parameter, users[0] if len(users) == 1 else None)
+    return found
+
+
+class Head:
+    """Tells of the output layer's part of a tied table's gradient, when backward has it.
+
+    While that module's forward runs, its weight is another name for the same memory (`Tensor.view_as`), with a
+    place of its own in autograd's graph, on which a hook can be.
+    """
+
+    def __init__(self, table: Table, told: Callable[[Tensor], None]) -> None:
+        """Have this called on the thread that runs backward; what it is given must not be changed.
+
+        Raises:
+            ValueError: the table has no head.
+        """
+        if table.head is None:
+            raise ValueError("nothing but lookups uses this table")
+        self._parameter, self._told = table.parameter, told
+        self._module, self._name = table.head
+        self._hooks: list[Any] = [
+            self._module.register_forward_pre_hook(self._before),
+            self._module.register_forward_hook(self._after, always_call=True),
+        ]
+
+    def _before(self, *_: Any) -> None:
+        if torch.is_grad_enabled() and self._parameter.requires_grad:
+            alias = self._parameter.view_as(self._parameter)
+            alias.register_hook(self._told)
+            self._module.__dict__[self._name] = alias  # found before its parameters are
+
+    def _after(self, *_: Any) -> None:
+        self._module.__dict__.pop(self._name, None)
+
+    def remove(self) -> None:
+        """Tell no more."""
+        for hook in self._hooks:
+            hook.remove()
+        self._after()
+
+
+def summed(parameter: nn.Parameter, gradient: Tensor) -> Tensor:
+    """What `.grad` will be if backward has no more than this to add to it; not to be changed."""
+    return gradient if parameter.grad is None else parameter.grad + gradient
+
+
+def touched_rows(gradient: Tensor, base: Tensor | None = None) -> Tensor:
+    """Which rows are not zero, or not as in `base`.
+
+    Args:
+        gradient, base: (rows, width).
+
+    Returns:
+        (rows,) of booleans; what is no number counts as different.
+    """
+    rows, width = gradient.shape
+    found = torch.empty(rows, dtype=torch.bool)
+    step = max(1, _BLOCK_BYTES // (width * gradient.element_size()))
+    for start in range(0, rows, step):
+        block = gradient[start : start + step]
+        if base is None:
+            found[start : start + step] = (block.amax(1) != 0).logical_or_(block.amin(1) != 0)
+            continue
+        differs = block != base[start : start + step]
+        if width % 8 == 0:  # eight at once
+            found[start : start + step] = differs.view(torch.int64).amax(1) != 0
+        else:
+            found[start : start + step] = differs.any(1)
+    return found
