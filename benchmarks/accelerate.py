@@ -18,12 +18,12 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from accelerate_cases import REAL, Case, cases, layers
+from accelerate_cases import REAL, Case, cases, emulation
 from accelerate_page import page, pictures
 from prediction_measure import KEEPS_MEMORY
 
@@ -134,8 +134,7 @@ def ran(case: Case, turns: int) -> Found:
     ):
         what = ["real", case.model]
         if case.emulated:
-            json.dump([list(asdict(layer).values()) for layer in layers(case)], file)
-            file.flush()
+            emulation(case).write(Path(file.name))
             what = ["emulated", file.name]
         places = lab.rendezvous()
         processes = [

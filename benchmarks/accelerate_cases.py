@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 
-from prediction_emulated import Layer, layers_of
+from accelerate_emulated import Shape, shape_of
 from prediction_models import MODELS
 
 import hemiola
 from hemiola.core.graph import Graph
 from hemiola.core.units import format_rate
 
-__all__ = ["RATIOS", "REAL", "SHAPES", "SIZE_BYTES", "Case", "cases", "layers"]
+__all__ = ["RATIOS", "REAL", "SHAPES", "SIZE_BYTES", "Case", "cases", "emulation"]
 
 SIZE_BYTES = 40e6
 """Of an emulated model's gradients: the real one's, scaled, so that a case takes a minute and not an hour."""
@@ -56,12 +56,10 @@ def _share(ranks: int) -> float:
     return 2 * (ranks - 1) / ranks
 
 
-def layers(case: Case) -> list[Layer]:
-    """An emulated case's: so long that communication takes `ratio` times as long as computation."""
+def emulation(case: Case) -> Shape:
+    """An emulated case's layers: so long that communication takes `ratio` times as long as computation."""
     compute_s = _share(case.ranks) * SIZE_BYTES / case.rate_bytes_per_s / case.ratio
-    found = layers_of(_graph(case.model), compute_s / 3)
-    scale = SIZE_BYTES / sum(layer.size_bytes for layer in found)
-    return [replace(layer, size_bytes=max(4, int(layer.size_bytes * scale) // 4 * 4)) for layer in found]
+    return shape_of(_graph(case.model), compute_s / 3, SIZE_BYTES)
 
 
 def cases(emulated: bool, seconds_of: dict[str, float]) -> list[Case]:

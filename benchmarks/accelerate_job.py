@@ -1,6 +1,6 @@
 """One rank of a training job that `benchmarks/accelerate.py` runs in a lab: DDP and `hemiola.accelerate` by turns.
 
-    accelerate_job.py emulated FILE TURNS    layers that sleep, from a JSON file of [bytes, forward_s, backward_s]
+    accelerate_job.py emulated FILE TURNS    layers that sleep, as accelerate_emulated.Shape has written them
     accelerate_job.py real MODEL TURNS       a model of prediction_models
     accelerate_job.py alone MODEL 0          the same by itself: prints the seconds of its iteration
 
@@ -24,6 +24,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from accelerate_emulated import TOKENS, Shape, Tied, words
 from prediction_job import Emulated
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
@@ -39,17 +40,87 @@ Way = Callable[[], None]
 """One iteration."""
 
 
+class Multiplying(torch.autograd.Function):
+    """An output layer that computes nothing, takes its time, and has a gradient for all of its weight."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, before: torch.Tensor, weight: torch.Tensor, part: torch.Tensor, tied: Tied
+    ) -> torch.Tensor:
+        ctx.part, ctx.backward_s = part, tied.backward_s
+        time.sleep(tied.forward_s)
+        return before.clone()
+
+    @staticmethod
+    def backward(ctx: Any, after: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, None, None]:
+        time.sleep(ctx.backward_s)
+        return after, ctx.part, None, None
+
+
+class Output(nn.Module):
+    """Its weight is a table's."""
+
+    def __init__(self, table: nn.Parameter, tied: Tied) -> None:
+        super().__init__()
+        self.weight, self.tied = table, tied
+        self.part = torch.full_like(table, 1e-6)
+
+    def forward(self, flow: torch.Tensor) -> torch.Tensor:
+        return Multiplying.apply(flow, self.weight, self.part, self.tied)
+
+
+class Speaking(nn.Module):
+    """Layers that sleep between a table and an output layer that are one."""
+
+    def __init__(self, layers: list[tuple[int, float, float]], tied: Tied) -> None:
+        super().__init__()
+        self.table = nn.Embedding(tied.rows, tied.width)
+        self.between = Emulated(layers)
+        self.output = Output(self.table.weight, tied)
+
+    def forward(self, words: torch.Tensor, flow: torch.Tensor) -> torch.Tensor:
+        return self.output(self.between(flow + self.table(words).mean()))
+
+
 def emulated(path: str) -> tuple[nn.Module, Callable[[nn.Module], torch.Tensor]]:
+    shape = Shape.read(Path(path))
+    layers = [(layer.size_bytes, layer.forward_s, layer.backward_s) for layer in shape.layers]
     flow = torch.ones(1, requires_grad=True)
-    return Emulated([tuple(layer) for layer in json.loads(Path(path).read_text())]), lambda model: model(flow)
+    if shape.tied is None:
+        return Emulated(layers), lambda model: model(flow)
+    batches = words(shape.tied.rows, TOKENS, dist.get_rank())
+    return Speaking(layers, shape.tied), lambda model: model(torch.from_numpy(next(batches)), flow)
 
 
 def real(name: str) -> tuple[nn.Module, Callable[[nn.Module], torch.Tensor]]:
+    """What is looked up is drawn anew in every iteration: words by Zipf's law, categories evenly."""
     from prediction_models import MODELS, step
 
     torch.manual_seed(0)
     example = MODELS[name]("cpu")
-    return example[0], step(example)
+    inputs, rank = example[1], dist.get_rank() if dist.is_initialized() else 0
+    if isinstance(inputs, dict) and "input_ids" in inputs:
+        ids = inputs["input_ids"]
+        batches = words(example[0].config.vocab_size, ids.numel(), rank)
+
+        def draw() -> None:
+            ids.copy_(torch.from_numpy(next(batches)).view(ids.shape))
+    else:
+        tables = [part.num_embeddings for part in example[0].modules() if isinstance(part, nn.EmbeddingBag)]
+        source = torch.Generator().manual_seed(rank)
+        categories = [tensor for tensor in inputs if tables and tensor.dtype == torch.long]
+
+        def draw() -> None:
+            for tensor in categories:
+                tensor.random_(min(tables), generator=source)
+
+    forward = step(example)
+
+    def drawn(model: nn.Module) -> torch.Tensor:
+        draw()
+        return forward(model)
+
+    return example[0], drawn
 
 
 def way(

@@ -49,7 +49,8 @@ class PlannedTransfer(msgspec.Struct, frozen=True, kw_only=True):
         algorithm: of the all-reduce, one of `ALGORITHMS`.
         part: what of the pieces goes. "all": everything. "rows": of one whole table the rows that are not zero on some
             rank, which ranks first tell each other. "head": of a table that is the output layer's weight too, that
-            layer's part of the gradient, as soon as backward has it; its "rows" are then those that change afterwards.
+            layer's part of the gradient, as soon as backward has it, in the rows that no rank has looked up; its
+            "rows" are then the others.
     """
 
     name: str
@@ -79,12 +80,12 @@ class PlannedTransfer(msgspec.Struct, frozen=True, kw_only=True):
 
     def size_bytes(self, known: Mapping[str, Parameter]) -> float:
         """Bytes to be reduced; of rows as many as are expected, and a bit for each to say which."""
-        found = 0.0
-        for piece in self.pieces:
-            parameter = known[piece.parameter]
-            size = parameter.size_bytes * (piece.stop - piece.start) / math.prod(parameter.shape)
-            found += size * parameter.touched + parameter.shape[0] / 8 if self.part == "rows" else size
-        return found
+        members = [(known[piece.parameter], piece) for piece in self.pieces]
+        if self.part == "all":
+            return sum(p.size_bytes * (piece.stop - piece.start) / math.prod(p.shape) for p, piece in members)
+        table, _ = members[0]
+        share = table.touched if self.part == "rows" else 1 - table.touched
+        return table.size_bytes * share + table.shape[0] / 8
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -140,22 +141,21 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
             )
         known = {parameter.name: parameter for parameter in graph.parameters}
         reduced: dict[str, list[tuple[int, int]]] = {}
-        heads: dict[str, list[tuple[int, int]]] = {}
         for transfer in self.transfers:
             _check_transfer(transfer, known)
-            for piece in transfer.pieces:
-                into = heads if transfer.part == "head" else reduced
-                into.setdefault(piece.parameter, []).append((piece.start, piece.stop))
+            for piece in transfer.pieces if transfer.part != "head" else ():
+                reduced.setdefault(piece.parameter, []).append((piece.start, piece.stop))
         for parameter in graph.parameters:
             if parameter.gradient_ready >= 0:
                 _check_covered(parameter, reduced.get(parameter.name, []))
         by_rows = {t.pieces[0].parameter for t in self.transfers if t.part == "rows"}
-        for name, pieces in heads.items():
-            _check_covered(known[name], pieces)
-            if name not in by_rows:
+        heads = [t.pieces[0].parameter for t in self.transfers if t.part == "head"]
+        for number, name in enumerate(heads):
+            if name not in by_rows or name in heads[:number]:
+                fault = "twice" if name in by_rows else "without a transfer for its other rows"
                 raise PlanError(
-                    f"{name!r}: what changes after its head's part is not reduced",
-                    "add a transfer of the part 'rows'",
+                    f"{name!r}: the output layer's part is reduced {fault}",
+                    "have one transfer of the part 'head' and one of 'rows' for it",
                 )
         if self.operation_order:
             _check_order(self.operation_order, graph)
@@ -201,9 +201,9 @@ def _check_part(transfer: PlannedTransfer, known: dict[str, Parameter]) -> None:
             + ("several pieces" if len(transfer.pieces) > 1 else f"a parameter of {len(shape)} dimensions"),
             "give it one piece of a table, which has two dimensions",
         )
-    if transfer.part == "rows" and (first.start, first.stop) != (0, math.prod(shape)):
+    if (first.start, first.stop) != (0, math.prod(shape)):
         raise PlanError(
-            f"transfer {transfer.name!r} is the rows of elements {first.start} to {first.stop} of {math.prod(shape)}",
+            f"transfer {transfer.name!r} is of the elements {first.start} to {first.stop} of {math.prod(shape)}",
             "give it the whole table",
         )
 

@@ -94,12 +94,12 @@ def extended(problem: Problem, plan: Plan) -> Plan:
 
 
 def split(problem: Problem, plan: Plan, limit_bytes: float) -> Plan:
-    """Transfers of one parameter that are larger than that go in equal pieces; those of rows stay whole."""
+    """Transfers of one parameter that are larger than that go in equal pieces; those of rows stay whole, which are cut anyhow."""
     known = problem.by_name
     found: list[PlannedTransfer] = []
     for transfer in sorted(plan.transfers, key=lambda t: t.priority):
         size = transfer.size_bytes(known)
-        parts = math.ceil(size / limit_bytes) if len(transfer.pieces) == 1 and transfer.part != "rows" else 1
+        parts = math.ceil(size / limit_bytes) if len(transfer.pieces) == 1 and transfer.part == "all" else 1
         only = transfer.pieces[0]
         edges = np.linspace(only.start, only.stop, parts + 1).astype(int).tolist()
         for number in range(parts):

@@ -4,9 +4,9 @@ A transfer that is a stretch of one gradient is exchanged in the gradient's own 
 gradients in a buffer of its own. Gradients are divided by the number of ranks before they are added up, as
 DistributedDataParallel does it.
 
-Of a table only rows may go, those that are not zero on some rank. Of a tied table the output layer's part goes
-first, all of it, and then, as a whole and in their final values, the rows that have changed since: what is reduced
-is the same, whatever else has used the table.
+Of a table only rows may go, those that are not zero on some rank. Of a tied table those that no rank has looked up
+go first, with the output layer's part of the gradient; then, in their final values, those that were looked up and
+any that have changed since: what is reduced is the same, whatever else has used the table.
 """
 
 from __future__ import annotations
@@ -39,27 +39,27 @@ class Slot:
         name, parameter: which.
         use: called before it is used (`watch.Use`).
         bundles: that hold parts of its gradient.
-        heads: those that hold the output layer's part of a tied table's, which goes before.
+        head: of the output layer's part of a tied table's, which goes before; None where none does.
         handed: whether its gradient of this backward is given to its bundles.
         reduced: whether what was handed over is back, in `.grad`.
         absent: whether this rank had no gradient for it.
         captured: with what it is to be updated; None if no update is due.
         clear: what the script wanted done with the gradient after that: None, "none" or "zero".
-        wire: where the output layer's part is reduced, flat.
-        base: that part as this rank had it, from when it is handed over until the whole gradient is.
+        looked_up: the rows that will change after the output layer's part, as far as this rank knows.
+        base: that part, from when it is handed over until the whole gradient is.
     """
 
     name: str
     parameter: nn.Parameter
     use: Callable[[Slot, str], bool]
     bundles: list[Bundle] = field(default_factory=list)
-    heads: list[Bundle] = field(default_factory=list)
+    head: HeadRows | None = None
     handed: bool = False
     reduced: bool = True
     absent: bool = False
     captured: Captured | None = None
     clear: str | None = None
-    wire: Tensor | None = None
+    looked_up: Tensor | None = None
     base: Tensor | None = None
     _flat: Tensor | None = None
 
@@ -81,23 +81,22 @@ class Slot:
     @property
     def under_way(self) -> list[Bundle]:
         """All bundles of an iteration."""
-        return self.heads + self.bundles
+        return self.bundles if self.head is None else [self.head, *self.bundles]
 
     def hand_over_head(self, gradient: Tensor) -> list[Bundle]:
-        """Give the output layer's part of the gradient to its bundles; what is to be launched.
+        """Give the output layer's part of the gradient to its transfer; what is to be launched.
 
         Only the first such part of a backward goes; what follows it comes with the rest.
         """
         if self.handed or self.base is not None:
             return []
-        return self._hand_over_head(summed(self.parameter, gradient))
+        return self._hand_over_head(summed(self.parameter, gradient), True)
 
-    def _hand_over_head(self, base: Tensor) -> list[Bundle]:
+    def _hand_over_head(self, base: Tensor, present: bool) -> list[Bundle]:
+        assert self.head is not None and self.looked_up is not None
         self.base = base
-        if self.wire is None:
-            self.wire = torch.empty_like(base, memory_format=torch.contiguous_format).view(-1)
-        self.wire.view(base.shape).copy_(base)
-        return [bundle for bundle in self.heads if bundle.take(self, self.wire)]
+        self.head.hold(base, self.looked_up.clone(), present)
+        return [self.head]
 
     def hand_over(self) -> list[Bundle]:
         """Give the gradient, or the mark that there is none, to the bundles; those that are complete by it."""
@@ -113,12 +112,14 @@ class Slot:
                 f"the gradient of {self.name} is sparse", "build its layer with sparse=False, or use DDP"
             )
         self._flat = _flat(gradient, self.absent)
-        heads = []
-        if self.heads and self.base is None:  # backward did not come by the output layer
-            heads = self._hand_over_head(self._flat.view(gradient.shape))
+        found: list[Bundle] = []
+        if self.head is not None and self.base is None:  # backward did not come by the output layer
+            found = self._hand_over_head(self._flat.view(gradient.shape), not self.absent)
         self.handed, self.reduced = True, False
-        found = heads + [bundle for bundle in self.bundles if bundle.take(self, self._flat)]
+        found += [bundle for bundle in self.bundles if bundle.take(self, self._flat)]
         self.base = None
+        if self.looked_up is not None:
+            self.looked_up.fill_(False)
         return found
 
     def bring_back(self) -> None:
@@ -205,51 +206,81 @@ class Bundle:
 
 @dataclass(eq=False)
 class Rows(Bundle):
-    """One transfer of a table's rows."""
+    """One transfer of a table's rows: those that some rank has touched."""
 
+    others = False
     _touched: Tensor | None = None
     _present: bool = False
 
     @property
     def bytes(self) -> int:
         """Of the rows that go; of all of them while that is not known."""
-        values = None if self.ticket is None else cast(RowTicket, self.ticket).values
+        values = None if self.ticket is None else self.rows.values
         return super().bytes if values is None else values.nbytes
+
+    @property
+    def rows(self) -> RowTicket:
+        """The ticket."""
+        return cast(RowTicket, self.ticket)
+
+    def hold(self, table: Tensor, touched: Tensor, present: bool) -> None:
+        """What is to be launched."""
+        self._own, self._touched, self._present = table, touched, present
 
     def take(self, slot: Slot, flat: Tensor) -> bool:
         """The table's gradient is complete: look which rows others need."""
-        shape = slot.parameter.shape
-        self._own, self._present = flat, not slot.absent
-        if slot.absent:
-            self._touched = torch.zeros(shape[0], dtype=torch.bool)
-        else:
-            self._touched = touched_rows(flat.view(shape), slot.base)
+        table = flat.view(slot.parameter.shape)
+        touched = torch.zeros(len(table), dtype=torch.bool) if slot.absent else touched_rows(table, slot.base)
+        if slot.head is not None:
+            touched |= slot.head.told
+        self.hold(table, touched, not slot.absent)
         return True
 
     def give(self, slot: Slot, flat: Tensor) -> None:
-        """What is the same as before on all ranks came with the output layer's part, or is zero; the rest by rows."""
-        ticket = cast(RowTicket, self.ticket)
-        if ticket.rows is None:
+        """What nobody has touched came with the output layer's part, or is zero; the rest by rows."""
+        if self.rows.rows is None:
             return
-        if slot.wire is not None:
-            flat.copy_(slot.wire)
-        elif slot.absent and ticket.present:
-            flat.zero_()
-        if ticket.values is not None:
-            flat.view(slot.parameter.shape).index_copy_(0, ticket.rows, ticket.values)
+        table = flat.view(slot.parameter.shape)
+        if slot.absent and self.rows.present:
+            table.zero_()
+        if slot.head is not None:
+            slot.head.put(table)
+        self.put(table)
+
+    def put(self, table: Tensor) -> None:
+        """The reduced rows, where they belong."""
+        rows, values = self.rows.rows, self.rows.values
+        assert rows is not None and values is not None
+        table.index_copy_(0, rows, values)
 
     def launch(self, carrier: Carrier, factor: float) -> None:
         """Begin the transfer."""
         self.launches += 1
         self.missing = 1
-        flat, self._own = self._own, None
-        touched, self._touched = self._touched, None
-        assert flat is not None and touched is not None
-        transfer, (slot,) = self.transfer, self.pieces
+        table, touched, transfer = self._own, self._touched, self.transfer
+        assert table is not None and touched is not None
+        self._own = self._touched = None
         self.ticket = cast(RowCarrier, carrier).reduce_rows(
-            self.number, f"the gradient {transfer.name}", flat.view(slot.parameter.shape), touched, self._present,
+            self.number, f"the gradient {transfer.name}", table, touched, self._present, self.others,
             transfer.priority, transfer.algorithm, factor,
         )  # fmt: skip
+
+
+@dataclass(eq=False)
+class HeadRows(Rows):
+    """One transfer of the output layer's part of a tied table's gradient: the rows that no rank has looked up.
+
+    Attributes:
+        told: those that this rank has told the others it has looked up.
+    """
+
+    others = True
+    told: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.bool))
+
+    def hold(self, table: Tensor, touched: Tensor, present: bool) -> None:
+        """What is to be launched."""
+        super().hold(table, touched, present)
+        self.told = touched
 
 
 def bundles_of(plan: Plan, slots: dict[str, Slot]) -> list[Bundle]:
@@ -261,13 +292,16 @@ def bundles_of(plan: Plan, slots: dict[str, Slot]) -> list[Bundle]:
         for piece in transfer.pieces:
             pieces.setdefault(slots[piece.parameter], []).append((piece.start, piece.stop, place))
             place += piece.stop - piece.start
-        kind = Rows if transfer.part == "rows" else Bundle
+        kind = {"all": Bundle, "rows": Rows, "head": HeadRows}[transfer.part]
         bundle = kind(number, transfer, pieces, missing=len(pieces))
         if len(transfer.pieces) > 1:
             first = next(iter(pieces)).parameter
             bundle.buffer = torch.empty(place, dtype=first.dtype, device=first.device)
         for slot in pieces:
-            (slot.heads if transfer.part == "head" else slot.bundles).append(bundle)
+            if isinstance(bundle, HeadRows):
+                slot.head = bundle
+            else:
+                slot.bundles.append(bundle)
         found.append(bundle)
     return found
 

@@ -78,7 +78,7 @@ class Engine:
         ]
         tables = tables_of(module, parameters)
         for slot in self.slots.values():
-            if slot.heads:
+            if slot.head is not None:
                 table = tables.get(slot.name)
                 if table is None or table.head is None:
                     raise PlanError(
@@ -86,7 +86,9 @@ class Engine:
                         "is not one layer's weight and an embedding's table in this model",
                         "make a plan for this model",
                     )
-                self._hooks.append(Head(table, self._head_hook(slot)))
+                head = Head(table, self._head_hook(slot))
+                slot.looked_up = head.looked_up
+                self._hooks.append(head)
 
     # --- backward
 

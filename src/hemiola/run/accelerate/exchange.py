@@ -140,6 +140,7 @@ class Exchange:
         self._lane_bytes = chunk_bytes * end.ranks
         self.rooms = Rooms()
         self._known: dict[tuple[str, int], tuple[Step, ...]] = {}
+        self._rows: dict[int, Tensor] = {}
 
     def all_reduce(
         self,
@@ -165,31 +166,45 @@ class Exchange:
         table: Tensor,
         touched: Tensor,
         present: bool,
+        others: bool = False,
         priority: int = 0,
         algorithm: str = "",
         factor: float = 1.0,
     ) -> RowTicket:
-        """As `RowCarrier.reduce_rows`: ranks tell each other a bit for each row, then reduce those that one has named."""
+        """As `RowCarrier.reduce_rows`: ranks tell each other a bit for each row, then reduce those that it says."""
         ticket = RowTicket(name)
-        tag = self._tag(number)
+        tag, width = self._tag(number), table.shape[1]
 
         def go_on(named: np.ndarray) -> None:
             ticket.present = bool(named[-1])
-            rows = torch.from_numpy(np.flatnonzero(named[:-1]))
-            flat = table.view(-1)
-            if len(rows) <= _MOST_ROWS * len(table):
-                ticket.rows, ticket.values = rows, table.index_select(0, rows)
-                flat = ticket.values.view(-1)
+            rows = torch.from_numpy(np.flatnonzero(named[:-1] == (not others)))
+            if len(rows) > _MOST_ROWS * len(table) and not others:
+                flat, fill = table.view(-1), None
+            else:
+                ticket.rows, ticket.values = rows, self._memory(number, table, len(rows))
+                flat, values = ticket.values.view(-1), ticket.values
+
+                def fill(start: int, stop: int) -> None:
+                    own = slice(start // width, stop // width)
+                    torch.index_select(table, 0, rows[own], out=values[own])
+
             if not flat.numel():
                 ticket.end_lane(None)
                 return
-            lanes = self._lanes(flat, algorithm)
+            lanes = self._lanes(flat, algorithm, width)
             ticket.goes_on(len(lanes))
-            self._begin(ticket, lanes, flat, priority, algorithm, factor, tag + (1 << _LANE))
+            self._begin(ticket, lanes, flat, priority, algorithm, factor, tag + (1 << _LANE), fill)
 
         told = np.append(touched.numpy(), present)
         self._end.call(lambda: _Naming(self._end, ticket, told, priority, tag, go_on).begin())
         return ticket
+
+    def _memory(self, number: int, table: Tensor, rows: int) -> Tensor:
+        """For so many of a table's rows: the same every time, for fresh pages cost more than copying."""
+        room, width = self._rows.get(number), table.shape[1]
+        if room is None or len(room) < rows or room.dtype != table.dtype:
+            room = self._rows[number] = torch.empty(rows, width, dtype=table.dtype)
+        return room[:rows]
 
     @staticmethod
     def _tag(number: int) -> int:
@@ -200,26 +215,30 @@ class Exchange:
         """Whether everybody sends it to everybody."""
         return flat.nbytes <= _SMALL_BYTES and self._end.ranks <= _FEW and algorithm in ("", "direct")
 
-    def _lanes(self, flat: Tensor, algorithm: str) -> list[tuple[int, int]]:
-        """The elements from and to that go their way by themselves."""
-        total = flat.numel()
-        count = total if self._small(flat, algorithm) else max(1, self._lane_bytes // flat.element_size())
+    def _lanes(self, flat: Tensor, algorithm: str, width: int = 1) -> list[tuple[int, int]]:
+        """The elements from and to that go their way by themselves; whole rows of so many elements."""
+        total, most = flat.numel(), self._lane_bytes // flat.element_size()
+        count = total if self._small(flat, algorithm) else max(1, most // width) * width
         starts = range(0, max(1, total), max(1, count))
         return [(start, min(start + count, total)) for start in starts]
 
     def _begin(
         self, ticket: Ticket, lanes: list[tuple[int, int]], flat: Tensor, priority: int, algorithm: str, factor: float,
-        tag: int,
+        tag: int, fill: Callable[[int, int], None] | None = None,
     ) -> None:  # fmt: skip
-        """All lanes, on the transport's thread."""
+        """All lanes, on the transport's thread; each is filled before it goes."""
         size, small = flat.element_size(), self._small(flat, algorithm)
         if small:
+            if fill is not None:
+                fill(0, flat.numel())
             flat.mul_(factor)
         given = flat.clone() if small else flat  # what is added to is not what is sent
         into, out = view(flat), view(given)
         for number, (start, stop) in enumerate(lanes):
             steps = self._steps("everybody" if small else algorithm, stop - start)
             span, part = slice(start * size, stop * size), flat[start:stop]
+            if not small and fill is not None:
+                fill(start, stop)
             if not small and factor != 1.0:
                 part.mul_(factor)  # here, so that the first is on its way while the others are multiplied
             lane = _Lane(self, ticket, part, into[span], out[span], priority, steps, tag + (number << _LANE))

@@ -2,7 +2,8 @@
 
 A table that is the output layer's weight too (GPT-2's, BERT's) has a gradient from two sides: the output layer's,
 which is the first that backward comes to and reaches all rows, and the lookup's, which is the last and reaches few.
-Autograd adds them up before anybody sees them; `Head` sees the first one when it is there.
+Autograd adds them up before anybody sees them; `Head` sees the first one when it is there, and which rows the second
+one will reach.
 """
 
 from __future__ import annotations
@@ -26,34 +27,38 @@ class Table:
 
     Attributes:
         parameter: of two dimensions, a row to be looked up in each.
+        lookups: the modules that look up in it.
         head: the module that uses it as a weight too, and by which name; None if none does, or several.
     """
 
     parameter: nn.Parameter
+    lookups: tuple[nn.Module, ...]
     head: tuple[nn.Module, str] | None = None
 
 
 def tables_of(module: nn.Module, parameters: dict[str, nn.Parameter]) -> dict[str, Table]:
     """Those among these parameters that an Embedding or EmbeddingBag of the module looks rows up in, by name."""
-    lookups = (nn.Embedding, nn.EmbeddingBag)
-    looked_up = {id(part.weight) for part in module.modules() if isinstance(part, lookups)}
     found: dict[str, Table] = {}
     for name, parameter in parameters.items():
-        if id(parameter) not in looked_up or parameter.dim() != 2 or not parameter.numel():
-            continue
         users = [
             (part, own)
             for part in module.modules()
-            if not isinstance(part, lookups)
             for own, other in part.__dict__["_parameters"].items()
             if other is parameter
         ]
-        found[name] = Table(parameter, users[0] if len(users) == 1 else None)
+        lookups = tuple(part for part, _ in users if isinstance(part, (nn.Embedding, nn.EmbeddingBag)))
+        if lookups and parameter.dim() == 2 and parameter.numel():
+            others = [(part, own) for part, own in users if part not in lookups]
+            found[name] = Table(parameter, lookups, others[0] if len(others) == 1 else None)
     return found
 
 
 class Head:
     """Tells of the output layer's part of a tied table's gradient, when backward has it.
+
+    Attributes:
+        looked_up: (rows,) of booleans: those that forward has looked up since they were last set to False; as far as
+            modules have, whose inputs can be seen.
 
     While that module's forward runs, its weight is another name for the same memory (`Tensor.view_as`), with a
     place of its own in autograd's graph, on which a hook can be.
@@ -69,10 +74,20 @@ class Head:
             raise ValueError("nothing but lookups uses this table")
         self._parameter, self._told = table.parameter, told
         self._module, self._name = table.head
+        self.looked_up = torch.zeros(len(table.parameter), dtype=torch.bool)
         self._hooks: list[Any] = [
+            *(part.register_forward_pre_hook(self._looks_up, with_kwargs=True) for part in table.lookups),
             self._module.register_forward_pre_hook(self._before),
             self._module.register_forward_hook(self._after, always_call=True),
         ]
+
+    def _looks_up(self, _: nn.Module, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
+        places = arguments[0] if arguments else named.get("input")
+        if not (torch.is_grad_enabled() and isinstance(places, Tensor) and places.numel()):
+            return
+        least, most = torch.aminmax(places)
+        if least >= 0 and most < len(self.looked_up):  # else forward says what is wrong
+            self.looked_up[places.reshape(-1).long()] = True
 
     def _before(self, *_: Any) -> None:
         if torch.is_grad_enabled() and self._parameter.requires_grad:

@@ -48,7 +48,7 @@ class RowTicket(Ticket, Protocol):
 
     Attributes:
         rows: which were reduced, of whole numbers; None for all, which lie in the table itself.
-        values: (rows, width), reduced.
+        values: (rows, width), reduced; until the next transfer of the same number.
         present: whether any rank had a gradient for the table.
     """
 
@@ -102,15 +102,17 @@ class RowCarrier(Carrier, Protocol):
         table: Tensor,
         touched: Tensor,
         present: bool,
+        others: bool = False,
         priority: int = 0,
         algorithm: str = "",
         factor: float = 1.0,
     ) -> RowTicket:
-        """Begin to add up everybody's rows that anybody has touched.
+        """Begin to add up everybody's rows that anybody has touched, or all others.
 
         Args:
             table: (rows, width), without gaps; as `flat` of `all_reduce`.
             touched: (rows,) of booleans: this rank's.
             present: whether this rank has a gradient for the table at all.
+            others: those that nobody has touched instead.
             number, name, priority, algorithm, factor: as `all_reduce` takes them.
         """
