@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import io
+
 import numpy as np
 import pytest
 
@@ -91,6 +94,22 @@ def test_a_forward_that_fails_leaves_the_output_layer_as_it_was(model):
     with pytest.raises(IndexError):
         model(WORDS + ROWS)
     model(WORDS).sum().backward()
+
+
+def test_copies_and_borrowed_weights_are_left_alone(model):
+    told = []
+    Head(tables_of(model, names(model))["table.weight"], told.append)
+    loaded = io.BytesIO()
+    torch.save(model, loaded)
+    loaded.seek(0)
+    for other in (copy.deepcopy(model), torch.load(loaded, weights_only=False)):
+        other(WORDS).sum().backward()
+        assert other.table.weight.grad is not None and not told
+    others = {name: torch.zeros_like(p, requires_grad=True) for name, p in model.named_parameters()}
+    torch.func.functional_call(model, others, WORDS).sum().backward()
+    assert others["table.weight"].grad is not None and model.table.weight.grad is None and not told
+    model(WORDS).sum().backward()
+    assert len(told) == 1
 
 
 def measured(model, words):

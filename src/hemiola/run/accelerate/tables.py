@@ -61,7 +61,7 @@ class Head:
             modules have, whose inputs can be seen.
 
     While that module's forward runs, its weight is another name for the same memory (`Tensor.view_as`), with a
-    place of its own in autograd's graph, on which a hook can be.
+    place of its own in autograd's graph, on which a hook can be. A copy of the module tells nobody.
     """
 
     def __init__(self, table: Table, told: Callable[[Tensor], None]) -> None:
@@ -72,7 +72,8 @@ class Head:
         """
         if table.head is None:
             raise ValueError("nothing but lookups uses this table")
-        self._parameter, self._told = table.parameter, told
+        self._parameter = table.parameter
+        self._told: Callable[[Tensor], None] | None = told
         self._module, self._name = table.head
         self.looked_up = torch.zeros(len(table.parameter), dtype=torch.bool)
         self._hooks: list[Any] = [
@@ -83,26 +84,41 @@ class Head:
 
     def _looks_up(self, _: nn.Module, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
         places = arguments[0] if arguments else named.get("input")
-        if not (torch.is_grad_enabled() and isinstance(places, Tensor) and places.numel()):
+        if not (self._told and torch.is_grad_enabled() and isinstance(places, Tensor) and places.numel()):
             return
         least, most = torch.aminmax(places)
         if least >= 0 and most < len(self.looked_up):  # else forward says what is wrong
             self.looked_up[places.reshape(-1).long()] = True
 
     def _before(self, *_: Any) -> None:
-        if torch.is_grad_enabled() and self._parameter.requires_grad:
+        if self._told is None or not torch.is_grad_enabled() or not self._parameter.requires_grad:
+            return
+        if (
+            self._module.__dict__["_parameters"].get(self._name) is self._parameter
+        ):  # not called with another one
             alias = self._parameter.view_as(self._parameter)
             alias.register_hook(self._told)
             self._module.__dict__[self._name] = alias  # found before its parameters are
 
     def _after(self, *_: Any) -> None:
-        self._module.__dict__.pop(self._name, None)
+        if self._told is not None:
+            self._module.__dict__.pop(self._name, None)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """A copy does nothing."""
+        return _mute, ()
 
     def remove(self) -> None:
         """Tell no more."""
         for hook in self._hooks:
             hook.remove()
         self._after()
+
+
+def _mute() -> Head:
+    head = object.__new__(Head)
+    head._told = None
+    return head
 
 
 def summed(parameter: nn.Parameter, gradient: Tensor) -> Tensor:
