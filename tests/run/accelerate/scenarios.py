@@ -617,6 +617,7 @@ def main(rank: int, ranks: int, file: str) -> None:
             "on arrival": planned(),
             "slowly": planned(rate=SLOW_BYTES_PER_S),
             "together": planned(together=True),
+            "as collectives": planned(carrier="collectives"),
         }
         for way, wrap in ways.items():
             if way in ("slowly", "as collectives") and scenario.__name__.startswith("fifty"):

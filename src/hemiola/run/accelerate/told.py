@@ -68,6 +68,7 @@ class Teller:
         offset_ns = now - time.monotonic_ns()
         first_s, last_s = bundle.ticket.moved_s
         transfer.first, transfer.last = int(first_s * 1e9) + offset_ns, int(last_s * 1e9) + offset_ns
+        transfer.size_bytes = bundle.bytes  # of rows it is known by now
         transfer.needed = now if transfer.needed is None else transfer.needed
         transfer.released = now
 
