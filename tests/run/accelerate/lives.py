@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import sys
 import time
@@ -108,6 +109,37 @@ def stays_with_ddp(rank: int, file: str) -> None:
         assert model.job.engine is None
         for a, b in zip(model.state_dict().values(), expected.state_dict().values(), strict=True):
             assert torch.equal(a, b)
+
+
+def tries_other_buckets(rank: int, file: str) -> None:
+    """By a plan, then in DDP's other buckets, then whichever was faster: as with DDP to the bit all the while."""
+    from hemiola.run.accelerate import job as deciding
+    from hemiola.run.accelerate.advised import Advised
+
+    def advised(_1: Any, _2: Any, parameters: dict[str, nn.Parameter], *_: Any) -> Advised:
+        return Advised(each(parameters.items()), "it says", 1 << 20, 0.0)
+
+    deciding.advised, deciding._LOSS = advised, 1e9
+    other, other_optimizer = made(lambda m, o: (DistributedDataParallel(m), o))
+    train(other, other_optimizer, rank, 60)
+    for state, deciding._FASTER in (("on", 0.0), ("reverted", 1e9)):
+        model, optimizer = made(lambda m, o: hemiola.accelerate(m, o, min_gain=0.0, quiet=True))
+        by_plan: list[bool] = []
+        job = model.job
+        train(
+            model,
+            optimizer,
+            rank,
+            60,
+            lambda _, job=job, by_plan=by_plan: by_plan.append(job.engine is not None),
+        )
+        changes = [b for a, b in itertools.pairwise([not by_plan[0], *by_plan]) if a != b]
+        assert changes == [False, True, False, True][: 4 if state == "on" else 3], changes
+        assert job.state == state
+        assert "per iteration with DDP in buckets of 1 MiB" in job._said.words
+        for a, b in zip(model.parameters(), other.parameters(), strict=True):
+            assert torch.equal(a, b)
+        model.flush()
 
 
 def is_killed(rank: int, file: str) -> None:

@@ -46,6 +46,10 @@ def test_where_no_plan_is_faster_ddp_goes_on_in_the_fastest_buckets(tmp_path):
     assert run(HERE / "lives.py", 2, str(tmp_path / "meet"), "stays_with_ddp") == ["left"] * 2
 
 
+def test_ddp_is_tried_in_buckets_that_may_be_faster_and_the_faster_one_stays(tmp_path):
+    assert run(HERE / "lives.py", 2, str(tmp_path / "meet"), "tries_other_buckets") == ["left"] * 2
+
+
 def test_a_recording_holds_every_transfer_of_the_plan(tmp_path):
     assert run(HERE / "lives.py", 2, str(tmp_path / "meet"), "is_recorded") == ["left"] * 2
     timeline = read_timeline(tmp_path / "meet.json")

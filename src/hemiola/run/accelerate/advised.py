@@ -26,6 +26,7 @@ class Advised:
     Attributes:
         plan: None if none is worth it.
         bucket_bytes: in which DistributedDataParallel is fastest where no plan is followed; None for its own.
+        bucket_s: predicted in those.
         words: what is predicted, or why there is no plan.
         figures: of `core.acceleration.Acceleration`.
     """
@@ -33,6 +34,7 @@ class Advised:
     plan: Plan | None
     words: str
     bucket_bytes: int | None = None
+    bucket_s: float | None = None
     figures: dict[str, float] = field(default_factory=dict)
 
 
@@ -68,11 +70,13 @@ def advised(
             f"{format_duration(after_s)} per iteration predicted instead of {format_duration(before_s)} "
             f"({1 + advice.gain:.2f} times as fast) at {rate}"
         )
-        return Advised(advice.plan, words, bucket, figures)
+        return Advised(advice.plan, words, bucket, bucket_s, figures)
     if bucket is None:
-        return Advised(None, f"no plan gains more than {max(advice.gain, 0.0):.1%} at {rate}", None, figures)
+        return Advised(
+            None, f"no plan gains more than {max(advice.gain, 0.0):.1%} at {rate}", None, None, figures
+        )
     words = (
         f"no plan is faster than DDP in buckets of {bucket >> 20} MiB, which it has now: {format_duration(bucket_s)} "
         f"per iteration predicted instead of {format_duration(before_s)} at {rate}"
     )
-    return Advised(None, words, bucket, figures | {"predicted_s": bucket_s})
+    return Advised(None, words, bucket, bucket_s, figures | {"predicted_s": bucket_s})

@@ -3,7 +3,8 @@
 The first iterations run under PyTorch's DistributedDataParallel and are measured: when each parameter is used,
 when each gradient is ready, how long ranks wait. Then the links are measured, a plan is made from both, and
 if it is predicted to gain enough it takes over. After some more iterations what it really gains is compared
-with what DDP took, and DDP comes back if it is nothing. All ranks decide the same, at the same iterations.
+with what DDP took, and DDP comes back if it is nothing. Where DDP might be as fast in other buckets than its usual
+ones, these are tried too before the plan goes on. All ranks decide the same, at the same iterations.
 """
 
 from __future__ import annotations
@@ -58,6 +59,9 @@ _PATIENCE_S = 10.0
 """For what is under way when the job ends."""
 _LOSS = 1.0
 """The plan's iterations may take so much of DDP's at most."""
+_AS_FAST, _FASTER = 1.1, 0.99
+"""DDP is tried in other buckets if it is predicted to take no more than so much of what the plan takes; and stays if it takes
+less than so much."""
 
 
 class Job:
@@ -81,8 +85,10 @@ class Job:
         self.ddp: DistributedDataParallel | None = None
         self._end: Endpoint | None = None
         self._bucket_bytes: int | None = None
+        self._bucket_s: float | None = None
+        self._followed: tuple[Plan, Carrier] | None = None
         self._profile: Profile | None = None
-        self._count = self._judged_from = 0
+        self._count = self._judged_from = self._tried_from = 0
         self._times: list[tuple[float, float]] = []
         self._last = time.perf_counter()
         self._buffers_change = True
@@ -185,6 +191,9 @@ class Job:
         elif self._judged_from and self._count == self._judged_from + _SETTLES + _JUDGED:
             self._judge()
             self._last = time.perf_counter()
+        elif self._tried_from and self._count == self._tried_from + _SETTLES + _JUDGED:
+            self._compare()
+            self._last = time.perf_counter()
         elif self.engine is not None and self._count % 100 == 0:
             self._note()
 
@@ -197,7 +206,7 @@ class Job:
         own, self._profile = self._profile.measured(_UNTOUCHED), None
         measured = mean_of(gathered(own, self._group))
         share = measured.exposed_s / max(measured.end_s, 1e-9)
-        before_s = max(gathered(median(t for t, _ in self._times[-_MEASURED:]), self._group))
+        before_s = self._usual_s(self._times[-_MEASURED:])
         found = {"before_s": before_s, "exposed_before_s": measured.exposed_s}
         gain = self._settings.min_gain
         if share < gain / (1 + gain):
@@ -218,7 +227,7 @@ class Job:
             advice = advised(name, measured, self.parameters, links, self.ranks, cores, gain)
         advice = from_first(advice, self._group)
         found |= advice.figures
-        self._bucket_bytes = advice.bucket_bytes
+        self._bucket_bytes, self._bucket_s = advice.bucket_bytes, advice.bucket_s
         if advice.plan is None:
             end.close()
             if self._bucket_bytes is not None:
@@ -233,7 +242,7 @@ class Job:
         """Has it become faster?"""
         assert self.engine is not None
         rows = self._times[-_JUDGED:]
-        measured_s = max(gathered(median(t for t, _ in rows), self._group))
+        measured_s = self._usual_s(rows)
         exposed_s = (rows[-1][1] - rows[0][1]) / (len(rows) - 1)
         before_s, self._judged_from = self._said.before_s, 0
         figures = {"measured_s": measured_s, "exposed_s": exposed_s}
@@ -246,10 +255,37 @@ class Job:
         )
         if measured_s > before_s * _LOSS and self._settings.reverts:
             self._go_back()
-            buckets = f" in buckets of {self._bucket_bytes >> 20} MiB" if self._bucket_bytes else ""
+            buckets = f" in {self._buckets}" if self._bucket_bytes else ""
             self._say("reverted", f"{words}: back to DDP{buckets}", **figures)
-        else:
-            self._say("on", words, **figures)
+            return
+        self._say("on", words, **figures)
+        may_be_faster = self._bucket_s is not None and self._bucket_s <= measured_s * _AS_FAST
+        if self._bucket_bytes is not None and may_be_faster and self._settings.reverts:
+            self._rest()
+            self._tried_from = self._count
+
+    @property
+    def _buckets(self) -> str:
+        """In words."""
+        return f"buckets of {(self._bucket_bytes or 0) >> 20} MiB"
+
+    def _compare(self) -> None:
+        """Is DDP in other buckets faster than the plan?"""
+        assert self._followed is not None and self._said.measured_s is not None
+        plan_s, tried_s = self._said.measured_s, self._usual_s(self._times[-_JUDGED:])
+        self._tried_from = 0
+        words = f"{format_duration(tried_s)} per iteration with DDP in {self._buckets}, {format_duration(plan_s)} by the plan"
+        if tried_s < plan_s * _FASTER:
+            self.close()
+            self._say("reverted", f"{words}: back to DDP")
+            return
+        self._leave_ddp()
+        self._follow(*self._followed)
+        self._say("on", words)
+
+    def _usual_s(self, rows: list[tuple[float, float]]) -> float:
+        """The median iteration, of the slowest rank."""
+        return float(max(gathered(median(seconds for seconds, _ in rows), self._group)))
 
     def _go_over(self, plan: Plan, end: Endpoint | None = None) -> None:
         """From DDP to a plan."""
@@ -271,11 +307,16 @@ class Job:
         else:
             self._end = end or meet(self._group, self._settings)
             carrier = Exchange(self._end, plan.chunk_bytes)
+        self._follow(plan, carrier)
+        self._judged_from = self._count
+
+    def _follow(self, plan: Plan, carrier: Carrier) -> None:
+        """By a plan from now on."""
+        self._followed = (plan, carrier)
         self.engine = Engine(
             self.module, self.parameters, plan, carrier, self.updates, self.ranks, self._settings.timeout_s,
             None if carrier.is_seen else Teller(self._group, len(plan.transfers)),
         )  # fmt: skip
-        self._judged_from = self._count
 
     def _leave_ddp(self) -> None:
         remove = getattr(getattr(self.ddp, "reducer", None), "_remove_autograd_hooks", None)
@@ -285,12 +326,16 @@ class Job:
 
     def _go_back(self) -> None:
         """From the plan to DDP."""
+        self._rest()
+        self.close()
+
+    def _rest(self) -> None:
+        """From the plan to DDP, perhaps not for long."""
         assert self.engine is not None
         self.engine.barrier()
         self.engine.detach()
         self.engine = None
         self.ddp = self._as_ddp(again=True)
-        self.close()
 
     def close(self) -> None:
         """Let go of the others, once what this rank owes them is sent."""
