@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from datetime import date
 from typing import TYPE_CHECKING
@@ -192,7 +193,7 @@ def _picture(results: Sequence[Found]) -> str:
     values = [value for rows in groups.values() for row in rows for value in row.dots.values()]
     ticks = [1 + 0.25 * n for n in range(max(3, int((max(values) - 1) / 0.25) + 2))]
     if min(values) < 1:  # the bound is predicted from measured times, which are off by some percent
-        ticks = [0.9, *ticks]
+        ticks = [math.floor(10 * min(values)) / 10, *ticks]
     panels = [Panel(title, rows, ticks) for title, rows in groups.items()]
     return draw(
         panels, "Iterations, by model and ratio of communication to computation", "multiples of the bound"
