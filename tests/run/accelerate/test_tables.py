@@ -59,6 +59,8 @@ def test_two_output_layers_are_none_and_frozen_tables_do_not_count(model):
     model.again = nn.Linear(WIDTH, ROWS, bias=False)
     model.again.weight = model.table.weight
     assert tables_of(model, names(model))["table.weight"].head is None
+    model.waves = nn.Embedding(4, 2, dtype=torch.complex64)
+    assert "waves.weight" not in tables_of(model, names(model))
     model.table.weight.requires_grad_(False)
     assert list(tables_of(model, names(model))) == ["own.weight"]
 

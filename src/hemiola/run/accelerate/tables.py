@@ -47,7 +47,7 @@ def tables_of(module: nn.Module, parameters: dict[str, nn.Parameter]) -> dict[st
             if other is parameter
         ]
         lookups = tuple(part for part, _ in users if isinstance(part, (nn.Embedding, nn.EmbeddingBag)))
-        if lookups and parameter.dim() == 2 and parameter.numel():
+        if lookups and parameter.dim() == 2 and parameter.numel() and parameter.is_floating_point():
             others = [(part, own) for part, own in users if part not in lookups]
             found[name] = Table(parameter, lookups, others[0] if len(others) == 1 else None)
     return found
