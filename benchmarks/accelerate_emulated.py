@@ -98,7 +98,5 @@ def words(vocabulary: int, count: int, seed: int) -> Iterator[np.ndarray]:
     source = np.random.default_rng(seed)
     chances = 1 / np.arange(1, vocabulary + 1)
     chances /= chances.sum()
-    names = np.random.default_rng(0).permutation(
-        vocabulary
-    )  # the same everywhere; frequent ones are not neighbours
+    names = np.random.default_rng(0).permutation(vocabulary)  # everywhere; frequent ones are no neighbours
     return cycle([names[source.choice(vocabulary, count, p=chances)] for _ in range(_BATCHES)])

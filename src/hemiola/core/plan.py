@@ -16,7 +16,7 @@ import numpy as np
 from hemiola.core.errors import PlanError
 from hemiola.core.graph import Graph, Parameter
 
-__all__ = ["ALGORITHMS", "SCHEMA", "Part", "Piece", "Plan", "PlannedTransfer", "Update"]
+__all__ = ["ALGORITHMS", "ROWS_MOST", "SCHEMA", "Part", "Piece", "Plan", "PlannedTransfer", "Update"]
 
 SCHEMA = "hemiola.plan/1"
 ALGORITHMS = ("", "ring", "halving-doubling", "direct")
@@ -24,6 +24,8 @@ ALGORITHMS = ("", "ring", "halving-doubling", "direct")
 
 Update = Literal["together", "on-arrival"]
 Part = Literal["all", "rows", "head"]
+ROWS_MOST = 0.9
+"""If more of a table's rows are touched, all of it goes: that needs no copies."""
 
 
 class Piece(msgspec.Struct, frozen=True):
@@ -127,9 +129,10 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         """Return this plan, having proved that it trains the graph rightly.
 
         Every element of every gradient is reduced exactly once, with others of its type only, and before the
-        parameter is read again (where a head's part goes before, what changes after it follows): a transfer waits for gradients of one iteration alone, and is waited for
-        by every parameter in it before that is updated, so no order of transfers can make it late or
-        block. The order of operations respects what each of them waits for.
+        parameter is read again (where a head's part goes before, what changes after it follows): a transfer
+        waits for gradients of one iteration alone, and is waited for by every parameter in it before that is
+        updated, so no order of transfers can make it late or block. The order of operations respects what each
+        of them waits for.
 
         Raises:
             PlanError: naming the parameter, transfer or operation for which that is not so.

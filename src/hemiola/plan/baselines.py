@@ -21,15 +21,11 @@ def fifo(problem: Problem) -> Plan:
     """Every parameter by itself as its gradient becomes ready, all before the optimizer."""
     transfers = tuple(
         msgspec.structs.replace(t, priority=rank)
-        for rank, t in enumerate(sorted(problem.apart().transfers, key=lambda t: _ready(problem, t)))
+        for rank, t in enumerate(sorted(problem.apart().transfers, key=lambda t: t.ready(problem.by_name)))
     )
     return msgspec.structs.replace(
         problem.apart(), name="fifo", update="together", transfers=transfers, source="first in, first out"
     )
-
-
-def _ready(problem: Problem, transfer: PlannedTransfer) -> int:
-    return problem.by_name[transfer.pieces[0].parameter].gradient_ready
 
 
 def p3(problem: Problem, elements: int = P3_ELEMENTS) -> Plan:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from hemiola.core.graph import Graph, Parameter
 from hemiola.core.hardware import Hardware
-from hemiola.core.plan import Part, Piece, Plan, PlannedTransfer
+from hemiola.core.plan import ROWS_MOST, Part, Piece, Plan, PlannedTransfer
 from hemiola.core.topology import Topology
 from hemiola.cost.collectives import HEMIOLA, Cost, collective_cost
 from hemiola.cost.places import Place, place_ranks
@@ -20,8 +20,8 @@ from hemiola.cost.strategies import DDP, Planned, Strategy
 
 __all__ = ["Problem", "used_at"]
 
-ROWS, HEADS = 0.9, 0.5
-"""Up to which share of touched rows only those are worth sending; and the head's part of a tied table before."""
+HEADS_MOST = 0.5
+"""Up to which share of touched rows the head's part of a tied table is worth sending before."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,9 +96,11 @@ class Problem:
         transfers: list[PlannedTransfer] = []
         for parameter in sorted(self.trained, key=lambda p: used_at(p, self.graph)):
             parts: tuple[Part, ...] = ("all",)
-            if by_rows and len(parameter.shape) == 2 and parameter.touched <= ROWS:
+            if by_rows and len(parameter.shape) == 2 and parameter.touched <= ROWS_MOST:
                 tied = parameter.head_ready >= 0
-                parts = ("rows",) if not tied else ("head", "rows") if parameter.touched <= HEADS else parts
+                parts = (
+                    ("rows",) if not tied else ("head", "rows") if parameter.touched <= HEADS_MOST else parts
+                )
             for part in parts:
                 name = parameter.name if part == "all" else f"{parameter.name} ({part})"
                 transfers.append(

@@ -53,7 +53,7 @@ class Slot:
     parameter: nn.Parameter
     use: Callable[[Slot, str], bool]
     bundles: list[Bundle] = field(default_factory=list)
-    head: HeadRows | None = None
+    head: Rows | None = None
     handed: bool = False
     reduced: bool = True
     absent: bool = False
@@ -206,11 +206,19 @@ class Bundle:
 
 @dataclass(eq=False)
 class Rows(Bundle):
-    """One transfer of a table's rows: those that some rank has touched."""
+    """One transfer of a table's rows: those that some rank has touched, or of the output layer's part all others.
 
-    others = False
-    _touched: Tensor | None = None
+    Attributes:
+        touched: what this rank has told the others of the transfer under way, or tells them next.
+    """
+
+    touched: Tensor | None = None
     _present: bool = False
+
+    @property
+    def is_head(self) -> bool:
+        """Whether it is of the output layer's part."""
+        return self.transfer.part == "head"
 
     @property
     def bytes(self) -> int:
@@ -225,14 +233,14 @@ class Rows(Bundle):
 
     def hold(self, table: Tensor, touched: Tensor, present: bool) -> None:
         """What is to be launched."""
-        self._own, self._touched, self._present = table, touched, present
+        self._own, self.touched, self._present = table, touched, present
 
     def take(self, slot: Slot, flat: Tensor) -> bool:
         """The table's gradient is complete: look which rows others need."""
         table = flat.view(slot.parameter.shape)
         touched = torch.zeros(len(table), dtype=torch.bool) if slot.absent else touched_rows(table, slot.base)
-        if slot.head is not None:
-            touched |= slot.head.told
+        if slot.head is not None and slot.head.touched is not None:
+            touched |= slot.head.touched
         self.hold(table, touched, not slot.absent)
         return True
 
@@ -257,30 +265,13 @@ class Rows(Bundle):
         """Begin the transfer."""
         self.launches += 1
         self.missing = 1
-        table, touched, transfer = self._own, self._touched, self.transfer
+        table, touched, transfer = self._own, self.touched, self.transfer
         assert table is not None and touched is not None
-        self._own = self._touched = None
+        self._own = None
         self.ticket = cast(RowCarrier, carrier).reduce_rows(
-            self.number, f"the gradient {transfer.name}", table, touched, self._present, self.others,
+            self.number, f"the gradient {transfer.name}", table, touched, self._present, self.is_head,
             transfer.priority, transfer.algorithm, factor,
         )  # fmt: skip
-
-
-@dataclass(eq=False)
-class HeadRows(Rows):
-    """One transfer of the output layer's part of a tied table's gradient: the rows that no rank has looked up.
-
-    Attributes:
-        told: those that this rank has told the others it has looked up.
-    """
-
-    others = True
-    told: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.bool))
-
-    def hold(self, table: Tensor, touched: Tensor, present: bool) -> None:
-        """What is to be launched."""
-        super().hold(table, touched, present)
-        self.told = touched
 
 
 def bundles_of(plan: Plan, slots: dict[str, Slot]) -> list[Bundle]:
@@ -292,13 +283,13 @@ def bundles_of(plan: Plan, slots: dict[str, Slot]) -> list[Bundle]:
         for piece in transfer.pieces:
             pieces.setdefault(slots[piece.parameter], []).append((piece.start, piece.stop, place))
             place += piece.stop - piece.start
-        kind = {"all": Bundle, "rows": Rows, "head": HeadRows}[transfer.part]
+        kind = Bundle if transfer.part == "all" else Rows
         bundle = kind(number, transfer, pieces, missing=len(pieces))
         if len(transfer.pieces) > 1:
             first = next(iter(pieces)).parameter
             bundle.buffer = torch.empty(place, dtype=first.dtype, device=first.device)
         for slot in pieces:
-            if isinstance(bundle, HeadRows):
+            if isinstance(bundle, Rows) and bundle.is_head:
                 slot.head = bundle
             else:
                 slot.bundles.append(bundle)

@@ -16,6 +16,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 import torch
@@ -73,46 +74,41 @@ class Engine:
         self.syncs = True
         self.waited_s = 0.0
         self._hooks = [
-            slot.parameter.register_post_accumulate_grad_hook(self._hook(slot))
+            slot.parameter.register_post_accumulate_grad_hook(self._hook(partial(self._ready, slot)))
             for slot in self.slots.values()
         ]
-        tables = tables_of(module, parameters)
-        for slot in self.slots.values():
-            if slot.head is not None:
-                table = tables.get(slot.name)
-                if table is None or table.head is None:
-                    raise PlanError(
-                        f"the plan {plan.name!r} sends the output layer's part of {slot.name!r} before the rest, which "
-                        "is not one layer's weight and an embedding's table in this model",
-                        "make a plan for this model",
-                    )
-                head = Head(table, self._head_hook(slot))
-                slot.looked_up = head.looked_up
-                self._hooks.append(head)
+        tied = [slot for slot in self.slots.values() if slot.head is not None]
+        tables = tables_of(module, {slot.name: slot.parameter for slot in tied}) if tied else {}
+        for slot in tied:
+            table = tables.get(slot.name)
+            if table is None or table.head is None:
+                raise PlanError(
+                    f"the plan {plan.name!r} sends the output layer's part of {slot.name!r} before the rest, which "
+                    "is not one layer's weight and an embedding's table in this model",
+                    "make a plan for this model",
+                )
+            head = Head(table, self._hook(partial(self._head_ready, slot)))
+            slot.looked_up = head.looked_up
+            self._hooks.append(head)
 
     # --- backward
 
-    def _head_hook(self, slot: Slot) -> Callable[[torch.Tensor], None]:
-        def ready(gradient: torch.Tensor) -> None:
+    def _hook(self, ready: Callable[[Any], None]) -> Callable[[Any], None]:
+        """Have this done with what backward has, where it is to be exchanged."""
+
+        def told(what: Any) -> None:
             if self.syncs:
                 with self._guard, _plainly():
                     if not self._open:
                         self._begin()
-                    self._launch(slot.hand_over_head(gradient))
+                    ready(what)
 
-        return ready
+        return told
 
-    def _hook(self, slot: Slot) -> Callable[[Any], None]:
-        def ready(_: Any) -> None:
-            if self.syncs:
-                with self._guard, _plainly():
-                    self._ready(slot)
+    def _head_ready(self, slot: Slot, gradient: torch.Tensor) -> None:
+        self._launch(slot.hand_over_head(gradient))
 
-        return ready
-
-    def _ready(self, slot: Slot) -> None:
-        if not self._open:
-            self._begin()
+    def _ready(self, slot: Slot, _: Any) -> None:
         if slot.handed:
             raise InputError(
                 f"a second backward gave {slot.name} another gradient before the optimizer's step, and without another forward",

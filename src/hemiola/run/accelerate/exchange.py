@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from hemiola.core.errors import HemiolaError, TransportError
+from hemiola.core.plan import ROWS_MOST
 from hemiola.run.accelerate.buffers import share_buffers
 from hemiola.run.accelerate.schedule import Part, Step, schedule
 from hemiola.run.group.memory import view
@@ -31,8 +32,6 @@ _TAGS, _LANE = 1 << 62, 12
 _SMALL_BYTES = 16 << 10
 _FEW = 8
 """Ranks up to which everybody sends a small tensor to everybody: one step instead of two."""
-_MOST_ROWS = 0.9
-"""If more of a table's rows are touched, all of it goes: that needs no copies."""
 
 
 class Ticket:
@@ -178,7 +177,7 @@ class Exchange:
         def go_on(named: np.ndarray) -> None:
             ticket.present = bool(named[-1])
             rows = torch.from_numpy(np.flatnonzero(named[:-1] == (not others)))
-            if len(rows) > _MOST_ROWS * len(table) and not others:
+            if len(rows) > ROWS_MOST * len(table) and not others:
                 flat, fill = table.view(-1), None
             else:
                 ticket.rows, ticket.values = rows, self._memory(number, table, len(rows))

@@ -38,14 +38,13 @@ class Table:
 
 def tables_of(module: nn.Module, parameters: dict[str, nn.Parameter]) -> dict[str, Table]:
     """Those among these parameters that an Embedding or EmbeddingBag of the module looks rows up in, by name."""
+    users_of: dict[int, list[tuple[nn.Module, str]]] = {}
+    for part in module.modules():
+        for own, parameter in part.__dict__["_parameters"].items():
+            users_of.setdefault(id(parameter), []).append((part, own))
     found: dict[str, Table] = {}
     for name, parameter in parameters.items():
-        users = [
-            (part, own)
-            for part in module.modules()
-            for own, other in part.__dict__["_parameters"].items()
-            if other is parameter
-        ]
+        users = users_of.get(id(parameter), [])
         lookups = tuple(part for part, _ in users if isinstance(part, (nn.Embedding, nn.EmbeddingBag)))
         if lookups and parameter.dim() == 2 and parameter.numel() and parameter.is_floating_point():
             others = [(part, own) for part, own in users if part not in lookups]
@@ -56,12 +55,12 @@ def tables_of(module: nn.Module, parameters: dict[str, nn.Parameter]) -> dict[st
 class Head:
     """Tells of the output layer's part of a tied table's gradient, when backward has it.
 
+    While that module's forward runs, its weight is another name for the same memory (`Tensor.view_as`), with a
+    place of its own in autograd's graph, on which a hook can be. A copy of the module tells nobody.
+
     Attributes:
         looked_up: (rows,) of booleans: those that forward has looked up since they were last set to False; as far as
             modules have, whose inputs can be seen.
-
-    While that module's forward runs, its weight is another name for the same memory (`Tensor.view_as`), with a
-    place of its own in autograd's graph, on which a hook can be. A copy of the module tells nobody.
     """
 
     def __init__(self, table: Table, told: Callable[[Tensor], None]) -> None:
@@ -93,9 +92,8 @@ class Head:
     def _before(self, *_: Any) -> None:
         if self._told is None or not torch.is_grad_enabled() or not self._parameter.requires_grad:
             return
-        if (
-            self._module.__dict__["_parameters"].get(self._name) is self._parameter
-        ):  # not called with another one
+        own = self._module.__dict__["_parameters"].get(self._name)
+        if own is self._parameter:  # not called with another one
             alias = self._parameter.view_as(self._parameter)
             alias.register_hook(self._told)
             self._module.__dict__[self._name] = alias  # found before its parameters are

@@ -12,7 +12,8 @@ from hemiola.run.group.memory import view
 __all__ = ["Room", "Rooms"]
 
 _FEWEST = 256
-"""Elements of the smallest room."""
+"""Elements of the smallest room. Others have a power of two of them: there are few sizes, whatever is asked for."""
+_Whole = tuple[Tensor, memoryview]
 
 
 class Room(NamedTuple):
@@ -20,16 +21,14 @@ class Room(NamedTuple):
 
     tensor: Tensor
     memory: memoryview
-    whole: tuple[Tensor, memoryview]
+    whole: _Whole
 
 
 class Rooms:
     """For use from one thread."""
 
     def __init__(self) -> None:
-        self._free: dict[
-            tuple[torch.dtype, int], list[tuple[Tensor, memoryview]]
-        ] = {}  # by size, so that any mix of counts ends
+        self._free: dict[tuple[torch.dtype, int], list[_Whole]] = {}
 
     def take(self, dtype: torch.dtype, count: int) -> Room:
         """For so many elements."""
