@@ -26,7 +26,7 @@ class Advised:
     Attributes:
         plan: None if none is worth it.
         bucket_bytes: in which DistributedDataParallel is fastest where no plan is followed; None for its own.
-        bucket_s: predicted in those.
+        bucket_s: predicted in those; None where they are DDP's own.
         words: what is predicted, or why there is no plan.
         figures: of `core.acceleration.Acceleration`.
     """
@@ -70,7 +70,7 @@ def advised(
             f"{format_duration(after_s)} per iteration predicted instead of {format_duration(before_s)} "
             f"({1 + advice.gain:.2f} times as fast) at {rate}"
         )
-        return Advised(advice.plan, words, bucket, bucket_s, figures)
+        return Advised(advice.plan, words, bucket, None if bucket is None else bucket_s, figures)
     if bucket is None:
         return Advised(
             None, f"no plan gains more than {max(advice.gain, 0.0):.1%} at {rate}", None, None, figures

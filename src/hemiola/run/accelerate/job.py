@@ -260,7 +260,7 @@ class Job:
             return
         self._say("on", words, **figures)
         may_be_faster = self._bucket_s is not None and self._bucket_s <= measured_s * _AS_FAST
-        if self._bucket_bytes is not None and may_be_faster and self._settings.reverts:
+        if may_be_faster and self._settings.reverts:
             self._rest()
             self._tried_from = self._count
 
