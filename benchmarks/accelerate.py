@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import pickle
 import subprocess
 import sys
@@ -120,10 +121,18 @@ def alone_s(model: str) -> float:
     """An iteration of a real model without a network to wait for, one rank on each core."""
     print(f"timing {model} alone ...", file=sys.stderr, flush=True)
     jobs = [
-        subprocess.Popen([sys.executable, str(JOB), "alone", model, "0"], stdout=subprocess.PIPE, text=True)
-        for _ in range(2)
-    ]
+        subprocess.Popen(
+            [*on_core(rank), sys.executable, str(JOB), "alone", model, "0"],
+            stdout=subprocess.PIPE, text=True, env={**os.environ, **KEEPS_MEMORY},
+        )
+        for rank in range(2)
+    ]  # fmt: skip
     return max(float(job.communicate()[0].split()[-1]) for job in jobs)
+
+
+def on_core(rank: int) -> list[str]:
+    """For what really computes: a core of its own, as CPU jobs are advised to have. Else the system moves ranks about."""
+    return ["taskset", "--cpu-list", str(rank)]
 
 
 def ran(case: Case, turns: int) -> Found:
@@ -139,8 +148,8 @@ def ran(case: Case, turns: int) -> Found:
         places = lab.rendezvous()
         processes = [
             lab.start(
-                host, [sys.executable, str(JOB), *what, str(turns)], env={**KEEPS_MEMORY, **places[host]},
-                stdout=subprocess.DEVNULL if rank else subprocess.PIPE, text=True,
+                host, [*([] if case.emulated else on_core(rank)), sys.executable, str(JOB), *what, str(turns)],
+                env={**KEEPS_MEMORY, **places[host]}, stdout=subprocess.DEVNULL if rank else subprocess.PIPE, text=True,
             )
             for rank, host in enumerate(lab.hosts)
         ]  # fmt: skip

@@ -12,12 +12,14 @@ torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
 
+from hemiola.core.errors import PlanError  # noqa: E402
+from hemiola.core.plan import Piece, Plan, PlannedTransfer  # noqa: E402
 from hemiola.plan.planner import make_plan  # noqa: E402
 from hemiola.run.accelerate.measured import mean_of, measured_graph, problem_of  # noqa: E402
 from hemiola.run.accelerate.probe import Links  # noqa: E402
 from hemiola.run.accelerate.processors import Cores  # noqa: E402
 from hemiola.run.accelerate.profile import Profile  # noqa: E402
-from hemiola.run.accelerate.tables import Head, tables_of  # noqa: E402
+from hemiola.run.accelerate.tables import Head, tables_of, tied_tables  # noqa: E402
 
 ROWS, WIDTH = 2000, 16
 
@@ -53,6 +55,21 @@ def test_tables_are_what_rows_are_looked_up_in(model):
     assert list(found) == ["table.weight", "own.weight"]
     assert found["table.weight"].head == (model.out, "weight")
     assert found["own.weight"].head is None
+
+
+def heads(*names):
+    transfers = [PlannedTransfer(name=n, pieces=(Piece(n, 0, ROWS * WIDTH),), part="head") for n in names]
+    return Plan(
+        name="early", graph="", ranks=2, update="on-arrival", chunk_bytes=1024, transfers=tuple(transfers)
+    )
+
+
+def test_a_plan_with_an_output_layers_part_needs_a_table_that_has_one(model):
+    assert list(tied_tables(heads("table.weight"), model, names(model))) == ["table.weight"]
+    assert tied_tables(heads(), model, names(model)) == {}
+    for name in ("own.weight", "between.weight"):
+        with pytest.raises(PlanError, match=f"'early' sends the output layer's part of '{name}'"):
+            tied_tables(heads("table.weight", name), model, names(model))
 
 
 def test_two_output_layers_are_none_and_frozen_tables_do_not_count(model):

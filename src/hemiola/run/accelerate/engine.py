@@ -22,10 +22,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from hemiola.core.errors import InputError, PlanError
+from hemiola.core.errors import InputError
 from hemiola.core.plan import Plan
 from hemiola.run.accelerate.bundles import Bundle, Slot, bundles_of
-from hemiola.run.accelerate.tables import Head, tables_of
+from hemiola.run.accelerate.tables import Head, tied_tables
 from hemiola.run.accelerate.tickets import Carrier
 from hemiola.run.accelerate.told import Teller
 from hemiola.run.accelerate.updates import Updates
@@ -77,16 +77,8 @@ class Engine:
             slot.parameter.register_post_accumulate_grad_hook(self._hook(partial(self._ready, slot)))
             for slot in self.slots.values()
         ]
-        tied = [slot for slot in self.slots.values() if slot.head is not None]
-        tables = tables_of(module, {slot.name: slot.parameter for slot in tied}) if tied else {}
-        for slot in tied:
-            table = tables.get(slot.name)
-            if table is None or table.head is None:
-                raise PlanError(
-                    f"the plan {plan.name!r} sends the output layer's part of {slot.name!r} before the rest, which "
-                    "is not one layer's weight and an embedding's table in this model",
-                    "make a plan for this model",
-                )
+        for name, table in tied_tables(plan, module, parameters).items():
+            slot = self.slots[name]
             head = Head(table, self._hook(partial(self._head_ready, slot)))
             slot.looked_up = head.looked_up
             self._hooks.append(head)

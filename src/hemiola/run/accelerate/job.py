@@ -39,6 +39,7 @@ from hemiola.run.accelerate.probe import probe, slowest
 from hemiola.run.accelerate.processors import cores_of, own_processors
 from hemiola.run.accelerate.profile import Measured, Profile
 from hemiola.run.accelerate.settings import Settings
+from hemiola.run.accelerate.tables import tied_tables
 from hemiola.run.accelerate.tickets import Carrier
 from hemiola.run.accelerate.told import Teller, forward_begins
 from hemiola.run.accelerate.updates import Updates
@@ -218,9 +219,10 @@ class Job:
             self._tell("hemiola: measuring the links and making a plan ...")
         end = meet(self._group, self._settings)
         exchange = Exchange(end, _CHUNK_BYTES_MAX)
-        links = slowest(gathered(probe(exchange, self.ranks, self._settings.timeout_s), self._group))
-        end.tune(min(max(int(links.bytes_per_s * _CHUNK_S), 16 << 10), _CHUNK_BYTES_MAX))
         cores = cores_of(gathered(own_processors(own.busy), self._group))
+        threads = cores.threads if cores.cores <= cores.threads else 0
+        links = slowest(gathered(probe(exchange, self.ranks, self._settings.timeout_s, threads), self._group))
+        end.tune(min(max(int(links.bytes_per_s * _CHUNK_S), 16 << 10), _CHUNK_BYTES_MAX))
         name = type(self.module).__name__
         advice: Advised | None = None
         if self.rank == 0:
@@ -296,13 +298,15 @@ class Job:
             )
         graph, _ = measured_graph(type(self.module).__name__, _NOTHING, self.parameters)
         (_without_order(plan) if plan.operation_order else plan).verify(graph)
+        if self._as_collectives:
+            plan = plan.dense()
+        tied_tables(plan, self.module, self.parameters)  # before anything is changed
         if not self.updates.apart and plan.update == "on-arrival":
             name = type(self.updates.optimizer).__name__
             _log.warning("%s is stepped whole, so each step waits for all gradients", name)
         self._leave_ddp()
         carrier: Carrier
         if self._as_collectives:
-            plan = plan.dense()
             carrier = GroupExchange(plan, self._group)
         else:
             self._end = end or meet(self._group, self._settings)

@@ -15,7 +15,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-__all__ = ["Head", "Table", "summed", "tables_of", "touched_rows"]
+from hemiola.core.errors import PlanError
+from hemiola.core.plan import Plan
+
+__all__ = ["Head", "Table", "summed", "tables_of", "tied_tables", "touched_rows"]
 
 _BLOCK_BYTES = 768 << 10
 """So much of a table is looked at at once: it stays in a processor's cache."""
@@ -49,6 +52,24 @@ def tables_of(module: nn.Module, parameters: dict[str, nn.Parameter]) -> dict[st
         if lookups and parameter.dim() == 2 and parameter.numel() and parameter.is_floating_point():
             others = [(part, own) for part, own in users if part not in lookups]
             found[name] = Table(parameter, lookups, others[0] if len(others) == 1 else None)
+    return found
+
+
+def tied_tables(plan: Plan, module: nn.Module, parameters: dict[str, nn.Parameter]) -> dict[str, Table]:
+    """Those whose output layer's part the plan sends before the rest, by name.
+
+    Raises:
+        PlanError: one of them is not one layer's weight and an embedding's table in this model.
+    """
+    names = [transfer.pieces[0].parameter for transfer in plan.transfers if transfer.part == "head"]
+    found = tables_of(module, {name: parameters[name] for name in names}) if names else {}
+    for name in names:
+        if name not in found or found[name].head is None:
+            raise PlanError(
+                f"the plan {plan.name!r} sends the output layer's part of {name!r} before the rest, which "
+                "is not one layer's weight and an embedding's table in this model",
+                "make a plan for this model",
+            )
     return found
 
 

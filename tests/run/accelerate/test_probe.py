@@ -1,0 +1,64 @@
+"""What acceleration measures of the links, over real endpoints of one process."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from statistics import median
+
+import pytest
+
+torch = pytest.importorskip("torch")
+sys.path.insert(0, str(Path(__file__).parents[1] / "transport"))
+
+from endpoints import connected, together  # noqa: E402
+from hemiola.run.accelerate import probe as probing  # noqa: E402
+from hemiola.run.accelerate.exchange import Exchange  # noqa: E402
+
+
+@pytest.fixture
+def one_core():
+    usual = os.sched_getaffinity(0)
+    threads = torch.get_num_threads()
+    os.sched_setaffinity(0, {min(usual)})
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+    os.sched_setaffinity(0, usual)
+
+
+def test_random_numbers_of_the_training_are_left_alone(monkeypatch):
+    monkeypatch.setattr(probing, "_LONG_S", 0.01)
+    monkeypatch.setattr(probing, "_BESIDE", 1)
+    before, found = torch.get_rng_state(), []
+    torch.set_default_dtype(torch.float64)
+    try:
+        with connected(2) as ends:
+
+            def work(end):
+                found.append(probing.probe(Exchange(end, 64 << 10), 2, 10.0, threads=1))
+
+            assert together(work, ends) == [None] * 2
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert torch.equal(torch.get_rng_state(), before)
+    for links in found:
+        assert links.bytes_per_s > 0 and links.step_s > 0 and links.cpu_s_per_byte > 0
+    assert probing.slowest(found).bytes_per_s == min(links.bytes_per_s for links in found)
+
+
+def test_on_one_core_computing_loses_what_all_transports_take(one_core):
+    """Two ranks compute there, and each is so much slower while both transports are busy on the same core."""
+    size_bytes, rounds, found = 32 << 20, 7, []
+    with connected(2) as ends:
+
+        def work(end):
+            own = probing._Probing(Exchange(end, 512 << 10), 2, 10.0)
+            alone = [own.reduce(probing._nothing(size_bytes), probing._FIRST + 1)[0] for _ in range(3)]
+            lost = [own.lost_s(probing._nothing(size_bytes)) for _ in range(rounds)]
+            found.append((median(alone), median(lost)))
+
+        assert together(work, ends) == [None] * 2
+    for alone_s, lost_s in found:  # alone, both transports have the core to themselves
+        assert 0.15 * alone_s < lost_s < 4.0 * alone_s
