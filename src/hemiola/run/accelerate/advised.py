@@ -51,7 +51,7 @@ def advised(
     from hemiola.plan.planner import make_plan
 
     graph, seconds = measured_graph(name, measured, parameters)
-    problem = problem_of(graph, seconds, links, ranks, cores)
+    problem = problem_of(graph, seconds, links, ranks, cores, measured.noise)
     try:
         advice = make_plan(problem)
         buckets = [(problem.predict_strategy(DDP(size)).iteration_s, size) for size in _BUCKETS_BYTES]

@@ -49,6 +49,7 @@ def mean_of(found: Sequence[Measured]) -> Measured:
             for name in found[0].touched
             if all(name in m.touched for m in found)
         },
+        noise=fmean(m.noise for m in found),
     )
 
 
@@ -108,15 +109,21 @@ def _share(touched: np.ndarray | None, table: nn.Parameter) -> float:
     return 1.0 if touched is None else int(np.unpackbits(touched).sum()) / len(table)
 
 
-def problem_of(graph: Graph, seconds: np.ndarray, links: Links, ranks: int, cores: Cores) -> Problem:
-    """What a plan is to be made for. Every rank counts as a host: its rate was measured with all others sending."""
+def problem_of(
+    graph: Graph, seconds: np.ndarray, links: Links, ranks: int, cores: Cores, noise: float = 0.0
+) -> Problem:
+    """What a plan is to be made for. Every rank counts as a host: its rate was measured with all others sending.
+
+    Args:
+        noise: of computing, relative: ranks wait for the slowest of them.
+    """
     hardware = Hardware(
         name="this job", kind="cpu", peak_flop_per_s={"float32": 1e12}, memory_bytes_per_s=2 * _COPIED_BYTES_PER_S,
         memory_bytes=1e15, phases={phase: PhaseCost(operation_s=0.0, view_s=0.0) for phase in PHASES},
         efficiencies={kind: Efficiency(compute=1.0, memory=1.0) for kind in KINDS if kind != "view"},
         cores=cores.cores, threads_per_rank=cores.threads,
         collectives=tuple(links.cost(backend, ranks) for backend in ("hemiola", "gloo")),
-        measured_on="the first iterations",
+        measured_on="the first iterations", noise=noise,
     )  # fmt: skip
     topology = Topology.flat(hosts=ranks, gpus_per_host=1, nic_bytes_per_s=links.bytes_per_s * _FRAME)
     return Problem(graph, hardware, topology, ranks, options=Options(), seconds=seconds)

@@ -30,6 +30,7 @@ class Measured:
         step_start_s, end_s: of the optimizer's step.
         busy: processor seconds of the whole process per second, until the last gradient.
         head_s: the output layer's part of a tied table's gradient complete, by parameter.
+        noise: half the interquartile range of the time until the last gradient, as a share of its median.
         touched: by table: a bit for each row (`numpy.packbits`), whether its gradient is not zero, or not the output
             layer's alone.
     """
@@ -42,6 +43,7 @@ class Measured:
     busy: float = 0.0
     head_s: dict[str, float] = field(default_factory=dict)
     touched: dict[str, npt.NDArray[np.uint8]] = field(default_factory=dict)
+    noise: float = 0.0
 
     @property
     def exposed_s(self) -> float:
@@ -176,6 +178,8 @@ class Profile:
         def one(value: Callable[[_Iteration], float]) -> float:
             return median(value(row) - row.start for row in rows)
 
+        computing_s = [max(row.ready.values(), default=row.start) - row.start for row in rows]
+        least, half, most = np.percentile(computing_s, [25, 50, 75])
         return Measured(
             used_s=middle(lambda row: row.used),
             forward_end_s=one(lambda row: row.forward_end),
@@ -185,4 +189,5 @@ class Profile:
             busy=median(row.busy for row in rows),
             head_s=middle(lambda row: row.head),
             touched=self._touched,
+            noise=float(most - least) / 2 / float(half) if half > 0 else 0.0,
         )
