@@ -10,7 +10,21 @@ import pytest
 
 from hemiola.core.errors import HardwareError
 from hemiola.core.graph import KINDS, PHASES, Signature
-from hemiola.core.hardware import CollectiveCost, Efficiency, Hardware, Measurement, PhaseCost, signature_key
+from hemiola.core.hardware import (
+    CollectiveCost,
+    Efficiency,
+    Hardware,
+    Measurement,
+    PhaseCost,
+    signature_key,
+    spread_of,
+)
+
+
+def test_a_spread_is_half_the_interquartile_range_over_the_median():
+    assert spread_of([1.0, 2.0, 3.0, 4.0, 5.0]) == pytest.approx(1 / 3)
+    assert spread_of([1.0, 2.0, 3.0, 4.0, 5.0], least=6.0) == pytest.approx(1 / 6)
+    assert spread_of([0.0, 0.0]) == 0.0
 
 
 def hardware(**changes: Any) -> Hardware:

@@ -11,6 +11,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
 import msgspec
+import numpy as np
+from numpy.typing import ArrayLike
 
 from hemiola.core.errors import HardwareError
 from hemiola.core.graph import KINDS, PHASES, Signature
@@ -24,9 +26,16 @@ __all__ = [
     "Measurement",
     "PhaseCost",
     "signature_key",
+    "spread_of",
 ]
 
 SCHEMA = "hemiola.hardware/1"
+
+
+def spread_of(values: ArrayLike, least: float = 1e-12) -> float:
+    """Half the interquartile range of positive values, as a share of their median, or of `least` where that is more."""
+    low, middle, high = np.quantile(np.asarray(values), [0.25, 0.5, 0.75])
+    return float((high - low) / 2 / max(middle, least))
 
 
 class Measurement(msgspec.Struct, frozen=True, kw_only=True):

@@ -9,10 +9,10 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 from hemiola.cost.strategies import DDP  # noqa: E402
-from hemiola.run.accelerate.measured import mean_of, measured_graph, problem_of  # noqa: E402
+from hemiola.run.accelerate.measured import measured_graph, problem_of  # noqa: E402
 from hemiola.run.accelerate.probe import Links  # noqa: E402
 from hemiola.run.accelerate.processors import Cores  # noqa: E402
-from hemiola.run.accelerate.profile import Measured, Profile  # noqa: E402
+from hemiola.run.accelerate.profile import Measured  # noqa: E402
 
 PARAMETERS = {name: nn.Parameter(torch.zeros(4, 4)) for name in "abc"}
 
@@ -34,21 +34,3 @@ def test_ranks_wait_for_the_slowest_of_them_as_much_as_they_differ():
         )
 
     assert predicted_s(0.06745) == pytest.approx(predicted_s(0.0) + 0.1 * 0.589 * seconds.sum(), rel=1e-2)
-
-
-def test_a_profile_has_how_much_iterations_differ():
-    torch.manual_seed(0)
-    module = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 8))
-    parameters = dict(module.named_parameters())
-    profile = Profile(module, parameters, 4)
-    for _ in range(4):
-        profile.forward_begins()
-        loss = module(torch.randn(16, 64)).sum()
-        profile.forward_ends()
-        loss.backward()
-        profile.step_begins()
-        profile.step_ends()
-    profile.stop()
-    found = profile.measured(1)
-    assert found.noise > 0.0
-    assert mean_of([found, iteration()]).noise == pytest.approx(found.noise / 2)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import io
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -145,6 +146,12 @@ def measured(model, words):
         profile.step_ends()
     profile.stop()
     return profile.measured(1)
+
+
+def test_a_profile_has_how_much_iterations_differ(model):
+    found = measured(model, WORDS)
+    assert found.noise > 0.0
+    assert mean_of([found, replace(found, noise=0.0)]).noise == pytest.approx(found.noise / 2)
 
 
 def test_a_profile_finds_rows_and_heads_and_ranks_touch_them_together(model):

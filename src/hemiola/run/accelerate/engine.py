@@ -25,7 +25,7 @@ from torch import nn
 from hemiola.core.errors import InputError
 from hemiola.core.plan import Plan
 from hemiola.run.accelerate.bundles import Bundle, Slot, bundles_of
-from hemiola.run.accelerate.tables import Head, tied_tables
+from hemiola.run.accelerate.tables import Head, Table
 from hemiola.run.accelerate.tickets import Carrier
 from hemiola.run.accelerate.told import Teller
 from hemiola.run.accelerate.updates import Updates
@@ -52,13 +52,13 @@ class Engine:
     """
 
     def __init__(
-        self, module: nn.Module, parameters: dict[str, nn.Parameter], plan: Plan, carrier: Carrier,
+        self, module: nn.Module, parameters: dict[str, nn.Parameter], plan: Plan, tied: dict[str, Table], carrier: Carrier,
         updates: Updates, ranks: int, timeout_s: float, teller: Teller | None = None,
     ) -> None:  # fmt: skip
         """Takes hold of the model.
 
-        Raises:
-            PlanError: the plan sends the output layer's part of a table that is not tied to one.
+        Args:
+            tied: tables whose output layer's part the plan sends before the rest (`tables.tied_tables`).
         """
         self._carrier, self._updates, self._ranks, self._timeout_s = carrier, updates, ranks, timeout_s
         self._module, self._plan, self._teller = module, plan, teller
@@ -77,7 +77,7 @@ class Engine:
             slot.parameter.register_post_accumulate_grad_hook(self._hook(partial(self._ready, slot)))
             for slot in self.slots.values()
         ]
-        for name, table in tied_tables(plan, module, parameters).items():
+        for name, table in tied.items():
             slot = self.slots[name]
             head = Head(table, self._hook(partial(self._head_ready, slot)))
             slot.looked_up = head.looked_up

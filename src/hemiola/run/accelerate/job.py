@@ -39,7 +39,7 @@ from hemiola.run.accelerate.probe import probe, slowest
 from hemiola.run.accelerate.processors import cores_of, own_processors
 from hemiola.run.accelerate.profile import Measured, Profile
 from hemiola.run.accelerate.settings import Settings
-from hemiola.run.accelerate.tables import tied_tables
+from hemiola.run.accelerate.tables import Table, tied_tables
 from hemiola.run.accelerate.tickets import Carrier
 from hemiola.run.accelerate.told import Teller, forward_begins
 from hemiola.run.accelerate.updates import Updates
@@ -87,7 +87,7 @@ class Job:
         self._end: Endpoint | None = None
         self._bucket_bytes: int | None = None
         self._bucket_s: float | None = None
-        self._followed: tuple[Plan, Carrier] | None = None
+        self._followed: tuple[Plan, Carrier, dict[str, Table]] | None = None
         self._profile: Profile | None = None
         self._count = self._judged_from = self._tried_from = 0
         self._times: list[tuple[float, float]] = []
@@ -300,7 +300,7 @@ class Job:
         (_without_order(plan) if plan.operation_order else plan).verify(graph)
         if self._as_collectives:
             plan = plan.dense()
-        tied_tables(plan, self.module, self.parameters)  # before anything is changed
+        tied = tied_tables(plan, self.module, self.parameters)  # refused before anything is changed
         if not self.updates.apart and plan.update == "on-arrival":
             name = type(self.updates.optimizer).__name__
             _log.warning("%s is stepped whole, so each step waits for all gradients", name)
@@ -311,14 +311,14 @@ class Job:
         else:
             self._end = end or meet(self._group, self._settings)
             carrier = Exchange(self._end, plan.chunk_bytes)
-        self._follow(plan, carrier)
+        self._follow(plan, carrier, tied)
         self._judged_from = self._count
 
-    def _follow(self, plan: Plan, carrier: Carrier) -> None:
+    def _follow(self, plan: Plan, carrier: Carrier, tied: dict[str, Table]) -> None:
         """By a plan from now on."""
-        self._followed = (plan, carrier)
+        self._followed = (plan, carrier, tied)
         self.engine = Engine(
-            self.module, self.parameters, plan, carrier, self.updates, self.ranks, self._settings.timeout_s,
+            self.module, self.parameters, plan, tied, carrier, self.updates, self.ranks, self._settings.timeout_s,
             None if carrier.is_seen else Teller(self._group, len(plan.transfers)),
         )  # fmt: skip
 

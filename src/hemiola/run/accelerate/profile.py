@@ -13,6 +13,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from hemiola.core.hardware import spread_of
 from hemiola.run.accelerate.tables import Head, Table, summed, tables_of, touched_rows
 from hemiola.run.accelerate.watch import attend, leave
 
@@ -30,7 +31,7 @@ class Measured:
         step_start_s, end_s: of the optimizer's step.
         busy: processor seconds of the whole process per second, until the last gradient.
         head_s: the output layer's part of a tied table's gradient complete, by parameter.
-        noise: half the interquartile range of the time until the last gradient, as a share of its median.
+        noise: spread of the time until the last gradient (`core.hardware.spread_of`).
         touched: by table: a bit for each row (`numpy.packbits`), whether its gradient is not zero, or not the output
             layer's alone.
     """
@@ -178,8 +179,6 @@ class Profile:
         def one(value: Callable[[_Iteration], float]) -> float:
             return median(value(row) - row.start for row in rows)
 
-        computing_s = [max(row.ready.values(), default=row.start) - row.start for row in rows]
-        least, half, most = np.percentile(computing_s, [25, 50, 75])
         return Measured(
             used_s=middle(lambda row: row.used),
             forward_end_s=one(lambda row: row.forward_end),
@@ -189,5 +188,5 @@ class Profile:
             busy=median(row.busy for row in rows),
             head_s=middle(lambda row: row.head),
             touched=self._touched,
-            noise=float(most - least) / 2 / float(half) if half > 0 else 0.0,
+            noise=spread_of([max(row.ready.values(), default=row.start) - row.start for row in rows]),
         )

@@ -21,7 +21,7 @@ import msgspec
 import numpy as np
 
 from hemiola.core.errors import InputError
-from hemiola.core.hardware import CollectiveCost
+from hemiola.core.hardware import CollectiveCost, spread_of
 from hemiola.cost.link_costs import fit_collective
 from hemiola.run.transport.home import missing_variables
 from hemiola.trace.atomic import replacing
@@ -141,9 +141,9 @@ def _timed(call: Callable[[], None], seconds: float, device: str) -> tuple[float
     mine = torch.tensor([runs[:, 1].mean()], device=device)
     dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
     dist.all_reduce(mine)
-    low, middle, high = np.quantile(slowest.cpu().numpy(), [0.25, 0.5, 0.75])
+    seconds_each = slowest.cpu().numpy()
     cpu_s = float(mine.item()) / dist.get_world_size()
-    return float(low), cpu_s, float((high - low) / 2 / middle), len(runs)
+    return float(np.quantile(seconds_each, 0.25)), cpu_s, spread_of(seconds_each), len(runs)
 
 
 def _tensor(size: int, device: str) -> Any:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hemiola.core.graph import KINDS, PHASES, Graph
-from hemiola.core.hardware import Efficiency, Hardware, Measurement, PhaseCost, signature_key
+from hemiola.core.hardware import Efficiency, Hardware, Measurement, PhaseCost, signature_key, spread_of
 from hemiola.cost.operations import CONTEXTS, context_of, main_dtype, operation_seconds, shape_sizes
 from hemiola.run.calibrate.nonnegative import nonnegative_least_squares
 
@@ -94,7 +94,6 @@ def _measurement(places: list[tuple[Replayed, int]], context: str, call_s: float
     runs = runs[~np.isnan(runs)]
     # where it stands decides as much as chance: the mean over places of each place's median
     seconds = max(float(np.mean([np.nanmedian(column) for column in columns])) - call_s, _LEAST_S)
-    low, high = np.quantile(runs, [0.25, 0.75])
     return Measurement(
         operation=operations.name[row],
         kind=KINDS[operations.kind[row]],
@@ -106,7 +105,7 @@ def _measurement(places: list[tuple[Replayed, int]], context: str, call_s: float
         written_bytes=float(operations.written_bytes[row]),
         seconds=seconds,
         least_s=max(float(runs.min()) - call_s, _LEAST_S / 2),
-        spread=float((high - low) / 2 / max(float(np.median(runs)), _LEAST_S)),
+        spread=spread_of(runs, _LEAST_S),
         runs=len(runs),
         disturbed=bool(np.mean([r.disturbed.mean() for r, _ in places]) > 0.5),
     )
@@ -189,8 +188,4 @@ def _sums(graph: Graph, phase: int, hardware: Hardware) -> tuple[float, float, f
 def iteration_of(trained: Sequence[Trained]) -> tuple[float, float]:
     """What an iteration takes beside its phases (zeroing gradients), and the relative spread of whole iterations."""
     rest = float(np.median([np.median(each.seconds[:, 0]) for each in trained]))
-    spreads = []
-    for each in trained:
-        low, middle, high = np.quantile(each.seconds.sum(axis=1), [0.25, 0.5, 0.75])
-        spreads.append((high - low) / 2 / middle)
-    return rest, float(np.median(spreads))
+    return rest, float(np.median([spread_of(each.seconds.sum(axis=1)) for each in trained]))
