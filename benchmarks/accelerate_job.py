@@ -35,7 +35,7 @@ from hemiola.run.accelerate import Accelerated
 BUCKETS_MB = (1, 2, 4, 8)
 TRIED, SETTLING = 3, 1  # iterations per bucket size; not counted at the start of a turn
 ITERATIONS = 4
-UNTIL_JUDGED = 43  # profiled, judged, and DDP's other buckets tried
+UNTIL_JUDGED = 52  # profiled, judged, and DDP's other buckets tried
 Way = Callable[[], None]
 """One iteration."""
 

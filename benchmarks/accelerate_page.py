@@ -70,10 +70,10 @@ def _about(emulated: bool) -> str:
     return (
         "Real models on two cores, a rank bound to each, at the rate that gives the ratio. Gloo's threads and Hemiola's "
         "transport take their time from the same two cores, which they would not on a GPU's host: predictions and bounds "
-        "know what computing loses to a transfer, measured before a plan is made, and that ranks wait for the slowest. What "
-        "computing takes without is measured under DDP, beside gloo; where acceleration sends but a few rows of a DLRM's "
-        "tables, computing is faster then than it was measured, and than the bound made from that. Words are drawn by Zipf's "
-        "law (256 an iteration of 5,000), categories evenly (512 of 10,000 in each table)."
+        "know what computing loses to a transfer and how much slower that is beside it, both measured before a plan is made, "
+        "and that ranks wait for the slowest. What computing takes without is measured in iterations of DDP whose transfers "
+        "come after backward; what the plan's own code costs for each parameter is not known to them. Words are drawn by "
+        "Zipf's law (256 an iteration of 5,000), categories evenly (512 of 10,000 in each table)."
     )
 
 

@@ -183,15 +183,53 @@ def test_what_is_ready_last_and_used_first_bounds_every_order_of_transfers():
     assert found.iteration_s == pytest.approx(7.0)
 
 
-@settings(max_examples=60)
+def test_what_sending_takes_from_computing_is_lost_around_the_window():
+    """As before, on one core of which each byte takes 5 ms: the 100 bytes of layer 1 take 0.5 s from the 4 s of computing,
+    while layer 0's, which go when nothing is computed, take nothing."""
+    graph, seconds = layers([300, 100], [1.0, 1.0], [1.0, 1.0])
+    collective = CollectiveCost(
+        backend="hemiola", collective="all-reduce", ranks=2, hosts=("a", "b"), alpha_s=1e-9, bytes_per_s=1e9,
+        cpu_s_per_byte=5e-3,
+    )  # fmt: skip
+    one_core = device("cpu", cores=1, collectives=(collective,))
+    problem = Problem(graph, one_core, flat(2, rate=100 * 1514 / 1448), 2, seconds=seconds)
+    found = problem.predict(problem.apart())
+    assert found.transfer_bound_s == pytest.approx(7.5)
+    assert found.iteration_s == pytest.approx(7.5)
+
+
+def test_a_rank_that_sends_slower_than_its_link_bounds_every_order():
+    graph, seconds = layers([300, 100], [0.1, 0.1], [0.1, 0.1])
+    collective = CollectiveCost(
+        backend="hemiola", collective="all-reduce", ranks=2, hosts=("a", "b"), alpha_s=1e-9, bytes_per_s=50.0
+    )
+    problem = Problem(
+        graph, device(collectives=(collective,)), flat(2, rate=100 * 1514 / 1448), 2, seconds=seconds
+    )
+    found = problem.predict(problem.apart())
+    assert found.bound_s == pytest.approx(8.0)
+    assert found.transfer_bound_s == pytest.approx(
+        0.2 + 8.0
+    )  # nothing is sent while layer 1 goes forward and backward
+    assert found.iteration_s >= found.transfer_bound_s * (1 - 1e-9)
+
+
+@settings(max_examples=120)
 @given(
     st.lists(st.tuples(st.integers(4, 900), st.floats(0.01, 3), st.floats(0.01, 3)), min_size=1, max_size=6),
     st.floats(20, 2000),
+    st.sampled_from([0.0, 1e-4, 3e-3]),
+    st.sampled_from([30.0, 1e9]),
     st.data(),
 )
-def test_no_order_of_transfers_beats_its_bound(chain, rate, data):
+def test_no_order_of_transfers_beats_its_bound(chain, rate, cpu_s_per_byte, own_rate, data):
     graph, seconds = layers(*(list(column) for column in zip(*chain, strict=True)), 0.2)
-    problem = Problem(graph, device(), flat(2, rate=rate), 2, seconds=seconds)
+    collective = CollectiveCost(
+        backend="hemiola", collective="all-reduce", ranks=2, hosts=("a", "b"), alpha_s=1e-9, bytes_per_s=own_rate,
+        cpu_s_per_byte=cpu_s_per_byte,
+    )  # fmt: skip
+    machine = device("cpu", cores=1, collectives=(collective,))
+    problem = Problem(graph, machine, flat(2, rate=rate), 2, seconds=seconds)
     plan = problem.apart()
     urgency = data.draw(st.permutations(range(len(plan.transfers))))
     transfers = tuple(

@@ -55,7 +55,7 @@ def from_the_start(model: nn.Module, optimizer: Any) -> Any:
 def finds_a_plan(rank: int, file: str) -> None:
     """Measures, plans, goes over, judges: at the end the same parameters as with DDP, whatever it decided."""
     os.environ["HEMIOLA_RUN_REPORT"] = f"{file}.report"
-    model, optimizer = made(lambda m, o: hemiola.accelerate(m, o, min_gain=0.0, quiet=rank > 0))
+    model, optimizer = made(lambda m, o: hemiola.accelerate(m, o, min_gain=0.0, rate="200mbit", quiet=rank > 0))
     states = set()
     train(model, optimizer, rank, 40, lambda number: states.add(model.job.state))
     other, other_optimizer = made(lambda m, o: (DistributedDataParallel(m), o))
@@ -63,6 +63,53 @@ def finds_a_plan(rank: int, file: str) -> None:
     for a, b in zip(model.parameters(), other.parameters(), strict=True):
         assert torch.equal(a, b)
     print("went through", *sorted(states), flush=True)
+
+
+def defers_transfers(rank: int, file: str) -> None:
+    """Many buckets, a parameter that is not used and gradients that add up: the bits of DDP, each sent after backward."""
+    from hemiola.run.accelerate.deferred import defer_transfers
+
+    class Partly(nn.Sequential):
+        def __init__(self) -> None:
+            torch.manual_seed(0)
+            super().__init__(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 8), nn.Linear(3, 3))
+
+        def forward(self, images: torch.Tensor) -> torch.Tensor:
+            return self[2](self[1](self[0](images)))
+
+    def trained(deferred: bool) -> Any:
+        model = DistributedDataParallel(Partly(), bucket_cap_mb=0.01, find_unused_parameters=True)
+        if deferred:
+            defer_transfers(model, None)
+        optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
+        source = torch.Generator().manual_seed(rank)
+        for number in range(5):
+            for part in range(2):
+                with contextlib.nullcontext() if part else model.no_sync():
+                    model(torch.randn(8, 64, generator=source)).pow(2).mean().backward()
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=number % 2 == 0)
+        return model, optimizer
+
+    expected, _ = trained(False)
+    model, optimizer = trained(True)
+    for a, b in zip(model.parameters(), expected.parameters(), strict=True):
+        assert torch.equal(a, b)
+    happened: list[str] = []
+    usual = dist.all_reduce
+    for parameter in model.parameters():
+        parameter.register_post_accumulate_grad_hook(lambda _: happened.append("ready"))
+
+    def seen(*arguments: Any, **named: Any) -> Any:
+        happened.append("sent")
+        return usual(*arguments, **named)
+
+    dist.all_reduce = seen
+    model(torch.randn(8, 64)).mean().backward()
+    dist.all_reduce = usual
+    assert happened == ["ready"] * 4 + ["sent"] * happened.count("sent") and happened.count("sent") > 1, (
+        happened
+    )
 
 
 class Odd(nn.Sequential):

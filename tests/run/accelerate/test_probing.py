@@ -56,7 +56,7 @@ def test_on_one_core_computing_loses_what_all_transports_take(one_core):
         def work(end):
             own = probing._Probing(Exchange(end, 512 << 10), 2, 10.0)
             alone = [own.reduce(probing._nothing(size_bytes), probing._FIRST + 1)[0] for _ in range(3)]
-            lost = [own.lost_s(probing._nothing(size_bytes)) for _ in range(rounds)]
+            lost = [own.beside(probing._nothing(size_bytes))[0] for _ in range(rounds)]
             found.append((median(alone), median(lost)))
 
         assert together(work, ends) == [None] * 2

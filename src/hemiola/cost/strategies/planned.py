@@ -61,6 +61,7 @@ class Planned(Strategy):
             size, whole = planned.size_bytes(known), sum(parameter.size_bytes for parameter in members)
             used = [parameter.first_use for parameter in members if parameter.first_use >= 0]
             across = self.updates_on_arrival and bool(used)
+            copied = size if len(planned.pieces) > 1 or planned.part != "all" else 0.0
             found.append(
                 Transfer(
                     planned.name, "all-reduce", size,
@@ -68,8 +69,8 @@ class Planned(Strategy):
                     min(used) if across else optimizer, next_iteration=across,
                     priority=planned.priority, algorithm=planned.algorithm,
                     completes=tuple(number[name] for name in names if last[name] is planned),
-                    pack_bytes={"all": 0.0, "head": size, "rows": whole}[planned.part],  # rows are looked for in all
-                    unpack_bytes=0.0 if planned.part == "all" else size,
+                    pack_bytes=whole if planned.part == "rows" else copied,  # rows are looked for in all
+                    unpack_bytes=copied,
                 )
             )  # fmt: skip
         return tuple(sorted(found, key=lambda t: (t.after, t.priority)))

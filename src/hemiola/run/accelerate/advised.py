@@ -57,24 +57,25 @@ def advised(
         buckets = [(problem.predict_strategy(DDP(size)).iteration_s, size) for size in _BUCKETS_BYTES]
     except HemiolaError as error:
         return Advised(None, f"no plan could be made: {error}")
-    before_s, after_s = advice.before.iteration_s, advice.after.iteration_s
-    bound_s = advice.after.transfer_bound_s  # PyTorch decides the order of operations
+    computing = 1 - advice.after.breakdown.exposed_s / advice.after.iteration_s
+    after = problem_of(graph, seconds, links, ranks, cores, measured.noise, computing).predict(advice.plan)
+    before_s, after_s = advice.before.iteration_s, after.iteration_s
+    gain = before_s / after_s - 1
+    bound_s = after.transfer_bound_s  # PyTorch decides the order of operations
     figures = {"predicted_before_s": before_s, "predicted_s": after_s, "bound_s": bound_s}
     rate = f"{links.bytes_per_s * 8e-6:,.0f} Mbit/s"
     bucket: int | None
     bucket_s, bucket = min(buckets)
     if before_s / bucket_s - 1 <= min_gain:
         bucket_s, bucket = before_s, None
-    if advice.gain >= min_gain and after_s <= bucket_s:
+    if gain >= min_gain and after_s <= bucket_s:
         words = (
             f"{format_duration(after_s)} per iteration predicted instead of {format_duration(before_s)} "
-            f"({1 + advice.gain:.2f} times as fast) at {rate}"
+            f"({1 + gain:.2f} times as fast) at {rate}"
         )
         return Advised(advice.plan, words, bucket, None if bucket is None else bucket_s, figures)
     if bucket is None:
-        return Advised(
-            None, f"no plan gains more than {max(advice.gain, 0.0):.1%} at {rate}", None, None, figures
-        )
+        return Advised(None, f"no plan gains more than {max(gain, 0.0):.1%} at {rate}", None, None, figures)
     words = (
         f"no plan is faster than DDP in buckets of {bucket >> 20} MiB, which it has now: {format_duration(bucket_s)} "
         f"per iteration predicted instead of {format_duration(before_s)} at {rate}"

@@ -44,11 +44,11 @@ def accelerate(
 
         model, optimizer = hemiola.accelerate(model, optimizer)
 
-    The first 11 iterations run under DistributedDataParallel and are measured. Then a plan is made: which gradients
-    go first, which together, how. If it is predicted to gain `min_gain` or more, it takes over: gradients are
-    sent by the first use of their parameters in the next forward, urgent ones pausing others, and each
-    parameter is updated when it is used. Training stays what it is under DDP. Where it turns out no faster,
-    DDP comes back.
+    The first 20 iterations (11 where nobody waits for the network) run under DistributedDataParallel and are measured,
+    the last of them with transfers after backward. Then a plan is made: which gradients go first, which together,
+    how. If it is predicted to gain `min_gain` or more, it takes over: gradients are sent by the first use of their
+    parameters in the next forward, urgent ones pausing others, and each parameter is updated when it is used.
+    Training stays what it is under DDP. Where it turns out no faster, DDP comes back.
 
     Args:
         model: not wrapped; a DistributedDataParallel is unwrapped.

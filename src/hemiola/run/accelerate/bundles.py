@@ -150,8 +150,9 @@ class Bundle:
     Attributes:
         number: of the transfer.
         transfer: as planned.
-        pieces: by slot: its elements from and to, and where they lie in the buffer.
+        pieces: by slot: its elements from and to.
         buffer: of what is made of several pieces.
+        places: the buffer's parts, one for each of `pieces`.
         missing: parameters that have not handed over yet.
         ticket: of the transfer under way, or the last one.
         launches: how often it was begun.
@@ -159,12 +160,14 @@ class Bundle:
 
     number: int
     transfer: PlannedTransfer
-    pieces: dict[Slot, list[tuple[int, int, int]]]
+    pieces: dict[Slot, list[tuple[int, int]]]
     buffer: Tensor | None = None
+    places: list[Tensor] = field(default_factory=list)
     missing: int = 0
     ticket: Ticket | None = None
     launches: int = 0
     _own: Tensor | None = None
+    _taken: dict[Slot, list[Tensor]] = field(default_factory=dict)
 
     @property
     def bytes(self) -> int:
@@ -172,25 +175,29 @@ class Bundle:
         return sum(
             (stop - start) * slot.parameter.element_size()
             for slot, own in self.pieces.items()
-            for start, stop, _ in own
+            for start, stop in own
         )
 
     def take(self, slot: Slot, flat: Tensor) -> bool:
         """A parameter's gradient is there; whether that makes the transfer complete."""
-        if self.buffer is not None:
-            for start, stop, place in self.pieces[slot]:
-                self.buffer[place : place + stop - start].copy_(flat[start:stop])
-            self.missing -= 1
-            return self.missing == 0
-        ((start, stop, _),) = self.pieces[slot]
-        self._own = flat[start:stop]
-        return True
+        pieces = self.pieces[slot]
+        if self.buffer is None:
+            ((start, stop),) = pieces
+            self._own = flat[start:stop]
+            return True
+        self._taken[slot] = [flat[start:stop] for start, stop in pieces]
+        self.missing -= 1
+        return self.missing == 0
 
     def give(self, slot: Slot, flat: Tensor) -> None:
-        """The reduced gradient of a parameter."""
-        if self.buffer is not None:
-            for start, stop, place in self.pieces[slot]:
-                flat[start:stop].copy_(self.buffer[place : place + stop - start])
+        """The reduced gradient of a parameter; those of the others with it, for one call for many costs little more."""
+        if slot in self._taken:
+            torch._foreach_copy_(self._parts(), self.places)
+            self._taken.clear()
+
+    def _parts(self) -> list[Tensor]:
+        """Of gradients, what lies in each of the places."""
+        return [part for slot in self.pieces for part in self._taken[slot]]
 
     def launch(self, carrier: Carrier, factor: float) -> None:
         """Begin the transfer."""
@@ -198,6 +205,8 @@ class Bundle:
         self.missing = len(self.pieces)
         flat, self._own = self.buffer if self.buffer is not None else self._own, None
         assert flat is not None
+        if self.buffer is not None:
+            torch._foreach_copy_(self.places, self._parts())
         transfer = self.transfer
         self.ticket = carrier.all_reduce(
             self.number, f"the gradient {transfer.name}", flat, transfer.priority, transfer.algorithm, factor
@@ -278,16 +287,16 @@ def bundles_of(plan: Plan, slots: dict[str, Slot]) -> list[Bundle]:
     """The plan's transfers for these parameters, which it was verified for."""
     found = []
     for number, transfer in enumerate(plan.transfers):
-        pieces: dict[Slot, list[tuple[int, int, int]]] = {}
-        place = 0
+        pieces: dict[Slot, list[tuple[int, int]]] = {}
         for piece in transfer.pieces:
-            pieces.setdefault(slots[piece.parameter], []).append((piece.start, piece.stop, place))
-            place += piece.stop - piece.start
+            pieces.setdefault(slots[piece.parameter], []).append((piece.start, piece.stop))
         kind = Bundle if transfer.part == "all" else Rows
         bundle = kind(number, transfer, pieces, missing=len(pieces))
         if len(transfer.pieces) > 1:
             first = next(iter(pieces)).parameter
-            bundle.buffer = torch.empty(place, dtype=first.dtype, device=first.device)
+            sizes = [stop - start for own in pieces.values() for start, stop in own]
+            bundle.buffer = torch.empty(sum(sizes), dtype=first.dtype, device=first.device)
+            bundle.places = list(bundle.buffer.split(sizes))
         for slot in pieces:
             if isinstance(bundle, Rows) and bundle.is_head:
                 slot.head = bundle

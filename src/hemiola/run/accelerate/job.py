@@ -1,7 +1,8 @@
 """Decides for one model whether a plan is worth it, and goes over to it; goes back if it is not.
 
-The first iterations run under PyTorch's DistributedDataParallel and are measured: when each parameter is used,
-when each gradient is ready, how long ranks wait. Then the links are measured, a plan is made from both, and
+The first iterations run under PyTorch's DistributedDataParallel and are measured: how long they take, and how long
+ranks wait in them. If they do, some more have their transfers after backward, and tell what computing takes by itself:
+when each parameter is used, when each gradient is ready. Then the links are measured, a plan is made from both, and
 if it is predicted to gain enough it takes over. After some more iterations what it really gains is compared
 with what DDP took, and DDP comes back if it is nothing. Where DDP might be as fast in other buckets than its usual
 ones, these are tried too before the plan goes on. All ranks decide the same, at the same iterations.
@@ -30,6 +31,7 @@ from hemiola.core.errors import PlanError
 from hemiola.core.plan import Plan
 from hemiola.core.units import format_duration
 from hemiola.run.accelerate.advised import Advised, advised
+from hemiola.run.accelerate.deferred import defer_transfers
 from hemiola.run.accelerate.engine import Engine
 from hemiola.run.accelerate.exchange import Exchange
 from hemiola.run.accelerate.grouped import GroupExchange
@@ -51,6 +53,8 @@ _log = logging.getLogger("hemiola")
 
 _UNTOUCHED, _MEASURED = 3, 8
 """Iterations under DDP before anything is measured (it orders its buckets anew after the first), and measured."""
+_BESIDE_NOTHING = 6
+"""Iterations measured whose transfers begin after backward, as many untouched before them."""
 _SETTLES, _JUDGED = 3, 12
 """Iterations by the plan before they are measured, and measured."""
 _CHUNK_S = 4e-3
@@ -90,6 +94,7 @@ class Job:
         self._followed: tuple[Plan, Carrier, dict[str, Table]] | None = None
         self._profile: Profile | None = None
         self._count = self._judged_from = self._tried_from = 0
+        self._found: dict[str, float] = {}
         self._times: list[tuple[float, float]] = []
         self._last = time.perf_counter()
         self._buffers_change = True
@@ -187,6 +192,9 @@ class Job:
         self._last = now
         self._count += 1
         if self._profile is not None and self._count == _UNTOUCHED + _MEASURED:
+            self._look()
+            self._last = time.perf_counter()
+        elif self._profile is not None and self._count == 2 * _UNTOUCHED + _MEASURED + _BESIDE_NOTHING:
             self._decide()
             self._last = time.perf_counter()
         elif self._judged_from and self._count == self._judged_from + _SETTLES + _JUDGED:
@@ -200,21 +208,33 @@ class Job:
 
     # --- deciding
 
-    def _decide(self) -> None:
-        """Stay with DDP, or go over to a plan."""
+    def _profiled(self) -> tuple[Measured, Measured]:
+        """This rank's usual iteration and the mean of all ranks'; they are measured no longer."""
         assert self._profile is not None
         self._profile.stop()
         own, self._profile = self._profile.measured(_UNTOUCHED), None
-        measured = mean_of(gathered(own, self._group))
+        return own, mean_of(gathered(own, self._group))
+
+    def _look(self) -> None:
+        """Stay with DDP where nothing is to be gained, or see what computing takes beside no transfer."""
+        _, measured = self._profiled()
         share = measured.exposed_s / max(measured.end_s, 1e-9)
-        before_s = self._usual_s(self._times[-_MEASURED:])
-        found = {"before_s": before_s, "exposed_before_s": measured.exposed_s}
+        self._found = {
+            "before_s": self._usual_s(self._times[-_MEASURED:]), "exposed_before_s": measured.exposed_s,
+        }  # fmt: skip
         gain = self._settings.min_gain
         if share < gain / (1 + gain):
-            self._say(
-                "off", f"communication is hidden: only {share:.1%} of an iteration waits for it", **found
-            )
+            words = f"communication is hidden: only {share:.1%} of an iteration waits for it"
+            self._say("off", words, **self._found)
             return
+        self._leave_ddp()
+        self.ddp = self._as_ddp(again=True)
+        defer_transfers(self.ddp, self._group)
+        self._profile = Profile(self.module, self.parameters, _UNTOUCHED + _BESIDE_NOTHING)
+
+    def _decide(self) -> None:
+        """Stay with DDP, or go over to a plan."""
+        (own, measured), found, gain = self._profiled(), self._found, self._settings.min_gain
         if self.rank == 0:
             self._tell("hemiola: measuring the links and making a plan ...")
         end = meet(self._group, self._settings)
@@ -232,9 +252,8 @@ class Job:
         self._bucket_bytes, self._bucket_s = advice.bucket_bytes, advice.bucket_s
         if advice.plan is None:
             end.close()
-            if self._bucket_bytes is not None:
-                self._leave_ddp()
-                self.ddp = self._as_ddp(again=True)
+            self._leave_ddp()
+            self.ddp = self._as_ddp(again=True)
             self._say("off", advice.words, **found)
             return
         self._go_over(advice.plan, end)

@@ -7,7 +7,7 @@ time is the measured one, so neither FLOP nor a calibration is needed.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from statistics import fmean
+from statistics import fmean, median
 
 import numpy as np
 from torch import nn
@@ -16,6 +16,8 @@ from hemiola.core.graph import KINDS, PHASES, Graph, Operations, Parameter, Sign
 from hemiola.core.hardware import Efficiency, Hardware, PhaseCost
 from hemiola.core.topology import Topology
 from hemiola.cost.prediction import Options
+from hemiola.cost.prediction.estimates import QUARTILE
+from hemiola.cost.prediction.uncertainty import expected_maximum
 from hemiola.plan.problem import Problem
 from hemiola.run.accelerate.probe import Links
 from hemiola.run.accelerate.processors import Cores
@@ -25,7 +27,6 @@ __all__ = ["mean_of", "measured_graph", "problem_of"]
 
 _FRAME = 1514 / 1448
 """A frame's bytes on the wire per byte that it carries: the link is as much faster than what arrives."""
-_COPIED_BYTES_PER_S = 4e9
 
 
 def mean_of(found: Sequence[Measured]) -> Measured:
@@ -49,8 +50,15 @@ def mean_of(found: Sequence[Measured]) -> Measured:
             for name in found[0].touched
             if all(name in m.touched for m in found)
         },
-        noise=fmean(m.noise for m in found),
+        computed_s=tuple(max(times) for times in zip(*(m.computed_s for m in found), strict=True)),
+        noise=_noise(found),
     )
+
+
+def _noise(found: Sequence[Measured]) -> float:
+    """The spread of ranks by themselves with which waiting for the slowest of them takes as long as it did."""
+    waits = [max(times) / fmean(times) - 1 for times in zip(*(m.computed_s for m in found), strict=True)]
+    return median(waits) * QUARTILE / expected_maximum(len(found)) if waits and len(found) > 1 else 0.0
 
 
 def measured_graph(
@@ -110,19 +118,26 @@ def _share(touched: np.ndarray | None, table: nn.Parameter) -> float:
 
 
 def problem_of(
-    graph: Graph, seconds: np.ndarray, links: Links, ranks: int, cores: Cores, noise: float = 0.0
+    graph: Graph,
+    seconds: np.ndarray,
+    links: Links,
+    ranks: int,
+    cores: Cores,
+    noise: float = 0.0,
+    computing: float = 0.0,
 ) -> Problem:
     """What a plan is to be made for. Every rank counts as a host: its rate was measured with all others sending.
 
     Args:
         noise: of computing, relative: ranks wait for the slowest of them.
+        computing: share of an iteration by a plan in which ranks compute.
     """
     hardware = Hardware(
-        name="this job", kind="cpu", peak_flop_per_s={"float32": 1e12}, memory_bytes_per_s=2 * _COPIED_BYTES_PER_S,
+        name="this job", kind="cpu", peak_flop_per_s={"float32": 1e12}, memory_bytes_per_s=2 * cores.copied_bytes_per_s,
         memory_bytes=1e15, phases={phase: PhaseCost(operation_s=0.0, view_s=0.0) for phase in PHASES},
         efficiencies={kind: Efficiency(compute=1.0, memory=1.0) for kind in KINDS if kind != "view"},
         cores=cores.cores, threads_per_rank=cores.threads,
-        collectives=tuple(links.cost(backend, ranks) for backend in ("hemiola", "gloo")),
+        collectives=(links.cost("hemiola", ranks, computing), links.cost("gloo", ranks)),
         measured_on="the first iterations", noise=noise,
     )  # fmt: skip
     topology = Topology.flat(hosts=ranks, gpus_per_host=1, nic_bytes_per_s=links.bytes_per_s * _FRAME)

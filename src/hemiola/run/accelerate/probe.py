@@ -3,7 +3,7 @@
 Where ranks compute on the cores that also move their bytes, a transfer costs computing more than the processor time
 of this process: interrupts that serve it count elsewhere, and caches are cold after it (0.7 to 0.8 ns a byte counted,
 1.1 to 1.7 ns missing from a multiplication, measured in a lab at 1 to 4 Gbit/s). So that is measured as it will be:
-how much less is computed while a transfer is under way.
+how much less is computed while a transfer is under way, and how much slower that goes.
 """
 
 from __future__ import annotations
@@ -38,22 +38,31 @@ class Links:
 
     Attributes:
         host: of the rank.
-        step_s: a small message there and back again, halved: one step.
+        step_s: a small all-reduce, halved: one step.
         bytes_per_s: at which a rank sends while all do.
+        beside_bytes_per_s: the same while it computes; no more than `bytes_per_s`.
         cpu_s_per_byte: processor time of this rank per byte that it sends; where that is computing's, too, what computing
             loses by it.
+        cpu_s_per_step: processor time of this rank per step of a small one.
     """
 
     host: str
     step_s: float
     bytes_per_s: float
+    beside_bytes_per_s: float
     cpu_s_per_byte: float
+    cpu_s_per_step: float = 0.0
 
-    def cost(self, backend: str, ranks: int) -> CollectiveCost:
-        """As predictions take it."""
+    def cost(self, backend: str, ranks: int, computing: float = 0.0) -> CollectiveCost:
+        """As predictions take it.
+
+        Args:
+            computing: share of the time in which ranks compute beside it.
+        """
         return CollectiveCost(
             backend=backend, collective="all-reduce", ranks=ranks, hosts=(self.host,) * ranks, alpha_s=self.step_s,
-            bytes_per_s=self.bytes_per_s, cpu_s_per_byte=self.cpu_s_per_byte,
+            bytes_per_s=computing * self.beside_bytes_per_s + (1 - computing) * self.bytes_per_s,
+            cpu_s_per_byte=self.cpu_s_per_byte, cpu_s_per_step=self.cpu_s_per_step,
         )  # fmt: skip
 
 
@@ -64,7 +73,8 @@ def probe(exchange: Exchange, ranks: int, timeout_s: float, threads: int = 0) ->
         threads: that compute on cores which transfers need too; 0 where transfers have cores of their own. A second more.
     """
     found = _Probing(exchange, ranks, timeout_s)
-    steps = [found.reduce(found.few, _FIRST)[0] for _ in range(_SMALL)]
+    small = [found.reduce(found.few, _FIRST) for _ in range(_SMALL)]
+    step_s = median(seconds for seconds, _ in small) / 2
     size_bytes = 1 << 19
     while True:
         rounds = [found.reduce(_nothing(size_bytes), _FIRST + 1) for _ in range(_ROUNDS)]
@@ -73,15 +83,18 @@ def probe(exchange: Exchange, ranks: int, timeout_s: float, threads: int = 0) ->
             break
         size_bytes = min(_MOST_BYTES, int(size_bytes * min(8.0, 1.2 * _LONG_S / mean_s + 0.5)) // 4096 * 4096)
     sent_bytes = 2 * (ranks - 1) / ranks * size_bytes
-    cpu_s = median(cpu for _, cpu in rounds)
+    cpu_s, beside_s = median(cpu for _, cpu in rounds), mean_s
     if threads:
-        lost_s = median(found.lost_s(_nothing(size_bytes)) for _ in range(_BESIDE))
-        cpu_s = max(cpu_s, threads * found.mean(lost_s))
+        beside = [found.beside(_nothing(size_bytes)) for _ in range(_BESIDE)]
+        cpu_s = max(cpu_s, threads * found.mean(median(lost for lost, _ in beside)))
+        beside_s = max(mean_s, found.mean(median(seconds for _, seconds in beside)))
     return Links(
         host=socket.gethostname(),
-        step_s=median(steps),
-        bytes_per_s=sent_bytes / max(mean_s - 2 * median(steps), mean_s / 2),
+        step_s=step_s,
+        bytes_per_s=sent_bytes / max(mean_s - 2 * step_s, mean_s / 2),
+        beside_bytes_per_s=sent_bytes / max(beside_s - 2 * step_s, beside_s / 2),
         cpu_s_per_byte=cpu_s / sent_bytes,
+        cpu_s_per_step=median(cpu for _, cpu in small) / 2,
     )
 
 
@@ -107,8 +120,8 @@ class _Probing:
         self.reduce(told, _FIRST)
         return float(told) / self._ranks
 
-    def lost_s(self, flat: torch.Tensor) -> float:
-        """Of computing, to one all-reduce beside it."""
+    def beside(self, flat: torch.Tensor) -> tuple[float, float]:
+        """The seconds that computing loses to one all-reduce beside it, and those of that."""
         self.reduce(self.few, _FIRST)  # all begin at once
         until = time.perf_counter() + _ALONE_S
         done, took_s = self._compute(lambda: time.perf_counter() > until)
@@ -119,7 +132,7 @@ class _Probing:
         done, took_s = self._compute(lambda: ticket.done or time.perf_counter() > until)
         ticket.wait(self._timeout_s)
         ticket.wait_sent()
-        return max(0.0, took_s - done * usual_s)
+        return max(0.0, took_s - done * usual_s), took_s
 
     def _compute(self, is_over: Callable[[], bool]) -> tuple[int, float]:
         """How often something was computed, and the seconds that it took."""
@@ -141,5 +154,7 @@ def slowest(found: list[Links]) -> Links:
         host=found[0].host,
         step_s=max(one.step_s for one in found),
         bytes_per_s=min(one.bytes_per_s for one in found),
+        beside_bytes_per_s=min(one.beside_bytes_per_s for one in found),
         cpu_s_per_byte=max(one.cpu_s_per_byte for one in found),
+        cpu_s_per_step=max(one.cpu_s_per_step for one in found),
     )

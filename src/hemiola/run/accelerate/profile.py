@@ -13,7 +13,6 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from hemiola.core.hardware import spread_of
 from hemiola.run.accelerate.tables import Head, Table, summed, tables_of, touched_rows
 from hemiola.run.accelerate.watch import attend, leave
 
@@ -24,6 +23,9 @@ __all__ = ["Measured", "Profile"]
 class Measured:
     """One rank's usual iteration; seconds since it began, which is when the last step ended.
 
+    What comes between a call of the model and its module's (DistributedDataParallel brings buffers then, which can take
+    longer than computing) is left out.
+
     Attributes:
         used_s: first use in forward, by parameter.
         forward_end_s: of the first forward.
@@ -31,7 +33,8 @@ class Measured:
         step_start_s, end_s: of the optimizer's step.
         busy: processor seconds of the whole process per second, until the last gradient.
         head_s: the output layer's part of a tied table's gradient complete, by parameter.
-        noise: spread of the time until the last gradient (`core.hardware.spread_of`).
+        computed_s: until the last gradient, of each iteration; of the ranks' mean, the slowest rank's.
+        noise: how much ranks differ within an iteration, as a spread (`core.hardware.spread_of`); of the ranks' mean alone.
         touched: by table: a bit for each row (`numpy.packbits`), whether its gradient is not zero, or not the output
             layer's alone.
     """
@@ -44,6 +47,7 @@ class Measured:
     busy: float = 0.0
     head_s: dict[str, float] = field(default_factory=dict)
     touched: dict[str, npt.NDArray[np.uint8]] = field(default_factory=dict)
+    computed_s: tuple[float, ...] = ()
     noise: float = 0.0
 
     @property
@@ -81,9 +85,11 @@ class Profile:
         self._all: list[_Iteration] = []
         self._now = _Iteration()
         self._in_forward = False
+        self._called = 0.0
         self._hooks: list[Any] = []
         self._name_of = names = {id(parameter): name for name, parameter in parameters.items()}
         attend(module, self._reading)
+        self._hooks.append(module.register_forward_pre_hook(self._enters))
         for child in module.modules():
             own = [names[id(p)] for p in child.parameters(recurse=False) if id(p) in names]
             if own:
@@ -115,6 +121,12 @@ class Profile:
     def forward_begins(self) -> None:
         """The model is called."""
         self._in_forward = not self._now.forward_end
+        self._called = time.perf_counter()
+
+    def _enters(self, *_: Any) -> None:
+        if self._in_forward and self._called:
+            self._now.start += time.perf_counter() - self._called
+        self._called = 0.0
 
     def _having(self, name: str) -> Callable[..., None]:
         def note(*_: Any) -> None:
@@ -188,5 +200,5 @@ class Profile:
             busy=median(row.busy for row in rows),
             head_s=middle(lambda row: row.head),
             touched=self._touched,
-            noise=spread_of([max(row.ready.values(), default=row.start) - row.start for row in rows]),
+            computed_s=tuple(max(row.ready.values(), default=row.start) - row.start for row in rows),
         )
