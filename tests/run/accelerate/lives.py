@@ -55,7 +55,9 @@ def from_the_start(model: nn.Module, optimizer: Any) -> Any:
 def finds_a_plan(rank: int, file: str) -> None:
     """Measures, plans, goes over, judges: at the end the same parameters as with DDP, whatever it decided."""
     os.environ["HEMIOLA_RUN_REPORT"] = f"{file}.report"
-    model, optimizer = made(lambda m, o: hemiola.accelerate(m, o, min_gain=0.0, rate="200mbit", quiet=rank > 0))
+    model, optimizer = made(
+        lambda m, o: hemiola.accelerate(m, o, min_gain=0.0, rate="200mbit", quiet=rank > 0)
+    )
     states = set()
     train(model, optimizer, rank, 40, lambda number: states.add(model.job.state))
     other, other_optimizer = made(lambda m, o: (DistributedDataParallel(m), o))

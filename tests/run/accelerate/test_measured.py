@@ -59,10 +59,10 @@ def test_links_that_are_slower_beside_computing_are_so_for_as_long_as_ranks_comp
     cores = processors.Cores(1, 1)
 
     def figures(beside):
-        slow = Links("h", 1e-5, 4e6, beside, 1e-9)
+        slow = Links("h", 1e-5, 2e6, beside, 1e-9)
         return advised("m", iteration(), tensors, slow, 2, cores, 0.0).figures
 
-    same, slower = figures(4e6), figures(1e6)
+    same, slower = figures(2e6), figures(1.6e6)
     for name in ("predicted_s", "bound_s"):
         assert slower[name] > same[name] * 1.1
     assert slower["predicted_before_s"] == same["predicted_before_s"]

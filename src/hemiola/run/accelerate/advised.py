@@ -61,18 +61,18 @@ def advised(
     after = problem_of(graph, seconds, links, ranks, cores, measured.noise, computing).predict(advice.plan)
     before_s, after_s = advice.before.iteration_s, after.iteration_s
     gain = before_s / after_s - 1
-    bound_s = after.transfer_bound_s  # PyTorch decides the order of operations
-    figures = {"predicted_before_s": before_s, "predicted_s": after_s, "bound_s": bound_s}
+    figures = {"predicted_before_s": before_s, "predicted_s": after_s}
     rate = f"{links.bytes_per_s * 8e-6:,.0f} Mbit/s"
     bucket: int | None
     bucket_s, bucket = min(buckets)
     if before_s / bucket_s - 1 <= min_gain:
         bucket_s, bucket = before_s, None
-    if gain >= min_gain and after_s <= bucket_s:
+    if gain >= min_gain and advice.after.iteration_s <= bucket_s:  # both beside links as they are alone
         words = (
             f"{format_duration(after_s)} per iteration predicted instead of {format_duration(before_s)} "
             f"({1 + gain:.2f} times as fast) at {rate}"
         )
+        figures["bound_s"] = after.transfer_bound_s  # PyTorch decides the order of operations
         return Advised(advice.plan, words, bucket, None if bucket is None else bucket_s, figures)
     if bucket is None:
         return Advised(None, f"no plan gains more than {max(gain, 0.0):.1%} at {rate}", None, None, figures)
