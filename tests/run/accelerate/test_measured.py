@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
-
-from dataclasses import replace  # noqa: E402
 
 from hemiola.cost.prediction.uncertainty import expected_maximum  # noqa: E402
 from hemiola.cost.strategies import DDP  # noqa: E402

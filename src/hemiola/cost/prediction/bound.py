@@ -89,7 +89,8 @@ class _Load:
         if math.isinf(self.cores):
             return computed_s
         longer_s = np.maximum(0.0, (computed_s * self.threads + cpu_s) / self.cores - computed_s)
-        return computed_s + longer_s * np.minimum(1.0, self.cores * busy_s / np.maximum(cpu_s, 1e-12))
+        outside: Floats = np.minimum(1.0, self.cores * busy_s / np.maximum(cpu_s, 1e-12))
+        return computed_s + longer_s * outside
 
 
 def _load(setting: Setting, run: Run) -> _Load:
