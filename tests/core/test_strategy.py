@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hemiola.core.errors import StrategyError
-from hemiola.core.strategy import Move, Place, Strategy, Waits
+from hemiola.core.strategy import Move, Pace, Place, Strategy, Waits
 from hemiola.core.strategy_shapes import all_pairs, halving_doubling, ring, trees
 from strategies_drawn import shapes
 
@@ -105,6 +105,11 @@ def test_waiting_follows_from_what_is_read_and_written() -> None:
         ({"collective": "reduce-scatter", "chunks": 3}, "3 chunks cannot be divided among 2 ranks"),
         ({"root": 2}, "the root 2 is no rank"),
         ({"ahead_bytes": -1}, "ranks run -1 bytes ahead"),
+        ({"paces": (Pace(0, 2, 1.0),)}, "a pace from rank 0 to rank 2"),
+        ({"paces": (Pace(1, 1, 1.0),)}, "a pace from rank 1 to rank 1"),
+        ({"paces": (Pace(0, 1, 0.0),)}, "rank 0 sends to rank 1 at 0 bytes/s"),
+        ({"paces": (Pace(0, 1, float("inf")),)}, "rank 0 sends to rank 1 at inf bytes/s"),
+        ({"paces": (Pace(0, 1, 2.0), Pace(0, 1, 1.0))}, "at 1 bytes/s, said twice"),
         ({"weights": (0.5, 0.6)}, "2 weights of 2 chunks, together 1.1"),
         ({"weights": (1.0,)}, "1 weights of 2 chunks"),
         ({"ranks": 0}, "0 ranks"),

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 
+import msgspec
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hemiola.core.topology import Topology
+from hemiola.cost.places import Place, place_ranks
+from hemiola.cost.strategy_time import bounds, strategy_seconds
 from hemiola.plan.collectives.balance import (
     KEPT,
     LEAST_SHARE,
@@ -18,7 +25,7 @@ from hemiola.plan.collectives.balance import (
     SeenRates,
     balanced,
     bound_s,
-    paces,
+    paced,
     shares,
 )
 
@@ -73,18 +80,43 @@ def test_others_do_not_run_far_ahead_of_a_link_that_sets_the_pace_alone() -> Non
     assert 2 * slow.chunk_bytes <= slow.ahead_bytes < 128 << 10
 
 
-@given(RATES)
-def test_at_its_paces_no_link_carries_more_than_it_takes_and_one_is_full(rates: list[float]) -> None:
-    sent = [paces(rates, rank) for rank in range(len(rates))]
-    loads = [sum(each) / rate for each, rate in zip(sent, rates, strict=True)]
-    assert max(loads) == pytest.approx(1)
-    for rank, each in enumerate(sent):
-        assert each[rank] == 0 and sum(each) == pytest.approx(sum(other[rank] for other in sent))
+@given(RATES, st.floats(1.0, 3.0))
+def test_at_its_paces_no_link_carries_more_than_it_takes_and_one_is_full(
+    rates: list[float], over: float
+) -> None:
+    strategy = paced(rates, over).verify()
+    sent, came = [0.0] * len(rates), [0.0] * len(rates)
+    for pace in strategy.paces:
+        sent[pace.source] += pace.bytes_per_s
+        came[pace.target] += pace.bytes_per_s
+    assert sent == pytest.approx(came)
+    assert max(out / rate for out, rate in zip(sent, rates, strict=True)) == pytest.approx(over)
 
 
 def test_nobody_is_held_back_where_all_is_to_be_seen() -> None:
     rates = [50e6, 45e6, 11e6, 42e6]
-    assert balanced(rates, 2 << 20, free=True).ahead_bytes == 0 < balanced(rates, 2 << 20).ahead_bytes
+    free, usual = balanced(rates, 2 << 20, over=math.inf), balanced(rates, 2 << 20)
+    assert free.ahead_bytes == 0 < usual.ahead_bytes
+    assert not free.paces and usual.paces
+
+
+@pytest.mark.parametrize(
+    "rates", [(1, 1, 1, 2), (1, 1, 1, 1.5), (1, 1, 1, 1, 1, 3), (1, 2, 2, 2, 3), (0.8, 1, 0.9, 0.95)]
+)
+def test_held_back_they_meet_the_bound_where_all_hosts_are_busy(rates: tuple[float, ...]) -> None:
+    """Shared evenly, links would take up to a third longer: whoever has little to send keeps the others waiting."""
+    flat = Topology.flat(hosts=len(rates), gpus_per_host=1)
+    own = replace(flat.hosts, nic_bytes_per_s=np.array(rates) * 12.5e6)
+    place = place_ranks(replace(flat, hosts=own), len(rates))
+    bound, strategy = bounds("all-reduce", 16e6, place).seconds, paced(place_rates(place))
+    held = strategy_seconds(msgspec.structs.replace(strategy, chunk_bytes=64 << 10), 16e6, place, latency_s=0)
+    assert bound <= held < 1.075 * bound
+    exact = msgspec.structs.replace(paced(place_rates(place), 1.0), chunk_bytes=64 << 10)
+    assert strategy_seconds(exact, 16e6, place, latency_s=0) < 1.015 * bound
+
+
+def place_rates(place: Place) -> list[float]:
+    return [link.bytes_per_s for link in place.links]
 
 
 def came(true: Sequence[float], believed: Sequence[float]) -> list[Received]:

@@ -20,6 +20,7 @@ from hemiola.core.topology import Level, Topology
 from hemiola.cost.places import Place, place_ranks
 from hemiola.cost.strategy_time import bounds
 from hemiola.plan.collectives.packing import Packing, pack_trees, packings
+from hemiola.plan.collectives.planner import Planner
 from hemiola.plan.collectives.synthesis import synthesise, tree_strategy
 
 MB = 1e6
@@ -231,3 +232,38 @@ def test_what_is_gathered_goes_round_racks_one_after_the_other(collective: str) 
 def test_an_all_to_all_is_not_synthesised() -> None:
     with pytest.raises(StrategyError, match="all_pairs"):
         synthesise(hosts([1.0] * 4), 10.0, "all-to-all")
+
+
+@pytest.mark.parametrize("rates", [(1, 1, 1, 2), (1, 1, 1, 1, 1, 3)])
+def test_where_all_hosts_are_busy_stars_are_held_back_and_a_tenth_from_the_bound(
+    rates: tuple[float, ...],
+) -> None:
+    """Trees of equal shares take 1.14 to 1.21 times the bound there, the ring up to 1.33 times."""
+    place = hosts([12.5e6 * rate for rate in rates])
+    found = synthesise(place, 16e6, latency_s=0)
+    assert found.chosen.strategy.source == "paced stars"
+    assert found.chosen.seconds < 1.05 * found.bounds.seconds
+    assert found.gain > 0.15
+    assert min(c.seconds for c in found.candidates if not c.strategy.paces) > 1.1 * found.bounds.seconds
+
+
+def test_ranks_in_other_places_are_held_back_as_their_links_are() -> None:
+    flat = Topology.flat(hosts=4, gpus_per_host=1)
+    own = replace(flat.hosts, nic_bytes_per_s=np.array([1, 1, 1, 2]) * 12.5e6)
+    topology = replace(flat, hosts=own).check()
+    a, b, c, fast = topology.hosts.names
+    strategy = Planner(topology, [fast, a, b, c]).strategy("all-reduce", 16e6)
+    assert strategy is not None and strategy.paces
+    sent = Counter[int]()
+    for pace in strategy.paces:
+        sent[pace.source] += pace.bytes_per_s  # type: ignore[assignment]
+    assert sent[0] == pytest.approx(1.05 * 25e6) and sent[3] == pytest.approx(1.05 * 12.5e6)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.sampled_from([1.0, 1.5, 2.0, 3.0, 4.0]), min_size=3, max_size=6))
+def test_what_is_found_on_one_switch_is_near_the_bound_or_gains_too_little(rates: list[float]) -> None:
+    found = synthesise(hosts([12.5e6 * rate for rate in rates]), 64e6, latency_s=0)
+    best_s = found.candidates[0].seconds
+    assert best_s < 1.1 * found.bounds.seconds
+    assert found.chosen.seconds < best_s * 1.1

@@ -11,7 +11,8 @@ import pytest
 from hemiola.core.errors import InputError, StrategyError
 from hemiola.core.strategy import Move, Place, Strategy
 from hemiola.core.strategy_shapes import all_pairs, halving_doubling, ring, trees
-from hemiola.trace.msccl import msccl_text, parse_msccl, read_msccl, write_msccl
+from hemiola.plan.collectives.balance import paced
+from hemiola.trace.msccl import equal_chunks, msccl_text, parse_msccl, read_msccl, write_msccl
 from hemiola.trace.strategy_json import read_strategy, write_strategy
 
 SHAPES = [
@@ -49,6 +50,14 @@ def test_what_is_written_reads_back_equal(strategy: Strategy, tmp_path: Path) ->
     assert back == msgspec.structs.replace(expected, source=back.source)
     write_strategy(strategy, tmp_path / "s.json")
     assert read_strategy(tmp_path / "s.json") == strategy
+
+
+def test_paces_are_in_strategy_files_and_not_in_msccl_s(tmp_path: Path) -> None:
+    strategy = paced([50e6, 40e6, 45e6]).verify()
+    write_strategy(strategy, tmp_path / "s.json")
+    assert read_strategy(tmp_path / "s.json") == strategy
+    write_msccl(equal_chunks(strategy).strategy, tmp_path / "s.xml")
+    assert read_msccl(tmp_path / "s.xml").verify().paces == ()
 
 
 def test_a_sum_that_is_sent_on_and_not_kept_is_a_move_like_others() -> None:

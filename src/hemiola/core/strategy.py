@@ -8,6 +8,7 @@ out in one order, to the bit. Files are `trace`'s business.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -27,6 +28,7 @@ __all__ = [
     "Buffer",
     "Collective",
     "Move",
+    "Pace",
     "Place",
     "Strategy",
     "Traffic",
@@ -93,6 +95,19 @@ class Move(msgspec.Struct, frozen=True):
         return self.target.row(self.count)
 
 
+class Pace(msgspec.Struct, frozen=True):
+    """How fast one rank sends to another one at most.
+
+    Attributes:
+        source, target: the ranks.
+        bytes_per_s: above 0.
+    """
+
+    source: int
+    target: int
+    bytes_per_s: float
+
+
 @dataclass(frozen=True)
 class Waits:
     """Which earlier moves, by number, one move waits for.
@@ -151,6 +166,8 @@ class Strategy(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         chunk_bytes: so much of a chunk goes at a time, so that moves of one chunk overlap; 0 for all of it.
         ahead_bytes: of an all-reduce, so much of a chunk a rank may have sent to be added while its result has not
             come back: queues stay short where one link is much slower than others; 0 for any.
+        paces: of pairs of ranks that are held back, so that shares of a link are not equal ones; others send as fast as
+            it goes. They fit one network.
         source: what made it.
     """
 
@@ -164,6 +181,7 @@ class Strategy(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     weights: tuple[float, ...] = ()
     chunk_bytes: int = 0
     ahead_bytes: int = 0
+    paces: tuple[Pace, ...] = ()
     source: str = ""
 
     def verify(self) -> Strategy:
@@ -201,6 +219,7 @@ class Strategy(msgspec.Struct, frozen=True, kw_only=True, dict=True):
             raise StrategyError(
                 f"{self.name!r}: ranks run {self.ahead_bytes} bytes ahead", "give 0 for as far as they can"
             )
+        self._check_paces()
         if self.collective not in COLLECTIVES:
             raise StrategyError(
                 f"{self.name!r}: there is no collective {self.collective!r}",
@@ -233,6 +252,23 @@ class Strategy(msgspec.Struct, frozen=True, kw_only=True, dict=True):
                 f"{self.name!r} has chunks of different sizes, and is not in place or uses scratch memory",
                 "give no weights: a place elsewhere has no size of its own",
             )
+
+    def _check_paces(self) -> None:
+        known = set()
+        for pace in self.paces:
+            pair = pace.source, pace.target
+            if not all(0 <= rank < self.ranks for rank in pair) or pace.source == pace.target:
+                raise StrategyError(
+                    f"{self.name!r}: a pace from rank {pace.source} to rank {pace.target}",
+                    f"name two of the ranks 0 to {self.ranks - 1}",
+                )
+            if pair in known or not 0 < pace.bytes_per_s < math.inf:
+                raise StrategyError(
+                    f"{self.name!r}: rank {pace.source} sends to rank {pace.target} at {pace.bytes_per_s:g} bytes/s"
+                    f"{', said twice' if pair in known else ''}",
+                    "give each pair one number above 0, or none to send as fast as it goes",
+                )
+            known.add(pair)
 
     @cached_property
     def waits(self) -> tuple[Waits, ...]:

@@ -44,7 +44,7 @@ def rounds_seconds(
     Args:
         chunks_max: that are sent in a strategy that is not large.
     """
-    if strategy.weights or sum(move.count for move in strategy.moves) <= chunks_max:
+    if strategy.weights or strategy.paces or sum(move.count for move in strategy.moves) <= chunks_max:
         return None
     order = ring_order(strategy)
     if order:

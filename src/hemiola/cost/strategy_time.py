@@ -2,7 +2,8 @@
 
 Every chunk goes in pieces, and every piece of every move is a flow over the links between its two ranks, then lands.
 Both wait for what moves wait for (`core.strategy.Waits`), piece by piece, so that a piece is sent on while the
-next one comes. One rank sends another one piece at a time, earlier ones first; different pairs share links fairly.
+next one comes. One rank sends another one piece at a time, earlier ones first; different pairs share links fairly,
+but for those that are held back (`core.strategy.Pace`).
 Adding up takes no time.
 """
 
@@ -119,6 +120,8 @@ class _Columns:
         roads = Roads(place)
         self.own = np.zeros((moves, 2))
         self.late = np.zeros((moves, 2))
+        self.most = np.full((moves, 2), math.inf)
+        paces = {(pace.source, pace.target): pace.bytes_per_s for pace in strategy.paces}
         self.lane = np.full((moves, 2), -1)
         lanes: dict[tuple[int, int, int], int] = {}
         crosses = list[tuple[int, int]]()
@@ -127,6 +130,7 @@ class _Columns:
             if move.is_sent:
                 crosses.extend((2 * number, link) for link in roads.between(source, target))
                 self.lane[number, 0] = lanes.setdefault((source, target, move.channel), len(lanes))
+                self.most[number, 0] = paces.get((source, target), math.inf)
                 self.own[number, 0] = sum(sizes[at.index % strategy.chunks] for at in move.sources())
                 apart = place.host_of[source] != place.host_of[target]
                 self.late[number, 1] = latency_s if apart else local_s
@@ -151,6 +155,7 @@ class _Columns:
             resource=np.tile(self.lane.ravel(), pieces),
             priority=np.repeat(np.arange(pieces), 2 * moves),
             size_bytes=np.tile(self.own.ravel() / pieces, pieces),
+            rate_max_bytes_per_s=np.tile(self.most.ravel(), pieces),
             crosses=(crosses[:, 0], crosses[:, 1]),
             waits=(waits[:, 0], waits[:, 1]),
             resources=self.lanes,

@@ -135,15 +135,27 @@ def test_connections_are_held_back_while_it_goes_on_and_not_after() -> None:
         once()
         first = pacing(ranks[0].end)
         assert all(1e6 <= rate < 1e10 for rate in first.values())
-        for leave in (lambda one: one.let_go(), lambda one: one.leave()):
-            once()
-            assert max(pacing(ranks[0].end).values()) < 1e10
-            for rank in ranks:
-                leave(rank.balanced)
-                done = threading.Event()
-                rank.end.call(done.set)
-                assert done.wait(10)
-            assert all(set(pacing(rank.end).values()) == {unlimited} for rank in ranks)
+        assert max(first.values()) < 1e10
+        for rank in ranks:
+            rank.runner.let_go()
+            done = threading.Event()
+            rank.end.call(done.set)
+            assert done.wait(10)
+        assert all(set(pacing(rank.end).values()) == {unlimited} for rank in ranks)
+        once()
+        assert max(pacing(ranks[0].end).values()) < 1e10
+        waits = [threading.Event() for _ in ranks]
+        for rank, over in zip(ranks, waits, strict=True):
+            flat = torch.ones(100_000)
+            rank.runner.start(
+                ring([0, 1, 2]),
+                flat,
+                torch.Tensor.add_,
+                lambda found: None,
+                lambda _, over=over: over.set(),
+            )
+        assert all(over.wait(10) for over in waits)
+        assert all(set(pacing(rank.end).values()) == {unlimited} for rank in ranks)
 
 
 @pytest.fixture
@@ -158,7 +170,7 @@ def test_what_was_measured_is_followed_until_all_is_steady(clock: list[float]) -
     with connected(3) as ends:
         ranks = [Rank(end, EQUAL) for end in ends]
         measured: list[float] = []
-        turning = [Refresh(rank.end, 10.0, measured.append, rank.balanced) for rank in ranks]
+        turning = [Refresh(rank.end, 10.0, measured.append, rank.balanced, follows=True) for rank in ranks]
         for one in turning:
             one.measure()
 
@@ -173,6 +185,39 @@ def test_what_was_measured_is_followed_until_all_is_steady(clock: list[float]) -
         ranks[0].balanced._seen.rates[2] = 1e8
         clock[0] += STEADY_S + 1.0
         assert [due(), due()] == [{Turn.NOTHING}, {Turn.MEASURE}]
+
+
+@pytest.mark.parametrize("other", ["", "all-gather"])
+def test_a_network_that_changes_is_followed_from_then_on_unless_others_than_all_reduces_need_it(
+    clock: list[float], other: str
+) -> None:
+    with connected(3) as ends:
+        ranks = [Rank(end, EQUAL) for end in ends]
+        turning = [Refresh(rank.end, 10.0, lambda slower: None, rank.balanced) for rank in ranks]
+        for one in turning:
+            one.measure()
+
+        def due() -> set[Turn]:
+            return {one.due(EVERY_BYTES) for one in turning}
+
+        for seconds in (0.1, 0.1, 0.1, 0.1, 0.1):
+            for kind in {"all-reduce", other or "all-reduce"}:
+                turning[0].took(kind, 1 << 20, seconds)
+        clock[0] += 1.0
+        assert [due(), due()] == [{Turn.NOTHING}] * 2
+        turning[0].took("all-reduce", 1 << 20, 0.4)
+        assert [due(), due()] == [{Turn.NOTHING}, {Turn.MEASURE if other else Turn.BALANCE}]
+        if other:
+            return
+        for rank, one in zip(ranks, turning, strict=True):
+            rank.balanced.enter()
+            one.learn()
+        clock[0] += STEADY_S + 1.0
+        assert [due(), due()] == [{Turn.NOTHING}, {Turn.MEASURE}]
+        for rank, one in zip(ranks, turning, strict=True):
+            rank.balanced.leave()
+            one.measure()
+        assert [due() for _ in range(4)] == [{Turn.NOTHING}] * 4, "steady: by what was measured"
 
 
 def test_a_network_that_changes_soon_again_is_followed_for_longer(clock: list[float]) -> None:

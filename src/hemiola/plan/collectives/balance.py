@@ -18,10 +18,21 @@ from statistics import median
 
 import msgspec
 
-from hemiola.core.strategy import Strategy
+from hemiola.core.strategy import Pace, Strategy
 from hemiola.core.strategy_shapes import star_of_each
 
-__all__ = ["NAME", "RANKS", "Received", "SeenRates", "balanced", "bound_s", "is_alone", "paces", "shares"]
+__all__ = [
+    "NAME",
+    "RANKS",
+    "TIGHT",
+    "Received",
+    "SeenRates",
+    "balanced",
+    "bound_s",
+    "is_alone",
+    "paced",
+    "shares",
+]
 
 NAME = "balanced"
 RANKS = range(3, 17)
@@ -47,6 +58,8 @@ PACE = 0.9
 """A link that should be done in less of the time than this is not kept busy: it may be faster than was seen."""
 LOWER = 0.85
 """If a link has changed to the worse, no more of its rate than this was seen."""
+TIGHT = 1.05
+"""So much faster than is needed a rank sends to each other one where it is held back."""
 OVERHEAD = 1.05
 """What is expected, over the bound."""
 AS_LIKELY = 0.9
@@ -79,34 +92,48 @@ def shares(rates: Sequence[float]) -> list[float]:
     return found
 
 
-def balanced(rates: Sequence[float], size_bytes: int, *, free: bool = False) -> Strategy:
+def balanced(rates: Sequence[float], size_bytes: int, *, over: float = TIGHT) -> Strategy:
     """Stars with these shares; those of nothing are left out.
 
     Args:
         rates: as for `shares`.
         size_bytes: of what every rank gives.
-        free: whether nobody is held back, to show what each link takes.
+        over: so many times as fast as is needed each rank sends to each other one at most. With infinity nobody is held
+            back, to show what each link takes.
     """
     least, most = PIECES_BYTES
     slowest = min(rates)
     piece = min(max(1 << round(math.log2(max(PIECE_S * slowest, size_bytes / PIECES))), least), most)
-    return msgspec.structs.replace(
-        star_of_each(shares(rates)),
-        name=NAME, chunk_bytes=piece, ahead_bytes=max(2 * piece, int(AHEAD_S * slowest)) if is_alone(rates) and not free else 0, source="balanced",
-    )  # fmt: skip
+    ahead_bytes = max(2 * piece, int(AHEAD_S * slowest)) if is_alone(rates) and over < math.inf else 0
+    stars = paced(rates, over) if over < math.inf else star_of_each(shares(rates))
+    return msgspec.structs.replace(stars, name=NAME, chunk_bytes=piece, ahead_bytes=ahead_bytes, source=NAME)
+
+
+def paced(rates: Sequence[float], over: float = TIGHT) -> Strategy:
+    """Stars with these shares, in which every pair of ranks is held back to what has all links done at once.
+
+    On links that are shared evenly, whoever has little to send over one keeps those waiting that have much: where all
+    hosts are busy all the time, with one of four at twice the rate of the others, they take 1.25 of the bound.
+
+    Args:
+        rates: as for `shares`.
+        over: as for `balanced`, finite.
+    """
+    found = shares(rates)
+    others, ranks = len(rates) - 2, range(len(rates))
+    each_s = max((1 + others * share) / rate for share, rate in zip(found, rates, strict=True))
+    held = tuple(
+        Pace(a, b, over * (found[a] + found[b]) / each_s)
+        for a in ranks
+        for b in ranks
+        if a != b and found[a] + found[b] > 0
+    )
+    return msgspec.structs.replace(star_of_each(found), name="paced stars", paces=held, source="paced stars")
 
 
 def is_alone(rates: Sequence[float]) -> bool:
     """Whether the slowest link sets the pace: all others wait for it."""
     return 1 / min(rates) > SLOWEST * 2 * (len(rates) - 1) / sum(rates)
-
-
-def paces(rates: Sequence[float], rank: int) -> list[float]:
-    """Bytes/s that a rank sends to each one if all are done at the same time; nothing for itself."""
-    found = shares(rates)
-    others = len(rates) - 2
-    each_s = max((1 + others * share) / rate for share, rate in zip(found, rates, strict=True))
-    return [(found[rank] + share) / each_s * (peer != rank) for peer, share in enumerate(found)]
 
 
 @dataclass(frozen=True)

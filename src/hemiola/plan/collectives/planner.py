@@ -10,7 +10,7 @@ from functools import cache
 import msgspec
 
 from hemiola.core.errors import InputError
-from hemiola.core.strategy import Collective, Move, Place, Strategy
+from hemiola.core.strategy import Collective, Move, Pace, Place, Strategy
 from hemiola.core.strategy_shapes import ring
 from hemiola.core.topology import Topology
 from hemiola.cost.fitted_links import KEEP_RING
@@ -117,4 +117,5 @@ def _relabelled(strategy: Strategy, ranks: Sequence[int]) -> Strategy:
         return msgspec.structs.replace(place, rank=ranks[place.rank])
 
     moves = tuple(Move(moved(m.source), moved(m.target), m.count, m.adds, m.channel) for m in strategy.moves)
-    return msgspec.structs.replace(strategy, moves=moves, root=ranks[strategy.root]).verify()
+    paces = tuple(Pace(ranks[p.source], ranks[p.target], p.bytes_per_s) for p in strategy.paces)
+    return msgspec.structs.replace(strategy, moves=moves, paces=paces, root=ranks[strategy.root]).verify()

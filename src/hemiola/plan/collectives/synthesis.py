@@ -1,7 +1,7 @@
 """The best strategy found for a collective on a placement: candidates of known shapes, each priced, and a choice.
 
 Candidates of an all-reduce: rings through the hosts of each domain one after the other, the packed trees
-(`packing`), the double tree, and for small messages everybody to everybody and halving and doubling. A broadcast and a reduction go
+(`packing`), stars that are held back where those are far from the bound (`balance.paced`), the double tree, and for small messages everybody to everybody and halving and doubling. A broadcast and a reduction go
 along a chain, the slow hosts of a domain last, down a binomial tree, from the root to everybody, or along the packed
 trees; what is gathered or scattered, along a ring or to everybody. Trees go in pieces of several sizes. The usual
 one, a ring or the binomial tree, is kept where it is nearly as fast: everybody knows how to read it.
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import msgspec
 
 from hemiola.core.errors import StrategyError
-from hemiola.core.strategy import Collective, Strategy
+from hemiola.core.strategy import FEWEST_BYTES, Collective, Strategy
 from hemiola.core.strategy_shapes import (
     all_pairs,
     binomial,
@@ -30,6 +30,7 @@ from hemiola.cost.fitted_links import KEEP_RING
 from hemiola.cost.places import Place
 from hemiola.cost.strategy_cost import busy_seconds
 from hemiola.cost.strategy_time import Bounds, bounds, strategy_seconds_in_pieces
+from hemiola.plan.collectives.balance import RANKS, paced
 from hemiola.plan.collectives.packing import Packing, packings
 
 __all__ = ["Candidate", "Synthesis", "synthesise", "tree_strategy"]
@@ -49,6 +50,8 @@ STEEP = 8
 """A link that is busy for 80 % of the time in which the busiest one is counts as a sixth of a link, one at half as none."""
 GAIN = 0.01
 """What more trees have to gain by bandwidth, where they have no fewer hops."""
+PACED = 1.05
+"""Where nothing is nearer to the bound, pairs of ranks are held back."""
 ALL_MAX = 32
 """Ranks up to which all numbers of trees are priced; beyond, only up to the first that is slower than fewer trees."""
 PAIRS_MAX = 64
@@ -140,6 +143,10 @@ def synthesise(
             found += _until_slower(groups)
         else:
             found += [one for group in groups for one in group]
+    least_s = bounds(collective, size_bytes, place).seconds
+    far = min(one.seconds for one in found) > least_s * PACED
+    if far and collective == "all-reduce" and size_bytes > FEWEST_BYTES:
+        found += [one for shape in _paced(place) for one in priced(shape, PIECES_BYTES)]
     found.sort(key=lambda candidate: candidate.seconds)
     usual = next(c for c in found if c.strategy.source in USUAL)
     chosen = _easiest(found, place) if usual.seconds > found[0].seconds * (1 + keep_usual) else usual
@@ -217,6 +224,15 @@ def _packed(place: Place, packed: Sequence[Packing], collective: Collective, roo
             yield strategy
         least_s, fewest = min(least_s, packing.seconds_per_byte), min(fewest, hops)
         evenest = min(evenest, squares)
+
+
+def _paced(place: Place) -> Iterator[Strategy]:
+    """Stars that are held back, where every host has one rank and a link of its own, and nothing else is narrow."""
+    rates = [link.bytes_per_s for link in place.links if not link.inner and len(link.hosts) == 1]
+    narrower = [link for link in place.links if len(link.hosts) > 1]
+    one_each = len(rates) == len(place.counts) == place.ranks and place.ranks in RANKS
+    if one_each and not narrower and max(rates) > min(rates):
+        yield paced(rates)
 
 
 def _named(strategy: Strategy, name: str) -> Strategy:

@@ -18,7 +18,7 @@ import numpy as np
 from torch import Tensor
 
 from hemiola.core.strategy import Strategy
-from hemiola.plan.collectives.balance import Received, SeenRates, balanced, is_alone, paces
+from hemiola.plan.collectives.balance import TIGHT, Received, SeenRates, balanced, is_alone
 from hemiola.run.strategy.flow import Ended, Join
 from hemiola.run.strategy.meter import Meter
 from hemiola.run.strategy.runner import Put, Runner
@@ -34,12 +34,10 @@ STEADY_S, STEADIEST_S = 10.0, 160.0
 OFTEN = 4
 SAME = 0.03
 """All go by the same shares as long as no rate differs by more from what they were made for."""
-TIGHT, LOOSE = 1.05, 3.0
-"""So much faster than is needed a rank sends to each other one: no more fills a queue, and what TCP sends freely
-overflows it. Where shares have changed, and where one link sets the pace alone, as much as shows that a link takes
-more; where it is not known which link has become slow, nobody is held back."""
-LEAST_BYTES_PER_S = 1e6
-"""No connection is held back more than this: small messages go over it."""
+LOOSE = 3.0
+"""So much faster than is needed a rank sends to each other one, instead of `TIGHT`, where shares have changed and where one
+link sets the pace alone: as much as shows that a link takes more. No more than that fills a queue, and what TCP sends
+freely overflows it. Where it is not known which link has become slow, nobody is held back."""
 
 
 class Turn(IntEnum):
@@ -71,8 +69,6 @@ class Balanced:
         self.active = False
         self._seen = SeenRates([])
         self._told: list[float] = []
-        self._paced: tuple[float, ...] = ()
-        """The word that connections are held back by; none if they are not."""
         self._jumped_s = self._left_s = 0.0
         self._steady_s = STEADY_S
 
@@ -96,11 +92,6 @@ class Balanced:
     def leave(self) -> None:
         """No more."""
         self.active, self._left_s = False, time.monotonic()
-        self.let_go()
-
-    def let_go(self) -> None:
-        """Something else is to be sent: as fast as it goes, until the next one begins."""
-        self._end.call(lambda: self._pace(()))
 
     def turn(self) -> Turn:
         """What is to be done next; at the first rank, while it goes on."""
@@ -123,9 +114,8 @@ class Balanced:
         def begin(told: Callable[[], bytes]) -> None:
             try:
                 word = tuple(np.frombuffer(told()).tolist())
-                way = _Way(word[:-1], given.nbytes, math.isinf(word[-1]))
+                way = _Way(word[:-1], given.nbytes, word[-1])
                 strategy = _strategy(way)
-                self._pace(word)
             except Exception as problem:  # whoever waits for this one hears of it
                 known(problem)
                 return
@@ -158,20 +148,6 @@ class Balanced:
             self._end.send(rank, _WORD, word, priority=-1)
         return word
 
-    def _pace(self, word: tuple[float, ...]) -> None:
-        """Hold connections back as the word says; not once this is left, though one that began before ends later."""
-        if not self.active:
-            word = ()
-        if word == self._paced:
-            return
-        self._paced = word
-        others = [rank for rank in range(self._end.ranks) if rank != self._end.rank]
-        if word:
-            each = paces(word[:-1], self._end.rank)
-            self._end.pace({rank: max(word[-1] * each[rank], LEAST_BYTES_PER_S) for rank in others})
-        else:
-            self._end.pace(dict.fromkeys(others, math.inf))
-
     def _tell(self, received: Received, way: _Way) -> None:
         """To the first rank, which brings together what all tell of this collective."""
         if self._end.rank:
@@ -203,10 +179,10 @@ class _Way(NamedTuple):
 
     rates: tuple[float, ...]
     size_bytes: int
-    is_free: bool
+    over: float
 
 
 @lru_cache(maxsize=64)
 def _strategy(way: _Way) -> Strategy:
     """The same at every rank, and the same object for the same shares."""
-    return balanced(way.rates, way.size_bytes, free=way.is_free)
+    return balanced(way.rates, way.size_bytes, over=way.over)

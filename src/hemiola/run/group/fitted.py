@@ -89,7 +89,6 @@ class Fitted:
             strategy = self._used(kind, size_bytes, root)
             if strategy is None:
                 return None
-            self._let_go()
             pending = Pending("a collective", self._timeout_s)
             begun_s = time.monotonic()
 
@@ -115,9 +114,11 @@ class Fitted:
         self, kind: Collective, size_bytes: int, action: Callable[[Channel], None]
     ) -> Callable[[Channel], None]:
         """One that goes the usual way: how long it takes from now on tells of the network too."""
-        if self._refresh is None or size_bytes <= FEWEST_BYTES:
+        if size_bytes <= FEWEST_BYTES:
             return action
-        self._let_go()
+        self.let_go()
+        if self._refresh is None:
+            return action
         begun_s = time.monotonic()
         self._usual.begin()
 
@@ -129,6 +130,10 @@ class Fitted:
                 self._usual.end()
 
         return noted
+
+    def let_go(self) -> None:
+        """Something else is to be sent: as fast as it goes."""
+        self._runner.let_go()
 
     def abort(self) -> None:
         """Wait for nobody any more."""
@@ -154,6 +159,7 @@ class Fitted:
                 self._balanced.enter()
             elif turn != Turn.NOTHING and self._balanced.active:
                 self._balanced.leave()
+                self.let_go()
         if turn == Turn.MEASURE:
             self._runner.wait_idle(self._timeout_s)
             self._usual.wait_idle(self._timeout_s)
@@ -162,11 +168,6 @@ class Fitted:
             self._refresh.measure()
         elif turn != Turn.NOTHING:
             self._refresh.learn()
-
-    def _let_go(self) -> None:
-        """One begins that needs other rates than shares do."""
-        if self._balanced is not None and self._balanced.active:
-            self._balanced.let_go()
 
     def _used(self, kind: Collective, size_bytes: int, root: int) -> Strategy | None:
         strategy = self._choose(kind, size_bytes, root)

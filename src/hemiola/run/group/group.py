@@ -353,6 +353,8 @@ class Group(dist.ProcessGroup):
     def send(self, tensors: Sequence[Tensor], peer: int, tag: int) -> Any:
         """To one rank."""
         data = contiguous(tensors[0])
+        if self._fitted is not None:
+            self._fitted.let_go()
         return self._alone(lambda end: end.send(peer, _POINT_TO_POINT + tag, view(data)), data, tensors[0])
 
     def recv(self, tensors: Sequence[Tensor], peer: int, tag: int) -> Any:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from torch import Tensor
 
@@ -27,12 +28,14 @@ class Layout:
         starts: the first element of each chunk, and the end.
         pieces: of every chunk; empty ones are sent too.
         ahead_bytes: as `Strategy.ahead_bytes`.
+        paces: as fast this rank sends at most, in bytes/s, by rank; to others as fast as it goes.
     """
 
     script: Script
     starts: tuple[int, ...]
     pieces: int
     ahead_bytes: int = 0
+    paces: Mapping[int, float] = field(default_factory=dict)
 
     def span(self, place: Place, count: int, piece: int) -> tuple[int, int]:
         """The first element of a piece of so many chunks, and the one behind its last."""
@@ -58,7 +61,8 @@ def layout_of(strategy: Strategy, rank: int, elements: int, element_bytes: int) 
     script = script_of(strategy, rank, pieces > 1)
     size = elements // count
     beyond = (elements + size * (k + 1) for k in range(script.scratch - count))
-    return Layout(script, (*starts, *beyond), pieces, strategy.ahead_bytes)
+    paces = {pace.target: pace.bytes_per_s for pace in strategy.paces if pace.source == rank}
+    return Layout(script, (*starts, *beyond), pieces, strategy.ahead_bytes, paces)
 
 
 class Memory:
