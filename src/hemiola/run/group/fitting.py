@@ -33,7 +33,8 @@ __all__ = ["fitting"]
 
 _log = logging.getLogger("hemiola.strategy")
 MEASURED = ("auto", "follow")
-"""Measured when the group is opened and again later; the second has shares follow what links take while they change."""
+"""Measured when the group is opened and again later. While links change, shares of all-reduces follow what they take; with the
+second they do from the beginning."""
 AGAIN_S = 20e-3
 """A round of a measurement while a job runs."""
 ONE_WAY = 1.3
@@ -87,9 +88,8 @@ def fitting(
         measured = _Measured(store, probing, peers, timeout_s)
         meter = Meter(end)
         runner = Runner(end, moved=meter.look)
-        follows = wanted == "follow" and late in LATE[:2]
-        balanced = Balanced(end, runner, meter, measured.rates) if follows else None
-        refresh = Refresh(end, timeout_s, measured.renew, balanced)
+        balanced = Balanced(end, runner, meter, measured.rates) if late in LATE[:2] else None
+        refresh = Refresh(end, timeout_s, measured.renew, balanced, wanted == "follow")
         refresh.measure()
         renewed = refresh if measured.hosts > 1 else None
         return Fitted(runner, measured.choose, timeout_s, renewed, late, balanced, probing)

@@ -19,9 +19,10 @@ __all__ = ["create", "transport_options"]
 def create(store: Any, rank: int, ranks: int, timeout: timedelta) -> Group:
     """Meet the other ranks through PyTorch's store. The job's secret is made by rank 0 and lies in the store.
 
-    With HEMIOLA_STRATEGY at rank 0, large collectives go by strategies that fit the network: "auto" measures it, "follow" does
-    and has shares follow it while it changes, a file is a topology or a strategy, nothing or "usual" is a ring. With HEMIOLA_STRAGGLERS, large all-reduces begin without ranks that are late,
-    and end with what these give ("relay"), or leave that to the next one ("carry-over").
+    With HEMIOLA_STRATEGY at rank 0, large collectives go by strategies that fit the network: "auto" measures it, and has
+    shares follow it once it changes, "follow" has them do so from the beginning, a file is a topology or a strategy,
+    nothing or "usual" is a ring. With HEMIOLA_STRAGGLERS, large all-reduces begin without ranks that are late, and end
+    with what these give ("relay"), or leave that to the next one ("carry-over").
     """
     timeout_s = timeout.total_seconds()
     if ranks == 1:

@@ -1,7 +1,7 @@
 """When a group measures its network again: after a while, and when collectives have become slower or faster.
 
-Where shares alone follow every change (`Balanced`), it is measured once all has been steady for long. All ranks have to
-do it between the same two collectives. The first one decides, and says so one turn ahead, so that nobody waits for its
+Where shares alone follow every change (`Balanced`), they do so from a change on, and it is measured once all has been
+steady for long. All ranks have to do it between the same two collectives. The first one decides, and says so one turn ahead, so that nobody waits for its
 word.
 """
 
@@ -43,14 +43,17 @@ class Refresh:
         timeout_s: float,
         renew: Callable[[float], object],
         balanced: Balanced | None = None,
+        follows: bool = False,
     ) -> None:
         """Over a connected endpoint.
 
         Args:
             renew: measures, with all other ranks, and is told how much slower links may have become.
             balanced: what follows changes by itself, if anything does.
+            follows: whether it does from the beginning.
         """
         self._end, self._timeout_s, self._renew, self._balanced = end, timeout_s, renew, balanced
+        self._follows = follows
         self._count = self._bytes = 0
         self._decided = Turn.NOTHING
         self._coming: Handle | None = None
@@ -118,9 +121,12 @@ class Refresh:
             self._usual_s[key] = min(first[1:])
 
     def _wanted(self) -> Turn:
-        if self._balanced is not None and self._balanced.active:
-            return self._balanced.turn()
-        if self._balanced is not None and self._balanced.is_possible():
+        can_follow = False
+        if self._balanced is not None:
+            if self._balanced.active:
+                return self._balanced.turn()
+            can_follow = self._balanced.is_possible()
+        if can_follow and self._follows:
             return Turn.BALANCE
         since_s = time.monotonic() - self._measured_s
         if since_s < self._quiet_s:
@@ -130,6 +136,8 @@ class Refresh:
             or (len(recent) == 2 and (min(recent) > CHANGED * usual_s or max(recent) * CHANGED < usual_s))
             for recent, usual_s in self._known()
         )
+        if changed and can_follow and all(kind == "all-reduce" for kind, _ in self._took):
+            return Turn.BALANCE
         return Turn.MEASURE if changed or since_s * SHARE > self._cost_s else Turn.NOTHING
 
     def _known(self) -> list[tuple[tuple[float, ...], float]]:
