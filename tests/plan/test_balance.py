@@ -101,7 +101,15 @@ def test_nobody_is_held_back_where_all_is_to_be_seen() -> None:
 
 
 @pytest.mark.parametrize(
-    "rates", [(1, 1, 1, 2), (1, 1, 1, 1.5), (1, 1, 1, 1, 1, 3), (1, 2, 2, 2, 3), (0.8, 1, 0.9, 0.95)]
+    "rates",
+    [
+        (1, 1, 1, 2),
+        (1, 1, 1, 1.5),
+        (1, 1, 1, 1, 1, 3),
+        (1, 2, 2, 2, 3),
+        (1, 1, 1.5, 2, 1, 1, 1),
+        (0.8, 1, 0.9, 0.95),
+    ],
 )
 def test_held_back_they_meet_the_bound_where_all_hosts_are_busy(rates: tuple[float, ...]) -> None:
     """Shared evenly, links would take up to a third longer: whoever has little to send keeps the others waiting."""
@@ -110,7 +118,7 @@ def test_held_back_they_meet_the_bound_where_all_hosts_are_busy(rates: tuple[flo
     place = place_ranks(replace(flat, hosts=own), len(rates))
     bound, strategy = bounds("all-reduce", 16e6, place).seconds, paced(place_rates(place))
     held = strategy_seconds(msgspec.structs.replace(strategy, chunk_bytes=64 << 10), 16e6, place, latency_s=0)
-    assert bound <= held < 1.075 * bound
+    assert bound <= held < 1.05 * bound
     exact = msgspec.structs.replace(paced(place_rates(place), 1.0), chunk_bytes=64 << 10)
     assert strategy_seconds(exact, 16e6, place, latency_s=0) < 1.015 * bound
 

@@ -257,7 +257,7 @@ def test_ranks_in_other_places_are_held_back_as_their_links_are() -> None:
     sent = Counter[int]()
     for pace in strategy.paces:
         sent[pace.source] += pace.bytes_per_s  # type: ignore[assignment]
-    assert sent[0] == pytest.approx(1.05 * 25e6) and sent[3] == pytest.approx(1.05 * 12.5e6)
+    assert sent[0] == pytest.approx(1.02 * 25e6) and sent[3] == pytest.approx(1.02 * 12.5e6)
 
 
 @settings(max_examples=25, deadline=None)
@@ -265,5 +265,5 @@ def test_ranks_in_other_places_are_held_back_as_their_links_are() -> None:
 def test_what_is_found_on_one_switch_is_near_the_bound_or_gains_too_little(rates: list[float]) -> None:
     found = synthesise(hosts([12.5e6 * rate for rate in rates]), 64e6, latency_s=0)
     best_s = found.candidates[0].seconds
-    assert best_s < 1.1 * found.bounds.seconds
+    assert best_s < 1.07 * found.bounds.seconds
     assert found.chosen.seconds < best_s * 1.1
