@@ -92,6 +92,7 @@ CASES = {
     "bad": Case(
         "two racks, bad order", {**FOUR, "racks": 2, "uplink": "200mbit"}, (16 * MB,), ("h0", "h2", "h1", "h3"), 2.5
     ),
+    "fast": Case("one host at twice the rate", {"hosts": 4, "rate": "200mbit", "host_rates": {"h3": "400mbit"}}, (16 * MB,)),
     "equal": Case("equal hosts", FOUR, (MB, 16 * MB, 64 * MB), target=0.97),
     "small": Case("small, equal hosts", FOUR, (4, 256, 4096, 16 << 10, 64 << 10), target=1 / 1.2, seconds=0.1),
     "drift": Case("drifting links", FOUR, (2 * MB,), target=1.3, drifts=True, groups=("gloo", "fitted")),
