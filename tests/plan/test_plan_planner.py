@@ -167,13 +167,19 @@ def test_the_verb_writes_a_plan_that_predict_takes(tmp_path: Path, capsys: pytes
         plan_verb(graph, **asked, output=Path("/nowhere/p.json"))
 
 
+def sending(bytes_per_s: float = 1e9, cpu_s_per_byte: float = 0.0) -> CollectiveCost:
+    """Two ranks' all-reduces over the transport, at no latency to speak of."""
+    return CollectiveCost(
+        backend="hemiola", collective="all-reduce", ranks=2, hosts=("a", "b"), alpha_s=1e-9, bytes_per_s=bytes_per_s,
+        cpu_s_per_byte=cpu_s_per_byte,
+    )  # fmt: skip
+
+
 def test_what_is_ready_last_and_used_first_bounds_every_order_of_transfers():
     """3 s of layer 0 go between the end of backward and the next forward, beside 4 s of computing; the
     processor alone and the link alone would be done in 4."""
     graph, seconds = layers([300, 100], [1.0, 1.0], [1.0, 1.0])
-    collective = CollectiveCost(
-        backend="hemiola", collective="all-reduce", ranks=2, hosts=("a", "b"), alpha_s=1e-9, bytes_per_s=1e9
-    )
+    collective = sending()
     problem = Problem(
         graph, device(collectives=(collective,)), flat(2, rate=100 * 1514 / 1448), 2, seconds=seconds
     )
@@ -187,10 +193,7 @@ def test_what_sending_takes_from_computing_is_lost_around_the_window():
     """As before, on one core of which each byte takes 5 ms: the 100 bytes of layer 1 take 0.5 s from the 4 s of computing,
     while layer 0's, which go when nothing is computed, take nothing."""
     graph, seconds = layers([300, 100], [1.0, 1.0], [1.0, 1.0])
-    collective = CollectiveCost(
-        backend="hemiola", collective="all-reduce", ranks=2, hosts=("a", "b"), alpha_s=1e-9, bytes_per_s=1e9,
-        cpu_s_per_byte=5e-3,
-    )  # fmt: skip
+    collective = sending(cpu_s_per_byte=5e-3)
     one_core = device("cpu", cores=1, collectives=(collective,))
     problem = Problem(graph, one_core, flat(2, rate=100 * 1514 / 1448), 2, seconds=seconds)
     found = problem.predict(problem.apart())
@@ -200,9 +203,7 @@ def test_what_sending_takes_from_computing_is_lost_around_the_window():
 
 def test_a_rank_that_sends_slower_than_its_link_bounds_every_order():
     graph, seconds = layers([300, 100], [0.1, 0.1], [0.1, 0.1])
-    collective = CollectiveCost(
-        backend="hemiola", collective="all-reduce", ranks=2, hosts=("a", "b"), alpha_s=1e-9, bytes_per_s=50.0
-    )
+    collective = sending(50.0)
     problem = Problem(
         graph, device(collectives=(collective,)), flat(2, rate=100 * 1514 / 1448), 2, seconds=seconds
     )
@@ -224,10 +225,7 @@ def test_a_rank_that_sends_slower_than_its_link_bounds_every_order():
 )
 def test_no_order_of_transfers_beats_its_bound(chain, rate, cpu_s_per_byte, own_rate, data):
     graph, seconds = layers(*(list(column) for column in zip(*chain, strict=True)), 0.2)
-    collective = CollectiveCost(
-        backend="hemiola", collective="all-reduce", ranks=2, hosts=("a", "b"), alpha_s=1e-9, bytes_per_s=own_rate,
-        cpu_s_per_byte=cpu_s_per_byte,
-    )  # fmt: skip
+    collective = sending(own_rate, cpu_s_per_byte)
     machine = device("cpu", cores=1, collectives=(collective,))
     problem = Problem(graph, machine, flat(2, rate=rate), 2, seconds=seconds)
     plan = problem.apart()

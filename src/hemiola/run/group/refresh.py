@@ -1,8 +1,8 @@
 """When a group measures its network again: after a while, and when collectives have become slower or faster.
 
 Where shares alone follow every change (`Balanced`), they do so from a change on, and it is measured once all has been
-steady for long. All ranks have to do it between the same two collectives. The first one decides, and says so one turn ahead, so that nobody waits for its
-word.
+steady for long. All ranks have to do it between the same two collectives. The first one decides, and says so one turn
+ahead, so that nobody waits for its word.
 """
 
 from __future__ import annotations
@@ -121,11 +121,10 @@ class Refresh:
             self._usual_s[key] = min(first[1:])
 
     def _wanted(self) -> Turn:
-        can_follow = False
-        if self._balanced is not None:
-            if self._balanced.active:
-                return self._balanced.turn()
-            can_follow = self._balanced.is_possible()
+        balanced = self._balanced
+        if balanced is not None and balanced.active:
+            return balanced.turn()
+        can_follow = balanced is not None and balanced.is_possible()
         if can_follow and self._follows:
             return Turn.BALANCE
         since_s = time.monotonic() - self._measured_s
