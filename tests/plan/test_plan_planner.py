@@ -167,11 +167,13 @@ def test_the_verb_writes_a_plan_that_predict_takes(tmp_path: Path, capsys: pytes
         plan_verb(graph, **asked, output=Path("/nowhere/p.json"))
 
 
-def sending(bytes_per_s: float = 1e9, cpu_s_per_byte: float = 0.0) -> CollectiveCost:
+def sending(
+    bytes_per_s: float = 1e9, cpu_s_per_byte: float = 0.0, cpu_s_per_step: float = 0.0
+) -> CollectiveCost:
     """Two ranks' all-reduces over the transport, at no latency to speak of."""
     return CollectiveCost(
         backend="hemiola", collective="all-reduce", ranks=2, hosts=("a", "b"), alpha_s=1e-9, bytes_per_s=bytes_per_s,
-        cpu_s_per_byte=cpu_s_per_byte,
+        cpu_s_per_byte=cpu_s_per_byte, cpu_s_per_step=cpu_s_per_step,
     )  # fmt: skip
 
 
@@ -220,13 +222,17 @@ def test_a_rank_that_sends_slower_than_its_link_bounds_every_order():
     st.lists(st.tuples(st.integers(4, 900), st.floats(0.01, 3), st.floats(0.01, 3)), min_size=1, max_size=6),
     st.floats(20, 2000),
     st.sampled_from([0.0, 1e-4, 3e-3]),
+    st.sampled_from([0.0, 0.3, 4.0]),
     st.sampled_from([30.0, 1e9]),
+    st.sampled_from([0.5, 1, 2]),
     st.data(),
 )
-def test_no_order_of_transfers_beats_its_bound(chain, rate, cpu_s_per_byte, own_rate, data):
+def test_no_order_of_transfers_beats_its_bound(
+    chain, rate, cpu_s_per_byte, cpu_s_per_step, own_rate, cores, data
+):
     graph, seconds = layers(*(list(column) for column in zip(*chain, strict=True)), 0.2)
-    collective = sending(own_rate, cpu_s_per_byte)
-    machine = device("cpu", cores=1, collectives=(collective,))
+    collective = sending(own_rate, cpu_s_per_byte, cpu_s_per_step)
+    machine = device("cpu", cores=cores, collectives=(collective,))
     problem = Problem(graph, machine, flat(2, rate=rate), 2, seconds=seconds)
     plan = problem.apart()
     urgency = data.draw(st.permutations(range(len(plan.transfers))))

@@ -5,15 +5,14 @@ many are ready after a or later and awaited by w or earlier, one link has to car
 the rank computes from w to a once in every iteration. So an iteration takes at least the steps from w to a and
 the time of those transfers, for whatever w and a. The same holds for those that are awaited in the iteration in which
 they are sent, with the steps before a and from w on. That the last gradients that backward computes are the first
-that forward needs is what this knows and the busiest link does not. Where computing and sending share cores, all other
-transfers take from the computing around the window, or else they keep the link longer within it.
+that forward needs is what this knows and the busiest link does not. Where computing and sending share cores, transfers
+that become ready before a take from the computing around the window what the processor does for them until then.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +26,7 @@ from hemiola.cost.prediction.uncertainty import straggling
 __all__ = ["bound_s", "transfer_bound_s"]
 
 Floats = NDArray[np.float64]
+Steps = NDArray[np.int64]
 
 
 def bound_s(setting: Setting, run: Run) -> float:
@@ -39,10 +39,7 @@ def bound_s(setting: Setting, run: Run) -> float:
 
 def transfer_bound_s(setting: Setting, run: Run) -> float:
     """Least length of an iteration, whatever the order of transfers; steps keep theirs."""
-    seconds, load = _steps_s(setting, run), _load(setting, run)
-    return max(
-        bound_s(setting, run), *(_windows_s(run, seconds, load, names_next) for names_next in (True, False))
-    )
+    return max(bound_s(setting, run), *(_windows_s(setting, run, next_) for next_ in (True, False)))
 
 
 def _steps_s(setting: Setting, run: Run) -> Floats:
@@ -63,77 +60,58 @@ def _cores(setting: Setting, run: Run) -> float:
     )
 
 
-@dataclass(frozen=True, eq=False)
-class _Load:
-    """What transfers ask for.
-
-    Attributes:
-        busy_s: how long each keeps the link that all of them together keep longest.
-        cpu_s: processor time of each on one rank.
-        threads: with which a rank computes.
-        cores: that it has for both; inf where computing and sending do not meet.
-    """
-
-    busy_s: list[float]
-    cpu_s: list[float]
-    threads: int
-    cores: float
-
-    def around_s(self, computed_s: Floats, busy_s: Floats, cpu_s: Floats) -> Floats:
-        """What steps take around a window, and what the window is longer by, where these transfers are in one or the other.
-
-        Args:
-            computed_s: by themselves.
-            busy_s, cpu_s: of the transfers that the window need not hold.
-        """
-        if math.isinf(self.cores):
-            return computed_s
-        longer_s = np.maximum(0.0, (computed_s * self.threads + cpu_s) / self.cores - computed_s)
-        outside: Floats = np.minimum(1.0, self.cores * busy_s / np.maximum(cpu_s, 1e-12))
-        return computed_s + longer_s * outside
-
-
-def _load(setting: Setting, run: Run) -> _Load:
-    cpu_s, threads = [cost.cpu_s for cost in setting.costs], max(setting.hardware.threads_per_rank, 1)
-    return _Load(_busy_s(setting), cpu_s, threads, _cores(setting, run))
-
-
-def _windows_s(run: Run, seconds: Floats, load: _Load, names_next: bool) -> float:
+def _windows_s(setting: Setting, run: Run, names_next: bool) -> float:
     """The longest that any pair of steps makes of it.
 
     Args:
         names_next: of transfers that the next iteration waits for, instead of those that the same one does.
     """
     sent = {number: step for step, each in enumerate(run.steps) for number in each.sends}
-    pairs: dict[tuple[int, int], tuple[float, float]] = {}
+    busy_s = _busy_s(setting)
+    pairs: dict[tuple[int, int], float] = {}
     awaited: set[int] = set()
     for step, each in enumerate(run.steps):
         for number in each.waits_before if names_next else each.waits:
             if number in sent and number not in awaited:
                 awaited.add(number)
-                busy_s, cpu_s = pairs.get((sent[number], step), (0.0, 0.0))
-                pairs[sent[number], step] = busy_s + load.busy_s[number], cpu_s + load.cpu_s[number]
+                pairs[sent[number], step] = pairs.get((sent[number], step), 0.0) + busy_s[number]
     if not pairs:
         return 0.0
-    return _longest(pairs, np.concatenate([[0.0], np.cumsum(seconds)]), load, names_next)
-
-
-def _longest(
-    pairs: dict[tuple[int, int], tuple[float, float]], before: Floats, load: _Load, names_next: bool
-) -> float:
-    """Over all (a, w): the steps around the window, and what is sent at `a` or later and awaited at `w` or earlier."""
     sends = np.array(sorted({a for a, _ in pairs}))
     waits = np.array(sorted({w for _, w in pairs}))
-    carried = np.zeros((2, len(sends), len(waits)))
-    for (a, w), amounts in pairs.items():
-        carried[:, np.searchsorted(sends, a), np.searchsorted(waits, w)] += amounts
-    busy_s, cpu_s = carried[:, ::-1].cumsum(axis=1)[:, ::-1].cumsum(axis=2)
-    computed_s = before[sends + 1][:, None] - before[waits][None, :]  # from w to a
-    if not names_next:
-        computed_s = before[-1] + computed_s
-    around_s = load.around_s(computed_s, sum(load.busy_s) - busy_s, sum(load.cpu_s) - cpu_s)
+    carried = np.zeros((len(sends), len(waits)))
+    for (a, w), seconds in pairs.items():
+        carried[np.searchsorted(sends, a), np.searchsorted(waits, w)] += seconds
+    within_s = carried[::-1].cumsum(axis=0)[::-1].cumsum(axis=1)
+    around_s = _around_s(setting, run, sends, waits, names_next)
     follows = sends[:, None] < waits[None, :]
-    return float(np.where(follows == names_next, 0.0, around_s + busy_s).max())
+    return float(np.where(follows == names_next, 0.0, around_s + within_s).max())
+
+
+def _around_s(setting: Setting, run: Run, sends: Steps, waits: Steps, names_next: bool) -> Floats:
+    """From step w to step a, for all (a, w): the steps, and what transfers that begin meanwhile take from them.
+
+    Their part of the processor's time begins when they are ready, and cores are shared evenly: until a, each has had
+    all of it, or as much as the steps since then.
+    """
+    before = np.concatenate([[0.0], np.cumsum(_steps_s(setting, run))])
+    computed_s: Floats = before[sends + 1][:, None] - before[waits][None, :]
+    computed_s = computed_s if names_next else computed_s + before[-1]  # across the iteration's end
+    cores = _cores(setting, run)
+    if math.isinf(cores) or setting.library.at_once < len(setting.transfers):  # these wait for each other
+        return computed_s
+    ready = np.array([step for step, each in enumerate(run.steps) for _ in each.sends])
+    cpu_s = np.array([setting.costs[number].cpu_s for each in run.steps for number in each.sends])
+    since_s = before[sends + 1][:, None] - before[ready + 1][None, :]
+    begin = (ready[:, None] >= waits[None, :]).astype(np.float64)
+    if names_next:
+        taken_s = np.clip(since_s, 0.0, cpu_s) @ begin
+    else:
+        taken_s = np.clip(since_s, 0.0, cpu_s).sum(axis=1)[:, None]
+        taken_s = taken_s + np.minimum(since_s + before[-1], cpu_s) @ begin
+    threads = max(setting.hardware.threads_per_rank, 1)
+    longer_s: Floats = np.maximum(computed_s, (computed_s * threads + taken_s) / cores)
+    return longer_s
 
 
 def _sender_s(setting: Setting) -> list[float]:
