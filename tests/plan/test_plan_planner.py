@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,7 +18,9 @@ from hemiola.cli.plan import plan as plan_verb
 from hemiola.core.errors import GraphError, InputError
 from hemiola.core.graph import KINDS, Graph, Operations, Parameter, Signature
 from hemiola.core.hardware import CollectiveCost, Hardware
+from hemiola.core.plan import Piece, PlannedTransfer
 from hemiola.cost.prediction import predict
+from hemiola.cost.strategies import Planned
 from hemiola.plan.caramel import batched, split, widened
 from hemiola.plan.planner import make_plan
 from hemiola.plan.problem import Problem
@@ -242,3 +245,27 @@ def test_no_order_of_transfers_beats_its_bound(
     for one in (msgspec.structs.replace(plan, transfers=transfers), problem.usual()):
         found = problem.predict(one)
         assert found.iteration_s >= found.transfer_bound_s * (1 - 1e-9) >= found.bound_s * (1 - 2e-9)
+
+
+def test_what_goes_whole_and_together_stays_in_its_buffer():
+    """300 and 100 bytes in a buffer are copied into it and stay; of a part, copies go both ways and lie beside."""
+    graph, seconds = layers([300, 100], [1.0, 1.0], [1.0, 1.0])
+    problem = Problem(graph, device(collectives=(sending(),)), flat(2, rate=100), 2, seconds=seconds)
+    whole = [Piece(parameter.name, 0, math.prod(parameter.shape)) for parameter in graph.parameters]
+    half = Piece(whole[0].parameter, 0, whole[0].stop // 3)
+    rest = Piece(whole[0].parameter, half.stop, whole[0].stop)
+
+    def planned(*transfers: tuple[Piece, ...]) -> Planned:
+        named = tuple(PlannedTransfer(name=str(n), pieces=pieces) for n, pieces in enumerate(transfers))
+        return Planned(msgspec.structs.replace(problem.apart(), transfers=named))
+
+    alone, together = planned((whole[0],), (whole[1],)), planned(tuple(whole))
+    parts = planned((half, whole[1]), (rest,))
+    least = alone.memory_bytes(graph, 2)
+    assert [strategy.memory_bytes(graph, 2) - least for strategy in (together, parts)] == [400, 200]
+    copied = [
+        [(t.pack_bytes, t.unpack_bytes) for t in s.transfers(graph, 2)] for s in (alone, together, parts)
+    ]
+    assert sorted(map(sorted, copied)) == sorted(
+        map(sorted, [[(0, 0), (0, 0)], [(400, 0)], [(200, 100), (0, 0)]])
+    )

@@ -258,6 +258,27 @@ def gradients_dropped_by_hand(wrap: Wrap, rank: int) -> Any:
     return model, optimizer
 
 
+def gradients_that_are_kept(wrap: Wrap, rank: int) -> Any:
+    """Whole ones and parts, over the iterations that follow; in the end they are added to a parameter."""
+    model, optimizer = made(wrap)
+    kept: list[list[Tensor]] = []
+    for number, (images, labels) in enumerate(batches(rank)):
+        loss_of(model(images), labels).backward()
+        optimizer.step()
+        if number in (1, 4):
+            gradients = [p.grad for p in model.parameters() if p.grad is not None]
+            kept.append(
+                [g if number == 1 else g.flatten()[: len(g) // 2 if g.dim() else 1] for g in gradients]
+            )
+        optimizer.zero_grad(set_to_none=number != 3)
+    with torch.no_grad():
+        every = torch.cat([gradient.flatten() for gradients in kept for gradient in gradients])
+        largest = max(model.parameters(), key=Tensor.numel).view(-1)
+        for part in every.split(largest.numel()):
+            largest[: len(part)] += part
+    return model, optimizer
+
+
 def looked_at_in_between(wrap: Wrap, rank: int) -> Any:
     """Reads by every way there is: an average of weights, a copy, evaluation, numpy, another thread."""
     model, optimizer = made(wrap)
@@ -450,6 +471,6 @@ def own_kernels(wrap: Wrap, rank: int) -> Any:
 SCRIPTS = [
     plain, adamw, nesterov_and_amsgrad, fifty_steps_of_sgd, fifty_steps_of_adamw, schedule_and_groups, clipping, scaler,
     accumulation, accumulation_without_no_sync, two_losses, a_branch_that_only_some_use, frozen_layer, closure, recurrent,
-    gradients_dropped_by_hand, looked_at_in_between, changed_by_hand, unknown_optimizer, steps_that_are_looked_at,
+    gradients_dropped_by_hand, gradients_that_are_kept, looked_at_in_between, changed_by_hand, unknown_optimizer, steps_that_are_looked_at,
     checkpoint_and_resume, loaded_in_the_middle, channels_last_and_half, recomputed, own_kernels,
 ]  # fmt: skip

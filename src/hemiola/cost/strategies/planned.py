@@ -8,10 +8,12 @@ the next forward.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from hemiola.core.graph import Graph
-from hemiola.core.plan import Plan
+from hemiola.core.graph import Graph, Parameter
+from hemiola.core.plan import Plan, PlannedTransfer
 from hemiola.cost.strategies.strategy import Device, Strategy, Transfer, first_of_phase
 
 __all__ = ["Planned"]
@@ -70,13 +72,27 @@ class Planned(Strategy):
                     priority=planned.priority, algorithm=planned.algorithm,
                     completes=tuple(number[name] for name in names if last[name] is planned),
                     pack_bytes=whole if planned.part == "rows" else copied,  # rows are looked for in all
-                    unpack_bytes=copied,
+                    unpack_bytes=copied - _staying_bytes(planned, known),
                 )
             )  # fmt: skip
         return tuple(sorted(found, key=lambda t: (t.after, t.priority)))
 
     def memory_bytes(self, graph: Graph, ranks: int) -> float:
-        """Everything on every rank; what arrives lies in a buffer beside the gradients while it is reduced."""
+        """Everything on every rank; what goes together lies in a buffer beside the gradients until it is all there, what of
+        them goes in parts until it is back."""
         trained = sum(p.gradient_bytes for p in graph.parameters)
         buffers = sum(buffer.size_bytes for buffer in graph.buffers)
-        return graph.parameter_bytes + 2 * trained + buffers + graph.optimizer_bytes + graph.saved_bytes
+        known = {parameter.name: parameter for parameter in graph.parameters}
+        beside = [
+            (t.size_bytes(known), _staying_bytes(t, known)) for t in self.plan.transfers if len(t.pieces) > 1
+        ]
+        copies = sum(size - staying for size, staying in beside) + max((s for _, s in beside), default=0.0)
+        return graph.parameter_bytes + trained + copies + buffers + graph.optimizer_bytes + graph.saved_bytes
+
+
+def _staying_bytes(planned: PlannedTransfer, known: Mapping[str, Parameter]) -> float:
+    """Of gradients that go whole and with others: these stay in the buffer in which they go."""
+    if planned.part != "all" or len(planned.pieces) < 2:
+        return 0.0
+    members = [(known[piece.parameter], piece) for piece in planned.pieces]
+    return sum(p.size_bytes for p, piece in members if piece.stop - piece.start == math.prod(p.shape))

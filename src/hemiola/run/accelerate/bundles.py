@@ -1,8 +1,10 @@
 """What goes on its way together: a plan's transfers as memory of this rank.
 
 A transfer that is a stretch of one gradient is exchanged in the gradient's own memory; one of several
-gradients in a buffer of its own. Gradients are divided by the number of ranks before they are added up, as
-DistributedDataParallel does it.
+gradients in a buffer of its own, where whole gradients stay: `.grad` is a part of the buffer from then on, so nothing
+is copied back, and the memory that backward gave them is free. A script that still holds such a part keeps what it
+has, for the next gradients get another buffer then. Gradients are divided by the number of ranks before they are added
+up, as DistributedDataParallel does it.
 
 Of a table only rows may go, those that are not zero on some rank. Of a tied table those that no rank has looked up
 go first, with the output layer's part of the gradient; then, in their final values, those that were looked up and
@@ -12,7 +14,7 @@ any that have changed since: what is reduced is the same, whatever else has used
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -21,6 +23,7 @@ from torch import Tensor, nn
 
 from hemiola.core.errors import InputError
 from hemiola.core.plan import Plan, PlannedTransfer
+from hemiola.run.accelerate.gathered import Gathered, tensor_in
 from hemiola.run.accelerate.tables import summed, touched_rows
 from hemiola.run.accelerate.tickets import Carrier, RowCarrier, RowTicket, Ticket
 from hemiola.run.accelerate.updates import Captured
@@ -122,6 +125,16 @@ class Slot:
             self.looked_up.fill_(False)
         return found
 
+    def moves(self, place: Tensor) -> bool:
+        """This, where its gradient was copied to, is where it is from now on; whether it can be, for all of it is there."""
+        gradient = self.parameter.grad
+        if gradient is None or place.numel() < gradient.numel() or not gradient.is_contiguous():
+            return False
+        if gradient.data_ptr() != place.data_ptr():
+            self.parameter.grad = tensor_in(place, gradient.shape)
+        self._flat = place
+        return True
+
     def bring_back(self) -> None:
         """All bundles have ended: put what came into `.grad`.
 
@@ -152,7 +165,6 @@ class Bundle:
         transfer: as planned.
         pieces: by slot: its elements from and to.
         buffer: of what is made of several pieces.
-        places: the buffer's parts, one for each of `pieces`.
         missing: parameters that have not handed over yet.
         ticket: of the transfer under way, or the last one.
         launches: how often it was begun.
@@ -161,8 +173,7 @@ class Bundle:
     number: int
     transfer: PlannedTransfer
     pieces: dict[Slot, list[tuple[int, int]]]
-    buffer: Tensor | None = None
-    places: list[Tensor] = field(default_factory=list)
+    buffer: Gathered[Slot] | None = None
     missing: int = 0
     ticket: Ticket | None = None
     launches: int = 0
@@ -185,32 +196,57 @@ class Bundle:
             ((start, stop),) = pieces
             self._own = flat[start:stop]
             return True
-        self._taken[slot] = [flat[start:stop] for start, stop in pieces]
+        place = self.buffer.places[slot][0]
+        if flat.numel() and flat.data_ptr() == place.data_ptr() and slot.moves(place):
+            self._taken[slot] = [place]
+        else:
+            self._taken[slot] = [flat[start:stop] for start, stop in pieces]
         self.missing -= 1
         return self.missing == 0
 
     def give(self, slot: Slot, flat: Tensor) -> None:
         """The reduced gradient of a parameter; those of the others with it, for one call for many costs little more."""
         if slot in self._taken:
-            torch._foreach_copy_(self._parts(), self.places)
+            assert self.buffer is not None
+            _copy(self._parts(self.buffer))
             self._taken.clear()
 
-    def _parts(self) -> list[Tensor]:
-        """Of gradients, what lies in each of the places."""
-        return [part for slot in self.pieces for part in self._taken[slot]]
+    def _parts(self, buffer: Gathered[Slot]) -> list[tuple[Tensor, Tensor]]:
+        """Where each part of a gradient that was taken lies in the buffer, and the part."""
+        return [
+            pair
+            for slot, parts in self._taken.items()
+            for pair in zip(buffer.places[slot], parts, strict=True)
+        ]
+
+    def _gather(self, buffer: Gathered[Slot]) -> Tensor:
+        """All that was taken, in the buffer. Whole gradients stay there."""
+        self.ticket = None  # it has hold of the buffer
+        buffer.leave_to_others(sum(place is part for place, part in self._parts(buffer)))
+        _copy([(part, place) for place, part in self._parts(buffer)])
+        if buffer.keeps:
+            moved = [slot for slot in self._taken if slot.moves(buffer.places[slot][0])]
+            for slot in moved:
+                del self._taken[slot]
+        return buffer.flat
 
     def launch(self, carrier: Carrier, factor: float) -> None:
         """Begin the transfer."""
         self.launches += 1
         self.missing = len(self.pieces)
-        flat, self._own = self.buffer if self.buffer is not None else self._own, None
+        flat, self._own = self._own if self.buffer is None else self._gather(self.buffer), None
         assert flat is not None
-        if self.buffer is not None:
-            torch._foreach_copy_(self.places, self._parts())
         transfer = self.transfer
         self.ticket = carrier.all_reduce(
             self.number, f"the gradient {transfer.name}", flat, transfer.priority, transfer.algorithm, factor
         )
+
+
+def _copy(pairs: Sequence[tuple[Tensor, Tensor]]) -> None:
+    """Each first to its second."""
+    apart = [(source, target) for source, target in pairs if source is not target]
+    if apart:
+        torch._foreach_copy_([target for _, target in apart], [source for source, _ in apart])
 
 
 @dataclass(eq=False)
@@ -293,10 +329,8 @@ def bundles_of(plan: Plan, slots: dict[str, Slot]) -> list[Bundle]:
         kind = Bundle if transfer.part == "all" else Rows
         bundle = kind(number, transfer, pieces, missing=len(pieces))
         if len(transfer.pieces) > 1:
-            first = next(iter(pieces)).parameter
-            sizes = [stop - start for own in pieces.values() for start, stop in own]
-            bundle.buffer = torch.empty(sum(sizes), dtype=first.dtype, device=first.device)
-            bundle.places = list(bundle.buffer.split(sizes))
+            sizes = {slot: [stop - start for start, stop in own] for slot, own in pieces.items()}
+            bundle.buffer = Gathered(sizes, next(iter(pieces)).parameter)
         for slot in pieces:
             if isinstance(bundle, Rows) and bundle.is_head:
                 slot.head = bundle

@@ -1,0 +1,53 @@
+"""Memory in which several gradients lie one behind the other, to go on their way together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Generic, TypeVar
+
+import torch
+from torch import Tensor
+
+__all__ = ["Gathered", "tensor_in"]
+
+Owner = TypeVar("Owner")
+
+_uses_of = getattr(torch._C, "_storage_Use_Count", None)
+"""How many tensors lie in some memory; PyTorch's own, for CUDA graphs."""
+
+
+class Gathered(Generic[Owner]):
+    """A buffer in parts, each of which may be somebody's gradient for as long as they like.
+
+    Attributes:
+        flat: all of it.
+        places: the parts, by whose they are.
+        keeps: whether gradients can stay here: it is known whether somebody still has one.
+    """
+
+    keeps = _uses_of is not None
+
+    def __init__(self, sizes: Mapping[Owner, list[int]], like: Tensor) -> None:
+        """Of parts of so many elements, of this kind."""
+        self._sizes, self._like = sizes, like
+        self._make()
+
+    def _make(self) -> None:
+        counts = [count for own in self._sizes.values() for count in own]
+        self.flat = torch.empty(sum(counts), dtype=self._like.dtype, device=self._like.device)
+        parts = iter(self.flat.split(counts))
+        self.places = {whose: [next(parts) for _ in own] for whose, own in self._sizes.items()}
+        self._own = self._uses()
+
+    def leave_to_others(self, known: int) -> None:
+        """Before it is written to: go on in other memory if somebody has hold of this, beside so many whose it is."""
+        if self._uses() > self._own + known:
+            self._make()
+
+    def _uses(self) -> int:
+        return 0 if _uses_of is None else int(_uses_of(self.flat.untyped_storage()._cdata))
+
+
+def tensor_in(place: Tensor, shape: torch.Size) -> Tensor:
+    """A tensor of this shape in this memory that is no view, for a view's `detach_` fails."""
+    return place.new_empty(0).set_(place.untyped_storage(), place.storage_offset(), shape)
