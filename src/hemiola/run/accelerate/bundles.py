@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from hemiola.core.errors import InputError
 from hemiola.core.plan import Plan, PlannedTransfer
-from hemiola.run.accelerate.gathered import Gathered, tensor_in
+from hemiola.run.accelerate.gathered import Gathered
 from hemiola.run.accelerate.tables import summed, touched_rows
 from hemiola.run.accelerate.tickets import Carrier, RowCarrier, RowTicket, Ticket
 from hemiola.run.accelerate.updates import Captured
@@ -125,13 +125,14 @@ class Slot:
             self.looked_up.fill_(False)
         return found
 
-    def moves(self, place: Tensor) -> bool:
-        """This, where its gradient was copied to, is where it is from now on; whether it can be, for all of it is there."""
-        gradient = self.parameter.grad
+    def moves(self, buffer: Gathered[Slot]) -> bool:
+        """Its place there, where its gradient was copied to, is where it is from now on; whether it can be, for all of it is
+        there."""
+        gradient, place = self.parameter.grad, buffer.places[self][0]
         if gradient is None or place.numel() < gradient.numel() or not gradient.is_contiguous():
             return False
         if gradient.data_ptr() != place.data_ptr():
-            self.parameter.grad = tensor_in(place, gradient.shape)
+            self.parameter.grad = buffer.gradient(place, gradient.shape)
         self._flat = place
         return True
 
@@ -197,7 +198,7 @@ class Bundle:
             self._own = flat[start:stop]
             return True
         place = self.buffer.places[slot][0]
-        if flat.numel() and flat.data_ptr() == place.data_ptr() and slot.moves(place):
+        if flat.numel() and flat.data_ptr() == place.data_ptr() and slot.moves(self.buffer):
             self._taken[slot] = [place]
         else:
             self._taken[slot] = [flat[start:stop] for start, stop in pieces]
@@ -221,11 +222,10 @@ class Bundle:
 
     def _gather(self, buffer: Gathered[Slot]) -> Tensor:
         """All that was taken, in the buffer. Whole gradients stay there."""
-        self.ticket = None  # it has hold of the buffer
         buffer.leave_to_others(sum(place is part for place, part in self._parts(buffer)))
         _copy([(part, place) for place, part in self._parts(buffer)])
         if buffer.keeps:
-            moved = [slot for slot in self._taken if slot.moves(buffer.places[slot][0])]
+            moved = [slot for slot in self._taken if slot.moves(buffer)]
             for slot in moved:
                 del self._taken[slot]
         return buffer.flat

@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 import torch
 from torch import Tensor
 
-__all__ = ["Gathered", "tensor_in"]
+__all__ = ["Gathered"]
 
 Owner = TypeVar("Owner")
 
@@ -18,6 +18,8 @@ _uses_of = getattr(torch._C, "_storage_Use_Count", None)
 
 class Gathered(Generic[Owner]):
     """A buffer in parts, each of which may be somebody's gradient for as long as they like.
+
+    Gradients are tensors of a storage of their own in the same memory: who moves bytes has hold of the other one.
 
     Attributes:
         flat: all of it.
@@ -37,17 +39,17 @@ class Gathered(Generic[Owner]):
         self.flat = torch.empty(sum(counts), dtype=self._like.dtype, device=self._like.device)
         parts = iter(self.flat.split(counts))
         self.places = {whose: [next(parts) for _ in own] for whose, own in self._sizes.items()}
+        self._given = torch.from_dlpack(self.flat)
         self._own = self._uses()
 
+    def gradient(self, place: Tensor, shape: torch.Size) -> Tensor:
+        """One of this shape in a place. It is no view, for a view's `detach_` fails."""
+        return place.new_empty(0).set_(self._given.untyped_storage(), place.storage_offset(), shape)
+
     def leave_to_others(self, known: int) -> None:
-        """Before it is written to: go on in other memory if somebody has hold of this, beside so many whose it is."""
+        """Before it is written to: go on in other memory if somebody has hold of gradients in this, beside so many known."""
         if self._uses() > self._own + known:
             self._make()
 
     def _uses(self) -> int:
-        return 0 if _uses_of is None else int(_uses_of(self.flat.untyped_storage()._cdata))
-
-
-def tensor_in(place: Tensor, shape: torch.Size) -> Tensor:
-    """A tensor of this shape in this memory that is no view, for a view's `detach_` fails."""
-    return place.new_empty(0).set_(place.untyped_storage(), place.storage_offset(), shape)
+        return 0 if _uses_of is None else int(_uses_of(self._given.untyped_storage()._cdata))
