@@ -91,6 +91,12 @@ def nesterov_and_amsgrad(wrap: Wrap, rank: int) -> Any:
     return plain(wrap, rank, lambda p: torch.optim.Adam(p, 1e-3, amsgrad=True, weight_decay=0.01))
 
 
+def updates_that_write_to_gradients(wrap: Wrap, rank: int) -> Any:
+    return plain(
+        wrap, rank, lambda p: torch.optim.SGD(p, 0.05, momentum=0.9, nesterov=True, foreach=True), 30
+    )
+
+
 def schedule_and_groups(wrap: Wrap, rank: int) -> Any:
     """The rate changes right after each step, before the updates are carried out; groups have rates of their own."""
     torch.manual_seed(1)
@@ -469,7 +475,7 @@ def own_kernels(wrap: Wrap, rank: int) -> Any:
 
 
 SCRIPTS = [
-    plain, adamw, nesterov_and_amsgrad, fifty_steps_of_sgd, fifty_steps_of_adamw, schedule_and_groups, clipping, scaler,
+    plain, adamw, nesterov_and_amsgrad, fifty_steps_of_sgd, fifty_steps_of_adamw, updates_that_write_to_gradients, schedule_and_groups, clipping, scaler,
     accumulation, accumulation_without_no_sync, two_losses, a_branch_that_only_some_use, frozen_layer, closure, recurrent,
     gradients_dropped_by_hand, gradients_that_are_kept, looked_at_in_between, changed_by_hand, unknown_optimizer, steps_that_are_looked_at,
     checkpoint_and_resume, loaded_in_the_middle, channels_last_and_half, recomputed, own_kernels,

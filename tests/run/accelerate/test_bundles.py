@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import torch
@@ -9,6 +10,7 @@ from torch import Tensor, nn
 
 from hemiola.core.plan import Piece, Plan, PlannedTransfer
 from hemiola.run.accelerate.bundles import Slot, bundles_of
+from hemiola.run.accelerate.gathered import Gathered
 
 
 class Back:
@@ -133,3 +135,24 @@ def test_parts_of_gradients_and_those_in_another_order_are_brought_back():
     assert torch.equal(slots["a"].parameter.grad.flatten(), torch.tensor([2.0, 2, 2, 2, 1, 2]))
     assert torch.equal(slots["b"].parameter.grad, 2 * (before + 1))
     assert slots["b"].parameter.grad is strided
+
+
+def test_what_is_saved_of_a_gradient_is_no_more_than_that():
+    slots = slots_of(*WHOLE, a=(2, 3), b=(4,))
+    iteration(slots, 1.0)
+    for slot in slots.values():
+        assert slot.parameter.grad.untyped_storage().nbytes() == slot.parameter.nbytes
+        assert copy.deepcopy(slot.parameter.grad).untyped_storage().nbytes() == slot.parameter.nbytes
+
+
+def test_where_it_is_not_known_who_holds_a_gradient_all_are_copied_back(monkeypatch):
+    monkeypatch.setattr(Gathered, "keeps", False)
+    slots = slots_of(*WHOLE, a=(2, 3), b=(4,))
+    for value in (1.0, 2.0):
+        iteration(slots, value)
+        assert torch.equal(slots["a"].parameter.grad, torch.full((2, 3), 2 * value))
+        buffer = slots["a"].bundles[0].buffer
+        assert buffer is not None
+        assert {place.data_ptr() for (place,) in buffer.places.values()}.isdisjoint(memory_of(slots))
+        for slot in slots.values():
+            slot.parameter.grad = None

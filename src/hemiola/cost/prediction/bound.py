@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hemiola.cost.prediction.account import link_uses
-from hemiola.cost.prediction.lower import core_links
+from hemiola.cost.prediction.lower import core_links, sender_s
 from hemiola.cost.prediction.setting import Setting
 from hemiola.cost.prediction.steady import Run
 from hemiola.cost.prediction.uncertainty import straggling
@@ -33,7 +33,7 @@ def bound_s(setting: Setting, run: Run) -> float:
     """Least length of an iteration, whatever the order of steps and transfers."""
     own_s = float(_steps_s(setting, run).sum())
     uses = link_uses(setting, 1.0)
-    sent_s = sum(_sender_s(setting))
+    sent_s = sum(sender_s(setting))
     return max(own_s, uses[0].busy if uses else 0.0, sent_s, _busiest_processor_s(setting, run, own_s))
 
 
@@ -114,12 +114,6 @@ def _around_s(setting: Setting, run: Run, sends: Steps, waits: Steps, names_next
     return longer_s
 
 
-def _sender_s(setting: Setting) -> list[float]:
-    """How long each transfer keeps a rank's sender, where all of them go through one."""
-    rate = max((cost.rate_max_bytes_per_s for cost in setting.costs), default=math.inf)
-    return [cost.sent_bytes / rate if setting.preemptive else 0.0 for cost in setting.costs]
-
-
 def _busy_s(setting: Setting) -> list[float]:
     """How long each transfer keeps the link, or its rank's sender, that all of them together keep longest."""
     rates = setting.place.bytes_per_s
@@ -129,5 +123,5 @@ def _busy_s(setting: Setting) -> list[float]:
         for link, busy_s in load.items():
             total[link] = total.get(link, 0.0) + busy_s
     busiest = max(total, key=total.__getitem__, default=-1)
-    of_link, of_sender = [load.get(busiest, 0.0) for load in loads], _sender_s(setting)
+    of_link, of_sender = [load.get(busiest, 0.0) for load in loads], sender_s(setting)
     return max(of_link, of_sender, key=sum)

@@ -30,7 +30,10 @@ from hemiola.cost.prediction.setting import Setting
 from hemiola.cost.prediction.steps import Step
 from hemiola.sim.tasks import Tasks, tasks_from_columns
 
-__all__ = ["Lowered", "Scale", "core_links", "lower"]
+__all__ = ["Lowered", "Scale", "core_links", "lower", "sender_s"]
+
+Flows = list[tuple[float, tuple[int, ...]]]
+"""Bytes, and the links that they cross."""
 
 
 @dataclass(frozen=True)
@@ -282,8 +285,18 @@ def core_links(setting: Setting, ranks: tuple[int, ...], first: int) -> Cores:
     return Cores(links, (float(hardware.cores),) * len(place.counts))
 
 
-def _flows(setting: Setting) -> tuple[list[list[tuple[float, tuple[int, ...]]]], list[float]]:
-    """Per transfer its flows as (bytes, links), the slowest first; and the links' bandwidth.
+def _flows(setting: Setting) -> tuple[list[Flows], list[float]]:
+    """Those of `_link_flows`, with a rank's sender as a link more."""
+    flows, bandwidth = _link_flows(setting)
+    sender = _sender_bytes_per_s(setting, flows)
+    if math.isfinite(sender):
+        flows = [[(size, (*path, len(bandwidth))) for size, path in own] for own in flows]
+        bandwidth.append(sender)
+    return flows, bandwidth
+
+
+def _link_flows(setting: Setting) -> tuple[list[Flows], list[float]]:
+    """Per transfer its flows, the slowest first; and the links' bandwidth.
 
     Links that every transfer loads alike are one, as narrow as the narrowest of them, unless every rank is
     executed by itself.
@@ -301,25 +314,25 @@ def _flows(setting: Setting) -> tuple[list[list[tuple[float, tuple[int, ...]]]],
     number = {link: i for i, link in enumerate(sorted(kept.values()))}
     bandwidth = [float(rates[link]) for link in number]
     grouped = {key: _grouped(load, number, bandwidth) for key, load in loads.items()}
-    flows = [grouped[id(cost)] for cost in costs]
-    if setting.preemptive:
-        sender = _sender_bytes_per_s(costs, flows)
-        if math.isfinite(sender):
-            flows = [[(size, (*path, len(bandwidth))) for size, path in own] for own in flows]
-            bandwidth.append(sender)
-    return flows, bandwidth
+    return [grouped[id(cost)] for cost in costs], bandwidth
 
 
-def _sender_bytes_per_s(costs: Sequence[Cost], flows: Sequence[list[tuple[float, tuple[int, ...]]]]) -> float:
-    """At which rate the library sends by itself, in bytes as they are on the links; inf where it has no limit."""
-    return max(
-        (
-            own[0][0] * cost.rate_max_bytes_per_s / cost.sent_bytes
-            for cost, own in zip(costs, flows, strict=True)
-            if own
-        ),
-        default=math.inf,
-    )
+def sender_s(setting: Setting) -> list[float]:
+    """How long each transfer keeps a rank's sender, where all of them go through one; else 0."""
+    flows, _ = _link_flows(setting)
+    rate = _sender_bytes_per_s(setting, flows)
+    return [sum(size for size, _ in own) / rate for own in flows]
+
+
+def _sender_bytes_per_s(setting: Setting, flows: Sequence[Flows]) -> float:
+    """At which rate a rank's one sender sends by itself, in bytes as they are on the links; inf where there is none, or no
+    limit."""
+    rates = [
+        own[0][0] * cost.rate_max_bytes_per_s / cost.sent_bytes
+        for cost, own in zip(setting.costs, flows, strict=True)
+        if own
+    ]
+    return max(rates, default=math.inf) if setting.preemptive else math.inf
 
 
 def _grouped(

@@ -55,10 +55,12 @@ def advised(
     try:
         advice = make_plan(problem)
         buckets = [(problem.predict_strategy(DDP(size)).iteration_s, size) for size in _BUCKETS_BYTES]
+        computing = max(0.0, 1 - advice.after.breakdown.exposed_s / advice.after.iteration_s)
+        after = problem_of(graph, seconds, links, ranks, cores, measured.noise, computing).predict(
+            advice.plan
+        )
     except HemiolaError as error:
         return Advised(None, f"no plan could be made: {error}")
-    computing = 1 - advice.after.breakdown.exposed_s / advice.after.iteration_s
-    after = problem_of(graph, seconds, links, ranks, cores, measured.noise, computing).predict(advice.plan)
     before_s, after_s = advice.before.iteration_s, after.iteration_s
     gain = before_s / after_s - 1
     figures = {"predicted_before_s": before_s, "predicted_s": after_s}

@@ -132,7 +132,7 @@ class Slot:
         if gradient is None or place.numel() < gradient.numel() or not gradient.is_contiguous():
             return False
         if gradient.data_ptr() != place.data_ptr():
-            self.parameter.grad = buffer.gradient(place, gradient.shape)
+            self.parameter.grad = buffer.gradient(self, gradient.shape)
         self._flat = place
         return True
 

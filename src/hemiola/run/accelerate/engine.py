@@ -179,7 +179,7 @@ class Engine:
         for slot in self.slots.values():
             if slot.reduced:
                 self._unwatch_if_sent(slot)
-            elif slot.done:
+            elif self._may_update(slot):
                 self._back(slot)
                 self._unwatch_if_sent(slot)
             else:
@@ -277,15 +277,19 @@ class Engine:
             while not slot.done:
                 if not self._update_another():
                     self._wait(slot)
+            if self._updates.writes_gradients:
+                self._await_sent(slot)
             if slot.name in self._due:  # and was not updated when it came
-                due = self._due.values()
-                self._update(
-                    [slot, *(s for s in due if s is not slot and s.bytes <= _SMALL_BYTES and s.done)]
-                )
+                small = (s for s in self._due.values() if s is not slot and s.bytes <= _SMALL_BYTES)
+                self._update([slot, *(s for s in small if self._may_update(s))])
+
+    def _may_update(self, slot: Slot) -> bool:
+        """Whether its gradient is back, and, where updates write to gradients, not being sent any more."""
+        return slot.done and (slot.sent or not self._updates.writes_gradients)
 
     def _update_another(self) -> bool:
         """Use the time: an update that will be needed."""
-        found = next((slot for slot in self._due.values() if slot.done), None)
+        found = next((slot for slot in self._due.values() if self._may_update(slot)), None)
         if found is not None:
             self._update([found])
         return found is not None

@@ -19,7 +19,8 @@ _uses_of = getattr(torch._C, "_storage_Use_Count", None)
 class Gathered(Generic[Owner]):
     """A buffer in parts, each of which may be somebody's gradient for as long as they like.
 
-    Gradients are tensors of a storage of their own in the same memory: who moves bytes has hold of the other one.
+    Gradients are tensors of storages of their own in the same memory: who moves bytes has hold of another one, and who
+    saves a gradient saves no more than that.
 
     Attributes:
         flat: all of it.
@@ -39,12 +40,12 @@ class Gathered(Generic[Owner]):
         self.flat = torch.empty(sum(counts), dtype=self._like.dtype, device=self._like.device)
         parts = iter(self.flat.split(counts))
         self.places = {whose: [next(parts) for _ in own] for whose, own in self._sizes.items()}
-        self._given = torch.from_dlpack(self.flat)
+        self._given = {whose: torch.from_dlpack(own[0]) for whose, own in self.places.items()}
         self._own = self._uses()
 
-    def gradient(self, place: Tensor, shape: torch.Size) -> Tensor:
-        """One of this shape in a place. It is no view, for a view's `detach_` fails."""
-        return place.new_empty(0).set_(self._given.untyped_storage(), place.storage_offset(), shape)
+    def gradient(self, whose: Owner, shape: torch.Size) -> Tensor:
+        """One of this shape in the first place of these. It is no view, for a view's `detach_` fails."""
+        return self.flat.new_empty(0).set_(self._given[whose].untyped_storage(), 0, shape)
 
     def leave_to_others(self, known: int) -> None:
         """Before it is written to: go on in other memory if somebody has hold of gradients in this, beside so many known."""
@@ -52,4 +53,6 @@ class Gathered(Generic[Owner]):
             self._make()
 
     def _uses(self) -> int:
-        return 0 if _uses_of is None else int(_uses_of(self._given.untyped_storage()._cdata))
+        if _uses_of is None:
+            return 0
+        return sum(int(_uses_of(given.untyped_storage()._cdata)) for given in self._given.values())

@@ -57,7 +57,8 @@ def mean_of(found: Sequence[Measured]) -> Measured:
 
 def _noise(found: Sequence[Measured]) -> float:
     """The spread of ranks by themselves with which waiting for the slowest of them takes as long as it did."""
-    waits = [max(times) / fmean(times) - 1 for times in zip(*(m.computed_s for m in found), strict=True)]
+    matched = zip(*(m.computed_s for m in found), strict=True)
+    waits = [max(times) / fmean(times) - 1 for times in matched if any(times)]
     return median(waits) * QUARTILE / expected_maximum(len(found)) if waits and len(found) > 1 else 0.0
 
 

@@ -85,7 +85,7 @@ class Profile:
         self._all: list[_Iteration] = []
         self._now = _Iteration()
         self._in_forward = False
-        self._called = 0.0
+        self._called = self._called_busy = 0.0
         self._hooks: list[Any] = []
         self._name_of = names = {id(parameter): name for name, parameter in parameters.items()}
         attend(module, self._reading)
@@ -121,11 +121,12 @@ class Profile:
     def forward_begins(self) -> None:
         """The model is called."""
         self._in_forward = not self._now.forward_end
-        self._called = time.perf_counter()
+        self._called, self._called_busy = time.perf_counter(), time.process_time()
 
     def _enters(self, *_: Any) -> None:
         if self._in_forward and self._called:
             self._now.start += time.perf_counter() - self._called
+            self._now.busy_start += time.process_time() - self._called_busy
         self._called = 0.0
 
     def _having(self, name: str) -> Callable[..., None]:

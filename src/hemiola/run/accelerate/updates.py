@@ -39,10 +39,17 @@ class Updates:
         """
         self.optimizer = optimizer
         known = {getattr(torch.optim, name) for name in _APART if hasattr(torch.optim, name)}
-        self.apart = type(optimizer) in known if apart is None else apart
+        self._is_known = type(optimizer) in known
+        self.apart = self._is_known if apart is None else apart
         self._bare: Callable[..., Any] = getattr(
             type(optimizer).step, "__wrapped__", type(optimizer).step
         )  # without hooks
+
+    @property
+    def writes_gradients(self) -> bool:
+        """Whether a step may change gradients: of PyTorch's own, one does; what others do is not known."""
+        groups = self.optimizer.param_groups
+        return not self._is_known or any(group.get("nesterov") and group.get("foreach") for group in groups)
 
     @property
     def has_hooks(self) -> bool:

@@ -63,6 +63,7 @@ class Fitted:
             else None
         )
         self._guard = threading.Lock()
+        self._holds = False  # whether something that holds connections back was begun since they were let go
         self._usual = UnderWay("collectives")
         """Those that go the usual way."""
         self.used: dict[Collective, set[str]] = {}
@@ -82,6 +83,7 @@ class Fitted:
         with self._guard:  # the order of collectives is that in which they get here
             self._renew(size_bytes)
             if self._balanced is not None and self._balanced.active and kind == "all-reduce":
+                self._holds = True
                 self.used.setdefault(kind, set()).add(NAME)
                 pending = Pending("a collective", self._timeout_s)
                 self._balanced.start(given, join, put, partial(pending.end, result))
@@ -89,6 +91,7 @@ class Fitted:
             strategy = self._used(kind, size_bytes, root)
             if strategy is None:
                 return None
+            self._holds = self._holds or bool(strategy.paces)
             pending = Pending("a collective", self._timeout_s)
             begun_s = time.monotonic()
 
@@ -106,6 +109,7 @@ class Fitted:
             return self.start("all-reduce", given, how.join, put, result)
         with self._guard:
             self._renew(given.nbytes)
+            self._holds = True
             pending = Pending("a collective", self._timeout_s)
             late.start(given, how, put, partial(pending.end, result))
         return pending
@@ -114,10 +118,7 @@ class Fitted:
         self, kind: Collective, size_bytes: int, action: Callable[[Channel], None]
     ) -> Callable[[Channel], None]:
         """One that goes the usual way: how long it takes from now on tells of the network too."""
-        if size_bytes <= FEWEST_BYTES:
-            return action
-        self.let_go()
-        if self._refresh is None:
+        if size_bytes <= FEWEST_BYTES or self._refresh is None:
             return action
         begun_s = time.monotonic()
         self._usual.begin()
@@ -133,7 +134,9 @@ class Fitted:
 
     def let_go(self) -> None:
         """Something else is to be sent: as fast as it goes."""
-        self._runner.let_go()
+        if self._holds:
+            self._holds = False
+            self._runner.let_go()
 
     def abort(self) -> None:
         """Wait for nobody any more."""

@@ -103,7 +103,9 @@ class Group(dist.ProcessGroup):
         return pending
 
     def _channel(self) -> Channel:
-        """For the next collective; all ranks count alike."""
+        """For the next collective that goes the usual way; all ranks count alike."""
+        if self._fitted is not None:
+            self._fitted.let_go()
         with self._counting:
             tag, self._count = self._count, (self._count + 2) % _TAGS
         return Channel(self._end, self._rank, self._ranks, tag, self._timeout_s)

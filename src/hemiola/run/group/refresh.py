@@ -135,10 +135,14 @@ class Refresh:
             or (len(recent) == 2 and (min(recent) > CHANGED * usual_s or max(recent) * CHANGED < usual_s))
             for recent, usual_s in self._known()
         )
-        if changed and can_follow and all(kind == "all-reduce" for kind, _ in self._took):
+        if changed and can_follow and all(kind == "all-reduce" for kind, _ in list(self._took)):
             return Turn.BALANCE
         return Turn.MEASURE if changed or since_s * SHARE > self._cost_s else Turn.NOTHING
 
     def _known(self) -> list[tuple[tuple[float, ...], float]]:
         """What was noted of every kind and size, and how long it usually takes."""
-        return [(self._took[key], self._usual_s[key]) for key in list(self._took)]
+        return [
+            (recent, usual_s)
+            for key, recent in list(self._took.items())
+            if (usual_s := self._usual_s.get(key)) is not None
+        ]

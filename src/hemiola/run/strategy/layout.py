@@ -15,6 +15,8 @@ from hemiola.run.strategy.script import Script, script_of
 
 __all__ = ["Layout", "Memory", "layout_of"]
 
+LEAST_BYTES_PER_S = 1e6
+"""No connection is held back more than this: small messages go over it."""
 PIECE_BYTES = 512 << 10
 """Of a chunk that its strategy leaves whole: so that what has come is added up while more comes."""
 
@@ -61,7 +63,11 @@ def layout_of(strategy: Strategy, rank: int, elements: int, element_bytes: int) 
     script = script_of(strategy, rank, pieces > 1)
     size = elements // count
     beyond = (elements + size * (k + 1) for k in range(script.scratch - count))
-    paces = {pace.target: pace.bytes_per_s for pace in strategy.paces if pace.source == rank}
+    paces = {
+        pace.target: max(pace.bytes_per_s, LEAST_BYTES_PER_S)
+        for pace in strategy.paces
+        if pace.source == rank
+    }
     return Layout(script, (*starts, *beyond), pieces, strategy.ahead_bytes, paces)
 
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 import threading
 from collections import OrderedDict, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
@@ -33,8 +32,6 @@ AT_ONCE = 8
 """Collectives under way: of those begun, none is so many behind the last one. Tags are used again after as many."""
 _KNOWN = 64
 """Divisions of data that are kept."""
-LEAST_BYTES_PER_S = 1e6
-"""No connection is held back more than this: small messages go over it."""
 
 
 @dataclass(eq=False)
@@ -75,8 +72,6 @@ class Runner:
         self._begun = UnderWay("collectives")
         self._waiting: deque[_Entry] = deque()
         self._under_way: dict[int, Flow] = {}
-        self._paces: Mapping[int, float] = {}
-        """That connections are held back to now; none if they are not."""
         self._broken: HemiolaError | None = None
         self._layouts: OrderedDict[tuple[int, int, int], tuple[Strategy, Layout]] = OrderedDict()
         end.watch(self._break)
@@ -156,8 +151,7 @@ class Runner:
 
     def let_go(self) -> None:
         """Something else is to be sent: as fast as it goes, until the next one begins."""
-        if self._paces:
-            self._end.call(lambda: self._hold_back({}))
+        self._end.call(lambda: self._end.pace({}))
 
     def wait_idle(self, timeout_s: float) -> None:
         """Until all that was begun here has ended.
@@ -196,7 +190,7 @@ class Runner:
                 entry.ended(entry.problem)
                 self._begun.end()
                 continue
-            self._hold_back(entry.memory.layout.paces)
+            self._end.pace(entry.memory.layout.paces)
             tag = self._tags + number % AT_ONCE * _MOVES
             flow = Flow(
                 self._end, self._rooms, entry.memory, entry.join, tag, over, entry.priority, self._moved
@@ -206,14 +200,6 @@ class Runner:
                 flow.begin()
             else:
                 flow.stop(self._broken)
-
-    def _hold_back(self, paces: Mapping[int, float]) -> None:
-        """Send no faster than that, and to others as fast as it goes."""
-        if paces == self._paces:
-            return
-        self._paces = paces
-        others = (rank for rank in range(self._end.ranks) if rank != self._end.rank)
-        self._end.pace({rank: max(paces.get(rank, math.inf), LEAST_BYTES_PER_S) for rank in others})
 
     def _over(self, number: int, ended: Ended, problem: BaseException | None) -> None:
         del self._under_way[number]

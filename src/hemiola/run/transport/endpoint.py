@@ -224,10 +224,11 @@ class Endpoint:
         return self._loop.received_bytes() if self._loop is not None else 0
 
     def pace(self, rates_bytes_per_s: Mapping[int, float]) -> None:
-        """From now on, send no faster to each of these peers; for use on the transport's thread (`call`).
+        """From now on, send no faster to each of these peers, and to all others as fast as the options allow; for use on the
+        transport's thread (`call`).
 
         Args:
-            rates_bytes_per_s: by peer, above 0; infinity for no limit but that of the options.
+            rates_bytes_per_s: by peer, above 0.
         """
         if self._loop is not None:
             self._loop.pace(rates_bytes_per_s)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import socket
 import struct
 import sys
@@ -85,7 +84,7 @@ class Link:
 
     def pace(self, rate_bytes_per_s: float) -> None:
         """Send no faster than that; infinity for as fast as it goes."""
-        rate = _UNPACED if math.isinf(rate_bytes_per_s) else max(1, int(rate_bytes_per_s))
+        rate = max(1, int(min(rate_bytes_per_s, _UNPACED)))
         with suppress(OSError):  # closed meanwhile
             self.sock.setsockopt(socket.SOL_SOCKET, _SO_MAX_PACING_RATE, _PACE.pack(rate))
 

@@ -48,7 +48,8 @@ class Loop:
         self._active: dict[Link, Outgoing] = {}
         self.lost: dict[int, HemiolaError] = {}
         self.anybody = Anybody(inboxes.values())
-        self._paces: dict[int, float] = {}
+        self._paces: Mapping[int, float] = {}
+        self._was_paced = False
         self.watchers: list[Callable[[HemiolaError], None]] = []
         """Told, on the thread, of every peer that is lost without a goodbye."""
         self._selector = selectors.DefaultSelector()
@@ -110,9 +111,10 @@ class Loop:
                 link.tune(chunk_bytes)
 
     def pace(self, rates_bytes_per_s: Mapping[int, float]) -> None:
-        """Send no faster to these peers; on the thread alone."""
-        self._paces.update(rates_bytes_per_s)
-        self._pace()
+        """Send no faster to these peers, and to all others as fast as it goes; on the thread alone."""
+        if rates_bytes_per_s != self._paces:
+            self._paces, self._was_paced = dict(rates_bytes_per_s), True
+            self._pace()
 
     def close(self, timeout_s: float) -> None:
         """Send what is left, say goodbye, end the thread."""
@@ -329,7 +331,7 @@ class Loop:
         count = sum(len(links) for links in self._links.values())
         whole = self._options.rate_bytes_per_s
         for peer, links in self._links.items():
-            if whole is not None or peer in self._paces:
+            if whole is not None or self._was_paced:
                 each = math.inf if whole is None else whole / count
                 for link in links:
                     link.pace(min(each, self._paces.get(peer, math.inf) / len(links)))
