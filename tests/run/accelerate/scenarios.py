@@ -45,12 +45,13 @@ def by_rows(name: str, table: Table, turn: int) -> Iterator[PlannedTransfer]:
 
 def planned(together: bool = False, **more: Any) -> scripts.Wrap:
     def wrap(model: nn.Module, optimizer: Any, find_unused_parameters: bool = False) -> Any:
-        trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
+        inner = getattr(model, "module", model)  # accelerated already
+        trained = {name: p for name, p in inner.named_parameters() if p.requires_grad}
         small = [name for name, p in trained.items() if p.numel() < 500]
         transfers = [
             PlannedTransfer(name="small", pieces=tuple(Piece(n, 0, trained[n].numel()) for n in small))
         ]
-        looked_up = tables_of(model, trained)
+        looked_up = tables_of(inner, trained)
         for name, parameter in trained.items():
             if name in small:
                 continue

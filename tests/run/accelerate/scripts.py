@@ -215,6 +215,26 @@ def frozen_layer(wrap: Wrap, rank: int) -> Any:
     return model, optimizer
 
 
+def unfrozen_later(wrap: Wrap, rank: int) -> Any:
+    """A layer is trained from the fourth step on, by the same optimizer, with a scheduler that has hold of it."""
+    torch.manual_seed(1)
+    inner = Net()
+    inner.first.requires_grad_(False)
+    optimizer = torch.optim.SGD(inner.parameters(), 0.05, momentum=0.9)
+    model, optimizer = wrap(inner, optimizer, find_unused_parameters=True)
+    scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.8)
+    for number, (images, labels) in enumerate(batches(rank)):
+        if number == 3:
+            inner.first.requires_grad_(True)
+            given = model.module if isinstance(model, nn.parallel.DistributedDataParallel) else model
+            model, optimizer = wrap(given, optimizer, find_unused_parameters=True)
+        optimizer.zero_grad()
+        loss_of(model(images), labels).backward()
+        optimizer.step()
+        scheduler.step()
+    return model, optimizer
+
+
 def closure(wrap: Wrap, rank: int) -> Any:
     torch.manual_seed(1)
     model = Net()
@@ -476,7 +496,7 @@ def own_kernels(wrap: Wrap, rank: int) -> Any:
 
 SCRIPTS = [
     plain, adamw, nesterov_and_amsgrad, fifty_steps_of_sgd, fifty_steps_of_adamw, updates_that_write_to_gradients, schedule_and_groups, clipping, scaler,
-    accumulation, accumulation_without_no_sync, two_losses, a_branch_that_only_some_use, frozen_layer, closure, recurrent,
+    accumulation, accumulation_without_no_sync, two_losses, a_branch_that_only_some_use, frozen_layer, unfrozen_later, closure, recurrent,
     gradients_dropped_by_hand, gradients_that_are_kept, looked_at_in_between, changed_by_hand, unknown_optimizer, steps_that_are_looked_at,
     checkpoint_and_resume, loaded_in_the_middle, channels_last_and_half, recomputed, own_kernels,
 ]  # fmt: skip

@@ -146,7 +146,9 @@ def test_connections_are_held_back_while_it_goes_on_and_not_after() -> None:
         assert max(pacing(ranks[0].end).values()) < 1e10
         Runner(ranks[0].end, tags=5 << 60).let_go()  # another that shares the connections knows of it
         done = threading.Event()
-        ranks[0].end.call(lambda: (ranks[0].end.pace({2: 1e30}), done.set()))  # more than the kernel can be told
+        ranks[0].end.call(
+            lambda: (ranks[0].end.pace({2: 1e30}), done.set())
+        )  # more than the kernel can be told
         assert done.wait(10)
         assert set(pacing(ranks[0].end).values()) == {unlimited}
         once()

@@ -81,13 +81,13 @@ def accelerate(
         raise InputError(
             "there is no process group", 'call torch.distributed.init_process_group("gloo") before'
         )
-    if isinstance(model, Accelerated):
-        raise InputError("the model is accelerated already", "call accelerate once, on the model inside")
     if isinstance(model, DistributedDataParallel):
         model = model.module
     if not isinstance(optimizer, torch.optim.Optimizer):
         what = type(optimizer).__name__
         raise InputError(f"the optimizer is a {what}", "give a torch.optim.Optimizer")
+    if isinstance(model, Accelerated):
+        model = model.job.leave()
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     if not trained:
         raise InputError("no parameter of the model asks for a gradient", "train at least one")

@@ -27,7 +27,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from hemiola.core.acceleration import Acceleration, State
-from hemiola.core.errors import PlanError
+from hemiola.core.errors import InputError, PlanError
 from hemiola.core.plan import Plan
 from hemiola.core.units import format_duration
 from hemiola.run.accelerate.advised import Advised, advised
@@ -84,6 +84,7 @@ class Job:
         self.module, self._settings, self._group = module, settings, group
         self.rank, self.ranks = dist.get_rank(group), dist.get_world_size(group)
         self.parameters = {name: p for name, p in module.named_parameters() if p.requires_grad}
+        self._frozen = [(name, p) for name, p in module.named_parameters() if not p.requires_grad]
         self.updates = Updates(optimizer, settings.apart)
         self.state: State = "profiling"
         self.engine: Engine | None = None
@@ -103,12 +104,13 @@ class Job:
             self._say("off", "one rank has nobody to wait for")
             return
         self.ddp = self._as_ddp()
-        if settings.plan is not None:
+        reason = self._reason_against()
+        if settings.plan is not None and not reason:
             self._go_over(settings.plan)
             self._say(
                 "on", f"by the plan {settings.plan.name!r} ({settings.plan.source or 'of unknown source'})"
             )
-        elif reason := self._reason_against():
+        elif reason:
             self._say("off", reason)
         else:
             self._profile = Profile(module, self.parameters, _UNTOUCHED + _MEASURED)
@@ -137,7 +139,7 @@ class Job:
     def _reason_against(self) -> str:
         """Why this model stays as it is; "" if nothing speaks against a plan."""
         module = self.module
-        if self._as_collectives:
+        if self._as_collectives and self._settings.plan is None:
             return "what runs on a GPU is not measured from here: give a plan that hemiola plan has made"
         if any(isinstance(m, torch.jit.ScriptModule) for m in module.modules()):
             return "a part of the model is TorchScript, which does not wait for single parameters"
@@ -155,6 +157,8 @@ class Job:
 
     def forward(self, training: bool, syncs: bool, *arguments: Any, **named: Any) -> Any:
         """The model's forward."""
+        if training:
+            self._check_frozen()
         if self.engine is None:
             if self._profile is not None and training:
                 self._profile.forward_begins()
@@ -163,7 +167,6 @@ class Job:
                 self._profile.forward_ends()
             return result
         if training:
-            self._check_frozen()
             forward_begins()
             self.engine.forward_begins(syncs)
         if self._settings.broadcast_buffers and self._buffers_change:
@@ -360,6 +363,19 @@ class Job:
         self.engine = None
         self.ddp = self._as_ddp(again=True)
 
+    def leave(self) -> nn.Module:
+        """The model as it was given, up to date; all ranks do it at once."""
+        if self._profile is not None:
+            self._profile.stop()
+            self._profile = None
+        if self.engine is not None:
+            self.engine.barrier()
+            self.engine.detach()
+            self.engine = None
+        self._leave_ddp()
+        self.close()
+        return self.module
+
     def close(self) -> None:
         """Let go of the others, once what this rank owes them is sent."""
         end, self._end = self._end, None
@@ -370,11 +386,11 @@ class Job:
 
     def _check_frozen(self) -> None:
         """DDP trains what was trainable when it was built, and so does a plan."""
-        for name, parameter in self.module.named_parameters():
-            if parameter.requires_grad and name not in self.parameters:
-                raise PlanError(
-                    f"{name} is trained now, and was not when the plan was made",
-                    "call hemiola.accelerate again after unfreezing",
+        for name, parameter in self._frozen:
+            if parameter.requires_grad:
+                raise InputError(
+                    f"{name} is trained now, and was not when the model was accelerated",
+                    "after unfreezing, call model, optimizer = hemiola.accelerate(model, optimizer) again",
                 )
 
     # --- saying

@@ -73,29 +73,38 @@ class Accelerated(nn.Module):
 
 
 def adopt(optimizer: torch.optim.Optimizer, job: Job) -> None:
-    """Have the optimizer's own calls go through the job. It stays the same object, for schedulers know it."""
+    """Have the optimizer's own calls go through the job, instead of through one before. It stays the same object, for
+    schedulers know it."""
+    known: list[Job] | None = optimizer.__dict__.get("_hemiola_jobs")
+    if known is not None:
+        known[:] = [job]
+        return
+    jobs = optimizer.__dict__["_hemiola_jobs"] = [job]
     step, zero_grad, state_dict, load = (
         optimizer.step, optimizer.zero_grad, optimizer.state_dict, optimizer.load_state_dict,
     )  # fmt: skip
 
     def stepped(self: Any, closure: Any = None) -> Any:
-        return job.step(step, closure)
+        return jobs[0].step(step, closure)
 
     def zeroed(self: Any, set_to_none: bool = True) -> None:
-        if job.engine is None:
+        engine = jobs[0].engine
+        if engine is None:
             zero_grad(set_to_none=set_to_none)
         else:
             groups = self.param_groups
-            job.engine.zero_grad((p for group in groups for p in group["params"]), set_to_none)
+            engine.zero_grad((p for group in groups for p in group["params"]), set_to_none)
+
+    def flush() -> None:
+        if (engine := jobs[0].engine) is not None:
+            engine.barrier()
 
     def saved(self: Any) -> Any:
-        if job.engine is not None:
-            job.engine.barrier()
+        flush()
         return state_dict()
 
     def loaded(self: Any, state: Any) -> Any:
-        if job.engine is not None:
-            job.engine.barrier()
+        flush()
         return load(state)
 
     for name, function in (
