@@ -47,7 +47,7 @@ def plan(
     hardware
         What "hemiola calibrate" wrote, or the name of a GPU that is known.
     output
-        Write the plan there, for "hemiola predict --plan".
+        Write the plan there, for "hemiola predict --plan" and "hemiola run --plan".
     placement
         Ranks of each host in order, such as 4,4, instead of full hosts.
     cores
