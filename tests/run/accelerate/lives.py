@@ -20,17 +20,20 @@ from hemiola.core.errors import HemiolaError
 from hemiola.core.plan import Piece, Plan, PlannedTransfer
 
 
-def made(wrap: Any) -> Any:
+def made(wrap: Any, width: int = 256, depth: int = 1) -> Any:
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 8))
+    within = [part for _ in range(depth) for part in (nn.Linear(width, width), nn.ReLU())]
+    model = nn.Sequential(nn.Linear(64, width), nn.ReLU(), *within, nn.Linear(width, 8))
     return wrap(model, torch.optim.AdamW(model.parameters(), 1e-3))
 
 
-def train(model: Any, optimizer: Any, rank: int, steps: int, after: Any = lambda number: None) -> None:
+def train(
+    model: Any, optimizer: Any, rank: int, steps: int, after: Any = lambda number: None, batch: int = 8
+) -> None:
     source = torch.Generator().manual_seed(rank)
     for number in range(steps):
         optimizer.zero_grad()
-        model(torch.randn(8, 64, generator=source)).pow(2).mean().backward()
+        model(torch.randn(batch, 64, generator=source)).pow(2).mean().backward()
         optimizer.step()
         after(number)
 
@@ -56,12 +59,12 @@ def finds_a_plan(rank: int, file: str) -> None:
     """Measures, plans, goes over, judges: at the end the same parameters as with DDP, whatever it decided."""
     os.environ["HEMIOLA_RUN_REPORT"] = f"{file}.report"
     model, optimizer = made(
-        lambda m, o: hemiola.accelerate(m, o, min_gain=0.0, rate="200mbit", quiet=rank > 0)
+        lambda m, o: hemiola.accelerate(m, o, min_gain=0.0, rate="1gbit", quiet=rank > 0), 512, 4
     )
     states = set()
-    train(model, optimizer, rank, 40, lambda number: states.add(model.job.state))
-    other, other_optimizer = made(lambda m, o: (DistributedDataParallel(m), o))
-    train(other, other_optimizer, rank, 40)
+    train(model, optimizer, rank, 40, lambda number: states.add(model.job.state), batch=256)
+    other, other_optimizer = made(lambda m, o: (DistributedDataParallel(m), o), 512, 4)
+    train(other, other_optimizer, rank, 40, batch=256)
     for a, b in zip(model.parameters(), other.parameters(), strict=True):
         assert torch.equal(a, b)
     print("went through", *sorted(states), flush=True)

@@ -45,6 +45,9 @@ def test_random_numbers_of_the_training_are_left_alone(monkeypatch):
     assert torch.equal(torch.get_rng_state(), before)
     for links in found:
         assert links.bytes_per_s > 0 and links.step_s > 0 and links.cpu_s_per_byte > 0
+        steps = [links.cost("hemiola", 2, sending=share).alpha_s for share in (0.0, 0.5, 1.0)]
+        assert steps[0] == links.step_s and steps[2] == max(links.step_s, links.busy_step_s) > 0
+        assert steps[1] == pytest.approx((steps[0] + steps[2]) / 2)
     assert probing.slowest(found).bytes_per_s == min(links.bytes_per_s for links in found)
 
 

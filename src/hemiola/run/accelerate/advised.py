@@ -56,9 +56,9 @@ def advised(
         advice = make_plan(problem)
         buckets = [(problem.predict_strategy(DDP(size)).iteration_s, size) for size in _BUCKETS_BYTES]
         computing = max(0.0, 1 - advice.after.breakdown.exposed_s / advice.after.iteration_s)
-        after = problem_of(graph, seconds, links, ranks, cores, measured.noise, computing).predict(
-            advice.plan
-        )
+        sending = max((link.busy for link in advice.after.links), default=0.0)
+        mixed = problem_of(graph, seconds, links, ranks, cores, measured.noise, computing, sending)
+        after = mixed.predict(advice.plan)
     except HemiolaError as error:
         return Advised(None, f"no plan could be made: {error}")
     before_s, after_s = advice.before.iteration_s, after.iteration_s

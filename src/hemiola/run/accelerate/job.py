@@ -37,7 +37,7 @@ from hemiola.run.accelerate.exchange import Exchange
 from hemiola.run.accelerate.grouped import GroupExchange
 from hemiola.run.accelerate.measured import mean_of, measured_graph
 from hemiola.run.accelerate.meeting import from_first, gathered, meet
-from hemiola.run.accelerate.probe import probe, slowest
+from hemiola.run.accelerate.probe import CHUNK_BYTES_MAX, probe, slowest
 from hemiola.run.accelerate.processors import cores_of, own_processors
 from hemiola.run.accelerate.profile import Measured, Profile
 from hemiola.run.accelerate.settings import Settings
@@ -57,9 +57,6 @@ _BESIDE_NOTHING = 6
 """Iterations measured whose transfers begin after backward, as many untouched before them."""
 _SETTLES, _JUDGED = 3, 12
 """Iterations by the plan before they are measured, and measured."""
-_CHUNK_S = 4e-3
-"""An urgent gradient waits for no more than what takes so long to send."""
-_CHUNK_BYTES_MAX = 512 << 10
 _PATIENCE_S = 10.0
 """For what is under way when the job ends."""
 _LOSS = 1.0
@@ -241,11 +238,10 @@ class Job:
         if self.rank == 0:
             self._tell("hemiola: measuring the links and making a plan ...")
         end = meet(self._group, self._settings)
-        exchange = Exchange(end, _CHUNK_BYTES_MAX)
+        exchange = Exchange(end, CHUNK_BYTES_MAX)
         cores = cores_of(gathered(own_processors(own.busy), self._group))
         threads = cores.threads if cores.cores <= cores.threads else 0
         links = slowest(gathered(probe(exchange, self.ranks, self._settings.timeout_s, threads), self._group))
-        end.tune(min(max(int(links.bytes_per_s * _CHUNK_S), 16 << 10), _CHUNK_BYTES_MAX))
         name = type(self.module).__name__
         advice: Advised | None = None
         if self.rank == 0:

@@ -126,19 +126,20 @@ def problem_of(
     cores: Cores,
     noise: float = 0.0,
     computing: float = 0.0,
+    sending: float = 0.0,
 ) -> Problem:
     """What a plan is to be made for. Every rank counts as a host: its rate was measured with all others sending.
 
     Args:
         noise: of computing, relative: ranks wait for the slowest of them.
-        computing: share of an iteration by a plan in which ranks compute.
+        computing, sending: shares of an iteration by a plan in which ranks compute and send.
     """
     hardware = Hardware(
         name="this job", kind="cpu", peak_flop_per_s={"float32": 1e12}, memory_bytes_per_s=2 * cores.copied_bytes_per_s,
         memory_bytes=1e15, phases={phase: PhaseCost(operation_s=0.0, view_s=0.0) for phase in PHASES},
         efficiencies={kind: Efficiency(compute=1.0, memory=1.0) for kind in KINDS if kind != "view"},
         cores=cores.cores, threads_per_rank=cores.threads,
-        collectives=(links.cost("hemiola", ranks, computing), links.cost("gloo", ranks)),
+        collectives=(links.cost("hemiola", ranks, computing, sending), links.cost("gloo", ranks)),
         measured_on="the first iterations", noise=noise,
     )  # fmt: skip
     topology = Topology.flat(hosts=ranks, gpus_per_host=1, nic_bytes_per_s=links.bytes_per_s * _FRAME)

@@ -19,7 +19,10 @@ import torch
 from hemiola.core.hardware import CollectiveCost
 from hemiola.run.accelerate.exchange import Exchange
 
-__all__ = ["Links", "probe", "slowest"]
+__all__ = ["CHUNK_BYTES_MAX", "Links", "probe", "slowest"]
+
+CHUNK_S, CHUNK_BYTES_MIN, CHUNK_BYTES_MAX = 4e-3, 16 << 10, 512 << 10
+"""An urgent gradient waits for no more than what takes so long to send."""
 
 _FIRST = (1 << 20) - 64
 """Numbers of the probe's transfers: above any plan's."""
@@ -28,6 +31,8 @@ _LONG_S = 0.15
 _MOST_BYTES = 64 << 20
 _BESIDE, _ALONE_S = 6, 0.04
 """Rounds in which this rank computes beside a transfer, and before each of them without."""
+_OVERTAKING, _URGENT = 8, 0
+"""Small ones during a large one, and their priority."""
 _WIDTH = 256
 """Of the matrices that are multiplied then: a few tenths of a millisecond."""
 
@@ -39,6 +44,7 @@ class Links:
     Attributes:
         host: of the rank.
         step_s: a small all-reduce, halved: one step.
+        busy_step_s: a small one that overtakes a large one, which is one step: it waits for what is on its way already.
         bytes_per_s: at which a rank sends while all do.
         beside_bytes_per_s: the same while it computes; no more than `bytes_per_s`.
         cpu_s_per_byte: processor time of this rank per byte that it sends; where that is computing's, too, what computing
@@ -52,22 +58,26 @@ class Links:
     beside_bytes_per_s: float
     cpu_s_per_byte: float
     cpu_s_per_step: float = 0.0
+    busy_step_s: float = 0.0
 
-    def cost(self, backend: str, ranks: int, computing: float = 0.0) -> CollectiveCost:
+    def cost(self, backend: str, ranks: int, computing: float = 0.0, sending: float = 0.0) -> CollectiveCost:
         """As predictions take it.
 
         Args:
             computing: share of the time in which ranks compute beside it.
+            sending: the same, in which others are under way that it overtakes.
         """
+        step_s = (1 - sending) * self.step_s + sending * max(self.busy_step_s, self.step_s)
         return CollectiveCost(
-            backend=backend, collective="all-reduce", ranks=ranks, hosts=(self.host,) * ranks, alpha_s=self.step_s,
+            backend=backend, collective="all-reduce", ranks=ranks, hosts=(self.host,) * ranks, alpha_s=step_s,
             bytes_per_s=computing * self.beside_bytes_per_s + (1 - computing) * self.bytes_per_s,
             cpu_s_per_byte=self.cpu_s_per_byte, cpu_s_per_step=self.cpu_s_per_step,
         )  # fmt: skip
 
 
 def probe(exchange: Exchange, ranks: int, timeout_s: float, threads: int = 0) -> Links:
-    """Measure; called by all ranks at once. Takes well under a second where the links are not very slow.
+    """Measure, and have the transport send in chunks that suit the rate; called by all ranks at once. Takes well under a second
+    where the links are not very slow.
 
     Args:
         threads: that compute on cores which transfers need too; 0 where transfers have cores of their own. A second more.
@@ -83,6 +93,8 @@ def probe(exchange: Exchange, ranks: int, timeout_s: float, threads: int = 0) ->
             break
         size_bytes = min(_MOST_BYTES, int(size_bytes * min(8.0, 1.2 * _LONG_S / mean_s + 0.5)) // 4096 * 4096)
     sent_bytes = 2 * (ranks - 1) / ranks * size_bytes
+    exchange.end.tune(min(max(int(sent_bytes / mean_s * CHUNK_S), CHUNK_BYTES_MIN), CHUNK_BYTES_MAX))
+    overtaking = [found.overtaking(_nothing(size_bytes), mean_s) for _ in range(_ROUNDS)]
     cpu_s, beside_s = median(cpu for _, cpu in rounds), mean_s
     if threads:
         beside = [found.beside(_nothing(size_bytes)) for _ in range(_BESIDE)]
@@ -95,6 +107,7 @@ def probe(exchange: Exchange, ranks: int, timeout_s: float, threads: int = 0) ->
         beside_bytes_per_s=sent_bytes / max(beside_s - 2 * step_s, beside_s / 2),
         cpu_s_per_byte=cpu_s / sent_bytes,
         cpu_s_per_step=median(cpu for _, cpu in small) / 2,
+        busy_step_s=median(seconds for each in overtaking for seconds in each),
     )
 
 
@@ -106,10 +119,22 @@ class _Probing:
         self.few = _nothing(16)
         self._matrix = _nothing(4 * _WIDTH * _WIDTH).view(_WIDTH, _WIDTH)
 
+    def overtaking(self, flat: torch.Tensor, usual_s: float) -> list[float]:
+        """The seconds of small ones during a large one, which takes so long by itself."""
+        self.reduce(self.few, _FIRST)  # all begin at once
+        ticket = self._exchange.all_reduce(_FIRST + 1, "the probe", flat, _URGENT + 1)
+        found = []
+        for _ in range(_OVERTAKING):  # the same at all ranks
+            time.sleep(usual_s / (2 * _OVERTAKING))
+            found.append(self.reduce(self.few, _FIRST)[0])
+        ticket.wait(self._timeout_s)
+        ticket.wait_sent()
+        return found
+
     def reduce(self, flat: torch.Tensor, number: int) -> tuple[float, float]:
         """The seconds of one, and the processor's."""
         start, cpu = time.perf_counter(), time.process_time()
-        ticket = self._exchange.all_reduce(number, "the probe", flat)
+        ticket = self._exchange.all_reduce(number, "the probe", flat, _URGENT)
         ticket.wait(self._timeout_s)
         ticket.wait_sent()
         return time.perf_counter() - start, time.process_time() - cpu
@@ -157,4 +182,5 @@ def slowest(found: list[Links]) -> Links:
         beside_bytes_per_s=min(one.beside_bytes_per_s for one in found),
         cpu_s_per_byte=max(one.cpu_s_per_byte for one in found),
         cpu_s_per_step=max(one.cpu_s_per_step for one in found),
+        busy_step_s=max(one.busy_step_s for one in found),
     )
