@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hemiola.cost.prediction.account import link_uses
-from hemiola.cost.prediction.lower import core_links, sender_s
+from hemiola.cost.prediction.lower import core_links
 from hemiola.cost.prediction.setting import Setting
 from hemiola.cost.prediction.steady import Run
 from hemiola.cost.prediction.uncertainty import straggling
@@ -33,13 +33,14 @@ def bound_s(setting: Setting, run: Run) -> float:
     """Least length of an iteration, whatever the order of steps and transfers."""
     own_s = float(_steps_s(setting, run).sum())
     uses = link_uses(setting, 1.0)
-    sent_s = sum(sender_s(setting))
+    sent_s = sum(run.lowered.sender_s)
     return max(own_s, uses[0].busy if uses else 0.0, sent_s, _busiest_processor_s(setting, run, own_s))
 
 
 def transfer_bound_s(setting: Setting, run: Run) -> float:
     """Least length of an iteration, whatever the order of transfers; steps keep theirs."""
-    return max(bound_s(setting, run), *(_windows_s(setting, run, next_) for next_ in (True, False)))
+    busy_s = _busy_s(setting, run)
+    return max(bound_s(setting, run), *(_windows_s(setting, run, busy_s, next_) for next_ in (True, False)))
 
 
 def _steps_s(setting: Setting, run: Run) -> Floats:
@@ -60,14 +61,14 @@ def _cores(setting: Setting, run: Run) -> float:
     )
 
 
-def _windows_s(setting: Setting, run: Run, names_next: bool) -> float:
+def _windows_s(setting: Setting, run: Run, busy_s: list[float], names_next: bool) -> float:
     """The longest that any pair of steps makes of it.
 
     Args:
+        busy_s: how long each transfer keeps what all of them together keep longest.
         names_next: of transfers that the next iteration waits for, instead of those that the same one does.
     """
     sent = {number: step for step, each in enumerate(run.steps) for number in each.sends}
-    busy_s = _busy_s(setting)
     pairs: dict[tuple[int, int], float] = {}
     awaited: set[int] = set()
     for step, each in enumerate(run.steps):
@@ -114,7 +115,7 @@ def _around_s(setting: Setting, run: Run, sends: Steps, waits: Steps, names_next
     return longer_s
 
 
-def _busy_s(setting: Setting) -> list[float]:
+def _busy_s(setting: Setting, run: Run) -> list[float]:
     """How long each transfer keeps the link, or its rank's sender, that all of them together keep longest."""
     rates = setting.place.bytes_per_s
     loads = [{link: size / float(rates[link]) for link, size in cost.loads} for cost in setting.costs]
@@ -123,5 +124,5 @@ def _busy_s(setting: Setting) -> list[float]:
         for link, busy_s in load.items():
             total[link] = total.get(link, 0.0) + busy_s
     busiest = max(total, key=total.__getitem__, default=-1)
-    of_link, of_sender = [load.get(busiest, 0.0) for load in loads], sender_s(setting)
+    of_link, of_sender = [load.get(busiest, 0.0) for load in loads], run.lowered.sender_s
     return max(of_link, of_sender, key=sum)

@@ -30,7 +30,7 @@ from hemiola.cost.prediction.setting import Setting
 from hemiola.cost.prediction.steps import Step
 from hemiola.sim.tasks import Tasks, tasks_from_columns
 
-__all__ = ["Lowered", "Scale", "core_links", "lower", "sender_s"]
+__all__ = ["Lowered", "Scale", "core_links", "lower"]
 
 Flows = list[tuple[float, tuple[int, ...]]]
 """Bytes, and the links that they cross."""
@@ -57,6 +57,7 @@ class Lowered:
         sent_after: the step after which a transfer is ready, for all but those that follow another.
         step_of, transfer_of: per task, which step or transfer it is; -1 if none.
         update_tasks: in which servers apply gradients.
+        sender_s: how long each transfer keeps a rank's sender, where all of them go through one; else 0.
     """
 
     tasks: Tasks
@@ -68,6 +69,7 @@ class Lowered:
     step_of: NDArray[np.int64]
     transfer_of: NDArray[np.int64]
     update_tasks: NDArray[np.int64]
+    sender_s: list[float]
 
 
 @dataclass
@@ -116,7 +118,7 @@ class _Lowering:
         self.setting, self.steps, self.scale = setting, steps, scale
         self.rows = _Rows()
         self.ranks = _representatives(setting)
-        self.flows, bandwidth = _flows(setting)
+        self.flows, bandwidth, self.sender_s = _flows(setting)
         self.cores = core_links(setting, self.ranks, len(bandwidth))
         self.bandwidth = [*bandwidth, *self.cores.capacities]
         self.servers = getattr(setting.strategy, "servers", 0) if setting.transfers else 0
@@ -141,7 +143,7 @@ class _Lowering:
         return Lowered(
             tasks, self.ranks, np.array(self.step_task, dtype=np.int64), self.flow_tasks, self.done,
             self.sent_after, np.array(rows.step, dtype=np.int64), np.array(rows.transfer, dtype=np.int64),
-            np.array(self.updates, dtype=np.int64),
+            np.array(self.updates, dtype=np.int64), self.sender_s,
         )  # fmt: skip
 
     def _iteration(self) -> None:
@@ -285,14 +287,15 @@ def core_links(setting: Setting, ranks: tuple[int, ...], first: int) -> Cores:
     return Cores(links, (float(hardware.cores),) * len(place.counts))
 
 
-def _flows(setting: Setting) -> tuple[list[Flows], list[float]]:
-    """Those of `_link_flows`, with a rank's sender as a link more."""
+def _flows(setting: Setting) -> tuple[list[Flows], list[float], list[float]]:
+    """Those of `_link_flows`, with a rank's sender as a link more; and how long each transfer keeps that."""
     flows, bandwidth = _link_flows(setting)
     sender = _sender_bytes_per_s(setting, flows)
+    sender_s = [sum(size for size, _ in own) / sender for own in flows]
     if math.isfinite(sender):
         flows = [[(size, (*path, len(bandwidth))) for size, path in own] for own in flows]
         bandwidth.append(sender)
-    return flows, bandwidth
+    return flows, bandwidth, sender_s
 
 
 def _link_flows(setting: Setting) -> tuple[list[Flows], list[float]]:
@@ -315,13 +318,6 @@ def _link_flows(setting: Setting) -> tuple[list[Flows], list[float]]:
     bandwidth = [float(rates[link]) for link in number]
     grouped = {key: _grouped(load, number, bandwidth) for key, load in loads.items()}
     return [grouped[id(cost)] for cost in costs], bandwidth
-
-
-def sender_s(setting: Setting) -> list[float]:
-    """How long each transfer keeps a rank's sender, where all of them go through one; else 0."""
-    flows, _ = _link_flows(setting)
-    rate = _sender_bytes_per_s(setting, flows)
-    return [sum(size for size, _ in own) / rate for own in flows]
 
 
 def _sender_bytes_per_s(setting: Setting, flows: Sequence[Flows]) -> float:

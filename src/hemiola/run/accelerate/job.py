@@ -101,14 +101,13 @@ class Job:
             self._say("off", "one rank has nobody to wait for")
             return
         self.ddp = self._as_ddp()
-        reason = self._reason_against()
-        if settings.plan is not None and not reason:
+        if reason := self._reason_against():
+            self._say("off", reason)
+        elif settings.plan is not None:
             self._go_over(settings.plan)
             self._say(
                 "on", f"by the plan {settings.plan.name!r} ({settings.plan.source or 'of unknown source'})"
             )
-        elif reason:
-            self._say("off", reason)
         else:
             self._profile = Profile(module, self.parameters, _UNTOUCHED + _MEASURED)
 
@@ -353,21 +352,26 @@ class Job:
 
     def _rest(self) -> None:
         """From the plan to DDP, perhaps not for long."""
-        assert self.engine is not None
-        self.engine.barrier()
-        self.engine.detach()
-        self.engine = None
+        self._leave_engine()
         self.ddp = self._as_ddp(again=True)
+
+    def _leave_engine(self) -> None:
+        self.flush()
+        if self.engine is not None:
+            self.engine.detach()
+            self.engine = None
+
+    def flush(self) -> None:
+        """Until all gradients are reduced and all parameters updated."""
+        if self.engine is not None:
+            self.engine.barrier()
 
     def leave(self) -> nn.Module:
         """The model as it was given, up to date; all ranks do it at once."""
         if self._profile is not None:
             self._profile.stop()
             self._profile = None
-        if self.engine is not None:
-            self.engine.barrier()
-            self.engine.detach()
-            self.engine = None
+        self._leave_engine()
         self._leave_ddp()
         self.close()
         return self.module

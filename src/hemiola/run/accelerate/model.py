@@ -53,8 +53,8 @@ class Accelerated(nn.Module):
 
     def train(self, mode: bool = True) -> Accelerated:
         """As usual; before evaluation everything is brought to an end."""
-        if not mode and self.job.engine is not None:
-            self.job.engine.barrier()
+        if not mode:
+            self.job.flush()
         super().train(mode)
         return self
 
@@ -68,8 +68,7 @@ class Accelerated(nn.Module):
 
     def flush(self) -> None:
         """Until all gradients are reduced and all parameters updated. Nothing needs this; it is for measuring."""
-        if self.job.engine is not None:
-            self.job.engine.barrier()
+        self.job.flush()
 
 
 def adopt(optimizer: torch.optim.Optimizer, job: Job) -> None:
@@ -95,16 +94,12 @@ def adopt(optimizer: torch.optim.Optimizer, job: Job) -> None:
             groups = self.param_groups
             engine.zero_grad((p for group in groups for p in group["params"]), set_to_none)
 
-    def flush() -> None:
-        if (engine := jobs[0].engine) is not None:
-            engine.barrier()
-
     def saved(self: Any) -> Any:
-        flush()
+        jobs[0].flush()
         return state_dict()
 
     def loaded(self: Any, state: Any) -> Any:
-        flush()
+        jobs[0].flush()
         return load(state)
 
     for name, function in (

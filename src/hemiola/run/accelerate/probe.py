@@ -21,7 +21,7 @@ from hemiola.run.accelerate.exchange import Exchange
 
 __all__ = ["CHUNK_BYTES_MAX", "Links", "probe", "slowest"]
 
-CHUNK_S, CHUNK_BYTES_MIN, CHUNK_BYTES_MAX = 4e-3, 16 << 10, 512 << 10
+_CHUNK_S, _CHUNK_BYTES_MIN, CHUNK_BYTES_MAX = 4e-3, 16 << 10, 512 << 10
 """An urgent gradient waits for no more than what takes so long to send."""
 
 _FIRST = (1 << 20) - 64
@@ -93,7 +93,7 @@ def probe(exchange: Exchange, ranks: int, timeout_s: float, threads: int = 0) ->
             break
         size_bytes = min(_MOST_BYTES, int(size_bytes * min(8.0, 1.2 * _LONG_S / mean_s + 0.5)) // 4096 * 4096)
     sent_bytes = 2 * (ranks - 1) / ranks * size_bytes
-    exchange.end.tune(min(max(int(sent_bytes / mean_s * CHUNK_S), CHUNK_BYTES_MIN), CHUNK_BYTES_MAX))
+    exchange.end.tune(min(max(int(sent_bytes / mean_s * _CHUNK_S), _CHUNK_BYTES_MIN), CHUNK_BYTES_MAX))
     overtaking = [found.overtaking(_nothing(size_bytes), mean_s) for _ in range(_ROUNDS)]
     cpu_s, beside_s = median(cpu for _, cpu in rounds), mean_s
     if threads:
