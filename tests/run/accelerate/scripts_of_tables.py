@@ -84,4 +84,23 @@ def tables_accumulate(wrap: Wrap, rank: int) -> Any:
     return model, optimizer
 
 
-SCRIPTS = [tables, tables_with_adam, tables_accumulate]
+def tables_looked_up_in_vain(wrap: Wrap, rank: int) -> Any:
+    """Forwards that no backward follows, of one rank alone or of all, before the one that counts."""
+    torch.manual_seed(1)
+    model = Words()
+    model, optimizer = wrap(model, torch.optim.SGD(model.parameters(), 0.1), find_unused_parameters=True)
+    source = torch.Generator().manual_seed(rank)
+    for number in range(9):
+        words = torch.randint(0, 200, (3, 3, 4), generator=source)
+        if number % 3 == rank:
+            inner = model.module  # past DDP, whose forward all ranks have to call
+            inner(words[1], "bags too")
+        if number % 2:
+            model(words[2], "bags too")
+        optimizer.zero_grad()
+        model(words[0], "bags too" if number % 4 else "").backward()
+        optimizer.step()
+    return model, optimizer
+
+
+SCRIPTS = [tables_looked_up_in_vain, tables, tables_with_adam, tables_accumulate]

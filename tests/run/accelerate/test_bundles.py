@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from hemiola.core.plan import Piece, Plan, PlannedTransfer
 from hemiola.run.accelerate.bundles import Slot, bundles_of
 from hemiola.run.accelerate.gathered import Gathered
+from hemiola.run.accelerate.tables import Lookups, tables_of
 
 
 class Back:
@@ -156,3 +157,44 @@ def test_where_it_is_not_known_who_holds_a_gradient_all_are_copied_back(monkeypa
         assert {place.data_ptr() for (place,) in buffer.places.values()}.isdisjoint(memory_of(slots))
         for slot in slots.values():
             slot.parameter.grad = None
+
+
+class Naming(Doubling):
+    """Notes which rows are named before, and with them which are looked for at the end."""
+
+    def __init__(self) -> None:
+        self.said: list[list[int]] = []
+
+    def name_rows(self, number: int, named: Tensor, priority: int = 0) -> Any:
+        self.said.append(named.nonzero().flatten().tolist())
+        return len(self.said)
+
+    def reduce_rows(self, number: int, name: str, table: Tensor, names: Any, *more: Any) -> Any:
+        assert names == len(self.said)
+        return Back()
+
+    def end_rows(self, number: int, ticket: Any, touched: Tensor, *more: Any) -> None:
+        self.said.append(touched.nonzero().flatten().tolist())
+
+
+def test_what_is_looked_up_is_named_once_for_each_gradient():
+    table = nn.Embedding(9, 2)
+    slot = Slot("weight", table.weight, lambda *_: False)
+    plan = Plan(
+        name="rows", graph="any", ranks=2, update="together", chunk_bytes=1 << 16,
+        transfers=(PlannedTransfer(name="rows", pieces=(Piece("weight", 0, 18),), part="rows"),),
+    )  # fmt: skip
+    bundles_of(plan, {"weight": slot})
+    carrier = Naming()
+    slot.name_rows(carrier)
+    assert not carrier.said  # nothing is known of lookups
+    slot.looked_up = Lookups(tables_of(table, {"weight": table.weight})["weight"]).looked_up
+    for rows in ([3, 5], [4]):
+        table(torch.tensor(rows)).sum().backward()
+        table.weight.grad[0] = 1.0  # by something that is no lookup
+        slot.name_rows(carrier)
+        slot.name_rows(carrier)
+        for bundle in slot.hand_over():
+            bundle.launch(carrier, 0.5)
+        table.weight.grad = None
+    assert carrier.said == [[3, 5], [0, 3, 5], [4], [0, 4]]

@@ -49,49 +49,61 @@ def test_many_at_once_in_any_order_add_up_with_the_same_bits_everywhere(ranks, a
 
 
 @given(data=st.data())
-@settings(max_examples=15, deadline=None)
-def test_rows_that_somebody_has_touched_are_added_up_or_all_others(data):
+@settings(max_examples=25, deadline=None)
+def test_rows_that_somebody_has_named_or_touched_are_added_up_or_all_others(data):
     ranks, rows = data.draw(st.integers(2, 4)), data.draw(st.integers(1, 90))
     width, algorithm = data.draw(st.sampled_from([1, 3, 64])), data.draw(st.sampled_from(["", "ring"]))
-    named = [data.draw(st.sets(st.integers(0, rows - 1))) for _ in range(ranks)]
-    present = [bool(own) or data.draw(st.booleans()) for own in named]
-    others = data.draw(st.booleans())
+    kind = data.draw(st.sampled_from(["others", "named before", "named at the end"]))
+    sets = st.sets(st.integers(0, rows - 1))
+    named, touched = ([data.draw(sets) for _ in range(ranks)] for _ in range(2))
+    present = [bool(own) or data.draw(st.booleans()) for own in touched]
     tables = [
         torch.randn(rows, width, generator=torch.Generator().manual_seed(rank)) for rank in range(ranks)
     ]
     expected, found = sum(tables) * 0.5, []
+
+    def bits(own):
+        told = torch.zeros(rows, dtype=torch.bool)
+        told[sorted(own)] = True
+        return told
+
     with connected(ranks) as ends:
 
         def work(end):
-            touched = torch.zeros(rows, dtype=torch.bool)
-            touched[sorted(named[end.rank])] = True
-            table = tables[end.rank].clone()
-            ticket = Exchange(end, 1 << 10).reduce_rows(
-                7, "the gradient t", table, touched, present[end.rank], others, 0, algorithm, 0.5
-            )
+            table, exchange = tables[end.rank].clone(), Exchange(end, 1 << 10)
+            names = None if kind == "named at the end" else exchange.name_rows(7, bits(named[end.rank]))
+            is_others = kind == "others"
+            ticket = exchange.reduce_rows(7, "the gradient t", table, names, 0, algorithm, 0.5, is_others)
+            if not is_others:
+                exchange.end_rows(7, ticket, bits(touched[end.rank]), present[end.rank])
             ticket.wait(10.0)
             ticket.wait_sent()
-            found.append((table, ticket.rows, ticket.values, ticket.present))
+            found.append((table, ticket))
 
         assert together(work, ends) == [None] * ranks
-    union = sorted(set().union(*named))
-    wanted = sorted(set(range(rows)) - set(union)) if others else union
-    for table, those, values, there in found:
-        assert there == any(present)
-        if len(union) > 0.9 * rows and not others:
-            assert those is None
+    before, after = set().union(*named), set().union(*touched)
+    wanted = {"named before": before, "named at the end": after, "others": set(range(rows)) - before}[kind]
+    for table, ticket in found:
+        assert ticket.present == (any(present) and kind != "others")
+        if len(wanted) > 0.9 * rows and kind != "others":
+            assert ticket.whole
             torch.testing.assert_close(table, expected)
-        else:
-            assert those.tolist() == wanted
-            torch.testing.assert_close(values, expected[wanted])
+            continue
+        later = after - before if kind == "named before" else set()
+        assert [those.tolist() for those, _ in ticket.parts] == [
+            sorted(part) for part in (wanted, later) if part
+        ]
+        for those, values in ticket.parts:
+            torch.testing.assert_close(values, expected[those])
 
 
-def test_a_rank_lost_while_rows_are_named_is_named_itself():
+@pytest.mark.parametrize("before", [True, False])
+def test_a_rank_lost_while_rows_are_named_is_named_itself(before):
     with connected(2, timeout_s=2.0) as ends:
-        touched = torch.ones(1000, dtype=torch.bool)
-        ticket = Exchange(ends[0], 16 << 10).reduce_rows(
-            1, "the gradient t", torch.ones(1000, 8), touched, True
-        )
+        exchange, touched = Exchange(ends[0], 16 << 10), torch.ones(1000, dtype=torch.bool)
+        names = exchange.name_rows(1, touched) if before else None
+        ticket = exchange.reduce_rows(1, "the gradient t", torch.ones(1000, 8), names)
+        exchange.end_rows(1, ticket, touched, True)
         ends[1].close()
         with pytest.raises(TransportError, match="rank 1"):
             ticket.wait(10.0)

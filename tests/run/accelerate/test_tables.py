@@ -20,7 +20,7 @@ from hemiola.run.accelerate.measured import mean_of, measured_graph, problem_of 
 from hemiola.run.accelerate.probe import Links  # noqa: E402
 from hemiola.run.accelerate.processors import Cores  # noqa: E402
 from hemiola.run.accelerate.profile import Profile  # noqa: E402
-from hemiola.run.accelerate.tables import Head, tables_of, tied_tables  # noqa: E402
+from hemiola.run.accelerate.tables import Head, tables_of, planned_tables  # noqa: E402
 
 ROWS, WIDTH = 2000, 16
 
@@ -66,11 +66,11 @@ def heads(*names):
 
 
 def test_a_plan_with_an_output_layers_part_needs_a_table_that_has_one(model):
-    assert list(tied_tables(heads("table.weight"), model, names(model))) == ["table.weight"]
-    assert tied_tables(heads(), model, names(model)) == {}
+    assert list(planned_tables(heads("table.weight"), model, names(model))) == ["table.weight"]
+    assert planned_tables(heads(), model, names(model)) == {}
     for name in ("own.weight", "between.weight"):
         with pytest.raises(PlanError, match=f"'early' sends the output layer's part of '{name}'"):
-            tied_tables(heads("table.weight", name), model, names(model))
+            planned_tables(heads("table.weight", name), model, names(model))
 
 
 def test_two_output_layers_are_none_and_frozen_tables_do_not_count(model):

@@ -25,7 +25,7 @@ from hemiola.core.errors import InputError
 from hemiola.core.plan import Plan, PlannedTransfer
 from hemiola.run.accelerate.gathered import Gathered
 from hemiola.run.accelerate.tables import summed, touched_rows
-from hemiola.run.accelerate.tickets import Carrier, RowCarrier, RowTicket, Ticket
+from hemiola.run.accelerate.tickets import Carrier, RowCarrier, RowNames, RowTicket, Ticket
 from hemiola.run.accelerate.updates import Captured
 
 __all__ = ["Bundle", "Slot", "bundles_of"]
@@ -48,7 +48,9 @@ class Slot:
         absent: whether this rank had no gradient for it.
         captured: with what it is to be updated; None if no update is due.
         clear: what the script wanted done with the gradient after that: None, "none" or "zero".
-        looked_up: the rows that will change after the output layer's part, as far as this rank knows.
+        looked_up: the rows that have been looked up for this iteration's gradient, as far as this rank knows; None where
+            no rows go, or nothing is known of lookups.
+        names: what ranks have told each other of them.
         base: that part, from when it is handed over until the whole gradient is.
     """
 
@@ -63,6 +65,7 @@ class Slot:
     captured: Captured | None = None
     clear: str | None = None
     looked_up: Tensor | None = None
+    names: RowNames | None = None
     base: Tensor | None = None
     _flat: Tensor | None = None
 
@@ -86,6 +89,12 @@ class Slot:
         """All bundles of an iteration."""
         return self.bundles if self.head is None else [self.head, *self.bundles]
 
+    def name_rows(self, carrier: Carrier) -> None:
+        """Tell the others what has been looked up, once for a gradient; all ranks do."""
+        if self.looked_up is not None and self.names is None:
+            number, priority = self.bundles[0].number, self.under_way[0].transfer.priority
+            self.names = cast(RowCarrier, carrier).name_rows(number, self.looked_up, priority)
+
     def hand_over_head(self, gradient: Tensor) -> list[Bundle]:
         """Give the output layer's part of the gradient to its transfer; what is to be launched.
 
@@ -93,12 +102,12 @@ class Slot:
         """
         if self.handed or self.base is not None:
             return []
-        return self._hand_over_head(summed(self.parameter, gradient), True)
+        return self._hand_over_head(summed(self.parameter, gradient))
 
-    def _hand_over_head(self, base: Tensor, present: bool) -> list[Bundle]:
-        assert self.head is not None and self.looked_up is not None
+    def _hand_over_head(self, base: Tensor) -> list[Bundle]:
+        assert self.head is not None
         self.base = base
-        self.head.hold(base, self.looked_up.clone(), present)
+        self.head.hold(base, self.names)
         return [self.head]
 
     def hand_over(self) -> list[Bundle]:
@@ -117,10 +126,10 @@ class Slot:
         self._flat = _flat(gradient, self.absent)
         found: list[Bundle] = []
         if self.head is not None and self.base is None:  # backward did not come by the output layer
-            found = self._hand_over_head(self._flat.view(gradient.shape), not self.absent)
+            found = self._hand_over_head(self._flat.view(gradient.shape))
         self.handed, self.reduced = True, False
         found += [bundle for bundle in self.bundles if bundle.take(self, self._flat)]
-        self.base = None
+        self.base = self.names = None
         if self.looked_up is not None:
             self.looked_up.fill_(False)
         return found
@@ -251,14 +260,11 @@ def _copy(pairs: Sequence[tuple[Tensor, Tensor]]) -> None:
 
 @dataclass(eq=False)
 class Rows(Bundle):
-    """One transfer of a table's rows: those that some rank has touched, or of the output layer's part all others.
+    """One transfer of a table's rows: those that some rank has touched, or of the output layer's part all others."""
 
-    Attributes:
-        touched: what this rank has told the others of the transfer under way, or tells them next.
-    """
-
-    touched: Tensor | None = None
-    _present: bool = False
+    _names: RowNames | None = None
+    _base: Tensor | None = None
+    _absent: bool = False
 
     @property
     def is_head(self) -> bool:
@@ -268,30 +274,29 @@ class Rows(Bundle):
     @property
     def bytes(self) -> int:
         """Of the rows that go; of all of them while that is not known."""
-        values = None if self.ticket is None else self.rows.values
-        return super().bytes if values is None else values.nbytes
+        whole = super().bytes
+        if self.ticket is None or not self.ticket.done or self.rows.whole:
+            return whole
+        return sum(values.nbytes for _, values in self.rows.parts)
 
     @property
     def rows(self) -> RowTicket:
         """The ticket."""
         return cast(RowTicket, self.ticket)
 
-    def hold(self, table: Tensor, touched: Tensor, present: bool) -> None:
+    def hold(self, table: Tensor, names: RowNames | None) -> None:
         """What is to be launched."""
-        self._own, self.touched, self._present = table, touched, present
+        self._own, self._names = table, names
 
     def take(self, slot: Slot, flat: Tensor) -> bool:
-        """The table's gradient is complete: look which rows others need."""
-        table = flat.view(slot.parameter.shape)
-        touched = torch.zeros(len(table), dtype=torch.bool) if slot.absent else touched_rows(table, slot.base)
-        if slot.head is not None and slot.head.touched is not None:
-            touched |= slot.head.touched
-        self.hold(table, touched, not slot.absent)
+        """The table's gradient is complete."""
+        self.hold(flat.view(slot.parameter.shape), slot.names)
+        self._base, self._absent = slot.base, slot.absent
         return True
 
     def give(self, slot: Slot, flat: Tensor) -> None:
         """What nobody has touched came with the output layer's part, or is zero; the rest by rows."""
-        if self.rows.rows is None:
+        if self.rows.whole:
             return
         table = flat.view(slot.parameter.shape)
         if slot.absent and self.rows.present:
@@ -302,21 +307,24 @@ class Rows(Bundle):
 
     def put(self, table: Tensor) -> None:
         """The reduced rows, where they belong."""
-        rows, values = self.rows.rows, self.rows.values
-        assert rows is not None and values is not None
-        table.index_copy_(0, rows, values)
+        for rows, values in self.rows.parts:
+            table.index_copy_(0, rows, values)
 
     def launch(self, carrier: Carrier, factor: float) -> None:
-        """Begin the transfer."""
+        """Begin the transfer: of rows that were named before at once, and look which others there are."""
         self.launches += 1
         self.missing = 1
-        table, touched, transfer = self._own, self.touched, self.transfer
-        assert table is not None and touched is not None
-        self._own = None
-        self.ticket = cast(RowCarrier, carrier).reduce_rows(
-            self.number, f"the gradient {transfer.name}", table, touched, self._present, self.is_head,
-            transfer.priority, transfer.algorithm, factor,
+        table, names, base, transfer = self._own, self._names, self._base, self.transfer
+        assert table is not None
+        self._own = self._names = self._base = None
+        by_rows = cast(RowCarrier, carrier)
+        self.ticket = ticket = by_rows.reduce_rows(
+            self.number, f"the gradient {transfer.name}", table, names, transfer.priority, transfer.algorithm, factor,
+            self.is_head,
         )  # fmt: skip
+        if not self.is_head:
+            touched = torch.zeros(len(table), dtype=torch.bool) if self._absent else touched_rows(table, base)
+            by_rows.end_rows(self.number, ticket, touched, not self._absent, transfer.priority)
 
 
 def bundles_of(plan: Plan, slots: dict[str, Slot]) -> list[Bundle]:

@@ -25,7 +25,7 @@ from torch import nn
 from hemiola.core.errors import InputError
 from hemiola.core.plan import Plan
 from hemiola.run.accelerate.bundles import Bundle, Slot, bundles_of
-from hemiola.run.accelerate.tables import Head, Table
+from hemiola.run.accelerate.tables import Head, Lookups, Table
 from hemiola.run.accelerate.tickets import Carrier
 from hemiola.run.accelerate.told import Teller
 from hemiola.run.accelerate.updates import Updates
@@ -52,13 +52,13 @@ class Engine:
     """
 
     def __init__(
-        self, module: nn.Module, parameters: dict[str, nn.Parameter], plan: Plan, tied: dict[str, Table], carrier: Carrier,
+        self, module: nn.Module, parameters: dict[str, nn.Parameter], plan: Plan, tables: dict[str, Table], carrier: Carrier,
         updates: Updates, ranks: int, timeout_s: float, teller: Teller | None = None,
     ) -> None:  # fmt: skip
         """Takes hold of the model.
 
         Args:
-            tied: tables whose output layer's part the plan sends before the rest (`tables.tied_tables`).
+            tables: of which the plan sends rows (`tables.planned_tables`).
         """
         self._carrier, self._updates, self._ranks, self._timeout_s = carrier, updates, ranks, timeout_s
         self._module, self._plan, self._teller = module, plan, teller
@@ -77,11 +77,13 @@ class Engine:
             slot.parameter.register_post_accumulate_grad_hook(self._hook(partial(self._ready, slot)))
             for slot in self.slots.values()
         ]
-        for name, table in tied.items():
+        for name, table in tables.items():
             slot = self.slots[name]
-            head = Head(table, self._hook(partial(self._head_ready, slot)))
-            slot.looked_up = head.looked_up
-            self._hooks.append(head)
+            ready = self._hook(partial(self._head_ready, slot))
+            lookups = Lookups(table) if slot.head is None else Head(table, ready)
+            slot.looked_up = lookups.looked_up
+            self._hooks.append(lookups)
+        self._tables = [self.slots[name] for name in tables]
 
     # --- backward
 
@@ -116,6 +118,7 @@ class Engine:
             slot.handed = False
             watch(slot.parameter, slot)
         self._open = True
+        self._name_rows()
 
     def _hand_over(self, slot: Slot) -> None:
         self._launch(slot.hand_over())
@@ -154,6 +157,17 @@ class Engine:
                 self._close()
             self.syncs = syncs
             self._expects = self._expects or syncs
+
+    def forward_ends(self) -> None:
+        """It has; which rows it has looked up is told while the network has little else to do."""
+        if self.syncs:
+            with self._guard, _plainly():
+                self._name_rows()
+
+    def _name_rows(self) -> None:
+        for slot in self._tables:
+            if slot.name not in self._due:  # else the last ones may still be under way
+                slot.name_rows(self._carrier)
 
     def step(self, step: Callable[..., Any], closure: Any = None) -> Any:
         """The optimizer's step: now, or as its parameters are used."""

@@ -7,124 +7,30 @@ any order, and a more urgent one overtakes and pauses what is on its way.
 
 from __future__ import annotations
 
-import threading
-import time
-from collections.abc import Callable
-from contextlib import suppress
+from functools import partial
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from hemiola.core.errors import HemiolaError, TransportError
-from hemiola.core.plan import ROWS_MOST
+from hemiola.core.errors import HemiolaError
 from hemiola.run.accelerate.buffers import share_buffers
+from hemiola.run.accelerate.rows import Fill, RowNames, RowTicket
 from hemiola.run.accelerate.schedule import Part, Step, schedule
+from hemiola.run.accelerate.under_way import Ticket
 from hemiola.run.group.memory import view
 from hemiola.run.strategy.rooms import Room, Rooms
 from hemiola.run.transport import Endpoint, Handle
-from hemiola.run.transport.messages import Outgoing
 
-__all__ = ["Exchange", "RowTicket", "Ticket"]
+__all__ = ["Exchange"]
 
 _TAGS, _LANE = 1 << 62, 12
 """Tags are above all others'; a transfer's number begins at bit 32, its lane's at this one, the step's at 0."""
+_BEFORE, _AGAIN = 1, 1 << 19
+"""Of rows: the step in which they are named before; the first lane of those that are named at the end alone."""
 _SMALL_BYTES = 16 << 10
 _FEW = 8
 """Ranks up to which everybody sends a small tensor to everybody: one step instead of two."""
-
-
-class Ticket:
-    """A transfer under way.
-
-    Attributes:
-        done: whether it is reduced, or has failed.
-        problem: why it failed.
-        begun_s: when, by the monotonic clock.
-    """
-
-    def __init__(self, what: str, lanes: int) -> None:
-        self._what = what
-        self.begun_s = time.monotonic()
-        self._ended_s = 0.0
-        self._left = lanes
-        self._guard = threading.Lock()
-        self._gate = threading.Lock()
-        self._gate.acquire()
-        self.sends: list[Outgoing] = []
-        self.done = False
-        self.problem: HemiolaError | None = None
-
-    def wait(self, timeout_s: float) -> None:
-        """Until it is reduced.
-
-        Raises:
-            TransportError: it failed, or is not reduced in time.
-        """
-        if not self._gate.acquire(timeout=timeout_s):
-            raise TransportError(
-                f"{self._what} was not reduced within {timeout_s:g} s",
-                "do all ranks run the same number of iterations?",
-            )
-        self._gate.release()
-        if self.problem is not None:
-            raise self.problem
-
-    def soon(self, timeout_s: float) -> bool:
-        """Whether it has ended, after at most so long."""
-        if self._gate.acquire(timeout=timeout_s):
-            self._gate.release()
-        return self.done
-
-    def wait_sent(self) -> None:
-        """Until this rank's memory may be written again."""
-        self._gate.acquire()
-        self._gate.release()
-        for handle in self.sends:
-            handle.wait()
-
-    def sent_soon(self, until_s: float) -> None:
-        """Until all is sent or failed, or this moment of the monotonic clock."""
-        for handle in list(self.sends):
-            with suppress(TransportError):
-                handle.wait(max(0.0, until_s - time.monotonic()))
-
-    @property
-    def sent(self) -> bool:
-        """Whether this rank's memory may be written again."""
-        return self.done and all(handle.done for handle in self.sends)
-
-    @property
-    def moved_s(self) -> tuple[float, float]:
-        """When its first chunk went and its last one came, by the monotonic clock."""
-        started = [handle.started_s for handle in self.sends if handle.started_s]
-        return min(started, default=self.begun_s), self._ended_s
-
-    def end_lane(self, problem: HemiolaError | None) -> None:
-        """For the exchange: one of its parts has ended."""
-        with self._guard:
-            self._left -= 1
-            self.problem = self.problem or problem
-            if self.done or (self._left and not self.problem):
-                return
-            self.done = True
-            self._ended_s = time.monotonic()
-        self._gate.release()
-
-
-class RowTicket(Ticket):
-    """Of a table's rows: `tickets.RowTicket`."""
-
-    def __init__(self, what: str) -> None:
-        super().__init__(what, 1)
-        self.rows: Tensor | None = None
-        self.values: Tensor | None = None
-        self.present = False
-
-    def goes_on(self, lanes: int) -> None:
-        """For the exchange: which rows is known, and they go in so many parts."""
-        with self._guard:
-            self._left = lanes
 
 
 class Exchange:
@@ -158,45 +64,45 @@ class Exchange:
         )
         return ticket
 
+    def name_rows(self, number: int, named: Tensor, priority: int = 0) -> RowNames:
+        """As `RowCarrier.name_rows`."""
+        names = RowNames(self._end, named.numpy(), priority, self._tag(number) + _BEFORE)
+        self._end.call(names.begin)
+        return names
+
     def reduce_rows(
         self,
         number: int,
         name: str,
         table: Tensor,
-        touched: Tensor,
-        present: bool,
-        others: bool = False,
+        names: RowNames | None,
         priority: int = 0,
         algorithm: str = "",
         factor: float = 1.0,
+        others: bool = False,
     ) -> RowTicket:
-        """As `RowCarrier.reduce_rows`: ranks tell each other a bit for each row, then reduce those that it says."""
-        ticket = RowTicket(name)
+        """As `RowCarrier.reduce_rows`."""
         tag, width = self._tag(number), table.shape[1]
 
-        def go_on(named: np.ndarray) -> None:
-            ticket.present = bool(named[-1])
-            rows = torch.from_numpy(np.flatnonzero(named[:-1] == (not others)))
-            if len(rows) > ROWS_MOST * len(table) and not others:
-                flat, fill = table.view(-1), None
-            else:
-                ticket.rows, ticket.values = rows, self._memory(number, table, len(rows))
-                flat, values = ticket.values.view(-1), ticket.values
-
-                def fill(start: int, stop: int) -> None:
-                    own = slice(start // width, stop // width)
-                    torch.index_select(table, 0, rows[own], out=values[own])
-
-            if not flat.numel():
-                ticket.end_lane(None)
-                return
+        def begin(ticket: RowTicket, flat: Tensor, fill: Fill | None, again: bool) -> None:
             lanes = self._lanes(flat, algorithm, width)
             ticket.goes_on(len(lanes))
-            self._begin(ticket, lanes, flat, priority, algorithm, factor, tag + (1 << _LANE), fill)
+            first = tag + ((_AGAIN if again else 1) << _LANE)
+            self._begin(ticket, lanes, flat, priority, algorithm, factor, first, fill)
 
-        told = np.append(touched.numpy(), present)
-        self._end.call(lambda: _Naming(self._end, ticket, told, priority, tag, go_on).begin())
+        def memory(rows: int, again: bool) -> Tensor:
+            return table.new_empty(rows, width) if again else self._memory(number, table, rows)
+
+        ticket = RowTicket(name, table, names, others, begin, memory)
+        self._end.call(ticket.begin)
         return ticket
+
+    def end_rows(
+        self, number: int, ticket: RowTicket, touched: Tensor, present: bool, priority: int = 0
+    ) -> None:
+        """As `RowCarrier.end_rows`."""
+        told = RowNames(self._end, np.append(touched.numpy(), present), priority, self._tag(number))
+        self._end.call(partial(ticket.end_by, told))
 
     def _memory(self, number: int, table: Tensor, rows: int) -> Tensor:
         """For so many of a table's rows: the same every time, for fresh pages cost more than copying."""
@@ -223,7 +129,7 @@ class Exchange:
 
     def _begin(
         self, ticket: Ticket, lanes: list[tuple[int, int]], flat: Tensor, priority: int, algorithm: str, factor: float,
-        tag: int, fill: Callable[[int, int], None] | None = None,
+        tag: int, fill: Fill | None = None,
     ) -> None:  # fmt: skip
         """All lanes, on the transport's thread; each is filled before it goes."""
         size, small = flat.element_size(), self._small(flat, algorithm)
@@ -268,38 +174,6 @@ def _everybody(rank: int, ranks: int, count: int) -> tuple[Step, ...]:
     """All of it from everybody to everybody."""
     all_of_it = tuple(Part((rank + turn) % ranks, 0, count) for turn in range(1, ranks) if count)
     return (Step(all_of_it, all_of_it, True),)
-
-
-class _Naming:
-    """Ranks tell each other which rows of a table they have touched. Lives on the transport's thread."""
-
-    def __init__(
-        self, end: Endpoint, ticket: RowTicket, told: np.ndarray, priority: int, tag: int,
-        go_on: Callable[[np.ndarray], None],
-    ) -> None:  # fmt: skip
-        self._end, self._ticket, self._priority, self._tag, self._go_on = end, ticket, priority, tag, go_on
-        self._own, self._count = np.packbits(told), len(told)
-        self._came = [np.empty_like(self._own) for _ in range(end.ranks - 1)]
-        self._left = len(self._came)
-
-    def begin(self) -> None:
-        """Tell the others, and listen."""
-        try:
-            for turn, room in enumerate(self._came, start=1):
-                peer = (self._end.rank + turn) % self._end.ranks
-                self._ticket.sends.append(self._end.send(peer, self._tag, self._own.data, self._priority))
-                self._end.receive(peer, self._tag, room.data).add_callback(self._got)
-        except HemiolaError as problem:  # closed meanwhile
-            self._ticket.end_lane(problem)
-
-    def _got(self, handle: Handle) -> None:
-        if handle.problem is not None:
-            self._ticket.end_lane(handle.problem)
-            return
-        self._left -= 1
-        if not self._left:
-            named = np.bitwise_or.reduce([self._own, *self._came])
-            self._go_on(np.unpackbits(named, count=self._count))
 
 
 class _Lane:

@@ -41,7 +41,7 @@ from hemiola.run.accelerate.probe import CHUNK_BYTES_MAX, probe, slowest
 from hemiola.run.accelerate.processors import cores_of, own_processors
 from hemiola.run.accelerate.profile import Measured, Profile
 from hemiola.run.accelerate.settings import Settings
-from hemiola.run.accelerate.tables import Table, tied_tables
+from hemiola.run.accelerate.tables import Table, planned_tables
 from hemiola.run.accelerate.tickets import Carrier
 from hemiola.run.accelerate.told import Teller, forward_begins
 from hemiola.run.accelerate.updates import Updates
@@ -168,7 +168,10 @@ class Job:
         if self._settings.broadcast_buffers and self._buffers_change:
             self.engine.share(list(self.module.buffers()))
         self._buffers_change = training and syncs  # as DDP: not after a forward without exchange
-        return self.module(*arguments, **named)
+        result = self.module(*arguments, **named)
+        if training:
+            self.engine.forward_ends()
+        return result
 
     def step(self, step: Callable[..., Any], closure: Any = None) -> Any:
         """The optimizer's step."""
@@ -317,7 +320,7 @@ class Job:
         (_without_order(plan) if plan.operation_order else plan).verify(graph)
         if self._as_collectives:
             plan = plan.dense()
-        tied = tied_tables(plan, self.module, self.parameters)  # refused before anything is changed
+        tables = planned_tables(plan, self.module, self.parameters)  # refused before anything is changed
         if not self.updates.apart and plan.update == "on-arrival":
             name = type(self.updates.optimizer).__name__
             _log.warning("%s is stepped whole, so each step waits for all gradients", name)
@@ -328,14 +331,14 @@ class Job:
         else:
             self._end = end or meet(self._group, self._settings)
             carrier = Exchange(self._end, plan.chunk_bytes)
-        self._follow(plan, carrier, tied)
+        self._follow(plan, carrier, tables)
         self._judged_from = self._count
 
-    def _follow(self, plan: Plan, carrier: Carrier, tied: dict[str, Table]) -> None:
+    def _follow(self, plan: Plan, carrier: Carrier, tables: dict[str, Table]) -> None:
         """By a plan from now on."""
-        self._followed = (plan, carrier, tied)
+        self._followed = (plan, carrier, tables)
         self.engine = Engine(
-            self.module, self.parameters, plan, tied, carrier, self.updates, self.ranks, self._settings.timeout_s,
+            self.module, self.parameters, plan, tables, carrier, self.updates, self.ranks, self._settings.timeout_s,
             None if carrier.is_seen else Teller(self._group, len(plan.transfers)),
         )  # fmt: skip
 

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from hemiola.core.errors import PlanError
 from hemiola.core.plan import Plan
 
-__all__ = ["Head", "Table", "summed", "tables_of", "tied_tables", "touched_rows"]
+__all__ = ["Head", "Lookups", "Table", "planned_tables", "summed", "tables_of", "touched_rows"]
 
 _BLOCK_BYTES = 768 << 10
 """So much of a table is looked at at once: it stays in a processor's cache."""
@@ -55,16 +55,18 @@ def tables_of(module: nn.Module, parameters: dict[str, nn.Parameter]) -> dict[st
     return found
 
 
-def tied_tables(plan: Plan, module: nn.Module, parameters: dict[str, nn.Parameter]) -> dict[str, Table]:
-    """Those whose output layer's part the plan sends before the rest, by name.
+def planned_tables(plan: Plan, module: nn.Module, parameters: dict[str, nn.Parameter]) -> dict[str, Table]:
+    """Those of which the plan sends rows, by name.
 
     Raises:
-        PlanError: one of them is not one layer's weight and an embedding's table in this model.
+        PlanError: the output layer's part of one of them is to go before the rest, and in this model it is not one layer's
+            weight and an embedding's table.
     """
-    names = [transfer.pieces[0].parameter for transfer in plan.transfers if transfer.part == "head"]
+    names = {t.pieces[0].parameter: t.part for t in plan.transfers if t.part != "all"}
+    heads = {t.pieces[0].parameter for t in plan.transfers if t.part == "head"}
     found = tables_of(module, {name: parameters[name] for name in names}) if names else {}
     for name in names:
-        if name not in found or found[name].head is None:
+        if name in heads and (name not in found or found[name].head is None):
             raise PlanError(
                 f"the plan {plan.name!r} sends the output layer's part of {name!r} before the rest, which "
                 "is not one layer's weight and an embedding's table in this model",
@@ -73,15 +75,44 @@ def tied_tables(plan: Plan, module: nn.Module, parameters: dict[str, nn.Paramete
     return found
 
 
-class Head:
-    """Tells of the output layer's part of a tied table's gradient, when backward has it.
-
-    While that module's forward runs, its weight is another name for the same memory (`Tensor.view_as`), with a
-    place of its own in autograd's graph, on which a hook can be. A copy of the module tells nobody.
+class Lookups:
+    """Sees which rows of a table are looked up.
 
     Attributes:
         looked_up: (rows,) of booleans: those that forward has looked up since they were last set to False; as far as
             modules have, whose inputs can be seen.
+    """
+
+    def __init__(self, table: Table) -> None:
+        self._hooks: list[Any] = [
+            part.register_forward_pre_hook(self._looks_up, with_kwargs=True) for part in table.lookups
+        ]
+        self.looked_up = torch.zeros(len(table.parameter), dtype=torch.bool)
+
+    def _looks_up(self, _: nn.Module, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
+        places = arguments[0] if arguments else named.get("input")
+        if not (self._hooks and torch.is_grad_enabled() and isinstance(places, Tensor) and places.numel()):
+            return
+        least, most = torch.aminmax(places)
+        if least >= 0 and most < len(self.looked_up):  # else forward says what is wrong
+            self.looked_up[places.reshape(-1).long()] = True
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """A copy does nothing."""
+        return _mute, (type(self),)
+
+    def remove(self) -> None:
+        """See no more."""
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks = []
+
+
+class Head(Lookups):
+    """Tells of the output layer's part of a tied table's gradient too, when backward has it.
+
+    While that module's forward runs, its weight is another name for the same memory (`Tensor.view_as`), with a
+    place of its own in autograd's graph, on which a hook can be. A copy of the module tells nobody.
     """
 
     def __init__(self, table: Table, told: Callable[[Tensor], None]) -> None:
@@ -92,26 +123,16 @@ class Head:
         """
         if table.head is None:
             raise ValueError("nothing but lookups uses this table")
-        self._parameter = table.parameter
-        self._told: Callable[[Tensor], None] | None = told
+        super().__init__(table)
+        self._parameter, self._told = table.parameter, told
         self._module, self._name = table.head
-        self.looked_up = torch.zeros(len(table.parameter), dtype=torch.bool)
-        self._hooks: list[Any] = [
-            *(part.register_forward_pre_hook(self._looks_up, with_kwargs=True) for part in table.lookups),
+        self._hooks += [
             self._module.register_forward_pre_hook(self._before),
             self._module.register_forward_hook(self._after, always_call=True),
         ]
 
-    def _looks_up(self, _: nn.Module, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
-        places = arguments[0] if arguments else named.get("input")
-        if not (self._told and torch.is_grad_enabled() and isinstance(places, Tensor) and places.numel()):
-            return
-        least, most = torch.aminmax(places)
-        if least >= 0 and most < len(self.looked_up):  # else forward says what is wrong
-            self.looked_up[places.reshape(-1).long()] = True
-
     def _before(self, *_: Any) -> None:
-        if self._told is None or not torch.is_grad_enabled() or not self._parameter.requires_grad:
+        if not (self._hooks and torch.is_grad_enabled() and self._parameter.requires_grad):
             return
         own = self._module.__dict__["_parameters"].get(self._name)
         if own is self._parameter:  # not called with another one
@@ -120,24 +141,19 @@ class Head:
             self._module.__dict__[self._name] = alias  # found before its parameters are
 
     def _after(self, *_: Any) -> None:
-        if self._told is not None:
+        if self._hooks:
             self._module.__dict__.pop(self._name, None)
-
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        """A copy does nothing."""
-        return _mute, ()
 
     def remove(self) -> None:
         """Tell no more."""
-        for hook in self._hooks:
-            hook.remove()
         self._after()
+        super().remove()
 
 
-def _mute() -> Head:
-    head = object.__new__(Head)
-    head._told = None
-    return head
+def _mute(kind: type[Lookups]) -> Lookups:
+    copied = object.__new__(kind)
+    copied._hooks = []
+    return copied
 
 
 def summed(parameter: nn.Parameter, gradient: Tensor) -> Tensor:

@@ -43,17 +43,22 @@ class Ticket(Protocol):
         """The same, or until this moment of the monotonic clock; raises nothing."""
 
 
+class RowNames(Protocol):
+    """Which rows of a table ranks have named, or will have."""
+
+
 class RowTicket(Ticket, Protocol):
     """A transfer of a table's rows; once it has ended well:
 
     Attributes:
-        rows: which were reduced, of whole numbers; None for all, which lie in the table itself.
-        values: (rows, width), reduced; until the next transfer of the same number.
+        parts: rows, as whole numbers, and what was reduced of them, (rows, width), until the next transfer of the same
+            number; those of a later part once more.
+        whole: whether all of the table was, in its place.
         present: whether any rank had a gradient for the table.
     """
 
-    rows: Tensor | None
-    values: Tensor | None
+    parts: list[tuple[Tensor, Tensor]]
+    whole: bool
     present: bool
 
 
@@ -95,24 +100,41 @@ class Carrier(Protocol):
 class RowCarrier(Carrier, Protocol):
     """One that can send a part of a table too."""
 
+    def name_rows(self, number: int, named: Tensor, priority: int = 0) -> RowNames:
+        """Tell the others of rows that this rank will have, before it has them; all ranks do, once for a transfer.
+
+        Args:
+            number, priority: of the transfer of these rows.
+            named: (rows,) of booleans.
+        """
+
     def reduce_rows(
         self,
         number: int,
         name: str,
         table: Tensor,
-        touched: Tensor,
-        present: bool,
-        others: bool = False,
+        names: RowNames | None,
         priority: int = 0,
         algorithm: str = "",
         factor: float = 1.0,
+        others: bool = False,
     ) -> RowTicket:
-        """Begin to add up everybody's rows that anybody has touched, or all others.
+        """Begin to add up everybody's rows that anybody has named before, or all others.
 
         Args:
             table: (rows, width), without gaps; as `flat` of `all_reduce`.
+            names: the rows; None if nobody has named any.
+            others: all but these instead; else the transfer ends by `end_rows`.
+            number, name, priority, algorithm, factor: as `all_reduce` takes them.
+        """
+
+    def end_rows(
+        self, number: int, ticket: RowTicket, touched: Tensor, present: bool, priority: int = 0
+    ) -> None:
+        """Add up those too that anybody has touched beside.
+
+        Args:
+            number, ticket, priority: of the transfer.
             touched: (rows,) of booleans: this rank's.
             present: whether this rank has a gradient for the table at all.
-            others: those that nobody has touched instead.
-            number, name, priority, algorithm, factor: as `all_reduce` takes them.
         """

@@ -1,0 +1,90 @@
+"""A transfer of the exchange while it is under way."""
+
+from __future__ import annotations
+
+import threading
+import time
+from contextlib import suppress
+
+from hemiola.core.errors import HemiolaError, TransportError
+from hemiola.run.transport.messages import Outgoing
+
+__all__ = ["Ticket"]
+
+
+class Ticket:
+    """A transfer under way.
+
+    Attributes:
+        done: whether it is reduced, or has failed.
+        problem: why it failed.
+        begun_s: when, by the monotonic clock.
+    """
+
+    def __init__(self, what: str, lanes: int) -> None:
+        self._what = what
+        self.begun_s = time.monotonic()
+        self._ended_s = 0.0
+        self._left = lanes
+        self._guard = threading.Lock()
+        self._gate = threading.Lock()
+        self._gate.acquire()
+        self.sends: list[Outgoing] = []
+        self.done = False
+        self.problem: HemiolaError | None = None
+
+    def wait(self, timeout_s: float) -> None:
+        """Until it is reduced.
+
+        Raises:
+            TransportError: it failed, or is not reduced in time.
+        """
+        if not self._gate.acquire(timeout=timeout_s):
+            raise TransportError(
+                f"{self._what} was not reduced within {timeout_s:g} s",
+                "do all ranks run the same number of iterations?",
+            )
+        self._gate.release()
+        if self.problem is not None:
+            raise self.problem
+
+    def soon(self, timeout_s: float) -> bool:
+        """Whether it has ended, after at most so long."""
+        if self._gate.acquire(timeout=timeout_s):
+            self._gate.release()
+        return self.done
+
+    def wait_sent(self) -> None:
+        """Until this rank's memory may be written again."""
+        self._gate.acquire()
+        self._gate.release()
+        for handle in self.sends:
+            handle.wait()
+
+    def sent_soon(self, until_s: float) -> None:
+        """Until all is sent or failed, or this moment of the monotonic clock."""
+        for handle in list(self.sends):
+            with suppress(TransportError):
+                handle.wait(max(0.0, until_s - time.monotonic()))
+
+    @property
+    def sent(self) -> bool:
+        """Whether this rank's memory may be written again."""
+        return self.done and all(handle.done for handle in self.sends)
+
+    @property
+    def moved_s(self) -> tuple[float, float]:
+        """When its first chunk went and its last one came, by the monotonic clock."""
+        started = [handle.started_s for handle in self.sends if handle.started_s]
+        return min(started, default=self.begun_s), self._ended_s
+
+    def end_lane(self, problem: HemiolaError | None) -> None:
+        """For the exchange: one of its parts has ended."""
+        with self._guard:
+            self._left -= 1
+            self.problem = self.problem or problem
+            if self.done or (self._left and not self.problem):
+                return
+            self.done = True
+            self._ended_s = time.monotonic()
+        self._gate.release()
