@@ -20,7 +20,7 @@ from hemiola.run.accelerate.measured import mean_of, measured_graph, problem_of 
 from hemiola.run.accelerate.probe import Links  # noqa: E402
 from hemiola.run.accelerate.processors import Cores  # noqa: E402
 from hemiola.run.accelerate.profile import Profile  # noqa: E402
-from hemiola.run.accelerate.tables import Head, tables_of, planned_tables  # noqa: E402
+from hemiola.run.accelerate.tables import Head, planned_tables, tables_of  # noqa: E402
 
 ROWS, WIDTH = 2000, 16
 
