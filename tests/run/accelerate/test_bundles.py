@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -10,14 +11,18 @@ from torch import Tensor, nn
 
 from hemiola.core.plan import Piece, Plan, PlannedTransfer
 from hemiola.run.accelerate.bundles import Slot, bundles_of
+from hemiola.run.accelerate.engine import Engine
 from hemiola.run.accelerate.gathered import Gathered
-from hemiola.run.accelerate.tables import Lookups, tables_of
+from hemiola.run.accelerate.tables import planned_tables
+from hemiola.run.accelerate.updates import Updates
 
 
 class Back:
     """A transfer that is over as soon as it has begun."""
 
     begun_s, done, sent, moved_s = 0.0, True, True, (0.0, 0.0)
+    whole, present = False, False
+    parts: tuple[Any, ...] = ()
 
     def wait(self, timeout_s: float) -> None:
         pass
@@ -159,42 +164,65 @@ def test_where_it_is_not_known_who_holds_a_gradient_all_are_copied_back(monkeypa
             slot.parameter.grad = None
 
 
-class Naming(Doubling):
-    """Notes which rows are named before, and with them which are looked for at the end."""
+class Telling(Doubling):
+    """Alone; notes what is told before and at the end."""
 
     def __init__(self) -> None:
-        self.said: list[list[int]] = []
+        self.said: list[Any] = []
 
-    def name_rows(self, number: int, named: Tensor, priority: int = 0) -> Any:
-        self.said.append(named.nonzero().flatten().tolist())
-        return len(self.said)
+    def name_rows(self, number: int, named: Sequence[Tensor], priority: int = 0) -> Any:
+        self.said.append([own.nonzero().flatten().tolist() for own in named])
+        return [len(self.said)] * len(named)
 
     def reduce_rows(self, number: int, name: str, table: Tensor, names: Any, *more: Any) -> Any:
-        assert names == len(self.said)
+        assert names == len(self.said) or not more[-1]
         return Back()
 
-    def end_rows(self, number: int, ticket: Any, touched: Tensor, *more: Any) -> None:
-        self.said.append(touched.nonzero().flatten().tolist())
+    def end_rows(
+        self, number: int, tickets: Any, touched: Sequence[Tensor], present: Sequence[bool], priority: int
+    ) -> None:
+        self.said.append(([own.nonzero().flatten().tolist() for own in touched], list(present)))
 
 
-def test_what_is_looked_up_is_named_once_for_each_gradient():
-    table = nn.Embedding(9, 2)
-    slot = Slot("weight", table.weight, lambda *_: False)
+class Looking(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Embedding(9, 2), nn.Embedding(7, 2)
+
+    def forward(self, rows: list[int]) -> Tensor:
+        return self.first(torch.tensor(rows)).sum()
+
+
+def test_what_is_looked_up_is_told_once_and_what_is_touched_once_for_all_tables():
+    model = Looking()
+    parameters = dict(model.named_parameters())
     plan = Plan(
         name="rows", graph="any", ranks=2, update="together", chunk_bytes=1 << 16,
-        transfers=(PlannedTransfer(name="rows", pieces=(Piece("weight", 0, 18),), part="rows"),),
+        transfers=tuple(
+            PlannedTransfer(name=name, pieces=(Piece(name, 0, p.numel()),), part="rows")
+            for name, p in parameters.items()
+        ),
     )  # fmt: skip
-    bundles_of(plan, {"weight": slot})
-    carrier = Naming()
-    slot.name_rows(carrier)
-    assert not carrier.said  # nothing is known of lookups
-    slot.looked_up = Lookups(tables_of(table, {"weight": table.weight})["weight"]).looked_up
+    optimizer, carrier = torch.optim.SGD(model.parameters(), 0.1), Telling()
+    engine = Engine(
+        model,
+        parameters,
+        plan,
+        planned_tables(plan, model, parameters),
+        carrier,
+        Updates(optimizer, None),
+        2,
+        10.0,
+    )
     for rows in ([3, 5], [4]):
-        table(torch.tensor(rows)).sum().backward()
-        table.weight.grad[0] = 1.0  # by something that is no lookup
-        slot.name_rows(carrier)
-        slot.name_rows(carrier)
-        for bundle in slot.hand_over():
-            bundle.launch(carrier, 0.5)
-        table.weight.grad = None
-    assert carrier.said == [[3, 5], [0, 3, 5], [4], [0, 4]]
+        engine.forward_begins(True)
+        loss = model(rows) + parameters["first.weight"][0].sum()  # by hand, which cannot be seen
+        engine.forward_ends()
+        engine.forward_ends()
+        loss.backward()
+        engine.step(optimizer.step)
+        optimizer.zero_grad()
+    assert carrier.said == [
+        [[3, 5], []], ([[0, 3, 5], []], [True, False]), [[4], []], ([[0, 4], []], [True, False]),
+    ]  # fmt: skip
+    engine.detach()

@@ -71,11 +71,11 @@ def test_rows_that_somebody_has_named_or_touched_are_added_up_or_all_others(data
 
         def work(end):
             table, exchange = tables[end.rank].clone(), Exchange(end, 1 << 10)
-            names = None if kind == "named at the end" else exchange.name_rows(7, bits(named[end.rank]))
+            names = None if kind == "named at the end" else exchange.name_rows(7, [bits(named[end.rank])])[0]
             is_others = kind == "others"
             ticket = exchange.reduce_rows(7, "the gradient t", table, names, 0, algorithm, 0.5, is_others)
             if not is_others:
-                exchange.end_rows(7, ticket, bits(touched[end.rank]), present[end.rank])
+                exchange.end_rows(7, [ticket], [bits(touched[end.rank])], [present[end.rank]])
             ticket.wait(10.0)
             ticket.wait_sent()
             found.append((table, ticket))
@@ -97,13 +97,42 @@ def test_rows_that_somebody_has_named_or_touched_are_added_up_or_all_others(data
             torch.testing.assert_close(values, expected[those])
 
 
+def test_rows_of_several_tables_are_told_at_once():
+    sizes, found = (40, 0, 9), [None, None]
+    with connected(2) as ends:
+
+        def work(end):
+            exchange, rank = Exchange(end, 1 << 10), end.rank
+            tables = [torch.full((rows, 4), 1.0 + rank) for rows in sizes]
+            named = [torch.zeros(rows, dtype=torch.bool) for rows in sizes]
+            named[0][3 + rank] = named[2][rank] = True
+            names = exchange.name_rows(0, named)
+            tickets = [
+                exchange.reduce_rows(n, f"t{n}", table, own)
+                for n, (table, own) in enumerate(zip(tables, names, strict=True))
+            ]
+            named[2][8] = True
+            exchange.end_rows(0, tickets, named, [True, False, rank == 1])
+            for ticket in tickets:
+                ticket.wait(10.0)
+            found[rank] = [
+                ([(rows.tolist(), values.unique().tolist()) for rows, values in t.parts], t.present)
+                for t in tickets
+            ]
+
+        together(work, ends)
+    assert found[0] == found[1] == [
+        ([([3, 4], [3.0])], True), ([], False), ([([0, 1], [3.0]), ([8], [3.0])], True),
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize("before", [True, False])
 def test_a_rank_lost_while_rows_are_named_is_named_itself(before):
     with connected(2, timeout_s=2.0) as ends:
         exchange, touched = Exchange(ends[0], 16 << 10), torch.ones(1000, dtype=torch.bool)
-        names = exchange.name_rows(1, touched) if before else None
+        (names,) = exchange.name_rows(1, [touched]) if before else (None,)
         ticket = exchange.reduce_rows(1, "the gradient t", torch.ones(1000, 8), names)
-        exchange.end_rows(1, ticket, touched, True)
+        exchange.end_rows(1, [ticket], [touched], [True])
         ends[1].close()
         with pytest.raises(TransportError, match="rank 1"):
             ticket.wait(10.0)

@@ -28,7 +28,7 @@ from hemiola.run.accelerate.tables import summed, touched_rows
 from hemiola.run.accelerate.tickets import Carrier, RowCarrier, RowNames, RowTicket, Ticket
 from hemiola.run.accelerate.updates import Captured
 
-__all__ = ["Bundle", "Slot", "bundles_of"]
+__all__ = ["Bundle", "Rows", "Slot", "bundles_of", "end_rows"]
 
 _FEW_ELEMENTS = 64
 """So many elements of a real gradient may by chance all be -0.0, the mark of one that is not there."""
@@ -89,12 +89,6 @@ class Slot:
         """All bundles of an iteration."""
         return self.bundles if self.head is None else [self.head, *self.bundles]
 
-    def name_rows(self, carrier: Carrier) -> None:
-        """Tell the others what has been looked up, once for a gradient; all ranks do."""
-        if self.looked_up is not None and self.names is None:
-            number, priority = self.bundles[0].number, self.under_way[0].transfer.priority
-            self.names = cast(RowCarrier, carrier).name_rows(number, self.looked_up, priority)
-
     def hand_over_head(self, gradient: Tensor) -> list[Bundle]:
         """Give the output layer's part of the gradient to its transfer; what is to be launched.
 
@@ -129,7 +123,7 @@ class Slot:
             found = self._hand_over_head(self._flat.view(gradient.shape))
         self.handed, self.reduced = True, False
         found += [bundle for bundle in self.bundles if bundle.take(self, self._flat)]
-        self.base = self.names = None
+        self.base = None
         if self.looked_up is not None:
             self.looked_up.fill_(False)
         return found
@@ -260,11 +254,17 @@ def _copy(pairs: Sequence[tuple[Tensor, Tensor]]) -> None:
 
 @dataclass(eq=False)
 class Rows(Bundle):
-    """One transfer of a table's rows: those that some rank has touched, or of the output layer's part all others."""
+    """One transfer of a table's rows: those that some rank has touched, or of the output layer's part all others.
 
+    Attributes:
+        touched: by this rank, from the launch until `end_rows`.
+        absent: whether this rank had no gradient.
+    """
+
+    touched: Tensor | None = None
+    absent: bool = False
     _names: RowNames | None = None
     _base: Tensor | None = None
-    _absent: bool = False
 
     @property
     def is_head(self) -> bool:
@@ -291,7 +291,7 @@ class Rows(Bundle):
     def take(self, slot: Slot, flat: Tensor) -> bool:
         """The table's gradient is complete."""
         self.hold(flat.view(slot.parameter.shape), slot.names)
-        self._base, self._absent = slot.base, slot.absent
+        self._base, self.absent = slot.base, slot.absent
         return True
 
     def give(self, slot: Slot, flat: Tensor) -> None:
@@ -317,14 +317,27 @@ class Rows(Bundle):
         table, names, base, transfer = self._own, self._names, self._base, self.transfer
         assert table is not None
         self._own = self._names = self._base = None
-        by_rows = cast(RowCarrier, carrier)
-        self.ticket = ticket = by_rows.reduce_rows(
+        self.ticket = cast(RowCarrier, carrier).reduce_rows(
             self.number, f"the gradient {transfer.name}", table, names, transfer.priority, transfer.algorithm, factor,
             self.is_head,
         )  # fmt: skip
         if not self.is_head:
-            touched = torch.zeros(len(table), dtype=torch.bool) if self._absent else touched_rows(table, base)
-            by_rows.end_rows(self.number, ticket, touched, not self._absent, transfer.priority)
+            self.touched = (
+                torch.zeros(len(table), dtype=torch.bool) if self.absent else touched_rows(table, base)
+            )
+
+
+def end_rows(bundles: Sequence[Rows], carrier: Carrier) -> None:
+    """Of those that were launched: tell the others which rows they have beside those that were named before."""
+    launched = [(bundle, bundle.touched) for bundle in bundles if bundle.touched is not None]
+    if launched:
+        first = launched[0][0]
+        cast(RowCarrier, carrier).end_rows(
+            first.number, [bundle.rows for bundle, _ in launched], [touched for _, touched in launched],
+            [not bundle.absent for bundle, _ in launched], first.transfer.priority,
+        )  # fmt: skip
+    for bundle, _ in launched:
+        bundle.touched = None
 
 
 def bundles_of(plan: Plan, slots: dict[str, Slot]) -> list[Bundle]:

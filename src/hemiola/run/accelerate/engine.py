@@ -17,16 +17,16 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
 
 from hemiola.core.errors import InputError
 from hemiola.core.plan import Plan
-from hemiola.run.accelerate.bundles import Bundle, Slot, bundles_of
+from hemiola.run.accelerate.bundles import Bundle, Rows, Slot, bundles_of, end_rows
 from hemiola.run.accelerate.tables import Head, Lookups, Table
-from hemiola.run.accelerate.tickets import Carrier
+from hemiola.run.accelerate.tickets import Carrier, RowCarrier
 from hemiola.run.accelerate.told import Teller
 from hemiola.run.accelerate.updates import Updates
 from hemiola.run.accelerate.watch import attend, leave, tell_owner, unwatch, watch
@@ -64,7 +64,8 @@ class Engine:
         self._module, self._plan, self._teller = module, plan, teller
         attend(module, tell_owner)
         self.slots = {name: Slot(name, parameter, self._use) for name, parameter in parameters.items()}
-        bundles_of(plan, self.slots)
+        bundles = bundles_of(plan, self.slots)
+        self._rows = [bundle for bundle in bundles if isinstance(bundle, Rows) and not bundle.is_head]
         self._slot_of = {id(slot.parameter): slot for slot in self.slots.values()}
         self._group_of = {id(parameter): number for parameter, number in updates.groups()}
         self._open = False  # some gradients of this iteration are handed over, and no step was made
@@ -84,6 +85,7 @@ class Engine:
             slot.looked_up = lookups.looked_up
             self._hooks.append(lookups)
         self._tables = [self.slots[name] for name in tables]
+        self._named = False  # rows of the next backward are
 
     # --- backward
 
@@ -119,9 +121,12 @@ class Engine:
             watch(slot.parameter, slot)
         self._open = True
         self._name_rows()
+        self._named = False
 
     def _hand_over(self, slot: Slot) -> None:
         self._launch(slot.hand_over())
+        if self._rows and all(bundle.touched is not None for bundle in self._rows):
+            end_rows(self._rows, self._carrier)
 
     def _launch(self, bundles: list[Bundle]) -> None:
         for bundle in bundles:
@@ -142,6 +147,7 @@ class Engine:
                     self._hand_over(slot)
                 else:
                     unwatch(slot.parameter)
+            end_rows(self._rows, self._carrier)
 
     # --- the script's calls
 
@@ -162,12 +168,21 @@ class Engine:
         """It has; which rows it has looked up is told while the network has little else to do."""
         if self.syncs:
             with self._guard, _plainly():
-                self._name_rows()
+                under_way = any(slot.name in self._due for slot in self._tables)  # from the last backward
+                if not under_way:
+                    self._name_rows()
 
     def _name_rows(self) -> None:
-        for slot in self._tables:
-            if slot.name not in self._due:  # else the last ones may still be under way
-                slot.name_rows(self._carrier)
+        """Once for a backward, on all ranks."""
+        if self._tables and not self._named:
+            self._named = True
+            first = self._tables[0].under_way
+            looked_up = [slot.looked_up for slot in self._tables if slot.looked_up is not None]
+            names = cast(RowCarrier, self._carrier).name_rows(
+                first[-1].number, looked_up, first[0].transfer.priority
+            )
+            for slot, own in zip(self._tables, names, strict=True):
+                slot.names = own
 
     def step(self, step: Callable[..., Any], closure: Any = None) -> Any:
         """The optimizer's step: now, or as its parameters are used."""

@@ -7,7 +7,7 @@ any order, and a more urgent one overtakes and pauses what is on its way.
 
 from __future__ import annotations
 
-from functools import partial
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from hemiola.core.errors import HemiolaError
 from hemiola.run.accelerate.buffers import share_buffers
-from hemiola.run.accelerate.rows import Fill, RowNames, RowTicket
+from hemiola.run.accelerate.rows import Fill, RowNames, RowTicket, Telling, names_of
 from hemiola.run.accelerate.schedule import Part, Step, schedule
 from hemiola.run.accelerate.under_way import Ticket
 from hemiola.run.group.memory import view
@@ -64,11 +64,12 @@ class Exchange:
         )
         return ticket
 
-    def name_rows(self, number: int, named: Tensor, priority: int = 0) -> RowNames:
+    def name_rows(self, number: int, named: Sequence[Tensor], priority: int = 0) -> list[RowNames]:
         """As `RowCarrier.name_rows`."""
-        names = RowNames(self._end, named.numpy(), priority, self._tag(number) + _BEFORE)
-        self._end.call(names.begin)
-        return names
+        own = np.concatenate([table.numpy() for table in named])
+        telling = Telling(self._end, own, priority, self._tag(number) + _BEFORE)
+        self._end.call(telling.begin)
+        return names_of(telling, map(len, named))
 
     def reduce_rows(
         self,
@@ -98,11 +99,19 @@ class Exchange:
         return ticket
 
     def end_rows(
-        self, number: int, ticket: RowTicket, touched: Tensor, present: bool, priority: int = 0
-    ) -> None:
+        self, number: int, tickets: Sequence[RowTicket], touched: Sequence[Tensor], present: Sequence[bool], priority: int = 0,
+    ) -> None:  # fmt: skip
         """As `RowCarrier.end_rows`."""
-        told = RowNames(self._end, np.append(touched.numpy(), present), priority, self._tag(number))
-        self._end.call(partial(ticket.end_by, told))
+        own = np.concatenate([*(table.numpy() for table in touched), np.array(present)])
+        telling = Telling(self._end, own, priority, self._tag(number))
+        names = names_of(telling, [*map(len, touched), *(1 for _ in present)])
+
+        def end() -> None:
+            telling.begin()
+            for ticket, rows, presence in zip(tickets, names, names[len(tickets) :], strict=False):
+                ticket.end_by(rows, presence)
+
+        self._end.call(end)
 
     def _memory(self, number: int, table: Tensor, rows: int) -> Tensor:
         """For so many of a table's rows: the same every time, for fresh pages cost more than copying."""

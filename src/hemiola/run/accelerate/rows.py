@@ -6,7 +6,9 @@ when they are; which rows a gradient really has is told beside it, and what was 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -19,18 +21,18 @@ from hemiola.run.accelerate.under_way import Ticket
 from hemiola.run.transport import Endpoint, Handle
 from hemiola.run.transport.messages import Outgoing
 
-__all__ = ["Fill", "RowNames", "RowTicket"]
+__all__ = ["Fill", "RowNames", "RowTicket", "Telling", "names_of"]
 
 Bools = npt.NDArray[np.bool_]
 Fill = Callable[[int, int], None]
 """Brings elements from and to into the memory that is reduced, before they go."""
 
 
-class RowNames:
-    """Ranks tell each other which rows of a table they will reduce. Lives on the transport's thread.
+class Telling:
+    """Ranks tell each other bits, and each has what any of them has told. Lives on the transport's thread.
 
     Attributes:
-        union: (count,) which of them any rank has named, once all have told.
+        told: (count,) of booleans, once all have told.
         sends: this rank's messages.
     """
 
@@ -43,7 +45,7 @@ class RowNames:
         self._waiting: list[Callable[[HemiolaError | None], None]] = []
         self._problem: HemiolaError | None = None
         self.sends: list[Outgoing] = []
-        self.union: Bools = np.zeros(0, dtype=np.bool_)
+        self.told: Bools = np.zeros(0, dtype=np.bool_)
 
     def begin(self) -> None:
         """Tell the others, and listen."""
@@ -55,12 +57,12 @@ class RowNames:
         except HemiolaError as problem:  # closed meanwhile
             self._ends(problem)
 
-    def then(self, told: Callable[[HemiolaError | None], None]) -> None:
+    def then(self, do: Callable[[HemiolaError | None], None]) -> None:
         """Have this called once all have told, or it is known why one cannot; after what was asked for before."""
         if self._left and self._problem is None:
-            self._waiting.append(told)
+            self._waiting.append(do)
         else:
-            told(self._problem)
+            do(self._problem)
 
     def _got(self, handle: Handle) -> None:
         if self._problem is not None:
@@ -70,15 +72,39 @@ class RowNames:
             return
         self._left -= 1
         if not self._left:
-            named = np.bitwise_or.reduce([self._own, *self._came])
-            self.union = np.unpackbits(named, count=self._count).view(np.bool_)
+            found = np.bitwise_or.reduce([self._own, *self._came])
+            self.told = np.unpackbits(found, count=self._count).view(np.bool_)
             self._ends(None)
 
     def _ends(self, problem: HemiolaError | None) -> None:
         self._problem = problem
         waiting, self._waiting = self._waiting, []
-        for told in waiting:
-            told(problem)
+        for do in waiting:
+            do(problem)
+
+
+@dataclass(frozen=True)
+class RowNames:
+    """Of what ranks tell each other, the bits that stand for one table's rows.
+
+    Attributes:
+        telling: all of it.
+    """
+
+    telling: Telling
+    start: int
+    stop: int
+
+    @property
+    def union(self) -> Bools:
+        """(rows,) what any rank has named, once all have told."""
+        return self.telling.told[self.start : self.stop]
+
+
+def names_of(telling: Telling, rows: Iterable[int]) -> list[RowNames]:
+    """Of tables of so many rows, one behind the other."""
+    ends = list(accumulate(rows, initial=0))
+    return [RowNames(telling, start, stop) for start, stop in pairwise(ends)]
 
 
 class RowTicket(Ticket):
@@ -112,14 +138,13 @@ class RowTicket(Ticket):
     def begin(self) -> None:
         """On the transport's thread: what was named before."""
         if self._names is not None:
-            self.sends += self._names.sends
-            self._names.then(self._named_before)
+            self.sends += self._names.telling.sends
+            self._names.telling.then(self._named_before)
 
-    def end_by(self, told: RowNames) -> None:
-        """On the transport's thread: these are the rows of all, and, in one bit more, whether anybody has a gradient."""
-        told.begin()
-        self.sends += told.sends
-        told.then(lambda problem: self._named(told.union, problem))
+    def end_by(self, names: RowNames, presence: RowNames) -> None:
+        """On the transport's thread: these are the rows of all, and in one bit whether anybody has a gradient."""
+        self.sends += names.telling.sends
+        names.telling.then(lambda problem: self._named(names, presence, problem))
 
     def _named_before(self, problem: HemiolaError | None) -> None:
         if problem is not None:
@@ -131,21 +156,21 @@ class RowTicket(Ticket):
         if self._others:
             self.end_lane(None)
 
-    def _named(self, union: Bools, problem: HemiolaError | None) -> None:
+    def _named(self, names: RowNames, presence: RowNames, problem: HemiolaError | None) -> None:
         if problem is not None:
             self.end_lane(problem)
             return
-        self.present = bool(union[-1])
-        if self._names is None:
-            self._end_with(union[:-1], False)
-        else:  # which may be known last
-            before = self._names
+        self.present = bool(presence.union.any())
+        before = self._names
+        if before is None:
+            self._end_with(names.union, False)
+            return
 
-            def end(problem: HemiolaError | None) -> None:
-                if problem is None:  # else it has ended by it
-                    self._end_with(union[:-1] & ~before.union, True)
+        def end(problem: HemiolaError | None) -> None:
+            if problem is None:  # else it has ended by it
+                self._end_with(names.union & ~before.union, True)
 
-            before.then(end)
+        before.telling.then(end)  # which may be told last
 
     def _end_with(self, rows: Bools, again: bool) -> None:
         self._begin_with(rows, again)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Sequence
+from typing import Any, Protocol
 
 from torch import Tensor
 
@@ -100,12 +101,12 @@ class Carrier(Protocol):
 class RowCarrier(Carrier, Protocol):
     """One that can send a part of a table too."""
 
-    def name_rows(self, number: int, named: Tensor, priority: int = 0) -> RowNames:
-        """Tell the others of rows that this rank will have, before it has them; all ranks do, once for a transfer.
+    def name_rows(self, number: int, named: Sequence[Tensor], priority: int = 0) -> Sequence[RowNames]:
+        """Tell the others of rows that this rank will have, before it has them; all ranks do, once for their next transfers.
 
         Args:
-            number, priority: of the transfer of these rows.
-            named: (rows,) of booleans.
+            number, priority: of the first of the tables' transfers.
+            named: (rows,) of booleans, by table.
         """
 
     def reduce_rows(
@@ -129,12 +130,13 @@ class RowCarrier(Carrier, Protocol):
         """
 
     def end_rows(
-        self, number: int, ticket: RowTicket, touched: Tensor, present: bool, priority: int = 0
-    ) -> None:
-        """Add up those too that anybody has touched beside.
+        self, number: int, tickets: Sequence[Any], touched: Sequence[Tensor], present: Sequence[bool], priority: int = 0,
+    ) -> None:  # fmt: skip
+        """Add up those too that anybody has touched beside, and end these transfers.
 
         Args:
-            number, ticket, priority: of the transfer.
-            touched: (rows,) of booleans: this rank's.
+            number, priority: of the first of the transfers.
+            tickets: all of them, of tables.
+            touched: (rows,) of booleans, by table: this rank's.
             present: whether this rank has a gradient for the table at all.
         """
