@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import copy
+import io
 import itertools
 import os
 import sys
@@ -231,6 +233,47 @@ def is_interrupted(rank: int, file: str) -> None:
         train(model, optimizer, rank, 10, after)
     except KeyboardInterrupt:
         print("interrupted", flush=True)
+
+
+def is_copied(rank: int, file: str) -> None:
+    """Copies of the accelerated model exchange nothing; one that is compiled is refused, and goes on as it was."""
+    model, optimizer = made(from_the_start)
+    train(model, optimizer, rank, 3)
+    average = torch.optim.swa_utils.AveragedModel(model)
+    saved = io.BytesIO()
+    torch.save(model, saved)
+    saved.seek(0)
+    images = torch.randn(2, 64)
+    for number, other in enumerate((average, copy.deepcopy(model), torch.load(saved, weights_only=False))):
+        assert torch.equal(other(images), model.module(images))
+        if rank == number % 2:
+            other(images).sum().backward()
+    average.update_parameters(model)
+    assert next(name for name, _ in copy.deepcopy(model).named_parameters()) == "module.0.weight"
+    for compiled in (
+        lambda: torch.compile(model, backend="eager"),
+        lambda: model.module.compile(backend="eager"),
+    ):
+        try:
+            found = compiled()
+            (model if found is None else found)(images)
+        except Exception as problem:
+            assert "cannot be compiled" in str(problem), problem
+        else:
+            raise AssertionError("compiled")
+    model.module._compiled_call_impl = None
+    train(model, optimizer, rank, 2)
+
+
+def waits_at_the_end(rank: int, file: str) -> None:
+    """A rank that is done does not leave one alone that has its last iteration yet to come."""
+    model, optimizer = made(from_the_start)
+    train(model, optimizer, rank, 3)
+    if rank == 0:
+        time.sleep(11)
+    train(model, optimizer, rank, 1)
+    if rank == 0:
+        model.flush()
 
 
 def is_recorded(rank: int, file: str) -> None:

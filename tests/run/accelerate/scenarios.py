@@ -1,6 +1,6 @@
 """A rank that trains the same way with DDP and by a plan, and says where they end differently: `scenarios.py RANK RANKS FILE`.
 
-Every scenario is a training script (`scripts.py`, `scripts_of_tables.py`). It is run with DistributedDataParallel,
+Every scenario is a training script (`scripts.py`, `scripts_of_tables.py`, `scripts_beside.py`). It is run with DistributedDataParallel,
 and by a plan whose transfers go apart and together, whole and in pieces, by every algorithm: updating on arrival, the
 same so slowly that most gradients arrive late, updating together, and carried by gloo's collectives.
 """
@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import scripts
+import scripts_beside
 import scripts_of_tables
 import torch
 import torch.distributed as dist
@@ -23,7 +24,7 @@ import hemiola
 from hemiola.core.plan import Piece, Plan, PlannedTransfer
 from hemiola.run.accelerate.tables import Table, tables_of
 
-SCENARIOS = [*scripts.SCRIPTS, *scripts_of_tables.SCRIPTS]
+SCENARIOS = [*scripts.SCRIPTS, *scripts_of_tables.SCRIPTS, *scripts_beside.SCRIPTS]
 AT_FOUR = [scripts.plain, scripts.schedule_and_groups, scripts.recurrent, scripts_of_tables.tables]
 """Where four summands in another order stay a rounding error (Adam blows up that of a bias without effect)."""
 

@@ -54,6 +54,14 @@ def test_ddp_is_tried_in_buckets_that_may_be_faster_and_the_faster_one_stays(tmp
     assert run(HERE / "lives.py", 2, str(tmp_path / "meet"), "tries_other_buckets") == ["left"] * 2
 
 
+def test_copies_exchange_nothing_and_compiled_ones_are_refused(tmp_path):
+    assert run(HERE / "lives.py", 2, str(tmp_path / "meet"), "is_copied") == ["left"] * 2
+
+
+def test_a_rank_that_is_done_waits_for_one_that_is_not(tmp_path):
+    assert run(HERE / "lives.py", 2, str(tmp_path / "meet"), "waits_at_the_end") == ["left"] * 2
+
+
 def test_a_recording_holds_every_transfer_of_the_plan(tmp_path):
     assert run(HERE / "lives.py", 2, str(tmp_path / "meet"), "is_recorded") == ["left"] * 2
     timeline = read_timeline(tmp_path / "meet.json")

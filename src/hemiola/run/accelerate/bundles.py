@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -52,6 +52,7 @@ class Slot:
             no rows go, or nothing is known of lookups.
         names: what ranks have told each other of them.
         base: that part, from when it is handed over until the whole gradient is.
+        guarded: whether a hook has backwards wait until its gradient is sent.
     """
 
     name: str
@@ -67,7 +68,12 @@ class Slot:
     looked_up: Tensor | None = None
     names: RowNames | None = None
     base: Tensor | None = None
+    guarded: bool = False
     _flat: Tensor | None = None
+
+    def __reduce__(self) -> Any:
+        """Who saves a parameter saves nothing of what is on its way."""
+        return _nothing, ()
 
     @property
     def bytes(self) -> int:
@@ -158,6 +164,10 @@ class Slot:
             elif flat.data_ptr() != gradient.data_ptr():
                 gradient.copy_(flat.view(gradient.shape))
         self._flat, self.reduced = None, True
+
+
+def _nothing() -> None:
+    return None
 
 
 @dataclass(eq=False)
@@ -299,7 +309,10 @@ class Rows(Bundle):
         if self.rows.whole:
             return
         table = flat.view(slot.parameter.shape)
-        if slot.absent and self.rows.present:
+        if slot.absent and not self.rows.present:  # of nobody
+            table.fill_(-0.0)
+            return
+        if slot.absent:
             table.zero_()
         if slot.head is not None:
             slot.head.put(table)
@@ -322,9 +335,8 @@ class Rows(Bundle):
             self.is_head,
         )  # fmt: skip
         if not self.is_head:
-            self.touched = (
-                torch.zeros(len(table), dtype=torch.bool) if self.absent else touched_rows(table, base)
-            )
+            nothing = self.absent and base is None
+            self.touched = torch.zeros(len(table), dtype=torch.bool) if nothing else touched_rows(table, base)
 
 
 def end_rows(bundles: Sequence[Rows], carrier: Carrier) -> None:

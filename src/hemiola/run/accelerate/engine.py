@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, cast
@@ -47,7 +48,7 @@ class Engine:
 
     Attributes:
         slots: by parameter's name.
-        syncs: whether the backward that comes is to be exchanged (`no_sync`).
+        syncs: whether the backward of the last forward is to be exchanged (`no_sync`).
         waited_s: how long the script has stood still for gradients.
     """
 
@@ -67,17 +68,20 @@ class Engine:
         bundles = bundles_of(plan, self.slots)
         self._rows = [bundle for bundle in bundles if isinstance(bundle, Rows) and not bundle.is_head]
         self._slot_of = {id(slot.parameter): slot for slot in self.slots.values()}
-        self._group_of = {id(parameter): number for parameter, number in updates.groups()}
         self._open = False  # some gradients of this iteration are handed over, and no step was made
-        self._expects = False  # there was a forward since the last step
+        self._expects = False  # there was a forward to be exchanged since the last exchange began
+        self._exchanged = False  # one has ended since the last step
         self._due: dict[str, Slot] = {}  # to be updated, or at least to be waited for, before the next use
         self._guard = threading.RLock()
         self.syncs = True
         self.waited_s = 0.0
-        self._hooks = [
-            slot.parameter.register_post_accumulate_grad_hook(self._hook(partial(self._ready, slot)))
-            for slot in self.slots.values()
-        ]
+        self._hooks: list[Any] = []
+        self._orders: list[tuple[OrderedDict[int, Any], int]] = []
+        """Of each parameter, all hooks on its gradient, and which is this engine's."""
+        for slot in self.slots.values():
+            hook = slot.parameter.register_post_accumulate_grad_hook(self._hook(partial(self._ready, slot)))
+            self._hooks.append(hook)
+            self._orders.append((slot.parameter._post_accumulate_grad_hooks, hook.id))
         for name, table in tables.items():
             slot = self.slots[name]
             ready = self._hook(partial(self._head_ready, slot))
@@ -90,10 +94,11 @@ class Engine:
     # --- backward
 
     def _hook(self, ready: Callable[[Any], None]) -> Callable[[Any], None]:
-        """Have this done with what backward has, where it is to be exchanged."""
+        """Have this done with what backward has, where it is to be exchanged: as with DDP, the first one after a forward of
+        the accelerated model is. Others, such as those of the module inside, are this rank's own."""
 
         def told(what: Any) -> None:
-            if self.syncs:
+            if self._open or (self.syncs and self._expects):
                 with self._guard, _plainly():
                     if not self._open:
                         self._begin()
@@ -119,7 +124,7 @@ class Engine:
             self._await_sent(slot)
             slot.handed = False
             watch(slot.parameter, slot)
-        self._open = True
+        self._open, self._expects, self._exchanged = True, False, False
         self._name_rows()
         self._named = False
 
@@ -161,6 +166,9 @@ class Engine:
         with self._guard:
             if self._open:  # no step since the last backward: gradients accumulate on what is reduced
                 self._close()
+            for hooks, own in self._orders:
+                if next(reversed(hooks)) != own:  # a later one may change the gradient: it goes after that
+                    hooks[own] = hooks.pop(own)  # PyTorch does not see what `move_to_end` does
             self.syncs = syncs
             self._expects = self._expects or syncs
 
@@ -186,18 +194,20 @@ class Engine:
 
     def step(self, step: Callable[..., Any], closure: Any = None) -> Any:
         """The optimizer's step: now, or as its parameters are used."""
+        if closure is not None:
+            self.barrier()
+            result = step(closure)  # not guarded: on a GPU, backward has threads of its own
+            self.barrier()
+            self._exchanged = False
+            return result
         with self._guard:
-            if closure is not None:
-                self.barrier()
-                result = step(closure)
-                self.barrier()
-                return result
-            if not (self._open or self._expects):
+            exchanged, self._exchanged = self._exchanged, False
+            if not self._open and (exchanged or not self._expects):
                 return step()
-            self._expects = False
             self._fill()
             if self._plan.update == "together" or not self._updates.apart or self._updates.has_hooks:
                 self._close()
+                self._exchanged = False
                 return step()
             return self._step_in_parts(step)
 
@@ -217,10 +227,15 @@ class Engine:
         with _plainly():
             result = self._updates.only(lambda parameter: id(parameter) not in later, step)
         captured = self._updates.captured()
+        group_of = {id(parameter): number for parameter, number in self._updates.groups()}
         for slot in self._due.values():
-            number = self._group_of.get(id(slot.parameter))
+            number = group_of.get(id(slot.parameter))
             slot.captured = None if number is None else captured[number]
         return result
+
+    def has(self, parameter: nn.Parameter) -> bool:
+        """Whether it is one of this model's."""
+        return id(parameter) in self._slot_of
 
     def zero_grad(self, parameters: Iterable[nn.Parameter], set_to_none: bool) -> None:
         """The optimizer's or the model's: gradients that are still needed are cleared after their use."""
@@ -277,10 +292,14 @@ class Engine:
                 self._settle([slot])
                 if how == "grad":
                     self._await_sent(slot)
+                elif not slot.sent:
+                    self._guard_sent(slot)
                 return False
             if how == "data":
                 if not self._open:
                     self._unwatch_if_sent(slot)
+                if not slot.sent:
+                    self._guard_sent(slot)
                 return False
             if torch._C._current_graph_task_id() == -1:
                 if self._open:
@@ -289,6 +308,17 @@ class Engine:
                 self._await_sent(slot)
             return False
 
+    def _guard_sent(self, slot: Slot) -> None:
+        """Its gradient is still being sent: a backward that adds to it, in its place, has to wait."""
+        if slot.parameter.grad is not None and not slot.guarded:
+            slot.guarded = True
+            self._hooks.append(slot.parameter.register_hook(partial(self._before_adding, slot)))
+
+    def _before_adding(self, slot: Slot, _: torch.Tensor) -> None:
+        with _plainly():
+            if slot.parameter.grad is not None:
+                self._await_sent(slot)
+
     def _close(self) -> None:
         """Wait for all gradients of this iteration; no update is due for them."""
         self._fill()
@@ -296,7 +326,7 @@ class Engine:
             self._await(slot)
             self._await_sent(slot)
             unwatch(slot.parameter)
-        self._open = False
+        self._open, self._exchanged = False, True
 
     def _settle(self, wanted: Iterable[Slot]) -> None:
         """Wait for these and update them, and small ones that have come meanwhile."""

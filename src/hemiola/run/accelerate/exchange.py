@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hemiola.core.errors import HemiolaError
+from hemiola.core.errors import HemiolaError, InternalError
 from hemiola.run.accelerate.buffers import share_buffers
 from hemiola.run.accelerate.rows import Fill, RowNames, RowTicket, Telling, names_of
 from hemiola.run.accelerate.schedule import Part, Step, schedule
@@ -141,6 +141,15 @@ class Exchange:
         tag: int, fill: Fill | None = None,
     ) -> None:  # fmt: skip
         """All lanes, on the transport's thread; each is filled before it goes."""
+        try:
+            self._begin_lanes(ticket, lanes, flat, priority, algorithm, factor, tag, fill)
+        except Exception as problem:  # nobody would learn of it there
+            ticket.end_lane(InternalError(f"a gradient could not be sent: {problem!r}", "please report it"))
+
+    def _begin_lanes(
+        self, ticket: Ticket, lanes: list[tuple[int, int]], flat: Tensor, priority: int, algorithm: str, factor: float,
+        tag: int, fill: Fill | None,
+    ) -> None:  # fmt: skip
         size, small = flat.element_size(), self._small(flat, algorithm)
         if small:
             if fill is not None:

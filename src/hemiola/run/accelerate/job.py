@@ -47,7 +47,7 @@ from hemiola.run.accelerate.told import Teller, forward_begins
 from hemiola.run.accelerate.updates import Updates
 from hemiola.run.transport import Endpoint
 
-__all__ = ["Job"]
+__all__ = ["COMPILED", "Job"]
 
 _log = logging.getLogger("hemiola")
 
@@ -57,13 +57,18 @@ _BESIDE_NOTHING = 6
 """Iterations measured whose transfers begin after backward, as many untouched before them."""
 _SETTLES, _JUDGED = 3, 12
 """Iterations by the plan before they are measured, and measured."""
-_PATIENCE_S = 10.0
-"""For what is under way when the job ends."""
 _LOSS = 1.0
 """The plan's iterations may take so much of DDP's at most."""
 _AS_FAST, _FASTER = 1.1, 0.99
 """DDP is tried in other buckets if it is predicted to take no more than so much of what the plan takes; and stays if it takes
 less than so much."""
+
+
+COMPILED = (
+    "an accelerated model cannot be compiled: compiled code does not wait for single parameters",
+    "compile the module before, hemiola.accelerate(torch.compile(module), optimizer), which then stays with DDP",
+)
+"""What is wrong, and what to do."""
 
 
 class Job:
@@ -72,6 +77,7 @@ class Job:
     Attributes:
         state: see `core.acceleration.Acceleration`.
         ddp: while it is in charge.
+        has_left: whether the model is no longer this job's.
         engine: while the plan is.
     """
 
@@ -84,6 +90,7 @@ class Job:
         self._frozen = [(name, p) for name, p in module.named_parameters() if not p.requires_grad]
         self.updates = Updates(optimizer, settings.apart)
         self.state: State = "profiling"
+        self.has_left = False
         self.engine: Engine | None = None
         self.ddp: DistributedDataParallel | None = None
         self._end: Endpoint | None = None
@@ -152,7 +159,7 @@ class Job:
     # --- the script's calls
 
     def forward(self, training: bool, syncs: bool, *arguments: Any, **named: Any) -> Any:
-        """The model's forward."""
+        """The model's forward; `training`: a backward may follow."""
         if training:
             self._check_frozen()
         if self.engine is None:
@@ -162,6 +169,8 @@ class Job:
             if self._profile is not None and training:
                 self._profile.forward_ends()
             return result
+        if self.module._compiled_call_impl is not None:
+            raise InputError(*COMPILED)
         if training:
             forward_begins()
             self.engine.forward_begins(syncs)
@@ -237,6 +246,11 @@ class Job:
     def _decide(self) -> None:
         """Stay with DDP, or go over to a plan."""
         (own, measured), found, gain = self._profiled(), self._found, self._settings.min_gain
+        if reason := next(filter(None, gathered(self._reason_against(), self._group)), ""):  # by now
+            self._leave_ddp()
+            self.ddp = self._as_ddp(again=True)
+            self._say("off", reason, **found)
+            return
         if self.rank == 0:
             self._tell("hemiola: measuring the links and making a plan ...")
         end = meet(self._group, self._settings)
@@ -377,6 +391,7 @@ class Job:
         self._leave_engine()
         self._leave_ddp()
         self.close()
+        self.has_left = True
         return self.module
 
     def close(self) -> None:
@@ -384,8 +399,13 @@ class Job:
         end, self._end = self._end, None
         if end is not None:
             if self.engine is not None:
-                self.engine.drain(_PATIENCE_S)
+                self.engine.drain(self._settings.timeout_s)
             end.close()
+
+    def end(self) -> None:
+        """Nobody has the accelerated model any more. What exchanges gradients is not kept by an optimizer that is."""
+        self.close()
+        self._leave_ddp()
 
     def _check_frozen(self) -> None:
         """DDP trains what was trainable when it was built, and so does a plan."""

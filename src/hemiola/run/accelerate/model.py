@@ -6,14 +6,16 @@ import types
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
 
-from hemiola.run.accelerate.job import Job
+from hemiola.core.errors import InputError
+from hemiola.run.accelerate.job import COMPILED, Job
 
-__all__ = ["Accelerated", "adopt"]
+__all__ = ["Accelerated", "adopt", "jobs_of"]
 
 
 class Accelerated(nn.Module):
@@ -25,23 +27,31 @@ class Accelerated(nn.Module):
         self._job = [job]  # in a list: it is no part of the model
         self._syncs = True
         self.train(job.module.training)
-        weakref.finalize(self, job.close)
+        weakref.finalize(self, job.end)
 
     @property
     def job(self) -> Job:
         """What decides and carries out."""
         return self._job[0]
 
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy has the module alone, and exchanges nothing."""
+        self.flush()
+        return {**self.__dict__, "_job": []}
+
     def forward(self, *arguments: Any, **named: Any) -> Any:
         """The module's."""
-        training = self.training and torch.is_grad_enabled()
-        return self.job.forward(training, self._syncs, *arguments, **named)
+        if torch.compiler.is_compiling():
+            raise InputError(*COMPILED)
+        if not self._job:
+            return self.module(*arguments, **named)
+        return self.job.forward(torch.is_grad_enabled(), self._syncs, *arguments, **named)
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
         """Gradients of forwards inside are added up on this rank, and exchanged with those of the next one outside."""
         before, self._syncs = self._syncs, False
-        ddp = self.job.ddp
+        ddp = self.job.ddp if self._job else None
         try:
             if ddp is not None:
                 with ddp.no_sync():
@@ -54,13 +64,13 @@ class Accelerated(nn.Module):
     def train(self, mode: bool = True) -> Accelerated:
         """As usual; before evaluation everything is brought to an end."""
         if not mode:
-            self.job.flush()
+            self.flush()
         super().train(mode)
         return self
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """As usual, without waiting for gradients that are still needed."""
-        engine = self.job.engine
+        engine = self.job.engine if self._job else None
         if engine is None:
             super().zero_grad(set_to_none)
         else:
@@ -68,15 +78,16 @@ class Accelerated(nn.Module):
 
     def flush(self) -> None:
         """Until all gradients are reduced and all parameters updated. Nothing needs this; it is for measuring."""
-        self.job.flush()
+        for job in self._job:
+            job.flush()
 
 
 def adopt(optimizer: torch.optim.Optimizer, job: Job) -> None:
-    """Have the optimizer's own calls go through the job, instead of through one before. It stays the same object, for
-    schedulers know it."""
-    known: list[Job] | None = optimizer.__dict__.get("_hemiola_jobs")
+    """Have the optimizer's own calls go through the job, and those of other models that it updates. It stays the same object,
+    for schedulers know it."""
+    known = jobs_of(optimizer)
     if known is not None:
-        known[:] = [job]
+        known[:] = [*(other for other in known if not other.has_left), job]
         return
     jobs = optimizer.__dict__["_hemiola_jobs"] = [job]
     step, zero_grad, state_dict, load = (
@@ -84,25 +95,41 @@ def adopt(optimizer: torch.optim.Optimizer, job: Job) -> None:
     )  # fmt: skip
 
     def stepped(self: Any, closure: Any = None) -> Any:
-        return jobs[0].step(step, closure)
+        through: Any = step
+        for one in jobs:
+            through = partial(one.step, through)
+        return through() if closure is None else through(closure)
 
     def zeroed(self: Any, set_to_none: bool = True) -> None:
-        engine = jobs[0].engine
-        if engine is None:
+        engines = [one.engine for one in jobs if one.engine is not None]
+        if not engines:
             zero_grad(set_to_none=set_to_none)
-        else:
-            groups = self.param_groups
-            engine.zero_grad((p for group in groups for p in group["params"]), set_to_none)
+            return
+        left = [p for group in self.param_groups for p in group["params"]]
+        for engine in engines[1:]:
+            engine.zero_grad([p for p in left if engine.has(p)], set_to_none)
+            left = [p for p in left if not engine.has(p)]
+        engines[0].zero_grad(left, set_to_none)
+
+    def flush() -> None:
+        for one in jobs:
+            one.flush()
 
     def saved(self: Any) -> Any:
-        jobs[0].flush()
+        flush()
         return state_dict()
 
     def loaded(self: Any, state: Any) -> Any:
-        jobs[0].flush()
+        flush()
         return load(state)
 
     for name, function in (
         ("step", stepped), ("zero_grad", zeroed), ("state_dict", saved), ("load_state_dict", loaded),
     ):  # fmt: skip
         setattr(optimizer, name, types.MethodType(function, optimizer))
+
+
+def jobs_of(optimizer: torch.optim.Optimizer) -> list[Job] | None:
+    """Those that its calls go through; None if it was never adopted."""
+    found: list[Job] | None = optimizer.__dict__.get("_hemiola_jobs")
+    return found

@@ -125,6 +125,7 @@ class Head(Lookups):
             raise ValueError("nothing but lookups uses this table")
         super().__init__(table)
         self._parameter, self._told = table.parameter, told
+        self._node: Any = None
         self._module, self._name = table.head
         self._hooks += [
             self._module.register_forward_pre_hook(self._before),
@@ -137,12 +138,22 @@ class Head(Lookups):
         own = self._module.__dict__["_parameters"].get(self._name)
         if own is self._parameter:  # not called with another one
             alias = self._parameter.view_as(self._parameter)
-            alias.register_hook(self._told)
+            self._node = alias.grad_fn.next_functions[0][0]
+            alias.register_hook(self._tell)
             self._module.__dict__[self._name] = alias  # found before its parameters are
 
     def _after(self, *_: Any) -> None:
         if self._hooks:
             self._module.__dict__.pop(self._name, None)
+
+    def _tell(self, gradient: Tensor) -> None:
+        """Not where `.grad` will get nothing, as in `torch.autograd.grad`."""
+        try:
+            comes = torch._C._will_engine_execute_node(self._node)
+        except RuntimeError:
+            return
+        if comes:
+            self._told(gradient)
 
     def remove(self) -> None:
         """Tell no more."""
@@ -158,7 +169,8 @@ def _mute(kind: type[Lookups]) -> Lookups:
 
 def summed(parameter: nn.Parameter, gradient: Tensor) -> Tensor:
     """What `.grad` will be if backward has no more than this to add to it; not to be changed."""
-    return gradient if parameter.grad is None else parameter.grad + gradient
+    with torch.no_grad():
+        return gradient.detach() if parameter.grad is None else parameter.grad + gradient
 
 
 def touched_rows(gradient: Tensor, base: Tensor | None = None) -> Tensor:

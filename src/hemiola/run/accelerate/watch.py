@@ -28,7 +28,7 @@ _SAYS_NOTHING = frozenset(
         "shape", "dtype", "device", "requires_grad", "is_leaf", "layout", "ndim", "is_cuda", "is_sparse", "names",
         "is_quantized", "is_meta", "is_cpu", "is_mkldnn", "is_nested", "itemsize", "nbytes", "_backward_hooks",
         "size", "numel", "dim", "stride", "is_contiguous", "element_size", "nelement", "is_floating_point", "is_complex",
-        "register_hook", "register_post_accumulate_grad_hook", "data_ptr", "storage_offset", "get_device", "type",
+        "register_hook", "register_post_accumulate_grad_hook", "data_ptr", "storage_offset", "get_device",
     }
 )  # fmt: skip
 """What can be asked of a parameter at any time: neither its value nor its gradient."""
