@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from hemiola.control.semantics import Semantics
     from hemiola.control.simulate import Recording, simulate
-    from hemiola.core.decisions import Move, Pace, Placement, Start, Stop, WakeAt
+    from hemiola.core.decisions import Move, Pace, Placement, Resize, Start, Stop, WakeAt
     from hemiola.core.errors import HemiolaError
     from hemiola.core.job import Demand, Job, Profile, Workload
     from hemiola.core.metrics import summary
@@ -48,7 +48,7 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "hemiola.control.simulate": ("Recording", "simulate"),
-    "hemiola.core.decisions": ("Move", "Pace", "Placement", "Start", "Stop", "WakeAt"),
+    "hemiola.core.decisions": ("Move", "Pace", "Placement", "Resize", "Start", "Stop", "WakeAt"),
     "hemiola.core.errors": ("HemiolaError",),
     "hemiola.core.job": ("Demand", "Job", "Profile", "Workload"),
     "hemiola.core.result": ("Comparison", "Run"),
@@ -87,6 +87,7 @@ __all__ = [
     "Policy",
     "Profile",
     "Recording",
+    "Resize",
     "Rule",
     "Run",
     "Semantics",

@@ -365,6 +365,6 @@ def _journal(partition: str) -> Path:
     import os
 
     home = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "hemiola"
-    folder = FOLDER if os.access(FOLDER.parent, os.W_OK) else home
+    folder = FOLDER if os.access(FOLDER if FOLDER.exists() else FOLDER.parent, os.W_OK) else home
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     return folder / f"{partition}.db"

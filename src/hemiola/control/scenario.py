@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -100,12 +101,21 @@ def load_scenario(path: str | Path) -> Scenario:
     except msgspec.ValidationError as error:
         known = ", ".join(Scenario.__struct_fields__)
         raise InputError(f"{path}: {error}", f"the keys of a scenario are {known}") from error
-    changes = {
-        name: str(file.parent / value)
-        for name in ("workload", "cluster", "profiles", "recorded_on", "failures")
-        if (value := getattr(scenario, name)) and (file.parent / value).exists()
-    }
+    names = ("workload", "journal", "cluster", "profiles", "recorded_on", "failures")
+    changes = {name: _beside(file, getattr(scenario, name)) for name in names}
     return msgspec.structs.replace(scenario, **changes)
+
+
+def _beside(file: Path, text: str) -> str:
+    """Such a text with its path made one beside this file, if that is there: `PATH`, `KIND:PATH`, either with `,OPTIONS`."""
+    kind, colon, rest = text.partition(":")
+    for before, after in ((kind + colon, rest), ("", text)) if colon else (("", text),):
+        path, comma, options = after.partition(",")
+        for place, more in ((after, ""), (path, comma + options)):
+            with suppress(OSError):  # too long for a name
+                if place and (file.parent / place).exists():
+                    return f"{before}{file.parent / place}{more}"
+    return text
 
 
 @dataclass(frozen=True, eq=False)
