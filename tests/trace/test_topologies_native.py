@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import resource
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -154,8 +158,51 @@ def test_unwritable_paths_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="cannot write"):
         write_topology(cluster, tmp_path / "no" / "x.toml")
     lone = Topology("\ud800", cluster.hosts)
-    with pytest.raises(InputError, match="cannot write"):
+    with pytest.raises(InputError, match="cannot write") as caught:
         write_topology(lone, tmp_path / "x.toml")
+    assert "names" in caught.value.remedy
+    assert not [*tmp_path.iterdir()]
+
+
+def test_a_write_that_fails_keeps_the_file_that_was_there(tmp_path: Path) -> None:
+    path = tmp_path / "x.toml"
+    write_topology(read_topology("flat:hosts=2,gpus_per_host=1"), path)
+    before = path.read_bytes()
+    with full_disk(), pytest.raises(InputError, match="cannot write") as caught:
+        write_topology(read_topology("flat:hosts=4,gpus_per_host=8"), path)
+    assert caught.value.remedy
+    assert path.read_bytes() == before
+    assert [*tmp_path.iterdir()] == [path]
+
+
+@contextmanager
+def full_disk() -> Iterator[None]:
+    """No file may grow beyond ten bytes."""
+    before, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10, most))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (before, most))
+        signal.signal(signal.SIGXFSZ, handler)
+
+
+def test_a_folder_that_is_not_there_is_named_with_a_remedy(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="No such file") as caught:
+        write_topology(read_topology("flat:hosts=2,gpus_per_host=1"), tmp_path / "no" / "x.toml")
+    assert caught.value.remedy == "create the folder first, or name another path"
+
+
+def test_a_name_in_gz_is_compressed_and_reads_back(tmp_path: Path) -> None:
+    cluster = read_topology("flat:hosts=2,gpus_per_host=1")
+    path = tmp_path / "x.toml.gz"
+    write_topology(cluster, path)
+    assert path.read_bytes().startswith(b"\x1f\x8b")
+    assert read_topology(str(path)).hosts.names == cluster.hosts.names
+    path.write_bytes(path.read_bytes()[:40])
+    with pytest.raises(InputError, match="cannot read"):
+        read_topology(str(path))
 
 
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.toml")), ids=lambda path: path.name)

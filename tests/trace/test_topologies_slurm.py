@@ -220,6 +220,48 @@ def test_refused_gpus(gres: str, slurm: str, message: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("gres", "slurm", "topology", "place"),
+    [
+        (
+            "",
+            "ClusterName=x\nNodeName=n[0-3] Gres=gpu:8 oops",
+            TWO,
+            "slurm.conf:2: cannot read 'NodeName=n[0-3] Gres",
+        ),
+        ("", "nodename n[0-3] Gres=gpu:8", TWO, "slurm.conf:1: cannot read 'nodename n[0-3]"),
+        ("", "NodeName=n0, n1 \\\n  Gres=gpu:8", TWO, "slurm.conf:1: cannot read 'NodeName=n0, n1 "),
+        ("", "Port=1\n\nInclude nodes.conf", TWO, "slurm.conf:3: cannot read 'Include nodes.conf'"),
+        ("Name=gpu Count 8", "", TWO, "gres.conf:1: cannot read 'Name=gpu Count 8'"),
+        ('NodeName=n0 Name=gpu Type="a b', "", TWO, "gres.conf:1: cannot read 'NodeName=n0"),
+        ("include more.conf", "", TWO, "gres.conf:1: cannot read 'include more.conf'"),
+        ("", "", TWO + "SwitchName c Nodes=n9", "topology.conf:4: cannot read 'SwitchName c Nodes=n9'"),
+        ("", "", "INCLUDE leaves.conf\n" + TWO, "topology.conf:1: cannot read 'INCLUDE leaves.conf'"),
+    ],
+)
+def test_lines_that_matter_are_not_dropped_unread(gres: str, slurm: str, topology: str, place: str) -> None:
+    with pytest.raises(InputError) as refusal:
+        read(topology, gres=gres, slurm=slurm)
+    assert refusal.value.what.startswith(f"conf/{place}")
+    wanted = "included file" if "nclude" in place.lower() else "Key=value"
+    assert wanted in refusal.value.remedy
+
+
+def test_lines_of_other_things_may_be_anything() -> None:
+    conf = "JobCompLoc some where\nPartitionName=a Nodes=ALL odd\nNodeSet x\nNodeName=n[0-3] Gres=gpu:2"
+    assert read(TWO, "", slurm=conf).hosts.gpus.tolist() == [2] * 4
+
+
+def test_tabs_stand_between_pairs_too() -> None:
+    conf = "NodeName=n[0-3]\tCPUs=64\t\tGres=gpu:a100:8\t# new"
+    assert read(TWO.replace(" ", "\t"), "", slurm=conf).hosts.gpus.tolist() == [8] * 4
+
+
+def test_a_line_that_is_continued_at_the_end_of_the_file_counts() -> None:
+    assert read(TWO, "", slurm="NodeName=n[0-3] \\\n Gres=gpu:8 \\").hosts.gpus.tolist() == [8] * 4
+    assert read(TWO.rstrip() + " \\", "gpus_per_host=1").hosts.names == ("n0", "n1", "n2", "n3")
+
+
+@pytest.mark.parametrize(
     ("gres", "gpus"),
     [
         ("gpu", (1, "")),

@@ -119,6 +119,35 @@ def test_sizes_that_cannot_be_are_refused_or_skipped(
     assert workload.skipped == {f"{column} {error.problem}": 1}
 
 
+PROFILE: dict[str, object] = {"name": "m", "demands": [{"gpus": 2, "compute_s": 0.1, "traffic_bytes": 9}]}
+BAD_PROFILES: list[tuple[dict[str, object], str, str]] = [
+    ({"overlp": 0.5}, "profile", "unknown field `overlp`"),
+    ({"demands": [{"gpus": 2, "compute_s": 0.1, "traffic_bytes": 9, "traffic": 9}]}, "profile.demands[0]",
+     "unknown field `traffic`"),
+    ({"demands": []}, "(entry)", "profile 'm' has no demands"),
+    ({"overlap": 2}, "(entry)", "profile 'm': overlap 2.0 is not a share"),
+    ({"demands": [{"gpus": 1, "compute_s": 0.1, "traffic_bytes": 9}]}, "(entry)", "one GPU alone sends nothing"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("said", "column", "problem"), BAD_PROFILES)
+def test_profiles_that_cannot_be_are_refused_or_skipped(
+    said: dict[str, object], column: str, problem: str, tmp_path: Path
+) -> None:
+    job: dict[str, object] = {"id": "x", "submit_s": 0, "gpus": 8, "duration_s": 10, "profile": PROFILE}
+    rows = [job | {"id": "first"}, job | {"profile": PROFILE | said}, job | {"id": "last"}]
+    path = write(tmp_path, as_json(rows))
+    with pytest.raises(RowError) as caught:
+        read_workload(path)
+    error = caught.value
+    assert (error.path, error.line, error.column) == (str(path), 3, column)
+    assert problem in error.problem
+    assert error.remedy
+    workload = read_workload(path, skip_bad_rows=True)
+    assert [job.id for job in workload.jobs] == ["first", "last"]
+    assert workload.skipped == {f"{column} {error.problem}": 1}
+
+
 def test_sizes_that_do_not_fit_are_told_with_what_they_do_not_fit(tmp_path: Path) -> None:
     with pytest.raises(RowError) as caught:
         read_workload(write(tmp_path, HEAD.replace("\n", ",gpus_max\n") + "a,0,8,10,4\n"))
@@ -185,9 +214,62 @@ def test_broken_utf8_is_named_by_line_and_skipped_by_line(tmp_path: Path) -> Non
     assert workload.skipped == {"(text) is not UTF-8": 1}
 
 
-def test_an_open_quote_does_not_swallow_the_file_unseen(tmp_path: Path) -> None:
-    with pytest.raises(RowError, match="is not a row"):
-        read_workload(write(tmp_path, f'{HEAD}{GOOD}"x,0,1,1\nlast,1,1,1\n'))
+NOTED = "id,submit_s,gpus,duration_s,user\n"
+
+
+@pytest.mark.parametrize(
+    ("bad", "column", "problem"),
+    [
+        ('"x,0,1,1,ada', "id", "is not a row"),
+        ('x,0,1,1,"ada', "id", "is not a row"),
+        ('x,0,1,1,ada,"more', "id", "is not a row"),
+        ('"x"y,0,1,1,ada', "id", "is not a row"),
+    ],
+)
+@pytest.mark.parametrize("quoted_before", [False, True])
+@pytest.mark.parametrize("quoted_after", [False, True])
+def test_an_open_quote_takes_no_row_but_its_own(
+    bad: str, column: str, problem: str, quoted_before: bool, quoted_after: bool, tmp_path: Path
+) -> None:
+    before = 'first,0,1,10,"two\nlines"\n' if quoted_before else "first,0,1,10,one\n"
+    good = "".join(f"job{number},{number},1,1,eve\n" for number in range(50))
+    after = 'last,99,1,1,"a ""b"", c"\n' if quoted_after else "last,99,1,1,eve\n"
+    path = write(tmp_path, NOTED + before + bad + "\n" + good + after)
+    with pytest.raises(RowError) as caught:
+        read_workload(path)
+    error = caught.value
+    assert (error.line, error.column, problem in str(error)) == (3 + quoted_before, column, True)
+    assert error.remedy
+    workload = read_workload(path, skip_bad_rows=True)
+    assert [job.id for job in workload.jobs] == ["first", *(f"job{number}" for number in range(50)), "last"]
+    assert sum(workload.skipped.values()) == 1
+    assert workload.jobs[0].user == ("two\nlines" if quoted_before else "one")
+    assert workload.jobs[-1].user == ('a "b", c' if quoted_after else "eve")
+
+
+def test_a_quote_that_a_later_one_closes_takes_no_row_but_its_own(tmp_path: Path) -> None:
+    """Row z runs to the quote of y, as one cell of three lines, and is then too short."""
+    path = write(tmp_path, NOTED + 'x,0,1,1"\nfirst,0,1,1,eve\n' + 'z,0,"1,1,a\nmid,1,1,1,b\ny,2,1,1,"\n')
+    workload = read_workload(path, skip_bad_rows=True)
+    assert [job.id for job in workload.jobs] == ["first", "mid"]
+    assert sum(workload.skipped.values()) == 3
+    swallowed = write(tmp_path, NOTED + 'first,0,1,1,a\nz,0,"1,1,a\nmid,1,1,1,b\n",2\nlast,2,1,1,c\n')
+    with pytest.raises(RowError) as caught:
+        read_workload(swallowed)
+    assert (caught.value.line, caught.value.column) == (3, "user")
+    assert "a quote may be open, for the row takes 3 lines" in caught.value.remedy
+    workload = read_workload(swallowed, skip_bad_rows=True)
+    assert [job.id for job in workload.jobs] == ["first", "mid", "last"]
+
+
+def test_a_row_of_several_lines_is_named_by_its_first(tmp_path: Path) -> None:
+    path = write(tmp_path, NOTED + 'first,0,1,1,"a\nb"\n' + 'x,0,0,1,"a\nb\nc"\nlast,1,1,1,"\n"\n')
+    with pytest.raises(RowError) as caught:
+        read_workload(path)
+    assert (caught.value.line, caught.value.column) == (4, "gpus")
+    workload = read_workload(path, skip_bad_rows=True)
+    assert [(job.id, job.user) for job in workload.jobs] == [("first", "a\nb"), ("last", "\n")]
+    assert workload.skipped == {"gpus is no GPU at all": 1}
 
 
 @pytest.mark.parametrize(
@@ -248,6 +330,7 @@ def test_unknown_and_wrong_formats_are_named(tmp_path: Path) -> None:
 
 def test_an_ambiguous_file_lists_its_candidates(tmp_path: Path) -> None:
     both = "id,submit_s,gpus,duration_s,name,time,application,num_replicas,batch_size\n"
+    path = write(tmp_path, both + "a,0,1,1,a,0,ncf,1,32768\n")
     with pytest.raises(FormatError, match=r"native-csv .* or pollux") as caught:
-        read_workload(write(tmp_path, both + "a,0,1,1,a,0,ncf,1,32768\n"))
-    assert caught.value.remedy == "say which: --format native-csv or --format pollux"
+        read_workload(path)
+    assert caught.value.remedy == f"say which: native-csv:{path} or pollux:{path}"

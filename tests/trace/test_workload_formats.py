@@ -56,7 +56,7 @@ def test_naming_the_format_reads_the_same_jobs(name: str, tmp_path: Path) -> Non
     expected, text = samples.SAMPLES[name]
     named = read(tmp_path, text, format=expected)
     assert named.jobs == read(tmp_path, text).jobs
-    assert f"--format {expected}" in named.why
+    assert "named so" in named.why
 
 
 @pytest.mark.parametrize("name", samples.SAMPLES)

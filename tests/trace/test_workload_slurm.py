@@ -104,6 +104,56 @@ def test_bad_rows(row: str, column: str, tmp_path: Path) -> None:
     assert caught.value.remedy
 
 
+SET_BACK = "2024-11-02T12:00:00|2024-11-03T01:50:00|2024-11-03T01:10:00"
+"""In New York clocks went from 2:00 to 1:00 in that night: it ran for 20 minutes."""
+
+
+@pytest.mark.parametrize(
+    ("columns", "elapsed"),
+    [
+        ("ElapsedRaw", "1200"),
+        ("Elapsed", "00:20:00"),
+        ("Elapsed", "0-00:20:00"),
+        ("ElapsedRaw|Elapsed", "1200|00:20:00"),
+        ("ElapsedRaw|Elapsed", "|00:20:00"),
+    ],
+)
+def test_the_time_that_slurm_counted_stands_when_clocks_were_set_back(
+    columns: str, elapsed: str, tmp_path: Path
+) -> None:
+    header = HEADER.replace("|State", f"|{columns}|State")
+    workload = read(tmp_path, f"{header}1|{SET_BACK}|{elapsed}|COMPLETED|gres/gpu=1|n1|\n")
+    assert workload.jobs[0].duration_s == 1200.0
+
+
+def test_a_job_that_was_suspended_counts_without_that(tmp_path: Path) -> None:
+    header = HEADER.replace("|State", "|ElapsedRaw|State")
+    assert read(tmp_path, f"{header}1|{TIMES}|40|COMPLETED|gres/gpu=1|n1|\n").jobs[0].duration_s == 40.0
+    assert read(tmp_path, f"{header}1|{TIMES}||COMPLETED|gres/gpu=1|n1|\n").jobs[0].duration_s == 60.0
+
+
+def test_a_dump_across_the_end_of_summer_time_says_what_settles_it(tmp_path: Path) -> None:
+    with pytest.raises(RowError, match="is before Start") as caught:
+        read(tmp_path, f"{HEADER}1|{SET_BACK}|COMPLETED|gres/gpu=1|n1|\n")
+    assert "set back" in caught.value.remedy
+    assert "add ElapsedRaw to sacct's --format" in caught.value.remedy
+    waited = "2024-11-03T01:50:00|2024-11-03T01:10:00|2024-11-03T01:40:00"
+    with pytest.raises(RowError, match="is before Submit") as caught:
+        read(tmp_path, f"{HEADER}1|{waited}|COMPLETED|gres/gpu=1|n1|\n")
+    assert "TZ=UTC sacct" in caught.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("column", "value"), [("ElapsedRaw", "-1"), ("ElapsedRaw", "soon"), ("Elapsed", "soon")]
+)
+def test_no_run_times(column: str, value: str, tmp_path: Path) -> None:
+    header = HEADER.replace("|State", f"|{column}|State")
+    with pytest.raises(RowError) as caught:
+        read(tmp_path, f"{header}1|{TIMES}|{value}|COMPLETED|gres/gpu=1|n1|\n")
+    assert (caught.value.line, caught.value.column, caught.value.value) == (2, column, value)
+    assert caught.value.remedy
+
+
 def test_a_job_listed_twice_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RowError, match="second job"):
         read(tmp_path, HEADER + f"1|{TIMES}|COMPLETED|gres/gpu=1|n1|\n" * 2)

@@ -47,7 +47,7 @@ def test_tiresias_in_milliseconds_throughout_is_refused_unless_named(tmp_path: P
     text = scaled(samples.TIRESIAS, ALL, 1000)
     with pytest.raises(FormatError, match="may be milliseconds") as caught:
         read(tmp_path, text)
-    assert "--format tiresias" in caught.value.remedy
+    assert "tiresias:FILE" in caught.value.remedy
     read(tmp_path, text, format="tiresias")
 
 

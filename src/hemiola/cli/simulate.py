@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from hemiola.control.scenario import Scenario
     from hemiola.control.sweep import Executor
+    from hemiola.core.errors import HemiolaError
     from hemiola.core.result import Comparison
 
 __all__ = ["explain", "policies", "simulate"]
@@ -178,30 +179,31 @@ def _run(
         progress=lambda *so_far: bar.update(*so_far), say=lambda line: bar.say(line),
     )  # fmt: skip
     missing = 0
+    unwritten: list[HemiolaError] = []
     with closing(done):
         for name in scenarios:
             with Bar(console) as bar:
                 swept = next(done)
             missing += swept.missing
             if swept.comparison is not None:
-                _show(name, swept.comparison, files[name], console)
+                unwritten += _show(name, swept.comparison, files[name], console)
+    for error in unwritten if missing else unwritten[1:]:
+        fail(error.what, error.remedy)
     if missing:
         remedy = (
             "the same command goes on" if folder else "with --resume FOLDER, what was done is not done again"
         )
         console.print(f"interrupted: {missing:,} runs are not done; {remedy}", highlight=False)
         raise SystemExit(130)
+    if unwritten:
+        raise unwritten[0]
 
 
 def _output_files(outputs: dict[str, Path], scenario: str) -> dict[str, Path]:
     """Where a scenario's outputs go: where it was said, or with a name in the folders that were named."""
     from hemiola.core.errors import InputError
 
-    if not scenario:
-        for path in outputs.values():
-            writable(path)
-        return outputs
-    for path in outputs.values():
+    for path in outputs.values() if scenario else ():
         try:
             path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -209,21 +211,34 @@ def _output_files(outputs: dict[str, Path], scenario: str) -> dict[str, Path]:
                 f"{path} cannot be a folder: {error.strerror}",
                 "of several scenarios, each writes a file into it",
             ) from error
-    return {name: path / f"{scenario}{SUFFIXES[name]}" for name, path in outputs.items()}
+    files = {
+        name: path / f"{scenario}{SUFFIXES[name]}" if scenario else path for name, path in outputs.items()
+    }
+    for path in files.values():
+        writable(path)
+    return files
 
 
-def _show(name: str, comparison: Comparison, files: dict[str, Path], console: Console) -> None:
+def _show(name: str, comparison: Comparison, files: dict[str, Path], console: Console) -> list[HemiolaError]:
+    """Print the table and write every file that can be written; why others cannot."""
     from rich.console import Console as Terminal
 
+    from hemiola.core.errors import HemiolaError
     from hemiola.report.table import table
 
     out = Terminal()
     if name:
         out.rule(name, align="left")
     out.print(table(comparison))
+    unwritten = []
     for output, path in files.items():
-        _write(output, comparison, path)
-        console.print(f"wrote {path}", style="dim", highlight=False)
+        try:
+            _write(output, comparison, path)
+        except HemiolaError as error:
+            unwritten.append(error)
+        else:
+            console.print(f"wrote {path}", style="dim", highlight=False)
+    return unwritten
 
 
 def _write(name: str, comparison: Comparison, path: Path) -> None:

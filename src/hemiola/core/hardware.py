@@ -38,7 +38,7 @@ def spread_of(values: ArrayLike, least: float = 1e-12) -> float:
     return float((high - low) / 2 / max(middle, least))
 
 
-class Measurement(msgspec.Struct, frozen=True, kw_only=True):
+class Measurement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One operation with one set of shapes, timed on this hardware.
 
     Attributes:
@@ -70,7 +70,7 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
     disturbed: bool = False
 
 
-class Efficiency(msgspec.Struct, frozen=True, kw_only=True):
+class Efficiency(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How much of the peaks a kind of operation reaches.
 
     Attributes:
@@ -86,7 +86,7 @@ class Efficiency(msgspec.Struct, frozen=True, kw_only=True):
     spread: float = 0.0
 
 
-class PhaseCost(msgspec.Struct, frozen=True, kw_only=True):
+class PhaseCost(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What the framework adds to operations of one phase.
 
     Attributes:
@@ -101,7 +101,7 @@ class PhaseCost(msgspec.Struct, frozen=True, kw_only=True):
     factor: float = 1.0
 
 
-class CollectiveCost(msgspec.Struct, frozen=True, kw_only=True):
+class CollectiveCost(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One collective of one library, measured between given hosts.
 
     A collective of n ranks on a tensor of `size` bytes takes `steps(n) * alpha_s + share(n) * size /
@@ -137,7 +137,7 @@ class CollectiveCost(msgspec.Struct, frozen=True, kw_only=True):
     runs: int = 0
 
 
-class Exchange(msgspec.Struct, frozen=True, kw_only=True):
+class Exchange(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What exchanging gradients adds to backward, beside the transfer itself (DistributedDataParallel).
 
     Attributes:

@@ -18,7 +18,7 @@ __all__ = ["Demand", "Job", "Pattern", "Profile", "Workload"]
 Pattern = Literal["ring", "all-to-all"]
 
 
-class Demand(msgspec.Struct, frozen=True):
+class Demand(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What one iteration needs on a given number of GPUs.
 
     Attributes:
@@ -33,7 +33,7 @@ class Demand(msgspec.Struct, frozen=True):
     traffic_bytes: float
 
 
-class Profile(msgspec.Struct, frozen=True, kw_only=True):
+class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a model's training iteration computes and sends, by number of GPUs.
 
     Attributes:

@@ -28,7 +28,7 @@ ROWS_MOST = 0.9
 """If more of a table's rows are touched, all of it goes: that needs no copies."""
 
 
-class Piece(msgspec.Struct, frozen=True):
+class Piece(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A stretch of one parameter's gradient.
 
     Attributes:
@@ -41,7 +41,7 @@ class Piece(msgspec.Struct, frozen=True):
     stop: int
 
 
-class PlannedTransfer(msgspec.Struct, frozen=True, kw_only=True):
+class PlannedTransfer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Pieces that are reduced as one, once the last of them is ready.
 
     Attributes:

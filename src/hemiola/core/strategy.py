@@ -44,7 +44,7 @@ FEWEST_BYTES = 64 << 10
 """Collectives of at most so much go the direct way: several hops would cost more than they save."""
 
 
-class Place(msgspec.Struct, frozen=True, order=True):
+class Place(msgspec.Struct, frozen=True, order=True, forbid_unknown_fields=True):
     """Where a chunk lies.
 
     Attributes:
@@ -65,7 +65,7 @@ class Place(msgspec.Struct, frozen=True, order=True):
         return (Place(self.rank, self.buffer, self.index + k) for k in range(count))
 
 
-class Move(msgspec.Struct, frozen=True):
+class Move(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Chunks that go from one place to another, over the network or on one rank.
 
     Attributes:
@@ -95,7 +95,7 @@ class Move(msgspec.Struct, frozen=True):
         return self.target.row(self.count)
 
 
-class Pace(msgspec.Struct, frozen=True):
+class Pace(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How fast one rank sends to another one at most.
 
     Attributes:

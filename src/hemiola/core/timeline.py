@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 __all__ = ["Timeline", "TrafficLog"]
+
+_WORD_BITS = 64
 
 
 @dataclass(frozen=True, eq=False)
@@ -17,7 +21,8 @@ class Timeline:
     Attributes:
         job: index into the run's jobs.
         host: index into the topology's hosts.
-        gpu_mask: the GPUs held on that host, bit i for GPU i.
+        mask_words: uint64[rows, words], the GPUs held on that host: bit b of word w for GPU 64 w + b. One word, or
+            two if a span holds a GPU beyond a host's first 64. `gpu_mask` has them joined.
         start_s, end_s: from, to.
         resume_s: until then the span saved, loaded or waited for GPUs to be handed over; after it
             the job made progress.
@@ -27,7 +32,7 @@ class Timeline:
 
     job: NDArray[np.int64]
     host: NDArray[np.int64]
-    gpu_mask: NDArray[np.uint64]
+    mask_words: NDArray[np.uint64]
     start_s: NDArray[np.float64]
     end_s: NDArray[np.float64]
     resume_s: NDArray[np.float64]
@@ -43,13 +48,38 @@ class Timeline:
         return cls(
             job=np.array(columns[0], dtype=np.int64),
             host=np.array(columns[1], dtype=np.int64),
-            gpu_mask=np.array(columns[2], dtype=np.uint64),
+            mask_words=_words(columns[2]),
             start_s=np.array(columns[3], dtype=np.float64),
             end_s=np.array(columns[4], dtype=np.float64),
             resume_s=np.array(columns[5], dtype=np.float64),
             tier=np.array(columns[6], dtype=np.int64),
             outcome=np.array(columns[7], dtype=np.int64),
         )
+
+    @property
+    def gpu_mask(self) -> NDArray[Any]:
+        """The GPUs held on each row's host, bit i for GPU i; Python's integers where a mask has two words."""
+        words = self.mask_words
+        if words.shape[1] == 1:
+            return words[:, 0]
+        joined = [low | high << _WORD_BITS for low, high in words.tolist()]
+        return np.array(joined, dtype=object).view(_LongMasks)
+
+
+def _words(masks: Sequence[Any]) -> NDArray[np.uint64]:
+    try:
+        return np.array(masks, dtype=np.uint64).reshape(-1, 1)
+    except OverflowError:
+        low = (1 << _WORD_BITS) - 1
+        return np.array([(mask & low, mask >> _WORD_BITS) for mask in masks], dtype=np.uint64)
+
+
+class _LongMasks(np.ndarray[Any, Any]):
+    """Masks that no integer of NumPy's holds; their bits are counted into such integers, as those of others are."""
+
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
+        found = getattr(ufunc, method)(*map(np.asarray, inputs), **options)
+        return found.astype(np.uint8) if ufunc is np.bitwise_count else found
 
 
 @dataclass(frozen=True, eq=False)

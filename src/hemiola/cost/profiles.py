@@ -323,7 +323,7 @@ def _read(path: Path) -> _File:
 
 
 def _refuse_unknown(path: Path, raw: Any) -> None:
-    """Fields that a profile or a demand does not have: the core types would pass over them."""
+    """Fields that a profile or a demand does not have, with those that they have: the core types would name one alone."""
     profiles = raw.get("profiles", ()) if isinstance(raw, dict) else ()
     for profile in (p for p in profiles if isinstance(p, dict)):
         parts = [

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from hemiola.core.result import Run
+from hemiola.core.result import LoggedDecision, Run
 from hemiola.core.timeline import Timeline, TrafficLog
 
 __all__ = ["Answer", "Result", "answer_of", "encode_exactly"]
@@ -52,6 +52,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
         run = msgspec.structs.replace(
             kept.run, semantics=kept.semantics, wall_s=self.wall_s, cpu_s=self.cpu_s,
             timeline=_timeline(kept.timeline), traffic=_traffic(kept.traffic),
+            decisions=msgspec.json.decode(kept.decisions, type=tuple[LoggedDecision, ...]),
         )  # fmt: skip
         return Result(run=run, notes=kept.notes)
 
@@ -62,15 +63,18 @@ class _Kept(msgspec.Struct, frozen=True, kw_only=True):
     run: Run
     semantics: dict[str, Any]
     notes: tuple[str, ...]
+    decisions: bytes  # as JSON, which has whole numbers of any size, as the masks of large hosts are
     timeline: dict[str, Any] | None
     traffic: dict[str, Any] | None
 
 
 def answer_of(run: Run, notes: tuple[str, ...]) -> Answer:
     """A run, ready to be sent or kept."""
-    bare = msgspec.structs.replace(run, semantics={}, wall_s=0.0, cpu_s=0.0, timeline=None, traffic=None)
+    bare = msgspec.structs.replace(
+        run, semantics={}, wall_s=0.0, cpu_s=0.0, timeline=None, traffic=None, decisions=()
+    )
     kept = _Kept(
-        run=bare, semantics=run.semantics, notes=notes,
+        run=bare, semantics=run.semantics, notes=notes, decisions=msgspec.json.encode(run.decisions),
         timeline=vars(run.timeline) if run.timeline is not None else None,
         traffic=vars(run.traffic) if run.traffic is not None else None,
     )  # fmt: skip

@@ -16,6 +16,7 @@ from hemiola.core.errors import InputError
 from hemiola.core.hostlist import compress
 from hemiola.core.topology import Hosts, Level, Topology
 from hemiola.core.units import parse_duration, parse_rate
+from hemiola.trace.atomic import replacing
 
 __all__ = ["topology_text", "write_topology"]
 
@@ -27,18 +28,21 @@ _Units = tuple[tuple[str, float], ...]
 
 
 def write_topology(topology: Topology, path: str | Path) -> None:
-    """Write a topology as TOML.
+    """Write a topology as TOML; one whose name ends in ".gz" is compressed.
 
     Raises:
         InputError: the file cannot be written.
         TopologyError: the topology cannot be.
     """
     try:
-        Path(path).write_text(topology_text(topology.check()), encoding="utf-8")
-    except (OSError, UnicodeError) as error:
+        content = topology_text(topology.check()).encode()
+    except UnicodeError as error:
         raise InputError(
-            f"cannot write {path}: {error}", "choose a path in a folder that is there"
+            f"cannot write {str(path)!r}: {error}",
+            "give names that are Unicode text, without half characters",
         ) from error
+    with replacing(Path(path)) as stream:
+        stream.write(content)
 
 
 def topology_text(topology: Topology) -> str:

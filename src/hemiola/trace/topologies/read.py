@@ -8,7 +8,9 @@ slurm:/etc/slurm,nic=200gbit          a file or folder whose format is named
 
 from __future__ import annotations
 
+import gzip
 import re
+import zlib
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -131,7 +133,9 @@ def _exists(path: Path) -> bool:
 
 
 def _text(path: Path) -> str:
+    opened = gzip.open if path.suffix == ".gz" else Path.open
     try:
-        return path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeError) as error:
+        with opened(path, "rt", encoding="utf-8-sig") as stream:
+            return str(stream.read())
+    except (OSError, EOFError, zlib.error, UnicodeError) as error:
         raise InputError(f"cannot read {path}: {error}", "give a UTF-8 text file") from error

@@ -7,7 +7,6 @@ resources other than `gpu` are left aside.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 
 from hemiola.core.errors import HemiolaError, InputError
 from hemiola.core.hostlist import expand
@@ -26,11 +25,13 @@ def read_slurm_conf(text: str, path: str) -> dict[str, Gpus]:
     """GPUs of every node that slurm.conf names; `NodeName=DEFAULT` holds for the lines after it.
 
     Raises:
-        InputError: a hostlist or a Gres that cannot be read; two GPU types in one node.
+        InputError: a line, a hostlist or a Gres that cannot be read; two GPU types in one node.
     """
     found: dict[str, Gpus] = {}
     default = ""
-    for where, pairs in _node_lines(text, path):
+    for where, pairs in read_conf(text, path):
+        if "nodename" not in pairs:
+            continue
         if pairs["nodename"].upper() == "DEFAULT":
             default = pairs.get("gres", default)
             continue
@@ -43,23 +44,16 @@ def read_gres_conf(text: str, path: str) -> dict[str, Gpus]:
     """GPUs by node from gres.conf; lines without NodeName stand under "" and hold for every node.
 
     Raises:
-        InputError: a hostlist or a count that cannot be read; two GPU types in one node.
+        InputError: a line, a hostlist or a count that cannot be read; two GPU types in one node.
     """
     found: dict[str, Gpus] = {}
-    for line, pairs in read_conf(text):
-        where = f"{path}:{line}"
+    for where, pairs in read_conf(text, path):
         if pairs.get("name", "").lower() != "gpu":
             continue
         gpus = (_count(pairs, where), pairs.get("type", ""))
         for node in _nodes(pairs["nodename"], where) if "nodename" in pairs else [""]:
             found[node] = _sum(found.get(node, (0, "")), gpus, where)
     return found
-
-
-def _node_lines(text: str, path: str) -> Iterator[tuple[str, dict[str, str]]]:
-    for line, pairs in read_conf(text):
-        if "nodename" in pairs:
-            yield f"{path}:{line}", pairs
 
 
 def _nodes(hostlist: str, where: str) -> list[str]:

@@ -60,7 +60,7 @@ def read_tree(text: str, path: str) -> Tree:
         TopologyError: no tree: a switch or node below two others, a cycle, several roots.
     """
     switches: dict[str, Switch] = {}
-    lines = [(f"{path}:{line}", pairs) for line, pairs in read_conf(text)]
+    lines = [*read_conf(text, path)]
     for where, pairs in lines:
         for switch in () if pairs.keys() & {"blocksizes", "aggregatedblock"} else _switches(pairs, where):
             if switch.name in switches:

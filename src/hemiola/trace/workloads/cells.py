@@ -21,6 +21,7 @@ __all__ = ["MAX_GPUS", "MAX_SECONDS", "Cells", "read_rows", "table"]
 MAX_SECONDS = 1e10
 """Over 300 years: a longer time is a wrong unit."""
 MAX_GPUS = 1_000_000
+_SHOWN_CHARACTERS = 60
 
 
 class _Reader(Protocol):
@@ -34,7 +35,7 @@ class _Reader(Protocol):
 
 
 class Cells:
-    """One row at a time: `line` and `values` change, the columns stay."""
+    """One row at a time: `line`, on which it begins, and `values` change, the columns stay."""
 
     __slots__ = ("clock", "index", "line", "path", "values")
 
@@ -119,6 +120,9 @@ def table(
 ) -> Iterator[Cells]:
     """The rows of a delimited table; blank lines do not count.
 
+    A quote that is never closed swallows the lines after it. So after a row that cannot be, reading goes on behind
+    its first line, and those lines are rows again.
+
     Args:
         source: the file.
         ledger: where a row of the wrong length goes.
@@ -127,30 +131,36 @@ def table(
         quoted: a cell may stand in double quotes.
         trailing: each row may end in one delimiter too many.
     """
-    reader = _reader(source, delimiter, quoted)
-    names = columns or _header(source, reader, trailing)
-    cells, width = Cells(source.path, names, ledger.clock), len(names)
-    while True:
+    lines = io.StringIO(source.text, newline="").readlines()
+    first = _reader(lines, 0, delimiter, quoted)
+    names = columns or _header(source, first, trailing)
+    cells, width, at = Cells(source.path, names, ledger.clock), len(names), first.line_num
+    while at < len(lines):
+        reader, before = _reader(lines, at, delimiter, quoted), at
         try:
             for row in reader:
+                start, at = at, before + reader.line_num
                 if not row:
                     continue
-                cells.values, cells.line = row, reader.line_num
+                cells.values, cells.line = row, start + 1
                 if len(row) == width or (trailing and len(row) == width + 1 and not row[-1]):
                     yield cells
-                else:
-                    ledger.reject(_width_error(cells, names))
-            return
+                    continue
+                ledger.reject(_width_error(cells, names, at - start))
+                if at > start + 1:
+                    at = start + 1
+                    break
         except csv.Error as error:
-            place = (source.path, reader.line_num, names[0])
+            place = (source.path, at + 1, names[0])
             ledger.reject(RowError(*place, str(error), "is not a row", "check quotes and line ends"))
+            at += 1
 
 
-def _reader(source: Source, delimiter: str, quoted: bool) -> _Reader:
-    text = io.StringIO(source.text, newline="")
+def _reader(lines: list[str], start: int, delimiter: str, quoted: bool) -> _Reader:
+    rest = map(lines.__getitem__, range(start, len(lines)))
     if quoted:
-        return csv.reader(text, delimiter=delimiter, strict=True)
-    return csv.reader(text, delimiter=delimiter, quoting=csv.QUOTE_NONE, strict=True)
+        return csv.reader(rest, delimiter=delimiter, strict=True)
+    return csv.reader(rest, delimiter=delimiter, quoting=csv.QUOTE_NONE, strict=True)
 
 
 def read_rows(
@@ -185,9 +195,13 @@ def _header(source: Source, reader: Iterator[list[str]], trailing: bool) -> tupl
     return names
 
 
-def _width_error(cells: Cells, names: tuple[str, ...]) -> RowError:
+def _width_error(cells: Cells, names: tuple[str, ...], lines: int) -> RowError:
     row, remedy = cells.values, f"give {len(names)} columns"
+    if lines > 1:
+        remedy += f"; a quote may be open, for the row takes {lines} lines"
     if len(row) < len(names):
-        return RowError(cells.path, cells.line, names[len(row)], row[-1], "ends the row too early", remedy)
+        shown = row[-1][:_SHOWN_CHARACTERS]
+        return RowError(cells.path, cells.line, names[len(row)], shown, "ends the row too early", remedy)
     remedy += "; one may hold the delimiter itself"
-    return RowError(cells.path, cells.line, names[-1], row[len(names)], "is a column too many", remedy)
+    shown = row[len(names)][:_SHOWN_CHARACTERS]
+    return RowError(cells.path, cells.line, names[-1], shown, "is a column too many", remedy)

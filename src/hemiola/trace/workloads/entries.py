@@ -15,6 +15,7 @@ __all__ = ["decode_entries", "decode_whole", "numbered"]
 
 T = TypeVar("T")
 _WHERE = re.compile(r" - at `\$\.?(.*)`$")
+_WHOLE = "(entry)"
 
 
 def decode_whole(path: str, text: str, kind: type[T]) -> T:
@@ -43,19 +44,23 @@ def numbered(text: str, raws: Iterable[msgspec.Raw]) -> Iterator[tuple[int, msgs
 def decode_entries(
     ledger: Ledger, entries: Iterable[tuple[int, msgspec.Raw]], kind: type[T]
 ) -> Iterator[tuple[int, T]]:
-    """Each entry as a `kind`; one of another shape goes to `ledger.reject`."""
+    """Each entry as a `kind`; one of another shape, or with values that cannot be, goes to `ledger.reject`."""
     decoder = msgspec.json.Decoder(kind)
     for line, raw in entries:
         try:
             yield line, decoder.decode(raw)
         except (msgspec.DecodeError, RecursionError) as error:
             ledger.reject(_entry_error(ledger.path, line, raw, str(error)))
+        except InputError as error:
+            ledger.reject(RowError(ledger.path, line, _WHOLE, _beginning(raw), error.what, error.remedy))
 
 
 def _entry_error(path: str, line: int, raw: msgspec.Raw, message: str) -> RowError:
     found = _WHERE.search(message)
-    shown = bytes(memoryview(raw)[:60]).decode("utf-8", "replace")
     problem = "has the wrong shape: " + (message[: found.start()] if found else message)
-    return RowError(
-        path, line, found[1] if found else "(entry)", shown, problem, "give the documented fields"
-    )
+    column = found[1] if found else _WHOLE
+    return RowError(path, line, column, _beginning(raw), problem, "give the documented fields")
+
+
+def _beginning(raw: msgspec.Raw) -> str:
+    return bytes(memoryview(raw)[:60]).decode("utf-8", "replace")

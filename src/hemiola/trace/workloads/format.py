@@ -16,7 +16,7 @@ class Format:
     """One workload format.
 
     Attributes:
-        name: as `--format` names it.
+        name: as in `FORMAT:FILE`.
         about: what it is, in half a line.
         match: how the content shows that it is this format, in words; "" where it is not.
         read: puts the file's jobs, in the file's own time, into the ledger.

@@ -70,7 +70,7 @@ def _recognise(source: Source) -> tuple[Format, str]:
     if matches:
         raise FormatError(
             f"{source.path} could be {' or '.join(f'{found.name} ({why})' for found, why in matches)}",
-            f"say which: {' or '.join(f'--format {found.name}' for found, _ in matches)}",
+            f"say which: {' or '.join(f'{found.name}:{source.path}' for found, _ in matches)}",
         )
     first = source.head.lstrip().split("\n", 1)[0][:80]
     raise FormatError(
@@ -93,7 +93,7 @@ def _insist(source: Source, name: str) -> tuple[Format, str]:
             f"{source.path} is not {name} ({found.about})",
             f"it looks like {' or '.join(others)}" if others else f"known are {_names()}",
         )
-    return found, f"--format {name}, and {why}"
+    return found, f"named so, and {why}"
 
 
 def _names() -> str:

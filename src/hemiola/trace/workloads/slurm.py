@@ -1,10 +1,10 @@
 """Slurm accounting dumps: `sacct --parsable2 --format=JobID,...` with its header.
 
     sacct --allusers --allocations --parsable2 --starttime 2024-01-01 --format \\
-      JobID,User,Partition,Submit,Start,End,State,AllocTRES,NodeList,Timelimit
+      JobID,User,Partition,Submit,Start,End,ElapsedRaw,State,AllocTRES,NodeList,Timelimit
 
-Needs JobID, Submit, Start, End, State and AllocTRES or ReqTRES; reads User, Partition, NodeList,
-Timelimit and Comment ("model=gpt2") where they are. Job steps (123.batch) are left out; each task of a
+Needs JobID, Submit, Start, End, State and AllocTRES or ReqTRES; reads ElapsedRaw, Elapsed, User, Partition,
+NodeList, Timelimit and Comment ("model=gpt2") where they are. Job steps (123.batch) are left out; each task of a
 job array (12_3) and each component of a heterogeneous job (12+0) is a job of its own.
 """
 
@@ -26,6 +26,14 @@ _REQUIRED = frozenset({"JobID", "Submit", "Start", "End", "State"})
 _TRES = ("AllocTRES", "ReqTRES")
 _ABSENT = ("", "Unknown", "None")
 _GPUS = re.compile(r"(?:^|,)gres/gpu(?::([^=,]+))?=(\d{1,9})(?=,|$)")
+_SET_BACK = (
+    "clocks may have been set back at the end of summer time: add ElapsedRaw to sacct's --format, "
+    "which says how long the job ran; else correct or leave out the row"
+)
+_ALSO_SET_BACK = (
+    "clocks may have been set back at the end of summer time: run it again as TZ=UTC sacct ...; "
+    "else correct or leave out the row"
+)
 _MODEL = re.compile(r"(?:^|[\s,;])model=([^\s,;]+)")
 
 
@@ -70,16 +78,17 @@ def _draft(cells: Cells) -> Draft | str:
     gpus, gpu_type = _gpus(cells)
     if gpus == 0:
         return "CPU job"
-    if end_s < start_s:
-        raise cells.bad("End", "is before Start", "correct or leave out the row")
+    elapsed_s = _elapsed(cells)
+    if elapsed_s is None and end_s < start_s:
+        raise cells.bad("End", "is before Start", _SET_BACK)
     if start_s < submit_s:
-        raise cells.bad("Start", "is before Submit", "correct or leave out the row")
+        raise cells.bad("Start", "is before Submit", _ALSO_SET_BACK)
     model = _MODEL.search(cells.text("Comment"))
     return Draft(
         id=cells.text("JobID"),
         submit_s=submit_s,
         gpus=gpus,
-        duration_s=end_s - start_s,
+        duration_s=end_s - start_s if elapsed_s is None else elapsed_s,
         model=model[1] if model else "",
         user=cells.text("User"),
         queue=cells.text("Partition"),
@@ -89,6 +98,16 @@ def _draft(cells: Cells) -> Draft | str:
         recorded_state=state,
         recorded_hosts=_hosts(cells),
     )
+
+
+def _elapsed(cells: Cells) -> float | None:
+    """How long Slurm itself says the job ran, whatever was done to clocks meanwhile; None where it does not say."""
+    if cells.text("ElapsedRaw"):
+        return cells.seconds("ElapsedRaw")
+    try:
+        return limit_seconds(cells.text("Elapsed"))
+    except ValueError:
+        raise cells.bad("Elapsed", "is no run time", "write [days-]hours:minutes:seconds") from None
 
 
 def _never_allocated(cells: Cells) -> bool:

@@ -74,7 +74,7 @@ def _refuse_thousands(source: Source, drafts: list[Draft]) -> None:
         raise FormatError(
             f"{source.path}: every submit_time and duration is a whole number of thousands, "
             "so they may be milliseconds, as Muri counts",
-            "divide them by 1000 if so; if they are seconds, say --format tiresias",
+            "divide them by 1000 if so; if they are seconds, say so by tiresias:FILE",
         )
 
 
