@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hemiola.control.simulated import Costs
-from hemiola.core.decisions import Stop
+from hemiola.core.decisions import Resize, Stop
 from hemiola.core.events import NodeBack, NodeLost
-from replays import FREE, Script, check_run, cluster, job, profile, replay, start, times
+from replays import FREE, Script, at, check_run, cluster, job, profile, replay, start, times
 
 TWO = cluster([2])
 
@@ -39,6 +39,39 @@ def test_a_run_says_what_it_cost_and_under_which_rules() -> None:
     assert run.policy == "fifo" and run.semantics["order"] == "arrival"
     assert (run.decisions_made, run.decisions_refused, run.events) == (1, 0, 2)
     assert run.wall_s >= 0 and run.cpu_s >= 0 and not run.interrupted
+
+
+# ---- elastic jobs ----------------------------------------------------------------------------
+
+
+def test_gpu_seconds_of_an_elastic_job_are_those_of_the_gpus_it_had_at_the_time() -> None:
+    """1,000 s on two GPUs of a host, where nothing is exposed; then 100 s on eight over both, where half of each is."""
+    topology = cluster([4, 4])
+    jobs = [job("e", 0, 4, 600, gpus_min=2, gpus_max=8, profile=profile(1.0, 1.0))]
+    lines = {0.0: [start("e", (0, 0b11))], 1000.0: [Resize("e", at((0, 0b1111), (1, 0b1111)), "")]}
+    run = replay(jobs, topology, Script(lines))  # type: ignore[arg-type]
+    check_run(run, jobs, topology)
+    assert times(run)["e"] == (0, pytest.approx(1100))
+    assert run.gpu_seconds.useful == pytest.approx(2000 + 8 * 50)
+    assert run.gpu_seconds.exposed_communication == pytest.approx(8 * 50)
+    e = run.records[0]
+    assert (e.useful_s, e.exposed_communication_s) == (pytest.approx(1050), pytest.approx(50)), "by the clock"
+
+
+def test_an_elastic_job_saves_and_loses_on_the_gpus_it_had_at_the_time() -> None:
+    """Two GPUs until 100 s, 5 s to save and load, four until its host fails at 255 s, 50 s after its last checkpoint."""
+    topology = cluster([4, 4])
+    jobs = [job("e", 0, 4, 300, gpus_min=1)]
+    lines = {
+        0.0: [start("e", (0, 0b11))], 100.0: [Resize("e", at((0, 0b1111)), "")], 300.0: [start("e", (1, 1))],
+    }  # fmt: skip
+    costs = Costs(checkpoint_s=2.0, restore_s=3.0, checkpoint_interval_s=100.0)
+    lost = [NodeLost(255.0, 0), NodeBack(260.0, 0)]
+    run = replay(jobs, topology, Script(lines), costs=costs, failures=lost)  # type: ignore[arg-type]
+    check_run(run, jobs, topology)
+    assert times(run)["e"] == (0, 303 + 4 * (300 - 50 - 100))
+    spent = run.gpu_seconds
+    assert (spent.useful, spent.lost, spent.checkpoint) == (200 + 400 + 600, 4 * 50, 4 * 5 + 3)
 
 
 # ---- interrupted -----------------------------------------------------------------------------

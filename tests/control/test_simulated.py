@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Iterator
 from random import Random as Chance
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -17,6 +19,7 @@ from hemiola.core.errors import InputError
 from hemiola.core.events import NodeBack, NodeLost
 from hemiola.core.job import Demand, Job, Profile
 from hemiola.core.topology import Topology
+from hemiola.cost.iteration import IterationModel
 from hemiola.sched.placement import TierAware, find
 from hemiola.sched.policy import Policy
 from hemiola.sched.view import ClusterView
@@ -146,6 +149,20 @@ def test_a_job_is_slow_on_a_slow_type_and_moves_on_to_a_fast_one() -> None:
     jobs = [job("a", 0, 1, 10, profile=model)]
     lines: dict[float, list[Decision]] = {0: [start("a", (1, 1))], 8: [Move("a", at((0, 1)), "")]}
     assert times(run_script(jobs, topology, lines)) == {"a": (0, 8 + 6)}
+
+
+@pytest.mark.parametrize("first", ["A", "B"])
+def test_what_a_job_loses_over_hosts_does_not_depend_on_who_asked_first(first: str) -> None:
+    """Eight GPUs on two hosts: an iteration takes 1 + 1/2 s at best on A, 1 + 1/0.5 s on B."""
+    nic = np.array([2.0, 2.0, 0.5, 0.5])
+    topology = cluster([4, 4], [4, 4], types=["A", "A", "B", "B"])
+    topology = dataclasses.replace(topology, hosts=dataclasses.replace(topology.hosts, nic_bytes_per_s=nic))
+    model, other = IterationModel(topology), IterationModel(topology)
+    asked = {kind: job(kind, 0, 8, 10, profile=UNIT, gpu_type=kind) for kind in "AB"}
+    model.slowdown(asked[first], 2, 1)
+    ratio = model.slowdown(asked["B"], 2, 1) / model.slowdown(asked["A"], 2, 1)
+    assert ratio == pytest.approx(model.best_s(asked["A"], 1) / model.best_s(asked["B"], 1)) == 1.5 / 3.0
+    assert model.slowdown(asked["A"], 2, 1) == other.slowdown(asked["A"], 2, 1)
 
 
 # ---- saving, loading, handing over -----------------------------------------------------------

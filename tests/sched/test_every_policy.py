@@ -79,6 +79,7 @@ def workloads(draw: Any, topology: Topology, profiles: tuple[Profile | None, ...
             gpu_type=draw(st.sampled_from(["", "", *topology.gpu_types])),
             required=draw(st.sampled_from(tiers)), preferred=draw(st.sampled_from(tiers)),
             estimate_s=draw(st.sampled_from([None, 10.0])), hosts=draw(st.sampled_from([0, 0, 0, 1, 2, 2])),
+            pinned=draw(st.sampled_from([False, False, False, True])),
         ))
         for n, at in enumerate(arrivals)
     ]  # fmt: skip

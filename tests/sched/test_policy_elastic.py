@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from hemiola.control.simulated import Costs
-from hemiola.core.decisions import Move, Placement, Resize, Start, Stop
+from hemiola.core.decisions import Move, Placement, Resize, Start, Stop, WakeAt
 from hemiola.core.errors import InputError, PolicyError
 from hemiola.core.events import Adopted, Arrived, Profiled, Requeued
 from hemiola.core.job import Job
@@ -261,6 +261,36 @@ def test_no_job_grows_into_a_slower_place() -> None:
     run = replay(jobs, TWO, "elastic:settle_s=0")
     assert sizes(run, "e") == [(0.0, 4)]
     assert times(run)["e"] == (0.0, 1000.0)
+
+
+def test_an_elastic_job_does_not_wait_behind_a_rigid_one_that_asks_for_as_many() -> None:
+    """x needs all eight GPUs, of which four are taken until 50 s; y could do with two, and takes the other four."""
+    host = cluster([8])
+    jobs = [job("r", 0, 4, 50), job("x", 1, 8, 10), elastic("y", 2, 8, 100, 2, 8)]
+    run = replay(jobs, host, "elastic")
+    check_run(run, jobs, host)
+    assert sizes(run, "y")[0] == (2.0, 4)
+
+
+def test_a_job_that_was_made_smaller_grows_back_when_it_may() -> None:
+    """j had its largest size, so nobody was to look at it again; y needs half of it from 1,000 to 1,100 s."""
+    host = cluster([8])
+    jobs = [elastic("j", 0, 8, 10_000, 4, 8), job("y", 1000, 4, 100)]
+    run = replay(jobs, host, "elastic")
+    check_run(run, jobs, host)
+    assert sizes(run, "j") == [(0.0, 8), (1000.0, 4), (1300.0, 8)]
+    assert times(run)["j"] == (0.0, 10_150.0), "300 s at half its speed"
+
+
+def test_each_job_has_one_timer_whatever_became_of_it() -> None:
+    """Growing never pays here. From the last resize on j is looked at when its timer is due, and only then asks anew."""
+    dear = Costs(checkpoint_s=1e6, restore_s=0.0)
+    jobs = [elastic("j", 0, 4, 20_000, 1, 4), *(job(f"y{n}", 10 + 20 * n, 1, 5000) for n in range(3))]
+    run = replay(jobs, ONE, "elastic", costs=dear)
+    assert sizes(run, "j") == [(0.0, 4), (10.0, 3), (30.0, 2), (50.0, 1)]
+    asked = [(e.time_s, e.decision.time_s) for e in run.decisions if isinstance(e.decision, WakeAt)]
+    assert asked[:5] == [(0.0, 300.0), (10.0, 310.0), (30.0, 330.0), (50.0, 350.0), (350.0, 650.0)]
+    assert [now for now, _ in asked[5:]] == [due_s for _, due_s in asked[4:-1]]
 
 
 def test_jobs_that_are_not_elastic_are_served_in_order_with_backfilling() -> None:

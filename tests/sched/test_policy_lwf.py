@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from hemiola.core.decisions import Pace, Start
 from hemiola.core.errors import PolicyError
-from hemiola.core.events import NodeBack, NodeLost
+from hemiola.core.events import Arrived, Finished, Measured, NodeBack, NodeLost, Timer
 from hemiola.core.result import Run
+from hemiola.sched.machine import StateMachine
 from hemiola.sched.policies.lwf import (
     HostWorkload,
     Lwf,
@@ -20,7 +21,8 @@ from hemiola.sched.policies.lwf import (
 )
 from hemiola.sched.policies.shortest import Sjf
 from hemiola.sched.policy import Policy
-from replays import check_run, cluster, job, profile, replay, steps, times
+from hemiola.sched.view import ClusterView
+from replays import check_run, cluster, job, profile, replay, start, steps, times
 
 BETA, ETA = 0.856, 0.235
 
@@ -133,6 +135,38 @@ def test_the_workload_returns_to_zero() -> None:
     run = replay(jobs, TWO_HOSTS, Kept())
     check_run(run, jobs, TWO_HOSTS)
     assert [kept[0].mean_s(host) for host in range(2)] == [0.0, 0.0]
+
+
+def test_the_workload_follows_a_job_s_speed() -> None:
+    """s is spread over two hosts at half its speed: at 1,900 s it has 50 s of work and 100 s of time left."""
+    topology = cluster([4, 4, 4])
+    jobs = [
+        job("a", 0, 2, 10), job("b", 0, 2, 10), job("c", 0, 4, 10), job("s", 1, 4, 1000, profile=profile(1.0, 1.0)),
+        job("new", 1900, 4, 10),
+    ]  # fmt: skip
+    run = replay(jobs, topology, Lwf(kappa=0))
+    check_run(run, jobs, topology)
+    assert hosts_of(run)["s"] == (0, 1) and times(run)["s"] == (1, 2001)
+    assert hosts_of(run)["new"] == (2,)
+
+
+def test_the_workload_of_a_job_that_stands_still_is_what_it_has_left() -> None:
+    view = ClusterView(cluster([4]), estimates=None)  # type: ignore[arg-type]
+    machine, workload = StateMachine(view), HostWorkload(view)
+    view.indexes["workload"] = workload
+    machine.apply(Arrived(0.0, job("a", 0.0, 2, 100.0)))
+    assert not machine.execute(start("a", (0, 0b11)))
+    assert workload.mean_s(0) == 50.0
+    machine.apply(Measured(20.0, "a", 0.5))
+    assert workload.mean_s(0) == 80.0
+    machine.apply(Measured(40.0, "a", 0.0))
+    assert workload.mean_s(0) == 35.0
+    machine.apply(Measured(50.0, "a", 2.0))
+    assert workload.mean_s(0) == 17.5
+    machine.apply(Timer(1000.0, ""))
+    assert workload.mean_s(0) == 0.0, "it should have ended: nothing is known to be left"
+    machine.apply(Finished(1000.0, "a"))
+    assert workload.mean_s(0) == 0.0
 
 
 def test_where_two_jobs_meet_their_weights_are_as_their_shares() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol, TypeVar
 
@@ -64,6 +64,10 @@ class Replay(Driver):
     def accounts(self) -> Mapping[str, Account]:
         """The jobs that arrived, by id."""
 
+    def resized(self) -> Iterable[tuple[float, float, float, float]]:
+        """GPU-seconds (useful, exposed, checkpoint, lost) of each elastic job beyond its `gpus` times its seconds."""
+        return ()
+
     @abstractmethod
     def close(self) -> None:
         """Account for jobs that still run when `stop` ended the replay early."""
@@ -111,7 +115,7 @@ def build_run(
         semantics=semantics,
         origin_s=driver.origin_s,
         end_s=driver.now,
-        gpu_seconds=_gpu_seconds(driver, records, view),
+        gpu_seconds=_gpu_seconds(driver, records),
         records=records,
         decisions_made=decisions_made,
         decisions_refused=decisions_refused,
@@ -133,26 +137,20 @@ def _by_record(log: AnyLog, jobs: Sequence[Job], refused: dict[str, str]) -> Any
     return replace(log, job=place[log.job])
 
 
-def _gpu_seconds(driver: Replay, records: tuple[JobRecord, ...], view: ClusterView) -> GpuSeconds:
+def _gpu_seconds(driver: Replay, records: tuple[JobRecord, ...]) -> GpuSeconds:
     ledger = driver.ledger
-    held = [(r, _gpus_held(r, view.jobs.get(r.id), driver.now)) for r in records]
+    more = list(driver.resized())
     return GpuSeconds(
-        useful=sum(gpus * r.useful_s for r, gpus in held),
-        exposed_communication=sum(gpus * r.exposed_communication_s for r, gpus in held),
-        checkpoint=sum(gpus * r.checkpoint_s for r, gpus in held),
-        lost=sum(gpus * r.lost_s for r, gpus in held),
+        useful=sum(r.gpus * r.useful_s for r in records) + sum(kinds[0] for kinds in more),
+        exposed_communication=sum(r.gpus * r.exposed_communication_s for r in records)
+        + sum(kinds[1] for kinds in more),
+        checkpoint=sum(r.gpus * r.checkpoint_s for r in records) + sum(kinds[2] for kinds in more),
+        lost=sum(r.gpus * r.lost_s for r in records) + sum(kinds[3] for kinds in more),
         idle_waiting=ledger.waiting_gpu_s,
         idle_fragmentation=ledger.fragmentation_gpu_s,
         idle_no_demand=ledger.no_demand_gpu_s,
         down=ledger.down_gpu_s,
     )
-
-
-def _gpus_held(record: JobRecord, state: JobState | None, now: float) -> float:
-    """How many it held while it held any: of an elastic job the mean over time."""
-    if state is None or not state.elastic or not (held_s := state.held_s(now)):
-        return record.gpus
-    return state.service_gpu_s(now) / held_s
 
 
 def _record(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -17,7 +17,7 @@ import numpy as np
 
 from hemiola.control.ledger import Ledger
 from hemiola.control.records import Account, Replay
-from hemiola.control.task import Task
+from hemiola.control.task import ElasticTask, Task
 from hemiola.core.decisions import Decision, Move, Pace, Placement, Resize, Start, Stop, WakeAt
 from hemiola.core.errors import InputError, PolicyError
 from hemiola.core.events import Arrived, Event, Finished, Measured, NodeBack, NodeLost, Timer
@@ -205,7 +205,8 @@ class SimulatedDriver(Replay):
                 due_s = heap[0][0] if heap else inf
             while arrival_s <= now:
                 job = jobs[arrived]
-                tasks[job.id] = Task(job, arrived, job.duration_s, [0.0] * tiers, job.duration_s)
+                make = ElasticTask if job.gpus_min or job.gpus_max else Task
+                tasks[job.id] = make(job, arrived, job.duration_s, [0.0] * tiers, job.duration_s)
                 batch.append(Arrived(now, job))
                 arrived += 1
                 arrival_s = jobs[arrived].submit_s if arrived < total else inf
@@ -448,6 +449,10 @@ class SimulatedDriver(Replay):
     def accounts(self) -> Mapping[str, Account]:
         """The jobs that arrived, by id."""
         return self.tasks
+
+    def resized(self) -> Iterable[tuple[float, float, float, float]]:
+        """GPU-seconds (useful, exposed, checkpoint, lost) of each elastic job beyond its `gpus` times its seconds."""
+        return [task.more_gpu_s for task in self.tasks.values() if isinstance(task, ElasticTask)]
 
     def timeline(self) -> Timeline:
         """Every span in which a job held GPUs."""

@@ -10,7 +10,7 @@ from hemiola.core.decisions import Placement
 from hemiola.core.job import Job
 from hemiola.cost.iteration import Alone, Crossing
 
-__all__ = ["Task"]
+__all__ = ["ElasticTask", "Task"]
 
 
 class Task(msgspec.Struct, eq=False, gc=False):
@@ -139,3 +139,44 @@ class Task(msgspec.Struct, eq=False, gc=False):
         self.version += 1
         self.entry_s = due_s
         return True
+
+
+class ElasticTask(Task):
+    """A job whose number of GPUs may change.
+
+    Attributes:
+        more: GPUs beyond those that it asked for, in its present span.
+        more_gpu_s: GPU-seconds beyond those: useful, exposed, checkpoint, lost.
+    """
+
+    more: int = 0
+    more_gpu_s: tuple[float, float, float, float] = (0.0, 0.0, 0.0, 0.0)
+
+    def begin(self, placement: Placement, tier: int, now: float, delay_s: float) -> None:
+        """It gets GPUs, as many as they are."""
+        super().begin(placement, tier, now, delay_s)
+        self.more = placement.gpus - self.job.gpus
+
+    def settle(self, now: float) -> None:
+        """Account for the time since the last change, and for the GPUs it had then."""
+        before = self._seconds()
+        super().settle(now)
+        self._count(before)
+
+    def roll_back(self, now: float, interval_s: float) -> float:
+        """Lose what was done since the last periodic checkpoint, on as many GPUs."""
+        before = self._seconds()
+        work = super().roll_back(now, interval_s)
+        self._count(before)
+        return work
+
+    def _seconds(self) -> tuple[float, float, float, float]:
+        return self.useful_s, self.exposed_s, self.checkpoint_s, self.lost_s
+
+    def _count(self, before: tuple[float, float, float, float]) -> None:
+        if self.more:
+            useful, exposed, checkpoint, lost = (
+                gpu_s + self.more * (after - then)
+                for gpu_s, after, then in zip(self.more_gpu_s, self._seconds(), before, strict=True)
+            )
+            self.more_gpu_s = useful, exposed, checkpoint, lost

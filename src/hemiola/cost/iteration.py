@@ -134,7 +134,7 @@ class IterationModel:
         self._kind = [kinds[look] * MOST_ISLANDS for look in looks]
         self._alike: dict[tuple[int, str], list[list[int]]] = {}
         self._best: dict[tuple[int, int, int, str, int], float] = {}
-        self._slowdowns: dict[tuple[int, int, int, int, int], float] = {}
+        self._slowdowns: dict[tuple[int, int, int, int, str, int], float] = {}
 
     @property
     def recorded_elsewhere(self) -> bool:
@@ -376,7 +376,7 @@ class IterationModel:
         """
         if job.profile is None or tier <= narrowest or job.gpus == 1:
             return 1.0
-        key = (id(job.profile), job.gpus, tier, narrowest, job.hosts)
+        key = (id(job.profile), job.gpus, tier, narrowest, job.gpu_type, job.hosts)
         ratio = self._slowdowns.get(key)
         if ratio is None:
             need = self.need(job.profile, job.gpus, "")

@@ -5,9 +5,10 @@ they span. A job accepts an offer at tier l if l <= allowed, which grows from it
 feasible tier by one each time a timer of its present tier runs out.
 
 The clock runs from the first offer that the job declines: a job that waits because nothing is free
-delays nothing. Reset rule, after SPARK-18886: a timer that ran out counts as paid. A job that is
-pre-empted keeps what it paid if it last started by having waited; it starts anew only if it last
-started without declining anything.
+delays nothing. When a timer ends is settled as its clock starts; the next tier's starts as it ends.
+Reset rule, after SPARK-18886: a timer that ran out counts as paid. A job that is pre-empted keeps
+what it paid if it last started by having waited; it starts anew only if it last started without
+declining anything.
 """
 
 from __future__ import annotations
@@ -17,10 +18,12 @@ from collections import deque
 from dataclasses import dataclass
 
 from hemiola.sched.index import Index
-from hemiola.sched.job_state import RUNNING, JobState
+from hemiola.sched.job_state import RUNNING, WAITING, JobState
 from hemiola.sched.view import ClusterView
 
-__all__ = ["AlwaysWait", "AutoTimer", "BreakEvenTimer", "Delay", "ManualTimer", "NeverWait", "Timer"]
+__all__ = [
+    "Accepted", "AcceptedBy", "AlwaysWait", "AutoTimer", "BreakEvenTimer", "Delay", "ManualTimer", "NeverWait", "Timer",
+]  # fmt: skip
 
 NEVER = float("inf")
 REMEMBERED = 64
@@ -33,23 +36,80 @@ class Delay:
 
     Attributes:
         allowed: widest tier it accepts now.
-        since_s: when it first declined an offer wider than that; None while its clock stands.
+        until_s: until when it holds out for that, `inf` for as long as it takes; None while its clock stands.
         declined: whether it declined anything since it last started.
     """
 
-    __slots__ = ("allowed", "declined", "since_s")
+    __slots__ = ("allowed", "declined", "until_s")
 
     def __init__(self, allowed: int) -> None:
         self.allowed = allowed
-        self.since_s: float | None = None
+        self.until_s: float | None = None
         self.declined = False
 
     def started(self, narrowest: int) -> None:
         """The job got an offer: what it paid is kept, unless it paid nothing."""
         if not self.declined:
             self.allowed = narrowest
-        self.since_s = None
+        self.until_s = None
         self.declined = False
+
+
+class Accepted(Index):
+    """What each waiting job accepts, known before a queue groups it by that: ask for it before the queue.
+
+    Attributes:
+        advanced: jobs whose timer ran out and whose next one runs; whoever wakes them up clears the list.
+    """
+
+    tracks = False
+
+    def __init__(self, view: ClusterView, timer: Timer) -> None:
+        self._view, self._timer = view, timer
+        self._last = len(view.topology.tiers) - 1
+        self.advanced: list[JobState] = []
+
+    def enter(self, job: JobState, now: float) -> None:
+        """Let a waiting job accept all that it may by now."""
+        if job.status != WAITING:
+            return
+        note: Delay = job.note
+        if note is None:
+            note = job.note = Delay(job.narrowest)
+        last = job.widest if job.widest < self._last else self._last
+        self._skip(job, note, last)
+        ended_s = note.until_s
+        while note.until_s is not None and note.until_s <= now:
+            note.allowed += 1
+            note.until_s = None
+            self._skip(job, note, last)
+            if note.allowed < last:
+                note.until_s = now + self._timer.wait_s(self._view, job, note.allowed)
+        if note.until_s != ended_s and note.until_s is not None:
+            self.advanced.append(job)
+
+    def leave(self, job: JobState) -> None:
+        """Nothing: what it declined is its own note."""
+
+    def _skip(self, job: JobState, note: Delay, last: int) -> None:
+        """Accept the next wider tier as long as it is as good as this one."""
+        slowdown = self._view.estimates.slowdown
+        while note.allowed < last:
+            if slowdown(job, note.allowed + 1) >= INSENSITIVE * slowdown(job, note.allowed):
+                return
+            note.allowed += 1
+            note.until_s = None
+
+
+@dataclass(frozen=True, eq=False)
+class AcceptedBy:
+    """Says that a policy needs `Accepted` with this timer; found by identity, because it is asked for at every instant."""
+
+    timer: Timer
+
+    def build(self, view: ClusterView) -> Accepted:
+        """Empty; the view enters every job."""
+        return Accepted(view, self.timer)
 
 
 class RecentWaits(Index):
@@ -57,14 +117,17 @@ class RecentWaits(Index):
 
     def __init__(self) -> None:
         self.waits: dict[tuple[int, int], deque[float]] = {}
+        self._unqueued: JobState | None = None
 
     def enter(self, job: JobState, now: float) -> None:
-        """A job that just started has waited `wait_s`."""
-        if job.status == RUNNING and job.since_s == now:
+        """A job that starts out of the queue has waited `wait_s`; one that is moved has not."""
+        if job.status == RUNNING and job is self._unqueued:
             self.waits.setdefault((job.gpus, job.tier), deque(maxlen=REMEMBERED)).append(job.wait_s)
+        self._unqueued = None
 
     def leave(self, job: JobState) -> None:
-        """Nothing: what was seen stays seen."""
+        """Remember who left the queue; what was seen stays seen."""
+        self._unqueued = job if job.status == WAITING else None
 
     def refresh(self, job: JobState, now: float) -> None:
         """Nothing: no job started."""

@@ -114,7 +114,8 @@ def started_elsewhere(machine: StateMachine, event: Started, placement: Placemen
         machine._halt(job)
     elif job.status == WAITING:
         machine._unwait(job)
-        job.queued_s += event.time_s - job.since_s
+        job.wait_s = event.time_s - job.since_s
+        job.queued_s += job.wait_s
     machine._run(job, _fitted(machine, placement))
 
 

@@ -97,6 +97,7 @@ def make_room(
     """The running jobs to stop, last in order first, and where `job` then goes; None if it cannot.
 
     Stops adding victims as soon as the job fits, and spares those whose GPUs it does not use.
+    Pinned jobs are not among them.
     The caller has seen that `job` does not fit as things are, and that it outranks some running job.
     After a failure it is not tried again before as many GPUs were released as were short: until
     then, what is free and what later jobs hold together cannot have grown by more. Where only
@@ -125,7 +126,7 @@ def make_room(
 
 
 class _Later:
-    """Running jobs that come after a waiting one, last first.
+    """Running jobs that come after a waiting one and may be stopped, last first.
 
     Attributes:
         gpus: GPUs of those seen so far.
@@ -143,7 +144,7 @@ class _Later:
         for victim in self._queue.worst_first(now):
             if (running(victim, now), victim.index) <= self._key:
                 break
-            if not _shares_pool(victim, self._job):
+            if victim.job.pinned or not _shares_pool(victim, self._job):
                 continue
             batch.append(victim)
             self.gpus += victim.gpus
@@ -157,10 +158,12 @@ class _Later:
 
 
 def _in_place_of(inventory: Inventory, victim: JobState, job: JobState) -> Placement | None:
-    """The victim's one host, if that is enough: nothing else fitted, so no rule could choose another."""
+    """The victim's one host, if it may be stopped and that is enough: nothing else fitted, so no rule could choose another."""
     held = victim.placement
     assert held is not None
-    if len(held.hosts) > 1 or job.job.hosts > 1 or job.gpus > victim.gpus or not _shares_pool(victim, job):
+    if victim.job.pinned or len(held.hosts) > 1 or job.job.hosts > 1 or job.gpus > victim.gpus:
+        return None
+    if not _shares_pool(victim, job):
         return None
     host = held.hosts[0]
     return Placement(

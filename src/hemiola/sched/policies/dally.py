@@ -29,8 +29,9 @@ from functools import cached_property
 from hemiola.core.decisions import Decision, Move, Placement, Start, Stop, WakeAt
 from hemiola.core.errors import PolicyError
 from hemiola.sched.delay import (
-    INSENSITIVE,
     NEVER,
+    Accepted,
+    AcceptedBy,
     AlwaysWait,
     AutoTimer,
     BreakEvenTimer,
@@ -57,7 +58,7 @@ CANDIDATES = 4
 
 @dataclass(frozen=True)
 class ByServiceAndTier(ByAttainedService):
-    """Least attained service first; waiting jobs form a group only with those that accept the same tier."""
+    """Least attained service first; waiting jobs form a group only with those that accept the same tier now."""
 
     def group(self, job: JobState) -> Hashable:
         note = job.note
@@ -100,7 +101,7 @@ class Dally(Policy):
                 raise PolicyError(f"{name} is {getattr(self, name)}", "give seconds, 0 or more")
         if not 0 <= self.quantile <= 1:
             raise PolicyError(f"quantile is {self.quantile}", "give a number from 0 to 1")
-        _ = self.waits, self.order
+        _ = self.accepted, self.order
 
     @cached_property
     def waits(self) -> Timer:
@@ -119,6 +120,11 @@ class Dally(Policy):
         return timers[self.timer]
 
     @cached_property
+    def accepted(self) -> AcceptedBy:
+        """What its jobs accept, by this timer."""
+        return AcceptedBy(self.waits)
+
+    @cached_property
     def order(self) -> ByServiceAndTier:
         """Its order of jobs."""
         tiresias = Tiresias(thresholds=self.thresholds, promote=self.promote)
@@ -128,13 +134,15 @@ class Dally(Policy):
         return with_timers(view, self.order, self._decide(view))
 
     def _decide(self, view: ClusterView) -> Iterator[Decision]:
-        """1. Run out timers. 2. Offer what is free, in order. 3. Review those that run wide."""
+        """1. Go on to the next timers. 2. Offer what is free, in order. 3. Review those that run wide."""
+        accepted: Accepted = view.index(self.accepted)
         queue = view.queue(self.order)
+        yield from self._hold_out(view, accepted)
         while (job := queue.next(None if self.preempt else view.free)) is not None:
             offer = find(view.inventory, job, self.placement)
             if offer is None:
                 yield from self._displace(view, queue, job)
-            elif (tier := _tier(view, offer)) <= self._allowed(view, job):
+            elif (tier := _tier(view, offer)) <= job.note.allowed:
                 yield from self._start(job, offer, self._why(view, job, tier))
             elif (made := self._make_way(view, job, tier)) is not None:
                 moves, place, why = made
@@ -149,43 +157,31 @@ class Dally(Policy):
 
     # ---- (i) delay scheduling ---------------------------------------------------------------
 
-    def _allowed(self, view: ClusterView, job: JobState) -> int:
-        """The widest tier that the job accepts now."""
-        note: Delay = job.note
-        if note is None:
-            note = job.note = Delay(job.narrowest)
-        last = min(job.widest, len(view.topology.tiers) - 1)
-        slowdown = view.estimates.slowdown
-        while note.allowed < last:
-            here = slowdown(job, note.allowed)
-            if slowdown(job, note.allowed + 1) < INSENSITIVE * here:
-                note.allowed += 1
-                continue
-            if note.since_s is None:
-                break
-            wait_s = self.waits.wait_s(view, job, note.allowed)
-            if view.now < note.since_s + wait_s * (1 - 1e-12):
-                break
-            note.allowed += 1
-            note.since_s = view.now
-        return note.allowed
+    def _hold_out(self, view: ClusterView, accepted: Accepted) -> Iterator[Decision]:
+        """Wake those whose timer ran out when that of the next tier does."""
+        advanced, accepted.advanced = accepted.advanced, []
+        for job in advanced:
+            note: Delay = job.note
+            if note.until_s is not None and note.until_s < NEVER:
+                due_s, tier = max(note.until_s, view.now), view.topology.tiers[note.allowed]
+                why = f"accepts {tier} by now, and holds out for that for {due_s - view.now:.0f} s"
+                yield WakeAt(due_s, job.id, why)
 
     def _decline(self, view: ClusterView, queue: Queue, job: JobState, tier: int) -> Iterator[Decision]:
         """Turn a wide offer down and start the clock of everyone who would."""
         names = view.topology.tiers
         for other in list(queue.group_of(job)):
-            note: Delay = other.note or Delay(other.narrowest)
-            other.note = note
-            if note.since_s is not None or note.allowed >= tier:
+            note: Delay = other.note
+            if note.until_s is not None:
                 continue
-            note.since_s = view.now
-            note.declined = True
             wait_s = self.waits.wait_s(view, other, note.allowed)
+            note.until_s = view.now + wait_s
+            note.declined = True
             if wait_s == 0.0:
                 yield WakeAt(view.now, other.id, "it does not wait at this tier")
             elif wait_s < NEVER:
                 yield WakeAt(
-                    view.now + wait_s,
+                    note.until_s,
                     other.id,
                     f"declined a place that spans {names[tier]}; holds out for {names[note.allowed]} "
                     f"for {wait_s:.0f} s because it would run {view.estimates.slowdown(other, tier):.2f}x slower",
@@ -205,19 +201,19 @@ class Dally(Policy):
 
     def _displace(self, view: ClusterView, queue: Queue, job: JobState) -> Iterator[Decision]:
         """Nothing is free: take the GPUs of jobs in lower queues, within the tier it accepts."""
-        if self.preempt and not is_hopeless(view, job, self.placement):
-            widest = self._allowed(view, job)
-            if outranks_any(queue, job, view.now) and (
-                found := make_room(view, queue, job, self.placement, widest)
-            ):
-                victims, place = found
-                for victim in victims:
-                    yield Stop(victim.id, f"{job.id} has had less service and needs its GPUs")
-                yield from self._start(
-                    job,
-                    place,
-                    f"{self.order.says}, in place of {len(victims)} other{'s' * (len(victims) != 1)}",
-                )
+        if not self.preempt or is_hopeless(view, job, self.placement):
+            return
+        if outranks_any(queue, job, view.now) and (
+            found := make_room(view, queue, job, self.placement, job.note.allowed)
+        ):
+            victims, place = found
+            for victim in victims:
+                yield Stop(victim.id, f"{job.id} has had less service and needs its GPUs")
+            yield from self._start(
+                job,
+                place,
+                f"{self.order.says}, in place of {len(victims)} other{'s' * (len(victims) != 1)}",
+            )
 
     def _make_way(self, view: ClusterView, job: JobState, tier: int) -> Way | None:
         """Move insensitive jobs off one host for a job that one host can hold, if delta > 0."""
@@ -236,7 +232,9 @@ class Dally(Policy):
 
     def _clear(self, view: ClusterView, job: JobState, host: int, free: int, gain: float) -> Way | None:
         """Moves that leave `job.gpus` free on this host and cost less than the gain, and the start."""
-        movable = [v for v in view.index(BY_HOST).on(host) if len(v.placement.hosts) == 1]
+        movable = [
+            v for v in view.index(BY_HOST).on(host) if len(v.placement.hosts) == 1 and not v.job.pinned
+        ]
         movable.sort(key=lambda v: (view.estimates.switch_s(v) * v.gpus, v.index))
         cost = 0.0
         chosen: list[JobState] = []
@@ -322,7 +320,7 @@ class Dally(Policy):
 
 
 class WideIndex(Index):
-    """Running jobs that span more than they need."""
+    """Running jobs that may move and span more than they need."""
 
     def __init__(self) -> None:
         self.jobs: dict[int, JobState] = {}
@@ -330,7 +328,7 @@ class WideIndex(Index):
 
     def enter(self, job: JobState, now: float) -> None:
         """A job has a new status."""
-        if job.status == RUNNING and job.tier > job.narrowest:
+        if job.status == RUNNING and job.tier > job.narrowest and not job.job.pinned:
             self.jobs[job.index] = job
 
     def leave(self, job: JobState) -> None:

@@ -13,7 +13,7 @@ Here something is done when something happens, in order of arrival, and:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from itertools import takewhile
@@ -23,7 +23,7 @@ from hemiola.core.errors import PolicyError
 from hemiola.sched.delay import work_left_s
 from hemiola.sched.job_state import RUNNING, WAITING, JobState
 from hemiola.sched.placement import Rule, TierAware, find
-from hemiola.sched.policies.fifo import ARRIVAL
+from hemiola.sched.policies.fifo import ByArrival
 from hemiola.sched.policy import Policy
 from hemiola.sched.view import ClusterView
 
@@ -35,6 +35,17 @@ Step = tuple[float, int, JobState, int]
 """(less speed gained per GPU, index, job, GPUs more)"""
 Room = tuple[list[tuple[JobState, Placement]], Placement]
 """Who keeps what, and where the waiting job then goes."""
+
+
+@dataclass(frozen=True)
+class ByArrivalAndSizes(ByArrival):
+    """Earliest submission first; waiting jobs form a group only with those that may have the same sizes."""
+
+    def group(self, job: JobState) -> Hashable:
+        return job.shape, job.job.sizes
+
+
+ORDER = ByArrivalAndSizes()
 
 
 @dataclass(frozen=True)
@@ -62,9 +73,9 @@ class Elastic(Policy):
         if view.free:
             yield from self._grow(view)
         for job in view.timers:
-            if job.status == RUNNING and job.since_s < view.now and job.gpus < view.sizes_of(job)[-1]:
+            if job.status == RUNNING and job.wake_s <= view.now and job.gpus < view.sizes_of(job)[-1]:
                 later_s = max(REVIEW_S, REVIEW_SHARE * job.held_s(view.now))
-                yield WakeAt(view.now + later_s, job.id, "growing may pay later")
+                yield _wake(view, job, later_s, "growing may pay later")
 
     def card(self) -> dict[str, str]:
         return {
@@ -78,11 +89,11 @@ class Elastic(Policy):
 
     def _admit(self, view: ClusterView) -> Iterator[Decision]:
         """Start who fits at any size, and then who would if others shrank."""
-        queue = view.queue(ARRIVAL)
+        queue = view.queue(ORDER)
         while view.waiting and (job := queue.next()) is not None:
             if (placement := self._largest(view, job, job.gpus)) is not None:
                 yield Start(
-                    job.id, placement, f"{ARRIVAL.says}; {_of(placement.gpus, job)}{self.placement.says}"
+                    job.id, placement, f"{ORDER.says}; {_of(placement.gpus, job)}{self.placement.says}"
                 )
             elif (room := self._make_room(view, job)) is not None:
                 shrinking, placement = room
@@ -90,11 +101,12 @@ class Elastic(Policy):
                     yield Resize(
                         other.id, kept, f"{job.id} needs {other.gpus - kept.gpus} of its {other.gpus} GPUs"
                     )
+                    yield _wake(view, other, self.settle_s)
                 names = ", ".join(other.id for other, _ in shrinking)
                 yield Start(
                     job.id,
                     placement,
-                    f"{ARRIVAL.says}; {_of(placement.gpus, job)}beside {names}, made smaller",
+                    f"{ORDER.says}; {_of(placement.gpus, job)}beside {names}, made smaller",
                 )
             else:
                 queue.block(job)
@@ -102,7 +114,7 @@ class Elastic(Policy):
             if job.status == WAITING:  # refused
                 queue.block(job)
             elif job.elastic:
-                yield self._wake(view, job)
+                yield _wake(view, job, self.settle_s)
 
     def _largest(self, view: ClusterView, job: JobState, most: int) -> Placement | None:
         """A place at the largest of its sizes up to `most` for which there is one."""
@@ -153,7 +165,7 @@ class Elastic(Policy):
             if placement is not None and placement.gpus > job.gpus and self._pays(view, job, placement):
                 more = placement.gpus - job.gpus
                 yield Resize(job.id, placement, f"nobody else can use {more} GPU{'s' * (more > 1)} more")
-                yield self._wake(view, job)
+                yield _wake(view, job, self.settle_s)
 
     def _shared_out(self, view: ClusterView, jobs: list[JobState]) -> list[tuple[JobState, int]]:
         """Who gets up to how many GPUs: each step to the job that it speeds up most per GPU."""
@@ -181,8 +193,11 @@ class Elastic(Policy):
         left_s = work_left_s(view, job, self.oracle)
         return left_s / job.speed - left_s / then > 2 * estimates.switch_s(job)
 
-    def _wake(self, view: ClusterView, job: JobState) -> WakeAt:
-        return WakeAt(view.now + self.settle_s, job.id, "it may grow from then on")
+
+def _wake(view: ClusterView, job: JobState, later_s: float, why: str = "it may grow from then on") -> WakeAt:
+    """The job's one timer: an earlier one is out of date."""
+    job.wake_s = view.now + later_s
+    return WakeAt(job.wake_s, job.id, why)
 
 
 def _step(view: ClusterView, job: JobState, gpus: int, free: int) -> Step | None:

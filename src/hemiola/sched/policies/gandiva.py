@@ -80,7 +80,7 @@ class ByTurn(Order):
 
 
 class _SpreadJobs(Index):
-    """Running jobs that would run faster at a narrower tier; an index.
+    """Running jobs that may move and would run faster at a narrower tier; an index.
 
     Attributes:
         jobs: by index.
@@ -94,7 +94,9 @@ class _SpreadJobs(Index):
 
     def enter(self, job: JobState, now: float) -> None:
         """Keep it if it is spread and suffers from it."""
-        if job.status == RUNNING and job.tier > job.narrowest and self._estimates.slowdown(job, job.tier) > 1:
+        if job.status != RUNNING or job.tier <= job.narrowest or job.job.pinned:
+            return
+        if self._estimates.slowdown(job, job.tier) > 1:
             self.jobs[job.index] = job
 
     def leave(self, job: JobState) -> None:

@@ -87,7 +87,8 @@ def adadual_share(own_bytes: float, other_bytes: float, threshold: float) -> flo
 class HostWorkload(Index):
     """Seconds of work that the GPUs of each host still have before them; an index.
 
-    The sum over a host's GPUs of (finish - now) is kept as the sum of finishes and their number.
+    The sum over a host's GPUs of (finish - now) is kept as the sum of finishes and their number, and follows every change
+    of speed. A job that stands still counts as if it went on at its best.
     """
 
     def __init__(self, view: ClusterView) -> None:
@@ -101,14 +102,26 @@ class HostWorkload(Index):
     def enter(self, job: JobState, now: float) -> None:
         """Add a running job's work to its hosts."""
         if job.status == RUNNING and job.placement is not None:
-            self._entered[job.index] = job.finish_s, job.placement
-            self._add(job.finish_s, job.placement, 1)
+            finish_s = _finish_s(job, now)
+            self._entered[job.index] = finish_s, job.placement
+            self._add(finish_s, job.placement, 1)
 
     def leave(self, job: JobState) -> None:
         """Take it away again."""
         entered = self._entered.pop(job.index, None)
         if entered is not None:
             self._add(*entered, -1)
+
+    def measured(self, job: JobState, now: float) -> None:
+        """It ends at another time."""
+        entered = self._entered.get(job.index)
+        if entered is not None:
+            before_s, placement = entered
+            finish_s = _finish_s(job, now)
+            self._entered[job.index] = finish_s, placement
+            later_s = finish_s - before_s
+            for host, mask in zip(placement.hosts, placement.masks, strict=True):
+                self._finish_s[host] += mask.bit_count() * later_s
 
     def _add(self, finish_s: float, placement: Placement, sign: int) -> None:
         for host, mask in zip(placement.hosts, placement.masks, strict=True):
@@ -120,7 +133,13 @@ class HostWorkload(Index):
 
     def mean_s(self, host: int) -> float:
         """Mean work left per GPU of this host, idle ones included."""
-        return (self._finish_s[host] - self._busy[host] * self._view.now) / self._gpus[host]
+        left_s = self._finish_s[host] - self._busy[host] * self._view.now
+        return max(0.0, left_s) / self._gpus[host]
+
+
+def _finish_s(job: JobState, now: float) -> float:
+    """When it ends at its present speed; if it stands still, at its best."""
+    return job.finish_s if job.finish_s < math.inf else now + job.remaining_s(now)
 
 
 @dataclass(frozen=True, eq=False)
