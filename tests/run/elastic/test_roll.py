@@ -291,6 +291,31 @@ def test_who_does_not_come_is_waited_for_with_patience_and_then_no_more() -> Non
     assert epoch.lost == {1: "it did not come to decide with the others"}
 
 
+def test_who_was_stopped_itself_waits_on_for_those_who_come_to_decide() -> None:
+    clock, board, calls = rolls(2, {0: 1}, Rules(6.0, 50.0))
+    assert calls[0].poll() is None
+    clock[0] += 1000.0  # the host sleeps
+    board.beat(1)
+    assert calls[0].poll() is None
+    late = RollCall(board, 1, calls[0].before, 1, 2, RULES, lambda: clock[0])
+    for _ in range(3):
+        for call in (late, calls[0]):
+            epoch = call.poll()
+    assert epoch is not None and epoch.members == (0, 1)
+
+
+def test_who_joins_and_was_stopped_waits_on_to_be_taken_in() -> None:
+    board, clock = Board(dist.HashStore()), [0.0]
+    joins = RollCall(board, 2, None, -1, 2, Rules(6.0, 50.0), lambda: clock[0])
+    assert joins.poll() is None
+    clock[0] += 1000.0
+    assert joins.poll() is None
+    with pytest.raises(TransportError, match="nobody took this process in within 50 s"):
+        for _ in range(60):
+            clock[0] += RULES.beat_s
+            joins.poll()
+
+
 def test_nothing_is_decided_once_all_had_finished() -> None:
     _, board, calls = rolls(2, {0: 9})
     board.finished(0, True)

@@ -7,7 +7,7 @@ import signal
 from pathlib import Path
 
 import pytest
-from launching import alive, run, start
+from launching import alive, remote_shell, run, start
 
 MEMBER = Path(__file__).parents[1] / "elastic" / "member.py"
 
@@ -32,6 +32,41 @@ def test_the_others_go_on_without_rank_0_and_the_run_ends_well(tmp_path: Path, m
     first, second = (json.loads(line.partition("] ")[2]) for line in done.stdout.splitlines())
     assert first["weights"] == second["weights"]
     assert [lost["rank"] for lost in json.loads((tmp_path / "report.json").read_text())["lost"]] == [0]
+    assert not alive(mark)
+
+
+def test_the_store_outlives_the_last_rank_of_its_host(tmp_path: Path, mark: str) -> None:
+    what = {"die": {"0": [3, "kill"]}, "membership": {"silence_s": 60.0}}
+    done = run(
+        tmp_path, "--hosts", "a,b,c", "--nproc", 1, "--master-addr", "127.0.0.1", "--on-loss", "continue", "--env",
+        f"{mark}=1", "--remote-shell", remote_shell(tmp_path), MEMBER, json.dumps(what),
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "warning: rank 0 on a was lost, with signal 9 (SIGKILL); 2 ranks go on" in done.stderr
+    assert "Epoch 1: 2 members go on" in done.stderr
+    assert len(done.stdout.splitlines()) == 2
+    assert not alive(mark)
+
+
+ASKS_LATE = """\
+import os, sys, time
+from torch.distributed import TCPStore
+store = TCPStore("127.0.0.1", int(os.environ["MASTER_PORT"]), is_master=False, wait_for_workers=False)
+if os.environ["RANK"] == "1":
+    time.sleep(5)  # longer than what ranks leave behind is given
+    store.set("late", "yes")
+    print(store.get("late").decode())
+"""
+
+
+def test_the_store_is_there_for_ranks_that_end_later(tmp_path: Path, mark: str) -> None:
+    (tmp_path / "asks_late.py").write_text(ASKS_LATE, encoding="utf-8")
+    done = run(
+        tmp_path, "--hosts", "a,b", "--nproc", 1, "--on-loss", "continue", "--env", f"{mark}=1", "--remote-shell",
+        remote_shell(tmp_path), "asks_late.py",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "[rank1] yes\n"
     assert not alive(mark)
 
 

@@ -9,11 +9,13 @@ import time
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from other_ranks import rogue
 
 from endpoints import connected
 from hemiola.core.errors import InputError, TransportError
 from hemiola.run.transport import Options
 from hemiola.run.transport.endpoint import ANY
+from hemiola.run.transport.wire import Header, Kind
 
 WAIT_S = 20.0
 
@@ -97,6 +99,32 @@ def test_every_message_comes_once_and_in_the_order_of_its_sender(sent, chance: r
                 if not named and handle.peer == sender and buffer[0] != 255
             ]
             assert anybodys == sorted(anybodys)
+
+
+def test_messages_that_overtake_their_elders_find_all_who_wait():
+    with rogue() as (end, (sock,)):
+        into = [bytearray(1), bytearray(1)]
+        handles = [end.receive_any(7, buffer) for buffer in into]
+        time.sleep(0.05)
+        for number in (1, 0):  # as by another connection, or of another priority
+            sock.sendall(Header(Kind.DATA, 1, 7, number, 1, 0).pack() + b"%d" % number)
+            time.sleep(0.05)
+        for handle in handles:
+            handle.wait(5)
+        assert into == [b"0", b"1"]
+
+
+def test_one_that_has_overtaken_what_is_awaited_by_name_is_given_to_who_takes_anybodys():
+    with rogue() as (end, (sock,)):
+        anybody = end.receive_any(7, first := bytearray(1))
+        time.sleep(0.05)
+        sock.sendall(Header(Kind.DATA, 1, 7, 1, 1, 0).pack() + b"1")
+        time.sleep(0.05)
+        by_name = end.receive(1, 7, second := bytearray(1))
+        sock.sendall(Header(Kind.DATA, 1, 7, 0, 1, 0).pack() + b"0")
+        by_name.wait(5)
+        anybody.wait(5)
+        assert (second, first) == (b"0", b"1")
 
 
 def test_a_size_that_differs_fails_there_and_harms_nothing_else():

@@ -2,53 +2,20 @@
 
 from __future__ import annotations
 
-import json
-import os
 import signal
 import socket
 import struct
-import subprocess
-import sys
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
+from other_ranks import HERE, rogue, with_process
 
 from endpoints import SECRET, connected, together
 from hemiola.core.errors import InputError, TransportError
 from hemiola.run.transport import Endpoint, Options
-from hemiola.run.transport.greeting import Greeting, introduce
+from hemiola.run.transport.greeting import Greeting
 from hemiola.run.transport.wire import HEADER_BYTES, Header, Kind
-
-HERE = "127.0.0.1"
-SOURCE = str(Path(__file__).parents[3] / "src")
-
-
-@contextmanager
-def with_process(ranks: int = 3, **options: object) -> Iterator[tuple[list[Endpoint], subprocess.Popen[str]]]:
-    """Endpoints 0 .. ranks - 2 here, and the last one in a process of its own."""
-    given = {"timeout_s": 3.0} | options
-    ends = [Endpoint(rank, ranks, SECRET, Options(interface=HERE, **given)) for rank in range(ranks - 1)]
-    script = [sys.executable, str(Path(__file__).with_name("peer.py")), str(ranks - 1), str(ranks)]
-    peer = subprocess.Popen(
-        [*script, json.dumps(given)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-        env=os.environ | {"PYTHONPATH": SOURCE},
-    )  # fmt: skip
-    assert peer.stdin is not None and peer.stdout is not None
-    try:
-        ports = [end.address[1] for end in ends] + [int(peer.stdout.readline())]
-        peer.stdin.write(json.dumps(ports) + "\n")
-        peer.stdin.flush()
-        assert together(lambda end: end.connect([(HERE, port) for port in ports]), ends) == [None] * len(ends)
-        assert peer.stdout.readline() == "ready\n"
-        yield ends, peer
-    finally:
-        peer.kill()
-        peer.communicate()
-        together(lambda end: end.close(), ends)
 
 
 def test_a_killed_rank_is_known_to_everyone_who_waits_for_it_and_to_nobody_else():
@@ -193,13 +160,6 @@ def test_a_caller_that_cannot_prove_itself_is_not_let_in():
     assert "not called by rank 1" in str(raised[0])
 
 
-def rogue(ends: list[Endpoint]) -> socket.socket:
-    """A peer that knows the secret, as rank 1 of 2, and then speaks for itself."""
-    sock = socket.create_connection(ends[0].address)
-    introduce(sock, Greeting(1, 2), 0, SECRET, 5.0)
-    return sock
-
-
 @pytest.mark.parametrize(
     ("frame", "said"),
     [
@@ -210,32 +170,19 @@ def rogue(ends: list[Endpoint]) -> socket.socket:
     ],
 )
 def test_what_makes_no_sense_ends_the_connection_before_anything_is_allocated(frame, said):
-    end = Endpoint(0, 2, SECRET, Options(interface=HERE, timeout_s=5.0, message_bytes_max=1_000_000))
-    with end:
-        sock: list[socket.socket] = []
-        calling = threading.Thread(target=lambda: sock.append(rogue([end])))
-        calling.start()
-        end.connect([end.address, (HERE, 1)])
-        calling.join()
+    with rogue(message_bytes_max=1_000_000) as (end, lanes):
         handle = end.receive(1, 1, bytearray(1))
-        sock[0].sendall(frame.pack())
+        lanes[0].sendall(frame.pack())
         with pytest.raises(TransportError, match=said):
             handle.wait(5)
-        sock[0].close()
 
 
 def test_a_connection_cut_in_the_middle_of_a_frame_fails_the_message():
-    end = Endpoint(0, 2, SECRET, Options(interface=HERE, timeout_s=5.0))
-    with end:
-        sock: list[socket.socket] = []
-        calling = threading.Thread(target=lambda: sock.append(rogue([end])))
-        calling.start()
-        end.connect([end.address, (HERE, 1)])
-        calling.join()
+    with rogue() as (end, lanes):
         handle = end.receive(1, 1, bytearray(1000))
-        sock[0].sendall(Header(Kind.DATA, 1000, 1, 0, 1000, 0).pack() + bytes(500))
-        sock[0].setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        sock[0].close()  # with a reset
+        lanes[0].sendall(Header(Kind.DATA, 1000, 1, 0, 1000, 0).pack() + bytes(500))
+        lanes[0].setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        lanes[0].close()  # with a reset
         with pytest.raises(TransportError, match="rank 1 is gone"):
             handle.wait(5)
 

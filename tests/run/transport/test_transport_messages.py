@@ -14,6 +14,7 @@ from endpoints import connected
 from hemiola.core.errors import InputError, TransportError
 from hemiola.run.transport import Options
 from hemiola.run.transport.inbox import Inbox
+from hemiola.run.transport.messages import Handle
 from hemiola.run.transport.wire import Header, Kind
 
 WAIT_S = 20.0
@@ -225,6 +226,20 @@ def test_sizes_that_differ_fail_on_the_receiver_and_leave_the_rest_alone():
         handle = b.receive(0, 1, buffer)
         a.send(1, 1, b"next")
         handle.wait(WAIT_S)
+        assert buffer == b"next"
+
+
+def test_a_callback_of_a_receive_that_failed_may_receive_again():
+    with connected() as (a, b):
+        again, buffer = threading.Event(), bytearray(4)
+
+        def receive_again(handle: Handle) -> None:
+            b.receive(0, 1, buffer).add_callback(lambda handle: again.set())
+
+        b.receive(0, 1, bytearray(5)).add_callback(receive_again)
+        a.send(1, 1, b"four")
+        a.send(1, 1, b"next")
+        assert again.wait(WAIT_S)
         assert buffer == b"next"
 
 

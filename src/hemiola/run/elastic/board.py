@@ -19,6 +19,7 @@ from hemiola.core.errors import TransportError
 __all__ = ["Board", "Epoch", "Store", "reached"]
 
 _PREFIX = "hemiola/elastic/"
+_PARTS = 20
 
 
 class Epoch(msgspec.Struct, frozen=True):
@@ -112,7 +113,11 @@ class Board:
 
 
 class _Reached:
-    """A store behind a thread of its own: PyTorch's waits for an answer without end."""
+    """A store behind a thread of its own: PyTorch's waits for an answer without end.
+
+    Patience is counted in parts, of which no more than one passes while this process is stopped. What was asked in vain
+    may still be done later: whatever members say stays true.
+    """
 
     def __init__(self, store: Any, address: str, patience_s: float) -> None:
         self._store, self._address, self._patience_s = store, address, patience_s
@@ -130,13 +135,15 @@ class _Reached:
     def _ask(self, question: Callable[[Any], Any]) -> Any:
         answered: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._asked.put((question, answered))
-        try:
-            answer = answered.get(timeout=self._patience_s)
-        except queue.Empty:
-            raise self._gone(f"nothing was heard of it for {self._patience_s:g} s") from None
-        if isinstance(answer, Exception):
-            raise self._gone(str(answer).splitlines()[0]) from None
-        return answer
+        for _ in range(_PARTS):
+            try:
+                answer = answered.get(timeout=self._patience_s / _PARTS)
+            except queue.Empty:
+                continue
+            if isinstance(answer, Exception):
+                raise self._gone(str(answer).splitlines()[0]) from None
+            return answer
+        raise self._gone(f"nothing was heard of it for {self._patience_s:g} s")
 
     def _run(self) -> None:
         while True:

@@ -47,20 +47,39 @@ class Rules:
         return self.silence_s / 6
 
 
+class _Awake:
+    """How long this member itself was there. Looks that are far apart count as two beats: who knows what was in between.
+
+    Attributes:
+        whole_s: from the first moment on to the last look.
+    """
+
+    def __init__(self, rules: Rules, clock: Callable[[], float]) -> None:
+        self._most_s, self._clock = 2 * rules.beat_s, clock
+        self._looked_s = clock()
+        self.whole_s = 0.0
+
+    def look(self) -> float:
+        """How long since the last look."""
+        now = self._clock()
+        passed_s = min(now - self._looked_s, self._most_s)
+        self._looked_s = now
+        self.whole_s += passed_s
+        return passed_s
+
+
 class Silence:
     """How long others have been silent, while this one looked."""
 
     def __init__(self, board: Board, rules: Rules, clock: Callable[[], float]) -> None:
-        self._board, self._rules, self._clock = board, rules, clock
+        self._board, self._rules = board, rules
         self._beats: dict[int, int] = {}
         self._silent_s: dict[int, float] = {}
-        self._looked_s = clock()
+        self._awake = _Awake(rules, clock)
 
     def look(self, members: Iterable[int]) -> None:
-        """Listen to these. Looks that are far apart count as two beats: who knows what was in between."""
-        now = self._clock()
-        passed_s = min(now - self._looked_s, 2 * self._rules.beat_s)
-        self._looked_s = now
+        """Listen to these."""
+        passed_s = self._awake.look()
         for member in members:
             beats = self._board.beat(member, 0)
             if beats != self._beats.get(member):
@@ -102,7 +121,7 @@ class RollCall:
     _number: int = field(init=False)
     _decided: Epoch | None = field(init=False, default=None)
     _silence: Silence = field(init=False)
-    _until_s: float = field(init=False)
+    _awake: _Awake = field(init=False)
     _lost: dict[int, str] = field(init=False, default_factory=dict)
     """Before an epoch that did not come about."""
 
@@ -115,6 +134,7 @@ class RollCall:
         Raises:
             TransportError: this one is no member any more, or all end.
         """
+        self._awake.look()
         if self._decided is None:
             self._decided = self._admitted(self._found() or self._proposed())
             if self._decided is None:
@@ -136,7 +156,7 @@ class RollCall:
     def _call(self, number: int) -> None:
         self._number, self._decided = number, None
         self._silence = Silence(self.board, self.rules, self.clock)
-        self._until_s = self.clock() + self.rules.patience_s
+        self._awake = _Awake(self.rules, self.clock)
         if self.before is not None:
             self.board.here(number, self.me, self.commits)
 
@@ -171,7 +191,7 @@ class RollCall:
         here = {member: self.board.here(self._number, member) for member in members}
         lost = {member: why for member in others if (why := self._silence.gone(member))}
         late = [member for member in members if here[member] is None and member not in lost]
-        if late and self.clock() < self._until_s:
+        if late and self._awake.whole_s < self.rules.patience_s:
             return None
         lost |= dict.fromkeys(late, "it did not come to decide with the others")
         able = {
@@ -191,7 +211,7 @@ class RollCall:
             raise TransportError(
                 "the training that this process asked to join has ended", "start it again from a checkpoint"
             )
-        if self.clock() > self._until_s:
+        if self._awake.whole_s > self.rules.patience_s:
             raise TransportError(
                 f"nobody took this process in within {self.rules.patience_s:g} s",
                 "members take others in when they call state.commit(): do they?",
@@ -223,7 +243,7 @@ class RollCall:
         others = [member for member in epoch.members if member != self.me]
         self._silence.look(others)
         gone = {member: why for member in others if (why := self._silence.gone(member))}
-        if not gone and self.clock() > self._until_s:
+        if not gone and self._awake.whole_s > self.rules.patience_s:
             gone = dict.fromkeys(missing, "it did not come")
         for member, why in gone.items():
             self.board.alarm(epoch.number, f"member {member}: {why}")

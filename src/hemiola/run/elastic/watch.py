@@ -19,6 +19,11 @@ class Watch:
     A member listens to the next one in the ring of members only, and all of them to the epoch's alarm: a few questions
     to the store from each, at every beat.
 
+    A store that does not answer in time is the epoch's end for this member, and it beats on as soon as there are answers
+    again. That makes no second group: it trains on only in an epoch that it has found decided in that one store, and if
+    the others have taken it for dead meanwhile, that is decided there too, and it ends. Were this thread to end, the
+    others would drop a member that lives; were the member to, a store that was slow for all would end the job.
+
     Attributes:
         alarm: why the epoch that is followed is over; "" while it is not.
         asked: how many have asked to join.
@@ -71,7 +76,6 @@ class Watch:
                 self._look()
             except TransportError as problem:
                 self._end(problem.what)
-                return
             with self._changed:
                 self._changed.wait_for(lambda: self._over, self._rules.beat_s)
 

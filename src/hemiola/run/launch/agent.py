@@ -11,7 +11,8 @@ standard output, bytes as Latin-1:
                                       ["report", text]
 
 Standard input ends with the launcher, however that ends; the ranks then end as by "end". Orphans of ranks become
-this process's children (it is their "subreaper"), so what a rank leaves behind is found wherever it wandered.
+this process's children (it is their "subreaper"), so what a rank leaves behind is found wherever it wandered. It ends
+with the host's last rank; what keeps the store for the ranks of all hosts stays until "end".
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -83,14 +84,15 @@ class Agent:
         self._living: dict[int, int] = {}  # rank by process
         self._kept: list[subprocess.Popen[bytes]] = []
         self._keeper: subprocess.Popen[bytes] | None = None
+        self._spared: set[int] = set()  # the keeper, until the job is over on all hosts
         self._pipes: dict[int, list[int]] = {}
         self._report: tuple[int, Path] | None = None
         self._kill_at_s: float | None = None
         self._asked: set[int] = set()
-        self._started = self._over = self._clearing = False
+        self._started = self._over = self._clearing = self._strays = False
 
     def run(self) -> None:
-        """Until all ranks have ended and nothing of them is left."""
+        """Until all ranks have ended, nothing of them is left, and nobody elsewhere needs the store."""
         try:
             self._say("hello", facts())
             while not self._over:
@@ -99,7 +101,8 @@ class Agent:
                 self._reap()
                 self._press()
                 if self._started and not self._living:
-                    self._over = not self._end_strays()
+                    self._strays = self._end_strays()
+                    self._over = not (self._strays or self._spared)
             for rank in list(self._pipes):
                 self._drain(rank)
         finally:
@@ -164,12 +167,13 @@ class Agent:
             self._selector.register(handle, selectors.EVENT_READ, partial(self._pass_on, rank, name, handle))
 
     def _start_keeper(self, what: dict[str, Any], environment: dict[str, str]) -> None:
-        """What keeps the ranks' store, if it is to be kept here; it is no rank, and ends as what ranks leave behind."""
+        """What keeps the ranks' store, if it is to be kept here; it is no rank, and outlives those of this host."""
         if what["keeper"] is not None:
             self._keeper = subprocess.Popen(
                 what["keeper"], cwd=what["cwd"], env=environment, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
                 start_new_session=True, preexec_fn=partial(self._die_with, os.getpid()), bufsize=0,
             )  # fmt: skip
+            self._spared.add(self._keeper.pid)
 
     def _tell_keeper(self, line: str) -> None:
         """Which rank has ended, so that nobody has to find out."""
@@ -190,6 +194,7 @@ class Agent:
                 (os.killpg if number == signal.SIGINT else os.kill)(process, number)
 
     def _end(self, grace_s: float) -> None:
+        self._spared.clear()
         if not self._living and not self._started:
             self._over = True
         if self._kill_at_s is None:
@@ -210,6 +215,7 @@ class Agent:
                 return
             if not process:
                 return
+            self._spared.discard(process)
             rank = self._living.pop(process, None)
             if rank is not None:
                 self._ended(rank, os.waitstatus_to_exitcode(status))
@@ -222,11 +228,11 @@ class Agent:
 
     def _press(self) -> None:
         if self._kill_at_s is not None and time.monotonic() >= self._kill_at_s:
-            self._send(signal.SIGKILL, descendants())
+            self._send(signal.SIGKILL, descendants(self._spared))
 
     def _end_strays(self) -> bool:
         """Ask what the ranks have left behind to end, then kill it; whether there is any."""
-        strays = descendants()
+        strays = descendants(self._spared)
         if strays and not self._clearing:
             self._clearing = True
             self._kill_by(STRAYS_GRACE_S)
@@ -241,7 +247,7 @@ class Agent:
 
     def _patience_s(self) -> float | None:
         if self._started and not self._living:
-            return LOOK_AGAIN_S
+            return LOOK_AGAIN_S if self._strays or not self._spared else None
         if self._kill_at_s is None:
             return None
         return max(LOOK_AGAIN_S, self._kill_at_s - time.monotonic())
@@ -301,11 +307,12 @@ def refusal(cwd: str, needs: list[str], environment: dict[str, str]) -> tuple[st
     return None
 
 
-def descendants() -> set[int]:
-    """All that comes of this process and lives."""
+def descendants(spared: Collection[int] = ()) -> set[int]:
+    """All that comes of this process and lives, without those spared and what comes of them."""
     children: dict[int, list[int]] = {}
     for process, parent in _parents():
-        children.setdefault(parent, []).append(process)
+        if process not in spared:
+            children.setdefault(parent, []).append(process)
     found: set[int] = set()
     open_ = [os.getpid()]
     while open_:

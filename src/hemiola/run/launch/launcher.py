@@ -207,6 +207,7 @@ class _Watch:
             self.hosts[0].send("lost", f"{rank} {ending(status)}")
         if status and self.failure is None:
             self._take(Failure(rank, host.name, status, self.output.last_words(rank)), {rank})
+        self._release()
 
     def _lost(self, host: Host) -> None:
         """Its output has ended: as it should, or before its ranks did."""
@@ -215,6 +216,13 @@ class _Watch:
         if gone and self.failure is None:
             failure = Failure(None, host.name, host.status(_LOST_S) or 1, tuple(host.said))
             self._take(failure, gone, is_vital=place.number == 0)
+            self._release()
+
+    def _release(self) -> None:
+        """The first host keeps the store for all, and may end once no rank is left anywhere."""
+        ended = self.statuses.keys() | self.gone
+        if self.world.keeper and len(ended) == sum(place.ranks for place in self.world.places):
+            self.hosts[0].send("end", GRACE_S)
 
     def _take(self, failure: Failure, ranks: set[int], is_vital: bool = False) -> None:
         """The others go on, or end."""

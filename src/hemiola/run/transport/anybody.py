@@ -32,9 +32,9 @@ class Anybody:
             self._waiting.setdefault(handle.tag, deque()).append((handle, into))
 
     def _came(self, inbox: Inbox, tag: int) -> None:
-        """A message that nobody awaits has begun to come."""
+        """A message that nobody awaits has begun to come, and with it the turn of those that had overtaken it."""
         waiting = self._waiting.get(tag)
-        if waiting and inbox.hand_out(*waiting[0]):
+        while waiting and inbox.hand_out(*waiting[0]):
             waiting.popleft()
             if not waiting:
                 del self._waiting[tag]

@@ -16,7 +16,8 @@ class Inbox:
     """What one peer sends. Messages of one tag are handed out in the order in which they were sent.
 
     Attributes:
-        unexpected: called, on the transport's thread, for the tag of a message that begins to come and that nobody awaits.
+        unexpected: called, on the transport's thread, for the tag of which a message that nobody awaits has begun to come,
+            or has had to let one go first that now has.
     """
 
     def __init__(self, peer: int, message_bytes_max: int) -> None:
@@ -26,6 +27,8 @@ class Inbox:
         self._known: dict[tuple[int, int], Incoming] = {}
         self._asked: dict[int, int] = {}
         self._problem: HemiolaError | None = None
+        self._unasked = 0
+        """Messages that have begun to come, and that nobody awaits."""
         self.unexpected_bytes = 0
         self.unexpected: Callable[[Inbox, int], None] = lambda inbox, tag: None
 
@@ -69,6 +72,7 @@ class Inbox:
             Whether that is all, and what went wrong.
         """
         assert message.data is not None
+        self._unasked -= 1
         self.unexpected_bytes -= message.size_bytes
         message.handle = handle
         if message.whole:
@@ -91,32 +95,41 @@ class Inbox:
                 f"{header.size_bytes}, at most {self._most} are allowed",
                 "raise message_bytes_max on all ranks, or look for what damages the connection",
             )
+        problem = None
         with self._lock:
             key = (header.tag, header.sequence)
-            if is_unexpected := key not in self._known:
-                self._known[key] = Incoming()
-            message = self._known[key]
+            message = self._known.get(key)
+            if is_unexpected := message is None:
+                message = self._known[key] = Incoming()
             if message.size_bytes < 0:
-                self._begin(message, header)
+                problem = self._begin(message, header)
+                if self._unasked and not is_unexpected:
+                    is_unexpected = (header.tag, self._asked[header.tag]) in self._known
             elif message.size_bytes != header.size_bytes:
                 raise TransportError(
                     f"rank {self._peer} changed the size of message {header.tag}", "report this"
                 )
             assert message.data is not None
             place = message.data[header.offset : header.offset + header.length]
+        if problem is not None:
+            assert message.handle is not None
+            message.handle.finish(problem)
         if is_unexpected:
             self.unexpected(self, header.tag)
         return place
 
-    def _begin(self, message: Incoming, header: Header) -> None:
+    def _begin(self, message: Incoming, header: Header) -> TransportError | None:
+        """Where it goes; of another size than is awaited, nowhere, and why."""
+        problem = None
         if message.data is None:
             message.data = memoryview(bytearray(header.size_bytes))
+            self._unasked += 1
             self.unexpected_bytes += header.size_bytes
         elif message.data.nbytes != header.size_bytes:
-            assert message.handle is not None
-            message.handle.finish(self._mismatch(header.tag, header.size_bytes, message.data.nbytes))
+            problem = self._mismatch(header.tag, header.size_bytes, message.data.nbytes)
             message.data = memoryview(bytearray(header.size_bytes))
         message.size_bytes = header.size_bytes
+        return problem
 
     def arrived(self, header: Header, place: memoryview) -> None:
         """All bytes of a frame have been read into their place; copied on if it has been asked for meanwhile."""

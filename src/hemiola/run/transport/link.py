@@ -34,7 +34,6 @@ def prepare(sock: socket.socket, options: Options) -> None:
     sock.setblocking(False)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.IPPROTO_TCP, _TCP_NOTSENT_LOWAT, options.unsent)
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(options.timeout_s * 1e3))
     if options.dscp:
         six = sock.family == socket.AF_INET6
         level, name = (socket.IPPROTO_IPV6, socket.IPV6_TCLASS) if six else (socket.IPPROTO_IP, socket.IP_TOS)
@@ -107,6 +106,10 @@ class Link:
     def say(self, kind: Kind) -> None:
         """A frame without bytes; only between chunks."""
         self._parts = [memoryview(Header(kind).pack())]
+
+    def take_back(self) -> None:
+        """Do not write on what was begun: nobody is there to read it."""
+        self._parts = []
 
     def write(self) -> bool:
         """Write on; whether the frame is finished.

@@ -62,7 +62,7 @@ class Loop:
         """Whether bytes wait for every peer, and all are read: soon something happens, and calls are looked at."""
         self._over = False
         self._closing: float | None = None
-        self._looked_s = 0.0
+        self._looked_s = time.monotonic()
         self._parting: set[Link] = set()
         self._paused_s: dict[int, float] = {}
         self._selector.register(self._bell, READ, None)
@@ -268,21 +268,41 @@ class Loop:
         now, timeout_s = time.monotonic(), self._options.timeout_s
         if now < self._looked_s + timeout_s / 16:
             return
+        self._discount(now)
         self._looked_s = now
         for peer, links in list(self._links.items()):
-            heard_s = min(link.heard_s for link in links)
-            if peer in self._paused_s:
-                if now - self._paused_s[peer] > timeout_s:
-                    self._lose(peer, self._unwanted(peer))
-            elif now - heard_s > timeout_s:
+            paused_s = self._paused_s.get(peer)
+            if paused_s is not None and now - paused_s > timeout_s:
+                self._lose(peer, self._unwanted(peer))
+            elif paused_s is None and now - min(link.heard_s for link in links) > timeout_s:
                 words = f"nothing was heard of rank {peer} for {timeout_s:g} s"
                 self._lose(peer, TransportError(words, "is it stopped, or the network cut?"))
             else:
                 for link in list(links):
                     quiet = now - link.spoke_s > timeout_s / 4
                     if quiet and not (link.writing or link in self._parting):
-                        link.say(Kind.PING)
-                        self._guarded(link, link.write)
+                        self._ping(link)
+
+    def _discount(self, now: float) -> None:
+        """Silence counts while this thread itself runs: looks that are far apart, as where all was stopped, count as one beat."""
+        beat_s = self._options.timeout_s / 4
+        if now < self._looked_s + 2 * beat_s:
+            return
+        stopped_s = now - self._looked_s - beat_s
+        for links in self._links.values():
+            for link in links:
+                link.heard_s = min(now, link.heard_s + stopped_s)
+        self._paused_s = {peer: min(now, since_s + stopped_s) for peer, since_s in self._paused_s.items()}
+
+    def _ping(self, link: Link) -> None:
+        link.say(Kind.PING)
+        if link.peer not in self._paused_s:
+            self._guarded(link, link.write)
+            return
+        try:
+            link.write()
+        except OSError:  # it is gone: what it said before is still to be read, and says how
+            link.take_back()
 
     def _unwanted(self, peer: int) -> TransportError:
         return TransportError(
@@ -310,10 +330,9 @@ class Loop:
         if not links:
             return
         self.lost[peer] = problem
+        for link in [link for link in self._active if link.peer == peer]:  # those that hung up before, too
+            self._active.pop(link).finish(problem)
         for link in links:
-            message = self._active.pop(link, None)
-            if message is not None:
-                message.finish(problem)
             if self._interest.pop(link):
                 self._selector.unregister(link.sock)
             link.sock.close()
