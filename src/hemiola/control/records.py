@@ -57,6 +57,7 @@ class Replay(Driver):
     now: float
     stop: bool
     events_seen: int
+    speed_changes: int = 0
     ledger: Ledger
 
     @property
@@ -120,6 +121,7 @@ def build_run(
         decisions_made=decisions_made,
         decisions_refused=decisions_refused,
         events=driver.events_seen,
+        speed_changes=driver.speed_changes,
         wall_s=wall_s,
         cpu_s=cpu_s,
         interrupted=interrupted,

@@ -363,6 +363,7 @@ class SimulatedDriver(Replay):
         for slot, iteration_s, _ in self._network.settle():
             task = crossing[slot]
             fresh = task.speed == 0.0
+            self.speed_changes += not fresh
             if logs and not fresh:
                 self._log_traffic(task, now)
             task.settle(now)

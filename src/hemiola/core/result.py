@@ -105,6 +105,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
         semantics: the card: every rule that shaped the numbers, by name.
         origin_s: the first arrival.
         end_s: the last job's end, or when it was interrupted.
+        speed_changes: how often jobs that cross hosts ran on at another speed because others came or went.
         records: one record per submitted job, in order of arrival.
         interrupted: it was stopped before the end; what is there is true up to then.
     """
@@ -119,6 +120,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     decisions_made: int
     decisions_refused: int
     events: int
+    speed_changes: int = 0
     wall_s: float
     cpu_s: float
     interrupted: bool = False

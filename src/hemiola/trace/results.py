@@ -78,6 +78,7 @@ def _run(run: Run, topology: Topology) -> dict[str, Any]:
         "origin_s": run.origin_s,
         "end_s": run.end_s,
         "events": run.events,
+        "speed_changes": run.speed_changes,
     }
     return {**head, **figures, **tail}
 
