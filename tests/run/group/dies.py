@@ -1,5 +1,5 @@
-"""Three ranks in a collective; the last is killed in it, and one of the others never talks to it:
-`dies.py RANK RANKS FILE ELEMENTS`.
+"""Ranks in a collective; the last is killed in it, and one of the others never talks to it:
+`dies.py RANK RANKS FILE ELEMENTS [COLLECTIVE]`.
 """
 
 from __future__ import annotations
@@ -12,15 +12,30 @@ import threading
 import torch
 import torch.distributed as dist
 
-if __name__ == "__main__":
-    rank, ranks, file, elements = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], int(sys.argv[4])
+
+def call(name: str, ranks: int, elements: int) -> None:
+    flat = torch.ones(elements)
+    if name == "broadcast":
+        dist.broadcast(flat, ranks - 1)
+    elif name == "reduce_scatter":
+        dist.reduce_scatter_tensor(flat[: elements // ranks], flat.clone())
+    else:
+        dist.all_reduce(flat)
+
+
+def main(rank: int, ranks: int, file: str, elements: int, name: str) -> None:
     dist.init_process_group("hemiola", init_method=f"file://{file}", rank=rank, world_size=ranks)
-    dist.all_reduce(torch.ones(elements))
+    call(name, ranks, elements)
     if rank == ranks - 1:
         threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGKILL)).start()
         threading.Event().wait()
-    try:
-        dist.all_reduce(torch.ones(elements))
-    except Exception as problem:
-        print(problem, flush=True)
-        threading.Event().wait(5)  # the others must not learn of it by this one's end
+    for _ in range(2):  # what is called when the rank is lost already fails too
+        try:
+            call(name, ranks, elements)
+        except Exception as problem:
+            print(problem, flush=True)
+    threading.Event().wait(5)  # the others must not learn of it by this one's end
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], int(sys.argv[4]), *sys.argv[5:] or ["all_reduce"])

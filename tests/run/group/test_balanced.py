@@ -105,6 +105,19 @@ def test_who_waits_for_the_first_ranks_word_is_told_that_it_is_lost() -> None:
             assert problems[0] is not None
 
 
+def test_who_waits_for_the_first_ranks_word_is_told_that_another_one_is_lost() -> None:
+    """The first rank's script may have ended with that, and begin no more."""
+    with balancing(EQUAL) as ranks:
+        before = ranks[1].start(torch.ones(200_000))
+        for links in list(ranks[2].end._loop._links.values()):  # type: ignore[union-attr]
+            for link in links:
+                link.sock.shutdown(socket.SHUT_RDWR)
+        assert before[0].wait(10)
+        after = ranks[1].start(torch.ones(200_000))
+        assert after[0].wait(10)
+        assert all("rank 2 is gone" in str(problems) for _, problems in (before, after))
+
+
 def test_a_word_that_leads_to_no_shares_is_told_to_who_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     def nowhere(way: object) -> None:
         raise ValueError("no shares")

@@ -156,8 +156,17 @@ def test_a_killed_rank_ends_the_others_collective_with_its_name(tmp_path):
 def test_a_killed_rank_ends_a_collective_also_where_nobody_talks_to_it(tmp_path, monkeypatch, elements):
     monkeypatch.setenv("HEMIOLA_STRATEGY", str(tmp_path / "chain.json"))
     write_strategy(trees([chain([0, 1, 2])]), tmp_path / "chain.json")
-    processes = [start(HERE / "dies.py", rank, 3, str(tmp_path / "meet"), str(elements)) for rank in range(3)]
-    for process in processes[:2]:
+    _last_one_is_lost(3, tmp_path, str(elements))
+
+
+@pytest.mark.parametrize("collective", ["all_reduce", "broadcast", "reduce_scatter"])
+def test_a_killed_rank_ends_usual_collectives_on_every_rank(tmp_path, collective):
+    _last_one_is_lost(4, tmp_path, "1000000", collective)
+
+
+def _last_one_is_lost(ranks: int, folder: Path, *more: str) -> None:
+    processes = [start(HERE / "dies.py", rank, ranks, str(folder / "meet"), *more) for rank in range(ranks)]
+    for process in processes[:-1]:
         output, problem = process.communicate(timeout=60)
-        assert "rank 2 is gone" in output, problem[-2000:]
-    processes[2].communicate()
+        assert output.count(f"rank {ranks - 1} is gone") == 2, problem[-2000:]
+    processes[-1].communicate()

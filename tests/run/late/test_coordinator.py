@@ -254,7 +254,8 @@ def test_words_come_back_as_they_were(ranks: int, number: int, data: st.DataObje
     )
     active = frozenset(data.draw(st.sets(st.integers(0, ranks - 1), min_size=1)))
     orders: list[Order] = [
-        Part(number, given_, 5, 2**45, active), CatchUp(number, given_, ranks - 1, 9), Refusal(number, ranks - 1),
+        Part(number, given_, 5, 2**45, active, 2**33), CatchUp(number, given_, ranks - 1, 9, 7),
+        Refusal(number, ranks - 1),
     ]  # fmt: skip
     for order in orders:
         word = encode(order, ranks)

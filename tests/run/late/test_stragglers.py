@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TypeGuard
 
@@ -18,18 +18,26 @@ from hemiola.core.strategy_shapes import trees
 from hemiola.run.group.memory import REDUCTIONS, Reduction
 from hemiola.run.late.coordinator import PART_BYTES, CatchUp, Order, Part
 from hemiola.run.late.stragglers import Stragglers
+from hemiola.run.late.ways import Choose
+from hemiola.run.transport import Endpoint
 
 SUM = REDUCTIONS[0]
 
 
-def _usual(kind: Collective, size_bytes: int, root: int) -> Strategy | None:
+def _usual(kind: Collective, size_bytes: int, root: int, epoch: int | None) -> Strategy | None:
     return None
 
 
+def straggling(end: Endpoint, carries: bool, choose: Choose = _usual, epoch: int = 0) -> Stragglers:
+    return Stragglers(end, choose, lambda: epoch, 10.0, carries, lambda size, seconds: None)
+
+
 @contextmanager
-def groups(count: int, carries: bool = False, choose: Callable[..., Strategy | None] = _usual) -> Iterator[list[Stragglers]]:  # fmt: skip
+def groups(
+    count: int, carries: bool = False, choose: Choose = _usual, epoch: int = 0
+) -> Iterator[list[Stragglers]]:
     with connected(count) as ends:
-        ranks = [Stragglers(end, choose, 10.0, carries, lambda size, seconds: None) for end in ends]
+        ranks = [straggling(end, carries, choose, epoch) for end in ends]
         yield ranks
         for one in ranks:
             one.close()
@@ -95,7 +103,7 @@ LATE = {
 )
 @pytest.mark.parametrize("late", LATE)
 def test_whoever_is_late_all_ranks_have_the_same_whole_sum(late: str, strategy: Strategy | None) -> None:
-    def choose(kind: Collective, size_bytes: int, root: int) -> Strategy | None:
+    def choose(kind: Collective, size_bytes: int, root: int, epoch: int | None) -> Strategy | None:
         return strategy if kind == "all-reduce" else None
 
     with groups(4, choose=choose) as ranks:
@@ -106,6 +114,22 @@ def test_whoever_is_late_all_ranks_have_the_same_whole_sum(late: str, strategy: 
         for other in found[1:]:
             assert torch.equal(found[0].view(torch.int32), other.view(torch.int32)), "other bits"
         assert torch.allclose(found[0], torch.stack(given).double().sum(0).float(), atol=2e-3, rtol=1e-5)
+
+
+@pytest.mark.parametrize("late", ["nobody", "the last", "the first"])
+def test_orders_go_by_the_strategies_of_the_first_ranks_epoch(late: str) -> None:
+    asked: set[int | None] = set()
+
+    def choose(kind: Collective, size_bytes: int, root: int, epoch: int | None) -> Strategy | None:
+        asked.add(epoch)
+        return None
+
+    with groups(4, choose=choose, epoch=3) as ranks:
+        for _ in range(2):
+            given = inputs(4, 1_000_003)
+            for one in sums(ranks, given, LATE[late]):
+                assert torch.allclose(one.get(), torch.stack(given).sum(0), atol=2e-3, rtol=1e-5)
+    assert asked == {3}
 
 
 def test_sums_of_whole_numbers_are_exact_and_their_order_is_kept() -> None:
@@ -178,22 +202,29 @@ def _is_of_the_fourth(order: Order) -> TypeGuard[CatchUp]:
     return isinstance(order, CatchUp) and order.rank == 3
 
 
-def test_what_comes_too_late_is_carried_over_to_the_next_sum_of_the_same_tensor() -> None:
+def filled(tensor: torch.Tensor, value: float) -> torch.Tensor:
+    with torch.inference_mode():
+        return tensor.fill_(value)
+
+
+@pytest.mark.parametrize("inferring", [False, True])
+def test_what_comes_too_late_is_carried_over_to_the_next_sum_of_the_same_tensor(inferring: bool) -> None:
     with groups(3, carries=True) as ranks:
-        tensors = [torch.full((400_000,), float(10**rank)) for rank in range(3)]
+        with torch.inference_mode(inferring):
+            tensors = [torch.full((400_000,), float(10**rank)) for rank in range(3)]
         for one in [_Sum(ranks[rank], tensors[rank]) for rank in range(3)]:
             assert torch.equal(one.get(), torch.full((400_000,), 111.0))
         alone = torch.full((400_000,), 1.0)
-        assert torch.equal(_Sum(ranks[0], tensors[0].fill_(1.0)).get(), alone), "it waits for nobody"
-        late = [_Sum(ranks[rank], tensors[rank].fill_(10.0**rank)) for rank in (1, 2)]
+        assert torch.equal(_Sum(ranks[0], filled(tensors[0], 1.0)).get(), alone), "it waits for nobody"
+        late = [_Sum(ranks[rank], filled(tensors[rank], 10.0**rank)) for rank in (1, 2)]
         assert all(torch.equal(one.get(), alone) for one in late), "all have the same result"
-        again = [_Sum(ranks[rank], tensors[rank].fill_(10.0**rank)) for rank in range(3)]
+        again = [_Sum(ranks[rank], filled(tensors[rank], 10.0**rank)) for rank in range(3)]
         assert all(torch.equal(one.get(), torch.full((400_000,), 221.0)) for one in again)
 
 
 def test_a_late_rank_has_its_result_though_the_others_have_left() -> None:
     with connected(2) as ends:
-        ranks = [Stragglers(end, _usual, 10.0, True, lambda size, seconds: None) for end in ends]
+        ranks = [straggling(end, carries=True) for end in ends]
         tensors = [torch.ones(400_000), torch.ones(400_000)]
         for one in [_Sum(ranks[rank], tensors[rank]) for rank in range(2)]:
             one.get()
@@ -251,7 +282,7 @@ def test_tensors_that_do_not_fit_end_the_sum_at_every_rank() -> None:
 
 def test_a_rank_that_is_gone_ends_what_waits_for_it() -> None:
     with connected(3) as ends:
-        ranks = [Stragglers(end, _usual, 10.0, False, lambda size, seconds: None) for end in ends]
+        ranks = [straggling(end, carries=False) for end in ends]
         for one in sums(ranks, inputs(3, 300_000), (0, 0, 0)):
             one.get()
         waiting = [_Sum(ranks[rank], torch.ones(400_000)) for rank in (0, 1)]

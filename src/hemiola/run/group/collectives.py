@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from hemiola.core.errors import HemiolaError
 from hemiola.run.group.memory import view
 from hemiola.run.transport import Endpoint, Handle
 
@@ -50,6 +51,8 @@ class Channel:
     tag: int
     timeout_s: float
     sent: list[Handle] = field(default_factory=list)
+    _awaited: Handle | None = None
+    _problem: HemiolaError | None = None
 
     @property
     def others(self) -> list[int]:
@@ -62,8 +65,7 @@ class Channel:
 
     def send_bytes(self, peer: int, data: memoryview, back: bool = False) -> None:
         """The same for a stretch of memory."""
-        assert self.end is not None
-        self.sent.append(self.end.send(peer, self.tag + back, data))
+        self.sent.append(self._going_on().send(peer, self.tag + back, data))
 
     def receive(self, peer: int, into: Tensor, back: bool = False) -> Handle:
         """Begin to receive."""
@@ -71,17 +73,34 @@ class Channel:
 
     def receive_bytes(self, peer: int, into: memoryview, back: bool = False) -> Handle:
         """The same for a stretch of memory."""
-        assert self.end is not None
-        return self.end.receive(peer, self.tag + back, into)
+        return self._going_on().receive(peer, self.tag + back, into)
 
     def wait(self, handle: Handle) -> None:
-        """Until it has come."""
-        handle.wait(self.timeout_s)
+        """Until it has ended, or this channel is stopped; from one thread at a time."""
+        if handle.done:
+            handle.wait()
+            return
+        awaited = self._awaited = Handle(handle.peer, handle.tag, handle.size_bytes)
+        handle.add_callback(lambda ended: awaited.finish(ended.problem))
+        self._going_on()  # only now: who stops it looks at what is awaited last
+        awaited.wait(self.timeout_s)
 
     def finish(self) -> None:
         """Until everything has been sent."""
         for handle in self.sent:
-            handle.wait(self.timeout_s)
+            self.wait(handle)
+
+    def stop(self, problem: HemiolaError) -> None:
+        """Nobody waits any more: who does is told why. Messages stay with the transport, which may be writing them."""
+        self._problem = problem
+        if self._awaited is not None:
+            self._awaited.finish(problem)
+
+    def _going_on(self) -> Endpoint:
+        if self._problem is not None:
+            raise self._problem
+        assert self.end is not None
+        return self.end
 
 
 def all_reduce(channel: Channel, flat: Tensor, join: Join) -> None:

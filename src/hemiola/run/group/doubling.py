@@ -11,11 +11,12 @@ import threading
 from collections import deque
 from contextlib import suppress
 
+import torch
 from torch import Tensor
 
 from hemiola.core.errors import HemiolaError
 from hemiola.run.group.collectives import Channel, Ended, Join
-from hemiola.run.group.memory import view
+from hemiola.run.group.memory import view, writing
 from hemiola.run.strategy.grace import GRACE_S, stop_later
 from hemiola.run.transport import Endpoint, Handle
 
@@ -23,11 +24,15 @@ __all__ = ["Doubling"]
 
 
 class _Room:
-    """Rows of memory for one exchange: this rank's tensor; then by round what comes, and the next sum."""
+    """Rows of memory for one exchange: this rank's tensor; then by round what comes, and the next sum.
+
+    Whoever calls, the next one may be in another mode, and the transport's thread is in none.
+    """
 
     def __init__(self, like: Tensor, rounds: int) -> None:
-        room, size = like.new_empty((2 * rounds + 1, like.numel())), like.nbytes
-        self.rows, whole = room.unbind(), view(room)
+        with torch.inference_mode(False):
+            room, size = like.new_empty((2 * rounds + 1, like.numel())), like.nbytes
+            self.rows, whole = room.unbind(), view(room)
         self.bytes = [whole[row * size : (row + 1) * size] for row in range(len(self.rows))]
         self.kind = like.dtype, like.numel()
 
@@ -133,7 +138,8 @@ class _Exchange:
                 return
             if self._side.ward is not None:
                 self._channel.send_bytes(self._side.ward, self._room.bytes[self._sum])
-            self._flat.copy_(self._room.rows[self._sum])
+            with writing(self._flat):
+                self._flat.copy_(self._room.rows[self._sum])
         except Exception as problem:  # the transport was closed, or these cannot be joined
             self._end(problem)
         else:

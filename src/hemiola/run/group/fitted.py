@@ -1,4 +1,8 @@
-"""Large collectives of a group by strategies that fit its network."""
+"""Large collectives of a group by strategies that fit its network.
+
+To begin one may wait for the first rank to call it too: it chooses for all, once for each kind and size, and all measure the
+network between the same two collectives.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 from functools import partial
+from typing import Protocol
 
 from torch import Tensor
 
@@ -17,7 +22,6 @@ from hemiola.run.group.memory import Reduction
 from hemiola.run.group.pending import Pending
 from hemiola.run.group.refresh import Refresh
 from hemiola.run.late.stragglers import Stragglers
-from hemiola.run.late.ways import Choose
 from hemiola.run.strategy.flow import Join
 from hemiola.run.strategy.runner import Put, Runner
 from hemiola.run.strategy.under_way import UnderWay
@@ -30,6 +34,19 @@ LATE = ("", "wait", "relay", "carry-over")
 """What is done about ranks that are late: waited for, or not (`run.late`)."""
 
 
+class Chosen(Protocol):
+    """Which strategies fit."""
+
+    @property
+    def epoch(self) -> int:
+        """How often others were chosen."""
+
+    def choose(
+        self, collective: Collective, size_bytes: int, root: int, epoch: int | None
+    ) -> Strategy | None:
+        """As `Choose`."""
+
+
 class Fitted:
     """One rank's side.
 
@@ -39,13 +56,13 @@ class Fitted:
     """
 
     def __init__(
-        self, runner: Runner, choose: Choose, timeout_s: float, refresh: Refresh | None, late: str = "",
+        self, runner: Runner, chosen: Chosen, timeout_s: float, refresh: Refresh | None, late: str = "",
         balanced: Balanced | None = None, probing: Endpoint | None = None,
     ) -> None:  # fmt: skip
         """With what carries them out.
 
         Args:
-            choose: the same at every rank.
+            chosen: the same at every rank.
             refresh: when the network is measured again; None for never.
             late: one of `LATE`.
             balanced: how all-reduces go while the network changes, if not as chosen.
@@ -55,10 +72,10 @@ class Fitted:
         end = runner.end
         self._runner, self._timeout_s = runner, timeout_s
         self.rank, self.ranks = end.rank, end.ranks
-        self._choose, self._refresh, self._balanced = choose, refresh, balanced
+        self._chosen, self._refresh, self._balanced = chosen, refresh, balanced
         took = partial(self._took, "all-reduce")
         self._late = (
-            Stragglers(end, self._used, timeout_s, late == "carry-over", took)
+            Stragglers(end, self._used, lambda: chosen.epoch, timeout_s, late == "carry-over", took)
             if late not in LATE[:2]
             else None
         )
@@ -172,8 +189,10 @@ class Fitted:
         elif turn != Turn.NOTHING:
             self._refresh.learn()
 
-    def _used(self, kind: Collective, size_bytes: int, root: int) -> Strategy | None:
-        strategy = self._choose(kind, size_bytes, root)
+    def _used(
+        self, kind: Collective, size_bytes: int, root: int, epoch: int | None = None
+    ) -> Strategy | None:
+        strategy = self._chosen.choose(kind, size_bytes, root, epoch)
         if strategy is not None:
             self.used.setdefault(kind, set()).add(strategy.name)
         return strategy

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import threading
 from collections.abc import Sequence
@@ -23,8 +24,8 @@ from hemiola.run.probe.measure import Measurement, Prober
 from hemiola.run.probe.result import Homes, measured_topology
 from hemiola.run.strategy.meter import Meter
 from hemiola.run.strategy.runner import Runner
-from hemiola.run.transport import Endpoint, Options
-from hemiola.run.transport.through_store import Peer, meet
+from hemiola.run.transport import Endpoint, Handle, Options
+from hemiola.run.transport.through_store import Peer, forget, meet
 from hemiola.trace.msccl import read_msccl
 from hemiola.trace.strategy_json import read_strategy
 from hemiola.trace.topologies import read_topology
@@ -39,6 +40,10 @@ AGAIN_S = 20e-3
 """A round of a measurement while a job runs."""
 ONE_WAY = 1.3
 """A link that is so many times faster one way is not told by what comes over it."""
+_THERE = (3 << 61) + 67
+"""A tag, beside those of the probe."""
+_Key = tuple[Collective, int, int]
+"""What a strategy is for: the kind, the class of sizes, the root."""
 
 
 class _Plan(Protocol):
@@ -70,6 +75,7 @@ def fitting(
     """As HEMIOLA_STRATEGY and HEMIOLA_STRAGGLERS say at the first rank.
 
     Args:
+        store: of this group alone.
         options: of the endpoint.
         wanted: one of `MEASURED`, a file, or "" for the usual strategies.
         late: "relay", "carry-over", or "wait" or "" to wait for late ranks.
@@ -84,7 +90,7 @@ def fitting(
     if wanted in MEASURED:
         # Over connections of their own: bursts leave TCP with a low idea of what a link can take. At 400 Mbit/s,
         # all-reduces of 2 MiB took up to a third longer after them, and 20 of them to recover.
-        probing, _ = meet(PrefixStore("hemiola/probe", store), end.rank, end.ranks, options)
+        probing, _ = meet(PrefixStore("probe", store), end.rank, end.ranks, options)
         measured = _Measured(store, probing, peers, timeout_s)
         meter = Meter(end)
         runner = Runner(end, moved=meter.look)
@@ -92,11 +98,9 @@ def fitting(
         refresh = Refresh(end, timeout_s, measured.renew, balanced, wanted == "follow")
         refresh.measure()
         renewed = refresh if measured.hosts > 1 else None
-        return Fitted(runner, measured.choose, timeout_s, renewed, late, balanced, probing)
-    chosen = _Chosen(store, _usual if end.rank == 0 else None)
-    if wanted:
-        chosen = _Chosen(store, _told(wanted, store, end, peers))
-    return Fitted(Runner(end), chosen.choose, timeout_s, None, late)
+        return Fitted(runner, measured, timeout_s, renewed, late, balanced, probing)
+    chosen = _Chosen(store, _told(wanted, store, end, peers)) if wanted else _Usual()
+    return Fitted(Runner(end), chosen, timeout_s, None, late)
 
 
 def _told(wanted: str, store: Any, end: Endpoint, peers: Sequence[Peer]) -> _Plan | None:
@@ -109,33 +113,77 @@ def _told(wanted: str, store: Any, end: Endpoint, peers: Sequence[Peer]) -> _Pla
             plan = _given(wanted, end.ranks, peers)
         except HemiolaError as problem:
             told = _Told(problem=problem.what, hint=problem.remedy)
-    found = _agreed(store, "hemiola/strategy/begin", told)
+    found = _agreed(store, "strategy/begin", told)
     if found.problem:
         raise InputError(f"HEMIOLA_STRATEGY={wanted}: {found.problem}", found.hint)
     return plan
 
 
+class _Usual:
+    """All goes the usual way."""
+
+    epoch = 0
+
+    def choose(self, collective: Collective, size_bytes: int, root: int, epoch: int | None = None) -> None:
+        """Nobody is asked."""
+
+
 class _Chosen:
-    """Asks the first rank once for every kind of collective, size and root."""
+    """Asks the first rank once for every kind of collective, size and root, in every epoch: from one measurement to the next."""
 
     def __init__(self, store: Any, plan: _Plan | None) -> None:
         self._store, self._plan = store, plan
-        self._epoch = 0
-        self._known: dict[tuple[Collective, int, int], Strategy | None] = {}
-        self._before: dict[tuple[Collective, int, int], Strategy | None] = {}
         self._guard = threading.Lock()
+        self._epoch = 0
+        self._known: dict[int, dict[_Key, Strategy | None]] = {}
+        """By epoch; of the present one and the one before, and of those that others are in already."""
+        self._before: dict[_Key, Strategy | None] = {}
+        self._told: dict[int, list[str]] = {}
+        """At the first rank, what was left in the store, by epoch."""
 
-    def choose(self, collective: Collective, size_bytes: int, root: int) -> Strategy | None:
-        """For a collective of so many bytes in all, with this root; None for the usual way."""
+    @property
+    def epoch(self) -> int:
+        """The present one; the same at every rank between the same two collectives."""
+        return self._epoch
+
+    def choose(
+        self, collective: Collective, size_bytes: int, root: int, epoch: int | None = None
+    ) -> Strategy | None:
+        """For a collective of so many bytes in all, with this root; None for the usual way.
+
+        Args:
+            epoch: of who began it; the present one unless given.
+        """
         key = (collective, size_class(size_bytes), root)
         with self._guard:  # sums that go on without late ranks ask from a thread of their own
-            if key not in self._known:
-                where = f"hemiola/strategy/{self._epoch}/{collective}/{key[1]}/{root}"
-                told = _Told(self._planned(key)) if self._plan is not None else None
-                self._known[key] = _agreed(self._store, where, told).strategy
-            return self._known[key]
+            epoch = self._epoch if epoch is None else epoch
+            known = self._known.setdefault(epoch, {})
+            where = f"strategy/{epoch}/{collective}/{key[1]}/{root}"
+            if self._plan is not None and key not in known:
+                known[key] = self._planned(key)
+                self._told.setdefault(epoch, []).append(where)
+                _agreed(self._store, where, _Told(known[key]))
+            if key in known:
+                return known[key]
+        found = _agreed(self._store, where, None).strategy  # the first rank may not be there yet
+        with self._guard:
+            return known.setdefault(key, found)
 
-    def _planned(self, key: tuple[Collective, int, int]) -> Strategy | None:
+    def begin_epoch(self, plan: _Plan | None) -> None:
+        """Another plan from now on, at the first rank; called by all between the same two collectives."""
+        with self._guard:
+            self._before |= self._known.get(self._epoch, {})
+            self._plan = plan
+            self._epoch += 1
+            self._known = {e: known for e, known in self._known.items() if e >= self._epoch - 1}
+
+    def forget_before(self, epoch: int) -> None:
+        """Nobody will ask for what was told in earlier ones."""
+        with self._guard:
+            gone = [self._told.pop(earlier) for earlier in list(self._told) if earlier < epoch]
+        forget(self._store, itertools.chain(*gone))
+
+    def _planned(self, key: _Key) -> Strategy | None:
         """At the first rank; the usual way if planning fails, for the others wait for its word."""
         assert self._plan is not None
         try:
@@ -155,6 +203,8 @@ class _Measured(_Chosen):
         self.hosts = len(self._homes.names)
         self._found: Measurement | None = None
         self._rates: list[float] | None = None
+        self._there: dict[int, list[Handle]] = {}
+        """At the first rank, the others' words that they are in an epoch."""
 
     def renew(self, slower: float) -> None:
         """Measure, with all other ranks; more thoroughly the first time.
@@ -162,8 +212,7 @@ class _Measured(_Chosen):
         Args:
             slower: how much slower links may have become since.
         """
-        self._epoch += 1
-        self._before, self._known = {**self._before, **self._known}, {}
+        plan: _Plan | None = _usual if self._end.rank == 0 else None
         homes = self._homes
         if self.hosts > 1 and self._end.rank in homes.firsts:
             prober, before = Prober(self._end, homes.firsts, self._timeout_s), self._found
@@ -174,9 +223,21 @@ class _Measured(_Chosen):
             if self._end.rank == 0:
                 self._rates = _rates_alone(found.fit(), homes) if self.hosts == self._end.ranks else None
                 hosts = [homes.names[host] for host in homes.host_of]
-                self._plan = Planner(measured_topology(found, homes), hosts).strategy
-        elif self._end.rank == 0:
-            self._plan = _usual
+                plan = Planner(measured_topology(found, homes), hosts).strategy
+        self.begin_epoch(plan)
+        self._forget()
+
+    def _forget(self) -> None:
+        """What no rank needs any more. One that does not measure may be epochs behind."""
+        if self._end.rank:
+            self._end.send(0, _THERE, b"", priority=-1)
+            return
+        others = range(1, self._end.ranks)
+        self._there[self._epoch] = [self._end.receive(peer, _THERE, bytearray(0)) for peer in others]
+        reached = [epoch for epoch, words in self._there.items() if all(word.done for word in words)]
+        self.forget_before(min(self._epoch - 1, max(reached, default=0)))
+        for epoch in reached[:-1]:
+            del self._there[epoch]
 
     def rates(self) -> list[float] | None:
         """At the first rank, bytes/s of each rank's link; None where it is not its alone, or that does not say all."""

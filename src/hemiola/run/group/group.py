@@ -1,30 +1,33 @@
 """A process group of PyTorch over the transport. Thin: each method names its collective and its tensors.
 
-Collectives are carried out by one thread of the group, in the order in which they were called; what is
-returned is complete when its future is. Point-to-point messages do not wait for collectives.
+Collectives are carried out by one thread of the group, in the order in which they were called, small all-reduces and
+broadcasts and those by strategies where their messages come; what is returned is complete when its future is. Who begins
+one waits for nobody, except by strategies that fit the network (`fitted`): these are the first rank's, and to begin one may
+wait for that rank to call it too. Point-to-point messages do not wait for collectives.
 """
 
 from __future__ import annotations
 
-import queue
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from hemiola.core.errors import HemiolaError, InputError
+from hemiola.core.errors import InputError
 from hemiola.core.strategy import Collective
 from hemiola.run.group import by_strategy
 from hemiola.run.group import collectives as ways
 from hemiola.run.group.collectives import Channel
 from hemiola.run.group.doubling import Doubling
 from hemiola.run.group.fitted import Fitted
-from hemiola.run.group.memory import contiguous, reduction, view
+from hemiola.run.group.memory import contiguous, reduction, view, writing
 from hemiola.run.group.pending import Pending
 from hemiola.run.group.rows import exchanged, gathered, put_back, rows, scattered
+from hemiola.run.group.worker import Worker
 from hemiola.run.transport import Endpoint, Handle
 
 __all__ = ["Group"]
@@ -34,7 +37,6 @@ _POINT_TO_POINT = 1 << 40
 """Tags of messages that a script sends by itself lie above those of collectives."""
 _TAGS = 1 << 14
 """Of collectives, used again and again: a connection remembers how many messages each tag had."""
-Job = tuple[Callable[[Channel], None], Channel, "Pending", list[Tensor]]
 
 
 class Group(dist.ProcessGroup):
@@ -55,9 +57,7 @@ class Group(dist.ProcessGroup):
         self._name = ""
         self._count = 0
         self._counting = threading.Lock()
-        self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._work, name="hemiola-group", daemon=True)
-        self._thread.start()
+        self._worker = Worker(end)
 
     def getBackendName(self) -> str:  # noqa: N802, D102
         return "hemiola"
@@ -72,8 +72,7 @@ class Group(dist.ProcessGroup):
 
     def shutdown(self) -> None:
         """End what is queued, and leave."""
-        self._jobs.put(None)
-        self._thread.join(self._timeout_s)
+        self._worker.leave(self._timeout_s)
         if self._fitted is not None:
             self._fitted.close()
         if self._end is not None:
@@ -86,7 +85,7 @@ class Group(dist.ProcessGroup):
         if self._end is not None:
             self._end.close(0.0)
 
-    # --- the thread
+    # --- how they begin
 
     def _start(
         self, action: Callable[[Channel], None], result: list[Tensor], kind: Collective | None = None
@@ -99,7 +98,7 @@ class Group(dist.ProcessGroup):
         if kind is not None and self._fitted is not None:
             action = self._fitted.timed(kind, sum(tensor.nbytes for tensor in result), action)
         pending = Pending("a collective", self._timeout_s)
-        self._jobs.put((action, self._channel(), pending, result))
+        self._worker.do(action, self._channel(), pending, result)
         return pending
 
     def _channel(self) -> Channel:
@@ -121,20 +120,6 @@ class Group(dist.ProcessGroup):
     def _is_small(self, tensors: Sequence[Tensor]) -> bool:
         return self._ranks > 1 and len(tensors) == 1 and tensors[0].nbytes <= ways.DIRECT_BYTES
 
-    def _work(self) -> None:
-        while (job := self._jobs.get()) is not None:
-            action, channel, pending, result = job
-            try:
-                with torch.no_grad():
-                    action(channel)
-                channel.finish()
-            except Exception as problem:
-                pending.end(
-                    result, problem if isinstance(problem, HemiolaError) else RuntimeError(str(problem))
-                )
-            else:
-                pending.end(result)
-
     # --- collectives
 
     def allreduce(self, tensors: Any, opts: Any = None) -> Any:
@@ -146,12 +131,8 @@ class Group(dist.ProcessGroup):
             def small(channel: Channel, ended: Ended) -> None:
                 flat = contiguous(tensors[0]).view(-1)
                 assert self._doubling is not None
-                self._doubling.all_reduce(
-                    channel,
-                    flat,
-                    how.join,
-                    lambda p: _averaged(p, flat, how.average, tensors[0], channel, ended),
-                )
+                over = _put_back_then(ended, flat, tensors[0], channel.ranks if how.average else 1)
+                self._doubling.all_reduce(channel, flat, how.join, over)
 
             return self._directly(small, tensors)
         if pending := by_strategy.all_reduce(self._fitted, tensors, how):
@@ -163,6 +144,7 @@ class Group(dist.ProcessGroup):
                 if channel.ranks > 1:
                     ways.all_reduce(channel, flat, how.join)
                 if how.average:
+                    channel.finish()  # what is on its way still must not change
                     flat.div_(channel.ranks)
                 put_back(flat, tensor)
 
@@ -180,9 +162,7 @@ class Group(dist.ProcessGroup):
 
             def small(channel: Channel, ended: Ended) -> None:
                 flat = contiguous(tensors[0]).view(-1)
-                ways.broadcast_directly(
-                    channel, flat, root, lambda p: _averaged(p, flat, False, tensors[0], channel, ended)
-                )
+                ways.broadcast_directly(channel, flat, root, _put_back_then(ended, flat, tensors[0]))
 
             return self._directly(small, tensors)
         if pending := by_strategy.broadcast(self._fitted, tensors, root):
@@ -381,21 +361,33 @@ class Group(dist.ProcessGroup):
         pending = Pending("a message with another rank", self._timeout_s)
 
         def ended(handle: Handle) -> None:
-            if handle.problem is None and received:
-                put_back(data, tensor)
             pending.source = handle.peer
-            pending.end([tensor], handle.problem)
+            over(handle.problem)
 
+        over: Ended = partial(pending.end, [tensor])
+        if received:
+            over = _put_back_then(over, data, tensor)
         start(self._end).add_callback(ended)
         return pending
 
 
-def _averaged(
-    problem: BaseException | None, flat: Tensor, average: bool, tensor: Tensor, channel: Channel, ended: Ended
-) -> None:
-    """The end of a small collective."""
-    if problem is None:
-        if average:
-            flat.div_(channel.ranks)
-        put_back(flat, tensor)
-    ended(problem)
+def _put_back_then(ended: Ended, flat: Tensor, tensor: Tensor, parts: int = 1) -> Ended:
+    """The end of what goes on without a thread of its own: what comes last here is part of it, and may fail.
+
+    Args:
+        parts: the result is divided by.
+    """
+    is_whole = flat.data_ptr() == tensor.data_ptr()
+    if parts == 1 and is_whole:
+        return ended
+
+    def over(problem: BaseException | None) -> None:
+        if problem is None:
+            try:
+                with writing(flat) if is_whole else torch.inference_mode():
+                    put_back(flat.div_(parts) if parts > 1 else flat, tensor)
+            except Exception as raised:
+                problem = raised
+        ended(problem)
+
+    return over

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,15 +13,18 @@ from torch import Tensor
 
 from hemiola.core.errors import InputError
 
-__all__ = ["REDUCTIONS", "Reduction", "contiguous", "reduction", "view"]
+__all__ = ["REDUCTIONS", "Reduction", "contiguous", "reduction", "view", "writing"]
+
+_AS_IT_IS = nullcontext()
 
 
 def view(tensor: Tensor) -> memoryview:
     """The memory of a contiguous tensor on the processor, of any type."""
-    flat = (
-        tensor.detach().reshape(-1).view(torch.uint8) if tensor.numel() else torch.empty(0, dtype=torch.uint8)
-    )
-    return memoryview(flat.numpy())
+    count = tensor.numel()
+    if not count:
+        return memoryview(torch.empty(0, dtype=torch.uint8).numpy())
+    flat = tensor.detach().as_strided((count,), (1,))  # a single element may have any stride
+    return memoryview(flat.view(torch.uint8).numpy())
 
 
 def contiguous(tensor: Tensor) -> Tensor:
@@ -33,6 +37,11 @@ def contiguous(tensor: Tensor) -> Tensor:
         what = f"{tensor.layout} on {tensor.device}"
         raise InputError(f"the tensor is {what}", "the backend takes dense tensors on the processor")
     return tensor.detach().contiguous()
+
+
+def writing(tensor: Tensor) -> AbstractContextManager[object]:
+    """For what is written into it on a thread that is in no mode: it may have been made in inference mode."""
+    return torch.inference_mode() if tensor.is_inference() else _AS_IT_IS
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
+import secrets
 from datetime import timedelta
 from typing import Any
 
@@ -17,7 +17,7 @@ __all__ = ["create", "transport_options"]
 
 
 def create(store: Any, rank: int, ranks: int, timeout: timedelta) -> Group:
-    """Meet the other ranks through PyTorch's store. The job's secret is made by rank 0 and lies in the store.
+    """Meet the other ranks through PyTorch's store. The job's secret is made by rank 0 and lies in the store until they have.
 
     With HEMIOLA_STRATEGY at rank 0, large collectives go by strategies that fit the network: "auto" measures it, and has
     shares follow it once it changes, "follow" has them do so from the beginning, a file is a topology or a strategy,
@@ -28,17 +28,18 @@ def create(store: Any, rank: int, ranks: int, timeout: timedelta) -> Group:
     if ranks == 1:
         return Group(None, 0, 1, timeout_s)
     options = transport_options(timeout_s)
-    end, peers = meet(store, rank, ranks, options)
-    if rank == 0:
-        wanted = [os.environ.get(name, "") for name in ("HEMIOLA_STRATEGY", "HEMIOLA_STRAGGLERS")]
-        store.set("hemiola/wanted", json.dumps(wanted))
-    strategy, late = json.loads(store.get("hemiola/wanted"))
+    wanted = [os.environ.get(name, "") for name in ("HEMIOLA_STRATEGY", "HEMIOLA_STRAGGLERS")]
+    end, peers = meet(store, rank, ranks, options, lambda address: [*wanted, secrets.token_hex(8)])
+    strategy, late, name = peers[0].word
     strategy = "" if strategy == "usual" else strategy
     if not strategy and late in ("", "wait"):
         return Group(end, rank, ranks, timeout_s)
+    from torch.distributed import PrefixStore
+
     from hemiola.run.group.fitting import fitting
 
-    return Group(end, rank, ranks, timeout_s, fitting(strategy, late, store, end, peers, timeout_s, options))
+    own = PrefixStore(f"hemiola/{name}", store)  # another group may have left something there
+    return Group(end, rank, ranks, timeout_s, fitting(strategy, late, own, end, peers, timeout_s, options))
 
 
 def transport_options(

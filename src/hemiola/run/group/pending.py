@@ -1,4 +1,8 @@
-"""What PyTorch holds of a collective under way."""
+"""What PyTorch holds of a collective under way.
+
+Who waits for it is woken by who carries it out. What scripts have done after it (`Future.then`) is done by threads of its
+own: it may begin other collectives, and wait for them.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +15,12 @@ import torch.distributed as dist
 from torch import Tensor
 
 from hemiola.core.errors import TransportError
+from hemiola.run.group.helpers import Helpers
 
 __all__ = ["Pending"]
+
+_helpers = Helpers()
+"""Of all groups of this process: they know nothing of any."""
 
 
 class Pending(dist.Work):
@@ -82,4 +90,4 @@ class Pending(dist.Work):
             future = self._future
         self._gate.release()
         if future is not None:
-            future.set_result(result)
+            _helpers.do(lambda: future.set_result(result))

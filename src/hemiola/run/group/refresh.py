@@ -2,7 +2,8 @@
 
 Where shares alone follow every change (`Balanced`), they do so from a change on, and it is measured once all has been
 steady for long. All ranks have to do it between the same two collectives. The first one decides, and says so one turn
-ahead, so that nobody waits for its word.
+ahead, so that its word is there where a rank is not further ahead than that: it waits for it then. To measure, all wait for
+each other.
 """
 
 from __future__ import annotations

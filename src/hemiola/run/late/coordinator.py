@@ -9,7 +9,7 @@ ready when waiting has taken as long as this part and those before it cost more 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from hemiola.plan.collectives.waiting import WaitingCosts
@@ -50,6 +50,7 @@ class Part:
         given: what it is of.
         first, last: elements, the last one not among them.
         active: ranks.
+        epoch: whose strategies it goes by, at all ranks: their scripts may not be in it yet.
     """
 
     number: int
@@ -57,6 +58,7 @@ class Part:
     first: int
     last: int
     active: frozenset[int]
+    epoch: int = 0
 
     @property
     def size_bytes(self) -> int:
@@ -66,12 +68,17 @@ class Part:
 
 @dataclass(frozen=True)
 class CatchUp:
-    """A rank that was late sends its first elements to all others, who add them in the order of these orders."""
+    """A rank that was late sends its first elements to all others, who add them in the order of these orders.
+
+    Attributes:
+        epoch: as of a part.
+    """
 
     number: int
     given: Given
     rank: int
     last: int
+    epoch: int = 0
 
     @property
     def size_bytes(self) -> int:
@@ -106,14 +113,15 @@ class _Sum:
 class Coordinator:
     """For one group. Nothing is begun without somebody before a sum of all has been measured."""
 
-    def __init__(self, ranks: int, carries: bool) -> None:
+    def __init__(self, ranks: int, carries: bool, epoch: Callable[[], int] = lambda: 0) -> None:
         """Of so many ranks.
 
         Args:
             carries: whether late ranks keep what came too late for their next tensor at that place. That one is not
                 added without them.
+            epoch: that this rank is in.
         """
-        self._ranks, self._carries = ranks, carries
+        self._ranks, self._carries, self._epoch = ranks, carries, epoch
         self._counts = [0] * ranks
         self._sums: dict[int, _Sum] = {}
         self._refused: set[int] = set()
@@ -140,7 +148,7 @@ class Coordinator:
         orders: list[Order] = []
         missed = [part.last for part in this.parts if rank not in part.active]
         if missed and not self._carries:
-            orders.append(CatchUp(number, this.given, rank, max(missed)))
+            orders.append(CatchUp(number, this.given, rank, max(missed), self._epoch()))
             self.costs.begin(now_s)
         return orders + self.due(now_s)
 
@@ -179,7 +187,8 @@ class Coordinator:
             return
         if this.started < this.given.elements:
             self.costs.begin(now_s)
-            yield Part(number, this.given, this.started, this.given.elements, frozenset(range(self._ranks)))
+            everybody = frozenset(range(self._ranks))
+            yield Part(number, this.given, this.started, this.given.elements, everybody, self._epoch())
         present = frozenset(range(self._ranks)).intersection(*(part.active for part in this.parts))
         for rank in present:
             self._owing[rank].difference_update(this.places.items())
@@ -188,7 +197,7 @@ class Coordinator:
     def _begin(self, number: int, this: _Sum, now_s: float) -> Part:
         part = Part(
             number, this.given, this.started, min(this.started + _part(this.given), this.given.elements),
-            frozenset(this.places),
+            frozenset(this.places), self._epoch(),
         )  # fmt: skip
         this.parts.append(part)
         this.spent_s += self._more_s(this)

@@ -52,10 +52,14 @@ _log = logging.getLogger("hemiola.strategy")
 class Stragglers:
     """Sums of one group, begun in the order in which each rank calls them."""
 
-    def __init__(self, end: Endpoint, choose: Choose, timeout_s: float, carries: bool, took: Callable[[int, float], None]) -> None:  # fmt: skip
+    def __init__(
+        self, end: Endpoint, choose: Choose, epoch: Callable[[], int], timeout_s: float, carries: bool,
+        took: Callable[[int, float], None],
+    ) -> None:  # fmt: skip
         """Over a connected endpoint.
 
         Args:
+            epoch: that this rank is in.
             carries: what comes too late is added to the rank's next tensor at the same place; otherwise before anybody
                 has the result.
             took: called with the bytes and seconds of sums of all.
@@ -73,7 +77,7 @@ class Stragglers:
         self._open = True
         self._waited_for = UnderWay("sums")
         self._events: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        self._coordinator = Coordinator(end.ranks, carries) if end.rank == 0 else None
+        self._coordinator = Coordinator(end.ranks, carries, epoch) if end.rank == 0 else None
         self._listen()
         end.watch(self._lost)
         self._thread = threading.Thread(target=self._work, name="hemiola-stragglers", daemon=True)
@@ -92,8 +96,9 @@ class Stragglers:
             ended: called after it, with what went wrong or None.
         """
         place = flat.data_ptr(), flat.numel(), flat.dtype
-        for first, missed in self._kept.pop(place, []):
-            flat[first : first + missed.numel()].add_(missed)
+        with torch.inference_mode():
+            for first, missed in self._kept.pop(place, []):
+                flat[first : first + missed.numel()].add_(missed)
 
         def keep(missed: Missed) -> None:
             self._kept[place] = missed

@@ -137,13 +137,13 @@ class Sum:
     def finish(self) -> None:
         """Hand it over."""
         assert self.mine is not None
-        with torch.no_grad():
+        with torch.inference_mode():
             missed = self._carried() if self.carries else self._added()
-        for step in (*self._parts.values(), *self._caught.values(), *self._brought.values()):
-            self._give_back(step)
-        if missed:
-            self.mine.keep(missed)
-        self.mine.put(self.mine.flat)
+            for step in (*self._parts.values(), *self._caught.values(), *self._brought.values()):
+                self._give_back(step)
+            if missed:
+                self.mine.keep(missed)
+            self.mine.put(self.mine.flat)
 
     def _give_back(self, step: Step) -> None:
         if step.room is not None:

@@ -13,8 +13,9 @@ from hemiola.run.late.coordinator import CatchUp, Part
 
 __all__ = ["Choose", "Ways"]
 
-Choose = Callable[[Collective, int, int], Strategy | None]
-"""The strategy for a collective, so many bytes and a root; None for the usual one."""
+Choose = Callable[[Collective, int, int, int | None], Strategy | None]
+"""The strategy for a collective, so many bytes, a root and an epoch, in which these are chosen once (None: the present one);
+None for the usual one."""
 
 CHAIN_BYTES = 128 << 10
 """Of what a late rank sends, so much goes at a time from rank to rank."""
@@ -38,7 +39,7 @@ class Ways:
 
     def part(self, order: Part) -> Strategy:
         """For a part of a sum."""
-        fitted = self._choose("all-reduce", order.size_bytes, 0)
+        fitted = self._choose("all-reduce", order.size_bytes, 0, order.epoch)
         if len(order.active) == self._ranks:
             return fitted or self._usual
         takers = None if self._carries else order.active
@@ -52,7 +53,7 @@ class Ways:
 
     def catch_up(self, order: CatchUp, source: int) -> Strategy:
         """For what a late rank gives; to the one that brings it something last, which then sends nothing on."""
-        fitted = self._choose("broadcast", order.size_bytes, order.rank)
+        fitted = self._choose("broadcast", order.size_bytes, order.rank, order.epoch)
         if fitted is not None:
             return fitted
 

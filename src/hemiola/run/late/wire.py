@@ -9,7 +9,7 @@ from hemiola.run.late.coordinator import CatchUp, Given, Order, Part, Refusal
 __all__ = ["GIVEN_BYTES", "decode", "decode_given", "encode", "encode_given", "order_bytes"]
 
 _GIVEN = struct.Struct("<QBIQ")
-_ORDER = struct.Struct("<BQQBIQQI")
+_ORDER = struct.Struct("<BQQBIQQIQ")
 _PART, _CATCH_UP, _REFUSAL = range(3)
 GIVEN_BYTES = _GIVEN.size
 
@@ -32,27 +32,29 @@ def order_bytes(ranks: int) -> int:
 def encode(order: Order, ranks: int) -> bytes:
     """As the first rank sends it."""
     given = Given(0, 1, 0, 0) if isinstance(order, Refusal) else order.given
-    what, first, last, rank, active = _PART, 0, 0, 0, 0
+    what, first, last, rank, active, epoch = _PART, 0, 0, 0, 0, 0
     match order:
         case Part():
-            first, last = order.first, order.last
+            first, last, epoch = order.first, order.last, order.epoch
             active = sum(1 << one for one in order.active)
         case CatchUp():
-            what, last, rank = _CATCH_UP, order.last, order.rank
+            what, last, rank, epoch = _CATCH_UP, order.last, order.rank, order.epoch
         case Refusal():
             what, rank = _REFUSAL, order.rank
-    head = _ORDER.pack(what, order.number, given.elements, given.element_bytes, given.kind, first, last, rank)
+    head = _ORDER.pack(
+        what, order.number, given.elements, given.element_bytes, given.kind, first, last, rank, epoch
+    )
     return head + active.to_bytes(order_bytes(ranks) - _ORDER.size, "little")
 
 
 def decode(data: bytes | bytearray) -> Order:
     """The other way."""
-    what, number, elements, element_bytes, kind, first, last, rank = _ORDER.unpack_from(data)
+    what, number, elements, element_bytes, kind, first, last, rank, epoch = _ORDER.unpack_from(data)
     given = Given(elements, element_bytes, kind, 0)
     if what == _REFUSAL:
         return Refusal(number, rank)
     if what == _CATCH_UP:
-        return CatchUp(number, given, rank, last)
+        return CatchUp(number, given, rank, last, epoch)
     active = int.from_bytes(data[_ORDER.size :], "little")
     ranks = frozenset(one for one in range(active.bit_length()) if active >> one & 1)
-    return Part(number, given, first, last, ranks)
+    return Part(number, given, first, last, ranks, epoch)

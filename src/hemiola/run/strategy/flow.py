@@ -203,7 +203,7 @@ class Flow:
         self._left -= 1
         if step.move.adds:
             room = self._came.pop((number, piece))
-            with torch.no_grad():
+            with torch.inference_mode():
                 self._join(self._memory.tensor(step.move.target, step.move.count, piece), room.tensor)
             self._rooms.give_back(room)
             self._ask(number)
@@ -216,7 +216,7 @@ class Flow:
         move = self._steps[number].move
         source = self._memory.tensor(move.source, move.count, piece)
         target = self._memory.tensor(move.target, move.count, piece)
-        with torch.no_grad():
+        with torch.inference_mode():
             self._join(target, source) if move.adds else target.copy_(source)
         self._left -= 1
         for other in self._steps[number].sent_frees:

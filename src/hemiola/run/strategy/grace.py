@@ -16,7 +16,7 @@ GRACE_S = 2.0
 
 
 class _Stoppable(Protocol):
-    def stop(self, problem: BaseException) -> None:
+    def stop(self, problem: HemiolaError) -> None:
         """End it, if it has not."""
 
 

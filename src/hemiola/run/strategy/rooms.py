@@ -37,7 +37,8 @@ class Rooms:
         if free:
             whole = free.pop()
         else:
-            tensor = torch.empty(size, dtype=dtype)
+            with torch.inference_mode(False):  # who uses it next may be in another mode
+                tensor = torch.empty(size, dtype=dtype)
             whole = tensor, view(tensor)
         return Room(whole[0][:count], whole[1][: count * dtype.itemsize], whole)
 

@@ -73,6 +73,7 @@ class Runner:
         self._waiting: deque[_Entry] = deque()
         self._under_way: dict[int, Flow] = {}
         self._broken: HemiolaError | None = None
+        self._stopped: HemiolaError | None = None
         self._layouts: OrderedDict[tuple[int, int, int], tuple[Strategy, Layout]] = OrderedDict()
         end.watch(self._break)
 
@@ -141,7 +142,7 @@ class Runner:
         def over(problem: BaseException | None) -> None:
             if problem is None:
                 try:
-                    with torch.no_grad():
+                    with torch.inference_mode():
                         put(_cut(strategy, result, wanted))
                 except Exception as raised:
                     problem = raised
@@ -182,7 +183,9 @@ class Runner:
         while self._waiting and self._waiting[0].number < min(self._under_way, default=1 << 62) + AT_ONCE:
             entry = self._waiting[0]
             if entry.memory is None and entry.problem is None:
-                return
+                if self._stopped is None:
+                    return
+                entry.problem = self._stopped
             self._waiting.popleft()
             number, over = entry.number, partial(self._over, entry.number, entry.ended)
             if entry.memory is None:
@@ -210,7 +213,12 @@ class Runner:
     def _break(self, problem: HemiolaError) -> None:
         """A rank is lost, and with it every collective: some ranks talk to it, others wait for these."""
         self._broken = self._broken or problem
-        stop_later(self._end, self._under_way.values(), problem, GRACE_S)
+        stop_later(self._end, [*self._under_way.values(), self], problem, GRACE_S)
+
+    def stop(self, problem: HemiolaError) -> None:
+        """End what waits for its strategy: who would tell it may have ended with this too."""
+        self._stopped = self._stopped or problem
+        self._begin()
 
 
 def _buffers(strategy: Strategy, rank: int, given: Tensor) -> tuple[dict[str, Tensor], Tensor]:

@@ -1,10 +1,14 @@
-"""Ranks that find each other through a store, such as PyTorch's: its `set` and `get`, which waits, are all that is needed."""
+"""Ranks that find each other through a store, such as PyTorch's: its `set` and `get`, which waits, are all that is needed.
+
+What they leave there is deleted once all have met, where a store can do that: others may meet there after them.
+"""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,9 +16,11 @@ from hemiola.run.transport.endpoint import Endpoint
 from hemiola.run.transport.home import own_names
 from hemiola.run.transport.options import Options
 
-__all__ = ["Peer", "meet"]
+__all__ = ["Peer", "forget", "meet"]
 
 _KEYS = "hemiola/"
+_MET = (1 << 64) - 1
+"""The tag of the first rank's word that all have met."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +43,7 @@ class Peer:
 def meet(
     store: Any, rank: int, ranks: int, options: Options, word: Callable[[str], Any] | None = None
 ) -> tuple[Endpoint, list[Peer]]:
-    """Connect with all other ranks; also who they are. Rank 0 makes the job's secret and leaves it in the store.
+    """Connect with all other ranks; also who they are. Rank 0 makes the job's secret and leaves it in the store meanwhile.
 
     Args:
         word: makes this rank's `Peer.word` from its address.
@@ -59,7 +65,20 @@ def meet(
     limit_s = min(options.timeout_s, patience.total_seconds()) if patience else options.timeout_s
     try:
         end.connect([(peer.address, peer.port) for peer in peers], limit_s)
+        if rank == 0:  # all have read it: they connect afterwards
+            forget(store, [f"{_KEYS}secret", *(f"{_KEYS}{peer}" for peer in range(ranks))])
+            for peer in range(1, ranks):
+                end.send(peer, _MET, b"")
+        else:  # before that, its next words to this store might be taken for these
+            end.receive(0, _MET, bytearray(0)).wait(limit_s)
     except BaseException:
         end.close()
         raise
     return end, peers
+
+
+def forget(store: Any, keys: Iterable[str]) -> None:
+    """Delete these, if the store can."""
+    with suppress(AttributeError, RuntimeError):
+        for key in keys:
+            store.delete_key(key)

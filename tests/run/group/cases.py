@@ -1,0 +1,206 @@
+"""A rank of one of these jobs, which prints what it has seen: `cases.py RANK RANKS FILE CASE`."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as power_sgd
+
+LARGE = 1_000_000
+SOON = timedelta(seconds=30)
+
+
+def averages(rank: int, ranks: int) -> str:
+    """Rank 1 sends slowly: it has its result long before its own messages are gone."""
+    for size in (4 * LARGE, 5):
+        flat = torch.arange(size) % 7 + torch.tensor(float(rank))
+        dist.all_reduce(flat, dist.ReduceOp.AVG)
+        assert torch.equal(flat, torch.arange(size) % 7 + torch.tensor((ranks - 1) / 2)), f"{size} floats"
+    return "right"
+
+
+def no_averages(rank: int, ranks: int) -> str:
+    """What cannot be averaged raises at every rank, and harms nothing that follows."""
+    for dtype in (torch.int64, torch.bool):
+        for size in (3, LARGE):
+            begun_s = time.monotonic()
+            try:
+                dist.all_reduce(torch.ones(size, dtype=dtype), dist.ReduceOp.AVG)
+            except RuntimeError as problem:
+                assert "can't be cast" in str(problem), problem
+            else:
+                raise AssertionError(f"an average of {dtype}")
+            assert time.monotonic() - begun_s < 10
+            flat = torch.ones(size)
+            dist.all_reduce(flat, dist.ReduceOp.AVG)
+            assert torch.equal(flat, torch.ones(size))
+    return "raised"
+
+
+def unwritable(rank: int, ranks: int) -> str:
+    """What has come cannot be put where it should go: whoever waits is told."""
+    calls = [
+        lambda into: dist.send(torch.ones(3), 1) if rank == 0 else dist.recv(into, 0),
+        lambda into: dist.broadcast(into if rank else torch.ones(3), 0),
+        dist.all_reduce,
+    ]
+    for call in calls[rank > 1 :]:  # only the first two send to each other
+        begun_s = time.monotonic()
+        try:
+            call(torch.zeros(1).expand(3))
+        except RuntimeError as problem:
+            assert "single memory location" in str(problem), problem
+        else:
+            assert rank == 0 and call is not dist.all_reduce
+        assert time.monotonic() - begun_s < 10
+    return "raised"
+
+
+def inference(rank: int, ranks: int) -> str:
+    """Some ranks are in inference mode, and others not; then none is."""
+    for inferring in ([0], list(range(1, ranks)), list(range(ranks)), []):
+        with torch.inference_mode(rank in inferring):
+            _every_way(rank, ranks)
+        for size in (10, LARGE):
+            tensor = _made(size, rank in inferring)
+            dist.all_reduce(tensor)
+            assert torch.equal(tensor, torch.full((size,), float(ranks)))
+    for size in (10, LARGE):
+        leaf = nn.Parameter(torch.ones(size))
+        with torch.no_grad():
+            dist.all_reduce(leaf)
+            dist.broadcast(leaf[: size // 2], 0)
+        assert leaf.is_leaf and torch.equal(leaf, torch.full((size,), float(ranks)))
+        leaf.sum().backward()
+        assert torch.equal(leaf.grad, torch.ones(size))
+    return "right"
+
+
+def _made(size: int, inferring: bool) -> torch.Tensor:
+    with torch.inference_mode(inferring):
+        return torch.ones(size)
+
+
+def _every_way(rank: int, ranks: int) -> None:
+    total = sum(range(ranks))
+    for size in (1, 1000, LARGE):
+        for gaps in (1, 2):
+            for how, result in ((dist.ReduceOp.SUM, total), (dist.ReduceOp.AVG, total / ranks)):
+                tensor = torch.full((size * gaps,), float(rank))[::gaps]
+                dist.all_reduce(tensor, how)
+                assert torch.equal(tensor, torch.full((size,), float(result)))
+            tensor = torch.full((size * gaps,), float(rank))[::gaps]
+            dist.broadcast(tensor, ranks - 1)
+            assert torch.equal(tensor, torch.full((size,), ranks - 1.0))
+            dist.reduce(tensor, 0)
+            assert rank or torch.equal(tensor, torch.full((size,), ranks * (ranks - 1.0)))
+            place = torch.zeros(size * gaps)[::gaps]
+            works = [
+                dist.isend(torch.full((size,), float(rank)), (rank + 1) % ranks),
+                dist.irecv(place, (rank - 1) % ranks),
+            ]
+            for work in works:
+                work.wait()
+            assert torch.equal(place, torch.full((size,), float((rank - 1) % ranks)))
+        part = torch.zeros(size)
+        dist.reduce_scatter_tensor(part, torch.full((ranks * size,), float(rank)))
+        assert torch.equal(part, torch.full((size,), float(total)))
+        rows = torch.zeros(ranks, size)
+        dist.all_gather_into_tensor(rows, torch.full((size,), float(rank)))
+        assert torch.equal(rows, torch.arange(float(ranks)).view(-1, 1).expand(ranks, size))
+    dist.barrier()
+    objects: list[Any] = [None] * ranks
+    dist.all_gather_object(objects, {"rank": rank})
+    assert objects == [{"rank": one} for one in range(ranks)]
+
+
+def nested(rank: int, ranks: int) -> str:
+    """What is done after a collective waits for others; whoever carries these out must not be held up by it."""
+    for size in (10, LARGE):
+
+        def again(future: Any, size: int = size) -> torch.Tensor:
+            flat = future.value()[0].clone()
+            dist.all_reduce(flat)
+            return dist.all_reduce(torch.ones(size), async_op=True).get_future().wait()[0] + flat
+
+        for late in (False, True):
+            work = dist.all_reduce(torch.ones(size), async_op=True)
+            if late:
+                work.wait()
+            found = work.get_future().then(again).then(again_of_one).wait()
+            assert torch.equal(found, torch.full((size,), float(ranks + ranks * ranks) * ranks))
+    return "right"
+
+
+def again_of_one(future: Any) -> torch.Tensor:
+    flat = future.value().clone()
+    dist.all_reduce(flat)
+    return flat
+
+
+def compressed(rank: int, ranks: int, group: Any = None) -> list[torch.Tensor]:
+    """Parameters after a few steps of DDP whose hook does collectives after collectives."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(200, 300), nn.ReLU(), nn.Linear(300, 100))
+    model = nn.parallel.DistributedDataParallel(model, process_group=group)
+    state = power_sgd.PowerSGDState(
+        group, matrix_approximation_rank=2, start_powerSGD_iter=2, min_compression_rate=0.5
+    )
+    model.register_comm_hook(state, power_sgd.powerSGD_hook)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    torch.manual_seed(1 + rank)
+    for _ in range(6):
+        optimizer.zero_grad()
+        model(torch.randn(16, 200)).square().mean().backward()
+        optimizer.step()
+    return [parameter.detach().clone() for parameter in model.parameters()]
+
+
+def power(rank: int, ranks: int) -> str:
+    gloo = dist.new_group(backend="gloo", timeout=SOON)
+    ours, theirs = compressed(rank, ranks), compressed(rank, ranks, gloo)
+    for one, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(one, other)
+    return "as with gloo"
+
+
+def again_and_again(rank: int, ranks: int) -> str:
+    """Groups on one store, whose ranks come to the next one in another order."""
+    dist.destroy_process_group()
+    store = dist.FileStore(sys.argv[3] + ".store", ranks)
+    for number in range(4):
+        time.sleep(0.2 * ((rank + number) % ranks))
+        dist.init_process_group("hemiola", store=store, rank=rank, world_size=ranks, timeout=SOON)
+        for size in (3, LARGE):
+            flat = torch.ones(size)
+            dist.all_reduce(flat)
+            assert torch.equal(flat, torch.full((size,), float(ranks)))
+        if number < 3:
+            dist.destroy_process_group()
+    return "right"
+
+
+def main(rank: int, ranks: int, file: str, case: str) -> None:
+    torch.set_num_threads(1)
+    if case == "averages" and rank == 1:
+        os.environ["HEMIOLA_RATE"] = "400mbit"
+    dist.init_process_group(
+        "hemiola", init_method=f"file://{file}", rank=rank, world_size=ranks, timeout=SOON
+    )
+    print(globals()[case](rank, ranks), flush=True)
+    dist.barrier()
+    if case == "power":  # gloo's destructor may wait, with the GIL, for a thread that waits for the GIL
+        dist.group.WORLD.shutdown()
+        os._exit(0)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]), *sys.argv[3:])

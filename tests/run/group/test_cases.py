@@ -1,0 +1,52 @@
+"""The backend where a job is unusual: slow links, threads in other modes, what cannot be averaged, hooks that wait."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from hemiola.core.strategy_shapes import ring
+from hemiola.trace.strategy_json import write_strategy
+from ranks import run
+
+HERE = Path(__file__).parent
+pytestmark = pytest.mark.slow
+
+
+def case(name: str, ranks: int, folder: Path) -> set[str]:
+    """What the ranks say."""
+    return set(run(HERE / "cases.py", ranks, str(folder / "meet"), name))
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+def test_an_average_is_divided_only_when_nothing_of_it_is_on_its_way(ranks, tmp_path):
+    assert case("averages", ranks, tmp_path) == {"right"}
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_what_cannot_be_averaged_raises_at_every_rank(ranks, tmp_path):
+    assert case("no_averages", ranks, tmp_path) == {"raised"}
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_what_cannot_be_written_raises(ranks, tmp_path):
+    assert case("unwritable", ranks, tmp_path) == {"raised"}
+
+
+@pytest.mark.parametrize(("strategy", "late"), [("", ""), ("ring.json", ""), ("", "relay")])
+def test_ranks_may_be_in_inference_mode_or_not(strategy, late, tmp_path, monkeypatch):
+    write_strategy(msgspec.structs.replace(ring([1, 2, 0]), chunk_bytes=65536), tmp_path / "ring.json")
+    monkeypatch.setenv("HEMIOLA_STRATEGY", str(tmp_path / strategy) if strategy else "")
+    monkeypatch.setenv("HEMIOLA_STRAGGLERS", late)
+    assert case("inference", 3, tmp_path) == {"right"}
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_what_is_done_after_a_collective_may_wait_for_others(ranks, tmp_path):
+    assert case("nested", ranks, tmp_path) == {"right"}
+
+
+def test_a_hook_that_waits_trains_as_with_gloo(tmp_path):
+    assert case("power", 2, tmp_path) == {"as with gloo"}

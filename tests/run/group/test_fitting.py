@@ -1,0 +1,124 @@
+"""Strategies that the first rank chooses for all: one for each epoch, and nothing left of old ones."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import msgspec
+import pytest
+import torch.distributed as dist
+
+from endpoints import connected
+from hemiola.core.strategy import Collective, Strategy
+from hemiola.core.strategy_shapes import ring
+from hemiola.run.group.fitting import _Chosen, _Measured
+from hemiola.run.transport.through_store import Peer
+
+SIZE = 1 << 20
+
+
+def named(name: str) -> object:
+    """A plan of rings of this name."""
+
+    def plan(collective: Collective, size_bytes: float, root: int, keep: Strategy | None) -> Strategy:
+        return msgspec.structs.replace(ring([0, 1]), name=f"{name} after {keep.name}" if keep else name)
+
+    return plan
+
+
+def name_of(strategy: Strategy | None) -> str:
+    return strategy.name if strategy else "usual"
+
+
+def test_a_rank_goes_by_the_epoch_that_it_is_told() -> None:
+    store = dist.HashStore()
+    first, other = _Chosen(store, named("old")), _Chosen(store, None)  # type: ignore[arg-type]
+    assert [name_of(one.choose("all-reduce", SIZE, 0)) for one in (first, other)] == ["old"] * 2
+    first.begin_epoch(named("new"))  # type: ignore[arg-type]
+    assert name_of(first.choose("all-reduce", SIZE, 0)) == "new after old"
+    assert name_of(other.choose("all-reduce", SIZE, 0, first.epoch)) == "new after old", "not there yet"
+    assert name_of(other.choose("all-reduce", SIZE, 0)) == "old"
+    assert name_of(first.choose("all-reduce", SIZE, 0, 0)) == "old", "what is still done by the one before"
+    other.begin_epoch(None)
+    assert name_of(other.choose("all-reduce", SIZE, 0)) == "new after old"
+    assert name_of(other.choose("all-reduce", SIZE, 0, 0)) == "old"
+
+
+def test_who_waits_for_the_first_ranks_word_holds_up_nobody_else() -> None:
+    store = dist.HashStore()
+    first, other = _Chosen(store, named("a")), _Chosen(store, None)  # type: ignore[arg-type]
+    for one in (first, other):
+        one.choose("all-reduce", SIZE, 0)
+    found: list[str] = []
+    waiting = threading.Thread(target=lambda: found.append(name_of(other.choose("broadcast", SIZE, 0))))
+    waiting.start()
+    time.sleep(0.1)
+    assert name_of(other.choose("all-reduce", SIZE, 0)) == "a"
+    assert not found
+    first.choose("broadcast", SIZE, 0)
+    waiting.join(10)
+    assert found == ["a"]
+
+
+@contextmanager
+def measuring(store: dist.Store, ranks: int) -> Iterator[list[_Measured]]:
+    """All on one host: there is nothing to measure, but all begin the same epochs."""
+    with connected(ranks) as ends:
+        peers = [Peer("here", 1, ("here",))] * ranks
+        yield [_Measured(store, end, peers, 10.0) for end in ends]
+
+
+def choose(ranks: list[_Measured]) -> None:
+    for kind in ("all-reduce", "broadcast", "all-gather"):
+        for one in ranks:
+            one.choose(kind, SIZE, 0)  # type: ignore[arg-type]
+
+
+def test_the_store_does_not_grow_with_every_measurement() -> None:
+    store = dist.HashStore()
+    with measuring(store, 3) as ranks:
+        counts = []
+        for _ in range(8):
+            for one in reversed(ranks):
+                one.renew(1.0)
+            choose(ranks)
+            counts.append(store.num_keys())
+            for word in itertools.chain(*ranks[0]._there.values()):
+                word.wait(10)
+    assert counts[-1] == counts[3] <= 9
+    assert len(ranks[0]._there) <= 2 and all(len(one._known) <= 2 for one in ranks)
+
+
+def test_what_a_rank_far_behind_still_needs_is_kept() -> None:
+    store = dist.HashStore()
+    with measuring(store, 3) as ranks:
+        for _ in range(5):
+            for one in ranks[:2]:
+                one.renew(1.0)
+            choose(ranks[:2])
+        for _ in range(5):
+            ranks[2].renew(1.0)
+            choose(ranks[2:])
+        assert store.num_keys() == 15
+        until = time.monotonic() + 10
+        while store.num_keys() > 9 and time.monotonic() < until:
+            for one in ranks:
+                one.renew(1.0)
+            time.sleep(0.05)
+        assert store.num_keys() <= 9
+
+
+@pytest.mark.parametrize("store", [dist.HashStore, lambda: dist.TCPStore("127.0.0.1", 0, 1, True)])
+def test_what_was_told_is_forgotten_in_every_store(store: object) -> None:
+    kept = store()  # type: ignore[operator]
+    before = kept.num_keys()
+    chosen = _Chosen(dist.PrefixStore("a group", kept), named("a"))  # type: ignore[arg-type]
+    chosen.choose("all-reduce", SIZE, 0)
+    chosen.begin_epoch(None)
+    assert kept.num_keys() == before + 1
+    chosen.forget_before(1)
+    assert kept.num_keys() == before
