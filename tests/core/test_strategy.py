@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hemiola.core.errors import StrategyError
-from hemiola.core.strategy import Move, Pace, Place, Strategy, Waits
+from hemiola.core.strategy import Buffer, Collective, Move, Pace, Place, Strategy, Waits
 from hemiola.core.strategy_shapes import all_pairs, halving_doubling, ring, trees
 from strategies_drawn import shapes
 
@@ -99,7 +99,7 @@ def test_waiting_follows_from_what_is_read_and_written() -> None:
     [
         ({"chunks": 3}, "input 2 of rank 0 holds chunk 2 of rank 0 instead of chunk 2 of ranks 0, 1"),
         ({"ranks": 3}, "holds chunk 0 of ranks 0, 1 instead of chunk 0 of ranks 0, 1, 2"),
-        ({"collective": "all-gather"}, "nothing lies in input"),
+        ({"collective": "all-gather"}, "input 1 of rank 0 does not exist"),
         ({"collective": "sum"}, "there is no collective 'sum'"),
         ({"collective": "all-to-all"}, "in place would overwrite"),
         ({"collective": "reduce-scatter", "chunks": 3}, "3 chunks cannot be divided among 2 ranks"),
@@ -135,6 +135,9 @@ def test_what_is_wrong_is_named(change: dict[str, Any], says: str) -> None:
         (Move(Place(0, "input", 0), Place(0, "input", 0)), "it moves 1 chunks to another place"),
         (Move(Place(0, "input", 0), Place(0, "input", 1), count=2), "it overlaps itself"),
         (Move(Place(0, "input", 0), Place(1, "input", 0), count=0), "it moves 0 chunks"),
+        (Move(Place(0, "input", 0), Place(1, "input", 2)), "input 2 of rank 1 does not exist"),
+        (Move(Place(0, "input", 1), Place(1, "scratch", 0), count=2), "input 2 of rank 0 does not exist"),
+        (Move(Place(0, "input", 0), Place(1, "output", 0)), "output 0 of rank 1 does not exist"),
     ],
 )
 def test_a_wrong_move_is_named(move: Move, says: str) -> None:
@@ -142,6 +145,43 @@ def test_a_wrong_move_is_named(move: Move, says: str) -> None:
     with pytest.raises(StrategyError, match=says) as found:
         msgspec.structs.replace(good, moves=(move, *good.moves)).verify()
     assert "move 0 (" in str(found.value)
+
+
+def parts(collective: Collective, beyond: Buffer) -> Strategy:
+    """An all-gather or a reduce-scatter of two ranks, each part a buffer of its own, and a stray move behind it."""
+    moves = []
+    for a, b in ((0, 0), (1, 1), (0, 1), (1, 0)):
+        source, target = (0, a) if collective == "all-gather" else (b, 0)
+        adds = a != b and collective == "reduce-scatter"
+        moves.append(Move(Place(a, "input", source), Place(b, "output", target), adds=adds))
+    moves.append(Move(Place(0, "input", 0), Place(1, beyond, 1)))
+    return Strategy(
+        name="parts", collective=collective, ranks=2, chunks=2, moves=tuple(moves), in_place=False
+    )
+
+
+def test_parts_have_no_room_for_the_whole() -> None:
+    assert parts("all-gather", "scratch").verify() and parts("reduce-scatter", "scratch").verify()
+    with pytest.raises(StrategyError, match=r"move 4 \(.*input 1 of rank 1 does not exist"):
+        parts("all-gather", "input").verify()
+    with pytest.raises(StrategyError, match=r"move 4 \(.*output 1 of rank 1 does not exist"):
+        parts("reduce-scatter", "output").verify()
+
+
+def test_chunks_of_different_sizes_do_not_change_places() -> None:
+    """The one of 0.75 would not fit into the place of the one of 0.25, on its way from rank 0 over rank 1 to rank 2."""
+
+    def at(rank: int, index: int) -> Place:
+        return Place(rank, "input", index)
+
+    ways = (
+        (at(0, 0), at(1, 1)), (at(1, 1), at(2, 0)), (at(0, 0), at(1, 0)), (at(0, 1), at(1, 1)), (at(0, 1), at(2, 1)),
+    )  # fmt: skip
+    moves = tuple(Move(*way) for way in ways)
+    strategy = Strategy(name="over", collective="broadcast", ranks=3, chunks=2, moves=moves)
+    assert strategy.verify() is strategy
+    with pytest.raises(StrategyError, match=r"move 0 \(.*to the place of another one"):
+        msgspec.structs.replace(strategy, weights=(0.75, 0.25)).verify()
 
 
 @pytest.mark.parametrize(

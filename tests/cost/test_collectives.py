@@ -130,6 +130,42 @@ def test_link_loads_are_the_messages_that_cross_them(
         assert loads[kind] == pytest.approx(out.max())
 
 
+@given(st.sampled_from([1, 2, 4, 8, 16]), st.sampled_from(["ring", "halving-doubling", "direct"]), st.data())
+def test_link_loads_of_uneven_hosts_are_what_the_executor_sends(
+    ranks: int, name: str, data: st.DataObject
+) -> None:
+    """By counting what every step of every rank sends to other hosts, and to the other rack."""
+    pytest.importorskip("torch", reason="PyTorch is not installed: pip install 'hemiola[torch]'")
+    from hemiola.run.accelerate.schedule import schedule
+
+    counts = data.draw(st.lists(st.integers(1, ranks), max_size=5).filter(lambda those: sum(those) < ranks))
+    counts.append(ranks - sum(counts))
+    rack = np.arange(len(counts)) // 2 % 2
+    level = Level("rack", ("a", "b"), rack, np.array([1e3, 1e3]))
+    topology = Topology("racks", equal_hosts(len(counts), ranks), (level,))
+    place = place_ranks(topology, ranks, tuple(counts))
+    cost = variant_cost(Variant(algorithm("all-reduce", name), 0.0, 0.0, 0.0), ranks, place)
+    loads = dict(cost.loads)
+    for number, (link, below) in enumerate(zip(place.links, place.ranks_below, strict=True)):
+        if link.inner or (name == "ring" and len(link.hosts) > 2):
+            continue  # a ring in order of ranks goes round racks as often as they take turns
+        parts = [
+            (rank, part)
+            for rank in below
+            for step in schedule(name, rank, ranks, ranks)
+            for part in step.sends
+        ]
+        crossed = sum(part.stop - part.start for _, part in parts if part.peer not in below)
+        assert loads.get(number, 0.0) == pytest.approx(crossed)
+
+
+def test_halving_between_hosts_that_are_not_aligned_crosses_a_link_more_often() -> None:
+    """Ranks 2 to 5 of 8 each send a quarter out of their host and then an eighth, and as much again on the way back."""
+    place = place_ranks(flat(3, 4), 8, (2, 4, 2))
+    cost = variant_cost(Variant(algorithm("all-reduce", "halving-doubling"), 0.0, 0.0, 0.0), SIZE, place)
+    assert dict(cost.loads)[1] == pytest.approx(3 * SIZE)
+
+
 @given(
     st.sampled_from([(c, a.name) for c, those in ALGORITHMS.items() for a in those]),
     st.integers(1, 6), st.integers(1, 8), st.floats(1.0, 1e9),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -20,6 +21,11 @@ from hemiola.plan.collectives.synthesis import synthesise
 def test_a_slow_host_is_crossed_once_and_the_others_share_the_rest() -> None:
     """Rates 4, 4, 4, 1: six ends of edges, one of them at the slow host."""
     assert fitted_loads(HostLinks((4.0, 4.0, 4.0, 1.0)), 4) == pytest.approx((5 / 3, 5 / 3, 5 / 3, 1))
+
+
+def test_an_unlimited_host_takes_all_that_the_others_leave() -> None:
+    """Six ends of edges, one at each host of rate 1."""
+    assert fitted_loads(HostLinks((1.0, 1.0, 1.0, math.inf)), 4) == pytest.approx((1, 1, 1, 3))
 
 
 def test_a_narrow_uplink_is_crossed_once() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -17,8 +18,9 @@ from hypothesis import strategies as st
 from best_mix import best_mix, game, load
 from hemiola.core.errors import StrategyError
 from hemiola.core.topology import Level, Topology
+from hemiola.cost.collectives import GROUP, collective_cost
 from hemiola.cost.places import Place, place_ranks
-from hemiola.cost.strategy_time import bounds
+from hemiola.cost.strategy_time import bounds, strategy_seconds
 from hemiola.plan.collectives.packing import Packing, pack_trees, packings
 from hemiola.plan.collectives.planner import Planner
 from hemiola.plan.collectives.synthesis import synthesise, tree_strategy
@@ -227,6 +229,47 @@ def test_what_is_gathered_goes_round_racks_one_after_the_other(collective: str) 
     place = hosts([50 * MB] * 4, [0, 1, 0, 1], [25 * MB] * 2)
     found = synthesise(place, 16 * MB, collective, latency_s=1e-4)
     assert found.chosen.strategy.name == "ring 0-2-1-3"
+
+
+@pytest.mark.parametrize(("gpus", "goes"), [(8, "ring"), (1, None)])
+def test_what_is_gathered_goes_round_a_ring_where_everybody_to_everybody_takes_longer(
+    gpus: int, goes: str | None
+) -> None:
+    """Of it 8 times 8 / 16 leave a host with 8 ranks, by a ring 15 / 16; from a host with one rank as much goes either way."""
+    topology = Topology.flat(hosts=2, gpus_per_host=gpus, nic_bytes_per_s=12.5 * MB)
+    planner = Planner(topology, [name for name in topology.hosts.names for _ in range(gpus)])
+    found = planner.strategy("all-gather", 16 * MB)
+    assert (found and found.source) == goes
+    if found is not None:
+        usual_s = collective_cost("all-gather", 16 * MB, planner.place, GROUP).seconds(planner.place)
+        assert strategy_seconds(found, 16 * MB, planner.place) < usual_s / 3
+
+
+@pytest.mark.parametrize(
+    ("rates", "racks", "uplinks"),
+    [
+        ([1.0, 1.0, 1.0, math.inf], None, None), ([1.0, 2.0, math.inf, math.inf], None, None),
+        ([1.0] * 4, [0, 0, 1, 1], [math.inf] * 2), ([math.inf] * 6, [0, 1, 0, 1, 2, 2], [1.0, math.inf, 2.0]),
+    ],
+)  # fmt: skip
+def test_an_unlimited_link_is_packed_as_a_very_fast_one(
+    rates: list[float], racks: list[int] | None, uplinks: list[float] | None
+) -> None:
+    fast = [min(rate, 1e6) for rate in rates], racks, uplinks and [min(rate, 1e6) for rate in uplinks]
+    expected = [packing.seconds_per_byte for packing in packings(hosts(*fast))]
+    found = packings(hosts(rates, racks, uplinks))
+    assert [packing.seconds_per_byte for packing in found] == pytest.approx(expected)
+    assert all(len(edges) == len(rates) - 1 for packing in found for edges in packing.edges)
+    assert all(reached(edges, set(range(len(rates)))) for packing in found for edges in packing.edges)
+
+
+@pytest.mark.parametrize("gpus", [1, 2])
+def test_where_no_link_has_a_limit_only_latency_decides(gpus: int) -> None:
+    """Everybody to everybody, or halving and doubling: no more than two hops between hosts each way."""
+    place = hosts([math.inf] * 4, gpus=gpus)
+    found = synthesise(place, 16 * MB, latency_s=1.0)
+    assert (found.bounds.seconds, found.bounds.narrowest, found.packed_s) == (0.0, "", 0.0)
+    assert 2.0 <= found.chosen.seconds < 4.1
 
 
 def test_an_all_to_all_is_not_synthesised() -> None:

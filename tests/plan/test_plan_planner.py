@@ -21,7 +21,7 @@ from hemiola.core.hardware import CollectiveCost, Hardware
 from hemiola.core.plan import Piece, PlannedTransfer
 from hemiola.cost.prediction import predict
 from hemiola.cost.strategies import Planned
-from hemiola.plan.caramel import batched, split, widened
+from hemiola.plan.caramel import FEW, SMALL_BYTES, batched, split, widened, with_primitives
 from hemiola.plan.planner import make_plan
 from hemiola.plan.problem import Problem
 from hemiola.trace.graph_json import write_graph
@@ -143,6 +143,35 @@ def test_many_small_gradients_go_together():
     assert any("go together" in change for change in advice.plan.changes)
 
 
+@pytest.mark.parametrize(("gpus", "named"), [(8, {"ring", "halving-doubling"}), (1, {""})])
+def test_a_plan_names_the_algorithms_that_were_priced(gpus, named):
+    """What names none goes directly: 8 ranks of a host then send 8 times 8 / 16 of a tensor, twice; a ring sends 15 / 8."""
+    problem = Problem(heavy([2 * MB] * 8), hardware(), flat(2, gpus, rate=70e6), 2 * gpus)
+    plan = make_plan(problem).plan
+    algorithms = {transfer.algorithm for transfer in plan.transfers}
+    assert algorithms <= named
+    assert any("ring" in change or "halving" in change for change in plan.changes) == (algorithms != {""})
+    for transfer in plan.transfers:
+        size = transfer.size_bytes(problem.by_name)
+        executed, priced = problem.cost(size, transfer.algorithm or "direct"), problem.cost(size)
+        assert executed.seconds(problem.place) == pytest.approx(priced.seconds(problem.place))
+
+
+@pytest.mark.parametrize(("gpus", "named"), [(4, [False, True]), (5, [True, True])])
+def test_small_transfers_of_few_ranks_name_no_algorithm(gpus, named):
+    """8 ranks send them to everybody at once, in one step; of 10 ranks nothing goes so."""
+    problem = Problem(heavy([SMALL_BYTES, SMALL_BYTES + 4]), hardware(), flat(2, gpus, rate=1e3), 2 * gpus)
+    plan = with_primitives(problem, problem.apart())
+    assert [bool(transfer.algorithm) for transfer in plan.transfers] == named
+
+
+def test_those_are_the_ones_that_the_executor_sends_so():
+    pytest.importorskip("torch", reason="PyTorch is not installed: pip install 'hemiola[torch]'")
+    from hemiola.run.accelerate import exchange
+
+    assert (SMALL_BYTES, FEW) == (exchange._SMALL_BYTES, exchange._FEW)
+
+
 def test_one_rank_has_nothing_to_gain():
     advice = make_plan(Problem(heavy([MB] * 3), hardware(), flat(1), 1))
     assert advice.gain == pytest.approx(0.0)
@@ -220,6 +249,19 @@ def test_a_rank_that_sends_slower_than_its_link_bounds_every_order():
     assert found.iteration_s >= found.transfer_bound_s * (1 - 1e-9)
 
 
+def test_a_rank_sends_once_what_loads_several_links():
+    """Directly among 2 hosts of 2, of 400 bytes 800 leave a host while each rank sends 600: 12 s at 50 bytes/s."""
+    graph, seconds = layers([300, 100], [0.1, 0.1], [0.1, 0.1])
+    links = flat(2, 2, rate=1e4, fabric=1e4)
+    problem = Problem(graph, device(collectives=(sending(50.0),)), links, 4, seconds=seconds)
+    plan = problem.apart()
+    directly = tuple(msgspec.structs.replace(t, algorithm="direct") for t in plan.transfers)
+    found = problem.predict(msgspec.structs.replace(plan, transfers=directly))
+    assert found.bound_s == pytest.approx(12.0)
+    assert found.transfer_bound_s == pytest.approx(0.2 + 12.0)
+    assert found.iteration_s == pytest.approx(0.2 + 12.0)
+
+
 @settings(max_examples=120)
 @given(
     st.lists(st.tuples(st.integers(4, 900), st.floats(0.01, 3), st.floats(0.01, 3)), min_size=1, max_size=6),
@@ -228,15 +270,16 @@ def test_a_rank_that_sends_slower_than_its_link_bounds_every_order():
     st.sampled_from([0.0, 0.3, 4.0]),
     st.sampled_from([30.0, 1e9]),
     st.sampled_from([0.5, 1, 2]),
+    st.sampled_from([1, 2]),
     st.data(),
 )
 def test_no_order_of_transfers_beats_its_bound(
-    chain, rate, cpu_s_per_byte, cpu_s_per_step, own_rate, cores, data
+    chain, rate, cpu_s_per_byte, cpu_s_per_step, own_rate, cores, gpus, data
 ):
     graph, seconds = layers(*(list(column) for column in zip(*chain, strict=True)), 0.2)
     collective = sending(own_rate, cpu_s_per_byte, cpu_s_per_step)
     machine = device("cpu", cores=cores, collectives=(collective,))
-    problem = Problem(graph, machine, flat(2, rate=rate), 2, seconds=seconds)
+    problem = Problem(graph, machine, flat(2, gpus, rate=rate, fabric=100.0), 2 * gpus, seconds=seconds)
     plan = problem.apart()
     urgency = data.draw(st.permutations(range(len(plan.transfers))))
     transfers = tuple(

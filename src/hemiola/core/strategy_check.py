@@ -32,8 +32,9 @@ def check_result(
     """
     active = (1 << strategy.ranks) - 1 if givers is None else sum(1 << rank for rank in set(givers))
     held = {where: what for where, what in _inputs(strategy).items() if what[1] & active}
+    sizes = _sizes(strategy)
     for number, move in enumerate(strategy.moves):
-        _make(strategy, number, move, held)
+        _make(strategy, number, move, held, sizes)
     for where, (chunk, everybody) in _results(strategy).items():
         if takers is not None and where[0] not in takers:
             continue
@@ -47,7 +48,9 @@ def check_result(
             )
 
 
-def _make(strategy: Strategy, number: int, move: Move, held: dict[Where, Held]) -> None:
+def _make(
+    strategy: Strategy, number: int, move: Move, held: dict[Where, Held], sizes: dict[str, int]
+) -> None:
     for place in (move.source, move.target):
         if not (0 <= place.rank < strategy.ranks and place.index >= 0):
             raise _wrong(
@@ -65,6 +68,20 @@ def _make(strategy: Strategy, number: int, move: Move, held: dict[Where, Held]) 
     targets = [_where(place) for place in move.targets()]
     if set(sources) & set(targets):
         raise _wrong(strategy, number, move, "it overlaps itself", "move one chunk after the other")
+    for rank, buffer, index in (sources[-1], targets[-1]):
+        if buffer != "scratch" and index >= sizes.get(buffer, 0):
+            there = ", ".join(f"{name} 0 to {size - 1}" for name, size in sizes.items())
+            raise _wrong(
+                strategy, number, move, f"{buffer} {index} of rank {rank} does not exist", f"name {there}, or scratch"
+            )  # fmt: skip
+    if strategy.weights and move.source.index != move.target.index:
+        raise _wrong(
+            strategy,
+            number,
+            move,
+            "a chunk that has a weight goes to the place of another one",
+            "keep its index, or give no weights",
+        )
     for source, target in zip(sources, targets, strict=True):
         what = held.get(source)
         if what is None:
@@ -103,6 +120,17 @@ def _make(strategy: Strategy, number: int, move: Move, held: dict[Where, Held]) 
 
 def _where(place: Place) -> Where:
     return place.rank, place.buffer, place.index
+
+
+def _sizes(strategy: Strategy) -> dict[str, int]:
+    """How many chunks each buffer of a rank has, beside scratch memory."""
+    kind, chunks, own = strategy.collective, strategy.chunks, strategy.chunks // strategy.ranks
+    if strategy.in_place:
+        return {"output" if kind == "all-gather" else "input": chunks}
+    return {
+        "input": own if kind == "all-gather" else chunks,
+        "output": own if kind == "reduce-scatter" else chunks,
+    }
 
 
 def _inputs(strategy: Strategy) -> dict[Where, Held]:

@@ -2,8 +2,8 @@
 
 The alpha-beta model (Thakur, Rabenseifner and Gropp, IJHPCA 2005): a collective of n ranks on S bytes
 takes `steps(n)` latencies and sends `share(n) * S` bytes per rank. On a cluster every link between a
-domain (a host, a rack) and the rest carries `crossing(inside, n) * S` bytes per direction. Ranks are
-numbered host by host, so a ring enters and leaves each domain once.
+domain (a host, a rack) and the rest carries `crossing(inside, n) * S` bytes per direction, where `inside` are
+the ranks of the domain. Ranks are numbered host by host, so a ring enters and leaves each domain once.
 
 Which algorithm runs is the library's choice (`Library`): gloo's only one, or NCCL's fastest by NCCL's own
 table. Who else uses the links is the executor's matter.
@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 
 from hemiola.core.errors import InputError
 from hemiola.core.hardware import CollectiveCost, Hardware
@@ -44,13 +45,13 @@ class Algorithm:
         name: "ring", "halving-doubling", "direct", "tree".
         steps: latencies on the way, by number of ranks.
         share: bytes that the busiest rank sends, relative to S, by number of ranks.
-        crossing: bytes that leave a domain with `inside` of the `ranks`, relative to S.
+        crossing: bytes that leave a domain, relative to S, by the ranks inside of it and the number of all.
     """
 
     name: str
     steps: Callable[[int], float]
     share: Callable[[int], float]
-    crossing: Callable[[int, int], float]
+    crossing: Callable[[frozenset[int], int], float]
 
 
 @dataclass(frozen=True)
@@ -147,9 +148,22 @@ def _folded(ranks: int) -> float:
     return 2 * (power - 1) / power + (2 if power < ranks else 0)
 
 
-def _apart(inside: int, ranks: int) -> float:
+def _apart(inside: frozenset[int], ranks: int) -> float:
     """Direct exchange: each of these sends a slice to every rank outside."""
-    return inside * (ranks - inside) / ranks
+    return len(inside) * (ranks - len(inside)) / ranks
+
+
+@lru_cache(maxsize=1 << 12)
+def _halved(inside: frozenset[int], ranks: int, sent: float) -> float:
+    """Halving: each of these sends a half to the rank 1 away, then a quarter to the one 2 away, and so on.
+
+    Args:
+        sent: by a rank; all of it counts as crossing where the number of ranks is no power of two.
+    """
+    if ranks & (ranks - 1):
+        return min(len(inside), ranks - len(inside)) * sent
+    steps = [1 << step for step in range(_log(ranks))]
+    return sum(sum(rank ^ away not in inside for rank in inside) / (2 * away) for away in steps)
 
 
 def _twice_ring(ranks: int) -> float:
@@ -161,23 +175,23 @@ def _ring(ranks: int) -> float:
 
 
 _ALL_REDUCE = (
-    Algorithm("ring", lambda n: 2 * (n - 1), _twice_ring, lambda m, n: _twice_ring(n)),
+    Algorithm("ring", lambda n: 2 * (n - 1), _twice_ring, lambda inside, n: _twice_ring(n)),
     Algorithm(
         "halving-doubling",
         lambda n: 2 * int(math.log2(n)) + (2 if n & (n - 1) else 0),
         _folded,
-        lambda m, n: 2 * (1 - m / n) if not n & (n - 1) and not m & (m - 1) else _folded(n) * min(m, n - m),
+        lambda inside, n: 2 * _halved(inside, n, _folded(n) / 2),
     ),
-    Algorithm("direct", lambda n: 2, _twice_ring, lambda m, n: 2 * _apart(m, n)),
-    Algorithm("tree", lambda n: 2 * _log(n), lambda n: 2.0, lambda m, n: 2.0),
+    Algorithm("direct", lambda n: 2, _twice_ring, lambda inside, n: 2 * _apart(inside, n)),
+    Algorithm("tree", lambda n: 2 * _log(n), lambda n: 2.0, lambda inside, n: 2.0),
 )
 _HALF = (
-    Algorithm("ring", lambda n: n - 1, _ring, lambda m, n: _ring(n)),
+    Algorithm("ring", lambda n: n - 1, _ring, lambda inside, n: _ring(n)),
     Algorithm(
         "halving-doubling",
         _log,
         _ring,
-        lambda m, n: 1 - m / n if not n & (n - 1) else min(m, n - m) * _ring(n),
+        lambda inside, n: _halved(inside, n, _ring(n)),
     ),
     Algorithm("direct", lambda n: 1, _ring, _apart),
 )
@@ -188,15 +202,15 @@ ALGORITHMS: dict[str, tuple[Algorithm, ...]] = {
     "reduce-scatter": _HALF,
     "all-to-all": (Algorithm("direct", lambda n: n - 1, _ring, _apart),),
     "broadcast": (
-        Algorithm("tree", _log, _log, lambda m, n: _log(math.ceil(n / m))),
-        Algorithm("ring", lambda n: _log(n) + n - 1, _twice_ring, lambda m, n: _twice_ring(n)),
+        Algorithm("tree", _log, _log, lambda inside, n: _log(math.ceil(n / len(inside)))),
+        Algorithm("ring", lambda n: _log(n) + n - 1, _twice_ring, lambda inside, n: _twice_ring(n)),
     ),
-    "send": (Algorithm("direct", lambda n: 1, lambda n: 1.0, lambda m, n: 1.0),),
+    "send": (Algorithm("direct", lambda n: 1, lambda n: 1.0, lambda inside, n: 1.0),),
 }
 """By collective. "tree" all-reduce is the pipelined double binary tree, "tree" broadcast the binomial one,
 "ring" broadcast scatters and gathers. All-gather's and reduce-scatter's S is the whole tensor, all-to-all's
-one rank's. Halving-doubling meets near ranks first, with the largest parts; where the number of ranks, or of
-those inside, is no power of two, its crossing is an upper bound."""
+one rank's. Halving-doubling meets near ranks first, with the largest parts; where the number of ranks is no
+power of two, its crossing is an upper bound."""
 
 
 def algorithm(collective: str, name: str) -> Algorithm:
@@ -349,8 +363,8 @@ def variant_cost(
     sent = variant.algorithm.share(ranks) * size_bytes
     crossing, data_share = variant.algorithm.crossing, variant.data_share(place)
     loads = [
-        (i, (sent if link.inner else crossing(link.inside, ranks) * size_bytes) / data_share)
-        for i, link in enumerate(place.links)
+        (i, (sent if link.inner else crossing(below, ranks) * size_bytes) / data_share)
+        for i, (link, below) in enumerate(zip(place.links, place.ranks_below, strict=True))
     ]
     return Cost(
         algorithm=variant.algorithm.name,

@@ -80,7 +80,7 @@ def _share_out(domain: Domain, own: float, time: float, spare: dict[Domain, floa
     spare[domain] = own
     if not domain.parts:
         return
-    ranges = [part.spare(time) for part in domain.parts]
+    ranges = domain.parts_spare(time, own)
     centre = [min(max(-1.0, low), high) for low, high in ranges]
     ends = [high if own >= sum(centre) else low for low, high in ranges]
     room = sum(ends) - sum(centre)

@@ -66,6 +66,14 @@ class Place:
         return tuple(i for i, (_, count) in enumerate(self.counts) for _ in range(count))
 
     @cached_property
+    def ranks_below(self) -> tuple[frozenset[int], ...]:
+        """The ranks below every outgoing link."""
+        of_host: list[list[int]] = [[] for _ in self.counts]
+        for rank, host in enumerate(self.host_of):
+            of_host[host].append(rank)
+        return tuple(frozenset(rank for host in link.hosts for rank in of_host[host]) for link in self.links)
+
+    @cached_property
     def bytes_per_s(self) -> NDArray[np.float64]:
         """Of every link, first outgoing, then incoming."""
         rates = np.array([link.bytes_per_s for link in self.links])

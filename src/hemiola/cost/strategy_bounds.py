@@ -50,7 +50,7 @@ class Domain:
             Infinity and its opposite where the time is too short.
         """
         count = trees or 1
-        most = self.bytes_per_s * time * count
+        most = math.inf if math.isinf(self.bytes_per_s) else self.bytes_per_s * time * count
         if trees and math.isfinite(most):
             most = math.floor(most + SAME)
         if self.parts:
@@ -60,6 +60,17 @@ class Domain:
         else:
             low, high = -count, most - 2 * count
         return (low, high) if most >= count - SAME and low <= high + SAME else _NEVER
+
+    def parts_spare(self, time: float, own: float, trees: int = 0) -> list[tuple[float, float]]:
+        """The same of its parts, while it has `own` itself: no part has more than all others can leave it, however fast it is."""
+        most = own + (trees or 1) * (len(self.hosts) - 1)
+        ranges = [part.spare(time, trees) for part in self.parts]
+        return [(low, most if high == math.inf else high) for low, high in ranges]
+
+    @property
+    def is_unlimited(self) -> bool:
+        """Whether no link in it has a limit."""
+        return math.isinf(self.bytes_per_s) and all(part.is_unlimited for part in self.parts)
 
     def is_enough(self, time: float, trees: int = 0) -> bool:
         """Whether this, the whole network, can be one tree in that time."""
@@ -89,7 +100,12 @@ def least_time(whole: Domain, trees: int = 0, from_s: float = 0.0) -> float:
     Args:
         trees: so many, of equal shares; 0 for the best mix of as many as one likes.
         from_s: it is no less than this.
+
+    Returns:
+        0 where no link has a limit.
     """
+    if whole.is_unlimited:
+        return from_s
     low, high = from_s, 2 * from_s or 1.0
     if from_s and whole.is_enough(from_s * (1 + SAME), trees):
         return from_s * (1 + SAME)
@@ -108,7 +124,7 @@ class Bounds:
     Attributes:
         cut_s: what has to cross the narrowest link, of a host or of a domain.
         total_s: what has to be sent at all, over all hosts' links together.
-        narrowest: the link that decides `cut_s`; "" where there is none between hosts.
+        narrowest: the link that decides `cut_s`; "" where there is none between hosts that has a limit.
         parts_s: of an all-reduce, what has to be sent between parts of the network, over all their links together,
             for whichever parts that takes longest; no less than the other two.
     """
@@ -138,7 +154,7 @@ def bounds(collective: Collective, size_bytes: float, place: Place) -> Bounds:
     cuts = [
         (_crossing(collective, link.inside, ranks) * size_bytes / link.bytes_per_s, link.name)
         for link in place.links
-        if not link.inner
+        if not link.inner and math.isfinite(link.bytes_per_s)
     ]
     cut_s, narrowest = max(cuts, default=(0.0, ""))
     nics = sum(link.bytes_per_s for link in place.links[:hosts]) if hosts > 1 else math.inf

@@ -22,11 +22,14 @@ import numpy as np
 from hemiola.core.graph import PHASES, Graph
 from hemiola.core.ordering import in_order
 from hemiola.core.plan import Piece, Plan, PlannedTransfer
+from hemiola.cost.strategy_bounds import SAME
 from hemiola.plan.problem import Problem, used_at
 
 __all__ = ["batched", "extended", "split", "widened", "with_primitives"]
 
 BACKWARD = PHASES.index("backward")
+SMALL_BYTES, FEW = 16 << 10, 8
+"""Up to so much, among up to so many ranks, what names no algorithm goes from everybody to everybody (`run.accelerate.exchange`)."""
 
 
 def widened(graph: Graph, seconds: np.ndarray) -> tuple[int, ...]:
@@ -112,9 +115,17 @@ def split(problem: Problem, plan: Plan, limit_bytes: float) -> Plan:
 
 
 def with_primitives(problem: Problem, plan: Plan) -> Plan:
-    """Each transfer's algorithm: the one that takes the shortest by itself."""
+    """Each transfer's algorithm: the one that takes the shortest by itself; "" where that is direct, as it then goes anyhow."""
     transfers = tuple(
-        msgspec.structs.replace(t, algorithm=problem.cost(t.size_bytes(problem.by_name)).algorithm)
+        msgspec.structs.replace(t, algorithm=_primitive(problem, t.size_bytes(problem.by_name)))
         for t in plan.transfers
     )
     return msgspec.structs.replace(plan, transfers=transfers)
+
+
+def _primitive(problem: Problem, size_bytes: float) -> str:
+    if size_bytes <= SMALL_BYTES and problem.ranks <= FEW:
+        return ""
+    least, direct = problem.cost(size_bytes), problem.cost(size_bytes, "direct")
+    slower = direct.seconds(problem.place) > least.seconds(problem.place) * (1 + SAME)
+    return least.algorithm if slower else ""

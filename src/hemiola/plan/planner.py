@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -112,13 +113,12 @@ def make_plan(problem: Problem, progress: Callable[[str], None] = lambda what: N
             if plan.transfers != best.transfers
         ],
     )
-    kept(
-        "cheapest algorithm for each",
-        "Each transfer is reduced by the algorithm that is cheapest for its size.",
-        [with_primitives(problem, best)],
-    )
+    named = with_primitives(problem, best)
+    if by := Counter(transfer.algorithm for transfer in named.transfers if transfer.algorithm):
+        words = ", ".join(f"{count} by {algorithm}" for algorithm, count in by.items())
+        changes.append(f"Transfers are reduced by the algorithm that is cheapest for their size: {words}.")
     plan = msgspec.structs.replace(
-        best, name="accelerated", changes=tuple(changes), source=_source(problem, before, time_s)
+        named, name="accelerated", changes=tuple(changes), source=_source(problem, before, time_s)
     ).verify(problem.graph)
     return Advice(plan, before, problem.predict(plan), tuple(steps))
 

@@ -288,12 +288,13 @@ def core_links(setting: Setting, ranks: tuple[int, ...], first: int) -> Cores:
 
 
 def _flows(setting: Setting) -> tuple[list[Flows], list[float], list[float]]:
-    """Those of `_link_flows`, with a rank's sender as a link more; and how long each transfer keeps that."""
+    """Those of `_link_flows`, the slowest of each with a rank's sender as a link more, which sends what goes over other links
+    once; and how long each transfer keeps that."""
     flows, bandwidth = _link_flows(setting)
     sender = _sender_bytes_per_s(setting, flows)
-    sender_s = [sum(size for size, _ in own) / sender for own in flows]
+    sender_s = [own[0][0] / sender if own else 0.0 for own in flows]
     if math.isfinite(sender):
-        flows = [[(size, (*path, len(bandwidth))) for size, path in own] for own in flows]
+        flows = [[(size, (*path, len(bandwidth))) for size, path in own[:1]] + own[1:] for own in flows]
         bandwidth.append(sender)
     return flows, bandwidth, sender_s
 

@@ -97,7 +97,7 @@ class _Sharing:
         self.spare[domain] = own
         if not domain.parts:
             return
-        ranges = [part.spare(self._time, self._trees) for part in domain.parts]
+        ranges = domain.parts_spare(self._time, sum(own), self._trees)
         totals = _between([(int(low), int(high)) for low, high in ranges], -self._trees, sum(own))
         for part, ends in zip(domain.parts, self._among_trees(totals, own), strict=True):
             self.out(part, ends)

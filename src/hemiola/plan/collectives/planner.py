@@ -11,7 +11,7 @@ import msgspec
 
 from hemiola.core.errors import InputError
 from hemiola.core.strategy import Collective, Move, Pace, Place, Strategy
-from hemiola.core.strategy_shapes import ring
+from hemiola.core.strategy_shapes import all_pairs, ring
 from hemiola.core.topology import Topology
 from hemiola.cost.fitted_links import KEEP_RING
 from hemiola.cost.places import Place as Ranks
@@ -90,23 +90,29 @@ class Planner:
         chosen = found.chosen
         if chosen.strategy.source == "binomial":
             return None
-        if chosen.strategy.source == "ring":
-            usual = ring([self._at[rank] for rank in range(ranks)], collective)
-            seconds = strategy_seconds(usual, size_bytes, self.place)
-            if seconds <= chosen.seconds * (1 + KEEP_RING):
+        usual_s = found.usual.seconds
+        if collective == "all-gather" or chosen.strategy.source == "ring":
+            usual_s = strategy_seconds(self._usual(collective), size_bytes, self.place)
+            if usual_s <= chosen.seconds * (1 + KEEP_RING):
                 return None
         if keep is not None and in_order:
             seconds = strategy_seconds(keep, size_bytes, self.place)
             if seconds <= chosen.seconds * (1 + KEEP_RING):
                 return keep
-        _log.info("%s", _words(found, collective))
+        _log.info("%s", _words(found, collective, usual_s))
         return chosen.strategy if in_order else _relabelled(chosen.strategy, self._order)
 
+    def _usual(self, collective: Collective) -> Strategy:
+        """As `cost.collectives.GROUP` has it: what is gathered goes from everybody to everybody, other things round a ring."""
+        if collective == "all-gather":
+            return all_pairs(self.place.ranks, collective)
+        return ring([self._at[rank] for rank in range(self.place.ranks)], collective)
 
-def _words(found: Synthesis, collective: Collective) -> str:
+
+def _words(found: Synthesis, collective: Collective, usual_s: float) -> str:
     return (
         f"{collective} of {found.size_bytes / 1e6:.3g} MB: {found.chosen.strategy.name}, {found.chosen.seconds:.3g} s "
-        f"predicted; the usual way {found.usual.seconds:.3g} s, at least {found.bounds.seconds:.3g} s"
+        f"predicted; the usual way {usual_s:.3g} s, at least {found.bounds.seconds:.3g} s"
     )
 
 

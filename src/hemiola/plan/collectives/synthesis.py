@@ -176,7 +176,7 @@ def _easiest(found: Sequence[Candidate], place: Place) -> Candidate:
     always = {}
     for name, strategy in shapes.items():
         busy = busy_seconds(strategy, place)
-        always[name] = round(sum((seconds / max(busy)) ** STEEP for seconds in busy), 1)
+        always[name] = round(sum((seconds / max(busy)) ** STEEP for seconds in busy if seconds), 1)
     return min(near, key=lambda one: (always[one.strategy.name], one.seconds))
 
 
@@ -231,7 +231,7 @@ def _paced(place: Place) -> Iterator[Strategy]:
     rates = [link.bytes_per_s for link in place.links if not link.inner and len(link.hosts) == 1]
     narrower = [link for link in place.links if len(link.hosts) > 1]
     one_each = len(rates) == len(place.counts) == place.ranks and place.ranks in RANKS
-    if one_each and not narrower and max(rates) > min(rates):
+    if one_each and not narrower and min(rates) < max(rates) < math.inf:
         yield paced(rates)
 
 
