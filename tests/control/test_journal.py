@@ -134,6 +134,13 @@ def test_a_session_is_read_back(journal: Journal, where: str) -> None:
         assert list(again.instants(run)) == []
 
 
+def test_of_a_job_that_was_changed_and_taken_for_a_new_one_the_new_one_is_found(journal: Journal) -> None:
+    _, run = begun(journal)
+    before, after = ended("u1", 10.0, engine_id="7"), record("u2", 10.0, engine_id="7")
+    journal.record_events(run, 1, [], [before, after])
+    assert journal.job("7") == journal.job("7", engine_submit_s=10.0) == after
+
+
 def test_jobs_are_found_by_uuid_by_the_engines_id_and_by_submission(journal: Journal) -> None:
     _, run = begun(journal)
     old, new = ended("u1", 10.0, engine_id="7"), record("u2", 20.0, engine_id="7", user="bob")

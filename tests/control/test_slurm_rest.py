@@ -299,14 +299,15 @@ def test_complaints_name_their_jobs_and_stop_nothing(fake: FakeRest):
 
 FIELDS: list[tuple[str, Any]] = [
     ("job_id", "7"), ("job_id", -1), ("job_id", None), ("job_state", "RUNNING"), ("job_state", []),
-    ("job_state", ["PEND|ING"]), ("nodes", "h1;rm -rf"), ("nodes", "h1|h2"), ("nodes", None),
-    ("required_nodes", "h1\n2|RUNNING"), ("partition", ""), ("partition", "a b"), ("priority", 5),
-    ("priority", {"set": True, "infinite": True, "number": 0}), ("priority", {"set": False, "infinite": False, "number": 1}),
+    ("job_state", ["PEND|ING"]), ("nodes", "h1;rm -rf"), ("nodes", "h1|h2"), ("nodes", None), ("priority", 5),
     ("priority", {"set": True, "infinite": False, "number": -1}), ("priority", {"set": True, "infinite": False, "number": 1.5}),
-    ("submit_time", {"set": True}), ("dependency", "afterok:1 $(x)"), ("tres_per_node", "gres/gpu:x y:4"),
-    ("features", "a;b"), ("resv_name", "a b"), ("state_description", "\x1b[31mred"), ("restart_cnt", True),
-    ("requeue", "yes"), ("user_id", "root"), ("shared", "none"), ("array_task_string", "0-x"),
-    ("node_count", {"set": False, "infinite": False, "number": 0}), ("exit_code", {"return_code": 1}),
+    ("submit_time", {"set": True}), ("restart_cnt", True), ("requeue", "yes"), ("user_id", "root"), ("shared", "none"),
+    ("array_task_string", "0-x"), ("exit_code", {"return_code": 1}),
+]  # fmt: skip
+STRANGE: list[tuple[str, Any]] = [
+    ("required_nodes", "h1\n2|RUNNING"), ("partition", ""), ("partition", "a b"), ("tres_per_node", "gres/gpu:x y:4"),
+    ("priority", {"set": True, "infinite": True, "number": 0}), ("priority", {"set": False, "infinite": False, "number": 1}),
+    ("features", "a;b"), ("resv_name", "a b"), ("node_count", {"set": False, "infinite": False, "number": 0}),
 ]  # fmt: skip
 
 
@@ -325,6 +326,31 @@ def test_a_field_that_cannot_be_refuses_the_whole_answer(field: str, value: Any)
         fake.say("GET jobs/", body)
         with pytest.raises(EngineError, match=f"`{field}`"):
             slurm.jobs(states="all")
+
+
+@pytest.mark.parametrize(("field", "value"), STRANGE)
+def test_a_value_that_cannot_be_refuses_one_job(fake: FakeRest, field: str, value: Any):
+    body = sample_of(fake)
+    body["jobs"] = [job for job in body["jobs"] if "..." not in job["array_task_string"]]
+    fake.say("GET jobs/", body)
+    before = slurm_at(fake).jobs(states="all")
+    next(one for one in body["jobs"] if one["array_job_id"]["number"])[field] = value
+    fake.say("GET jobs/", body)
+    after = slurm_at(fake).jobs(states="all")
+    assert [row.id for row in after] == [row.id for row in before]
+    strange = [row for row in after if row.strange]
+    assert strange and all(field in row.strange and row.exclusive for row in strange)
+    assert len(strange) < len(after)
+
+
+def test_parts_of_heterogeneous_jobs_are_slurms_and_words_for_people_are_taken(fake: FakeRest):
+    body = sample_of(fake)
+    job = body["jobs"][0]
+    body["jobs"] = [job]
+    job["het_job_id"]["number"], job["state_description"] = job["job_id"], "\x1b[31mred=<1>"
+    fake.say("GET jobs/", body)
+    row = slurm_at(fake).jobs(states="all")[0]
+    assert (row.strange, row.reason) == ("it is part of a heterogeneous job", "?[31mred=<1>")
 
 
 @pytest.mark.parametrize(

@@ -84,6 +84,31 @@ def test_the_version_is_asked_for_again_as_slurm_may_be_upgraded(tmp_path, monke
         slurm.version()
 
 
+def test_many_jobs_are_asked_for_in_pieces(tmp_path, monkeypatch):
+    (tmp_path / "squeue").write_text(
+        "#!/bin/sh\n"
+        'case "$*" in *--version*) echo slurm 22.05.8; exit;; esac\n'
+        'echo "$*" | wc -c >> "$0.asked"\necho JOBID\n'
+    )
+    (tmp_path / "squeue").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    slurm = Slurm()
+    ids = [f"1234567_{number}" for number in range(12_000)]
+    assert slurm.jobs(ids=ids) == [] and slurm.jobs_and_words(ids) == {}
+    asked = (tmp_path / "squeue.asked").read_text().split()
+    assert len(asked) == 12 and max(map(int, asked)) < 131_072
+
+
+def test_a_command_that_cannot_be_run_is_an_engine_that_is_away(tmp_path, monkeypatch):
+    (tmp_path / "squeue").write_text("#!/bin/sh\n")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(EngineError, match="squeue could not be run: Permission denied"):
+        Slurm().version()
+    (tmp_path / "squeue").chmod(0o755)
+    with pytest.raises(EngineError, match="squeue could not be run: Argument list too long"):
+        Slurm().ask("squeue", "x" * 200_000)
+
+
 def test_a_signal_that_ended_a_job():
     assert job_rows(LATER.replace("|3:0|", "|0:9|"), NEW)[0].exit_code == 9
 
@@ -139,13 +164,45 @@ def test_lines_of_sinfo():
     "text",
     [
         LINE[:60], LINE + "one more|", "slurm_load_jobs error: Unable to contact slurm controller",
-        LINE.replace("1795399342", "yesterday"), LINE.replace("h[0,2]", "h0; rm -rf /"), LINE.replace("3_2", "3 2"),
-        LINE + "\n" + LINE[:-9],
+        LINE.replace("RUNNING", "RUN NING"), LINE.replace("h[0,2]", "h0; rm -rf /"), LINE + "\n" + LINE[:-9],
+        LINE.replace("|None|", "|a|b|"),
     ],
 )  # fmt: skip
-def test_half_an_answer_or_a_strange_one_is_refused_as_a_whole(text):
+def test_half_an_answer_or_one_that_does_not_say_what_has_nodes_is_refused_as_a_whole(text):
     with pytest.raises(EngineError, match="squeue printed"):
         job_rows(text, OLD)
+
+
+PLAIN = LINE.replace("ib&(h100|h200)", "(null)")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "name"),
+    [
+        ("3_2", "3 2", "JobArrayID"), ("1795399342", "yesterday", "SubmitTime"), ("|1000|", "|root|", "UserID"),
+        ("gres:gpu:h100:4", "gres:gpu:h 100:4", "tres-per-node"), ("|hemiola|", "|a b|", "Partition"),
+        ("|2|2|", "|two|2|", "NumNodes"), ("|night|", "|to night|", "Reservation"),
+    ],
+)  # fmt: skip
+def test_a_job_that_cannot_be_read_is_strange_has_whole_nodes_and_refuses_no_other(old, new, name):
+    strange, whole = job_rows(PLAIN.replace(old, new) + "\n" + LINE + "\n", OLD)
+    assert strange.strange.endswith(f"as {name}") and strange.exclusive
+    assert (strange.state, strange.host_list) == ("RUNNING", "h[0,2]")
+    assert whole == job_rows(LINE, OLD)[0] and whole.strange == ""
+
+
+def test_what_is_for_people_is_taken_as_it_is():
+    (one,) = job_rows(PLAIN.replace("|None|", '|"burst <buffer>" = \x1b[31m & so on|'), OLD)
+    assert (one.reason, one.strange) == ('"burst <buffer>" = ?[31m & so on', "")
+    many = ",".join(f"afterok:{number}(unfulfilled)" for number in range(1000))
+    (one,) = job_rows(PLAIN.replace("afterok:1(unfulfilled)", many), OLD)
+    assert (one.dependency, one.strange) == (many[:4096], "")
+
+
+def test_a_part_of_a_heterogeneous_job_is_slurms():
+    (one,) = job_rows(PLAIN.replace("3_2", "12+0").replace("|NO|", "|OK|"), OLD)
+    assert (one.id, one.exclusive, one.gpus_per_host) == ("12+0", False, 4)
+    assert one.strange == "it is part of a heterogeneous job"
 
 
 @given(st.text(alphabet="|0123abN/A()[]-_:,\n RUNG", max_size=300) | st.text(max_size=300))

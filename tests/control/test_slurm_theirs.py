@@ -10,7 +10,7 @@ import pytest
 from live_slurm import Live, until
 
 from hemiola.cli.lend import lend
-from hemiola.control.slurm.handback import hand_back
+from hemiola.control.slurm.handback import hand_back, silent_s
 from hemiola.core.errors import HemiolaError
 from hemiola.core.hostlist import expand
 
@@ -228,8 +228,12 @@ def test_jobs_are_not_held_where_hemiola_is_silent(live: Live, tmp_path: Path):
             placed = live.submit("--gres=gpu:1")
             assert live.wait_outcome(placed) == "finished"
             assert live.rows(ended=True)[placed].bound_to
+        assert alive.read_text().endswith(" stopped\n") and silent_s(alive, time.time()) < 60
+        after = live.submit("--gres=gpu:1")
+        live.wait_state(after, "RUNNING", "COMPLETED")
+        alive.write_text(f"{time.time():.0f}\n")
         held = live.submit("--gres=gpu:1")
-        assert live.rows()[held].priority == 0, "it was there a moment ago"
+        assert live.rows()[held].priority == 0, "it was killed a moment ago"
         alive.write_text("1000\n")
         late = live.submit("--gres=gpu:1")
         live.wait_state(late, "RUNNING", "COMPLETED")

@@ -181,13 +181,14 @@ class Inventory:
 
     def take(self, placement: Placement) -> None:
         """Occupy these GPUs; they must be free."""
-        masks = self.masks
+        masks, down = self.masks, self.down
         for host, mask in zip(placement.hosts, placement.masks):  # noqa: B905 - as long by construction
             free = masks[host]
             if free & mask != mask:
                 raise InternalError(f"GPUs {mask:b} of host {host} are not free ({free:b})")
             masks[host] = free ^ mask
-            self._count(host, -mask.bit_count())
+            if not down[host]:
+                self._count(host, -mask.bit_count())
 
     def release(self, placement: Placement) -> None:
         """Free these GPUs; they must be occupied."""

@@ -63,10 +63,13 @@ def jobs_by_submission(
 
 
 def job(database: Database, name: str, engine_submit_s: float | None, user: str | None) -> JobRecord | None:
-    """A job by UUID or engine id; of several with that engine id the one submitted last."""
+    """A job by UUID or engine id; of several with that engine id the one submitted last, and that has not ended."""
     if found := _records(database, select(JOBS).where(JOBS.c.uuid == name)):
         return found[0]
-    newest = JOBS.c.engine_submit_s.desc(), JOBS.c.submitted_s.desc(), JOBS.c.uuid
+    has_ended = JOBS.c.ended_s.is_not(
+        None
+    )  # one that its user has changed is a new job of the same submission
+    newest = JOBS.c.engine_submit_s.desc(), JOBS.c.submitted_s.desc(), has_ended, JOBS.c.uuid
     wanted = select(JOBS).where(JOBS.c.engine_id == name).order_by(*newest).limit(1)
     if engine_submit_s is not None:
         wanted = wanted.where(JOBS.c.engine_submit_s == engine_submit_s)

@@ -13,11 +13,12 @@ from hemiola.control.journal import Journal
 from hemiola.core.errors import HemiolaError
 from hemiola.trace.atomic import replacing
 
-__all__ = ["Leadership"]
+__all__ = ["STOPPED", "Leadership"]
 
 _log = logging.getLogger("hemiola.serve")
 LEASE_S, RENEW_S = 10.0, 2.0
 """Another instance takes over within `LEASE_S` and a second; a renewal may fail a few times before."""
+STOPPED = " stopped"
 
 
 class Leadership:
@@ -36,6 +37,7 @@ class Leadership:
         self._until_s = time.monotonic() + LEASE_S
         self._turned_s = time.monotonic()
         self._acts = False
+        self._saying = threading.Lock()
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._renew, name="hemiola-lease", daemon=True)
         self._thread.start()
@@ -46,12 +48,17 @@ class Leadership:
 
     def turned(self, *, acts: bool) -> None:
         """The loop has come around; nobody is to hold jobs for one that only looks on."""
-        self._turned_s, self._acts = time.monotonic(), acts
+        acted, self._acts, self._turned_s = self._acts, acts, time.monotonic()
+        if acted and not acts:
+            self._say(STOPPED)
 
     def end(self) -> None:
         """Give it back."""
+        lost = self._over.is_set()
         self._over.set()
         self._thread.join()
+        if not lost:
+            self.turned(acts=False)
         try:
             self._journal.resign(self.epoch)
         except HemiolaError as problem:
@@ -76,10 +83,16 @@ class Leadership:
 
     def _say_alive(self) -> None:
         """Only if the loop turns: a process that hangs is as good as gone."""
-        if self._alive is None or not self._acts or time.monotonic() - self._turned_s > LEASE_S:
-            return
-        try:
-            with replacing(self._alive) as stream:
-                stream.write(f"{time.time():.0f}\n".encode())
-        except (OSError, HemiolaError) as problem:
-            _log.warning("%s could not be written: %s", self._alive, problem)
+        if time.monotonic() - self._turned_s <= LEASE_S:
+            self._say("")
+
+    def _say(self, more: str) -> None:
+        """The time, and what job_submit.lua takes for no time at all where it is to hold no more jobs."""
+        with self._saying:
+            if self._alive is None or not (self._acts or more):
+                return
+            try:
+                with replacing(self._alive) as stream:
+                    stream.write(f"{time.time():.0f}{more}\n".encode())
+            except (OSError, HemiolaError) as problem:
+                _log.warning("%s could not be written: %s", self._alive, problem)

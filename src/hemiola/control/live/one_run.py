@@ -180,6 +180,7 @@ class OneRun:
         thought = self.watcher.thought if self.watcher is not None else lambda seconds: None
         policy = Guarded(policy_from_text(self._policy), settings.policy_limit_s, thought)
         if self._killed and settings.mode == "enforce":
+            self._leadership.turned(acts=False)  # what comes from now on is not held
             inner.hand_back()
         try:
             run_loop(journaled, self._machine, policy, note)

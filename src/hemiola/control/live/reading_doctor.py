@@ -13,7 +13,7 @@ from typing import Literal
 import msgspec
 
 from hemiola.control.journal import Journal, RunRecord
-from hemiola.control.live.lease import LEASE_S
+from hemiola.control.live.lease import LEASE_S, STOPPED
 from hemiola.control.live.reading import Daemon, read_daemon
 from hemiola.core.errors import HemiolaError
 from hemiola.core.units import format_bytes, format_duration, format_rate
@@ -123,6 +123,10 @@ def alive_checks(alive: Path, now_s: float, *, mode: str = "") -> Check:
         return Check(
             "FAIL", "alive", f"{alive} cannot be read: {problem.strerror}", f'give it to "hemiola serve --alive {alive}"'
         )  # fmt: skip
+    if text.endswith(STOPPED) and text.removesuffix(STOPPED).isdigit():
+        return Check(
+            "WARN", "alive", f"{alive} says that Hemiola was stopped: jobs are not held for it", "start it"
+        )
     if not text.isdigit():
         return Check(
             "FAIL", "alive", f"{alive} holds {text[:40]!r}, not a time", "give the file of serve --alive"

@@ -24,19 +24,22 @@ from hemiola.control.slurm.rows import (
     job_rows,
     node_rows,
 )
-from hemiola.core.errors import EngineError
+from hemiola.core.errors import EngineError, HemiolaError
 from hemiola.core.hostlist import expand
 
-__all__ = ["Slurm", "settings_of"]
+__all__ = ["Slurm", "settings_of", "shares_in"]
 
 _UNKNOWN = "Invalid job id"
 """What Slurm says if it knows none of the jobs that were asked for; of some it knows it tells."""
+AT_ONCE = 2000
+"""So many jobs are asked for in one call."""
 VERSION_S = 60.0
 """So often its version is asked for: Slurm is upgraded while Hemiola runs."""
 _HEADER = re.compile(r"[A-Z][A-Z_]{3,}\b")
 _PREFIXES = ("SLURM_", "SQUEUE_", "SINFO_", "SCONTROL_")
 _VERSION = re.compile(r"(\d{1,4})\.(\d{1,4})")
-_SHARE = re.compile(r"Nodes=(\S+) CPU_IDs=\S* Mem=\d+ GRES=(\S*)")
+_BELOW = re.compile("\n   (?:MinCPUsNode|OverSubscribe|Command|WorkDir)=")
+_SHARE = re.compile(r"^ +Nodes=(\S+) CPU_IDs=\S* Mem=\d+ GRES=(\S*) *$", re.MULTILINE)
 
 
 class Slurm:
@@ -68,8 +71,12 @@ class Slurm:
         Raises:
             EngineError: Slurm is away, or its answer is not whole.
         """
-        chosen, version = _chosen(ids=",".join(ids), partition=partition, states=states), self.version()
-        return job_rows(self._of_jobs(*chosen, "-O", job_format(version)), version)
+        version = self.version()
+        found = []
+        for some in _pieces(ids):
+            chosen = _chosen(ids=",".join(some), partition=partition, states=states)
+            found += job_rows(self._of_jobs(*chosen, "-O", job_format(version)), version)
+        return found
 
     def words(self, ids: Sequence[str]) -> dict[str, Words]:
         """What users call their jobs, and say of them, by job."""
@@ -102,12 +109,10 @@ class Slurm:
     def shares(self, job_id: str) -> dict[str, int]:
         """How many GPUs a running job has on each of its nodes; only Slurm's details say, if it divided them as it liked."""
         try:
-            text = self.ask("scontrol", "show", "job", "-d", job_id)
-        except EngineError:
-            return {}  # it has ended meanwhile
-        return {
-            name: gpus_in(resources) for names, resources in _SHARE.findall(text) for name in expand(names)
-        }
+            words = self.words([job_id])
+            return shares_in(self.ask("scontrol", "show", "job", "-d", job_id), words[job_id].name)
+        except (HemiolaError, KeyError):
+            return {}  # it has ended meanwhile, or was changed: asked again
 
     def version(self) -> tuple[int, int]:
         """Of the commands, such as (24, 11).
@@ -183,8 +188,9 @@ class Slurm:
             return {}
         end, between = "|" + secrets.token_hex(16), "|" + secrets.token_hex(16)
         asked = f"{line},JobID:{between},comment:{between},admin_comment:{between},name:{end}"
+        texts = [self._of_jobs("-t", "all", "-j", ",".join(some), "-O", asked) for some in _pieces(ids)]
         found = {}
-        for record in self._of_jobs("-t", "all", "-j", ",".join(ids), "-O", asked).split(end)[:-1]:
+        for record in "".join(texts).split(end)[:-1]:
             first, comment, admin, name = record.removeprefix("\n").split(between)
             first = first[: first.rindex("|") + 1]
             said = Words("" if comment == "(null)" else comment, name, admin)
@@ -202,6 +208,11 @@ class Slurm:
             raise EngineError(
                 f"there is no {command[0]} on this host", "install Slurm's clients: apt install slurm-client"
             ) from None
+        except OSError as problem:
+            raise EngineError(
+                f"{command[0]} could not be run: {problem.strerror}",
+                "see what this host lacks; it is tried again",
+            ) from None
         except subprocess.TimeoutExpired:
             raise EngineError(
                 f"{command[0]} gave no answer within {self._limit_s:g} s",
@@ -211,10 +222,36 @@ class Slurm:
         return done
 
 
+def shares_in(text: str, name: str) -> dict[str, int]:
+    """Of `scontrol show job -d`: how many GPUs a job of this name has on each of its nodes.
+
+    Users may write lines like Slurm's into names, comments and paths. The name comes first, and all else of theirs
+    below the details.
+
+    Raises:
+        EngineError: it is no such answer.
+        InputError: what stands there is no list of nodes.
+    """
+    _, _, rest = text.partition(" JobName=")
+    own = rest.removeprefix(name or "(null)")
+    end = _BELOW.search(own)
+    if own == rest or not own.startswith("\n   UserId=") or end is None:
+        raise EngineError(
+            f"scontrol says {text[:200]!r} of a job", "half an answer is not used; it is asked again"
+        )
+    shares = _SHARE.findall(own[: end.start()])
+    return {name: gpus_in(resources) for names, resources in shares for name in expand(names)}
+
+
 def settings_of(text: str) -> dict[str, str]:
     """Of `scontrol show config`."""
     pairs = (line.partition("=") for line in text.splitlines() if "=" in line)
     return {name.strip(): value.strip() for name, _, value in pairs}
+
+
+def _pieces(ids: Sequence[str]) -> list[Sequence[str]]:
+    """Of which each fits an argument, which may have 131,072 letters; one of none."""
+    return [ids[start : start + AT_ONCE] for start in range(0, max(1, len(ids)), AT_ONCE)]
 
 
 def _chosen(ids: str = "", partition: str = "", states: str = "") -> list[str]:

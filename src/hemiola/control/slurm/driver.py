@@ -7,7 +7,7 @@ anew from what Slurm shows: a request that was lost is found missing at the next
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 
 import msgspec
 
@@ -20,8 +20,8 @@ from hemiola.control.slurm.binding import Binder
 from hemiola.control.slurm.changes import Changes, outcome_of
 from hemiola.control.slurm.engine import Engine
 from hemiola.control.slurm.entering import HOLDS_S, Entrance
-from hemiola.control.slurm.handback import hand_back
-from hemiola.control.slurm.jobs import is_user_held
+from hemiola.control.slurm.handback import HandingBack
+from hemiola.control.slurm.jobs import asks_otherwise, is_user_held
 from hemiola.control.slurm.known import Known
 from hemiola.control.slurm.limits import Limits
 from hemiola.control.slurm.looks import ENDED, HOLDS, Look, Watcher
@@ -37,6 +37,9 @@ __all__ = ["SlurmDriver"]
 
 _log = logging.getLogger("hemiola.slurm")
 LOOK_S = 0.08
+COMMENTS_S = 30.0
+"""So often the comments of jobs that wait are read again."""
+CHANGED = "its user changed what it asks for: it is taken for a new job"
 LOST_S = 2.0
 """A job of which Slurm says nothing for so long, not even how it ended, is lost."""
 
@@ -85,11 +88,16 @@ class SlurmDriver(LookingDriver[Known]):
         )
         self._blocked: dict[int, int] = {}
         self._words_s = 0.0
+        self._comments_s = self._clock.now_s()
+        self._handing_back: HandingBack | None = None
 
     def _see(self, now: float) -> list[Event]:
         look = self._watcher.look(now)
+        if self._handing_back is not None:
+            self._handing_back.seen(look.jobs.values(), now)
+        changed = self._changed(look, now)
         try:
-            return self._compare(look, now)
+            return self._compare(look, changed, now)
         except EngineError as problem:  # what was compared already would be forgotten
             raise InternalError(f"Slurm went away in the middle of a look: {problem.what}") from problem
 
@@ -97,8 +105,8 @@ class SlurmDriver(LookingDriver[Known]):
         if self._binder.carry_out(decided):
             self._look_soon(LOOK_S)
 
-    def _compare(self, look: Look, now: float) -> list[Event]:
-        """A look against what is known."""
+    def _compare(self, look: Look, changed: Set[str], now: float) -> list[Event]:
+        """A look against what is known; `changed`: jobs that are to be read anew."""
         self._gone.clear()
         self._see_holds(now)
         self._limits.line_up(self.known.values(), now)
@@ -106,8 +114,9 @@ class SlurmDriver(LookingDriver[Known]):
         new: list[JobRow] = []
         for row in look.jobs.values():
             known = self._by_id.get(row.id)
-            if known is not None and not known.is_same(row):
-                self._depart(known, {}, changes)
+            if known is not None and (row.strange or row.id in changed or not known.is_same(row)):
+                known.left = known.left or row.strange or (CHANGED if row.id in changed else "")
+                self._depart(known, {row.id: row} if known.is_same(row) else {}, changes)
                 known = None
             if known is None:
                 new.append(row)
@@ -128,6 +137,34 @@ class SlurmDriver(LookingDriver[Known]):
         self._refused += self._entrance.take_refused()
         self._vanished += self._entrance.take_vanished()
         return changes.with_new(arrived)
+
+    def _changed(self, look: Look, now: float) -> set[str]:
+        """Jobs that wait, and of which their users have changed what they ask for."""
+        looks_at_all = now - self._comments_s > COMMENTS_S
+        if looks_at_all:
+            self._comments_s = now
+        waiting = [
+            (known, row)
+            for row in look.jobs.values()
+            if row.state == "PENDING" and not row.is_parked(now)
+            and (known := self._by_id.get(row.id)) is not None and known.wanted is None and known.is_same(row)
+            and (looks_at_all or self._asks_otherwise(known, row))
+        ]  # fmt: skip
+        words = self._slurm.words([row.id for _, row in waiting]) if waiting else {}
+        changed = set()
+        for known, row in waiting:
+            said = words.get(row.id)
+            if said is None or (said.comment == known.comment and not self._asks_otherwise(known, row)):
+                continue
+            known.asked, known.comment = row, said.comment
+            if self._entrance.is_changed(known, row, said):
+                changed.add(row.id)
+        return changed
+
+    @staticmethod
+    def _asks_otherwise(known: Known, row: JobRow) -> bool:
+        assert known.asked is not None
+        return row != known.row and not known.binds_failed and asks_otherwise(known.asked, row, known.job)
 
     def _leaving(self, look: Look) -> set[int]:
         """Hosts of jobs that are ending, or were told to."""
@@ -168,7 +205,8 @@ class SlurmDriver(LookingDriver[Known]):
         """It is no longer there."""
         if known.refused:
             row = rows.get(known.row.id)
-            self._vanished.append((known.job.id, (outcome_of(row) if row else "") or "it is gone"))
+            outcome = known.left or (outcome_of(row) if row else "")
+            self._vanished.append((known.job.id, outcome or "it is gone"))
         else:
             changes.gone([known], rows)
         self._forget(known)
@@ -196,13 +234,9 @@ class SlurmDriver(LookingDriver[Known]):
             self._binder.tell([orders.advise(known, decision.placement, self._topology)])
 
     def hand_back(self) -> None:
-        """Release what is held, and name no nodes."""
-        try:
-            released, held = hand_back(self._slurm, self._partition)
-        except EngineError as problem:
-            _log.error("held jobs could not be handed back: %s; try: hemiola release", problem.what)
-            return
-        _log.warning("handed back to Slurm: %d; still held: %d", len(released), len(held))
+        """Release what is held, and name no nodes; so, too, what is about to come back held."""
+        self._handing_back = HandingBack(self._slurm, self._partition)
+        self._handing_back.do()
 
     # ---- decisions
 

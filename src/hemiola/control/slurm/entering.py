@@ -11,6 +11,7 @@ from hemiola.control.live.remembered import Remembered
 from hemiola.control.slurm.changes import outcome_of, placement_of, why_held
 from hemiola.control.slurm.engine import Engine
 from hemiola.control.slurm.jobs import (
+    is_alike,
     is_slurms,
     is_user_held,
     job_of,
@@ -103,7 +104,10 @@ class Entrance:
         """The job; None if it is Slurm's."""
         ours = memory.uuid if memory else str(uuid.uuid4())
         job, note = job_of(row, ours, words, self._most_gpus, self._usual_s, self._profile)
-        if not job.gpus or (memory is None and is_slurms(row, words, self._watcher.everywhere)):
+        left = not job.gpus or row.strange
+        if left or (memory is None and is_slurms(row, words, self._watcher.everywhere)):
+            if memory is not None and row.strange:
+                self._vanished.append((memory.uuid, row.strange))
             self._leave(row, words, now)
             return None
         known = Known(
@@ -111,6 +115,7 @@ class Entrance:
             row,
             name=words.name,
             note=note,
+            comment=words.comment,
             live=shrinks_live(words),
             submits={row.submit_s, *(memory.clues.submits if memory else ())},
         )
@@ -120,6 +125,11 @@ class Entrance:
             _log.warning("job %s can never run here: %s", row.id, known.refused)
             self._refused.append((job, known.refused))
         return known
+
+    def is_changed(self, known: Known, row: JobRow, words: Words) -> bool:
+        """Whether its user has changed what it asks for."""
+        job, _ = job_of(row, known.job.id, words, self._most_gpus, self._usual_s, self._profile)
+        return not is_alike(job, known.job)
 
     def _leave(self, row: JobRow, words: Words, now: float) -> None:
         """It is Slurm's, once its user does not hold it: what users lift, job_submit.lua holds for Hemiola."""

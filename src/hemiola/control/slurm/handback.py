@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import logging
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
+from hemiola.control.live.lease import STOPPED
 from hemiola.control.slurm import orders
 from hemiola.control.slurm.engine import Engine
 from hemiola.control.slurm.jobs import hosts_of, is_marked, is_user_held, names_nodes
 from hemiola.control.slurm.rows import JobRow, Words
 from hemiola.core.errors import EngineError
 
-__all__ = ["hand_back", "held_jobs", "silent_s"]
+__all__ = ["HandingBack", "hand_back", "held_jobs", "silent_s"]
+
+_log = logging.getLogger("hemiola.slurm")
 
 AT_ONCE = 500
+AGAIN_S = 1.0
 
 
 def held_jobs(slurm: Engine, partition: str) -> list[JobRow]:
@@ -64,6 +70,43 @@ def hand_back(slurm: Engine, partition: str) -> tuple[list[str], list[str]]:
     return [name for name in ids if name not in left], [name for name in ids if name in left]
 
 
+class HandingBack:
+    """Hands back, and again where that failed and as jobs come back held that had just been stopped.
+
+    No longer than that: what users hold later is theirs.
+    """
+
+    def __init__(self, slurm: Engine, partition: str) -> None:
+        self._slurm, self._partition = slurm, partition
+        self._leaving: set[str] | None = None
+        self._again = True  # a job may have been on its way in
+        self._next_s = 0.0
+
+    def do(self) -> bool:
+        """Hand back; whether nothing was held any more."""
+        try:
+            released, held = hand_back(self._slurm, self._partition)
+        except EngineError as problem:
+            _log.error("held jobs could not be handed back: %s; try: hemiola release", problem.what)
+            return False
+        if released or held:
+            _log.warning("handed back to Slurm: %d; still held: %d", len(released), len(held))
+        return not held
+
+    def seen(self, rows: Iterable[JobRow], now_s: float) -> None:
+        """What a look has shown of the partition."""
+        rows = list(rows)
+        leaving = {row.id for row in rows if row.state == "COMPLETING"}
+        if self._leaving is None:
+            self._leaving = leaving
+        held = {row.id for row in rows if row.state == "PENDING" and not row.priority}
+        self._again = self._again or not held.isdisjoint(self._leaving)
+        self._leaving &= leaving
+        if self._again and now_s >= self._next_s:
+            self._next_s = now_s + AGAIN_S
+            self._again = not self.do()
+
+
 def silent_s(alive: Path, now_s: float) -> float:
     """For how long Hemiola has said nothing; infinity if it never has.
 
@@ -74,7 +117,8 @@ def silent_s(alive: Path, now_s: float) -> float:
         text = alive.read_text()
     except FileNotFoundError:
         return float("inf")
-    if not text.strip().isdigit():
+    text = text.strip().removesuffix(STOPPED)
+    if not text.isdigit():
         raise EngineError(
             f"{alive} holds {text[:40]!r}, not a time", "give the file that `hemiola serve --alive` writes"
         )

@@ -16,7 +16,9 @@ from hemiola.control.slurm.rows import JobRow, Words
 from hemiola.core.job import Job, Profile
 
 __all__ = [
+    "asks_otherwise",
     "hosts_of",
+    "is_alike",
     "is_marked",
     "is_slurms",
     "is_user_held",
@@ -145,6 +147,29 @@ def job_of(
         estimate_s=row.limit_s, pinned=not row.requeues, gpus_max=each * most if least < most else 0,
     )  # fmt: skip
     return job, "; ".join(said.problems)
+
+
+def asks_otherwise(before: JobRow, row: JobRow, job: Job) -> bool:
+    """Whether a job that waits shows other wishes than before. How many nodes a job shows that was bound may be our doing."""
+    if _wishes(before) != _wishes(row):
+        return True
+    is_fixed = bool(row.gpus_per_host) and not job.is_elastic
+    sized = is_fixed or not (before.bound_to or row.bound_to)
+    return sized and (before.hosts, before.most_hosts) != (row.hosts, row.most_hosts)
+
+
+def _wishes(row: JobRow) -> tuple[object, ...]:
+    return (
+        row.gpus_per_host, row.gpus_per_job, row.gpus_per_task, row.gpu_type, row.exclusive, row.limit_s, row.requeues,
+    )  # fmt: skip
+
+
+def is_alike(job: Job, other: Job) -> bool:
+    """Whether policies would see the same wishes."""
+    names = (
+        "gpus", "hosts", "gpus_max", "gpu_type", "duration_s", "estimate_s", "pinned", "model", "required", "preferred",
+    )  # fmt: skip
+    return all(getattr(job, name) == getattr(other, name) for name in names)
 
 
 def _labels(comment: str, profile: Callable[[str], Profile]) -> Said:

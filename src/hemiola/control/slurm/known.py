@@ -32,6 +32,8 @@ class Known(KnownJob):
         limit: which one, in words.
         behind: whether others of its array come first.
         left: why it was left to Slurm; "" if it was not.
+        asked: as Slurm had it when its wishes were read; None: as it has it in `row`.
+        comment: its user's, then.
     """
 
     job: Job
@@ -49,6 +51,11 @@ class Known(KnownJob):
     limit: str = ""
     behind: bool = False
     left: str = ""
+    asked: JobRow | None = None
+    comment: str = ""
+
+    def __post_init__(self) -> None:
+        self.asked = self.asked or self.row
 
     @property
     def hosts(self) -> tuple[int, int]:

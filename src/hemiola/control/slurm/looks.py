@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from hemiola.core.topology import Topology
 
 __all__ = ["ENDED", "HOLDS", "Look", "Watcher", "everywhere"]
 
+_log = logging.getLogger("hemiola.slurm")
 HOLDS = frozenset(
     {"RUNNING", "SUSPENDED", "COMPLETING", "STOPPED", "CONFIGURING", "RESIZING", "SIGNALING", "STAGE_OUT"}
 )
@@ -24,12 +26,11 @@ ENDED = frozenset({
 })  # fmt: skip
 _SOON = frozenset({"None", "Priority", "Resources"})
 """Why a job waits that waits for nothing but its nodes."""
-_GONE = frozenset(
-    {"down", "error", "fail", "invalid", "inval", "powered_down", "powering_down", "future", "unknown"}
-)
-_CLOSED = frozenset(
-    {"drained", "draining", "failing", "maint", "reserved", "reboot", "powering_up", "power_down"}
-)
+_GONE = frozenset({"down", "error", "fail", "powered_down", "powering_down", "future", "unknown"})
+_CLOSED = frozenset({
+    "drained", "draining", "failing", "maint", "reserved", "reboot", "powering_up", "power_down", "invalid", "inval",
+})  # fmt: skip
+"""They get nothing new; what runs there goes on, also on a node that registered with less than it should have."""
 NODES_S = 1.0
 """Nodes change rarely, and are asked for so much less often than jobs."""
 
@@ -41,7 +42,7 @@ class Look:
     Attributes:
         rows: all its jobs.
         jobs: of Hemiola's partition, by id.
-        down: hosts that are not there.
+        down: hosts on which nothing can run.
         closed: by host, GPUs that the node does not have, or gives nobody.
     """
 
@@ -76,6 +77,7 @@ class Watcher:
         self._parts: dict[tuple[str, int, int, str], dict[int, int]] = {}
         self.everywhere: frozenset[str] = frozenset()
         self._left: set[tuple[str, int]] = set()
+        self._said: set[tuple[str, str]] = set()
 
     def ends(self, ids: list[str]) -> dict[str, JobRow]:
         """What Slurm still knows of jobs that it no longer lists: for some minutes, how they ended.
@@ -95,6 +97,7 @@ class Watcher:
         if self._nodes_seen is None or now_s - self._nodes_s >= NODES_S:
             self._nodes_seen, self._nodes_s = self._ask_nodes(), now_s
         self._forget(rows)
+        self._say_strange(rows)
         ours = {row.id: row for row in rows if self._is_ours(row)}
         down, closed = self._nodes(self._nodes_seen)
         return Look(rows, ours, down, closed)
@@ -107,6 +110,17 @@ class Watcher:
         """Those that are no longer there."""
         if len(self._left) > 2 * len(rows) + 1000:
             self._left &= {(row.id, row.submit_s) for row in rows}
+
+    def _say_strange(self, rows: list[JobRow]) -> None:
+        """Each once."""
+        strange = {
+            (row.id, row.strange)
+            for row in rows
+            if row.strange and (not row.partition or self._partition in row.partition.split(","))
+        }
+        for job_id, why in sorted(strange - self._said):
+            _log.warning("job %s is left to Slurm: %s", job_id, why)
+        self._said = strange
 
     def blocked(self, look: Look) -> dict[int, int]:
         """By host, GPUs that are not ours to give."""
@@ -135,6 +149,7 @@ class Watcher:
     def _is_ours(self, row: JobRow) -> bool:
         return (
             self._partition in row.partition.split(",")
+            and bool(row.id)
             and not row.reservation
             and (row.id, row.submit_s) not in self._left
         )
@@ -152,13 +167,14 @@ class Watcher:
     def _nodes(self, nodes: list[NodeRow]) -> tuple[set[int], dict[int, int]]:
         there = {self.hosts[node.name]: node for node in nodes if node.name in self.hosts}
         down = {host for host, node in there.items() if node.state in _GONE}
-        down |= set(self.hosts.values()) - there.keys()
         ours = {self.hosts.get(node.name) for node in nodes if node.partition == self._partition}
         blocked = {
             host: self._gpus[host]
             for host, node in there.items()
             if node.state in _CLOSED or host not in ours  # lent to another partition, perhaps for a while
         }
+        missing = set(self.hosts.values()) - there.keys()  # of no partition: what runs there goes on, too
+        blocked |= {host: self._gpus[host] for host in missing}
         for host, node in there.items():
             if node.gpus < self._gpus[host] and host not in down:
                 blocked[host] = max(blocked.get(host, 0), self._gpus[host] - node.gpus)

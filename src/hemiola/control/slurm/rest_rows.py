@@ -1,6 +1,6 @@
 """slurmrestd's answers as the same rows that squeue and sinfo give, by as strict a grammar.
 
-Only what is asked for is read, of one type each; one field that does not fit, and nothing of the answer is used.
+Only what is asked for is read, of one type each; one field of another type, and nothing of the answer is used.
 """
 
 from __future__ import annotations
@@ -115,6 +115,7 @@ class Job(msgspec.Struct, frozen=True):
     comment: str
     admin_comment: str
     gres_detail: list[str]
+    het_job_id: Number = Number(set=False, infinite=False, number=0)
 
     @property
     def array(self) -> int:
@@ -223,17 +224,21 @@ def job_row(job: Job, job_id: str) -> JobRow:
     """One row of a record.
 
     Raises:
-        EngineError: a field that cannot be.
+        EngineError: its state or its nodes cannot be read.
     """
-    fields: dict[str, Any] = {}
+    fields: dict[str, Any] = {"id": job_id}
+    strange = ""
     for ours, (theirs, read) in _FIELDS.items():
         try:
             fields[ours] = read(job)
         except ValueError:
-            raise _strange(job, theirs, getattr(job, theirs)) from None
-    asked = {name: fields[name] for name in ("gpus_per_host", "gpus_per_job", "gpus_per_task")}
-    fields |= {name: count for name, (count, _) in asked.items()}
-    return JobRow(id=job_id, gpu_type=next((kind for _, kind in asked.values() if kind), ""), **fields)
+            problem = _strange(job, theirs, getattr(job, theirs))
+            if ours not in rows.NOTHING:
+                raise problem from None
+            fields[ours], strange = rows.NOTHING[ours], strange or problem.what
+    row = rows.row_of(fields, strange)
+    is_part = not strange and job.het_job_id.or_none()
+    return msgspec.structs.replace(row, strange=rows.WHY_PART) if is_part else row
 
 
 def _most_hosts(job: Job) -> int:
@@ -271,7 +276,7 @@ _FIELDS: dict[str, tuple[str, Callable[[Job], Any]]] = {
     "limit_s": ("time_limit", _limit_s),
     "partition": ("partition", lambda job: _PARTITIONS(job.partition)),
     "exit_code": ("exit_code", lambda job: int(job.exit_code)),
-    "dependency": ("dependency", lambda job: job.dependency and rows.read_dependency(job.dependency)),
+    "dependency": ("dependency", lambda job: rows.read_dependency(job.dependency)),
     "requeues": ("requeue", lambda job: job.requeue),
     "reservation": ("resv_name", lambda job: _RESERVATION(job.resv_name)),
     "tasks_per_host": ("tasks_per_node", lambda job: job.tasks_per_node.or_none() or 0),

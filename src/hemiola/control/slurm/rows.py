@@ -1,4 +1,6 @@
-"""What squeue and sinfo print, read by a strict grammar: an answer that does not fit it is refused as a whole.
+"""What squeue and sinfo print, read by a strict grammar: half an answer is refused as a whole.
+
+A job of which a field cannot be read is left to Slurm, and refuses nothing else.
 
 Only fields whose text Slurm itself makes are asked for here. A job's name and comment are its user's (`Words`): they
 could hold separators and line ends.
@@ -7,7 +9,7 @@ could hold separators and line ends.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +19,9 @@ from hemiola.core.errors import EngineError
 
 __all__ = [
     "NODE_FORMAT",
+    "NOTHING",
     "PARKED_S",
+    "WHY_PART",
     "YEAR_S",
     "JobRow",
     "NodeRow",
@@ -32,6 +36,7 @@ __all__ = [
     "read_node_list",
     "read_reason",
     "read_word",
+    "row_of",
 ]
 
 
@@ -68,6 +73,7 @@ class JobRow(msgspec.Struct, frozen=True, gc=False):
         exclusive: whether it has its nodes for itself (`--exclusive`, or its partition's OverSubscribe=EXCLUSIVE).
         gpu_type: of the GPUs that it asks for; "" for any.
         features: that its nodes are to have, in Slurm's words (`--constraint`); "" for none.
+        strange: why it is Slurm's to run, whatever else it says, in words; "" for most.
     """
 
     id: str
@@ -98,6 +104,7 @@ class JobRow(msgspec.Struct, frozen=True, gc=False):
     exclusive: bool = False
     gpu_type: str = ""
     features: str = ""
+    strange: str = ""
 
     @property
     def takes_gpus(self) -> bool:
@@ -204,19 +211,33 @@ def gpus_in(details: str) -> int:
 
 
 def read_dependency(text: str) -> str:
-    """What a job waits for, as afterok:12(unfulfilled); "" for nothing."""
-    return "" if text == "(null)" else matching(r"[\w:,?()+*-]{1,4096}")(text)
+    """What a job waits for, as afterok:12(unfulfilled), cut off; "" for nothing."""
+    return "" if text == "(null)" else _shown(text, 4096)
 
 
 def read_reason(text: str) -> str:
     """Slurm's word, or its few words for some; shown to people, and compared with known ones."""
-    return matching(r"[\w ,.:;()\[\]/%'-]{0,256}")(text)
+    return _shown(text, 256)
+
+
+def _shown(text: str, most: int) -> str:
+    return "".join(sign if sign.isprintable() else "?" for sign in text[:most])
 
 
 read_node_list = matching(r"[\w.,\[\]-]{0,65536}")
 read_word = matching(r"\w{1,64}")
+_PART = re.compile(r"\d+\+\d+")
+"""The id of a part of a heterogeneous job: Slurm starts all of them together, or none."""
+WHY_PART = "it is part of a heterogeneous job"
+NOTHING: dict[str, Any] = {
+    "id": "", "hosts": 1, "most_hosts": 1, "gpus_per_host": (0, ""), "gpus_per_job": (0, ""), "gpus_per_task": (0, ""),
+    "tasks": 1, "submit_s": 0, "uid": 0, "priority": 0, "eligible_s": None, "array": "0", "bound_to": "", "restarts": 0,
+    "limit_s": None, "partition": "", "exit_code": 0, "requeues": False, "reservation": "", "tasks_per_host": 0,
+    "cpus_per_host": 1, "exclusive": "NO", "features": "",
+}  # fmt: skip
+"""What stands for what cannot be read of a job. Without its state or its nodes nothing of the answer is used."""
 _JOB: tuple[tuple[str, Callable[[str], Any]], ...] = (
-    ("JobArrayID", matching(r"\d+(_\d+|_\[[\d,%-]+\])?")), ("State", read_word), ("Reason", read_reason), ("NumNodes", int),
+    ("JobArrayID", matching(r"\d+(_\d+|_\[[\d,%-]+\]|\+\d+)?")), ("State", read_word), ("Reason", read_reason), ("NumNodes", int),
     ("MaxNodes", int), ("NodeList", read_node_list), ("tres-per-node", read_gpus), ("tres-per-job", read_gpus),
     ("tres-per-task", read_gpus), ("NumTasks", int), ("SubmitTime", int), ("UserID", int), ("PriorityLong", int),
     ("EligibleTime", _optional), ("ArrayJobID", matching(r"\d+")), ("ReqNodes", read_node_list), ("restartcnt", int),
@@ -248,24 +269,43 @@ def job_rows(text: str, version: tuple[int, int]) -> list[JobRow]:
     """Of `squeue -r -O` with the `job_format` of its version, below its header.
 
     Raises:
-        EngineError: a line that cannot be; then nothing of the answer is used.
+        EngineError: a line that cannot be, or a job that may have any nodes; then nothing of the answer is used.
     """
     whole = "NODE" if version >= EXCLUSIVE_COLUMN else "NO"
-    return [_job(fields, whole) for fields in _read(text, _JOB, "squeue")]
+    return [_job(words, number, whole) for number, words in _lines(text, len(_JOB), "squeue")]
 
 
-def _job(fields: list[Any], whole: str) -> JobRow:
+_NAMES = [name for name in JobRow.__struct_fields__ if name not in ("gpu_type", "strange")]
+"""What the columns are to us."""
+
+
+def _job(words: list[str], number: int, whole: str) -> JobRow:
     """A row.
 
     Args:
         whole: what the column of OverSubscribe or Exclusive says of jobs that have whole nodes.
     """
-    fields[-2] = fields[-2] == whole
-    asked = slice(6, 9)  # GPUs per node, job and task
-    kind = next((kind for _, kind in fields[asked] if kind), "")
-    fields[asked] = [count for count, _ in fields[asked]]
-    fields.insert(-1, kind)
-    return JobRow(*fields)
+    fields: dict[str, Any] = {}
+    strange = ""
+    for ours, word, (name, read) in zip(_NAMES, words, _JOB, strict=True):
+        try:
+            fields[ours] = read(word)
+        except ValueError:
+            if ours not in NOTHING or "|" in words[-1]:  # the separators may stand elsewhere
+                raise _unknown("squeue", word, name, number) from None
+            fields[ours] = NOTHING[ours]
+            strange = strange or f"squeue printed {word[:200]!r} as {name}"
+    fields["exclusive"] = fields["exclusive"] == whole
+    return row_of(fields, strange)
+
+
+def row_of(fields: dict[str, Any], strange: str) -> JobRow:
+    """Of its fields, GPUs with their types; one that is strange is taken to have its nodes for itself."""
+    asked = {name: fields[name] for name in ("gpus_per_host", "gpus_per_job", "gpus_per_task")}
+    fields |= {name: count for name, (count, _) in asked.items()}
+    fields["exclusive"] = fields["exclusive"] or strange != ""
+    strange = strange or (WHY_PART if _PART.fullmatch(fields["id"]) else "")
+    return JobRow(gpu_type=next((kind for _, kind in asked.values() if kind), ""), strange=strange, **fields)
 
 
 def node_rows(text: str) -> list[NodeRow]:
@@ -285,23 +325,33 @@ def node_rows(text: str) -> list[NodeRow]:
 
 def _read(text: str, fields: tuple[tuple[str, Callable[[str], Any]], ...], command: str) -> list[list[Any]]:
     rows = []
-    for number, line in enumerate(text.splitlines(), start=1):
-        words = line.split("|")
-        if len(words) > len(fields) + 1:  # constraints may say "or", and stand at the end
-            words[len(fields) - 1 : -1] = ["|".join(words[len(fields) - 1 : -1])]
-        if len(words) != len(fields) + 1 or words[-1]:
-            raise EngineError(
-                f"{command} printed {len(words) - 1} of {len(fields)} fields in line {number}: {line[:200]!r}",
-                "half an answer is not used; it is asked again",
-            )
+    for number, words in _lines(text, len(fields), command):
         row = []
-        for word, (name, read) in zip(words, fields, strict=False):
+        for word, (name, read) in zip(words, fields, strict=True):
             try:
                 row.append(read(word))
             except ValueError:
-                raise EngineError(
-                    f"{command} printed {word[:200]!r} as {name} in line {number}",
-                    "this version of Slurm is not understood; please report its version",
-                ) from None
+                raise _unknown(command, word, name, number) from None
         rows.append(row)
     return rows
+
+
+def _lines(text: str, fields: int, command: str) -> Iterator[tuple[int, list[str]]]:
+    """The words of each line, and its number."""
+    for number, line in enumerate(text.removesuffix("\n").split("\n") if text else (), start=1):
+        words = line.split("|")
+        if len(words) > fields + 1:  # constraints may say "or", and stand at the end
+            words[fields - 1 : -1] = ["|".join(words[fields - 1 : -1])]
+        if len(words) != fields + 1 or words[-1]:
+            raise EngineError(
+                f"{command} printed {len(words) - 1} of {fields} fields in line {number}: {line[:200]!r}",
+                "half an answer is not used; it is asked again",
+            )
+        yield number, words[:-1]
+
+
+def _unknown(command: str, word: str, name: str, number: int) -> EngineError:
+    return EngineError(
+        f"{command} printed {word[:200]!r} as {name} in line {number}",
+        "this version of Slurm is not understood; please report its version",
+    )

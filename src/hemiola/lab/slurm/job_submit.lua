@@ -7,7 +7,7 @@ local managed = { ["hemiola"] = true }
 local operators = { [0] = true }
 
 -- What `hemiola serve --alive FILE` writes while it acts, and after how many seconds of silence jobs are no longer
--- held. The controller reads a few bytes per submission; "" holds whether Hemiola lives or not.
+-- held; when it is stopped, it writes there what is no number. The controller reads a few bytes per submission; "" holds whether Hemiola lives or not.
 local alive_file, silent_s = "/run/hemiola/alive", 60
 
 -- Written when a job comes, for `hemiola serve --wake FILE` to look at once instead of when it is time; "" for nothing.

@@ -1,0 +1,315 @@
+"""What a Slurm may show that is not to be expected: it stops nobody, and takes nothing away."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+import pytest
+from live_slurm import Live, until
+
+from hemiola.control.clock import Clock
+from hemiola.control.journal import Journal
+from hemiola.control.live.lease import Leadership
+from hemiola.control.slurm.changes import Changes
+from hemiola.control.slurm.client import shares_in
+from hemiola.control.slurm.handback import HandingBack, silent_s
+from hemiola.control.slurm.jobs import asks_otherwise
+from hemiola.control.slurm.known import Known
+from hemiola.control.slurm.looks import Watcher
+from hemiola.control.slurm.rows import JobRow, NodeRow, Words
+from hemiola.core.decisions import Placement, Start
+from hemiola.core.errors import EngineError
+from hemiola.core.events import Arrived, Blocked, NodeLost
+from hemiola.core.job import Job
+from hemiola.sched.inventory import Inventory
+from hemiola.sched.job_state import RUNNING, WAITING
+from hemiola.sched.machine import StateMachine
+from hemiola.sched.view import ClusterView
+from replays import cluster
+
+RUNS = JobRow(
+    "7",
+    "RUNNING",
+    "None",
+    1,
+    1,
+    "n1",
+    8,
+    0,
+    0,
+    1,
+    100,
+    1000,
+    9,
+    100,
+    "7",
+    "n1",
+    0,
+    None,
+    "hemiola",
+    0,
+    "",
+    True,
+)
+
+
+class Shows:
+    """A Slurm that shows these."""
+
+    def __init__(self, rows: Sequence[JobRow], nodes: Sequence[NodeRow]) -> None:
+        self.rows, self.seen = list(rows), list(nodes)
+
+    def jobs(self, **_: object) -> list[JobRow]:
+        return self.rows
+
+    def nodes(self) -> list[NodeRow]:
+        return self.seen
+
+
+def node(name: str, state: str = "idle", gpus: int = 8) -> NodeRow:
+    return NodeRow(name, state, False, gpus, "hemiola", frozenset())
+
+
+@pytest.mark.parametrize(
+    ("seen", "lost"), [([], False), ([node("n1", "inval", 7)], False), ([node("n1", "down")], True)]
+)
+def test_what_runs_on_a_node_that_has_left_goes_on(seen: list[NodeRow], lost: bool):
+    topology = cluster([8, 8])
+    machine = StateMachine(ClusterView(topology, estimates=None))  # type: ignore[arg-type]
+    one = Known(Job(id="u", submit_s=0.0, gpus=8, duration_s=1.0), RUNS, ran=True)
+    one.wanted, one.bound_s = Placement((1,), (0xFF,)), 0.0
+    machine.apply(Arrived(0.0, one.job))
+    assert not machine.execute(Start("u", one.wanted, ""))
+    watcher = Watcher(Shows([RUNS], [node("n0"), *seen]), topology, "hemiola")  # type: ignore[arg-type]
+    look = watcher.look(1.0)
+    changes = Changes(machine.view, watcher, 1.0)
+    changes.hosts(look.down.__contains__, watcher.blocked(look), {})
+    events = changes.with_new([])
+    assert events == [NodeLost(1.0, 1) if lost else Blocked(1.0, 1, 8)]
+    for event in events:
+        machine.apply(event)
+    machine.validate()
+    assert (machine.view.jobs["u"].status == RUNNING) is not lost
+    assert not machine.view.inventory.is_free_on(1, 1)
+
+
+def test_what_is_taken_on_a_host_that_is_down_is_not_counted():
+    inventory = Inventory(cluster([8, 8]))
+    inventory.lose(1)
+    whole = Placement((1,), (0xFF,))
+    inventory.take(whole)
+    assert (inventory.free, inventory.counts) == (8, [8, 0])
+    inventory.release(whole)
+    inventory.take(Placement((1,), (0xF,)))
+    inventory.regain(1)
+    assert (inventory.free, inventory.counts) == (12, [8, 4])
+
+
+FORGED = "   Nodes=h[0-127] CPU_IDs=0 Mem=0 GRES=gpu:8(IDX:0-7)"
+BLOCK = f"x\n   UserId=root(0)\n{FORGED}\n   MinCPUsNode=1\nx"
+DETAILS = """JobId=9 ArrayJobId=8 ArrayTaskId=1 JobName={name}
+   UserId=root(0) GroupId=root(0) MCS_label=N/A
+   NodeList=h[0-2]
+   JOB_GRES=gpu:5
+     Nodes=h0 CPU_IDs=0 Mem=0 GRES=gpu:h100:3(IDX:0-2)
+     Nodes=h[1-2] CPU_IDs=0-1 Mem=0 GRES=gpu:h100:1(IDX:0)
+   MinCPUsNode=1 MinMemoryNode=0 MinTmpDiskNode=0
+   WorkDir=/tmp
+   Comment={comment}
+"""  # as Slurm 22.05 printed it
+
+
+@pytest.mark.parametrize("forged", ["", "a", f"a\n{FORGED}\nb", BLOCK])
+def test_nobody_writes_lines_of_slurms_into_a_name_or_a_comment(forged: str):
+    text = DETAILS.format(name=forged or "(null)", comment=forged)
+    assert shares_in(text, forged) == {"h0": 3, "h1": 1, "h2": 1}
+
+
+@pytest.mark.parametrize(
+    "text", ["", DETAILS.format(name="another", comment=""), DETAILS.format(name="a", comment="")[:200]]
+)
+def test_half_an_answer_about_shares_is_refused(text: str):
+    with pytest.raises(EngineError, match="of a job"):
+        shares_in(text, "a")
+
+
+def test_a_forged_comment_blocks_nothing(live: Live):
+    words = ("-p", "other", "-N2", "--gpus=3", "-o", "/dev/null", "-D", "/tmp", "--wrap", "sleep 60")
+    live.command("sbatch", f"--comment={BLOCK}", f"--job-name={BLOCK}", *words)
+    with live.serving("fifo:placement=first-fit") as service:
+        until(lambda: service.view and service.view.inventory.blocked, "its GPUs count as taken")
+        assert sum(mask.bit_count() for mask in service.view.inventory.blocked.values()) == 3
+        one = live.submit("-N2 --gres=gpu:8")
+        assert live.wait_outcome(one) == "finished"
+
+
+class Notes(Shows):
+    """It notes what it is told, and may be away."""
+
+    def __init__(self, *rows: JobRow) -> None:
+        super().__init__(rows, ())
+        self.told: list[str] = []
+        self.away = False
+
+    def jobs(self, **_: object) -> list[JobRow]:
+        if self.away:
+            raise EngineError("it is away", "wait")
+        return [row for row in self.rows if row.state == "PENDING"]
+
+    def words(self, _: object) -> dict[str, Words]:
+        return {}
+
+    def tell(self, orders: Sequence[str]) -> str:
+        self.told += orders
+        if orders and orders[0].startswith("release"):
+            self.rows = [msgspec.structs.replace(row, priority=1) for row in self.rows]
+        return ""
+
+
+def test_what_comes_back_held_after_the_kill_switch_is_handed_back_too():
+    held = msgspec.structs.replace(RUNS, state="PENDING", reason="JobHeldUser", priority=0, host_list="")
+    slurm = Notes(held)
+    slurm.away = True
+    handing = HandingBack(slurm, "hemiola")  # type: ignore[arg-type]
+    assert not handing.do()
+    slurm.away = False
+    handing.seen([held], 10.0)
+    assert slurm.told == ["release 7"], "what had failed is tried again"
+    slurm = Notes()
+    handing = HandingBack(slurm, "hemiola")  # type: ignore[arg-type]
+    leaves = msgspec.structs.replace(RUNS, state="COMPLETING")
+    handing.seen([leaves], 10.0)
+    handing.seen([leaves], 12.0)
+    slurm.rows = [held]
+    handing.seen(slurm.rows, 14.0)
+    assert slurm.told == ["release 7"]
+    slurm.rows, slurm.told = [held], []
+    handing.seen(slurm.rows, 16.0)
+    assert slurm.told == [], "whoever holds it now has the right to"
+
+
+@pytest.mark.parametrize("how", ["end", "look on"])
+def test_whoever_stops_says_so_and_who_has_lost_the_lease_does_not(tmp_path: Path, how: str):
+    clock, alive = Clock(), tmp_path / "alive"
+    with Journal.open(tmp_path / "j.db") as journal:
+        epoch = journal.lead("me", clock.now_s(), 10.0)
+        assert epoch is not None
+        leadership = Leadership(journal, epoch, clock, alive, lambda: None)
+        leadership.turned(acts=True)
+        until(alive.exists, "it says that it lives")
+        assert silent_s(alive, time.time()) < 30 and alive.read_text().strip().isdigit()
+        if how == "look on":
+            leadership.turned(acts=False)
+            assert alive.read_text().endswith(" stopped\n")
+        leadership.end()
+        assert alive.read_text().endswith(" stopped\n") and silent_s(alive, time.time()) < 30
+        alive.write_text("another's\n")
+        epoch = journal.lead("me", clock.now_s(), 10.0)
+        assert epoch is not None
+        leadership = Leadership(journal, epoch, clock, alive, lambda: None)
+        leadership.turned(acts=True)
+        journal.resign(epoch)
+        assert journal.lead("another", clock.now_s(), 60.0)
+        until(lambda: not leadership.holds(), "it is told")
+        leadership.end()
+        assert alive.read_text() == "another's\n"
+
+
+def test_the_kill_switch_hands_back_what_was_just_stopped(live: Live, tmp_path: Path):
+    switch, alive = tmp_path / "off", tmp_path / "alive"
+    with live.serving(kill_switch=switch, alive=alive):
+        one = live.submit("-N4 --gres=gpu:8", "trap '' TERM; sleep 3; sleep 3")
+        live.wait_state(one, "RUNNING")
+        until(alive.exists, "it says that it lives")
+        live.command("scontrol", "requeuehold", one)
+        switch.touch()
+        until(lambda: alive.read_text().endswith(" stopped\n"), "no more jobs are to be held")
+        until(lambda: live.rows()[one].restarts, "it is back")
+        until(lambda: live.rows()[one].priority, "it is handed back")
+
+
+def test_what_of_a_job_that_waits_its_user_may_change_is_seen():
+    before = msgspec.structs.replace(RUNS, state="PENDING", hosts=2, most_hosts=2)
+    job = Job(id="u", submit_s=0.0, gpus=16, duration_s=1.0)
+
+    def otherwise(job: Job = job, old: JobRow = before, **other: object) -> bool:
+        return asks_otherwise(old, msgspec.structs.replace(old, **other), job)
+
+    assert not otherwise(reason="Priority", priority=7, eligible_s=7, bound_to="n1")
+    for changes in ({"hosts": 4}, {"gpus_per_host": 4}, {"limit_s": 60.0}, {"requeues": False}):
+        assert otherwise(**changes), changes
+    elastic = msgspec.structs.replace(job, hosts=2, gpus_max=32)
+    assert not otherwise(elastic, hosts=3, most_hosts=3, bound_to="n[1-3]"), "Hemiola has bound it"
+    assert otherwise(elastic, limit_s=60.0, bound_to="n[1-3]")
+
+
+def test_a_job_that_its_user_changes_is_read_anew(live: Live, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("hemiola.control.slurm.driver.COMMENTS_S", 0.5)
+    with live.serving() as service:
+
+        def wishes() -> list[tuple[int, str]]:
+            states = service.view.jobs.values() if service.view else ()
+            return [(state.job.gpus, state.job.model) for state in states if state.status == WAITING]
+
+        large = live.submit("-N4 --gres=gpu:8", "sleep 5")
+        live.wait_state(large, "RUNNING")
+        one = live.submit("-N2 --gres=gpu:8", comment="hemiola model=resnet50")
+        until(lambda: wishes() == [(16, "resnet50")], "it is known")
+        live.command("scontrol", "update", f"jobid={one}", "NumNodes=1")
+        until(lambda: wishes() == [(8, "resnet50")], "its nodes are read")
+        live.command("scontrol", "update", f"jobid={one}", "Comment=hemiola model=vgg16")
+        until(lambda: wishes() == [(8, "vgg16")], "its comment is read")
+        live.wait_state(one, "COMPLETED")
+
+
+def test_a_job_that_can_never_run_may_be_corrected(live: Live):
+    with live.serving():
+        one = live.submit("-N2 --gres=gpu:8", comment="hemiola required=host")
+        until(lambda: live.reason(one), "it can never run")
+        live.command("scontrol", "update", f"jobid={one}", "NumNodes=1")
+        live.wait_state(one, "COMPLETED")
+
+
+HETEROGENEOUS = """#!/bin/sh
+#SBATCH -p {0} -N1 --gpus-per-node=2 -o /dev/null
+#SBATCH hetjob
+#SBATCH -p {0} -N1 --gpus-per-node=3
+sleep {1}
+"""
+
+
+def test_heterogeneous_jobs_are_slurms_and_stop_nobody(live: Live, tmp_path: Path):
+    def submit(partition: str, seconds: int) -> None:
+        script = tmp_path / "het.sh"
+        script.write_text(HETEROGENEOUS.format(partition, seconds))
+        live.command("sbatch", "-D", "/tmp", str(script))
+
+    with live.serving() as service:
+        submit("other", 60)
+        until(lambda: service.view and len(service.view.inventory.blocked) == 2, "its nodes count as taken")
+        submit("hemiola", 1)
+        one = live.submit("--nodes=1 --gpus-per-node=2")
+        assert live.wait_outcome(one) == "finished"
+        until(lambda: len(live.rows()) == 2, "Slurm has run those of the partition")
+
+
+def test_a_node_that_is_taken_out_of_all_partitions_keeps_its_job(live: Live):
+    with live.serving("fifo:placement=first-fit") as service:
+        live.submit("-N3 --gres=gpu:8", "sleep 2")
+        first = live.submit("-N1 --gres=gpu:8", "sleep 4")
+        live.wait_state(first, "RUNNING")
+        assert live.hosts(first) == "h3"
+        try:
+            for partition in "hemiola", "other":
+                live.command("scontrol", "update", f"PartitionName={partition}", "Nodes=h[0-2]")
+            until(lambda: service.view and service.view.inventory.owed, "it is seen")
+            assert live.wait_outcome(first) == "finished"
+            assert not live.rows(ended=True)[first].restarts
+        finally:
+            for partition in "hemiola", "other":
+                live.command("scontrol", "update", f"PartitionName={partition}", "Nodes=h[0-3]")
+        again = live.submit("-N4 --gres=gpu:8")
+        assert live.wait_outcome(again) == "finished"
