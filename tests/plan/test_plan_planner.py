@@ -18,10 +18,10 @@ from hemiola.cli.plan import plan as plan_verb
 from hemiola.core.errors import GraphError, InputError
 from hemiola.core.graph import KINDS, Graph, Operations, Parameter, Signature
 from hemiola.core.hardware import CollectiveCost, Hardware
-from hemiola.core.plan import Piece, PlannedTransfer
+from hemiola.core.plan import FEW, SMALL_BYTES, Piece, PlannedTransfer
 from hemiola.cost.prediction import predict
 from hemiola.cost.strategies import Planned
-from hemiola.plan.caramel import FEW, SMALL_BYTES, batched, split, widened, with_primitives
+from hemiola.plan.caramel import batched, split, widened, with_primitives
 from hemiola.plan.planner import make_plan
 from hemiola.plan.problem import Problem
 from hemiola.trace.graph_json import write_graph
@@ -169,7 +169,7 @@ def test_those_are_the_ones_that_the_executor_sends_so():
     pytest.importorskip("torch", reason="PyTorch is not installed: pip install 'hemiola[torch]'")
     from hemiola.run.accelerate import exchange
 
-    assert (SMALL_BYTES, FEW) == (exchange._SMALL_BYTES, exchange._FEW)
+    assert (SMALL_BYTES, FEW) == (exchange.SMALL_BYTES, exchange.FEW)
 
 
 def test_one_rank_has_nothing_to_gain():

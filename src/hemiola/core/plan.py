@@ -26,6 +26,8 @@ Update = Literal["together", "on-arrival"]
 Part = Literal["all", "rows", "head"]
 ROWS_MOST = 0.9
 """If more of a table's rows are touched, all of it goes: that needs no copies."""
+SMALL_BYTES, FEW = 16 << 10, 8
+"""Up to so much, among up to so many ranks, what names no algorithm goes from everybody to everybody: one step instead of two."""
 
 
 class Piece(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

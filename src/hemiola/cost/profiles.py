@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -311,9 +312,10 @@ def _read(path: Path) -> _File:
             f"cannot read profiles from {str(path)!r}: {error.strerror}", "check the path"
         ) from None
     try:
-        _refuse_unknown(path, msgspec.json.decode(raw))
         file = msgspec.json.decode(raw, type=_File)
     except msgspec.MsgspecError as error:
+        with suppress(msgspec.MsgspecError):
+            _refuse_unknown(path, msgspec.json.decode(raw))
         raise InputError(f"{path}: {error}", "see docs/reference/profiles.md for the format") from None
     if file.schema != SCHEMA:
         raise InputError(

@@ -21,15 +21,13 @@ import numpy as np
 
 from hemiola.core.graph import PHASES, Graph
 from hemiola.core.ordering import in_order
-from hemiola.core.plan import Piece, Plan, PlannedTransfer
+from hemiola.core.plan import FEW, SMALL_BYTES, Piece, Plan, PlannedTransfer
 from hemiola.cost.strategy_bounds import SAME
 from hemiola.plan.problem import Problem, used_at
 
 __all__ = ["batched", "extended", "split", "widened", "with_primitives"]
 
 BACKWARD = PHASES.index("backward")
-SMALL_BYTES, FEW = 16 << 10, 8
-"""Up to so much, among up to so many ranks, what names no algorithm goes from everybody to everybody (`run.accelerate.exchange`)."""
 
 
 def widened(graph: Graph, seconds: np.ndarray) -> tuple[int, ...]:

@@ -292,14 +292,13 @@ class Engine:
                 self._settle([slot])
                 if how == "grad":
                     self._await_sent(slot)
-                elif not slot.sent:
+                else:
                     self._guard_sent(slot)
                 return False
             if how == "data":
                 if not self._open:
                     self._unwatch_if_sent(slot)
-                if not slot.sent:
-                    self._guard_sent(slot)
+                self._guard_sent(slot)
                 return False
             if torch._C._current_graph_task_id() == -1:
                 if self._open:
@@ -309,8 +308,8 @@ class Engine:
             return False
 
     def _guard_sent(self, slot: Slot) -> None:
-        """Its gradient is still being sent: a backward that adds to it, in its place, has to wait."""
-        if slot.parameter.grad is not None and not slot.guarded:
+        """If its gradient is still being sent: a backward that adds to it, in its place, has to wait."""
+        if not (slot.guarded or slot.sent or slot.parameter.grad is None):
             slot.guarded = True
             self._hooks.append(slot.parameter.register_hook(partial(self._before_adding, slot)))
 

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from hemiola.core.errors import HemiolaError, InternalError
+from hemiola.core.plan import FEW, SMALL_BYTES
 from hemiola.run.accelerate.buffers import share_buffers
 from hemiola.run.accelerate.rows import Fill, RowNames, RowTicket, Telling, names_of
 from hemiola.run.accelerate.schedule import Part, Step, schedule
@@ -28,9 +29,6 @@ _TAGS, _LANE = 1 << 62, 12
 """Tags are above all others'; a transfer's number begins at bit 32, its lane's at this one, the step's at 0."""
 _BEFORE, _AGAIN = 1, 1 << 19
 """Of rows: the step in which they are named before; the first lane of those that are named at the end alone."""
-_SMALL_BYTES = 16 << 10
-_FEW = 8
-"""Ranks up to which everybody sends a small tensor to everybody: one step instead of two."""
 
 
 class Exchange:
@@ -127,7 +125,7 @@ class Exchange:
 
     def _small(self, flat: Tensor, algorithm: str) -> bool:
         """Whether everybody sends it to everybody."""
-        return flat.nbytes <= _SMALL_BYTES and self._end.ranks <= _FEW and algorithm in ("", "direct")
+        return flat.nbytes <= SMALL_BYTES and self._end.ranks <= FEW and algorithm in ("", "direct")
 
     def _lanes(self, flat: Tensor, algorithm: str, width: int = 1) -> list[tuple[int, int]]:
         """The elements from and to that go their way by themselves; whole rows of so many elements."""
