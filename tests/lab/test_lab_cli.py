@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 from lab_helpers import hemiola, left_of
+from pyroute2 import IPRoute
+from pyroute2.ethtool.ioctl import IoctlEthtool
 
 from hemiola.cli import lab as cli_lab
 from hemiola.core.errors import LabError
@@ -102,6 +104,24 @@ def test_a_cable_that_is_gone_is_a_lab_error(name: str) -> None:
     with Lab(2, name=name) as mine:
         one = state.load(name)
         network.entered(one.switch, lambda ip: ip.link("del", ifname="h1"))
+        with pytest.raises(LabError, match="has no device"):
+            mine.settings()
+
+
+def test_a_cable_that_goes_while_it_is_looked_at_is_a_lab_error(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A removal beside `status` may take a cable between the list of devices and a look at one of them."""
+    flags_of = IoctlEthtool.get_offload_flags
+
+    def gone(tool: IoctlEthtool) -> dict[str, bool]:
+        if tool.ifname.startswith(b"h1"):
+            with IPRoute() as ip:
+                ip.link("del", ifname="h1")
+        return flags_of(tool)
+
+    with Lab(2, name=name) as mine:
+        monkeypatch.setattr(IoctlEthtool, "get_offload_flags", gone)
         with pytest.raises(LabError, match="has no device"):
             mine.settings()
 

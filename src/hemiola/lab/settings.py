@@ -104,7 +104,7 @@ def _read(state: State) -> Settings:
 
 def _devices(ip: Any) -> dict[str, Link]:
     """The devices of the namespace that this thread is in, each as a cable whose far end is not known."""
-    from pyroute2.ethtool.ioctl import IoctlEthtool
+    from pyroute2.ethtool.ioctl import IoctlEthtool, NoSuchDevice
 
     queued = queues(ip)
     found = {}
@@ -112,7 +112,10 @@ def _devices(ip: Any) -> dict[str, Link]:
         for device in ip.get_links():
             name = device.get("ifname")
             tool.change_ifname(name)
-            flags = tool.get_offload_flags()
+            try:
+                flags = tool.get_offload_flags()
+            except NoSuchDevice:  # gone since it was listed
+                continue
             own = queued.get(device["index"], Queue("noqueue"))
             tso, gso, gro = (flags[OFFLOADS[short]] for short in ("tso", "gso", "gro"))
             found[name] = Link(name, own, own, device.get("mtu"), device.get("gso_max_size"), tso, gso, gro)
