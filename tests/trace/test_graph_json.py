@@ -164,6 +164,8 @@ def damaged(path: Path, change: Callable[[dict[str, Any]], Any]) -> None:
         (lambda c: c.pop("schema"), "its schema is ''"),
         (lambda c: c.pop("operations"), "missing required field `operations`"),
         (lambda c: c.update(surprise=1), "unknown field `surprise`"),
+        (lambda c: c["parameters"][0].update(trained=True), "unknown field `trained`"),
+        (lambda c: c["signatures"][0].update(shape=[1]), "unknown field `shape`"),
         (lambda c: c["operations"].pop("dep"), "missing required field `dep`"),
         (
             lambda c: c["operations"].update(flop=["much", 1]),

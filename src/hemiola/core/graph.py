@@ -32,7 +32,7 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 
-class Signature(msgspec.Struct, frozen=True):
+class Signature(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """An operation's name and the shapes it meets: all that its time depends on.
 
     Attributes:
@@ -48,7 +48,7 @@ class Signature(msgspec.Struct, frozen=True):
     keywords: dict[str, Any] = {}
 
 
-class Parameter(msgspec.Struct, frozen=True, kw_only=True):
+class Parameter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A trained (or frozen) tensor of the model.
 
     Attributes:
@@ -84,7 +84,7 @@ class Parameter(msgspec.Struct, frozen=True, kw_only=True):
     head_ready: int = -1
 
 
-class Buffer(msgspec.Struct, frozen=True, kw_only=True):
+class Buffer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A tensor of the model's state that is not trained (running mean, position ids)."""
 
     name: str
