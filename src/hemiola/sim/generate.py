@@ -4,7 +4,8 @@
 
 Sizes and durations come from `mixes`; arrivals are spread over just the time in which the jobs' work
 is `load` of what `gpus` GPUs could do. Chance is NumPy's PCG64, one stream each for sizes, durations,
-arrivals, models and which jobs are elastic, so that changing one leaves the others as they were.
+arrivals, models and which jobs are elastic, so that changing one leaves the others as they were. Times
+are whole milliseconds, the same on every machine.
 """
 
 from __future__ import annotations
@@ -39,6 +40,8 @@ _KEYS = (
 )
 _MOST = 10_000_000
 _SHORTEST_S = 1.0
+_DECIMALS = 3
+"""Of times: processors differ in an exponential's or a sine's last bit, and a policy may decide by it."""
 
 
 @dataclass(frozen=True)
@@ -92,8 +95,8 @@ def generate(spec: str, seed: int = 0, *, gpus: int | None = None) -> Workload:
     for_sizes, for_durations, for_arrivals, for_models, for_elastic = _streams(asked.seed, seed)
     sizes = _sizes(asked, total, for_sizes)
     durations_s = _durations(asked, for_durations)
-    horizon_s = float(sizes @ durations_s) / (asked.load * total)
-    submits_s = ARRIVALS[asked.arrivals](asked.jobs, horizon_s, for_arrivals)
+    horizon_s = math.fsum((sizes * durations_s).tolist()) / (asked.load * total)
+    submits_s = np.round(ARRIVALS[asked.arrivals](asked.jobs, horizon_s, for_arrivals), _DECIMALS)
     least, most = _bounds(asked, total, sizes, for_elastic)
     rows = zip(
         submits_s.tolist(), sizes.tolist(), durations_s.tolist(), _models(asked, for_models),
@@ -153,7 +156,7 @@ def _durations(asked: _Spec, rng: np.random.Generator) -> NDArray[np.float64]:
     scale = 1.0 if asked.duration_mean_s is None else asked.duration_mean_s / mix.mean_s
     drawn = np.exp(mix.mu + mix.sigma * rng.standard_normal(asked.jobs)) * scale
     longest_s = max(min(mix.longest_s * scale, asked.duration_max_s), _SHORTEST_S)
-    return np.clip(drawn, _SHORTEST_S, longest_s)
+    return np.clip(np.round(drawn, _DECIMALS), _SHORTEST_S, longest_s)
 
 
 def _notes(asked: _Spec, total: int, horizon_s: float, elastic: int) -> tuple[str, ...]:
