@@ -192,6 +192,20 @@ def test_torchruns_line_finds_each_hosts_number(advice: NcclAdvice, tmp_path: Pa
         assert done.stdout.strip() == str(number)
 
 
+def test_hosts_of_unlike_numbers_of_ranks_start_as_many_as_they_are_to_have(tmp_path: Path) -> None:
+    topology = hosts([100 * MB] * 3, gpus=2).topology
+    files = advise_nccl(topology, 4, 64 * MB, placement=(1, 2, 1)).files()
+    (tmp_path / "hostfile").write_text(files["hostfile"])
+    assert "hemiola run --hosts" not in files["README.txt"]
+    line = next(line for line in files["README.txt"].splitlines() if "--nproc-per-node" in line)
+    expression = line.split("--nproc-per-node ")[1].split(" --master-addr")[0].replace("$(hostname)", "$1")
+    for name, count in zip(topology.hosts.names, (1, 2, 1), strict=True):
+        done = subprocess.run(
+            ["bash", "-c", f"echo {expression}", "bash", name], cwd=tmp_path, capture_output=True, text=True, check=True
+        )  # fmt: skip
+        assert done.stdout.strip() == str(count)
+
+
 def test_the_xml_is_the_fitted_strategy(advice: NcclAdvice) -> None:
     back = parse_msccl(advice.xml).verify()
     wanted = advice.found.chosen.strategy.ordered()

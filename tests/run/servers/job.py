@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import json
+import socket
 import sys
+import threading
 import time
 from contextlib import nullcontext
 from pathlib import Path
@@ -16,7 +19,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from hemiola.core.errors import InputError, TransportError
+from hemiola.plan.shares import Shares
 from hemiola.run.servers import synchronise
+from hemiola.run.servers.optimizer import Synchronised
 from hemiola.run.transport import Options
 
 RANK, FOLDER, SCENARIOS = int(sys.argv[1]), Path(sys.argv[2]), sys.argv[3].split(",")
@@ -208,6 +213,12 @@ def interrupted() -> None:
         optimizer.zero_grad()
         model(batch(0, step)).square().mean().backward()
         optimizer.step()
+    optimizer.zero_grad()
+    model(batch(0, 3)).square().mean().backward()
+    optimizer.param_groups[0]["lr"] *= 0.5
+    say(problem=refused(optimizer.step))
+    optimizer.param_groups[0]["lr"] *= 2.0
+    optimizer.step()
     say(problem=refused(lambda: functional.linear(batch(0, 3), model[0].weight).sum().backward()))
     optimizer.zero_grad()
     model(batch(0, 3)).square().mean().backward()
@@ -226,24 +237,83 @@ def refused(action: Any) -> str:
     return ""
 
 
-def local() -> None:
-    model, optimizer = synchronise(*small(), "local", period=3, servers=1, options=OPTIONS)
-    alone = [small() for _ in range(2)]
-    for step in range(7):
-        for rank, (other, its) in enumerate(alone):
-            its.zero_grad()
-            other(batch(rank, step)).square().mean().backward()
-            its.step()
-        if step in (2, 5, 6):
-            with torch.no_grad():
-                for a, b in zip(alone[0][0].parameters(), alone[1][0].parameters(), strict=True):
-                    a.copy_((a + b) / 2)
-                    b.copy_(a)
+def frozen() -> tuple[nn.Module, Any]:
+    model, optimizer = small()
+    model[0].bias.requires_grad_(False)
+    return model, optimizer
+
+
+def newton() -> tuple[nn.Module, Any]:
+    model, _ = small()
+    return model, torch.optim.LBFGS(model.parameters(), lr=0.1, max_iter=4)
+
+
+def stepped(model: nn.Module, optimizer: Any, inputs: Tensor) -> None:
+    """LBFGS asks several times."""
+
+    def loss() -> Tensor:
         optimizer.zero_grad()
-        model(batch(RANK, step)).square().mean().backward()
+        found = model(inputs).square().mean()
+        found.backward()
+        return found
+
+    if isinstance(optimizer.param_groups[0].get("max_iter"), int):
+        assert optimizer.step(loss) is not None
+    else:
+        loss()
         optimizer.step()
+
+
+def local() -> None:
+    """With a schedule, and a rank's own state loaded on the way."""
+    for made in (newton, frozen):
+        model, optimizer = synchronise(*made(), "local", period=3, servers=1, options=OPTIONS)
+        alone = [made() for _ in range(2)]
+        schedules = [
+            torch.optim.lr_scheduler.LambdaLR(its, lambda step: 1 / (1 + step))
+            for its in (optimizer, *(its for _, its in alone))
+        ]
+        for step in range(7):
+            for rank, (other, its) in enumerate(alone):
+                stepped(other, its, batch(rank, step))
+            if step in (2, 5, 6):
+                with torch.no_grad():
+                    for a, b in zip(alone[0][0].parameters(), alone[1][0].parameters(), strict=True):
+                        a.copy_((a + b) / 2)
+                        b.copy_(a)
+            stepped(model, optimizer, batch(RANK, step))
+            for schedule in schedules:
+                schedule.step()
+            if step == 3:
+                optimizer.load_state_dict(optimizer.state_dict())
+        problem = ""
+        if made is frozen:
+            model[0].bias.requires_grad_(True)
+            model(batch(RANK, 7)).square().mean().backward()
+            problem = refused(optimizer.step)
+        optimizer.close()
+        say(by_hand=digest(alone[0][0]), servers=digest(model), problem=problem)
+
+
+def pipes() -> int:
+    files = [file for file in Path("/proc/self/fd").iterdir() if file.is_symlink()]
+    return sum("pipe:" in str(file.readlink()) for file in files)
+
+
+def tidy() -> None:
+    """After all the others: what is left of them, and where a rate goes."""
+    gc.collect()
+    alive = sum(type(one) is Synchronised for one in gc.get_objects())
+    shares = Shares(0, 0, 0, 64e6, None, 1.0)
+    _, optimizer = synchronise(*small(), "asp", servers=1, coupled=True, shares=shares, options=OPTIONS)
+    end = optimizer._worker._courier._end
+    paced = threading.Event()
+    end.call(paced.set)
+    assert paced.wait(60)
+    (link,) = end._loop._links[2]
+    pace = int.from_bytes(link.sock.getsockopt(socket.SOL_SOCKET, 47, 8), sys.byteorder)
+    say(alive=alive, more_pipes=pipes() - PIPES, pace=pace)
     optimizer.close()
-    say(by_hand=digest(alone[0][0]), servers=digest(model))
 
 
 def failing() -> None:
@@ -276,6 +346,7 @@ def failing() -> None:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
+    PIPES = pipes()
     dist.init_process_group("gloo", init_method=f"file://{FOLDER / 'meet'}", rank=RANK, world_size=2)
     known = {
         "equal": equal,
@@ -284,6 +355,7 @@ if __name__ == "__main__":
         "free": free,
         "local": local,
         "failing": failing,
+        "tidy": tidy,
     }
     for name in SCENARIOS:
         known[name]()

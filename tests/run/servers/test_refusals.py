@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 
 import pytest
 import torch
@@ -64,12 +65,27 @@ def test_each_side_gets_its_cores_and_its_rate(monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {4, 5, 6, 7})
     places = Places(0, 2, 4, HERE, Shares(2, 1, 1, 100.0, 300.0, 1.0))
     assert (places.compute_cores, places.communication_cores, places.server_cores) == ({4, 5}, {6}, {7})
-    assert places.worker_options.rate_bytes_per_s == 100.0
-    assert places.server_options.rate_bytes_per_s == 150.0  # of each of the two that stand here
+    assert sum(places.worker_paces.values()) == 100.0
+    assert sum(places.server_paces.values()) == 150.0  # of each of the two that stand here
     together = Places(0, 2, 2, HERE, Shares(3, 1, 0, None, None, 1.0))
     assert together.server_cores == together.communication_cores == {7}
     with pytest.raises(InputError, match="5 cores are shared out and this process may use 4"):
         Places(0, 2, 2, HERE, Shares(4, 1, 0, None, None, 1.0))
+
+
+def test_a_rate_is_of_those_to_whom_something_goes_over_the_link():
+    for options, shares in (
+        (HERE, Shares(0, 0, 0, 60e6, 90e6, 1.0)),
+        (replace(HERE, rate_bytes_per_s=60e6), None),
+    ):
+        places = Places(0, 4, 4, options, shares)
+        assert places.worker_paces == {5: 20e6, 6: 20e6, 7: 20e6}  # servers elsewhere
+        pull = 90e6 if shares else 60e6
+        assert places.server_paces == {1: pull / 3, 2: pull / 3, 3: pull / 3}  # workers elsewhere
+        assert places.worker_options.rate_bytes_per_s is None
+    assert places.worker_options.chunk == replace(HERE, rate_bytes_per_s=60e6).chunk
+    assert Places(0, 1, 1, HERE, Shares(0, 0, 0, 60e6, None, 1.0)).worker_paces == {}
+    assert Places(0, 4, 4, HERE, None).worker_paces == {}
 
 
 def test_addresses_are_those_of_ranks_then_of_servers():

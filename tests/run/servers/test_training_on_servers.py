@@ -94,7 +94,7 @@ def start(tmp_path: Path) -> Iterator[Any]:
 @pytest.fixture(scope="module")
 def said(tmp_path_factory: pytest.TempPathFactory) -> list[list[dict[str, Any]]]:
     """What two ranks say that train undisturbed under one scheme after the other."""
-    job = Job(tmp_path_factory.mktemp("calm"), "equal,local,bounded,resumed")
+    job = Job(tmp_path_factory.mktemp("calm"), "equal,local,bounded,resumed,tidy")
     output = [process.communicate(timeout=120)[0] for process in job.ranks]
     assert [process.returncode for process in job.ranks] == [0, 0], job.log()
     assert job.nothing_left()
@@ -107,19 +107,36 @@ def test_bsp_is_ddp_to_the_bit(said, turn):
     assert len({one[by] for one in both for by in ("ddp", "servers")}) == 1
 
 
-@pytest.mark.parametrize("turn", [4, 5], ids=["SGD", "AdamW"])
+@pytest.mark.parametrize("turn", [5, 6], ids=["SGD", "AdamW"])
 def test_what_was_saved_goes_on_to_the_bit_and_is_ddps(said, turn):
     both = [rank[turn] for rank in said]
     assert len({one[by] for one in both for by in ("ddp", "servers")}) == 1
 
 
-def test_local_steps_are_averaged_as_by_hand(said):
-    both = [rank[2] for rank in said]
+@pytest.mark.parametrize("turn", [2, 3], ids=["LBFGS", "SGD"])
+def test_local_steps_are_averaged_as_by_hand(said, turn):
+    both = [rank[turn] for rank in said]
     assert len({one[by] for one in both for by in ("by_hand", "servers")}) == 1
 
 
+def test_what_is_unfrozen_later_is_refused(said):
+    for rank in said:
+        assert "0.bias requires a gradient only since synchronise" in rank[3]["problem"]
+
+
+def test_what_was_closed_is_gone(said):
+    for rank in said:
+        assert rank[7]["alive"] == 0
+        assert rank[7]["more_pipes"] <= 6  # of its own server and of the two last ones, which may still end
+
+
+def test_pushes_to_another_rank_have_the_whole_rate(said):
+    assert said[1][7]["pace"] == 64e6
+    assert said[0][7]["pace"] > 1e9  # its server is beside it
+
+
 def test_ssp_lets_nobody_be_further_ahead_than_its_bound(said):
-    fast, slow = (rank[3] for rank in said)
+    fast, slow = (rank[4] for rank in said)
     assert fast["bounded"] == 2
     assert slow["bounded"] <= 2
     assert fast["end"] == slow["end"]
@@ -129,6 +146,7 @@ def test_asp_waits_for_nobody_and_ctrl_c_leaves_nothing(start):
     job = start("free")
     assert job.next(0)["finite"]
     assert job.next(1)["finite"]
+    assert "lr of the optimizer was 0.01 when gradients were sent" in job.next(1)["problem"]
     assert "0.weight was used before the forward of the module" in job.next(1)["problem"]
     assert "got a gradient twice before optimizer.step()" in job.next(1)["problem"]
     assert "was changed after it had been sent" in job.next(1)["problem"]

@@ -100,6 +100,18 @@ def test_clocks_of_two_hosts_meet_in_collectives(tmp_path):
     assert timeline.facts["clocks"].startswith("several hosts: offsets from the ends")
 
 
+def test_ranks_of_one_host_share_its_clock_beside_another_host(tmp_path):
+    """Ranks 0 and 1 on one host, 2 and 3 on one that is 3 s ahead; the all-gather is bounded by whoever comes last."""
+    files = [nccl_trace(0), nccl_trace(1, late_s=20e-6)]
+    files += [
+        nccl_trace(rank, host="node-b", ahead_s=3.0, late_s=late_s) for rank, late_s in ((2, 30e-6), (3, 0.0))
+    ]
+    timeline = read_kineto([write_json(file, tmp_path / f"{rank}.json") for rank, file in enumerate(files)])
+    told = [(rank.clock_offset_s, rank.clock_error_s) for rank in timeline.ranks]
+    assert told[:2] == [(0.0, 0.0)] * 2
+    assert told[2] == told[3] == (pytest.approx(-3.0, abs=1e-7), pytest.approx(30e-6, abs=1e-7))
+
+
 def test_clocks_without_a_meeting_are_said_to_be_unknown(tmp_path):
     lonely = nccl_trace(1, host="node-b")
     lonely["traceEvents"] = [event for event in lonely["traceEvents"] if "nccl" not in event["name"]]

@@ -8,12 +8,14 @@ import math
 from collections import Counter
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from job_samples import timelines, two_ranks
 
 from hemiola.core.errors import InputError
 from hemiola.core.job_timeline import Rank
+from hemiola.trace.jobs import json_stream
 from hemiola.trace.jobs.chakra import read_et, write_et
 from hemiola.trace.jobs.chakra_from import from_chakra
 from hemiola.trace.jobs.chakra_to import to_chakra
@@ -40,6 +42,18 @@ def test_perfetto(tmp_path_factory, timeline):
     path = tmp_path_factory.getbasetemp() / "job.json"
     write_perfetto(timeline, path)
     assert timeline.difference(read_perfetto(path)) == ""
+
+
+@pytest.mark.parametrize("name", ["job.json", "job.json.gz"])
+def test_perfetto_of_many_dependencies(tmp_path, monkeypatch, name):
+    """They stand in one member, which may be larger than any event."""
+    monkeypatch.setattr(json_stream, "_BLOCK", 1 << 10)
+    monkeypatch.setattr(json_stream, "_LARGEST", 1 << 12)
+    timeline = two_ranks()
+    pairs = np.array([(before, after) for before in range(6) for after in range(6, 12)] * 28, dtype=np.int64)
+    timeline = replace(timeline, dependencies=pairs).check()
+    write_perfetto(timeline, tmp_path / name)
+    assert timeline.difference(read_perfetto(tmp_path / name)) == ""
 
 
 @given(timelines())

@@ -15,7 +15,11 @@ __all__ = ["readme"]
 def readme(advice: NcclAdvice) -> str:
     """As text, with what was found in it."""
     hosts = advice.hosts
-    first, each = hosts[0]
+    each = str(hosts[0][1])
+    run = f'hemiola run --hosts "$(cat hosts.txt)" --nproc {each} train.py'
+    if len({count for _, count in hosts}) > 1:
+        each = '$(sed -n "s/^$(hostname) slots=//p" hostfile)'
+        run = "(hemiola run starts equally many ranks on all hosts; these are to have as many as hostfile says.)"
     return f"""\
 NCCL on {advice.place.topology.name}: {advice.place.ranks} ranks on {len(hosts)} hosts
 
@@ -33,9 +37,9 @@ NCCL's rings and trees go through hosts in the order of their ranks. Ranks are t
 
 Start the job so that the first host of the list has the first ranks:
 
-  hemiola run --hosts "$(cat hosts.txt)" --nproc {each} train.py
+  {run}
   torchrun, on each host; with --rdzv-backend c10d it would number hosts by their names instead:
-    torchrun --nnodes {len(hosts)} --nproc-per-node {each} --master-addr {first} --master-port 29500 \\
+    torchrun --nnodes {len(hosts)} --nproc-per-node {each} --master-addr {hosts[0][0]} --master-port 29500 \\
       --node-rank $(($(tr ',' '\\n' < hosts.txt | grep -nx "$(hostname)" | cut -d: -f1) - 1)) train.py
   Open MPI, outside of a resource manager:
     mpirun --hostfile hostfile --map-by slot -n {advice.place.ranks} python train.py

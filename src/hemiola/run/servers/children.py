@@ -7,6 +7,7 @@ no terminal with the rank, so Ctrl-C reaches it as the rank's end.
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import pickle
@@ -18,7 +19,7 @@ from typing import IO, Any
 from hemiola.core.errors import HemiolaError, TransportError
 from hemiola.run.transport import Address, Endpoint
 
-__all__ = ["Child", "answer", "asked", "greet", "settle"]
+__all__ = ["Child", "answer", "asked", "clear_up", "greet", "settle"]
 
 
 class Child:
@@ -120,6 +121,17 @@ class Child:
             self._process.kill()
         self._clear()
 
+    def outlive(self, timeout_s: float | None) -> None:
+        """Let it end by itself: `clear_up` sees to it then, and this process waits for it so long before it ends."""
+        _LEFT[self] = timeout_s
+
+    def ended(self) -> bool:
+        """Whether it has; nothing is left of it then."""
+        if self._process.poll() is None:
+            return False
+        self._clear()
+        return True
+
     def release(self) -> None:
         """Tell it that the rank has ended."""
         if self._process.stdin is not None:
@@ -137,10 +149,26 @@ class Child:
                 stream.close()
 
 
+_LEFT: dict[Child, float | None] = {}
+"""Those that end by themselves: not before other ranks let them, which may be long after their part here is over."""
+
+
+def clear_up() -> None:
+    """Of those that were left to end by themselves: what remains of whoever has."""
+    for child in [child for child in _LEFT if child.ended()]:
+        del _LEFT[child]
+
+
+@atexit.register  # before any optimizer does, so it comes after all their goodbyes
+def _wait_for_all() -> None:
+    for child, timeout_s in _LEFT.items():
+        child.wait(timeout_s)
+
+
 def greet() -> tuple[dict[str, Any], Endpoint | None]:
     """In a child: read the configuration, meet everybody; no endpoint if that failed, which is told the rank.
 
-    The configuration has `place` (number among all endpoints), `places`, `secret`, `options` and `cores`.
+    The configuration has `place` (number among all endpoints), `places`, `secret`, `options`, `paces` and `cores`.
     """
     config = _read(sys.stdin.buffer)
     if config["cores"]:
@@ -149,6 +177,7 @@ def greet() -> tuple[dict[str, Any], Endpoint | None]:
         end = Endpoint(config["place"], config["places"], config["secret"], config["options"])
         print(json.dumps({"address": end.address}), flush=True)
         end.connect(_read(sys.stdin.buffer))
+        end.call(lambda: end.pace(config["paces"]))
     except (HemiolaError, EOFError) as problem:
         print(json.dumps({"problem": str(problem)}), flush=True)
         return config, None

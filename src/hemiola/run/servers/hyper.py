@@ -51,6 +51,22 @@ class Hyper:
             found += map(float, group[name]) if isinstance(first, tuple) else [float(group[name])]
         return found
 
+    def refuse_changed(self, sent: Sequence[float], group: Mapping[str, Any]) -> None:
+        """Gradients that have been sent are applied with the numbers that went with them.
+
+        Raises:
+            InputError: the group has others by now.
+        """
+        now = self.numbers(group)
+        if now == sent:
+            return
+        before, after = self.options(sent), self.options(now)
+        name = next(name for name in self.numeric if before[name] != after[name])
+        raise InputError(
+            f"{name} of the optimizer was {before[name]!r} when gradients were sent with it and is now {after[name]!r}",
+            "change it before backward, or give early=False: gradients are sent in optimizer.step() then",
+        )
+
     def options(self, numbers: Sequence[float]) -> dict[str, Any]:
         """The group's options, on the server."""
         left = iter(numbers)

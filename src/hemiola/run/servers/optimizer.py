@@ -39,6 +39,10 @@ class Synchronised(torch.optim.Optimizer):
         self._optimizer, self._model, self._worker, self._trained = optimizer, model, worker, trained
         self._servers, self._period = servers, period
         self._layout, self._group = layout, group
+        known = {id(one.tensor) for one in trained}
+        names = {id(p): name for name, p in model.named_parameters()}
+        whole = [tensor for group in self.param_groups for tensor in group["params"]]
+        self._frozen = [(names.get(id(p), "a parameter"), p) for p in whole if id(p) not in known]
         self._coupled, self._early = coupled, early and not coupled and not period
         self._steps = 0
         self._open, self._problem = True, ""
@@ -106,20 +110,28 @@ class Synchronised(torch.optim.Optimizer):
         """Hand this iteration's gradients to the servers; under "local", step here and exchange every `period` steps.
 
         Raises:
+            InputError: a gradient, or a number of the optimizer, was changed after it had been sent; a parameter was
+                unfrozen.
             TransportError: a rank, a server or a communication process is gone.
         """
         loss = None
-        if closure is not None:
+        if closure is not None and not self._period:
             with torch.enable_grad():
                 loss = closure()
+        for name, tensor in self._frozen:
+            if tensor.requires_grad and tensor.grad is not None:
+                raise InputError(
+                    f"{name} requires a gradient only since synchronise, and no server knows of it",
+                    "unfreeze it before synchronise, or close this optimizer and call synchronise anew",
+                )
         with self._failing():
             self._optimizer._opt_called = True
+            if self._period:
+                self._worker.require(self._worker.parcels)
+                loss = self._optimizer.step() if closure is None else self._optimizer.step(closure)
             if self._called is not None and not self._coupled:
                 self._settle()
             self._steps += 1
-            if self._period:
-                self._worker.require(self._worker.parcels)
-                self._optimizer.step()
             if not self._period or self._steps % self._period == 0:
                 self._exchange()
         return loss
@@ -171,6 +183,8 @@ class Synchronised(torch.optim.Optimizer):
             self._worker.fetch()
             self._worker.leave()
         self._end()
+        for server in self._servers:
+            server.outlive(None)
 
     def abort(self) -> None:
         """Leave without a goodbye: all other ranks get an error."""
@@ -179,12 +193,14 @@ class Synchronised(torch.optim.Optimizer):
             self._worker.abort()
             for server in self._servers:
                 server.release()  # it tells the others why, and ends
+                server.outlive(2 * GOODBYE_S)
 
     def _end(self) -> None:
         self._open = False
         self._problem = self._problem or CLOSED
         for hook in self._hooks:
             hook.remove()
+        atexit.unregister(self._at_exit)  # which would keep the model
 
     @contextlib.contextmanager
     def _failing(self) -> Iterator[None]:
@@ -202,12 +218,7 @@ class Synchronised(torch.optim.Optimizer):
 
     def _at_exit(self) -> None:
         """A script that ends well says goodbye; one that fails does not."""
-        failed = not self._open and self._problem != CLOSED
-        if self._open:
-            failed = hasattr(sys, "last_type")
-            self.abort() if failed else self.close()
-        for server in self._servers:
-            server.wait(2 * GOODBYE_S if failed else None)
+        self.abort() if hasattr(sys, "last_type") else self.close()
 
     def state_dict(self) -> Any:
         """As PyTorch has it, the same on all ranks. On all ranks: it waits for all as `synchronise`, and asks all servers.
@@ -237,6 +248,7 @@ class Synchronised(torch.optim.Optimizer):
                 "the optimizer's state lives on the parameter servers", "load it before synchronise"
             )
         self._optimizer.load_state_dict(state_dict)
+        self.param_groups = self._optimizer.param_groups  # which are others now
 
     def add_param_group(self, param_group: Any) -> None:
         """Only before: servers are told of all parameters at the start."""

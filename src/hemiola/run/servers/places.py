@@ -21,7 +21,9 @@ class Places:
         rank, ranks: its number, of how many.
         servers: how many there are.
         hosted: those that run on this rank.
-        worker_options, server_options: of the transport, of its two kinds of endpoints here.
+        worker_options, server_options: of the transport, of its two kinds of endpoints here; their rates are below.
+        worker_paces, server_paces: bytes per second to each endpoint of another rank to which that kind sends
+            parcels; empty for as fast as it goes.
         compute_cores, communication_cores, server_cores: of each side; empty where the system decides.
     """
 
@@ -47,6 +49,10 @@ class Places:
         self.server_cores: set[int] = set()
         if shares is not None:
             self._share(shares)
+        away = [ranks + server for server in range(self.servers) if server not in self.hosted]
+        self.worker_options, self.worker_paces = _paced(self.worker_options, away)
+        others = [other for other in range(ranks) if other != rank]
+        self.server_options, self.server_paces = _paced(self.server_options, others)
 
     @property
     def count(self) -> int:
@@ -77,3 +83,10 @@ class Places:
         count = max(len(self.hosted), 1)
         pull = None if shares.pull_bytes_per_s is None else shares.pull_bytes_per_s / count
         self.server_options = replace(self.server_options, rate_bytes_per_s=pull)
+
+
+def _paced(options: Options, peers: Sequence[int]) -> tuple[Options, dict[int, float]]:
+    """The rate as these peers' alone: the transport would share it among all connections, most of which carry nothing."""
+    rate = options.rate_bytes_per_s
+    paces = {} if rate is None else {peer: rate / len(peers) for peer in peers}
+    return replace(options, rate_bytes_per_s=None, chunk_bytes=options.chunk), paces

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from hemiola.core.errors import HemiolaError, InputError, TransportError
 from hemiola.plan.shares import Shares
-from hemiola.run.servers.children import Child
+from hemiola.run.servers.children import Child, clear_up
 from hemiola.run.servers.courier import Courier, RemoteCourier
 from hemiola.run.servers.hyper import by_element, hyper_of, refuse_unknown
 from hemiola.run.servers.layout import Layout, lay_out
@@ -76,6 +76,7 @@ def synchronise(
         raise InputError("there is no process group", "call torch.distributed.init_process_group first")
     if pipelined and coupled:
         raise InputError("a coupled process that is pipelined", "leave one of them out")
+    clear_up()
     rule = scheme_of(scheme, bound, period, pipelined)
     trained = _trained(model, optimizer, rule)
     places = Places(dist.get_rank(group), dist.get_world_size(group), servers, options, shares)
@@ -189,6 +190,7 @@ def _join(
         child.introduce(everybody)
     if end is not None:
         end.connect(everybody)
+        end.call(lambda: end.pace(places.worker_paces))
     for child in children:
         child.ready()
     _use_cores(places)
@@ -215,7 +217,8 @@ def _courier(layout: Layout, places: Places, secret: bytes, memory: _Memory, con
     files = (memory.file, control.fileno())
     config = {
         "place": places.rank, "places": places.count, "secret": secret, "options": places.worker_options,
-        "cores": places.communication_cores, "ranks": places.ranks, "layout": layout, "memory": files[0], "control": files[1],
+        "paces": places.worker_paces, "cores": places.communication_cores, "ranks": places.ranks, "layout": layout,
+        "memory": files[0], "control": files[1],
     }  # fmt: skip
     what = f"the communication process of rank {places.rank}"
     return Child(what, "hemiola.run.servers.courier", config, files)
@@ -232,7 +235,8 @@ def _server(
     ]
     config = {
         "place": places.ranks + server, "places": places.count, "secret": secret, "options": places.server_options,
-        "cores": places.server_cores, "ranks": places.ranks, "host": places.rank, "scheme": rule, "kept": kept,
+        "paces": places.server_paces, "cores": places.server_cores, "ranks": places.ranks, "host": places.rank,
+        "scheme": rule, "kept": kept,
     }  # fmt: skip
     return Child(f"parameter server {server}", "hemiola.run.servers.server", config)
 

@@ -48,16 +48,18 @@ class _State:
         checked: the iteration for which its parameters were last taken.
         quiet: whether only the answer to the last push says that it has been sent.
         missing: gradients that this iteration's push waits for.
+        sent: hyper-parameters that went with the last push.
     """
 
     __slots__ = ("answer", "asked", "busy", "checked", "floor", "landed", "members", "missing", "own", "priority",
-                 "push", "pushes", "quiet", "views")  # fmt: skip
+                 "push", "pushes", "quiet", "sent", "views")  # fmt: skip
 
     def __init__(self, push: Push, answer: Tensor, views: list[Tensor], members: list[Trained]) -> None:
         self.push, self.answer, self.views, self.members = push, answer, views, members
         self.pushes = self.own = self.floor = self.checked = self.priority = 0
         self.busy = self.asked = self.landed = self.quiet = False
         self.missing = 0
+        self.sent: list[float] = []
 
 
 class Worker:
@@ -160,8 +162,8 @@ class Worker:
             state.push.present.copy_(torch.tensor(has, dtype=torch.uint8))
             first = state.members[0]
             assert first.hyper is not None
-            numbers = first.hyper.numbers(first.group)
-            state.push.numbers[: len(numbers)] = torch.tensor(numbers, dtype=torch.float64)
+            state.sent = first.hyper.numbers(first.group)
+            state.push.numbers[: len(state.sent)] = torch.tensor(state.sent, dtype=torch.float64)
         state.busy = True
         state.quiet = asks and not self._scheme.own_lag
         state.asked |= asks
@@ -235,7 +237,7 @@ class Worker:
         """Push what has not been, and begin the next one.
 
         Raises:
-            InputError: a gradient was changed after it had been sent.
+            InputError: a gradient, or a number of the optimizer, was changed after it had been sent.
         """
         for one in self._trained:
             if one.seen is not None and not (
@@ -245,6 +247,10 @@ class Worker:
                     f"the gradient of {one.name} was changed after it had been sent to its server",
                     "give early=False: gradients are sent in optimizer.step() then, clipped or scaled as you like",
                 )
+        for state in (self._states[number] for number in self._pushed):
+            first = state.members[0]
+            if first.hyper is not None:
+                first.hyper.refuse_changed(state.sent, first.group)
         for number in sorted(set(self.parcels) - self._pushed, key=lambda n: self._states[n].priority):
             self.push(number)
         self.iteration += 1

@@ -1,13 +1,14 @@
 """A JSON object of any size, member by member, and its long lists element by element.
 
-Memory is bounded by the largest element, not by the file: a trace of a gigabyte is one list of
-small objects. Knows JSON and damage, not what the members mean.
+Memory is bounded by the largest element and the largest other member, not by the file: a trace of a
+gigabyte is one list of small objects. Knows JSON and damage, not what the members mean.
 """
 
 from __future__ import annotations
 
 import codecs
 import json
+import math
 import zlib
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
@@ -22,7 +23,7 @@ __all__ = ["JsonStream"]
 
 _BLOCK = 1 << 20
 _LARGEST = 64 << 20
-"""Characters of one element or member; what is longer is damage (an unclosed quote, say)."""
+"""Characters of one element or key; what is longer is damage (an unclosed quote, say)."""
 
 _SPACE = " \t\r\n"
 
@@ -81,7 +82,7 @@ class JsonStream:
         else:
             text.take("{")
             while text.peek() != "}":
-                key = text.value()
+                key = text.value(_LARGEST)
                 if not isinstance(key, str):
                     raise ValueError(f"a key is {key!r}")
                 text.take(":")
@@ -98,7 +99,7 @@ class JsonStream:
     def _elements(self, text: _Text, key: str) -> Iterator[tuple[str, Any]]:
         text.take("[")
         while text.peek() != "]":
-            value = text.value()
+            value = text.value(_LARGEST)
             self.elements += 1
             yield key, value
             if text.peek() != "]":
@@ -143,8 +144,8 @@ class _Text:
             )
         self._at += 1
 
-    def value(self) -> Any:
-        """The next value, whole."""
+    def value(self, largest: float = math.inf) -> Any:
+        """The next value, whole, of so many characters at most."""
         if not self.peek():
             raise ValueError("the file ends too early")
         while True:
@@ -154,18 +155,24 @@ class _Text:
                     self._at = end
                     return value
             except json.JSONDecodeError as error:
-                if self._ended or len(self._text) - self._at > _LARGEST:
+                if self._ended or len(self._text) - self._at > largest:
                     raise ValueError(error.msg) from error
-            self._more()
+            # twice as much: what is long is parsed anew a few times only
+            self._more(len(self._text) - self._at)
 
-    def _more(self) -> None:
+    def _more(self, least_bytes: int = 0) -> None:
+        """Read on: a block, or so much if that is more."""
+        blocks, left_bytes = [], max(least_bytes, _BLOCK)
         try:
-            block = self._stream.read1(_BLOCK)  # what stands before damage is not lost with it
+            while left_bytes > 0 and not self._ended:
+                block = self._stream.read1(left_bytes)  # what stands before damage is not lost with it
+                blocks.append(block)
+                left_bytes -= len(block)
+                self._ended = not block
         except (EOFError, zlib.error, OSError) as error:
-            self.broken, block = f"{error}", b""
+            self.broken, self._ended = f"{error}", True
         self._before_bytes += _size(self._text[: self._at])
-        self._ended = not block
-        self._text = self._text[self._at :] + self._decoder.decode(block, final=self._ended)
+        self._text = self._text[self._at :] + self._decoder.decode(b"".join(blocks), final=self._ended)
         self._at = 0
 
 

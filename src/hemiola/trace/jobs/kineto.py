@@ -17,7 +17,7 @@ import numpy as np
 from hemiola.core.errors import InputError
 from hemiola.core.job_timeline import Ints, JobTimeline
 from hemiola.core.timeline_builder import TimelineBuilder
-from hemiola.trace.jobs.clocks import MEETINGS, offset_between
+from hemiola.trace.jobs.clocks import MEETINGS, Meeting, offset_between, on_one_clock
 from hemiola.trace.jobs.kineto_comms import Communication, communications
 from hemiola.trace.jobs.kineto_file import KinetoFile, read_file, steps_at
 
@@ -231,12 +231,14 @@ def _clocks(
     hosts = [str(file.about.get("host_name", "")) for file in files]
     if len(files) == 1 or (len(set(hosts)) == 1 and hosts[0]):
         return [0.0] * len(files), [0.0] * len(files), "one host: one clock, offsets are zero"
-    meetings = [_meetings(files, file, comms) for file, comms in zip(files, found, strict=True)]
-    offsets_s, errors_s = [0.0], [0.0]
-    for meeting in meetings[1:]:
-        offset_s, error_s = offset_between(meetings[0], meeting)
-        offsets_s.append(offset_s)
-        errors_s.append(error_s)
+    meetings: dict[str | int, list[Meeting]] = {}  # by clock: a host's, or that of a file that names none
+    clocks = [host or place for place, host in enumerate(hosts)]
+    for clock, file, comms in zip(clocks, files, found, strict=True):
+        meetings.setdefault(clock, []).append(_meetings(files, file, comms))
+    met = {clock: on_one_clock(ranks) for clock, ranks in meetings.items()}
+    told = {clock: offset_between(met[clocks[0]], other) for clock, other in met.items()}
+    told[clocks[0]] = 0.0, 0.0
+    offsets_s, errors_s = ([told[clock][part] for clock in clocks] for part in (0, 1))
     if any(math.isinf(error) for error in errors_s):
         words = "several hosts: offsets are unknown where no collective is found in both files, or they contradict"
     else:
@@ -246,9 +248,7 @@ def _clocks(
     return offsets_s, errors_s, words
 
 
-def _meetings(
-    files: list[KinetoFile], file: KinetoFile, comms: list[Communication]
-) -> dict[Any, tuple[float, float]]:
+def _meetings(files: list[KinetoFile], file: KinetoFile, comms: list[Communication]) -> Meeting:
     return {
         found.key: (
             _seconds(files, file, file.start_us[found.row]),
