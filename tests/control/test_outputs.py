@@ -91,9 +91,23 @@ def test_a_link_counts_as_what_it_points_to(open_folder: Path) -> None:
     assert as_nobody(lambda: writable(link)) == ""
 
 
+def test_two_outputs_are_not_one_file(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path)
+    with pytest.raises(InputError, match=r"two outputs would both be .*link/run\.json"):
+        writable(tmp_path / "run.json", None, tmp_path / "link/run.json")
+    writable(tmp_path / "run.json", tmp_path / "page.html", Path(os.devnull), Path(os.devnull))
+
+
 def test_devices_and_new_files_are_written() -> None:
     assert as_nobody(lambda: writable(Path(os.devnull))) == ""
     writable(Path("new.json"))
+
+
+def test_decisions_that_may_not_be_read_are_refused(open_folder: Path) -> None:
+    path = open_folder / "why.jsonl"
+    path.write_text("{}")
+    path.chmod(0o600)
+    assert as_nobody(lambda: cli.explain(str(path), "a")).startswith("InputError: cannot read")
 
 
 # ---- simulate --------------------------------------------------------------------------------

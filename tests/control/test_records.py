@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -9,7 +10,8 @@ from hypothesis import strategies as st
 from hemiola.control.simulated import Costs
 from hemiola.core.decisions import Resize, Stop
 from hemiola.core.events import NodeBack, NodeLost
-from replays import FREE, Script, at, check_run, cluster, job, profile, replay, start, times
+from hemiola.core.series import job_spans, queue_series
+from replays import FREE, Script, at, check_run, cluster, job, profile, replay, start, steps, times
 
 TWO = cluster([2])
 
@@ -56,6 +58,20 @@ def test_gpu_seconds_of_an_elastic_job_are_those_of_the_gpus_it_had_at_the_time(
     assert run.gpu_seconds.exposed_communication == pytest.approx(8 * 50)
     e = run.records[0]
     assert (e.useful_s, e.exposed_communication_s) == (pytest.approx(1050), pytest.approx(50)), "by the clock"
+
+
+def test_what_a_job_held_and_left_at_one_instant_is_no_span() -> None:
+    """a begins on the whole host; b comes at that instant, and a keeps two of its GPUs."""
+    topology = cluster([4])
+    jobs = [job(name, 0, 4, 600, gpus_min=2) for name in "ab"]
+    run = replay(jobs, topology, "elastic")
+    check_run(run, jobs, topology)
+    assert ("Resize", "a") in [(what, which) for when, what, which in steps(run) if when == 0]
+    opens = job_spans(run.timeline)
+    spans = zip(run.timeline.job[opens], run.timeline.start_s[opens], run.timeline.end_s[opens], strict=True)
+    assert sorted(spans) == [(0, 0, 1200), (1, 0, 1200)]
+    assert np.bitwise_count(run.timeline.gpu_mask).tolist() == [2, 2]
+    assert queue_series(run).waiting.max() == 0
 
 
 def test_an_elastic_job_saves_and_loses_on_the_gpus_it_had_at_the_time() -> None:

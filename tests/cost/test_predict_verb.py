@@ -43,6 +43,13 @@ def test_tables_say_what_and_why(files: tuple[Path, str], capsys: pytest.Capture
         assert words in shown, words
 
 
+def test_names_are_printed_as_they_are(files: tuple[Path, str], capsys: pytest.CaptureFixture[str]) -> None:
+    name = "layers [v2][/old] :ram:"
+    write_graph(replace(model(), name=name), files[0])
+    predict(files[0], hardware=files[1], topology=CLUSTER, ranks=8)
+    assert f"{name}: " in capsys.readouterr().out
+
+
 def test_json_and_files(files: tuple[Path, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     line, profile = tmp_path / "line.json", tmp_path / "profile.json"
     predict(

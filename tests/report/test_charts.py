@@ -104,6 +104,16 @@ def test_stacks_add_up_to_everything():
         assert sums == pytest.approx(np.ones(3))
 
 
+def test_hours_by_tier_are_those_of_one_run():
+    found = comparison(seeds=(0, 1), policies=("fifo",))
+    told = [
+        float(trace["customdata"][0].replace(",", "")) for trace in tiers(Figures(found)).drawings[""].data
+    ]
+    kinds = ("useful", "exposed_communication", "checkpoint", "lost")
+    held_s = [sum(getattr(run.gpu_seconds, kind) for kind in kinds) for run in found.runs]
+    assert sum(told) == pytest.approx(np.mean(held_s) / 3600, abs=0.05 * len(told))
+
+
 def test_completion_ends_at_one_and_never_falls():
     for trace in completion(Figures(comparison(seeds=(0, 1)))).drawings[""].data:
         assert trace["y"][-1] == 1.0

@@ -14,7 +14,8 @@ from hemiola.core.result import Comparison, GpuSeconds, JobRecord, LoggedDecisio
 from hemiola.core.timeline import Timeline
 from hemiola.report.explain import WIDTH, explain
 from hemiola.trace.decisions import write_decisions
-from report.build import cluster, comparison
+from replays import Script, at, replay, start
+from report.build import cluster, comparison, simulate
 
 
 def record(name: str, status: str = "finished", **given) -> JobRecord:
@@ -26,8 +27,11 @@ def record(name: str, status: str = "finished", **given) -> JobRecord:
     return msgspec.structs.replace(plain, **given)
 
 
-def staged() -> Comparison:
-    """Two racks of two 4-GPU hosts: a and b hold two hosts; c waits, is pre-empted for d, loses a host."""
+def staged(**given) -> Comparison:
+    """Two racks of two 4-GPU hosts: a and b hold two hosts; c waits, is pre-empted for d, loses a host.
+
+    Its run has what is given instead of what it had.
+    """
     zero = dict.fromkeys(GpuSeconds.__struct_fields__, 0.0)
     rows = [
         (0, 0, 0b1111, 0.0, 1000.0, 0.0, 0, 0),
@@ -74,7 +78,7 @@ def staged() -> Comparison:
         interrupted=True, timeline=Timeline.from_rows(rows),
         decisions=tuple(LoggedDecision(*entry) for entry in log),
     )  # fmt: skip
-    return Comparison(cluster(), (run,), "toy", workloads={0: wanted})
+    return Comparison(cluster(), (msgspec.structs.replace(run, **given),), "toy", workloads={0: wanted})
 
 
 def story(tmp_path, found, job, **chosen) -> str:
@@ -116,7 +120,52 @@ def test_the_whole_story_in_order(tmp_path):
 def test_a_refused_job_says_why(tmp_path):
     text = story(tmp_path, staged(), "e")
     assert "was refused: it wants 99 GPUs, the cluster has 16." in text
-    assert "had waited" not in text
+    assert "had waited" not in text and "In all" not in text
+
+
+def test_a_job_that_was_refused_before_the_first_arrival_has_times_below_zero(tmp_path):
+    text = story(tmp_path, staged(origin_s=3650.0), "e")
+    assert "-01:00:00 submitted." in text and "-01:00:00 was refused" in text
+
+
+def test_of_a_job_that_was_to_arrive_after_the_end_only_that_is_said(tmp_path):
+    text = story(tmp_path, staged(end_s=2000.0), "f")
+    assert text.endswith(
+        "00:33:20 had not arrived when the run was stopped; it was to be submitted at 00:40:00."
+    )
+
+
+def test_whoever_is_stopped_for_a_job_held_its_gpus_when_that_arrived(tmp_path):
+    """b goes on when it comes; c waits behind it, and begins in the instant in which d comes."""
+    work = (
+        Job(id="a", submit_s=0.0, gpus=4, duration_s=9000.0), Job(id="b", submit_s=100.0, gpus=4, duration_s=100.0),
+        Job(id="c", submit_s=150.0, gpus=4, duration_s=110.0), Job(id="d", submit_s=200.0, gpus=4, duration_s=120.0),
+    )  # fmt: skip
+    topology = cluster(1, 1)
+    found = Comparison(topology, (simulate(topology, work, "srtf", 0),), "srtf", workloads={0: work})
+    full = "0 of 4 GPUs were not held by a job; {} (4 GPUs) held the others. {} waiting before it."
+    assert full.format("a", "0 jobs were") in story(tmp_path, found, "b")
+    assert full.format("b", "1 job was") in story(tmp_path, found, "c"), "a waits"
+    assert "submitted. 4 of 4 GPUs were not held by a job. 2 jobs were waiting" in story(tmp_path, found, "d")
+
+
+def test_a_job_that_is_moved_while_another_waits_has_not_started_again(tmp_path):
+    """a starts once and moves twice; b, stopped on n1, is told who took what it had, not what it was refused."""
+    work = [
+        Job(id=name, submit_s=0.0, gpus=gpus, duration_s=600.0)
+        for name, gpus in zip("abc", (4, 4, 16), strict=True)
+    ]
+    lines = {
+        0.0: [start("a", (0, 15)), start("b", (1, 15))],
+        100.0: [Move("a", at((2, 15)), ""), Move("b", at((2, 15)), "")],
+        200.0: [Stop("b", "it is time"), Move("a", at((1, 15)), "")],
+        900.0: [start("b", (0, 15))],
+        2000.0: [start("c", (0, 15), (1, 15), (2, 15), (3, 15))],
+    }
+    run = replay(work, cluster(), Script(lines))
+    found = Comparison(cluster(), (run,), "script", workloads={0: tuple(work)})
+    assert "in which 3 starts of other jobs went before it" in story(tmp_path, found, "c")
+    assert "was pre-empted: it is time. a started there at that moment." in story(tmp_path, found, "b")
 
 
 def test_a_job_that_still_waits_says_so(tmp_path):

@@ -55,10 +55,10 @@ def test_differences_show_their_uncertainty():
 
 def test_markup_in_names_is_text():
     found = comparison(policies=("fifo",))
-    found = type(found)(
-        found.topology, found.runs, "fifo", workload_name="[red]x[/red]", workloads=found.workloads
-    )
+    runs = tuple(msgspec.structs.replace(run, policy="[b]fifo[/b]") for run in found.runs)
+    found = replace(found, runs=runs, baseline="[b]fifo[/b]", workload_name="[red]x[/red]")
     assert "[red]x[/red]" in drawn(found, 80)
+    assert "vs [b]fifo[/b]" in " ".join(drawn(found, 200).split())
 
 
 def test_card_tells_shared_and_own_rules():

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from hemiola.cli.output import writable
+from hemiola.cli.output import terminal, writable
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -213,14 +213,14 @@ def _summary(graph: Graph) -> dict[str, Any]:
 
 
 def _print_tables(graph: Graph) -> None:
-    from rich.console import Console
+    from rich.text import Text
 
     from hemiola.core.graph import KINDS
     from hemiola.core.units import format_bytes
 
     figures = _summary(graph)
-    console = Console(highlight=False)
-    console.print(f"[bold]{graph.name}[/bold]: {graph.source}")
+    console = terminal(highlight=False)
+    console.print(Text.assemble((graph.name, "bold"), f": {graph.source}"))
     console.print(
         f"{figures['operations']:,} operations, {_flop(graph.flop)} per iteration; "
         f"{_count(figures['parameters'])} parameters in {figures['parameter_tensors']} tensors "

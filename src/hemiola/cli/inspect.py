@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from hemiola.cli.output import writable
+from hemiola.cli.output import terminal, writable
 
 if TYPE_CHECKING:
     from hemiola.core.errors import StrategyError
@@ -52,16 +52,12 @@ def inspect(
     salvage
         Of damaged files read what stands before the damage.
     """
-    from rich.console import Console
-
     from hemiola.core.errors import InputError
 
     if not files:
         raise InputError("there is no file to inspect", "name one: hemiola inspect job.trace.json")
     outputs = (report, json, perfetto)
-    for path in outputs:
-        if path is not None:
-            writable(path)
+    writable(*outputs)
     options = {"--against": against, "--perfetto": perfetto, "--salvage": salvage}
     kind = _kind(files, against, [name for name, value in options.items() if value])
     problem = None
@@ -71,7 +67,7 @@ def inspect(
         _job(files, against, report, json, perfetto, title, salvage)
     for path in outputs:
         if path is not None:
-            Console(stderr=True).print(f"wrote {path}", style="dim", highlight=False)
+            terminal(stderr=True).print(f"wrote {path}", style="dim", highlight=False)
     if problem is not None:
         raise problem
 
@@ -97,13 +93,11 @@ def _network(
     kind: str, file: Path, report: Path | None, json: Path | None, title: str
 ) -> StrategyError | None:
     """Show a topology or a strategy; return why a strategy is not right, if it is not."""
-    from rich.console import Console
-
     from hemiola.report.network.inspection import show_strategy, show_topology
 
     if kind == "strategy":
-        return show_strategy(file, Console(), report=report, json=json, title=title)
-    show_topology(file, Console(), report=report, json=json, title=title)
+        return show_strategy(file, terminal(), report=report, json=json, title=title)
+    show_topology(file, terminal(), report=report, json=json, title=title)
     return None
 
 
@@ -111,8 +105,6 @@ def _job(
     files: Sequence[Path], against: Sequence[Path], report: Path | None, json: Path | None, perfetto: Path | None, title: str,
     salvage: bool,
 ) -> None:  # fmt: skip
-    from rich.console import Console
-
     from hemiola.core.job_metrics import job_metrics
     from hemiola.report.job.table import job_table
     from hemiola.trace.jobs.read import read_job
@@ -120,7 +112,7 @@ def _job(
     timeline = read_job(files, salvage=salvage)
     metrics = job_metrics(timeline)
     other = job_metrics(read_job(against, salvage=salvage)) if against else None
-    Console().print(job_table(metrics, other))
+    terminal().print(job_table(metrics, other))
     if report is not None:
         from hemiola.report.job.page import write_job_report
 

@@ -36,10 +36,13 @@ def is_journal(where: str) -> bool:
     if where.startswith(("sqlite://", "postgresql://")):
         return True
     path = Path(where)
-    if not path.is_file():
+    try:
+        if not path.is_file():
+            return False
+        with path.open("rb") as stream:
+            return stream.read(15) == b"SQLite format 3"
+    except OSError:  # it may not be read: whoever reads decisions says so
         return False
-    with path.open("rb") as stream:
-        return stream.read(15) == b"SQLite format 3"
 
 
 def explain_live(job: str, *, journal: str, partition: str, json: bool) -> None:

@@ -5,8 +5,12 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-__all__ = ["fail", "writable"]
+if TYPE_CHECKING:
+    from rich.console import Console
+
+__all__ = ["fail", "terminal", "writable"]
 
 _ELSEWHERE = "name a path that you may write to"
 
@@ -17,8 +21,31 @@ def fail(what: str, remedy: str) -> int:
     return 2
 
 
-def writable(path: Path) -> None:
-    """Refuse a path that cannot be written before the work, not after it."""
+def terminal(*, stderr: bool = False, highlight: bool = True) -> Console:
+    """Where a verb prints: names and paths are printed as they are, whatever Rich would read in their brackets."""
+    from rich.console import Console
+
+    return Console(stderr=stderr, highlight=highlight, markup=False, emoji=False)
+
+
+def writable(*paths: Path | None) -> None:
+    """Refuse a path that cannot be written, or that two outputs share, before the work, not after it.
+
+    Args:
+        paths: of the verb's outputs; None for one that was not asked for.
+    """
+    from hemiola.core.errors import InputError
+
+    named: set[Path] = set()
+    for path in filter(None, paths):
+        _check(path)
+        place = path.resolve()
+        if place in named and (path.is_file() or not path.exists()):  # a device takes both
+            raise InputError(f"two outputs would both be {path}", "give each a path of its own")
+        named.add(place)
+
+
+def _check(path: Path) -> None:
     from hemiola.core.errors import InputError
 
     try:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 
 from hemiola.cli.arguments import placement_of
-from hemiola.cli.output import writable
+from hemiola.cli.output import terminal, writable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -65,9 +65,7 @@ def plan(
     from hemiola.trace.plan_json import write_plan
     from hemiola.trace.topologies import read_topology
 
-    for path in (output, page):
-        if path is not None:
-            writable(path)
+    writable(output, page)
     problem = Problem(
         read_graph(graph), load_hardware(hardware), read_topology(topology), ranks,
         placement=placement_of(placement), options=Options(cores=cores),
@@ -78,9 +76,7 @@ def plan(
 
         print(msgspec.json.format(msgspec.json.encode(_as_json(advice)), indent=2).decode())
     else:
-        from rich.console import Console
-
-        _print(Console(highlight=False), advice)
+        _print(terminal(highlight=False), advice)
     if output is not None:
         write_plan(advice.plan, output)
     if page is not None:
@@ -107,13 +103,20 @@ def _as_json(advice: Advice) -> dict[str, Any]:
 
 def _print(console: Console, advice: Advice) -> None:
     from rich.table import Table
+    from rich.text import Text
 
     from hemiola.core.units import format_duration
 
     before, after = advice.before, advice.after
     console.print(
-        f"[bold]{after.name}: {format_duration(after.iteration_s)} per iteration instead of "
-        f"{format_duration(before.iteration_s)}[/bold] ({1 + advice.gain:.2f} times as fast)",
+        Text.assemble(
+            (
+                f"{after.name}: {format_duration(after.iteration_s)} per iteration instead of "
+                f"{format_duration(before.iteration_s)}",
+                "bold",
+            ),
+            f" ({1 + advice.gain:.2f} times as fast)",
+        ),
         soft_wrap=True,
     )
     console.print(

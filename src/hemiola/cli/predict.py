@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 
 from hemiola.cli.arguments import placement_of
-from hemiola.cli.output import writable
+from hemiola.cli.output import terminal, writable
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -97,9 +97,7 @@ def predict(
             f"--strategies {strategies} beside --profile {profile}, which says what a ring sends",
             "make the profile without --strategies",
         )
-    for path in (report, timeline, profile):
-        if path is not None:
-            writable(path)
+    writable(report, timeline, profile)
     options = _options(library, strategies, cores)
     question = _question(graph, hardware, topology, ranks, _strategy(strategy, plan), placement, options)
     answer = question.answer()
@@ -110,11 +108,9 @@ def predict(
 
         print(msgspec.json.format(msgspec.json.encode(_as_json(answer, changes, fit)), indent=2).decode())
     else:
-        from rich.console import Console
-
         from hemiola.report.job.predicted import print_prediction
 
-        console = Console(highlight=False)
+        console = terminal(highlight=False)
         print_prediction(console, answer, changes, fit)
         if strategies:
             console.print(_strategy_table(answer))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from hemiola.cli.launching import hosts_of, output_of, passed_on
-from hemiola.cli.output import writable
+from hemiola.cli.output import terminal, writable
 
 if TYPE_CHECKING:
     from hemiola.core.topology import Topology
@@ -91,28 +91,25 @@ def _on(hosts: str, seconds: float, interface: str, remote_shell: str, python: s
 
 
 def _show(found: Probed, output: Path | None) -> None:
-    from rich.console import Console
-
     from hemiola.report.network.figures import network_figures
     from hemiola.report.network.table import NetworkTable
     from hemiola.trace.atomic import replacing
     from hemiola.trace.topologies.native import read_native
 
     topology = read_native(found.topology, "the measurement")
-    console = Console(highlight=False)
+    console = terminal(highlight=False)
     console.print(NetworkTable(network_figures(topology)))
     alike = {str(one) for one in found.affinities.values()}
     for name, one in list(found.affinities.items())[: 1 if len(alike) == 1 else None]:
-        console.print(f"{'every host' if len(alike) == 1 else name}: {one}", soft_wrap=True, markup=False)
+        console.print(f"{'every host' if len(alike) == 1 else name}: {one}", soft_wrap=True)
     for line in _predicted(topology):
-        console.print(line, soft_wrap=True, markup=False)
+        console.print(line, soft_wrap=True)
     if output is not None:
         with replacing(output) as stream:
             stream.write(found.topology.encode())
         console.print(
             f"written: {output}; HEMIOLA_STRATEGY={output} lets collectives fit it",
             soft_wrap=True,
-            markup=False,
         )
 
 

@@ -104,9 +104,7 @@ def run(
     from hemiola.cli.run_report import conclude
     from hemiola.run.launch import REMOTE_SHELL, Job, launch
 
-    for path in (trace, report):
-        if path is not None:
-            writable(path)
+    writable(trace, report)
     python = python or sys.executable
     _goes_on(on_loss, min_ranks)
     recording = _recording(trace, full)

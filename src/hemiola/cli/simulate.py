@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
-from hemiola.cli.output import fail, writable
+from hemiola.cli.output import fail, terminal, writable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -158,14 +158,12 @@ def _run(
     """Run with a progress bar; of each scenario print the table and write the files."""
     from contextlib import closing
 
-    from rich.console import Console
-
     from hemiola.control.scenario import prepare
     from hemiola.control.simulate import Recording
     from hemiola.control.sweep import sweep
     from hemiola.report.progress import Bar
 
-    console = Console(stderr=True)
+    console = terminal(stderr=True)
     files = {name: _output_files(outputs, name) for name in scenarios}
     recording = Recording(
         timeline=bool({"report", "timeline", "decisions"} & outputs.keys()),
@@ -214,19 +212,16 @@ def _output_files(outputs: dict[str, Path], scenario: str) -> dict[str, Path]:
     files = {
         name: path / f"{scenario}{SUFFIXES[name]}" if scenario else path for name, path in outputs.items()
     }
-    for path in files.values():
-        writable(path)
+    writable(*files.values())
     return files
 
 
 def _show(name: str, comparison: Comparison, files: dict[str, Path], console: Console) -> list[HemiolaError]:
     """Print the table and write every file that can be written; why others cannot."""
-    from rich.console import Console as Terminal
-
     from hemiola.core.errors import HemiolaError
     from hemiola.report.table import table
 
-    out = Terminal()
+    out = terminal()
     if name:
         out.rule(name, align="left")
     out.print(table(comparison))
@@ -272,12 +267,10 @@ def policies(*, semantics: str = "event-driven") -> None:
     semantics
         The rules under which they exist.
     """
-    from rich.console import Console
-
     from hemiola.control.semantics import semantics_by_name
     from hemiola.report.policies import policy_list
 
-    Console().print(policy_list(semantics_by_name(semantics).policies))
+    terminal().print(policy_list(semantics_by_name(semantics).policies))
 
 
 def explain(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from cyclopts import Parameter
 
 from hemiola.cli.arguments import placement_of
-from hemiola.cli.output import writable
+from hemiola.cli.output import terminal, writable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -63,7 +63,6 @@ def strategy(
     nccl
         Write the files for NCCL into this folder, for an all-reduce; ranks are numbered in the order they suggest.
     """
-    from rich.console import Console
 
     from hemiola.core.errors import InputError
     from hemiola.core.units import parse_size
@@ -79,7 +78,7 @@ def strategy(
     network = read_topology(topology)
     per_host = placement_of(placement)
     count = ranks or (sum(per_host) if per_host else network.gpus)
-    console = Console(highlight=False)
+    console = terminal(highlight=False)
     if nccl is None or output is not None:
         place = place_ranks(network, count, per_host)
         if not 0 <= root < count:
@@ -107,7 +106,6 @@ def _show(console: Console, found: Synthesis) -> None:
         f"{chosen.strategy.collective} of {format_bytes(found.size_bytes)} among {chosen.strategy.ranks} ranks: "
         f"{chosen.strategy.name}, {format_duration(chosen.seconds)} predicted{gain}",
         soft_wrap=True,
-        markup=False,
     )
     console.print(
         f"no strategy takes less than {format_duration(found.bounds.seconds)} by bandwidth", soft_wrap=True
@@ -145,7 +143,7 @@ def _show_nccl(console: Console, advice: NcclAdvice) -> None:
 
     order = advice.order
     names = ", ".join(name for name, _ in advice.hosts[:16]) + (", ..." if len(advice.hosts) > 16 else "")
-    console.print(f"for NCCL, order hosts so: {names}", soft_wrap=True, markup=False)
+    console.print(f"for NCCL, order hosts so: {names}", soft_wrap=True)
     table = Table(f"order; all-reduce of {format_bytes(order.size_bytes)}", "as NCCL may choose", "at best")
     for name, (usual, best) in {"this one": (order.usual, order.best), **order.others}.items():
         table.add_row(name, *(f"{format_duration(one.seconds)} {one}" for one in (usual, best)))
@@ -159,7 +157,6 @@ def _show_nccl(console: Console, advice: NcclAdvice) -> None:
         f"{said}: {format_duration(advice.equal_s)}{loss}; "
         f"no strategy takes less than {format_duration(advice.found.bounds.seconds)}",
         soft_wrap=True,
-        markup=False,
     )
     console.print("predicted; none of it was run on GPUs", style="dim")
     for words in advice.beyond:

@@ -405,6 +405,8 @@ class SimulatedDriver(Replay):
     def _note_span(self, task: Task, now: float, outcome: int) -> None:
         placement = task.placement
         assert placement is not None
+        if outcome and now <= task.start_s:  # changed again at the instant it began: no span of its own
+            return
         start, resume = task.start_s, task.resume_s if task.resume_s < now else now
         for host, mask in zip(placement.hosts, placement.masks):  # noqa: B905 - as long by construction
             self._rows.append((task.index, host, mask, start, now, resume, task.tier, outcome))

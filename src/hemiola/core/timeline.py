@@ -18,6 +18,8 @@ _WORD_BITS = 64
 class Timeline:
     """What ran where and when: one row for each host of each span in which a job held GPUs.
 
+    A job has one span from any instant on: what it held and left at the same instant is none.
+
     Attributes:
         job: index into the run's jobs.
         host: index into the topology's hosts.

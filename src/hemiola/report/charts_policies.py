@@ -209,7 +209,7 @@ def gpu_seconds(figures: Figures) -> Chart:
 
 
 def tiers(figures: Figures) -> Chart | None:
-    """How widely jobs were spread: GPU-seconds held at each tier, as shares; None without timelines."""
+    """How widely jobs were spread: GPU-seconds held at each tier, as shares; means over seeds; None without timelines."""
     if not all(has_timeline(run) for run in figures.comparison.runs):
         return None
     topology = figures.comparison.topology
@@ -239,13 +239,15 @@ def tier_words(tier: str) -> str:
 
 
 def _held_by_tier(comparison: Comparison, policy: str) -> Floats:
-    held = np.zeros(len(comparison.topology.tiers))
+    """GPU-seconds, the mean over seeds."""
+    tiers = len(comparison.topology.tiers)
+    held = []
     for run in comparison.runs:
         if run.policy == policy and run.timeline is not None:
             spans = run.timeline
             gpu_s = np.bitwise_count(spans.gpu_mask) * (spans.end_s - spans.start_s)
-            held += np.bincount(spans.tier, weights=gpu_s, minlength=len(held))
-    return held
+            held.append(np.bincount(spans.tier, weights=gpu_s, minlength=tiers))
+    return np.asarray(np.mean(held, axis=0))
 
 
 def _stack(figures: Figures, name: str, hours: list[float], color: str, shape: str) -> dict[str, Any]:

@@ -72,9 +72,11 @@ def _paragraphs(log: DecisionLog, run: RunFacts, job: JobFacts) -> Iterator[str]
     alone = format_duration(job.ideal_s)
     yield _wrapped(f"It wanted {_wish(job)}; alone on its best placement it would run {alone}.", 2)
     yield "  Times count from the first arrival, as days and h:min:s."
-    for time_s, text in Story(log, run, job).events():
+    told = Story(log, run, job)
+    for time_s, text in told.events():
         yield _wrapped(f"{clock(time_s - run.origin_s):>12}  {text}", 16)
-    yield from _totals(job, run)
+    if told.came and job.status != "refused":
+        yield from _totals(job, run)
 
 
 def _wish(job: JobFacts) -> str:

@@ -23,7 +23,7 @@ class Bar:
 
         self._console = console
         self._progress = Progress(
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(),
             MofNCompleteColumn(),
             TextColumn("jobs"),
@@ -49,4 +49,4 @@ class Bar:
 
     def say(self, line: str) -> None:
         """One line above the bar."""
-        self._console.print(line, style="dim", highlight=False)
+        self._console.print(line, style="dim", highlight=False, markup=False)

@@ -14,6 +14,8 @@ NAMED = 3
 """How many jobs or hosts are named before the rest is counted."""
 
 _PLACING = ("start", "move", "resize")
+_DECIDED = ("pre-empted", "moved", "still running")
+"""How spans end by a decision, or with the run: after what else happens at that time."""
 _AT_ONCE = {"stop": 1, "wake": 2, "start": 4, "move": 4, "resize": 4, "pace": 4}
 """What comes first of what happens at the same time: it is stopped, waits, has waited, starts."""
 
@@ -31,8 +33,16 @@ class Story:
         ]
         self.others = [other for other in run.jobs if other.id != job.id]
 
+    @property
+    def came(self) -> bool:
+        """Whether it was submitted before the run was stopped."""
+        return self.job.submit_s <= self.run.end_s
+
     def events(self) -> list[tuple[float, str]]:
         """(time_s, sentence) in order of time."""
+        if not self.came:
+            time_s, _, sentence = self._end()
+            return [(time_s, sentence)]
         told = [(self.job.submit_s, 0, self._arrival())]
         told += [(span.end_s, 1, sentence) for span in self.job.spans if (sentence := self._ending(span))]
         for from_s, to_s in self._waits():
@@ -80,7 +90,9 @@ class Story:
 
     def _meanwhile(self, from_s: float, to_s: float) -> str:
         """How long it waited, and who started in that while."""
-        passed = [other for other in self.others for span in other.spans if from_s <= span.start_s < to_s]
+        passed = [
+            other for other in self.others for span in _begun(other.spans) if from_s <= span.start_s < to_s
+        ]
         text = f"had waited {format_duration(to_s - from_s)}"
         if not passed:
             text += ", in which no other job started"
@@ -126,7 +138,11 @@ class Story:
 
     def _beneficiaries(self, stop: Line) -> str:
         """Who started at that moment on the hosts that it left."""
-        before = [line for line in self.lines if line.kind in _PLACING and line.time_s < stop.time_s]
+        before = [
+            line
+            for line in self.lines
+            if line.kind in _PLACING and not line.refused and line.time_s < stop.time_s
+        ]
         left = {place.host for place in before[-1].placement} if before else set()
         took = [
             line.job
@@ -148,6 +164,9 @@ class Story:
             return end_s, 5, f"finished, {format_duration(end_s - job.submit_s)} after it was submitted."
         if job.status == "refused":
             return job.submit_s, 5, f"was refused: {job.why}."
+        if not self.came:
+            due = clock(job.submit_s - self.run.origin_s)
+            return end_s, 5, f"had not arrived when the run was stopped; it was to be submitted at {due}."
         word = {"failed": "failed", "running": "was still running", "waiting": "was still waiting"}[
             job.status
         ]
@@ -155,19 +174,31 @@ class Story:
 
 
 def clock(since_s: float) -> str:
-    """Time since the first arrival as [days] h:min:s."""
+    """Time since the first arrival as [days] h:min:s; before it, of a job that was refused, with a minus."""
+    if round(since_s) < 0:
+        return f"-{clock(-since_s)}"
     days, rest = divmod(round(since_s), 86400)
     time = f"{rest // 3600:02d}:{rest // 60 % 60:02d}:{rest % 60:02d}"
     return f"{days}d {time}" if days else time
 
 
+def _begun(spans: tuple[Span, ...]) -> Iterator[Span]:
+    """Without those that only went on from another, elsewhere or on another number of GPUs."""
+    for i, span in enumerate(spans):
+        if not i or spans[i - 1].outcome != "moved" or spans[i - 1].end_s < span.start_s:
+            yield span
+
+
 def _holds(span: Span, time_s: float) -> bool:
-    return span.start_s < time_s < span.end_s
+    """Whether it held GPUs when that time came: jobs arrive after others finish, and before any is stopped or moved."""
+    return span.start_s < time_s and (
+        time_s < span.end_s or (time_s == span.end_s and span.outcome in _DECIDED)
+    )
 
 
 def _waits_at(job: JobFacts, time_s: float) -> bool:
     gone = job.status == "refused" or (job.finish_s is not None and job.finish_s <= time_s)
-    return job.submit_s < time_s and not gone and not any(s.start_s <= time_s < s.end_s for s in job.spans)
+    return job.submit_s < time_s and not gone and not any(_holds(span, time_s) for span in job.spans)
 
 
 def _named(names: list[str]) -> str:

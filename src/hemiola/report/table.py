@@ -67,7 +67,7 @@ class ComparisonTable:
         for column in columns:
             drawn.add_column(column.short, justify="right", no_wrap=True)
             if with_change and column is columns[0]:
-                drawn.add_column(f"vs {self.comparison.baseline}", justify="right", overflow="fold")
+                drawn.add_column(_plain(f"vs {self.comparison.baseline}"), justify="right", overflow="fold")
         for policy in self.figures.policies:
             drawn.add_row(self._name(policy), *self._cells(policy, columns, with_change))
         return drawn

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
 from core.job_build import Build
 from hemiola.core.errors import InputError
 from hemiola.core.job_metrics import JobMetrics, job_metrics
-from hemiola.core.job_timeline import SPAN_KINDS
+from hemiola.core.job_timeline import SPAN_KINDS, JobTimeline
 from hemiola.report.job import write_job_report
 from hemiola.report.job.lanes import Drawn, drawn, path_iteration_s
 from hemiola.report.job.page import charts, render
@@ -51,6 +54,12 @@ class Elements(HTMLParser):
 
     def handle_endtag(self, tag: str) -> None:
         assert self.open.pop() == tag
+
+
+def without_clocks(timeline: JobTimeline) -> JobTimeline:
+    """The same, and nothing is known of its ranks' clocks."""
+    ranks = tuple(msgspec.structs.replace(rank, clock_error_s=math.inf) for rank in timeline.ranks)
+    return replace(timeline, ranks=ranks)
 
 
 def draw(metrics: JobMetrics, most: int = 80_000) -> Drawn:
@@ -93,6 +102,13 @@ def test_the_page_says_the_figures():
     assert "transformer.h.3" in page
     assert "0.8 % of iteration time" in page
     assert "5 iterations (1 of warm-up left out)" in page
+
+
+def test_a_clock_of_which_nothing_is_known_is_said_to_be_one():
+    page = without_plotly(render(job_metrics(without_clocks(ddp(ranks=2)))))
+    assert "times of different ranks cannot be compared" in page
+    assert page.count("<td>not known</td>") == 4, "among those who are late, and among the clocks"
+    assert "never" not in page
 
 
 def test_a_prediction_is_shown_as_one():
@@ -174,6 +190,37 @@ def test_of_many_ranks_the_late_one_is_drawn():
     assert "16 of 40 ranks" in found.about
 
 
+def test_of_many_ranks_those_on_the_path_are_drawn_however_many_pieces_each_has_of_it():
+    metrics = job_metrics(without_clocks(ddp(ranks=40, iterations=3, late=34)))
+    assert set(metrics.path.rank.tolist()) == {34, 39} and set(metrics.path.rank[-4:].tolist()) == {39}
+    assert {34, 39} <= {one["rank"] for one in draw(metrics).data["rows"]}
+
+
+def test_each_of_very_many_iterations_is_drawn_from_its_first_rank_to_its_last():
+    """Ranks in turn begin half a second early, and end one late."""
+    count = 20_000
+    build = Build(2)
+    build.span(0, "compute", 0, 4 * count)
+    for number in range(count):
+        for rank in (0, 1):
+            first = (number + rank) % 2
+            build.iteration(rank, number, 4 * number - first / 2, 4 * number + 2 + first)
+    metrics = job_metrics(build.timeline())
+    drawn_from_s = float(metrics.parts.start_s.min())
+    assert draw(metrics).data["iterations"] == [
+        [
+            number,
+            4 * number - 0.5 - drawn_from_s,
+            4 * number + 3 - drawn_from_s,
+            int(number == metrics.path.number),
+        ]
+        for number in range(count)
+    ]
+    chart = next(chart for chart in charts(metrics, None, ("", "")) if chart.id == "iterations")
+    hollow = [at == "circle-open" for at in chart.drawings[""].data[0]["marker"]["symbol"]]
+    assert hollow == [number in metrics.warm_up for number in range(count)]
+
+
 def test_a_job_about_which_little_is_known(tmp_path):
     build = Build()
     build.span(0, "compute", 0, 1)
@@ -217,3 +264,22 @@ def test_a_browser_draws_everything(tmp_path, scheme):
     assert set(cards) == set(ids)
     for name, card in cards.items():
         assert re.search(r'class="(point|trace scatter|trace bars)', card), f"{name} is empty"
+
+
+POINTS_AT_THE_FIRST_ROW = """<script>
+const canvas = document.querySelector(".viewer canvas"), at = canvas.getBoundingClientRect();
+canvas.dispatchEvent(new PointerEvent("pointermove", { clientX: at.left + at.width / 2, clientY: at.top + 60 }));
+</script></body>"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(CHROMIUM is None, reason="no browser: install chromium")
+def test_a_browser_tells_a_whole_number_of_seconds_as_one(tmp_path):
+    build = Build()
+    build.span(0, "compute", 0, 1200, "a long step")
+    write_job_report(build.timeline(), tmp_path / "job.html")
+    page = (tmp_path / "job.html").read_text()
+    (tmp_path / "job.html").write_text(page.replace("</body>", POINTS_AT_THE_FIRST_ROW))
+    elements, complaints = browse(tmp_path / "job.html", tmp_path / "profile", 1)
+    assert complaints == []
+    assert "<b>a long step</b><span>compute for 1200 s, from 0 s</span>" in elements

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import math
+from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -13,6 +14,7 @@ from core.job_build import Build
 from hemiola.cli.inspect import inspect
 from hemiola.core.errors import InputError
 from hemiola.core.job_metrics import job_metrics
+from hemiola.core.job_timeline import Rank
 from hemiola.report.job.inspection import INSPECTION_SCHEMA, inspection_as_json, write_inspection
 from hemiola.report.job.table import job_table
 from hemiola.report.job.words import finding, labels, reasons
@@ -27,9 +29,9 @@ def told(renderable: object, width: int = 110) -> str:
     return capture.get()
 
 
-def late_rank() -> Build:
+def late_rank(clock_error_s: float = 0.0) -> Build:
     """Rank 1 comes 6 s after rank 0 and the others wait for nothing else but 1 s of transfer."""
-    build = Build(2)
+    build = Build([Rank(0), Rank(1, clock_error_s=clock_error_s)])
     for rank, ready in ((0, 2), (1, 8)):
         build.span(rank, "compute", 0, ready, "[bold]work")
         sent = build.transfer(rank, "bucket", ready, 8, 9, ready, 9, size=1e9)
@@ -50,6 +52,26 @@ def test_the_sentences():
     )
     assert bound.startswith("Hiding all communication that can be hidden would save at most 4.00 s of 9.00 s")
     assert rest == ["10 % of each iteration has nothing recorded."]
+
+
+@pytest.mark.parametrize(("error_s", "known"), [(math.inf, "not known"), (7.0, "known only within 7.00 s")])
+def test_of_clocks_that_do_not_tell_who_is_late_nothing_else_is_said(error_s, known):
+    metrics = job_metrics(late_rank(error_s).timeline())
+    said = f"Which rank is late cannot be told: how their clocks differ is {known}."
+    assert said in reasons(metrics)
+    assert said in told(job_table(metrics))
+
+
+def test_a_rank_that_is_never_late_does_not_matter():
+    build = Build([Rank(0), Rank(1, clock_error_s=1e-3)])
+    for rank in (0, 1):
+        build.span(rank, "compute", 0, 2)
+        sent = build.transfer(rank, "bucket", 2, 2, 9, 2, 9)
+        build.span(rank, "wait", 2, 9, transfer=sent)
+    metrics = job_metrics(build.timeline())
+    assert "No rank is late enough to matter: the waiting is for the transfers themselves." in reasons(
+        metrics
+    )
 
 
 def test_no_communication_is_said():
@@ -111,6 +133,13 @@ def test_the_verb_writes_what_is_asked_for(tmp_path, capsys):
     assert "<h1>Both</h1>" in asked["report"].read_text()
     assert json.loads(asked["json"].read_text())["against"]["name"] == "slow"
     assert json.loads(asked["perfetto"].read_text())
+
+
+def test_paths_are_printed_as_they_are(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_timeline(ddp(), tmp_path / "job.json")
+    inspect(Path("job.json"), report=Path("page[v2]:ram:.html"))
+    assert "wrote page[v2]:ram:.html" in capsys.readouterr().err
 
 
 def test_the_verb_refuses_before_it_works(tmp_path):

@@ -68,6 +68,10 @@ def test_a_file_and_a_summary(hemiola: Hemiola, tmp_path: Path) -> None:
     assert "wrote job.graph.json" in done.err
 
 
+def test_a_name_is_printed_as_it_is(hemiola: Hemiola) -> None:
+    assert "a [red]net[/old] :ram:: " in hemiola(TINY, "--name", "a [red]net[/old] :ram:").out
+
+
 def test_json_is_all_that_is_printed(hemiola: Hemiola, tmp_path: Path) -> None:
     (tmp_path / "talks.py").write_text(
         "import torch\nprint('loading')\n"

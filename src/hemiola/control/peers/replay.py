@@ -6,6 +6,8 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Generic, TypeVar
 
+import msgspec
+
 from hemiola.control.ledger import Ledger
 from hemiola.control.peers.task import PeerTask
 from hemiola.control.records import Account, Replay
@@ -58,7 +60,7 @@ class PeerReplay(Replay, Generic[AnyTask]):
         self.ended = 0
         self.wake_s = math.inf
         self.queue_log: list[tuple[float, int, int, int]] = []
-        self.jobs = jobs
+        self.jobs = [_plain(job) for job in jobs]
         self.running: dict[str, AnyTask] = {}
         self._make = make
         self._record = record
@@ -108,7 +110,7 @@ class PeerReplay(Replay, Generic[AnyTask]):
     def _leave(self, task: AnyTask, now: float, outcome: int) -> None:
         placement = task.placement
         assert placement is not None
-        if self._record:
+        if self._record and (now > task.start_s or outcome == FINISHED):
             resume_s = min(task.resume_s, now)
             for host, mask in zip(placement.hosts, placement.masks, strict=True):
                 self._rows.append((task.index, host, mask, task.start_s, now, resume_s, task.tier, outcome))
@@ -141,3 +143,10 @@ class PeerReplay(Replay, Generic[AnyTask]):
     def traffic(self) -> None:
         """Nothing is sent."""
         return
+
+
+def _plain(job: Job) -> Job:
+    """As peers know jobs: of one size, and free to be stopped."""
+    if not (job.pinned or job.is_elastic):
+        return job
+    return msgspec.structs.replace(job, pinned=False, gpus_min=0, gpus_max=0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from html import escape
 from typing import Any
@@ -24,6 +25,7 @@ from hemiola.report.job.words import (
     reasons,
     signed,
     steady_words,
+    within,
 )
 
 __all__ = ["about", "differences", "head", "late_ranks", "path_table", "transfer_table"]
@@ -74,7 +76,7 @@ def late_ranks(metrics: JobMetrics) -> str:
     rows = [
         (
             f"rank {one.rank}", f"{one.last:,} of {one.collectives:,}", percent(one.last_share), duration(one.margin_s),
-            duration(one.lateness_s), duration(one.lateness_p95_s), duration(one.waited_s), f"± {duration(one.clock_error_s)}",
+            duration(one.lateness_s), duration(one.lateness_p95_s), duration(one.waited_s), within(one.clock_error_s),
         )
         for one in metrics.stragglers
     ]  # fmt: skip
@@ -183,11 +185,12 @@ def about(metrics: JobMetrics, name: str = "") -> str:
 def _clocks(metrics: JobMetrics) -> str:
     ranks = metrics.timeline.ranks
     rows = [
-        (f"rank {rank.rank}", rank.host or "–", rank.device or "–", signed(rank.clock_offset_s), f"± {duration(rank.clock_error_s)}")
+        (f"rank {rank.rank}", rank.host or "–", rank.device or "–", signed(rank.clock_offset_s), within(rank.clock_error_s))
         for rank in ranks
     ]  # fmt: skip
     worst = max(rank.clock_error_s for rank in ranks)
-    title = f"Ranks and clocks: times of different ranks compare within {duration(2 * worst)}"
+    compare = "cannot be compared" if math.isinf(worst) else f"compare within {duration(2 * worst)}"
+    title = f"Ranks and clocks: times of different ranks {compare}"
     heads = ("", "host", "device", "clock moved by", "known within")
     return f"<details><summary>{escape(title)}</summary>{table(heads, rows)}</details>"
 

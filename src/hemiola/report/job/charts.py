@@ -131,7 +131,7 @@ def _lines(metrics: JobMetrics, name: str, dash: str, scale: float) -> Iterator[
     numbers, time_s = iteration_times(metrics.parts)
     place = np.searchsorted(numbers, metrics.parts.number)
     exposed = np.bincount(place, weights=metrics.parts.exposed_s) / np.bincount(place)
-    symbols = ["circle" if number in set(metrics.steady) else "circle-open" for number in numbers.tolist()]
+    symbols = np.where(np.isin(numbers, metrics.steady), "circle", "circle-open").tolist()
     for values, words, color in (
         (time_s, "whole", "--ink"),
         (exposed, "waiting for communication", "--wire"),

@@ -82,7 +82,7 @@ def _ranks(metrics: JobMetrics) -> Ints:
     if len(every) <= RANKS:
         return every
     place = {rank.rank: i for i, rank in enumerate(metrics.timeline.ranks)}
-    wanted = dict.fromkeys(metrics.path.rank.tolist()[::-1][:4])
+    wanted = dict.fromkeys(list(dict.fromkeys(metrics.path.rank.tolist()[::-1]))[:4])
     wanted |= dict.fromkeys(place[one.rank] for one in metrics.stragglers[:4])
     wanted |= dict.fromkeys(
         place[one.rank] for one in sorted(metrics.ranks, key=lambda r: -r.exposed_share)[:4]
@@ -109,10 +109,8 @@ def _lanes(metrics: JobMetrics, ranks: Ints, lane: Ints) -> tuple[Ints, int]:
 
 def _window(metrics: JobMetrics, shown: NDArray[np.bool_], most: int) -> tuple[float, float, tuple[int, int]]:
     """The iterations around the path's, as many as fit; each time the side that lies nearer."""
-    every, spans = metrics.parts, metrics.timeline.spans
-    numbers = np.unique(every.number)
-    starts = np.array([every.start_s[every.number == number].min() for number in numbers.tolist()])
-    ends = np.array([every.end_s[every.number == number].max() for number in numbers.tolist()])
+    spans = metrics.timeline.spans
+    numbers, starts, ends = _bounds(metrics)
     by_start = np.sort(spans.start_s[shown])
     first = last = int(np.searchsorted(numbers, metrics.path.number))
 
@@ -130,6 +128,16 @@ def _window(metrics: JobMetrics, shown: NDArray[np.bool_], most: int) -> tuple[f
     if first == 0 and last == len(numbers) - 1 and size(first, last) < len(by_start) <= most:
         low, high = float(spans.start_s.min()), float(spans.end_s.max())
     return low, high, (int(numbers[first]), int(numbers[last]))
+
+
+def _bounds(metrics: JobMetrics) -> tuple[Ints, Floats, Floats]:
+    """(number, from, to) of each iteration, over all ranks."""
+    every = metrics.parts
+    numbers, place = np.unique(every.number, return_inverse=True)
+    start_s, end_s = np.full(len(numbers), np.inf), np.full(len(numbers), -np.inf)
+    np.minimum.at(start_s, place, every.start_s)
+    np.maximum.at(end_s, place, every.end_s)
+    return numbers, start_s, end_s
 
 
 def _part(cut: Segments, chosen: NDArray[np.bool_]) -> Segments:
@@ -260,14 +268,12 @@ def _piece(metrics: JobMetrics, kind: int, name: int, count: int) -> str:
 
 def _iterations(metrics: JobMetrics, low: float, high: float) -> list[list[float | int]]:
     """[number, from, to, whether the path is through it] over all ranks."""
-    every = metrics.parts
-    found: list[list[float | int]] = []
-    for number in np.unique(every.number).tolist():
-        mine = every.number == number
-        start, end = float(every.start_s[mine].min()), float(every.end_s[mine].max())
-        if end > low and start < high:
-            found.append([number, _short(start - low), _short(end - low), int(number == metrics.path.number)])
-    return found
+    columns = (column.tolist() for column in _bounds(metrics))
+    return [
+        [number, _short(start - low), _short(end - low), int(number == metrics.path.number)]
+        for number, start, end in zip(*columns, strict=True)
+        if end > low and start < high
+    ]
 
 
 def _short(seconds: float) -> float:

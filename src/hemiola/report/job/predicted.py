@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import msgspec
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from hemiola.core.units import format_bytes, format_duration
 from hemiola.cost.job_profile import Fit
@@ -25,6 +26,7 @@ def print_prediction(
     """Everything an engineer asks of a prediction, in reading order.
 
     Args:
+        console: without markup, which names may look like.
         changes: what-ifs to lay beside it.
         fit: of the job profile that was made of it.
     """
@@ -45,7 +47,7 @@ def print_prediction(
         console.print(f"note: {note}", style="dim", soft_wrap=True)
 
 
-def _headline(answer: Prediction) -> str:
+def _headline(answer: Prediction) -> Text:
     interval = (
         f" ({answer.confidence:.0%}: {format_duration(answer.low_s)} to {format_duration(answer.high_s)})"
         if answer.high_s > answer.low_s
@@ -53,7 +55,8 @@ def _headline(answer: Prediction) -> str:
     )
     where = f"{_many(answer.ranks, 'rank')} on {_many(answer.hosts, 'host')} of {answer.topology}, {answer.hardware}, {answer.strategy}"
     rate = f", {answer.samples_per_s:,.1f} samples/s" if answer.samples_per_s else ""
-    return f"[bold]{answer.name}: {format_duration(answer.iteration_s)} per iteration[/bold]{interval}{rate}\n{where}"
+    whole = f"{answer.name}: {format_duration(answer.iteration_s)} per iteration"
+    return Text.assemble((whole, "bold"), f"{interval}{rate}\n{where}")
 
 
 def _many(count: int, what: str) -> str:

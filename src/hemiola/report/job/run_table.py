@@ -27,7 +27,7 @@ def print_acceleration(console: Console, state: Acceleration) -> None:
     if table.row_count:
         console.print(table)
     if state.words:
-        console.print(state.words, soft_wrap=True)
+        console.print(state.words, soft_wrap=True, markup=False, emoji=False)
 
 
 def print_measured(console: Console, metrics: JobMetrics) -> None:

@@ -21,6 +21,7 @@ from hemiola.report.job.words import (
     reasons,
     signed,
     steady_words,
+    within,
 )
 
 if TYPE_CHECKING:
@@ -106,7 +107,7 @@ class JobTable:
         rows = (
             (
                 f"rank {one.rank}", f"{one.last} of {one.collectives} ({percent(one.last_share)})", duration(one.margin_s),
-                duration(one.lateness_s), duration(one.waited_s), f"± {duration(one.clock_error_s)}",
+                duration(one.lateness_s), duration(one.waited_s), within(one.clock_error_s),
             )
             for one in self.metrics.stragglers
         )  # fmt: skip

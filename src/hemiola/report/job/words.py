@@ -11,7 +11,7 @@ from hemiola.core.units import format_bytes, format_duration, format_rate
 
 __all__ = [
     "EVIDENCE", "PART_ABOUT", "PART_WORDS", "bytes_or_dash", "compared", "duration", "evidence_words", "finding", "labels", "percent",
-    "predicted_words", "ranks_words", "rate", "reasons", "seconds_scale", "signed", "steady_words",
+    "predicted_words", "ranks_words", "rate", "reasons", "seconds_scale", "signed", "steady_words", "within",
 ]  # fmt: skip
 
 PART_WORDS = {
@@ -40,10 +40,18 @@ EVIDENCE = {
     "inferred": "inferred: communication under way while the rank computes nothing, since the source records no waits",
 }
 
+_MATTERS = 0.1
+"""A late rank is told of if so much of the waiting is for it."""
+
 
 def duration(value_s: float) -> str:
     """A time, "–" where it is not known."""
     return "–" if math.isnan(value_s) else format_duration(0.0 if abs(value_s) < 1e-10 else value_s)
+
+
+def within(error_s: float) -> str:
+    """How well a clock is known."""
+    return "not known" if math.isinf(error_s) else f"± {duration(error_s)}"
 
 
 def signed(value_s: float) -> str:
@@ -102,11 +110,15 @@ def _late(metrics: JobMetrics) -> Iterator[str]:
         return
     worst = metrics.stragglers[0]
     share = worst.waited_s / exposed
-    if share >= 0.1 and worst.last:
+    doubt_s = sum(sorted(one.clock_error_s for one in metrics.stragglers)[-2:])
+    if share >= _MATTERS and worst.last:
         yield (
             f"Rank {worst.rank} comes last at {percent(worst.last_share)} of the collectives, {duration(worst.margin_s)} "
             f"after the one before it: {percent(share)} of all waiting is for it."
         )
+    elif doubt_s >= _MATTERS * metrics.mean("exposed"):
+        known = "not known" if math.isinf(doubt_s) else f"known only within {duration(doubt_s)}"
+        yield f"Which rank is late cannot be told: how their clocks differ is {known}."
     else:
         yield "No rank is late enough to matter: the waiting is for the transfers themselves."
 

@@ -7,15 +7,16 @@
     const bytes = Uint8Array.from(atob(text), (character) => character.charCodeAt(0));
     return new Type(bytes.buffer);
   };
+  const digits = (value, most) => String(Number(value.toPrecision(most)));
   const words = (seconds) => {
     for (const [unit, scale] of [["s", 1], ["ms", 1e-3], ["µs", 1e-6]]) {
-      if (Math.abs(seconds) >= scale) return `${(seconds / scale).toPrecision(4).replace(/\.?0+$/, "")} ${unit}`;
+      if (Math.abs(seconds) >= scale) return `${digits(seconds / scale, 4)} ${unit}`;
     }
-    return seconds === 0 ? "0 s" : `${(seconds / 1e-9).toPrecision(3)} ns`;
+    return seconds === 0 ? "0 s" : `${digits(seconds / 1e-9, 3)} ns`;
   };
   const size = (bytes) => {
     for (const [unit, scale] of [["GB", 1e9], ["MB", 1e6], ["kB", 1e3]]) {
-      if (bytes >= scale) return `${(bytes / scale).toPrecision(3)} ${unit}`;
+      if (bytes >= scale) return `${digits(bytes / scale, 3)} ${unit}`;
     }
     return `${bytes} B`;
   };
@@ -258,7 +259,7 @@
       line(`${data.kinds[kind[i]]} for ${words(to - from)}, from ${words(from - zero)}`);
       if (!several && module && module[i]) line(data.modules[module[i] - 1]);
       if (!several && bytes && !Number.isNaN(bytes[i])) {
-        const rate = data.kinds[kind[i]] === "communication" ? `, ${((bytes[i] * 8) / (to - from) / 1e9).toPrecision(3)} Gbit/s` : "";
+        const rate = data.kinds[kind[i]] === "communication" ? `, ${digits((bytes[i] * 8) / (to - from) / 1e9, 3)} Gbit/s` : "";
         line(`${size(bytes[i])}${rate}`);
       }
       line(`rank ${one.rank}${one.host ? ` on ${one.host}` : ""}, ${one.lane}`);
