@@ -67,7 +67,7 @@ def inspect(
         _job(files, against, report, json, perfetto, title, salvage)
     for path in outputs:
         if path is not None:
-            terminal(stderr=True).print(f"wrote {path}", style="dim", highlight=False)
+            terminal(stderr=True).print(f"wrote {path}", style="dim", highlight=False, soft_wrap=True)
     if problem is not None:
         raise problem
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -232,7 +233,7 @@ def _show(name: str, comparison: Comparison, files: dict[str, Path], console: Co
         except HemiolaError as error:
             unwritten.append(error)
         else:
-            console.print(f"wrote {path}", style="dim", highlight=False)
+            console.print(f"wrote {path}", style="dim", highlight=False, soft_wrap=True)
     return unwritten
 
 
@@ -306,7 +307,7 @@ def explain(
     from hemiola.cli.live_explain import explain_live, is_journal
     from hemiola.core.errors import InputError
 
-    if not job and Path(what).is_file():
+    if not job and os.path.isfile(what):  # noqa: PTH113 - pathlib's raises where a folder may not be searched
         raise InputError(f"of which job of {what}?", f"name it: hemiola explain {what} JOB")
     if not job or is_journal(what):
         explain_live(job or what, journal=what if job else journal, partition=partition, json=json)

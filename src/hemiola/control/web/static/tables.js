@@ -24,7 +24,8 @@ function iteration(job) {
   return [seconds(job.measured_iteration_s), predicted];
 }
 
-const seconds = (value) => value < 1 ? `${(1000 * value).toPrecision(3)} ms` : `${value.toPrecision(3)} s`;
+const three = (value) => value < 999.5 ? value.toPrecision(3) : value.toFixed(0);
+const seconds = (value) => value < 1 ? `${three(1000 * value)} ms` : `${three(value)} s`;
 
 export function drawTables(state) {
   const matching = (job) => !state.filter || [job.id, job.engine_id, job.name, job.user, job.model].some((text) => text.toLowerCase().includes(state.filter));
