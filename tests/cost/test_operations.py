@@ -236,6 +236,14 @@ def test_convolutions_of_float32_may_use_tf32_and_products_not() -> None:
     assert product / convolution == pytest.approx(8, rel=1e-3)
 
 
+def test_only_a_convolution_has_a_window() -> None:
+    image, weight = tensor(1, 8, 9, 9), tensor(4, 8, 3, 3)
+    assert shape_sizes(Signature("aten.convolution.default", (image, weight)))[3] == 9
+    assert shape_sizes(Signature("aten.convolution_backward.default", (image, image, weight)))[3] == 9
+    assert shape_sizes(Signature("mylib.convert.default", (tensor(4, 6),)))[:4] == (24, 0, 0, 6)
+    assert shape_sizes(Signature("convlib.scale.default", (tensor(4, 6), tensor(6))))[:4] == (24, 6, 0, 6)
+
+
 def test_a_type_without_a_peak_is_refused() -> None:
     half = row("aten.mm.default", "matmul", tensor(8, 8, dtype="float16"), flop=1e9)
     with pytest.raises(HardwareError, match="float16"):

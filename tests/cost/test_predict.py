@@ -108,6 +108,12 @@ def test_a_server_is_overlapped_with_the_next_forward() -> None:
     assert found.breakdown.optimizer_s == 0.0
 
 
+def test_without_overlap_every_parameter_stops_backward_until_its_server_has_given_it_back() -> None:
+    """Layer 1: push 4..6, update 0.25 s, pull 6.25..8.25; backward of layer 0 to 10.25 and the same again."""
+    found = run(ParameterServer(), flat(2, rate=500), options=replace(OPTIONS, overlap=False))
+    assert found.iteration_s == pytest.approx(14.5)
+
+
 def test_no_exchange_is_the_sum_of_the_operations() -> None:
     found = run(NoExchange(), flat(2))
     assert found.iteration_s == pytest.approx(6.5)
@@ -198,6 +204,15 @@ def test_what_a_server_computes_is_no_communication() -> None:
     assert served == ["server applies layer.0.weight"]
     waits = line.spans.kind == 2
     assert (line.spans.end_s - line.spans.start_s)[waits].sum() == pytest.approx(0.3)
+
+
+def test_a_pull_is_ready_when_its_server_has_come_to_its_update() -> None:
+    """Pushes 4..4.1 and 5..5.1, updates of 2 s each: 4.1..6.1 and, where the server is free, 6.1..8.1."""
+    graph, seconds = layers([1000, 1000], [1, 1], [1, 2], 4.0)
+    found = run(ParameterServer(), flat(2, rate=1e4), graph=graph, seconds=seconds)
+    pulls = [t for t in found.transfers if t.collective == "pull"]
+    assert [t.ready_s for t in pulls] == pytest.approx([1.1, 3.1])  # since the next forward began, at 5
+    assert [t.start_s for t in pulls] == pytest.approx([1.1, 3.1])
 
 
 # --- processors

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import msgspec
+import numpy as np
 import pytest
 
-from cost.tiny_graphs import device, flat, layers
+from cost.tiny_graphs import device, flat, layers, updated_apart
 from hemiola.core.plan import Piece, Plan, PlannedTransfer
 from hemiola.cost.collectives import Algorithm, Library, Variant
 from hemiola.cost.prediction import Options, predict
@@ -79,6 +81,15 @@ def test_updating_on_arrival_takes_the_optimizers_time_by_bytes():
 
 def test_without_overlap_everything_comes_one_after_the_other():
     assert run(plan(), overlap=False).iteration_s == pytest.approx(4.5)
+
+
+def test_what_is_ready_after_the_first_update_is_waited_for_all_the_same():
+    """Layer 1's update comes before layer 0's backward: it waits for 2 s from 1 on, and layer 0's from 3.5 to 4.5."""
+    order = (0, 1, 2, 4, 3, 5)
+    made = msgspec.structs.replace(plan(update="together"), operation_order=order)
+    found = run(made, updated_apart(GRAPH), np.array([*SECONDS[:4], 0.0, 0.0]))
+    assert found.iteration_s == pytest.approx(4.5)
+    assert found.exposed_s == pytest.approx(3.0)
 
 
 def test_all_ranks_executed_apart_agree_with_one_for_all():

@@ -55,6 +55,12 @@ def test_each_change_is_its_own_prediction() -> None:
     assert found["on fast"].relative == pytest.approx(found["on fast"].iteration_s / base.iteration_s)
 
 
+def test_other_hardware_of_the_same_name_is_compared_with() -> None:
+    question = Question(model(), gpu(), flat(1), 1, DDP())
+    (found,) = what_ifs(question, question.answer(), [gpu(), gpu(rate=2e12)])
+    assert (found.change, found.relative) == ("on one", pytest.approx(0.5))
+
+
 def test_halving_needs_hosts_to_spread_over() -> None:
     assert halved_placement(Question(model(), gpu(), flat(4, 4), 8, DDP())) == (2, 2, 2, 2)
     assert halved_placement(Question(model(), gpu(), flat(2, 4), 8, DDP())) is None

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tiny_graphs import layers
+from tiny_graphs import layers, updated_apart
 
 from hemiola.core.errors import GraphError, HemiolaError, InputError
 from hemiola.core.graph import Graph, Operations, Parameter, Signature
@@ -307,6 +307,15 @@ def test_every_trained_parameter_is_exchanged_in_an_order_that_can_be(
         assert all(t.next_iteration or t.before < 0 or t.before > t.after for t in found)
         if not isinstance(strategy, ParameterServer):
             assert [t.after for t in found] == sorted(t.after for t in found)
+
+
+@pytest.mark.parametrize("strategy", ALL[:-1], ids=lambda s: s.label)
+def test_nothing_is_needed_before_it_is_ready_where_updates_begin_in_backward(strategy: Strategy) -> None:
+    """Operation 3 updates layer 1, operation 4 is layer 0's backward."""
+    graph = updated_apart(sized(400, 800)).reordered([0, 1, 2, 4, 3, 5])
+    for kind in ("cpu", "gpu"):
+        found = strategy.transfers(graph, 2, kind)
+        assert all(t.next_iteration or t.before < 0 or t.before > t.after for t in found)
 
 
 def test_sharding_saves_memory_and_a_server_keeps_the_optimizer() -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
+import msgspec
 import numpy as np
 
 from hemiola.core.graph import KINDS, PHASES, Graph, Operations, Parameter, Signature
@@ -57,6 +59,27 @@ def layers(
         samples=8,
     ).check()
     return graph, np.array([*forward, *reversed(backward), optimizer])
+
+
+def updated_apart(graph: Graph) -> Graph:
+    """A graph of `layers` with an update for each layer, which waits for that layer's backward alone."""
+    n, operations = len(graph.parameters), graph.operations
+    rows = [*range(2 * n), *[2 * n] * n]
+    deps = [*range(2 * n - 1), *range(n, 2 * n)]
+    columns = (
+        "kind", "phase", "micro_step", "flop", "read_bytes", "written_bytes", "module", "forward", "signature",
+    )  # fmt: skip
+    return replace(
+        graph,
+        operations=replace(
+            operations,
+            name=("mm",) * (3 * n),
+            dep_start=np.arange(3 * n + 1, dtype=np.int64).clip(1) - 1,
+            dep=np.array(deps, dtype=np.int64),
+            **{column: getattr(operations, column)[rows] for column in columns},
+        ),
+        parameters=tuple(msgspec.structs.replace(p, updated=p.gradient_ready + n) for p in graph.parameters),
+    ).check()
 
 
 def device(kind: str = "gpu", memory_bytes_per_s: float = 1e30, **fields: object) -> Hardware:

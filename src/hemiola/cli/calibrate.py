@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
-from hemiola.cli.output import writable
+from hemiola.cli.output import terminal, writable
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -57,7 +57,6 @@ def calibrate(
         Only the smallest built-in networks: seconds, for a first look.
     """
     import msgspec
-    from rich.console import Console
 
     from hemiola.core.errors import InputError
     from hemiola.core.units import format_duration, parse_duration
@@ -70,10 +69,11 @@ def calibrate(
     writable(output)
     if ranks < 0 or ranks == 1:
         raise InputError(f"--ranks {ranks}: one rank has no links", "give 2 or more, or leave it out")
-    console = Console(stderr=True)
+    console = terminal(stderr=True)
     told = _Told(console)
     given = [read_graph(path) for path in graphs]
     between = tuple(collective for path in links for collective in read_links(path))
+    failed: InputError | None = None
     try:
         hardware = measure(
             given, device=device, threads=threads, rounds=rounds, budget_s=parse_duration(budget),
@@ -81,16 +81,23 @@ def calibrate(
         )  # fmt: skip
         if ranks:
             told.progress(f"gloo between {ranks} processes", 0, 1)
-            between += calibrate_links(ranks)
+            try:
+                between += calibrate_links(ranks)
+            except InputError as error:  # told when all else, which took minutes, is written
+                failed = error
     except KeyboardInterrupt:
         console.print(f"interrupted after {told.done}; {output} was not written", highlight=False)
         raise SystemExit(130) from None
     hardware = msgspec.structs.replace(hardware, collectives=between)
     write_hardware(hardware, output)
-    Console().print(_table(hardware))
+    terminal().print(_table(hardware))
     for line in _notes(hardware):
         console.print(line, style="dim", highlight=False)
     console.print(f"wrote {output} after {format_duration(told.seconds())}", style="dim", highlight=False)
+    if failed is not None:
+        raise InputError(
+            f"{output} is without the links between {ranks} processes: {failed.what}", failed.remedy
+        ) from failed
 
 
 class _Told:

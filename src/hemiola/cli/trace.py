@@ -117,7 +117,9 @@ def _summary(timeline: JobTimeline, path: Path) -> Iterator[str]:
         yield finding(job_metrics(timeline))
     if ranks > 1:
         error_s = max(rank.clock_error_s for rank in timeline.ranks)
-        yield f"clocks agree within {error_s * 1e6:.0f} µs" if error_s < inf else "clocks could not be compared"
+        yield (
+            f"clocks agree within {error_s * 1e6:.0f} µs" if error_s < inf else "clocks could not be compared"
+        )
     if "profiler_fraction" in timeline.facts["cost"]:
         more = timeline.facts["cost"]["profiler_fraction"]
         yield f"profiled iterations took {f'{more:.1%}' if more > 0 else 'not measurably'} longer than others"

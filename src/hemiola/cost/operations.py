@@ -243,9 +243,10 @@ def shape_sizes(signature: Signature) -> tuple[int, int, int, int, int]:
     shapes = [value["shape"] for value in flat if isinstance(value, dict)]
     first, second, third = [*(math.prod(shape) for shape in shapes[:3]), 0, 0, 0][:3]
     rows = shapes[0][-1] if shapes and shapes[0] else 0
-    if "conv" in signature.operation:
-        weight = shapes[2 if "backward" in signature.operation else 1]
-        rows = math.prod(weight[2:])
+    place = 2 if "backward" in signature.operation else 1
+    window = shapes[place][2:] if len(shapes) > place else []
+    if "conv" in signature.operation and window:  # not all that is called so has one: "convert"
+        rows = math.prod(window)
     lists = [a for a in signature.arguments if isinstance(a, list) and len(a) > 1 and isinstance(a[0], int)]
     return first, second, third, rows, abs(math.prod(lists[0])) if lists else 0
 

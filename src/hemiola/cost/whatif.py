@@ -105,7 +105,7 @@ def _changes(question: Question, others: Sequence[Hardware]) -> Iterator[tuple[s
             yield "collectives the usual way", replace(question, options=usual)
         yield "no overlap", replace(question, options=replace(question.options, overlap=False))
     for hardware in others:
-        if hardware.name != question.hardware.name:
+        if hardware != question.hardware:
             yield f"on {hardware.name}", replace(question, hardware=hardware)
 
 

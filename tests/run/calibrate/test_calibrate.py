@@ -89,6 +89,25 @@ def test_a_device_that_is_not_there_is_refused() -> None:
         calibrate(device="cuda")
 
 
+@pytest.mark.parametrize("device", ["cuda:1", "cuda:all"])
+def test_a_gpu_beside_the_only_one_is_refused(monkeypatch: pytest.MonkeyPatch, device: str) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    with pytest.raises(InputError, match=f"no device '{device}'"):
+        calibrate(device=device)
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="no GPU beside the first")
+def test_another_gpu_than_the_first_is_current_while_it_is_measured() -> None:
+    current = set()
+    calibrate(
+        device="cuda:1", rounds=1, budget_s=1, small=True,
+        progress=lambda *_: current.add(torch.cuda.current_device()),
+    )  # fmt: skip
+    assert current == {1}
+    assert torch.cuda.current_device() == 0
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 def test_a_gpu_is_measured(graph: Graph) -> None:
     device = calibrate(device="cuda", rounds=2, budget_s=5, small=True)

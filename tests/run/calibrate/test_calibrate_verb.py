@@ -60,6 +60,18 @@ def test_one_rank_is_refused_before_anything_is_measured(tmp_path: Path, ranks: 
         calibrate(output=tmp_path / "x.json", ranks=ranks)
 
 
+def test_links_that_cannot_be_measured_do_not_cost_the_rest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    output = tmp_path / "here.hardware.json"
+    monkeypatch.setenv("PYTHONHOME", str(tmp_path))  # where the ranks find no Python
+    with pytest.raises(InputError, match="without the links between 2 processes: rank 0 failed"):
+        calibrate(output=output, rounds=1, budget="1s", ranks=2, quick=True)
+    hardware = load_hardware(output)
+    assert hardware.measured
+    assert hardware.collectives == ()
+
+
 def test_wrong_input_is_refused_before_anything_is_measured(tmp_path: Path) -> None:
     output = tmp_path / "x.json"
     with pytest.raises(InputError, match="nowhere"):

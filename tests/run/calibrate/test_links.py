@@ -12,6 +12,7 @@ import pytest
 from hemiola.core.errors import InputError
 from hemiola.lab import Lab
 from hemiola.run.calibrate import calibrate_links
+from hemiola.run.calibrate.launching import _run_here
 from hemiola.run.calibrate.links import read_links
 
 SIZES = (4, 65_536, 33_554_432)  # the last so large that no disturbed small one takes as long
@@ -35,6 +36,24 @@ def test_two_processes_measure_gloo() -> None:
         assert sizes[1:] == list(SIZES[1:])
         assert sizes[0] in (4, 8)  # a gathered tensor has at least one element of each rank
         assert collective.runs >= 5
+
+
+def test_processor_time_is_that_of_a_rank_that_takes_part() -> None:
+    """Rank 0 and the last work 2 ms for each call; the one between them stands by."""
+    code = """
+import time, torch, torch.distributed as dist
+from hemiola.run.calibrate import links
+def work():
+    end = time.process_time() + 2e-3
+    while time.process_time() < end:
+        pass
+torch.set_num_threads(1)
+dist.init_process_group("gloo")
+call = links._stand_by if dist.get_rank() == 1 else work
+assert links._timed(call, 0.02, "cpu")[1] >= 2e-3
+dist.destroy_process_group()
+"""
+    _run_here([sys.executable, "-c", code], 3)
 
 
 def test_a_rank_that_fails_is_named() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import dataclass
 from typing import Any
 
@@ -315,6 +316,19 @@ def test_blocks_that_repeat(name: str, blocks: tuple[str, ...]) -> None:
     assert capture(*small(name)).blocks == blocks
 
 
+def test_blocks_that_have_a_name_of_their_own_too() -> None:
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc1, self.fc2 = nn.Linear(8, 8), nn.Linear(8, 2)
+            self.net = nn.Sequential(self.fc1, nn.ReLU(), self.fc2)
+
+        def forward(self, inputs: Tensor) -> Tensor:
+            return self.net(inputs)
+
+    assert capture(Twice(), X).blocks == ("fc1", "fc2")
+
+
 # ---- what can be given -----------------------------------------------------------------------
 
 
@@ -424,6 +438,27 @@ def test_an_optimizer_that_is_in_use_is_like_a_new_one_and_left_alone(kind: Any,
     assert repr(optimizer.state_dict()) == before
     assert optimizer.param_groups[0]["params"][0] is model.lower.weight
     assert graph.operations.name == capture(model, X, optimizer=kind).operations.name
+
+
+@pytest.mark.parametrize("given", ["new", "stepped", "made"])
+def test_where_pytorch_updates_many_parameters_by_one_kernel_that_is_captured(
+    monkeypatch: pytest.MonkeyPatch, given: str
+) -> None:
+    """It does so on a GPU, and is made to take a processor for one here."""
+    module = sys.modules["torch.optim.optimizer"]  # `torch.optim` hides it
+    monkeypatch.setattr(module, "_get_foreach_kernels_supported_devices", lambda: ["cpu"])
+    model = TwoLayers()
+    optimizer = torch.optim.AdamW(model.parameters())
+    if given == "stepped":
+        model(torch.ones(4, 8)).sum().backward()
+        optimizer.step()
+    graph = capture(model, X, optimizer=torch.optim.AdamW if given == "made" else optimizer)
+    names = [graph.operations.name[row] for row in rows(graph, OPTIMIZER)]
+    assert names
+    assert {name.startswith("aten._foreach_") for name in names} == {True}
+    assert {parameter.updated for parameter in graph.parameters} == {len(graph.operations) - 1}
+    single = capture(model, X, optimizer=torch.optim.AdamW(model.parameters(), foreach=False))
+    assert not any("_foreach_" in name for name in single.operations.name)
 
 
 def test_an_optimizer_of_another_model_is_refused() -> None:

@@ -53,11 +53,12 @@ def _steps(run: Run) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[
 
 def updating(run: Run, start_s: float, end_s: float) -> list[tuple[float, float]]:
     """When within this time a server applied gradients and no transfer was in progress: pieces, in order and apart."""
-    if not len(run.lowered.update_tasks):
+    updates = _update_tasks(run)
+    if not updates:
         return []
     sent = _merged(run, np.array(_flow_tasks(run), dtype=np.int64), start_s, end_s)
     found = []
-    for a, b in _merged(run, run.lowered.update_tasks, start_s, end_s):
+    for a, b in _merged(run, np.array(updates, dtype=np.int64), start_s, end_s):
         reached = a
         for low, high in _within(sent, a, b):
             if low > reached:
@@ -82,6 +83,11 @@ def _within(pieces: list[tuple[float, float]], start_s: float, end_s: float) -> 
 def _flow_tasks(run: Run) -> list[int]:
     """Of all transfers of all iterations."""
     return [task for done in run.lowered.flow_tasks for flows in done for task in flows]
+
+
+def _update_tasks(run: Run) -> list[int]:
+    """Of all pushes of all iterations."""
+    return [task for updates in run.lowered.update_tasks for task in updates.values()]
 
 
 def _merged(run: Run, tasks: NDArray[np.int64], start_s: float, end_s: float) -> list[tuple[float, float]]:
@@ -143,9 +149,7 @@ def ready_s(setting: Setting, run: Run, number: int) -> float:
     transfer = setting.transfers[number]
     iteration = shown_iteration(transfer)
     if transfer.follows >= 0:
-        return _end(run, iteration, transfer.follows) + float(
-            setting.update_s[list(transfer.parameters)].sum()
-        )
+        return float(run.execution.end_s[run.lowered.update_tasks[iteration][transfer.follows]])
     return float(
         run.execution.end_s[run.lowered.step_task[iteration][:, run.lowered.sent_after[number]]].max()
     )
@@ -178,7 +182,7 @@ def critical_path(setting: Setting, run: Run) -> tuple[PathStep, ...]:
     Steps of one phase that follow one another are one.
     """
     found: list[PathStep] = []
-    updates = set(run.lowered.update_tasks.tolist())
+    updates = set(_update_tasks(run))
     first = -1  # of the steps that the last entry stands for
     for task, start_s, end_s in _path_tasks(run):
         step = int(run.lowered.step_of[task])

@@ -56,7 +56,7 @@ class Lowered:
         done_tasks: per iteration and transfer, all tasks that have to end before it is complete.
         sent_after: the step after which a transfer is ready, for all but those that follow another.
         step_of, transfer_of: per task, which step or transfer it is; -1 if none.
-        update_tasks: in which servers apply gradients.
+        update_tasks: per iteration and push, in which its server applies it.
         sender_s: how long each transfer keeps a rank's sender, where all of them go through one; else 0.
     """
 
@@ -68,7 +68,7 @@ class Lowered:
     sent_after: dict[int, int]
     step_of: NDArray[np.int64]
     transfer_of: NDArray[np.int64]
-    update_tasks: NDArray[np.int64]
+    update_tasks: list[dict[int, int]]
     sender_s: list[float]
 
 
@@ -128,7 +128,7 @@ class _Lowering:
         self.flow_tasks: list[list[list[int]]] = []
         self.done: list[list[list[int]]] = []
         self.issued: list[list[int]] = []
-        self.updates: list[int] = []
+        self.updates: list[dict[int, int]] = []
 
     def run(self, iterations: int) -> Lowered:
         for _ in range(iterations):
@@ -143,7 +143,7 @@ class _Lowering:
         return Lowered(
             tasks, self.ranks, np.array(self.step_task, dtype=np.int64), self.flow_tasks, self.done,
             self.sent_after, np.array(rows.step, dtype=np.int64), np.array(rows.transfer, dtype=np.int64),
-            np.array(self.updates, dtype=np.int64), self.sender_s,
+            self.updates, self.sender_s,
         )  # fmt: skip
 
     def _iteration(self) -> None:
@@ -151,6 +151,7 @@ class _Lowering:
         count = len(self.setting.transfers)
         self.flow_tasks.append([[] for _ in range(count)])
         self.done.append([[] for _ in range(count)])
+        self.updates.append({})
         self.step_task.append([[] for _ in self.ranks])
         for number, step in enumerate(self.steps):
             for place in range(len(self.ranks)):
@@ -202,7 +203,7 @@ class _Lowering:
         pushed = self._transfer(number, after, 3 * transfer.server)
         update_s = float(self.setting.update_s[list(transfer.parameters)].sum()) * self.scale.compute
         updated = self.rows.add(update_s, pushed, resource=3 * transfer.server + 1, transfer=number)
-        self.updates.append(updated)
+        self.updates[-1][number] = updated
         self._transfer(self.pull_of[number], [updated], 3 * transfer.server + 2)
 
     def _transfer(self, number: int, after: list[int], resource: int = -1) -> list[int]:

@@ -120,11 +120,9 @@ class Setting:
         return found if self.options.overlap else tuple(self._at_once(transfer) for transfer in found)
 
     def _at_once(self, transfer: Transfer) -> Transfer:
-        """The same transfer, waited for as soon as it is ready."""
+        """The same transfer, waited for as soon as it is ready; a push is by its pull."""
         if transfer.collective == "push":
             return transfer
-        if transfer.collective == "pull":
-            return replace(transfer, before=len(self.graph.operations), next_iteration=False)
         return replace(transfer, before=transfer.after + 1, next_iteration=False)
 
     @cached_property

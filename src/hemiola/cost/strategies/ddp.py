@@ -89,7 +89,7 @@ class DDP(Strategy):
         return found if rebuilt else sorted(found, key=min)[::-1]
 
     def transfers(self, graph: Graph, ranks: int, device: Device = "gpu") -> tuple[Transfer, ...]:
-        """One all-reduce per bucket, all needed before the optimizer's first operation."""
+        """One all-reduce per bucket, all needed before the optimizer's first operation, or when they are ready if that is later."""
         if ranks < 2:
             return ()
         optimizer = first_of_phase(graph, "optimizer")
@@ -106,7 +106,7 @@ class DDP(Strategy):
                     size,
                     tuple(bucket),
                     ready,
-                    optimizer,
+                    max(optimizer, ready + 1),
                     pack_bytes=copied,
                     unpack_bytes=copied,
                 )

@@ -159,7 +159,7 @@ class _Shards:
         found = []
         for i, (last, unit) in enumerate(ends):
             waited = ends[i + 1][0] + 1 if i + 1 < len(ends) else self.optimizer
-            before = last + 1 if blocking else min(waited, self.optimizer)
+            before = last + 1 if blocking else max(min(waited, self.optimizer), last + 1)
             size = self._sizes(unit)[1]
             found.append(
                 Transfer(

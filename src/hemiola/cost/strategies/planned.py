@@ -63,12 +63,13 @@ class Planned(Strategy):
             size, whole = planned.size_bytes(known), sum(parameter.size_bytes for parameter in members)
             used = [parameter.first_use for parameter in members if parameter.first_use >= 0]
             across = self.updates_on_arrival and bool(used)
+            ready = planned.ready(known)
             copied = size if len(planned.pieces) > 1 or planned.part != "all" else 0.0
             found.append(
                 Transfer(
                     planned.name, "all-reduce", size,
-                    tuple(number[name] for name in names), planned.ready(known),
-                    min(used) if across else optimizer, next_iteration=across,
+                    tuple(number[name] for name in names), ready,
+                    min(used) if across else max(optimizer, ready + 1), next_iteration=across,
                     priority=planned.priority, algorithm=planned.algorithm,
                     completes=tuple(number[name] for name in names if last[name] is planned),
                     pack_bytes=whole if planned.part == "rows" else copied,  # rows are looked for in all

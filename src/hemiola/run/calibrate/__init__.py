@@ -37,7 +37,7 @@ def calibrate(
 
     Args:
         graphs: further graphs whose every operation is measured.
-        device: "cpu" or "cuda".
+        device: "cpu", "cuda", or one of several GPUs ("cuda:1").
         threads: with which a rank computes, on a CPU.
         rounds: replays of each graph.
         budget_s: time for all, about: when it is used up the larger networks are left out, and

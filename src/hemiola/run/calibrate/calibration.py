@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
@@ -105,17 +105,29 @@ def calibrate_machine(graphs: Sequence[Graph], settings: Settings, say: Say) -> 
 
 @contextmanager
 def _settled(settings: Settings) -> Iterator[None]:
-    """Threads, allocator and arithmetic as they are wanted; everything as it was afterwards."""
-    if settings.device.startswith("cuda") and not torch.cuda.is_available():
+    """Threads, allocator, arithmetic and the current GPU as they are wanted; everything as it was afterwards."""
+    gpu = settings.device.startswith("cuda")
+    if gpu and not _is_there(settings.device):
         raise InputError(f"there is no device {settings.device!r}", "calibrate with device 'cpu'")
     before = torch.get_num_threads()
     torch.set_num_threads(settings.threads)
+    current = torch.cuda.device(settings.device) if gpu else nullcontext()  # events and delays go to it
+    chance = torch.random.fork_rng(devices=range(torch.cuda.device_count()))
     try:
-        with torch.random.fork_rng(), settled_allocator():
+        with current, chance, settled_allocator():
             torch.manual_seed(0)
             yield
     finally:
         torch.set_num_threads(before)
+
+
+def _is_there(device: str) -> bool:
+    """Whether there is this GPU."""
+    try:
+        index = torch.device(device).index or 0
+    except RuntimeError:
+        return False
+    return bool(torch.cuda.is_available() and index < torch.cuda.device_count())
 
 
 def _measure(graphs: Sequence[Graph], settings: Settings, clock: Clock, say: Say) -> _Found:

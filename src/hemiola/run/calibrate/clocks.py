@@ -76,7 +76,7 @@ class CpuClock:
 
 
 class CudaClock:
-    """Events around every operation, on a stream that is kept busy meanwhile."""
+    """Events around every operation, on a stream of the current GPU that is kept busy meanwhile."""
 
     _BATCH = 64  # operations queued behind one delay
     _DELAY_CYCLES = 8_000_000  # some 4 ms: longer than the host needs to queue a batch

@@ -117,7 +117,7 @@ def _measure(options: argparse.Namespace) -> list[CollectiveCost]:
 
 
 def _timed(call: Callable[[], None], seconds: float, device: str) -> tuple[float, float, float, int]:
-    """Of one call: seconds of the slowest rank, processor time of one rank, spread of the seconds, runs.
+    """Of one call: seconds of the slowest rank, processor time of one that takes part, spread of the seconds, runs.
 
     Seconds are the lower quartile: what other load adds comes on top now and then, on a busy machine often.
     """
@@ -138,11 +138,12 @@ def _timed(call: Callable[[], None], seconds: float, device: str) -> tuple[float
     dist.broadcast(wanted, 0)
     runs = np.array([once() for _ in range(int(wanted.item()))])
     slowest = torch.tensor(runs[:, 0], device=device)
-    mine = torch.tensor([runs[:, 1].mean()], device=device)
+    own = [0.0, 0.0] if call is _stand_by else [float(runs[:, 1].mean()), 1.0]
+    mine = torch.tensor(own, dtype=torch.float64, device=device)
     dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
     dist.all_reduce(mine)
     seconds_each = slowest.cpu().numpy()
-    cpu_s = float(mine.item()) / dist.get_world_size()
+    cpu_s = float(mine[0] / mine[1])
     return float(np.quantile(seconds_each, 0.25)), cpu_s, spread_of(seconds_each), len(runs)
 
 
@@ -195,13 +196,13 @@ def _send(size: int, device: str) -> tuple[Callable[[], None], int]:
 
     tensor, rank, last = _tensor(size, device), dist.get_rank(), dist.get_world_size() - 1
 
-    def call() -> None:
-        if rank == 0:
-            dist.send(tensor, last)
-        elif rank == last:
-            dist.recv(tensor, 0)
+    if rank == 0:
+        return lambda: dist.send(tensor, last), tensor.nbytes
+    return (lambda: dist.recv(tensor, 0)) if rank == last else _stand_by, tensor.nbytes
 
-    return call, tensor.nbytes
+
+def _stand_by() -> None:
+    """The call of a rank that takes no part."""
 
 
 _COLLECTIVES: dict[str, Callable[[int, str], tuple[Callable[[], None], int]]] = {

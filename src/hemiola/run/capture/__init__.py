@@ -43,7 +43,7 @@ def capture(
             makes one from a list of parameters (`torch.optim.AdamW`). Plain SGD without one.
         accumulate: micro-steps (forward and backward) per iteration, all with these inputs.
         autocast: "bfloat16" or "float16": forward and loss under `torch.autocast`.
-        device: "cpu" or "cuda": whose operations to capture (attention differs). The model's own
+        device: "cpu" or "cuda": whose operations to capture (attention and optimizers differ). The model's own
             unless given; "cpu" for a model on the meta device.
         name: what to call the graph; the model's class unless given.
 

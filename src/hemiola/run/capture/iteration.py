@@ -20,7 +20,7 @@ from hemiola.run.capture.fakes import Fakes, substituted
 from hemiola.run.capture.inventory import Inventory, inventory_of
 from hemiola.run.capture.losses import scalar_loss
 from hemiola.run.capture.modules import ModulePaths
-from hemiola.run.capture.optimizers import optimizer_over, state_tensors
+from hemiola.run.capture.optimizers import many_at_once, optimizer_over, state_tensors
 from hemiola.run.capture.recorder import BACKWARD, FORWARD, OPTIMIZER, Recorder
 from hemiola.run.capture.refusals import explained, quiet
 
@@ -120,7 +120,10 @@ class _Iteration:
                 "check requires_grad, or capture the whole model that is trained",
             )
         self.recorder.phase = OPTIMIZER
-        with explained("the optimizer's step", "capture with another optimizer, such as AdamW"):
+        with (
+            explained("the optimizer's step", "capture with another optimizer, such as AdamW"),
+            many_at_once(),
+        ):
             known = {id(parameter) for parameter in self._inventory.parameters}
             optimizer = optimizer_over(given, trained, self._fakes, known)
             optimizer.step()

@@ -66,15 +66,17 @@ def repeated_blocks(model: nn.Module) -> tuple[str, ...]:
     """The modules of one class that stand at least twice in a list or sequence and hold most parameters.
 
     Of classes that hold the same, the one with more modules: layers rather than stages of layers.
-    Sequences themselves only where nothing else repeats: they have no class of their own.
+    Sequences themselves only where nothing else repeats: they have no class of their own. A module that has
+    several paths has its first, as in `ModulePaths`.
     """
+    paths = {module: path for path, module in model.named_modules()}
     groups: dict[type, dict[str, nn.Module]] = defaultdict(dict)
-    for path, module in model.named_modules():
+    for module in paths:
         if isinstance(module, (nn.ModuleList, nn.Sequential)):
             kinds = [type(child) for child in module.children()]
-            for name, child in module.named_children():
+            for child in module.children():
                 if kinds.count(type(child)) > 1:
-                    groups[type(child)][f"{path}.{name}" if path else name] = child
+                    groups[type(child)][paths[child]] = child
     candidates = [(_weight(kind, group), tuple(group)) for kind, group in groups.items()]
     best = max(candidates, key=lambda candidate: candidate[0], default=((False, 0, 0), ()))
     return best[1] if best[0][1] else ()

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import inspect
 from collections import OrderedDict, defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.optim.optimizer import _foreach_supported_types
 
 from hemiola.core.errors import GraphError, InputError
 from hemiola.run.capture.fakes import Fakes
 
-__all__ = ["optimizer_over", "state_tensors"]
+__all__ = ["many_at_once", "optimizer_over", "state_tensors"]
 
 
 def optimizer_over(
@@ -91,6 +95,19 @@ def _stand_in(value: Any, fakes: Fakes) -> Any:
             number = value.item()
         return torch.tensor(number, dtype=value.dtype).reshape(value.shape)
     return fakes(value)
+
+
+@contextmanager
+def many_at_once() -> Iterator[None]:
+    """Let optimizers update stand-ins as they would the parameters: on a GPU many by one kernel.
+
+    PyTorch does so by itself where it knows the type of every parameter, which a stand-in's it does not.
+    """
+    _foreach_supported_types.append(FakeTensor)
+    try:
+        yield
+    finally:
+        _foreach_supported_types.remove(FakeTensor)
 
 
 def state_tensors(optimizer: torch.optim.Optimizer) -> dict[torch.Tensor, list[torch.Tensor]]:
