@@ -112,6 +112,8 @@ def test_waiting_follows_from_what_is_read_and_written() -> None:
         ({"paces": (Pace(0, 1, 2.0), Pace(0, 1, 1.0))}, "at 1 bytes/s, said twice"),
         ({"weights": (0.5, 0.6)}, "2 weights of 2 chunks, together 1.1"),
         ({"weights": (1.0,)}, "1 weights of 2 chunks"),
+        ({"weights": (0.75, 0.25), "collective": "reduce-scatter"}, "parts of different sizes"),
+        ({"weights": (0.75, 0.25), "collective": "all-gather"}, "parts of different sizes"),
         ({"ranks": 0}, "0 ranks"),
         ({"weights": (0.5, 0.5), "in_place": False}, "not in place or uses scratch memory"),
     ],

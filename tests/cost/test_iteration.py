@@ -180,3 +180,16 @@ def _alone_s(model: IterationModel, wanted: Job, pairs: list[tuple[int, int]]) -
         model.capacities_bytes_per_s[link] / f for link, f in zip(crossing.links, factors, strict=True)
     )
     return max(crossing.need.iteration_s(rate, crossing.latency_s), crossing.local_s)
+
+
+def test_a_run_time_is_that_on_the_jobs_own_type_or_where_there_was_none_on_what_there_was() -> None:
+    """16 of the slow GPUs are on one host, 16 of those that it names are not."""
+    mixed = cluster([16, 8, 8], types=("v100", "a100", "a100"), nic=1.0, fabric=8.0)
+    wants = wanting(16, profile(), gpu_type="a100")
+    crossing = IterationModel(mixed).best_s(wants, 1)
+    assert IterationModel(mixed, mixed).alone(wants).recorded_s == pytest.approx(crossing)
+    untyped = IterationModel(mixed, cluster([16, 16], fabric=8.0)).alone(wants)
+    assert untyped.recorded_s == pytest.approx(
+        IterationModel(cluster([16], fabric=8.0)).best_s(wanting(16, profile()), 0)
+    )
+    assert untyped.recorded_s < crossing

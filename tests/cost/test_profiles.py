@@ -238,6 +238,8 @@ GOOD = {"gpus": 1, "compute_s": 1.0, "traffic_bytes": 0}
     [
         ({"schema": "hemiola.profiles/2"}, "schema 'hemiola.profiles/2'"),
         ({"profile": []}, "unknown field"),
+        ({"profiles": 5}, "Expected `array`, got `int`"),
+        ({"profiles": [{"name": "a", "demands": None}]}, "Expected `array`, got `null`"),
         ({"profiles": [{"name": "a", "demands": [GOOD], "overlop": 0.1}]}, "unknown ['overlop']"),
         ({"profiles": [{"name": "a", "demands": [{**GOOD, "compute_ms": 3}]}]}, "unknown ['compute_ms']"),
         ({"profiles": [{"name": "a", "demands": []}]}, "has no demands"),

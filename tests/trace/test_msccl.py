@@ -149,6 +149,13 @@ def test_a_wrong_file_is_named(old: str, new: str, says: str) -> None:
         parse_msccl(text.replace(old, new, 1), "edited.xml")
 
 
+@pytest.mark.parametrize("encoding", ["gbk", "none"])
+def test_an_encoding_that_is_not_known_is_named(encoding: str) -> None:
+    text = f"<?xml version='1.0' encoding='{encoding}'?>\n{msccl_text(ring([0, 1]))}"
+    with pytest.raises(InputError, match="is no XML"):
+        parse_msccl(text.encode())
+
+
 def test_a_send_without_a_receive_is_named() -> None:
     with pytest.raises(
         StrategyError, match="rank 0 sends 1 times to rank 1 on channel 0, which receives 0 times"

@@ -246,6 +246,15 @@ class Strategy(msgspec.Struct, frozen=True, kw_only=True, dict=True):
                 f"{self.name!r}: {len(self.weights)} weights of {self.chunks} chunks, together {sum(self.weights):g}",
                 "give one above 0 for each chunk, together 1, or none",
             )
+        each = self.chunks // self.ranks
+        if parted and any(
+            abs(sum(self.weights[at : at + each]) * self.ranks - 1) > 1e-6
+            for at in range(0, len(self.weights), each)
+        ):
+            raise StrategyError(
+                f"{self.name!r}: chunks of ranks with parts of different sizes, which of this collective are equal",
+                "give the chunks of each rank weights that are together 1 / ranks, or none",
+            )
         places = (place for move in self.moves for place in (move.source, move.target))
         if self.weights and (not self.in_place or any(place.buffer == "scratch" for place in places)):
             raise StrategyError(

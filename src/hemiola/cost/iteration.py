@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -296,7 +297,9 @@ class IterationModel:
         there = self._recorded_on
         if there is None:
             return self.best_s(job, narrowest)
-        tier = there.topology.narrowest(job.gpus, hosts=job.hosts)
+        if job.gpu_type and job.gpu_type not in there.topology.gpu_types:  # it ran on what was there
+            job = msgspec.structs.replace(job, gpu_type="")
+        tier = there.topology.narrowest(job.gpus, job.gpu_type, job.hosts)
         if tier is None:
             raise InputError(
                 f"job {job.id!r} wants {job.gpus} GPUs, more than {there.topology.name} has",

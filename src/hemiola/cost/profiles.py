@@ -326,15 +326,17 @@ def _read(path: Path) -> _File:
 
 def _refuse_unknown(path: Path, raw: Any) -> None:
     """Fields that a profile or a demand does not have, with those that they have: the core types would name one alone."""
-    profiles = raw.get("profiles", ()) if isinstance(raw, dict) else ()
-    for profile in (p for p in profiles if isinstance(p, dict)):
-        parts = [
-            (profile, Profile),
-            *((d, Demand) for d in profile.get("demands", ()) if isinstance(d, dict)),
-        ]
+    for profile in _objects(raw, "profiles"):
+        parts = [(profile, Profile), *((demand, Demand) for demand in _objects(profile, "demands"))]
         for part, kind in parts:
             unknown = set(part) - set(kind.__struct_fields__)
             if unknown:
                 name = profile.get("name")
                 known = ", ".join(kind.__struct_fields__)
                 raise InputError(f"{path}: profile {name!r} has unknown {sorted(unknown)}", f"known: {known}")
+
+
+def _objects(raw: Any, name: str) -> list[dict[str, Any]]:
+    """Those in a list of this name, if there is one."""
+    found = raw.get(name) if isinstance(raw, dict) else None
+    return [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []

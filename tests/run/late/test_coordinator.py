@@ -233,6 +233,19 @@ def test_carried_over_nobody_sends_what_came_too_late() -> None:
     assert active == {1: {(0,)}, 2: {(0, 1)}, 3: {(0,)}}
 
 
+def test_carried_over_who_missed_those_that_came_after_it_is_waited_for() -> None:
+    """Rank 0 begins alone, 1 comes next: where 2 was not there, what 1 had is owed, too."""
+    world = measured(3, carries=True)
+    for at_s, rank in ((0.0, 0), (50.0, 1), (51.0, 2)):
+        world.at(at_s, (rank, sum_of(8 * MB, place=10 + rank)))
+    for at_s, rank in ((90.0, 1), (140.0, 2), (141.0, 0)):
+        world.at(at_s, (rank, sum_of(8 * MB, place=10 + rank)))
+    world.run()
+    parts = {n: [o for _, o in world.orders if isinstance(o, Part) and o.number == n] for n in (1, 2)}
+    assert parts[1][0].active == {0}
+    assert parts[2][0].active == {1, 2}, "who was always there may be left out"
+
+
 def test_who_brings_another_tensor_is_named() -> None:
     world = _World(3)
     for rank in range(3):

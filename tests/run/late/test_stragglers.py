@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TypeGuard
@@ -220,6 +221,24 @@ def test_what_comes_too_late_is_carried_over_to_the_next_sum_of_the_same_tensor(
         assert all(torch.equal(one.get(), alone) for one in late), "all have the same result"
         again = [_Sum(ranks[rank], filled(tensors[rank], 10.0**rank)) for rank in range(3)]
         assert all(torch.equal(one.get(), torch.full((400_000,), 221.0)) for one in again)
+
+
+def test_what_came_too_late_is_not_added_to_another_tensor_in_its_memory() -> None:
+    with groups(2, carries=True) as ranks:
+        tensors = [torch.ones(400_000), torch.ones(400_000)]
+        for one in [_Sum(ranks[rank], tensors[rank]) for rank in range(2)]:
+            one.get()
+        assert torch.equal(_Sum(ranks[0], tensors[0].fill_(1)).get(), torch.ones(400_000))
+        late = torch.ones(400_000)
+        memory = weakref.ref(late.untyped_storage())
+        assert torch.equal(_Sum(ranks[1], late).get(), torch.ones(400_000))
+        del late
+        others = [torch.zeros(100_000), torch.zeros(100_000)]
+        for one in [
+            _Sum(ranks[rank], others[rank]) for rank in range(2)
+        ]:  # and its thread lets go of it, too
+            one.get()
+        assert memory() is not None
 
 
 def test_a_late_rank_has_its_result_though_the_others_have_left() -> None:

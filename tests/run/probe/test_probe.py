@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 import threading
@@ -14,6 +15,8 @@ import pytest
 
 from endpoints import connected, together
 from hemiola.core.errors import InputError, TransportError
+from hemiola.cost.network_fit import Flow
+from hemiola.cost.probe_rounds import matchings
 from hemiola.lab import Lab
 from hemiola.run.probe.affinity import own_affinity
 from hemiola.run.probe.measure import Measurement, Prober
@@ -148,6 +151,29 @@ def test_without_a_job_it_says_how_to_start_one(monkeypatch: pytest.MonkeyPatch)
     with pytest.raises(InputError, match="RANK, WORLD_SIZE") as caught:
         probe(1.0)
     assert "--hosts" in caught.value.remedy
+
+
+def test_a_rank_that_does_not_come_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    for name, value in {"RANK": 0, "WORLD_SIZE": 2, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}.items():
+        monkeypatch.setenv(name, str(value))
+    with pytest.raises(TransportError, match=f"did not meet at 127.0.0.1:{port} within 0.5 s"):
+        probe(1.0, interface="lo", timeout_s=0.5)
+
+
+def test_where_not_all_pairs_meet_latency_is_of_those_that_did() -> None:
+    hosts = 23
+    latency_s = np.zeros((hosts, hosts))
+    rounds = list(matchings(hosts))
+    for pairs in rounds:
+        for a, b in pairs:
+            latency_s[a, b] = latency_s[b, a] = 1e-4
+    assert (latency_s == 0).sum() > hosts, "all pairs meet"
+    flows = [[Flow(*ends, 1e9) for a, b in pairs for ends in ((a, b), (b, a))] for pairs in rounds]
+    found = Measurement(tuple(range(hosts)), rounds=flows, latency_s=latency_s)
+    homes = Homes(tuple(f"h{n}" for n in range(hosts)), tuple(range(hosts)))
+    assert (measured_topology(found, homes).hosts.nic_latency_s == 1e-4).all()
 
 
 def test_affinity_is_what_the_system_says(tmp_path: Path) -> None:

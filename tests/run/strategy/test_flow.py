@@ -57,6 +57,19 @@ class _Result:
         return self.tensor
 
 
+def test_however_many_wait_all_end_when_a_rank_is_lost() -> None:
+    with connected(2) as ends:
+        runner = Runner(ends[0])
+        waiting = [_Result() for _ in range(1000)]
+        tensor = torch.ones(100_000)
+        for one in waiting:
+            runner.start(ring([0, 1]), tensor, _add, one.put, one.ended)
+        ends[1].close()
+        for one in waiting:
+            with pytest.raises(TransportError):
+                one.get()
+
+
 def _add(own: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
     return own.add_(other)
 

@@ -190,8 +190,11 @@ class Coordinator:
             everybody = frozenset(range(self._ranks))
             yield Part(number, this.given, this.started, this.given.elements, everybody, self._epoch())
         present = frozenset(range(self._ranks)).intersection(*(part.active for part in this.parts))
-        for rank in present:
-            self._owing[rank].difference_update(this.places.items())
+        for rank, owing in enumerate(self._owing):
+            if rank in present:
+                owing.difference_update(this.places.items())
+            elif self._carries:  # a part knew of those only who were ready when it began
+                owing.update(this.places.items())
         del self._sums[number]
 
     def _begin(self, number: int, this: _Sum, now_s: float) -> Part:

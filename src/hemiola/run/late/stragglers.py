@@ -46,6 +46,8 @@ _DTYPES = (
 _CARRIED = ("SUM", "AVG")
 _CATCHES_UP = 1
 """Priority of what late ranks send and are brought: it flows, where a sum of all goes from rank to rank and waits."""
+_KEPT = 256
+"""So many tensors are kept with what came too late of them; the oldest goes when there are more."""
 _log = logging.getLogger("hemiola.strategy")
 
 
@@ -71,7 +73,10 @@ class Stragglers:
         self._sums: dict[int, Sum] = {}
         self._refused: dict[int, HemiolaError] = {}
         self._count = 0
-        self._kept: dict[tuple[int, int, torch.dtype], Missed] = {}
+        self._kept: dict[
+            tuple[int, int, torch.dtype], tuple[Tensor, Missed]
+        ] = {}  # while it is kept, no other has its place
+        self._dropped = 0
         self._ways = Ways(end.ranks, choose, carries)
         self._broken: HemiolaError | None = None
         self._open = True
@@ -97,11 +102,15 @@ class Stragglers:
         """
         place = flat.data_ptr(), flat.numel(), flat.dtype
         with torch.inference_mode():
-            for first, missed in self._kept.pop(place, []):
+            for first, missed in self._kept.pop(place, (flat, []))[1]:
                 flat[first : first + missed.numel()].add_(missed)
 
         def keep(missed: Missed) -> None:
-            self._kept[place] = missed
+            self._kept[place] = flat, missed
+            if len(self._kept) > _KEPT and self._kept.pop(next(iter(self._kept)), None):
+                self._dropped += 1
+                if self._dropped == 1:
+                    _log.warning("what came too late is not added: sums are of other tensors each time (zero_grad(set_to_none=False) keeps them)")  # fmt: skip
 
         kind = _DTYPES.index(flat.dtype) * len(REDUCTIONS) + REDUCTIONS.index(how)
         given = Given(flat.numel(), flat.element_size(), kind, flat.data_ptr())
@@ -129,8 +138,8 @@ class Stragglers:
         """End the thread, and say what is left over."""
         self.abort()
         self._thread.join(self._timeout_s)
-        if self._kept:
-            _log.warning("%d tensors that came too late were never added: their next sums did not come", len(self._kept))  # fmt: skip
+        if lost := self._dropped + len(self._kept):
+            _log.warning("%d tensors that came too late were never added: their next sums did not come", lost)
 
     def _over(self, ended: Ended, problem: BaseException | None) -> None:
         ended(problem)

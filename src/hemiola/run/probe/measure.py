@@ -54,7 +54,8 @@ class Measurement:
         ranks: that took part.
         rounds: flows between them, by their place among `ranks`.
         known: groups behind uplinks that were found before; None to look for them.
-        latency_s: of a small message between two of them, the least of several; shape (ranks, ranks), 0 within.
+        latency_s: of a small message between two of them, the least of several; shape (ranks, ranks), 0 within
+            and between those that did not meet.
         few: whether there are so few rounds that the fastest tells a rate, where else the second fastest does.
         seconds: that it took.
         sent_bytes: by all together.

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 
 import msgspec
 
-from hemiola.core.errors import InputError
+from hemiola.core.errors import InputError, TransportError
 from hemiola.run.probe.affinity import Affinity, own_affinity
 from hemiola.run.probe.measure import Prober
 from hemiola.run.probe.result import Homes, measured_topology
@@ -54,16 +56,14 @@ def probe(seconds_most: float, interface: str = "", timeout_s: float = 60.0) -> 
     rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     if ranks < 2:
         raise InputError("a probe of one rank", "name two hosts or more")
-    store = TCPStore(
-        os.environ["MASTER_ADDR"],
-        int(os.environ["MASTER_PORT"]),
-        ranks,
-        rank == 0,
-        timedelta(seconds=timeout_s),
-    )
+    where = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     options = Options(interface=interface or home_interface(), timeout_s=timeout_s)
-    end, peers = meet(store, rank, ranks, options, lambda address: msgspec.to_builtins(own_affinity(address)))
-    with end:
+    with _together(*where, timeout_s):
+        store = TCPStore(*where, ranks, rank == 0, timedelta(seconds=timeout_s))
+        end, peers = meet(
+            store, rank, ranks, options, lambda address: msgspec.to_builtins(own_affinity(address))
+        )
+    with end, _together(*where, timeout_s):
         homes = Homes.of(peers)
         if len(homes.names) < 2:
             raise InputError(
@@ -80,3 +80,15 @@ def probe(seconds_most: float, interface: str = "", timeout_s: float = 60.0) -> 
         name: msgspec.convert(word, Affinity) for name, word in zip(homes.names, words, strict=True)
     }
     return Probed(topology_text(measured_topology(found, homes)), affinities)
+
+
+@contextmanager
+def _together(address: str, port: int, timeout_s: float) -> Iterator[None]:
+    """What the store says of ranks that do not come, in our words."""
+    try:
+        yield
+    except RuntimeError as problem:
+        raise TransportError(
+            f"the ranks did not meet at {address}:{port} within {timeout_s:g} s: {str(problem).splitlines()[0]}",
+            "are all of them running, and is the port free on the first one's host?",
+        ) from None

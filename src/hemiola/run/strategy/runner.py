@@ -74,6 +74,7 @@ class Runner:
         self._under_way: dict[int, Flow] = {}
         self._broken: HemiolaError | None = None
         self._stopped: HemiolaError | None = None
+        self._beginning = False
         self._layouts: OrderedDict[tuple[int, int, int], tuple[Strategy, Layout]] = OrderedDict()
         end.watch(self._break)
 
@@ -180,6 +181,15 @@ class Runner:
         self._begin()
 
     def _begin(self) -> None:
+        if self._beginning:  # one that ends as it begins comes here, and the loop below goes on
+            return
+        self._beginning = True
+        try:
+            self._begin_all()
+        finally:
+            self._beginning = False
+
+    def _begin_all(self) -> None:
         while self._waiting and self._waiting[0].number < min(self._under_way, default=1 << 62) + AT_ONCE:
             entry = self._waiting[0]
             if entry.memory is None and entry.problem is None:
