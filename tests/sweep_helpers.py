@@ -30,6 +30,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hemiola import Policy
+from hemiola.core.decisions import WakeAt
 from hemiola.core.errors import PolicyError
 from hemiola.sched.policies import POLICIES
 
@@ -68,6 +69,13 @@ class Slow(Own):
     def decide(self, view):
         time.sleep(0.5)
         return super().decide(view)
+
+
+class NeverWakes(Own):
+    def decide(self, view):
+        yield from super().decide(view)
+        yield WakeAt(float("inf"), "", "never")
+        yield WakeAt(float("nan"), "", "who knows when")
 
 
 class Refuses(Own):

@@ -8,7 +8,10 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -19,6 +22,7 @@ from hemiola.control.sweep import Adaptive, Here, Pool, executor_for, on_ray, sw
 from hemiola.control.sweep.keys import scenario_digest, task_key
 from hemiola.control.sweep.on_ray import OnRay
 from hemiola.control.sweep.tasks import Answers, Refusal, Work, tasks_of
+from hemiola.core.decisions import WakeAt
 from hemiola.core.errors import EngineError, HemiolaError, InputError, PolicyError
 from hemiola.sched.policies import POLICIES
 from hemiola.trace.decisions import write_decisions
@@ -82,6 +86,16 @@ def test_a_sweep_in_this_process_is_the_comparison(changes: dict[str, object], t
         for name, comparison in (("swept", swept.comparison), ("expected", expected)):
             write(comparison, tmp_path / name)
         assert (tmp_path / "swept").read_bytes() == (tmp_path / "expected").read_bytes()
+
+
+def test_a_decision_about_a_time_that_never_comes_travels_as_it_is(own: Path) -> None:
+    prepared = small(policies=("own:NeverWakes",), seeds=1)
+    expected = run_scenario(prepared.scenario, recording=EVERYTHING).runs[0].decisions
+    (swept,) = sweep([prepared], Here(), recording=EVERYTHING)
+    assert swept.comparison is not None
+    found = swept.comparison.runs[0].decisions
+    assert repr(found) == repr(expected)
+    assert {repr(one.decision.time_s) for one in found if isinstance(one.decision, WakeAt)} == {"inf", "nan"}
 
 
 def _without_clock(comparison: object) -> object:
@@ -319,6 +333,7 @@ def test_scenarios_that_cannot_be_swept(two: Path) -> None:
         ({"scenario": (two / "empty",)}, "has no scenario"),
         ({"scenario": (two, two / "a.toml")}, "are called a"),
         ({"scenario": (two,), "json": two / "file"}, "cannot be a folder"),
+        ({"scenario": (two,), "json": two / "out", "timeline": two / "out"}, r"would both be .*out/a\.json"),
     ):
         with pytest.raises(InputError, match=what):
             simulate(**given)  # type: ignore[arg-type]
@@ -346,6 +361,43 @@ def test_a_ray_that_is_away_is_told_soon(listens: bool, monkeypatch: pytest.Monk
         with pytest.raises(InputError, match="no Ray cluster at"):
             results(OnRay(f"127.0.0.1:{server.getsockname()[1]}"), [small()])
         assert time.monotonic() - began_s < 30
+
+
+class FromOutside:
+    """A Ray whose head has an address that leads nowhere from here, and whose task is done at the tenth look."""
+
+    def __init__(self) -> None:
+        self._looks = 0
+
+    def remote(self, **_: object) -> Any:
+        return lambda _: SimpleNamespace(remote=lambda *_: "the task")
+
+    def put(self, _: bytes) -> None: ...
+
+    def get_runtime_context(self) -> Any:
+        return SimpleNamespace(gcs_address="10.0.0.1:6379")
+
+    def wait(self, running: list[str], **_: object) -> tuple[list[str], list[str]]:
+        self._looks += 1
+        return (running, []) if self._looks == 10 else ([], running)
+
+    def get(self, reference: str) -> str:
+        return f"what {reference} gives"
+
+
+def test_the_head_is_watched_where_a_client_reaches_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def reach(address: str) -> None:
+        if address != "ray://head:10001":
+            raise ConnectionRefusedError
+
+    monkeypatch.setattr(on_ray, "_reach", reach)
+    monkeypatch.setattr(on_ray, "time", SimpleNamespace(monotonic=count(step=20).__next__))
+    work = Work([small()], tasks_of([small()])[:1], EVERYTHING)
+    assert list(on_ray._spread(FromOutside(), work, "ray://head:10001")) == [
+        (work.tasks[0], "what the task gives")
+    ]
+    with pytest.raises(ConnectionError, match="has been away for 30 s"):
+        list(on_ray._spread(FromOutside(), work, "10.0.0.1:6379"))
 
 
 def test_all_kept_needs_no_ray(tmp_path: Path) -> None:

@@ -58,11 +58,11 @@ class LiveRay:
         self.submitted.append(job)
         return job
 
-    def submitted_again(self, job: str) -> None:
+    def submitted_again(self, job: str, **more: str) -> None:
         """As if it had been deleted and another one had its id; Ray itself takes a while for that."""
         key, space = JOBS + job, JOBS_SPACE
         info = json.loads(self.board.many([key], space)[key])
-        text = json.dumps({**info, "start_time": info["start_time"] + 1000}).encode()
+        text = json.dumps({**info, "start_time": info["start_time"] + 1000, **more}).encode()
         self.board._gcs.internal_kv_put(key.encode(), text, True, space.encode(), 5.0)
 
     def look(self, *jobs: str) -> Answer:

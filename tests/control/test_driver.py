@@ -10,7 +10,7 @@ import pytest
 from hemiola.control.driver import Driver, run_loop
 from hemiola.core.decisions import Decision, Pace, Start, Stop, WakeAt
 from hemiola.core.errors import HemiolaError, PolicyError
-from hemiola.core.events import Arrived, Event, Finished, Measured
+from hemiola.core.events import Arrived, Event, Finished, Measured, Requeued
 from hemiola.sched.placement import TierAware, find
 from hemiola.sched.policy import Policy
 from hemiola.sched.view import ClusterView
@@ -91,6 +91,16 @@ def test_a_change_of_speed_alone_asks_for_no_decision() -> None:
     driver = Tape([Arrived(0.0, job("a", 0, 1, 9))], [Measured(1.0, "a", 0.5)], [Finished(3.0, "a")])
     loop(driver, policy)
     assert policy.asked == [0.0, 3.0]
+
+
+def test_a_decision_that_is_due_is_asked_for_whatever_comes_last_in_its_instant() -> None:
+    def speak(view: ClusterView) -> list[Decision]:
+        return [start(name, (0, 1 << index)) for index, name in enumerate(view.waiting)]
+
+    policy = Says(speak)
+    arrived = [Arrived(0.0, job(name, 0, 1, 9)) for name in "ab"]
+    loop(Tape(arrived, [Requeued(1.0, "a", "it is to wait"), Measured(1.0, "b", 0.5)]), policy)
+    assert policy.asked == [0.0, 1.0]
 
 
 def nothing(view: ClusterView) -> list[Decision]:
@@ -174,6 +184,13 @@ def test_a_policy_that_wakes_up_often_but_gets_on_is_left_alone() -> None:
 
     jobs = [job("a", 0, 4, 10), job("b", 2000, 4, 10)]
     assert times(replay(jobs, cluster([4]), Says(speak))) == {"a": (0, 10), "b": (2000, 2010)}
+
+
+def test_jobs_of_no_length_may_be_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hemiola.control.driver.INSTANTS_WITHOUT_TIME", 20)
+    jobs = [job(str(i), 0, 1, 0) for i in range(50)]
+    run = replay(jobs, cluster([1]), Says(fill))
+    assert [record.finish_s for record in run.records] == [0.0] * 50
 
 
 @pytest.mark.parametrize("odd", ["start", None, 3, ("Start", "a")])

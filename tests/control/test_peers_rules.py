@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
-from peer_runs import under
+from peer_runs import completion_s, stops, under
 
 from hemiola.control.semantics import Rules, known_semantics, semantics_by_name
 from hemiola.control.simulate import simulate
@@ -74,6 +75,24 @@ def test_a_peer_knows_no_failures_and_no_constraints() -> None:
     run = under("tiresias-sim", [job("a", 0, 1, 10, required="rack"), job("b", 0, 1, 10)], topology, "fifo")
     assert [record.status for record in run.records] == ["refused", "finished"]
     assert "must stay within one rack" in run.records[0].why
+
+
+def test_a_peer_gives_whole_hosts_and_no_parts_of_several() -> None:
+    jobs = [job("a", 0, 4, 10, hosts=2), job("b", 0, 8, 10, hosts=2), job("c", 0, 4, 10, hosts=1)]
+    run = under("tiresias-sim", jobs, cluster([4, 4]), "shortest")
+    assert [record.status for record in run.records] == ["refused", "finished", "finished"]
+    assert "parts of 2 hosts" in run.records[0].why
+
+
+def test_a_peer_stops_whom_it_likes_and_knows_one_size() -> None:
+    pinned = [job("a", 0, 4, 100, pinned=True), job("b", 1, 4, 50), job("c", 60, 1, 1000)]
+    free = [msgspec.structs.replace(one, pinned=False) for one in pinned]
+    runs = [under("tiresias-sim", jobs, cluster([4]), "shortest") for jobs in (pinned, free)]
+    assert completion_s(runs[0]) == completion_s(runs[1])
+    assert stops(runs[0])["a"] == 1
+    elastic = [job("a", 0, 4, 100, gpus_min=1, gpus_max=4), job("b", 10, 1, 100)]
+    run = under("tiresias-sim", elastic, cluster([4]), "hemiola.sched.policies.elastic:Elastic")
+    assert [record.finish_s for record in run.records] == [100, 200]
 
 
 def test_a_peers_policy_runs_only_under_a_peers_rules() -> None:

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import signal
+from pathlib import Path
+
 import msgspec
 import pytest
 
 from hemiola.control.live.remembered import Remembered
 from hemiola.control.ray.board import Place, Wrapper
 from hemiola.control.ray.client import Ray
+from hemiola.control.ray.command import Command
 from hemiola.control.ray.driver import RayDriver
 from hemiola.control.ray.entering import adopted, take_up
+from hemiola.control.ray.handback import hand_back
 from hemiola.control.ray.hold import job_around
 from hemiola.control.ray.jobs import Wish, job_of, wish_of
 from hemiola.control.ray.known import Known
@@ -141,13 +147,15 @@ def test_each_rank_of_the_size_that_was_decided_has_a_bundle():
     events = driver.events()
     machine.apply(*next(events))
     (job,) = machine.view.waiting
-    shown = []
+    shown, notes = [], []
     for decision in (
         Start(job, Placement((1, 0), (0b11, 0b1)), "three"),
         Resize(job, Placement((0,), (0b11,)), "two"),
         Move(job, Placement((1,), (0b11,)), "two, elsewhere"),
     ):
-        shown.append(driver.render(decision).splitlines()[-1])
+        *note, text = driver.render(decision).splitlines()
+        shown.append(text)
+        notes += note
         assert not machine.execute(decision)
         driver.execute(decision)
         driver.execute(WakeAt(0.0, "", "carry it out"))
@@ -160,6 +168,66 @@ def test_each_rank_of_the_size_that_was_decided_has_a_bundle():
         ("hemiola:raysubmit_1:5", [bundle] * 2, [second] * 2),
     ]
     assert [text.partition("] * ")[2][:1] for text in shown] == ["3", "2", "2"]
+    assert all(f"name='{name}'" in text for text, (name, *_) in zip(shown, ray.asked["make"], strict=True))
+    told = [value for key, value in ray.asked["put"] if key == "place:raysubmit_1"]
+    assert all(f"'{value}'" in text for text, value in zip(notes, told, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("words", "nodes"), [("gpus=8 gpu_type=other", ("0" * 8,) * 8), ("gpus=9", ("2" * 8,) + ("0" * 8,) * 8)]
+)
+def test_gpus_that_ray_gave_to_a_job_that_cannot_be_taken_up_are_not_given_again(
+    words: str, nodes: tuple[str, ...]
+):
+    ray, machine = Asked(words), CheckedMachine(two_hosts())
+    full, free = ray.answer.nodes
+    ray.answer = msgspec.structs.replace(
+        ray.answer, groups=(GroupRow("hemiola:raysubmit_1:0", "CREATED", "ab" * 18, nodes),),
+        notes={"wrapper:raysubmit_1": '{"token": "t", "state": "runs"}'},
+        nodes=(msgspec.structs.replace(full, free_gpus=0.0), free),
+    )  # fmt: skip
+    events = RayDriver(ray, machine, profile=no_profile).events()
+    machine.apply(*next(events))
+    assert machine.view.inventory.blocked == {0: 0xFF}
+    events.close()
+
+
+@pytest.mark.parametrize(
+    ("told", "wrapper", "handed", "removed"),
+    [
+        ("t", '{"token": "t", "state": "runs"}', [], False),
+        ("t", None, [], True),
+        ("of another one", '{"token": "t", "state": "waits"}', ["raysubmit_1"], True),
+    ],
+    ids=["it runs there", "it has left", "it waits for another"],
+)
+def test_of_what_is_handed_back_no_group_is_left_that_nobody_removes(
+    told: str, wrapper: str | None, handed: list[str], removed: bool
+):
+    ray, name = Asked("gpus=8"), "hemiola:raysubmit_1:2"
+    place = Place(token=told, number=2, group=name)
+    notes = {"place:raysubmit_1": msgspec.json.encode(place).decode()}
+    ray.answer = msgspec.structs.replace(
+        ray.answer, groups=(GroupRow(name, "CREATED", "ab" * 18, ("0" * 8,) * 8),),
+        notes={**notes, "wrapper:raysubmit_1": wrapper} if wrapper else notes,
+    )  # fmt: skip
+    assert hand_back(ray) == handed
+    assert list(ray.asked)[:2] == ["delete", "look"], "whoever leaves from now on removes its own"
+    assert ray.asked.get("remove", []) == [(name,)] * removed
+
+
+def test_what_was_advised_is_taken_away_with_its_job():
+    ray, machine = Asked("gpus=2"), CheckedMachine(two_hosts())
+    driver = RayDriver(ray, machine, acts=False, profile=no_profile)
+    events = driver.events()
+    machine.apply(*next(events))
+    (job,) = machine.view.waiting
+    driver.advise(Start(job, Placement((1,), (0b11,)), "it fits"))
+    ended = msgspec.structs.replace(ray.answer.jobs[0], status="SUCCEEDED")
+    ray.answer = msgspec.structs.replace(ray.answer, jobs=(ended,))
+    machine.apply(*next(events))
+    events.close()
+    assert ray.asked["delete"] == [("advice:raysubmit_1",)]
 
 
 def test_a_resize_is_advised_with_its_size_once():
@@ -224,6 +292,19 @@ def test_the_wrapper_finds_its_job_and_says_what_is_missing():
     ):
         with pytest.raises(InputError, match=problem):
             job_around({**around, "RAY_JOB_CONFIG_JSON_ENV_VAR": f'{{"metadata": {metadata}}}'})
+
+
+def test_what_a_shell_has_started_has_its_grace_too(tmp_path: Path):
+    begun, saved = tmp_path / "begun", tmp_path / "saved"
+    os.mkfifo(begun)
+    script = tmp_path / "train.sh"
+    saves = f"trap 'sleep 0.3; echo all > {saved}; exit' TERM; echo > {begun}; while true; do sleep 9; done"
+    script.write_text(f"({saves}) & wait", encoding="utf-8")
+    command = Command(["bash", str(script)], dict(os.environ))
+    begun.read_text()
+    assert command.end(30.0) == 128 + signal.SIGTERM
+    command.close()
+    assert saved.read_text() == "all\n"
 
 
 def test_a_place_survives_being_written():

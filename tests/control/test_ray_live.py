@@ -14,7 +14,7 @@ from live_ray import NODES, LiveRay, until
 from hemiola.control.journal import Journal
 from hemiola.control.journal.replay import replay
 from hemiola.control.live.reading_doctor import Check
-from hemiola.control.ray.board import HOLDS, PLACE, WRAPPER
+from hemiola.control.ray.board import ADVICE, HOLDS, PLACE, WRAPPER
 from hemiola.control.ray.client import Ray
 from hemiola.control.ray.doctor import ray_checks
 from hemiola.control.ray.driver import RayDriver
@@ -177,11 +177,13 @@ def test_a_restart_goes_on_with_what_is_there(live: LiveRay, tmp_path: Path):
     nodes = live.names()
     live.ray.ask("make", "hemiola:ended-long-ago:3", [{"CPU": 1}], [next(iter(nodes))])
     live.board.put(WRAPPER + "ended-long-ago", b'{"token": "x", "state": "waits"}')
-    live.board.put(WRAPPER + "nonsense", b"no note")
+    live.board.put(ADVICE + "ended-long-ago", b"4 GPUs of h0")
+    live.board.put(WRAPPER + "nonsense", b"no note \xff")
     with live.serving():
         assert [live.wait_outcome(job) for job in (running, waiting, gone)] == ["finished"] * 3
         until(lambda: not live.groups(), "the stray group is removed")
         assert live.board.get(WRAPPER + "ended-long-ago") is None
+        assert live.board.get(ADVICE + "ended-long-ago") is None
     assert [live.record(job).uuid for job in (running, waiting)] == before
     assert ran.read_text().split() == ["running", "waiting", "gone"], "each ran once"
     assert live.record(running).served_s >= 7, "what it had before the restart counts"
@@ -201,6 +203,22 @@ def test_an_id_that_is_used_again_is_another_job(live: LiveRay):
         assert old is not None and (old.status, old.outcome) == ("ended", "it ended while nobody watched")
         live.jobs.stop_job(blocker)
         assert live.wait_outcome(job) == "finished"
+
+
+def test_an_id_that_is_used_again_at_once_is_seen_and_its_note_is_there(live: LiveRay):
+    live.board.put(HOLDS, b"0")
+    ended, waiting = live.submit("gpus=8", hold="--when-silent 0s"), live.submit("gpus=8")
+    live.wait_state(ended, "SUCCEEDED")
+    assert live.rows()[ended].status == "SUCCEEDED", "the record of an ended one is not read again soon"
+    live.submitted_again(ended, status="RUNNING")
+    live.board.put(WRAPPER + ended, b'{"token": "x", "state": "waits"}')
+    assert live.rows()[ended].status == "RUNNING"
+    live.submitted_again(ended, status="FAILED")
+    live.wait_state(waiting, "waits")
+    before = live.wrapper(waiting)
+    live.board.delete(WRAPPER + waiting)  # as that of an earlier one
+    until(lambda: live.board.get(WRAPPER + waiting), "it says again that it waits")
+    assert live.wrapper(waiting) == before
 
 
 def test_when_it_is_handed_back_or_hemiola_is_silent_ray_places_what_waits(live: LiveRay, tmp_path: Path):
@@ -345,6 +363,7 @@ def test_doctor_tells_what_is_missing_and_who_waits_for_nobody(
     other = checks(cluster([8, 8], [4]))  # called n0, n1, n2
     assert other["nodes"].what == "h[0-3] is not in the topology, and is not used"
     live.board.put(HOLDS, b"0")
+    live.board.put(WRAPPER + "ended-long-ago", b'{"token": "x", "state": "waits"}')
     job = live.submit("gpus=8")
     live.wait_state(job, "waits")
     waits = checks(mode="")["jobs"]

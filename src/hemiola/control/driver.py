@@ -7,18 +7,20 @@ asks which one it is.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from hemiola.core.decisions import Decision, WakeAt
 from hemiola.core.errors import PolicyError
-from hemiola.core.events import Event, Measured, Profiled, Undone
+from hemiola.core.events import Event, Measured, Profiled, Timer, Undone
 from hemiola.sched.machine import StateMachine
 from hemiola.sched.policy import Policy
 
-__all__ = ["Driver", "run_loop"]
+__all__ = ["Driver", "is_quiet", "run_loop"]
 
 QUIET = frozenset({Measured, Profiled, Undone})
-"""An instant that ends with one of these asks for no decision: no GPU is wanted or free that was not before."""
+"""An instant of these alone asks for no decision: no GPU is wanted or free that was not before."""
+IDLE = QUIET | {Timer}
+"""What a policy can bring about for ever without getting on; of all else there is an end."""
 INSTANTS_WITHOUT_TIME = 10_000
 DECISIONS_PER_INSTANT = 100_000
 
@@ -37,6 +39,11 @@ class Driver(ABC):
     @abstractmethod
     def render(self, decision: Decision) -> str:
         """The exact request that `execute` would make, for people to read."""
+
+
+def is_quiet(events: Sequence[Event]) -> bool:
+    """Whether an instant asks for no decision."""
+    return type(events[-1]) in QUIET and QUIET.issuperset(map(type, events))
 
 
 def run_loop(
@@ -59,10 +66,10 @@ def run_loop(
     then, standstill = view.now, 0
     for events in driver.events():
         apply(*events)
-        if type(events[-1]) in QUIET:
+        if is_quiet(events):
             continue
         now = view.now
-        if now > then:
+        if now > then or not IDLE.issuperset(map(type, events)):
             then, standstill = now, 0
         else:
             standstill += 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from hemiola.control.driver import QUIET
+from hemiola.control.driver import is_quiet
 from hemiola.control.journal.encoding import DECISIONS
 from hemiola.control.journal.journal import Journal
 from hemiola.control.journal.records import Instant, Opening
@@ -86,7 +86,7 @@ def _machine(opening: Opening, began_s: float, where: str) -> StateMachine:
 def _decide(machine: StateMachine, policy: Policy, instant: Instant) -> Answered:
     """As `run_loop` does; written and read back, so that 1 and 1.0 do not differ."""
     machine.apply(*instant.events)
-    if not instant.events or type(instant.events[-1]) in QUIET:
+    if not instant.events or is_quiet(instant.events):
         return ()
     decided = tuple((decision, machine.execute(decision)) for decision in policy.decide(machine.view))
     return DECISIONS.decode(DECISIONS.encode(decided), "a decision")

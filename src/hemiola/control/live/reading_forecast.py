@@ -12,7 +12,7 @@ from typing import Literal
 
 import msgspec
 
-from hemiola.control.driver import QUIET, run_loop
+from hemiola.control.driver import is_quiet, run_loop
 from hemiola.control.journal import JobRecord, Journal, RunRecord
 from hemiola.control.live.reading_run import Following, RunSoFar
 from hemiola.control.simulated import TIMER, Estimates, SimulatedDriver
@@ -164,7 +164,7 @@ def _replayed(
     timers: list[WakeAt] = []
     for instant in journal.instants(run.id):
         machine.apply(*instant.events)
-        if instant.decisions is None or type(instant.events[-1]) in QUIET:
+        if instant.decisions is None or is_quiet(instant.events):
             continue
         decided = tuple((decision, machine.execute(decision)) for decision in policy.decide(machine.view))
         if decided != instant.decisions:

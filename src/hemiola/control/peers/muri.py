@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from hemiola.control.peers.instants import InstantReplay
-from hemiola.control.peers.rules import PeerRules
+from hemiola.control.peers.rules import FREEDOMS, PeerRules
 from hemiola.control.peers.task import PeerTask
 from hemiola.core.decisions import Placement
 from hemiola.core.errors import InputError
@@ -154,6 +154,7 @@ class MuriSim(PeerRules):
             "time": "decisions at arrivals and ends, and at one timer of tiresias; no rounds",
             "allocation reset": "srtf, srsf: at every decision; tiresias: none",
             "duration": f"iterations x iteration_time x {STRETCH:g}, wherever the job runs",
+            "jobs": FREEDOMS,
             "contention": "none",
             "preemption cost": (
                 "every interval between decisions costs each running job 4 to 46 s by model and GPUs "

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from hemiola.control.peers.epochs import RESTART_S, ROUND_S, Epochs
 from hemiola.control.peers.pollux_facts import epoch_iterations
 from hemiola.control.peers.replay import PeerReplay
-from hemiola.control.peers.rules import PeerRules
+from hemiola.control.peers.rules import FREEDOMS, PeerRules
 from hemiola.control.peers.task import PeerEstimates
 from hemiola.core.errors import InputError, PolicyError
 from hemiola.core.events import Arrived, Event, NodeBack, NodeLost, Timer
@@ -140,6 +140,7 @@ class PolluxSim(PeerRules):
             "time": f"rounds of {ROUND_S:g} s; arrivals and ends are seen at the round's end",
             "allocation reset": "none: a running job keeps all its GPUs or loses all",
             "duration": "recorded iterations by epoch and time per iteration by placement; whole seconds per epoch",
+            "jobs": FREEDOMS,
             "contention": "none",
             "preemption cost": f"{RESTART_S:g} s without progress at every start, the first included",
             "host failure": "none",

@@ -16,7 +16,9 @@ from hemiola.sched.policies.peers.policy import PeerPolicy
 from hemiola.sched.policy import Policy
 from hemiola.sched.view import ClusterView
 
-__all__ = ["PeerRules"]
+__all__ = ["FREEDOMS", "PeerRules"]
+
+FREEDOMS = "each has the GPUs that it asked for, and may be stopped, whatever its user said"
 
 
 class PeerRules(Rules, ABC):
@@ -30,6 +32,8 @@ class PeerRules(Rules, ABC):
         """Why this job could never run: too large for the scheme, or with wishes the peer does not know."""
         if job.required:
             return f"it must stay within one {job.required}, a constraint that {self.name} does not know"
+        if job.hosts > 1 and job.gpus != job.hosts * topology.hosts.gpus[0]:
+            return f"it wants parts of {job.hosts} hosts, a constraint that {self.name} does not know"
         if isinstance(policy, PeerPolicy) and job.gpus > policy.largest(topology):
             return (
                 f"it wants {job.gpus} GPUs, more than one switch has; placement=yarn never crosses switches"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 
 from hemiola.control.peers.instants import InstantReplay
-from hemiola.control.peers.rules import PeerRules
+from hemiola.control.peers.rules import FREEDOMS, PeerRules
 from hemiola.control.peers.task import PeerTask
 from hemiola.core.decisions import Placement
 from hemiola.core.events import NodeBack, NodeLost
@@ -115,6 +115,7 @@ class TiresiasSim(PeerRules):
             "time": "decisions at arrivals and ends, and at one timer of dlas and dlas-gpu; no rounds",
             "allocation reset": "sjf, shortest, shortest-gpu: at every decision; others: none",
             "duration": "the trace's run time in whole seconds, wherever the job runs",
+            "jobs": FREEDOMS,
             "contention": "none",
             "preemption cost": "none",
             "host failure": "none",

@@ -74,8 +74,8 @@ class Agent:
         names = [key.removeprefix(GROUPS) for key in self._board.keys(GROUPS)]
         groups = [self._group(name) for name in names if GROUP.fullmatch(name)]
         keys = [*self._board.keys(WRAPPER), *self._board.keys(PLACE), HOLDS]
-        notes = {key: value.decode() for key, value in self._board.many(keys).items()}
-        jobs = self._jobs(set(known))
+        notes = {key: value.decode(errors="replace") for key, value in self._board.many(keys).items()}
+        jobs = self._jobs(set(known), {key.removeprefix(WRAPPER) for key in keys if key.startswith(WRAPPER)})
         free, draining = self._state.available_resources_per_node(), self._state.get_draining_nodes()
         nodes = [
             {
@@ -108,10 +108,14 @@ class Agent:
         self._groups[name] = now, row
         return row
 
-    def _jobs(self, known: set[str]) -> list[dict[str, Any]]:
+    def _jobs(self, known: set[str], held: set[str]) -> list[dict[str, Any]]:
+        """Those that are known, wait or run; a record of an ended one whose id is in use (`held`) is read again."""
         now = time.monotonic()
         keys = self._board.keys(JOBS, JOBS_SPACE)
-        stale = [key for key in keys if key not in self._ended or now - self._ended[key][0] > ENDED_S]
+        stale = [
+            key for key in keys
+            if key not in self._ended or now - self._ended[key][0] > ENDED_S or key.removeprefix(JOBS) in held
+        ]  # fmt: skip
         self._ended = {key: self._ended[key] for key in keys if key in self._ended}
         jobs = []
         for key, text in self._board.many(stale, JOBS_SPACE).items():

@@ -12,7 +12,7 @@ import msgspec
 from hemiola.control.live.reading_doctor import Check, problem_check
 from hemiola.control.ray.board import HOLDS, WRAPPER, Wrapper, use_token
 from hemiola.control.ray.client import Ray
-from hemiola.control.ray.rows import Answer, NodeRow, read_answer
+from hemiola.control.ray.rows import ENDED, Answer, NodeRow, read_answer
 from hemiola.control.ray.topology import ray_topology
 from hemiola.core.errors import EngineError, HemiolaError
 from hemiola.core.hostlist import compress
@@ -114,8 +114,9 @@ def _cluster(topology: Topology, nodes: tuple[NodeRow, ...]) -> Iterator[Check]:
 def _jobs(answer: Answer, mode: str) -> Check:
     """Whether jobs wait for somebody who is there."""
     states = []
+    live = {WRAPPER + row.id for row in answer.jobs if row.status not in ENDED}
     for key, text in answer.notes.items():
-        if key.startswith(WRAPPER):
+        if key in live:
             try:
                 states.append(msgspec.json.decode(text, type=Wrapper).state)
             except msgspec.DecodeError:

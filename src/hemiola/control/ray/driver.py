@@ -23,7 +23,7 @@ from hemiola.control.ray.changes import Changes, outcome_of, why_held
 from hemiola.control.ray.client import Ray
 from hemiola.control.ray.entering import adopted, take_up
 from hemiola.control.ray.handback import hand_back
-from hemiola.control.ray.jobs import job_of, wish_of
+from hemiola.control.ray.jobs import Wish, job_of, wish_of
 from hemiola.control.ray.known import Known
 from hemiola.control.ray.leftovers import stray_groups, stray_notes
 from hemiola.control.ray.looks import Look, Watcher
@@ -32,7 +32,7 @@ from hemiola.control.ray.rows import ENDED, JobRow
 from hemiola.core.decisions import Decision, Move, Resize, Start, Stop, WakeAt
 from hemiola.core.errors import EngineError
 from hemiola.core.events import Arrived, Event, Held, Requeued, Timer
-from hemiola.core.job import Profile
+from hemiola.core.job import Job, Profile
 from hemiola.sched.job_state import RUNNING
 from hemiola.sched.machine import StateMachine
 
@@ -65,7 +65,7 @@ class RayDriver(LookingDriver[Known]):
         super().__init__("Ray", LOOK_S, clock, turned)
         self._ray, self._machine, self._view = ray, machine, machine.view
         self._topology = machine.view.topology
-        self._watcher = Watcher(ray, self._topology)
+        self._watcher = Watcher(ray, self._topology, self._is_refused)
         self._acts, self._may_act = acts, may_act
         self._profile, self._usual_s = profile, usual_s
         self._remembered = {memory.engine_id: memory for memory in remembered}
@@ -126,6 +126,8 @@ class RayDriver(LookingDriver[Known]):
     def _forget(self, known: Known) -> None:
         self._gone[known.job.id] = self.known.pop(known.job.id)
         self._by_id.pop(known.row.id, None)
+        if known.advised is not None:
+            self._ask("delete", ADVICE + known.row.id)
 
     # ---- new jobs
 
@@ -165,7 +167,7 @@ class RayDriver(LookingDriver[Known]):
         wish = wish_of(row.words)
         known = Known(job, row, look.wrappers[row.id].token, cpus=wish.cpus, note=note)
         self.known[ours] = self._by_id[row.id] = known
-        known.refused = wish.problem or self._machine.admission(job)
+        known.refused = self._refusal(wish, job)
         if known.refused:
             _log.warning("job %s can never run here: %s", row.id, known.refused)
             self._refused.append((job, known.refused))
@@ -175,6 +177,16 @@ class RayDriver(LookingDriver[Known]):
             return [Arrived(now, job)]
         # policies ask for timers as they start a job: of one that is there already they are told here
         return [adopted(known, memory, now), Timer(now, ours)]
+
+    def _refusal(self, wish: Wish, job: Job) -> str:
+        return wish.problem or self._machine.admission(job)
+
+    def _is_refused(self, row: JobRow) -> bool:
+        known = self._by_id.get(row.id)
+        if known is not None and known.is_same(row):
+            return bool(known.refused)
+        job, _ = job_of(row, "", self._usual_s, self._profile)
+        return bool(self._refusal(wish_of(row.words), job))
 
     def _identity(self, known: Known) -> Identity:
         return Identity(
@@ -210,12 +222,13 @@ class RayDriver(LookingDriver[Known]):
         known = self.known.get(getattr(decision, "job_id", ""))
         if known is None or isinstance(decision, WakeAt):
             return ""
-        waits = orders.shown_place(known, orders.no_place(known))
+        number = known.number + (not isinstance(decision, Start))  # telling it to wait takes one, too
+        waits = orders.shown_place(known, msgspec.structs.replace(orders.no_place(known), number=number))
         if isinstance(decision, Stop):
             return waits
         if not isinstance(decision, Start | Move | Resize):
             return f"(Ray has no request for {type(decision).__name__})"
-        name = group_name(known.row.id, known.number + 1)
+        name = group_name(known.row.id, number + 1)
         nodes = self._seen.nodes if self._seen is not None else []
         lines = [] if isinstance(decision, Start) else [waits]
         return "\n".join([*lines, orders.shown_group(known, decision.placement, name, nodes)])

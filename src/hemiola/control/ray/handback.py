@@ -21,19 +21,21 @@ def hand_back(ray: Ray) -> list[str]:
     Raises:
         EngineError: Ray does not answer.
     """
+    ray.ask("delete", HOLDS)  # first: whoever leaves while it is there leaves its group to us
     answer = read_answer(ray.ask("look", []))
-    ray.ask("delete", HOLDS)
     live = {row.id for row in answer.jobs if row.status not in ENDED}
-    placed = {job: _note(answer, PLACE + job, Place) for job in live}
-    for group in answer.groups:
-        place = placed.get(group.job)
-        named = place is not None and place.group == group.name
-        if group.job not in live or (group.number != ALONE and not named):
-            ray.ask("remove", group.name)
     wrappers = {job: _note(answer, WRAPPER + job, Wrapper) for job in live}
+    places = {job: _note(answer, PLACE + job, Place) for job in live}
+    told = {
+        job: place.group for job, place in places.items()
+        if place is not None and (wrapper := wrappers[job]) is not None and place.token == wrapper.token
+    }  # fmt: skip
+    for group in answer.groups:
+        if group.job not in live or (group.number != ALONE and told.get(group.job) != group.name):
+            ray.ask("remove", group.name)
     return sorted(
         job for job, wrapper in wrappers.items()
-        if wrapper is not None and wrapper.state == "waits" and not ((place := placed[job]) and place.group)
+        if wrapper is not None and wrapper.state == "waits" and not told.get(job)
     )  # fmt: skip
 
 

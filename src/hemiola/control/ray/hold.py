@@ -90,6 +90,7 @@ class Hold:
         self._address = address
         self._spoke: tuple[bytes | None, float] = None, time.monotonic()
         self._advice: bytes | None = None
+        self._said = b""
         self._trouble = ""
 
     def run(self) -> int:
@@ -133,7 +134,9 @@ class Hold:
     def _notes(self) -> dict[str, bytes] | None:
         """None while Ray is away."""
         try:
-            notes = self._board.many([PLACE + self._job, HOLDS, ADVICE + self._job])
+            notes = self._board.many([PLACE + self._job, HOLDS, ADVICE + self._job, WRAPPER + self._job])
+            if WRAPPER + self._job not in notes:  # tidied up as that of an earlier job with this id
+                self._board.put(WRAPPER + self._job, self._said)
         except Exception:  # Ray has many, and none of them changes what is true
             return None
         if (advice := notes.get(ADVICE + self._job)) != self._advice:
@@ -223,9 +226,10 @@ class Hold:
 
     def _say(self, state: str, number: int) -> None:
         note = Wrapper(token=self._token, state=state, number=number, grace_s=self._grace_s)  # type: ignore[arg-type]
+        self._said = msgspec.json.encode(note)
         while True:
             try:
-                self._board.put(WRAPPER + self._job, msgspec.json.encode(note))
+                self._board.put(WRAPPER + self._job, self._said)
                 return
             except Exception:  # Ray is away
                 if self._over.wait(POLL_S):
@@ -236,6 +240,7 @@ class Hold:
         self._give_up()
         try:
             self._board.delete(WRAPPER + self._job)
+            self._board.delete(ADVICE + self._job)
             notes = self._board.many([HOLDS])
         except Exception:  # Ray is away
             return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from hemiola.control.ray.board import ALONE, PLACE, WRAPPER
+from hemiola.control.ray.board import ADVICE, ALONE, PLACE, WRAPPER
 from hemiola.control.ray.known import Known
 from hemiola.control.ray.looks import Look
 from hemiola.control.ray.rows import ENDED, GroupRow
@@ -44,5 +44,6 @@ def _is_left(group: GroupRow, look: Look, known: Known, now_s: float) -> bool:
 def stray_notes(look: Look) -> Iterator[str]:
     """Keys of notes for jobs that have ended."""
     live = {row.id for row in look.jobs.values() if row.status not in ENDED}
-    yield from (WRAPPER + job for job in look.wrappers.keys() - live)
+    for job in look.wrappers.keys() - live:
+        yield from (ADVICE + job, WRAPPER + job)
     yield from (PLACE + job for job in look.places.keys() - live)

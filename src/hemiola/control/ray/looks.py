@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -12,7 +13,7 @@ import msgspec
 
 from hemiola.control.ray.board import PLACE, WRAPPER, Place, Wrapper
 from hemiola.control.ray.client import Ray
-from hemiola.control.ray.rows import GroupRow, JobRow, NodeRow, read_answer
+from hemiola.control.ray.rows import Answer, GroupRow, JobRow, NodeRow, read_answer
 from hemiola.core.decisions import Placement
 from hemiola.core.topology import Topology
 
@@ -58,10 +59,13 @@ class Watcher:
 
     A host of the topology is the node that is called so: by its label `node`, its `--node-name`, its host name or
     its address, in this order.
+
+    Args:
+        is_refused: whether a job can never run here. Ray may have placed it: its GPUs are not ours to give.
     """
 
-    def __init__(self, ray: Ray, topology: Topology) -> None:
-        self._ray = ray
+    def __init__(self, ray: Ray, topology: Topology, is_refused: Callable[[JobRow], bool]) -> None:
+        self._ray, self._is_refused = ray, is_refused
         self._hosts = {name: index for index, name in enumerate(topology.hosts.names)}
         self._gpus = [int(count) for count in topology.hosts.gpus]
         self._others: dict[int, tuple[int, float]] = {}
@@ -82,7 +86,7 @@ class Watcher:
         nodes = [there[host].id if host in there else "" for host in range(len(self._gpus))]
         return Look(
             {row.id: row for row in answer.jobs}, _notes(answer.notes, WRAPPER, Wrapper), _notes(answer.notes, PLACE, Place),
-            {row.name: row for row in answer.groups}, nodes, self._blocked(there, answer.groups, now_s),
+            {row.name: row for row in answer.groups}, nodes, self._blocked(there, self._ours(there, answer), now_s),
         )  # fmt: skip
 
     def _there(self, nodes: tuple[NodeRow, ...]) -> dict[int, NodeRow]:
@@ -105,10 +109,17 @@ class Watcher:
             self._said.add(what)
             _log.warning("%s", what)
 
-    def _blocked(
-        self, there: dict[int, NodeRow], groups: tuple[GroupRow, ...], now_s: float
-    ) -> dict[int, int]:
-        ours = Counter(node for group in groups if group.state == "CREATED" for node in group.nodes)
+    def _ours(self, there: dict[int, NodeRow], answer: Answer) -> Counter[str]:
+        """GPUs by node, in groups on our nodes alone, of jobs that may run here."""
+        ids, jobs = {node.id for node in there.values()}, {row.id: row for row in answer.jobs}
+        groups = (
+            group for group in answer.groups
+            if group.state == "CREATED" and ids.issuperset(group.nodes)
+            and not ((row := jobs.get(group.job)) and self._is_refused(row))
+        )  # fmt: skip
+        return Counter(node for group in groups for node in group.nodes)
+
+    def _blocked(self, there: dict[int, NodeRow], ours: Counter[str], now_s: float) -> dict[int, int]:
         blocked = {}
         for host, node in there.items():
             lacks = max(0, self._gpus[host] - node.gpus)

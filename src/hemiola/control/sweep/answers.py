@@ -5,6 +5,7 @@ A run's figures, records, spans and decisions are its result; how long it took t
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import msgspec
@@ -46,13 +47,13 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
         """The values.
 
         Raises:
-            msgspec.MsgspecError: the bytes are none of a result.
+            ValueError, msgspec.MsgspecError: the bytes are none of a result.
         """
         kept = msgspec.msgpack.decode(self.result, type=_Kept)
         run = msgspec.structs.replace(
             kept.run, semantics=kept.semantics, wall_s=self.wall_s, cpu_s=self.cpu_s,
             timeline=_timeline(kept.timeline), traffic=_traffic(kept.traffic),
-            decisions=msgspec.json.decode(kept.decisions, type=tuple[LoggedDecision, ...]),
+            decisions=_decisions(kept.decisions),
         )  # fmt: skip
         return Result(run=run, notes=kept.notes)
 
@@ -74,7 +75,7 @@ def answer_of(run: Run, notes: tuple[str, ...]) -> Answer:
         run, semantics={}, wall_s=0.0, cpu_s=0.0, timeline=None, traffic=None, decisions=()
     )
     kept = _Kept(
-        run=bare, semantics=run.semantics, notes=notes, decisions=msgspec.json.encode(run.decisions),
+        run=bare, semantics=run.semantics, notes=notes, decisions=_as_json(run.decisions),
         timeline=vars(run.timeline) if run.timeline is not None else None,
         traffic=vars(run.traffic) if run.traffic is not None else None,
     )  # fmt: skip
@@ -86,6 +87,19 @@ def answer_of(run: Run, notes: tuple[str, ...]) -> Answer:
 def encode_exactly(value: object) -> bytes:
     """Values of Hemiola as bytes: equal ones give equal bytes, arrays with their type and shape."""
     return msgspec.msgpack.encode(value, enc_hook=_of_numpy)
+
+
+def _as_json(decisions: tuple[LoggedDecision, ...]) -> bytes:
+    """Only Python's own JSON has infinite times, and it is slow: a policy that asks for one is refused, and rare."""
+    text = msgspec.json.encode(decisions)
+    return text if b":null" not in text else json.dumps(msgspec.to_builtins(decisions)).encode()
+
+
+def _decisions(text: bytes) -> tuple[LoggedDecision, ...]:
+    try:
+        return msgspec.json.decode(text, type=tuple[LoggedDecision, ...])
+    except msgspec.DecodeError:
+        return msgspec.convert(json.loads(text), tuple[LoggedDecision, ...])
 
 
 def _of_numpy(value: object) -> object:

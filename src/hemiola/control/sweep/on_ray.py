@@ -57,7 +57,7 @@ class OnRay:
             _send_along(ray, task.policy)
         with _connected(ray, self.address):
             try:
-                yield from _spread(ray, work)
+                yield from _spread(ray, work, self.address)
             except KeyboardInterrupt:
                 return
             except ray.exceptions.RayTaskError as error:
@@ -69,14 +69,15 @@ class OnRay:
                 ) from error
 
 
-def _spread(ray: Any, work: Work) -> Answers:
+def _spread(ray: Any, work: Work, address: str) -> Answers:
     remote = ray.remote(num_cpus=1, max_retries=RETRIES)(_work)
     sent = [_sent(ray, Packed.of(prepared)) for prepared in work.scenarios]
     running = {
         remote.remote(*sent[task.scenario], task, work.recording, hemiola_digest()): task
         for task in work.tasks
     }
-    head = _Head(ray.get_runtime_context().gcs_address)
+    # from outside the cluster its own address of the head may lead nowhere
+    head = _Head(address if address.startswith("ray://") else ray.get_runtime_context().gcs_address)
     while running:
         done, _ = ray.wait(list(running), num_returns=len(running), timeout=0)
         if not done:
