@@ -201,6 +201,36 @@ def test_send_and_receive_are_one_transfer():
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize(("name", "collectives"), [("", 1), ("activation", 5)])
+def test_sends_are_not_matched_with_sends(name, collectives):
+    """A pipeline of two microbatches: the recorder names a transfer like its collective, the ranks send both ways."""
+    build = Build(2)
+    for batch in (0, 1):
+        for rank, way, at in ((0, "send", 1), (1, "recv", 1), (1, "send", 4), (0, "recv", 2)):
+            at += 4 * batch
+            build.transfer(rank, name or way, at, at, at + 0.5, collective=way)
+    build.every(0, 0, 10)
+    build.transfer(0, "bucket", 9, 9, 9.5)
+    build.transfer(1, "bucket", 9.2, 9.2, 9.5)
+    found = job_metrics(build.timeline())
+    assert {rank.rank: rank.collectives for rank in found.stragglers} == {0: collectives, 1: collectives}
+
+
+def test_two_timelines_with_groups_that_use_one_name():
+    """Each group has its own buckets 0: their exposed times add up, their times on the wire are a mean."""
+    both, one = Build(4), Build(4)
+    for build, lengths in ((both, (1, 3)), (one, (1, 2))):
+        for rank in range(4):
+            sent = build.transfer(
+                rank, "bucket 0", 0, 0, lengths[rank // 2], 0, lengths[rank // 2], group=rank // 2
+            )
+            build.span(rank, "wait", 0, lengths[rank // 2], transfer=sent)
+        build.every(0, 0, 4)
+    found = compare(*(job_metrics(b.timeline(groups=((0, 1), (2, 3)))) for b in (both, one)))
+    assert [(d.before_s, d.after_s) for d in found.transfers] == [(2, 1.5)]
+    assert [(d.before_s, d.after_s) for d in found.exposed] == [(2, 1.5)]
+
+
 def test_transfers_alone_draw_their_communication():
     build = Build()
     build.span(0, "compute", 0, 4)

@@ -42,6 +42,7 @@ def test_a_report_is_handed_out_once_and_its_successor_again(tmp_path: Path) -> 
         b"",
         b"{}",
         b"[" * 100_000,
+        b'{"x":' + b"[" * 30_000,
         msgspec.json.encode(job()) + b" " * 70_000,
         msgspec.json.encode(job()).replace(b"17_3", b"17;rm"),
         msgspec.json.encode(job()).replace(b'"iteration_s":0.5', b'"iteration_s":-1'),
@@ -70,6 +71,19 @@ def test_links_pipes_and_folders_are_not_opened(tmp_path: Path) -> None:
     reports = Reports(folder)
     assert not list(reports.fresh())
     assert reports.damaged == {"job-1.json", "job-2.json", "job-3.json"}
+
+
+def test_what_lies_where_a_report_goes_does_not_say_where_it_is_written(tmp_path: Path) -> None:
+    folder, target = tmp_path / "reports", tmp_path / "elsewhere.json"
+    folder.mkdir()
+    target.write_text("somebody's own")
+    (folder / "job-17_3.json").symlink_to(target)
+    os.mkfifo(folder / "host-n1.json")
+    write_report(folder, job())
+    write_report(folder, HOST)
+    assert target.read_text() == "somebody's own"
+    assert {one.name for one in folder.iterdir()} == {"job-17_3.json", "host-n1.json"}
+    assert {one.report for one in Reports(folder).fresh()} == {job(), HOST}
 
 
 def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:

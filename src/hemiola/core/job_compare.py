@@ -34,8 +34,9 @@ class JobComparison(msgspec.Struct, frozen=True):
     Attributes:
         iteration_ratio: mean iteration time after over before, as in `parts`: below 1 is faster.
         parts: the parts of the iteration (mean over ranks), and the whole, in the order of `PARTS`.
-        transfers: time on the wire by bucket, matched by name and collective, largest change first.
-        exposed: the same for exposed time.
+        transfers: time on the wire by bucket, matched by name and collective, largest change first; a mean over
+            all transfers where several groups have buckets of that name.
+        exposed: the same for exposed time, the sum of the groups'.
         operations: the same for operations, matched by kind and name.
     """
 
@@ -53,16 +54,30 @@ def compare(before: JobMetrics, after: JobMetrics) -> JobComparison:
         parts=tuple(
             Difference("part", part, before.mean(part), after.mean(part)) for part in (*PARTS, "iteration")
         ),
-        transfers=_matched(
-            *({(t.collective, t.name): t.wire_s for t in one.transfers} for one in (before, after))
-        ),
-        exposed=_matched(
-            *({(t.collective, t.name): t.exposed_s for t in one.transfers} for one in (before, after))
-        ),
+        transfers=_matched(_wire(before), _wire(after)),
+        exposed=_matched(_exposed(before), _exposed(after)),
         operations=_matched(
             *({(o.kind, o.name): o.seconds for o in one.operations} for one in (before, after))
         ),
     )
+
+
+def _wire(job: JobMetrics) -> dict[tuple[str, str], float]:
+    total: dict[tuple[str, str], float] = {}
+    count: dict[tuple[str, str], int] = {}
+    for t in job.transfers:
+        key = (t.collective, t.name)
+        total[key] = total.get(key, 0.0) + t.wire_s * t.count
+        count[key] = count.get(key, 0) + t.count
+    return {key: seconds / count[key] for key, seconds in total.items()}
+
+
+def _exposed(job: JobMetrics) -> dict[tuple[str, str], float]:
+    total: dict[tuple[str, str], float] = {}
+    for t in job.transfers:
+        key = (t.collective, t.name)
+        total[key] = total.get(key, 0.0) + t.exposed_s
+    return total
 
 
 def _matched(

@@ -2,7 +2,8 @@
 
 A collective's rows on different ranks are found by their name, kind and group, and by being the
 k-th of that sort in the rank's iteration. Where ranks disagree on how many there are, nobody can say
-which belong together, and none is matched.
+which belong together, and none is matched. A send belongs to the one receive that has its name, and to no
+other send; where the name is no tensor's, it does not say which.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ def matched(timeline: JobTimeline, found: Parts) -> Matched:
     occurrence = _occurrence(log.rank, number, sort, when)
     key = _dense(sort, occurrence)
     instance = _dense(number, key)
-    instance = np.where(_agreed(log.rank, number, sort), instance, -1)
+    instance = np.where(_agreed(log.rank, number, sort) & _has_both_ends(timeline, instance), instance, -1)
     return Matched(log, when, row, key, occurrence, instance, int(instance.max(initial=-1)) + 1)
 
 
@@ -67,6 +68,15 @@ def _collectives(timeline: JobTimeline) -> Ints:
     """For each name a number, equal for the two ends of a transfer."""
     names = [_PAIRED.get(name, name) for name in timeline.names]
     return np.unique(np.array(names, dtype=object).astype(str), return_inverse=True)[1].astype(np.int64)
+
+
+def _has_both_ends(timeline: JobTimeline, instance: Ints) -> Bools:
+    """Whether rows are of a collective, or of one send and one receive."""
+    code = {name: number for number, name in enumerate(timeline.names)}
+    sent, received = (
+        np.bincount(instance, timeline.transfers.collective == code.get(end, -1))[instance] for end in _PAIRED
+    )
+    return np.asarray((sent == received) & (sent <= 1))
 
 
 def _dense(*columns: Ints) -> Ints:

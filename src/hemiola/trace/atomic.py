@@ -28,21 +28,25 @@ _REMEDIES = {
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[BinaryIO]:
+def replacing(path: Path, *, follow: bool = True) -> Iterator[BinaryIO]:
     """Open a file for writing that takes the place of `path` once all is written.
 
     What was there before stays untouched until then, and stays if anything fails. A path that
-    ends in ".gz" is compressed. Pipes and devices are written to directly.
+    ends in ".gz" is compressed. Pipes and devices are written to directly, links are followed.
+
+    Args:
+        follow: whether what lies at `path` may say where the writing goes. In a folder that others may write to,
+            it may not: then a link, pipe or device there is replaced itself.
 
     Raises:
         InputError: naming the path, if it cannot be written.
     """
     try:
-        if path.exists() and not path.is_file() and not path.is_dir():
+        if follow and path.exists() and not path.is_file() and not path.is_dir():
             with path.open("wb") as stream:
                 yield stream
         else:
-            yield from _through_neighbour(path.resolve())
+            yield from _through_neighbour(path.resolve() if follow else path)
     except OSError as error:
         raise InputError(
             f"cannot write {str(path)!r}: {error.strerror or error}",
@@ -51,11 +55,11 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
 
 
 def _through_neighbour(path: Path) -> Iterator[BinaryIO]:
-    if path.is_dir():
+    if path.is_dir() and not path.is_symlink():
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-    neighbour = path.with_name(f".{path.name[:200]}.{os.getpid()}.part")
+    neighbour = path.with_name(f".{path.name[:200]}.{os.getpid()}-{os.urandom(4).hex()}.part")
     try:
-        with neighbour.open("wb") as raw:
+        with neighbour.open("xb") as raw:  # made anew, so that it is no link that somebody has left there
             if path.suffix == ".gz":
                 with gzip.GzipFile(filename="", fileobj=raw, mode="wb", mtime=0) as packed:
                     yield cast(BinaryIO, packed)

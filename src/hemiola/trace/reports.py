@@ -98,13 +98,13 @@ _decoder: msgspec.json.Decoder[JobReport | HostReport] = msgspec.json.Decoder(Jo
 
 
 def write_report(folder: Path, report: JobReport | HostReport) -> None:
-    """Put it in the place of the last one.
+    """Put it in the place of the last one, whatever lies there: a link is replaced, not followed.
 
     Raises:
         InputError: the folder cannot be written to, or the job's name is none.
     """
     name = f"job-{report.job}" if isinstance(report, JobReport) else f"host-{report.host}"
-    with replacing(folder / f"{name}.json") as stream:
+    with replacing(folder / f"{name}.json", follow=False) as stream:
         stream.write(_encoder.encode(report))
 
 
@@ -157,7 +157,7 @@ class Reports:
             return None
         try:
             found = _read(file)
-        except (OSError, msgspec.DecodeError):
+        except (OSError, msgspec.MsgspecError, RecursionError):  # the last of what is nested very deeply
             return None
         finally:
             os.close(file)

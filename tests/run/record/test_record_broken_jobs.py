@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from record_jobs import TRACE, TRAIN, ranks, run, start
 
 from hemiola.core.errors import InputError
 from hemiola.run.record import collect, record
+from hemiola.run.record.parts import read_parts
 from hemiola.trace.jobs.timeline_json import read_timeline
 
 
@@ -63,6 +65,37 @@ def test_a_killed_rank_leaves_its_iterations_and_the_others_theirs(
     assert len(collect(folder / "run.json.parts").ranks) == 2  # the parts are kept
 
 
+HANGS = """
+import sys, time
+from pathlib import Path
+from hemiola.run.record import keeper, values
+
+recorder = keeper.Recorder()
+head = values.Head(
+    rank=0, world_size=1, host="h", device="cpu", pid=1, mode="light", monotonic_ns=recorder.now(), unix_ns=0
+)
+kept = keeper.Keeper(recorder, keeper.PartWriter(Path(sys.argv[1], "rank00000-1"), 10), lambda: head, patience_s=0.1)
+kept.start()
+recorder.transfer("all-reduce", 0, 4, recorder.now()).last = recorder.now()
+recorder.transfer("broadcast", 0, 8, recorder.now())
+print(flush=True)
+time.sleep(60)
+"""
+
+
+def test_what_a_killed_rank_hung_on_is_named(tmp_path: Path) -> None:
+    with start([sys.executable, "-c", HANGS, str(tmp_path)]) as process:
+        deadline = time.monotonic() + 30
+        while not (list(tmp_path.glob("*")) and read_parts(tmp_path)[0].under_way):
+            assert time.monotonic() < deadline, "waited in vain"
+            time.sleep(0.05)
+        process.terminate()
+    timeline = collect(tmp_path)
+    assert timeline.facts["unfinished"] == [
+        {"rank": 0, "name": "broadcast", "collective": "broadcast", "bytes": 8, "enqueue_s": 0.0}
+    ]
+
+
 def test_a_command_without_pytorch_runs_as_ever(tmp_path: Path) -> None:
     own = "import sys; print(sys.argv[1:]); raise SystemExit(7)"
     command = [*TRACE, "-o", str(tmp_path / "run.json"), "--", sys.executable, "-c", own, "--full", "-x"]
@@ -88,6 +121,14 @@ def test_nothing_to_run_is_an_error(tmp_path: Path) -> None:
 @pytest.mark.parametrize("wrong", [{"mode": "heavy"}, {"listen": "here"}, {"keep_iterations": -1}])
 def test_wrong_arguments_are_refused_before_training(tmp_path: Path, wrong: dict[str, object]) -> None:
     with pytest.raises(InputError), record(tmp_path / "run.json", **wrong):  # type: ignore[arg-type]
+        pytest.fail("it began")
+
+
+def test_a_folder_that_cannot_be_written_to_is_refused_before_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.access", lambda path, mode: path != tmp_path)  # root may write anywhere
+    with pytest.raises(InputError, match="cannot be written"), record(tmp_path / "run.json"):
         pytest.fail("it began")
 
 

@@ -13,6 +13,7 @@ from hemiola.run.record.keeper import Keeper
 from hemiola.run.record.parts import PartWriter, read_parts
 from hemiola.run.record.profile import Profiling
 from hemiola.run.record.recorder import Recorder
+from hemiola.run.record.session import Session
 from hemiola.run.record.values import Draft, Head, Iteration, Options
 from hemiola.trace.jobs.timeline_json import read_timeline
 
@@ -32,8 +33,8 @@ class Rank:
         writer.write(head)
         self.keeper = Keeper(self.recorder, writer, lambda: head)
         self.keeper.head = head
-        options = Options(path=str(folder / "run.json"), parts=str(folder / "parts"))
-        self.demands = Demands(self.recorder, self.profiling, self.keeper, options)
+        self.options = Options(path=str(folder / "run.json"), parts=str(folder / "parts"))
+        self.demands = Demands(self.recorder, self.profiling, self.keeper, self.options)
         self.demands.store = store
 
     def iterate(self, duration_s: float) -> None:
@@ -64,17 +65,49 @@ def rank(tmp_path: Path) -> Iterator[Callable[..., Rank]]:
 
 def test_a_trace_is_agreed_upon_once_the_pace_is_known_and_at_the_fastest(rank: Callable[..., Rank]) -> None:
     asking = rank(1, torch_distributed.HashStore())
-    answered, answer = asking.demands.ask(3)
+    request = asking.demands.ask(3)
     asking.visit()
-    assert not answered.is_set()
+    assert not request.answered.is_set()
     asking.iterate(0.5)
     asking.iterate(0.01)
     asking.iterate(0.6)
     asking.visit()
-    assert answered.is_set()
-    assert answer == [1, 3 + 2 + 150]
-    assert asking.profiling.demand is not None
-    assert asking.profiling.demand.first == answer[1]
+    assert request.answered.is_set()
+    assert asking.profiling.demand is request.demand is not None
+    assert (request.demand.number, request.demand.first, request.demand.iterations) == (1, 3 + 2 + 150, 3)
+
+
+def test_ranks_that_are_all_asked_at_once_agree_on_one_trace(rank: Callable[..., Rank]) -> None:
+    """As by a signal to the whole job; some hear of the others before they are asked themselves, some do not."""
+    store = torch_distributed.HashStore()
+    both = rank(0, store), rank(1, store)
+    requests = []
+    for one in both:
+        one.iterate(1.0)
+        requests.append(one.demands.ask(3))
+    for one in both:
+        one.demands._answer(one.demands._asked[0])
+    both[1].visit()
+    requests.append(both[0].demands.ask(2))
+    longer = both[1].demands.ask(4)
+    for one in both:
+        one.visit()
+    assert all(request.demand is not None for request in requests)
+    assert {(r.demand.number, r.demand.first, r.demand.iterations) for r in requests if r.demand} == {
+        (1, 4, 3)
+    }
+    assert not longer.answered.is_set()
+    assert not store.check(["demand/2"])
+
+
+def test_a_request_that_was_given_up_is_not_carried_out(tmp_path: Path, rank: Callable[..., Rank]) -> None:
+    asked = rank(0, torch_distributed.HashStore())
+    session = Session(asked.options)
+    session._demands = asked.demands
+    assert session._ask(3, 0.0) is None
+    asked.iterate(1.0)
+    asked.visit()
+    assert asked.profiling.demand is None
 
 
 def test_who_hears_of_a_trace_too_late_says_so_and_the_others_part_is_kept(
@@ -83,9 +116,10 @@ def test_who_hears_of_a_trace_too_late_says_so_and_the_others_part_is_kept(
     store = torch_distributed.HashStore()
     first, late = rank(0, store), rank(1, store)
     first.iterate(1.0)
-    _, answer = first.demands.ask(3)
+    request = first.demands.ask(3)
     first.visit()
-    late.recorder.number = answer[1] + 3
+    assert request.demand is not None
+    late.recorder.number = request.demand.first + 3
     late.visit()
     assert late.profiling.demand is None
     [part] = read_parts(tmp_path / "parts" / "demand-1")
@@ -99,13 +133,17 @@ def test_a_late_first_rank_still_has_the_parts_put_together(
     store = torch_distributed.HashStore()
     first, other = rank(0, store), rank(1, store)
     other.iterate(1.0)
-    _, answer = other.demands.ask(1)
+    request = other.demands.ask(1)
     other.visit()
+    assert request.demand is not None
     draft = Draft.__new__(Draft)
     draft.demand, draft.demand_ends = 1, True
     for heard in other.keeper.on_iteration:
-        heard(draft, Iteration(answer[1], 0, 10**9, True, True, [("forward", "compute", 0, 10**9)], []))
-    first.recorder.number = answer[1] + 1
+        heard(
+            draft,
+            Iteration(request.demand.first, 0, 10**9, True, True, [("forward", "compute", 0, 10**9)], []),
+        )
+    first.recorder.number = request.demand.first + 1
     first.visit()
     for action in first.keeper.at_end:
         action()

@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import json
+import os
+import signal
 import socket
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
 
+from hemiola.core.job_timeline import JobTimeline
 from hemiola.run.record import record
+from hemiola.run.record.collectives import PYTHON, Collectives, Groups, Payload
+from hemiola.run.record.profile import LIGHT_FIRST
+from hemiola.run.record.recorder import Recorder
 from hemiola.run.record.session import Session
 from hemiola.trace.jobs.timeline_json import read_timeline
 
@@ -64,6 +74,22 @@ def test_a_failure_of_the_recording_is_not_one_of_training(
     assert "disk is full" in read_timeline(tmp_path / "run.json").facts["partial"][0]
 
 
+@pytest.mark.parametrize("inside", [True, False])
+def test_a_part_that_cannot_be_written_is_no_failure_of_training(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, *, inside: bool
+) -> None:
+    (tmp_path / "run.json.parts").write_text("a plain file")
+    with record(tmp_path / "run.json") as recorder:
+        if inside:
+            with recorder.span("evaluation"):
+                train(1)
+        recorder.step()
+        train(1)
+    assert [entry.message.partition(":")[0] for entry in caplog.records] == [
+        "recording has stopped, training goes on"
+    ]
+
+
 def _broken_after_one(recorder: object, monkeypatch: pytest.MonkeyPatch) -> float:
     def full(*arguments: object) -> None:
         raise OSError("the disk is full")
@@ -104,6 +130,98 @@ def test_recording_inside_a_recording_does_nothing(tmp_path: Path) -> None:
         assert inner is outer
         train(1)
     assert not (tmp_path / "inner.json").exists()
+
+
+def test_a_wait_is_not_taken_for_one_of_a_collective_that_left_no_work() -> None:
+    """NCCL hands none back for a collective that blocks: nothing waits for it in Python."""
+    collectives = Collectives(Recorder(), Groups(lambda group: None))
+    value = torch.ones(3)
+    transfer = collectives.before("all-reduce", dist.group.WORLD, Payload(12, False), PYTHON, blocking=True)
+    collectives.after(transfer, ([value], None), PYTHON, blocking=True)
+    work = dist.all_reduce(value, async_op=True)
+    assert work is not None
+    assert collectives.waiting(work) is None
+    work.wait()
+    assert transfer.last is not None
+
+
+def iterate(recorder: Recorder, iterations: int) -> None:
+    for _ in range(iterations):
+        (torch.ones(8, 8) @ torch.ones(8, 8)).sum()
+        recorder.step()
+
+
+def with_operations(timeline: JobTimeline) -> set[int]:
+    lanes = [number for number, lane in enumerate(timeline.lanes) if lane.startswith("operations")]
+    return set(timeline.spans.iteration[np.isin(timeline.spans.lane, lanes)].tolist())
+
+
+def test_iterations_inside_one_annotation_go_without_operations(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with record(tmp_path / "run.json", mode="full") as recorder:
+        iterate(recorder, LIGHT_FIRST + 1)
+        with torch.profiler.record_function("several"):
+            iterate(recorder, 3)
+        iterate(recorder, 2)
+    timeline = read_timeline(tmp_path / "run.json")
+    assert timeline.iterations.number.tolist() == list(range(LIGHT_FIRST + 6))
+    assert with_operations(timeline) - {-1} == {
+        LIGHT_FIRST,
+        LIGHT_FIRST + 3,
+        LIGHT_FIRST + 4,
+        LIGHT_FIRST + 5,
+    }
+    assert caplog.text.count("spans several") == 1
+    late = timeline.spans.iteration == LIGHT_FIRST + 3
+    assert timeline.spans.end_s[late].min() > timeline.iterations.start_s[LIGHT_FIRST + 3]
+
+
+def test_a_profiler_of_the_scripts_own_takes_the_place_of_ours(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with record(tmp_path / "run.json", mode="full") as recorder:
+        iterate(recorder, LIGHT_FIRST + 2)
+        with torch.profiler.profile() as own:
+            iterate(recorder, 2)
+        iterate(recorder, 3)
+    assert "aten::mm" in {event.name for event in own.events()}
+    timeline = read_timeline(tmp_path / "run.json")
+    assert timeline.iterations.number.tolist() == list(range(LIGHT_FIRST + 7))
+    assert with_operations(timeline) - {-1} == {LIGHT_FIRST + n for n in (0, 1, 5, 6)}
+    assert caplog.text.count("a profiler of its own") == 1
+
+
+def test_a_trace_under_way_when_the_script_ends_is_put_together(tmp_path: Path) -> None:
+    stale = tmp_path / "run-demand-1.json"
+    stale.write_text("of an earlier run")
+    with record(tmp_path / "run.json", listen=0) as recorder:
+        iterate(recorder, 1)
+        assert Session.active is not None
+        address = f"http://{Session.active.head.listen}/trace?iterations=3"
+        with urllib.request.urlopen(urllib.request.Request(address, method="POST"), timeout=30) as answer:
+            first = json.load(answer)["first_iteration"]
+        iterate(recorder, 3)
+    assert read_timeline(stale).iterations.number.tolist() == [first, first + 1]
+    assert not (tmp_path / "run.json.parts").exists()
+
+
+def test_handlers_of_the_signal_that_call_each_other_are_called_once(tmp_path: Path) -> None:
+    """The script's calls the one before it, which is ours; ours, set anew once training begins, calls the script's."""
+    called = []
+
+    def own(number: int, frame: object) -> None:
+        called.append(number)
+        before(number, frame)
+
+    try:
+        with record(tmp_path / "run.json") as recorder:
+            before: Any = signal.signal(signal.SIGUSR2, own)
+            recorder.step()
+            os.kill(os.getpid(), signal.SIGUSR2)
+    finally:
+        signal.signal(signal.SIGUSR2, signal.SIG_DFL)
+    assert called == [signal.SIGUSR2]
 
 
 @pytest.mark.filterwarnings("ignore")

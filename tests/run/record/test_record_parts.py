@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -10,13 +11,16 @@ from hypothesis import strategies as st
 
 from hemiola.core.errors import InputError
 from hemiola.run.record.parts import PartWriter, ended_parts, read_parts
-from hemiola.run.record.values import ClockSample, End, Facts, Group, Head, Iteration, Line
+from hemiola.run.record.values import ClockSample, End, Facts, Group, Head, Iteration, Line, UnderWay
 
 
 def head(rank: int = 0, unix_ns: int = 1, run: str = "") -> Head:
     return Head(
         rank=rank, world_size=2, host="h", device="cpu", pid=5, mode="light", monotonic_ns=0, unix_ns=unix_ns, run=run
     )  # fmt: skip
+
+
+ROW = (3, "", "all-reduce", 0, 4, 5, None, None, None, None)
 
 
 def iteration(number: int) -> Iteration:
@@ -42,7 +46,29 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     assert part.iterations == [iteration(0)]
     assert part.facts == {"a": 1}
     assert part.end == End(why="", iterations=1, cost_ns=9)
-    assert ended_parts(tmp_path) == 1
+    assert ended_parts(tmp_path, 0) == 1
+
+
+def test_the_file_begun_last_has_the_last_word(tmp_path: Path) -> None:
+    """Two files take turns, and the first is begun anew."""
+    lines: list[Line] = [
+        head(),
+        iteration(0),
+        UnderWay([(9, "", "barrier", 0, 0, 4, *[None] * 4)]),
+        iteration(1),
+    ]
+    write(tmp_path / "rank00000-5", [*lines, UnderWay([]), iteration(2), UnderWay([ROW])], 1)
+    (part,) = read_parts(tmp_path)
+    assert [entry.number for entry in part.iterations] == [1, 2]
+    assert part.under_way == [ROW]
+
+
+def test_ends_of_an_earlier_run_are_not_counted(tmp_path: Path) -> None:
+    write(tmp_path / "rank00001-1", [head(1), End(why="", iterations=1, cost_ns=9)])
+    old = tmp_path / "rank00001-1.a.jsonl"
+    os.utime(old, ns=(old.stat().st_atime_ns, old.stat().st_mtime_ns - 10**9))
+    writer = write(tmp_path / "rank00000-2", [head(), End(why="", iterations=1, cost_ns=9)])
+    assert ended_parts(tmp_path, writer.began_ns) == 1
 
 
 @given(keep=st.integers(1, 6), count=st.integers(0, 40))

@@ -13,7 +13,7 @@ from hemiola.run.record.keeper import Keeper
 from hemiola.run.record.parts import NoPart
 from hemiola.run.record.recorder import Recorder
 from hemiola.run.record.reporting import Reporting, job_name
-from hemiola.run.record.values import Draft, Head, Iteration
+from hemiola.run.record.values import Draft, Group, Head, Iteration
 from hemiola.trace.reports import JobReport, Reports
 
 MS = 10**6
@@ -74,6 +74,18 @@ def test_means_of_the_last_seconds_are_reported(tmp_path: Path, heard: Callable[
     job.visit()
     (report,) = heard()
     assert (report.iterations, report.traffic_bytes, report.all_reduced) == (18, 100.0, 0.0)
+
+
+def test_a_transfer_of_a_group_is_shared_by_the_ranks_of_that_group(
+    tmp_path: Path, heard: Callable[[], list[JobReport]]
+) -> None:
+    job = Job(tmp_path)
+    job.keeper.tell(Group(0, "shards", [0, 2], "gloo"))
+    job.iterate(10, 20, 5, all_reduce=800, all_gather=400)
+    job.now_s += 6
+    job.visit()
+    (report,) = heard()
+    assert report.traffic_bytes == pytest.approx(800 + 200)
 
 
 def test_only_rank_0_reports(tmp_path: Path, heard: Callable[[], list[JobReport]]) -> None:

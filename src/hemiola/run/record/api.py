@@ -6,13 +6,14 @@ import os
 import shutil
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
 
 from hemiola.core.errors import InputError
 from hemiola.core.job_timeline import JobTimeline
+from hemiola.run.record.demands import demand_path
 from hemiola.run.record.merge import collect
 from hemiola.run.record.parts import ended_parts
 from hemiola.run.record.recorder import Recorder, logger
@@ -94,14 +95,26 @@ def parts_folder(path: Path) -> Path:
 def finish(path: Path, parts: Path) -> JobTimeline:
     """Merge the parts into the file, and remove them if none is missing; the timeline.
 
+    Parts of a trace on demand stay until its file is there: another process may be reading them.
+
     Raises:
         InputError: if there are no parts, or the path cannot be written.
     """
     timeline = collect(parts, path.name)
     write_timeline(timeline, path)
     if "partial" not in timeline.facts:
-        shutil.rmtree(parts, ignore_errors=True)
+        _remove(path, parts)
     return timeline
+
+
+def _remove(path: Path, parts: Path) -> None:
+    for folder in parts.glob("demand-*"):
+        if demand_path(path, int(folder.name.removeprefix("demand-"))).exists():
+            shutil.rmtree(folder, ignore_errors=True)
+    with suppress(OSError):  # what is left keeps the folder
+        for part in parts.glob("rank*"):
+            part.unlink()
+        parts.rmdir()
 
 
 def options_for(
@@ -126,6 +139,8 @@ def options_for(
     path = path.absolute()
     if not path.parent.is_dir() or path.is_dir():
         raise InputError(f"{path} cannot be written", "name a file in a folder that exists")
+    if not os.access(path.parent, os.W_OK | os.X_OK):
+        raise InputError(f"{path} cannot be written", "name a file in a folder that you may write to")
     address = str(listen) if listen not in (None, "") else os.environ.get("HEMIOLA_RECORD_LISTEN", "")
     if address:
         parse_address(address)
@@ -143,17 +158,19 @@ def _close(session: Session, why: str) -> None:
     """End the recording; rank 0 merges. Nothing that fails here reaches the script."""
     try:
         if not session.close(why):
+            if session.recorder.failure:
+                return  # that has been said
             logger.warning("nothing was recorded: no collective ran and no optimizer stepped")
         elif session.head.rank == 0:
-            options, patience_s = session.options, _PATIENCE_AFTER_CRASH_S if why else _PATIENCE_S
-            _merge(Path(options.path), Path(options.parts), session.head.world_size, patience_s)
+            _merge(session, _PATIENCE_AFTER_CRASH_S if why else _PATIENCE_S)
     except Exception as problem:
         logger.warning("the recording could not be put together: %s", problem)
 
 
-def _merge(path: Path, parts: Path, world_size: int, patience_s: float) -> None:
+def _merge(session: Session, patience_s: float) -> None:
+    path, parts = Path(session.options.path), Path(session.options.parts)
     deadline = time.monotonic() + patience_s
-    while ended_parts(parts) < world_size and time.monotonic() < deadline:
+    while ended_parts(parts, session.began_ns) < session.head.world_size and time.monotonic() < deadline:
         time.sleep(0.1)
     if "partial" in finish(path, parts).facts:
         logger.warning("the timeline in %s is partial; the ranks' parts are kept in %s", path, parts)

@@ -93,12 +93,13 @@ class Collectives:
         """It has been handed over."""
         import torch.distributed as dist
 
-        if blocking:  # PyTorch waits for it right here, in Python; or has done so, in C++
+        work = result[-1] if isinstance(result, tuple | list) else result
+        if blocking:  # PyTorch waits for it right here, in Python; or has done so, in C++, and leaves no work
             transfer.needed = transfer.enqueue if transfer.first is None else transfer.first
             transfer.released = transfer.last = transfer.clock()
-            self._synchronous.transfer = transfer
+            if work is not None:
+                self._synchronous.transfer = transfer
             return
-        work = result[-1] if isinstance(result, tuple | list) else result
         if work is None:  # it has waited for the others already, in C++
             transfer.needed, transfer.released = transfer.enqueue, transfer.clock()
             transfer.last = transfer.released

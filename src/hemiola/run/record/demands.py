@@ -1,8 +1,8 @@
 """Full traces of a running job, asked for by signal or HTTP: agreed on by all ranks, written, put together.
 
-Whoever is asked numbers the request and puts it into the job's store with a first iteration a little ahead, so
-that every rank traces the same iterations. Each rank writes a part; rank 0 waits for the parts and has
-another process merge them.
+Whoever is asked puts the request into the job's store, as the next by number and with a first iteration a little
+ahead, so that every rank traces the same iterations; of several that are asked at once, one is the first. Each
+rank writes a part; rank 0 waits for the parts and has another process merge them.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections import deque
+from contextlib import suppress
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -24,10 +25,12 @@ from hemiola.run.record.profile import Demand, Profiling
 from hemiola.run.record.recorder import Recorder, logger
 from hemiola.run.record.values import Draft, End, Facts, Iteration, Options
 
-__all__ = ["Demands", "demand_path"]
+__all__ = ["Demands", "Request", "demand_path"]
 
 _LEAD_S = 1.5
 _PATIENCE_S = 60.0
+_MERGE_S = 10.0
+"""So long the end of the script waits for what is being put together then."""
 _UNLIMITED = 2**62
 
 
@@ -42,6 +45,15 @@ def demand_path(path: Path, number: int) -> Path:
     return path.with_name(f"{name}-demand-{number}{dot}{endings}")
 
 
+class Request:
+    """Somebody has asked this rank for so many iterations; once `answered` is set, `demand` is what they get."""
+
+    def __init__(self, iterations: int) -> None:
+        self.iterations = iterations
+        self.answered = threading.Event()
+        self.demand: Demand | None = None
+
+
 class Demands:
     """The requests of one rank."""
 
@@ -50,7 +62,7 @@ class Demands:
         self._profiling = profiling
         self._keeper = keeper
         self._options = options
-        self._asked: deque[tuple[int, threading.Event, list[int]]] = deque()
+        self._asked: deque[Request] = deque()
         self._seen = 0
         self._writers: dict[int, PartWriter] = {}
         self._merging: dict[int, float] = {}
@@ -62,49 +74,63 @@ class Demands:
         keeper.on_iteration.append(self._keep)
         keeper.at_end.append(self._close)
 
-    def ask(self, iterations: int) -> tuple[threading.Event, list[int]]:
-        """Ask for so many iterations. The event is set once the list holds the request's number and first iteration."""
-        answered, answer = threading.Event(), list[int]()
-        self._asked.append((iterations, answered, answer))
-        return answered, answer
+    def ask(self, iterations: int) -> Request:
+        """Ask for so many iterations. A trace of as many that is outstanding is the answer, else a new one."""
+        request = Request(iterations)
+        self._asked.append(request)
+        return request
+
+    def withdraw(self, request: Request) -> None:
+        """Ask no longer."""
+        with suppress(ValueError):  # it has just been answered
+            self._asked.remove(request)
 
     def _visit(self) -> None:
-        if self._profiling.demand is None:
-            while self._asked and (self.store is None or self._light_ns):
-                iterations, answered, answer = self._asked.popleft()
-                answer += self._announce(iterations)
-                answered.set()
-            self._listen()
+        self._listen()
+        for request in list(self._asked):
+            self._answer(request)
         for number in list(self._merging):
             self._merge_when_whole(number)
 
-    def _announce(self, iterations: int) -> tuple[int, int]:
+    def _answer(self, request: Request) -> None:
+        """With what is outstanding if that is enough; with a new trace if nothing is."""
+        demand = self._profiling.demand
+        if demand is None and (self.store is None or self._light_ns):
+            demand = self._announce(request.iterations)
+        if demand is not None and demand.iterations >= request.iterations:
+            request.demand = demand
+            self.withdraw(request)
+            request.answered.set()
+
+    def _announce(self, iterations: int) -> Demand | None:
         """Far enough ahead for all ranks to have heard of it, at the pace of the fastest iteration so far: the
-        first ones are slow."""
+        first ones are slow. Where another rank has announced this number meanwhile, its word holds."""
         lead = 1 if self.store is None else 2 + int(_LEAD_S / max(min(self._light_ns) / 1e9, 1e-4))
         message = _Message(self._recorder.number + lead, iterations)
-        if self.store is None:
-            self._seen += 1
-            self._start(self._seen, message)
-            return self._seen, message.first
-        number = int(self.store.add("demands", 1))
-        self.store.set(f"demand/{number}", msgspec.json.encode(message))
-        return number, message.first
+        if self.store is not None:
+            content = msgspec.json.encode(message).decode()
+            first = self.store.compare_set(f"demand/{self._seen + 1}", "", content)
+            message = msgspec.json.decode(first, type=_Message)
+        self._seen += 1
+        return self._start(self._seen, message)
 
     def _listen(self) -> None:
         """Look for the next request of any rank."""
         key = f"demand/{self._seen + 1}"
-        if self.store is not None and self.store.check([key]):
+        if self._profiling.demand is None and self.store is not None and self.store.check([key]):
             self._seen += 1
             self._start(self._seen, msgspec.json.decode(self.store.get(key), type=_Message))
 
-    def _start(self, number: int, message: _Message) -> None:
+    def _start(self, number: int, message: _Message) -> Demand | None:
         first = max(message.first, self._recorder.number + 1)
         if first < message.first + message.iterations:
-            self._profiling.demand = Demand(number, first, message.first + message.iterations - first)
-            return
+            self._profiling.demand = demand = Demand(
+                number, first, message.first + message.iterations - first
+            )
+            return demand
         logger.warning("the request for trace %d came too late for this rank", number)
         self._complete(number, "the request came too late")
+        return None
 
     def _keep(self, draft: Draft, iteration: Iteration) -> None:
         if iteration.complete and not iteration.profiled and iteration.number > 0:
@@ -132,18 +158,24 @@ class Demands:
         self._keeper.totals.traces += 1
         if self._keeper.head is not None and self._keeper.head.rank == 0:
             self._merging[number] = time.monotonic()
+            with suppress(OSError):  # of an earlier run: what lies there afterwards is ready
+                self._target(number).unlink()
 
     def _folder(self, number: int) -> Path:
         return Path(self._options.parts) / f"demand-{number}"
 
+    def _target(self, number: int) -> Path:
+        return demand_path(Path(self._options.path), number)
+
     def _merge_when_whole(self, number: int) -> None:
         world = self._keeper.head.world_size if self._keeper.head is not None else 1
-        ended = ended_parts(self._folder(number))
+        ended = ended_parts(self._folder(number), self._keeper.writer.began_ns)
         if ended < world and time.monotonic() - self._merging[number] < _PATIENCE_S:
             return
         del self._merging[number]
-        target = demand_path(Path(self._options.path), number)
-        command = [sys.executable, "-m", "hemiola.run.record", str(self._folder(number)), str(target)]
+        command = [
+            sys.executable, "-m", "hemiola.run.record", str(self._folder(number)), str(self._target(number))
+        ]  # fmt: skip
         self.mergers = [one for one in self.mergers if one.poll() is None]
         self.mergers.append(subprocess.Popen(command, env=_plain_environment(), stdin=subprocess.DEVNULL))
 
@@ -155,6 +187,10 @@ class Demands:
             for number in list(self._merging):
                 self._merge_when_whole(number)
             time.sleep(0.05)
+        end_s = time.monotonic() + _MERGE_S
+        for merger in self.mergers:
+            with suppress(subprocess.TimeoutExpired):  # it goes on by itself
+                merger.wait(max(0.0, end_s - time.monotonic()))
 
 
 def _plain_environment() -> dict[str, str]:

@@ -14,6 +14,7 @@ from typing import Any
 from hemiola.run.record.collectives import Collectives, Groups
 from hemiola.run.record.inject._hemiola_when_imported import when_imported
 from hemiola.run.record.kernels import install_kernels
+from hemiola.run.record.profile import Profiling
 from hemiola.run.record.recorder import Recorder
 from hemiola.run.record.values import Gate, Instant, Transfer
 
@@ -28,14 +29,18 @@ _BLOCKING = (
 )
 """What in `torch.distributed` communicates in C++ and returns when all is done."""
 
+_PROFILERS = (("profile", "_prepare_trace"), ("emit_nvtx", "__enter__"), ("emit_itt", "__enter__"))
+"""What in `torch.autograd.profiler` a script may profile with, and where that begins."""
+
 Wrapper = Callable[..., Any]
 
 
 class Hooks:
     """What is installed in PyTorch to feed one recorder."""
 
-    def __init__(self, recorder: Recorder, groups: Groups) -> None:
+    def __init__(self, recorder: Recorder, groups: Groups, profiling: Profiling) -> None:
         self._recorder = recorder
+        self._profiling = profiling
         self.collectives = Collectives(recorder, groups)
         self._groups = groups
         self._undo: list[Callable[[], Any]] = []
@@ -55,6 +60,10 @@ class Hooks:
         self._wrap(data._BaseDataLoaderIter, "__next__", self._input)
         self._wrap(data.DataLoader, "__iter__", self._input)
         self._wrap(torch.nn.parallel.DistributedDataParallel, "forward", self._ddp_forward)
+        for kind, name in _PROFILERS:
+            owner = getattr(torch.autograd.profiler, kind)
+            self._wrap(owner, name, self._profiler_begins)
+            self._wrap(owner, "__exit__", self._profiler_ends)
         if torch.distributed.is_available():
             self._wrap(torch.distributed.Work, "wait", self._wait)
             for path, name in _BLOCKING:
@@ -144,6 +153,16 @@ class Hooks:
         if blocking or (transfer.last is None and transfer.collective in ("send", "recv")):
             transfer.last = transfer.released
         return result
+
+    def _profiler_begins(self, original: Wrapper, profiler: Any, *arguments: Any, **named: Any) -> Any:
+        self._recorder.guarded(self._profiling.make_way, profiler)
+        return original(profiler, *arguments, **named)
+
+    def _profiler_ends(self, original: Wrapper, profiler: Any, *arguments: Any, **named: Any) -> Any:
+        try:
+            return original(profiler, *arguments, **named)
+        finally:
+            self._recorder.guarded(self._profiling.has_ended, profiler)
 
     def _gate(self, original: Wrapper, *arguments: Any, **named: Any) -> Any:
         """C++ that hands over several collectives and waits for all of them before it returns."""

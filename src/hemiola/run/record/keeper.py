@@ -14,37 +14,51 @@ from typing import Any
 from hemiola.run.record.parts import PartWriter
 from hemiola.run.record.profile import refine, rows
 from hemiola.run.record.recorder import Recorder
-from hemiola.run.record.settle import FirstBytes, is_settled, settle
+from hemiola.run.record.settle import FirstBytes, is_settled, settle, under_way
 from hemiola.run.record.totals import Totals
-from hemiola.run.record.values import Draft, End, Head, Instant, Iteration, Line
+from hemiola.run.record.values import Draft, End, Group, Head, Instant, Iteration, Line, TransferRow, UnderWay
 
 __all__ = ["Keeper"]
 
 _TICK_S = 0.25
 _PATIENCE_S = 10.0
-"""So long an iteration waits for its last transfers to end before it is written without them."""
+"""So long an iteration waits for its last transfers to end before it is written without them. A transfer that has been
+on its way for so long is named before its iteration ends: the rank may hang on it until it is killed."""
 
 
 class Keeper:
     """Owns a rank's part.
+
+    Args:
+        patience_s: how long an iteration waits for its last transfers, and what is on its way is not yet named.
 
     Attributes:
         every: called several times a second, on this thread.
         at_end: called once, on this thread, before the end is written.
         on_iteration: called with each iteration that has been written.
         device: reads the device's events; None without a device.
+        ranks_of: how many ranks the process groups have, by their numbers.
     """
 
-    def __init__(self, recorder: Recorder, writer: PartWriter, head: Callable[[], Head]) -> None:
+    def __init__(
+        self,
+        recorder: Recorder,
+        writer: PartWriter,
+        head: Callable[[], Head],
+        patience_s: float = _PATIENCE_S,
+    ) -> None:
         self.writer = writer
         self.every: list[Callable[[], None]] = []
         self.at_end: list[Callable[[], None]] = []
         self.on_iteration: list[Callable[[Draft, Iteration], None]] = []
         self.device: Any = None
+        self.ranks_of: dict[int, int] = {}
         self.totals = Totals()
         self.head: Head | None = None
         self._recorder = recorder
         self._make_head = head
+        self._patience_s = patience_s
+        self._under_way: list[TransferRow] = []
         self._first_bytes = FirstBytes()
         self._unsettled: deque[tuple[Draft, float]] = deque()
         self._lines: deque[Line] = deque()
@@ -57,6 +71,8 @@ class Keeper:
 
     def tell(self, line: Line) -> None:
         """Have the line written, in its turn."""
+        if isinstance(line, Group):
+            self.ranks_of[line.number] = len(line.ranks)
         self._lines.append(line)
 
     def finish(self, why: str, timeout_s: float) -> None:
@@ -72,6 +88,7 @@ class Keeper:
                 self._identify()
                 self._take()
                 self._drain(force=False)
+                self._tell_under_way()
                 for action in self.every:
                     action()
                 if self._recorder.closed.wait(_TICK_S):
@@ -105,14 +122,27 @@ class Keeper:
             self.writer.write(self._lines.popleft())
         while self._unsettled:
             draft, since = self._unsettled[0]
-            late = force or time.monotonic() - since > _PATIENCE_S
+            late = force or time.monotonic() - since > self._patience_s
             if not late and not is_settled(draft, self._is_known):
                 return
             self._unsettled.popleft()
             self._keep(draft)
 
+    def _tell_under_way(self) -> None:
+        """Write what has not ended for long, once more whenever that has changed."""
+        drafts = [draft for draft, _ in self._unsettled]
+        if (last := self._recorder.draft) is not None:
+            drafts.append(last)
+        found = under_way(drafts, self._recorder.now() - round(self._patience_s * 1e9), self._is_known)
+        if found != self._under_way:
+            self._under_way = found
+            self.writer.write(UnderWay(found))
+
     def _keep(self, draft: Draft) -> None:
         spans = rows(*draft.operations) if draft.operations is not None else []
+        if spans:  # the profiler may have run on from iterations before
+            begin = self._resolve(draft.start)
+            spans = [span for span in spans if span[4] > begin]
         refine(draft.transfers, spans)
         iteration = settle(draft, self._resolve, self._first_bytes)
         iteration.operations = [span for span in spans if span[2] != "gloo"]

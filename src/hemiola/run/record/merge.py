@@ -25,14 +25,16 @@ def collect(folder: Path, name: str = "") -> JobTimeline:
     """One timeline of the parts that the ranks left in the folder.
 
     What is missing is in its facts: "partial" (ranks that left nothing, or ended without saying so), "unfinished" (transfers
-    without a last byte), "clocks" (how each offset was found).
+    without a last byte, of a killed rank those that had been on their way for long), "clocks" (how each offset was found).
 
     Raises:
         InputError: if the folder holds no part.
     """
     parts = read_parts(folder)
     fits, how = _fits(parts)
-    origin = min((fits[part.head.rank].apply(_begin(part)) for part in parts if part.iterations), default=0.0)
+    origin = min(
+        (fits[p.head.rank].apply(_begin(p)) for p in parts if p.iterations or p.under_way), default=0.0
+    )
     builder = TimelineBuilder(name or folder.name)
     unfinished: list[dict[str, Any]] = []
     for part in parts:
@@ -48,7 +50,7 @@ def collect(folder: Path, name: str = "") -> JobTimeline:
 
 
 def _begin(part: Part) -> int:
-    return min(iteration.start for iteration in part.iterations)
+    return min([iteration.start for iteration in part.iterations] + [row[5] for row in part.under_way])
 
 
 class _Rank:
@@ -82,6 +84,11 @@ class _Rank:
             if iteration.complete:
                 self._builder.iteration(self._rank, number, self._s(iteration.start), self._s(iteration.end))
             self._add_iteration(iteration, number)
+        if self._part.end is None:
+            written = {(row[3], row[0]) for iteration in self._part.iterations for row in iteration.transfers}
+            self._unfinished += [
+                self._describe(row) for row in self._part.under_way if (row[3], row[0]) not in written
+            ]
 
     def _s(self, local_ns: int) -> float:
         return round((self._fit.apply(local_ns) - self._origin) / 1e9, 9)

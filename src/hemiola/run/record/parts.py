@@ -6,13 +6,25 @@ begun anew. So a part keeps the last iterations, at least `keep` of them, and ne
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 
 from hemiola.core.errors import InputError
-from hemiola.run.record.values import PART_SCHEMA, ClockSample, End, Facts, Group, Head, Iteration, Line
+from hemiola.run.record.values import (
+    PART_SCHEMA,
+    ClockSample,
+    End,
+    Facts,
+    Group,
+    Head,
+    Iteration,
+    Line,
+    TransferRow,
+    UnderWay,
+)
 
 __all__ = ["NoPart", "Part", "PartWriter", "ended_parts", "read_parts"]
 
@@ -46,6 +58,8 @@ class PartWriter:
         self.forgotten_iterations = 0
         self._stream = self._paths[0].open("wb", buffering=0)
         self._stream.write(b"".join(self.preamble.values()))
+        self.began_ns = os.fstat(self._stream.fileno()).st_mtime_ns
+        """By the clock of the files, which is one for all ranks."""
 
     def write(self, line: Line) -> None:
         """Append the line; begin the other file first if this one is full."""
@@ -77,6 +91,7 @@ class NoPart(PartWriter):
     def __init__(self) -> None:
         self.preamble = {}
         self.forgotten_iterations = 0
+        self.began_ns = 0
 
     def write(self, line: Line) -> None:
         """Forget the line."""
@@ -105,6 +120,7 @@ class Part(msgspec.Struct):
     iterations: list[Iteration]
     facts: dict[str, object]
     end: End | None
+    under_way: list[TransferRow] = []
 
 
 def read_parts(folder: Path) -> list[Part]:
@@ -130,9 +146,13 @@ def read_parts(folder: Path) -> list[Part]:
     return [latest[rank] for rank in sorted(latest)]
 
 
-def ended_parts(folder: Path) -> int:
-    """How many parts in a folder have their end, by a look at the last lines."""
-    return sum(_END_TAG in _tail(path) for path in folder.glob("rank*.jsonl"))
+def ended_parts(folder: Path, since_ns: int) -> int:
+    """How many parts in a folder have their end, by a look at the last lines.
+
+    Those of an earlier run, which had their end before this one began (`PartWriter.began_ns`), do not count.
+    """
+    paths = [path for path in folder.glob("rank*.jsonl") if path.stat().st_mtime_ns >= since_ns]
+    return sum(_END_TAG in _tail(path) for path in paths)
 
 
 def _tail(path: Path) -> bytes:
@@ -146,7 +166,8 @@ def _read_part(paths: list[Path]) -> Part | None:
     end: End | None = None
     part = Part(Head(rank=0, world_size=1, host="", device="", pid=0, mode="", monotonic_ns=0, unix_ns=0),
                 {}, [], [], {}, None)  # fmt: skip
-    for line in (line for path in paths for line in _lines(path)):
+    files = sorted((list(_lines(path)) for path in paths), key=_latest)
+    for line in (line for file in files for line in file):
         if isinstance(line, Head):
             head = line
         elif isinstance(line, Group):
@@ -155,6 +176,8 @@ def _read_part(paths: list[Path]) -> Part | None:
             part.clocks.append(line)
         elif isinstance(line, Iteration):
             part.iterations.append(line)
+        elif isinstance(line, UnderWay):
+            part.under_way = line.transfers
         elif isinstance(line, Facts):
             part.facts |= line.values
         else:
@@ -173,6 +196,11 @@ def _belongs(head: Head, newest: Head) -> bool:
     return newest.unix_ns - head.unix_ns < _TOGETHER_NS
 
 
+def _latest(lines: list[Line]) -> int:
+    """When the last iteration of a file began: of two that take turns, the later one has the last word."""
+    return max((line.start for line in lines if isinstance(line, Iteration)), default=-(2**63))
+
+
 def _local(sample: ClockSample) -> int:
     return sample.local_ns
 
@@ -182,7 +210,7 @@ def _lines(path: Path) -> Iterator[Line]:
         for content in stream:
             try:
                 line = _decoder.decode(content)
-            except msgspec.MsgspecError:
+            except (msgspec.MsgspecError, RecursionError):
                 return
             if isinstance(line, Head) and line.schema != PART_SCHEMA:
                 raise InputError(

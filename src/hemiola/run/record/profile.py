@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import time
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
@@ -83,6 +84,11 @@ class Annotations:
         record_function.__enter__, record_function.__exit__ = entering, leaving
         self._undo = undo
 
+    @property
+    def any_open(self) -> bool:
+        """Whether one has been entered and not left."""
+        return bool(self._open)
+
     def when_closed(self, action: Callable[[], None]) -> None:
         """Do it outside of all annotations: now, or when the last one is left."""
         if self._open:
@@ -104,7 +110,10 @@ class Profiling:
         self._recorder = recorder
         self._always = always
         self._running: Any = None
+        self._others: weakref.WeakSet[Any] = weakref.WeakSet()
         self._annotations = Annotations()
+        self._waiting: Draft | None = None
+        self._said: set[str] = set()
         self.demand: Demand | None = None
 
     def boundary(self, draft: Draft, last: bool) -> bool:
@@ -123,11 +132,16 @@ class Profiling:
             if wanted and not last:
                 self._start()
             return False
-        self._annotations.when_closed(partial(self._turn, draft, wanted and not last))
+        self._hand_on()
+        self._waiting = draft
+        self._annotations.when_closed(partial(self._turn, wanted and not last))
+        if last:  # whatever ends later finds nobody who fetches it
+            self._hand_on()
         return True
 
-    def _turn(self, draft: Draft, again: bool) -> None:
+    def _turn(self, again: bool) -> None:
         """Stop, start again if wanted, and hand the iteration on."""
+        draft, self._waiting = self._waiting, None
         try:
             begin = self._recorder.stream_now()
             self._stop(draft)
@@ -135,13 +149,40 @@ class Profiling:
                 self._start()
             else:
                 self._annotations.forget()
-            self._recorder.resume(draft, begin)
+            if draft is not None:
+                self._recorder.resume(draft, begin)
         except Exception as problem:
             self._recorder.fail(problem)
+
+    def _hand_on(self) -> None:
+        """An iteration that still waits for an annotation to be left goes without its operations."""
+        draft, self._waiting = self._waiting, None
+        if draft is not None:
+            self._say("iterations have no operations where one annotation (record_function) spans several")
+            draft.profiled = True
+            self._recorder.finished.append(draft)
+
+    def make_way(self, other: Any) -> None:
+        """The script is about to start a profiler of its own, and there can be one: ours stays off until that has ended.
+
+        Inside an annotation ours cannot be stopped, and the script's start fails.
+        """
+        if other is self._running:
+            return
+        self._others.add(other)
+        if self._running is not None and not self._annotations.any_open:
+            under_way = self._recorder.draft
+            self._end(under_way.transfers if under_way is not None else ())
+            self._annotations.forget()
+
+    def has_ended(self, other: Any) -> None:
+        """That profiler of the script's has."""
+        self._others.discard(other)
 
     def abandon(self) -> None:
         """The recording has failed: let the profiler not run on."""
         self._always, self.demand = False, None
+        self._hand_on()
         running, self._running = self._running, None
         if running is not None:
             self._annotations.when_closed(lambda: running.__exit__(None, None, None))
@@ -150,25 +191,40 @@ class Profiling:
         import torch
         from torch.autograd import profiler
 
-        os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # it announces each start otherwise
-        try:
-            running = profiler.profile(
-                use_kineto=True, use_device="cuda" if torch.cuda.is_initialized() else None
-            )
-            running.__enter__()
-        except RuntimeError as problem:  # the script has a profiler of its own running
-            logger.warning("no full trace of this iteration: %s", problem)
+        if self._others or torch.autograd._profiler_enabled():  # even our failing to start would disturb it
+            self._say("iterations have no operations while the script runs a profiler of its own")
             return
-        self._running = running
+        os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # it announces each start otherwise
+        self._running = profiler.profile(
+            use_kineto=True, use_device="cuda" if torch.cuda.is_initialized() else None
+        )
+        try:
+            self._running.__enter__()
+        except RuntimeError as problem:
+            self._running = None
+            self._say(f"iterations have no operations: {problem}")
+            return
         self._annotations.watch()
 
-    def _stop(self, draft: Draft) -> None:
-        running, self._running = self._running, None
-        _let_end(draft.transfers)
-        running.__exit__(None, None, None)
+    def _stop(self, draft: Draft | None) -> None:
+        results = self._end(draft.transfers if draft is not None else ())
         shift_ns = self._recorder.now() - time.time_ns()
-        draft.profiled = True
-        draft.operations = (running.kineto_results, shift_ns)
+        if draft is not None:
+            draft.profiled = True
+            draft.operations = (results, shift_ns)
+
+    def _end(self, transfers: Sequence[Transfer]) -> Any:
+        """Stop the profiler; what it has seen."""
+        running, self._running = self._running, None
+        _let_end(transfers)
+        running.__exit__(None, None, None)
+        return running.kineto_results
+
+    def _say(self, words: str) -> None:
+        """Once each: it may hold for many iterations."""
+        if words not in self._said:
+            self._said.add(words)
+            logger.warning(words)
 
 
 def _let_end(transfers: Sequence[Transfer]) -> None:

@@ -57,8 +57,7 @@ class Recorder:
     def step(self) -> None:
         """Say that an iteration ends here; from now on optimizer steps no longer say it."""
         self.explicit = True
-        if self.on:
-            self.boundary()
+        self.guarded(self.boundary)
 
     @contextmanager
     def span(self, name: str, kind: str = "other") -> Iterator[None]:
@@ -73,8 +72,7 @@ class Recorder:
         try:
             yield
         finally:
-            if self.on:
-                self.phase(name, kind, start, self.stream_now())
+            self.guarded(self.phase, name, kind, start, self.stream_now())
 
     def open_draft(self, start: Instant) -> Draft:
         """The iteration under way; before the first one, what sets the training up, numbered -1."""

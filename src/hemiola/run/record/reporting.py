@@ -59,9 +59,9 @@ class Reporting:
         self._total += 1
         self._time_ns += iteration.end - iteration.start
         self._exposed_ns += union_ns(waits(iteration))
-        head = self._keeper.head
-        part = 1.0 - 1.0 / head.world_size if head is not None else 0.0
+        world = self._keeper.head.world_size if self._keeper.head is not None else 1
         for row in iteration.transfers:
+            part = 1.0 - 1.0 / self._keeper.ranks_of.get(row[3], world)
             if row[2] == _ALL_REDUCE:
                 self._reduced_bytes += 2 * part * row[4]
             else:

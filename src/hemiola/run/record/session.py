@@ -50,8 +50,8 @@ class Session:
         self.recorder = Recorder((lambda: clock() + skew_ns) if skew_ns else clock)
         self.recorder.on_begin = self._begin
         self._groups = Groups(self._announce)
-        self._hooks = Hooks(self.recorder, self._groups)
         self._profiling = Profiling(self.recorder, always=options.mode == "full")
+        self._hooks = Hooks(self.recorder, self._groups, self._profiling)
         self.recorder.on_failure = self._profiling.abandon
         self._early: list[Group] = []
         self._started = (self.recorder.now(), time.time_ns())
@@ -61,6 +61,7 @@ class Session:
         self._peers: Peers | None = None
         self._server: Server | None = None
         self._previous_handler: Any = None
+        self._in_handler = False
         self._signalled_early = False
         self._pid = os.getpid()
         self._closed = False
@@ -105,6 +106,11 @@ class Session:
     def head(self) -> Head:
         """Who this is, as last written."""
         return self._keeper.head if self._keeper is not None and self._keeper.head else self._head()
+
+    @property
+    def began_ns(self) -> int:
+        """When this rank's part was begun, by the clock of the files; 0 before."""
+        return self._keeper.writer.began_ns if self._keeper is not None else 0
 
     def _begin(self) -> None:
         """The first event: open the part, start the thread."""
@@ -199,11 +205,14 @@ class Session:
 
     def _ask(self, iterations: int, timeout_s: float) -> dict[str, Any] | None:
         assert self._demands is not None
-        answered, answer = self._demands.ask(iterations)
-        if not answered.wait(timeout_s):
+        request = self._demands.ask(iterations)
+        if not request.answered.wait(timeout_s):
+            self._demands.withdraw(request)
+        demand = request.demand
+        if demand is None:
             return None
-        path = demand_path(Path(self.options.path), answer[0])
-        return {"path": str(path), "first_iteration": answer[1], "iterations": iterations}
+        path = demand_path(Path(self.options.path), demand.number)
+        return {"path": str(path), "first_iteration": demand.first, "iterations": demand.iterations}
 
     def _handle_signal(self) -> None:
         """From the start, since the signal would kill who does not handle it; again once training begins,
@@ -214,12 +223,18 @@ class Session:
             self._previous_handler = signal.signal(signal.SIGUSR2, self._signalled)
 
     def _signalled(self, number: int, frame: Any) -> None:
+        if self._in_handler:  # a handler of the script's that calls the one before it, which is this one too
+            return
         if self._demands is None:
             self._signalled_early = True
         elif not self._closed:
             self._demands.ask(self.options.demand_iterations)
         if callable(self._previous_handler):
-            self._previous_handler(number, frame)
+            self._in_handler = True
+            try:
+                self._previous_handler(number, frame)
+            finally:
+                self._in_handler = False
 
     def _answer_early(self) -> None:
         """What was asked for before training began, once the ranks have met."""

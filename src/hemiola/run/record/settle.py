@@ -13,12 +13,12 @@ each is released when it and all before it are done, the last when it leaves the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter
 
 from hemiola.run.record.values import Draft, Gate, Instant, Iteration, Transfer, TransferRow
 
-__all__ = ["GLOO_THREADS", "FirstBytes", "is_settled", "settle"]
+__all__ = ["GLOO_THREADS", "FirstBytes", "is_settled", "settle", "under_way"]
 
 GLOO_THREADS = 2
 """Threads that torch gives each gloo group on each device."""
@@ -61,6 +61,28 @@ def is_settled(draft: Draft, is_known: Callable[[Instant], bool]) -> bool:
         if transfer.gate is not None:
             times += [transfer.gate.needed, transfer.gate.released]
     return all(time is None or isinstance(time, int) or is_known(time) for time in times)
+
+
+def under_way(drafts: Iterable[Draft], before: int, is_known: Callable[[Instant], bool]) -> list[TransferRow]:
+    """The transfers that were handed over before then and have not ended: rows without their other times."""
+    return [
+        (
+            one.sequence,
+            one.name,
+            one.collective,
+            one.group,
+            one.size_bytes,
+            one.enqueue,
+            None,
+            None,
+            None,
+            None,
+        )
+        for draft in drafts
+        for one in list(draft.transfers)  # training adds to those of the last draft meanwhile
+        if one.enqueue < before
+        and (one.last is None or not (isinstance(one.last, int) or is_known(one.last)))
+    ]
 
 
 def settle(draft: Draft, resolve: Resolve, first_bytes: FirstBytes) -> Iteration:

@@ -26,6 +26,7 @@ __all__ = [
     "Options",
     "Transfer",
     "TransferRow",
+    "UnderWay",
 ]
 
 PART_SCHEMA = "hemiola.record-part/1"
@@ -182,6 +183,12 @@ class Iteration(msgspec.Struct, tag="iteration", array_like=True):
     operations: list[tuple[str, str, str, int, int]] = []
 
 
+class UnderWay(msgspec.Struct, tag="under way", array_like=True):
+    """Transfers that have been on their way for long, of iterations that are not written yet. The last one holds."""
+
+    transfers: list[TransferRow]
+
+
 class Facts(msgspec.Struct, tag="facts", array_like=True):
     """What became known on the way: the contents of buckets, what went wrong with the recording."""
 
@@ -197,4 +204,4 @@ class End(msgspec.Struct, tag="end", array_like=True, kw_only=True):
     forgotten_iterations: int = 0
 
 
-Line = Head | Group | ClockSample | Iteration | Facts | End
+Line = Head | Group | ClockSample | Iteration | UnderWay | Facts | End
