@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import math
 import os
+import signal
+import subprocess
+import sys
+import time
 from ipaddress import IPv4Network
 
 import msgspec
@@ -132,3 +136,31 @@ def test_without_pyroute2_it_names_the_extra(monkeypatch: pytest.MonkeyPatch) ->
     with pytest.raises(InputError) as caught:
         check_rights()
     assert "hemiola[lab]" in caught.value.remedy
+
+
+INTERRUPTED = """
+from hemiola.lab.namespaces import apart
+
+def slow():
+    print("begun", flush=True)
+    input()
+    print("done", flush=True)
+
+try:
+    apart(slow)
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+"""
+
+
+def test_interrupts_wait_for_what_is_half_made() -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", INTERRUPTED], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    process.stdout.readline()
+    for _ in range(2):
+        process.send_signal(signal.SIGINT)
+        time.sleep(0.1)  # two that are there at once are one
+    out, _ = process.communicate("\n", timeout=60)
+    assert (out, process.returncode) == ("done\ninterrupted\n", 0)

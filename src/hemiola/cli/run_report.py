@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from hemiola.cli.output import terminal
 
 if TYPE_CHECKING:
     from hemiola.core.acceleration import Acceleration
@@ -26,13 +29,11 @@ def conclude(
     Raises:
         InputError: the report cannot be written.
     """
-    from rich.console import Console
-
     from hemiola.report.job.run_table import print_acceleration, print_measured
 
-    console = Console(stderr=True, highlight=False)
+    console = terminal(stderr=True, highlight=False)
     if outcome.failure is not None:
-        console.print(_failed(outcome, outcome.failure), soft_wrap=True, markup=False)
+        console.print(_failed(outcome, outcome.failure), soft_wrap=True)
     metrics = _measured(recording) if recording is not None else None
     acceleration = _acceleration(outcome)
     if acceleration is not None:
@@ -40,7 +41,7 @@ def conclude(
     elif metrics is not None:
         print_measured(console, metrics)
     elif recording is None and outcome.failure is None:
-        console.print(_HINT, soft_wrap=True, markup=False, style="dim")
+        console.print(_HINT, soft_wrap=True, style="dim")
     if report is not None:
         _write(report, _as_json(outcome, command, acceleration, recording, metrics))
 
@@ -108,8 +109,9 @@ def _as_json(
         }
     said = msgspec.to_builtins(outcome)
     del said["report"]
+    words = [os.fsencode(word).decode(errors="replace") for word in command]  # they need not be text
     return {
-        "schema": "hemiola.run/1", "command": command, **said, "acceleration": acceleration,
+        "schema": "hemiola.run/1", "command": words, **said, "acceleration": acceleration,
         "trace": recording.path if recording is not None else None, **measured,
     }  # fmt: skip
 

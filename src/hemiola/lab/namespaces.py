@@ -9,7 +9,9 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import signal
 import stat
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -32,10 +34,28 @@ LIBC = ctypes.CDLL(None, use_errno=True)
 def apart(work: Callable[[], Result]) -> Result:
     """Do something in a thread of its own: what it enters, no other thread enters.
 
-    An interrupt (Ctrl-C) is raised here only when the work is done, so that nothing stays half made.
+    Interrupts (Ctrl-C) are raised here only when the work is done, so that nothing stays half made.
     """
-    with ThreadPoolExecutor(max_workers=1) as pool:
+    with _uninterrupted(), ThreadPoolExecutor(max_workers=1) as pool:
         return pool.submit(work).result()
+
+
+@contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """However many interrupts come meanwhile, they are one, and it comes afterwards."""
+    ours = threading.current_thread() is threading.main_thread()  # no other gets any
+    before = signal.getsignal(signal.SIGINT)
+    if not ours or before in (signal.SIG_IGN, None):
+        yield
+        return
+    came: list[int] = []
+    signal.signal(signal.SIGINT, lambda number, frame: came.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+        if came:
+            signal.raise_signal(signal.SIGINT)
 
 
 def path_of(name: str) -> Path:

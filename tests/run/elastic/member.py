@@ -79,6 +79,8 @@ def happen(what: str, membership: Membership, gradient: Tensor) -> None:
         membership._disband = lambda: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[method-assign]
     elif what == "meeting":
         membership._form = lambda epoch: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[method-assign]
+    elif what == "bringing":
+        State._bring = lambda *_: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[method-assign]
     elif what == "stop":
         os.kill(os.getpid(), signal.SIGSTOP)
     else:

@@ -56,6 +56,33 @@ def test_drop_last_leaves_out_less_than_one_global_step() -> None:
     samplers[0].set_epoch(1)  # the five entries are left out, as asked
 
 
+def test_an_epoch_that_has_ended_is_over_for_fewer_members_too() -> None:
+    sampler = in_order(60, ranks=4, batch_size=8, drop_last=True)[0]
+    next(iter(sampler))
+    sampler.confirm()
+    assert len(sampler) == 0  # 28 entries are left, of 32 that a step takes
+    saved = json.loads(json.dumps(sampler.state_dict()))
+    sampler.regroup([0, 1, 2], 1)  # whose step takes 24
+    resumed = in_order(60, ranks=3, batch_size=8, drop_last=True)[0]
+    resumed.load_state_dict(saved)
+    one_on = sampler.cursor.begins(1)
+    assert agreed({0: sampler.cursor.regrouped([0], 2), 1: one_on}) == Agreement(one_on, (1,))
+    for each in (sampler, resumed):
+        each.set_epoch(1)
+        assert (each.cursor.epoch, len(each)) == (1, 2)
+
+
+def test_an_epoch_that_goes_on_with_fewer_members_has_to_end_again() -> None:
+    sampler = in_order(60, ranks=4, batch_size=8, drop_last=True)[0]
+    next(iter(sampler))
+    sampler.confirm()
+    sampler.regroup([0], 1)
+    next(iter(sampler))
+    sampler.confirm()
+    with pytest.raises(InputError, match="of epoch 0, 20 entries are not confirmed"):
+        sampler.set_epoch(1)
+
+
 def test_a_lost_rank_by_hand() -> None:
     first, _, last = samplers = in_order(10, ranks=3, batch_size=2)
     for sampler in samplers:

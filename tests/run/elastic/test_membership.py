@@ -20,6 +20,7 @@ import torch.distributed as dist
 from member import ENTRIES, MOMENTUM
 
 from hemiola.run.elastic import Cursor, Deck
+from hemiola.run.elastic.board import reached
 
 HERE = Path(__file__).parent
 SOURCE = str(HERE.parents[2] / "src")
@@ -145,6 +146,12 @@ def test_a_process_joins_at_a_commit_and_another_is_lost_later() -> None:
     assert results[1]["history"] == results[0]["history"][1:]
 
 
+def test_who_never_got_the_state_does_not_go_on_alone() -> None:
+    with job(1, join_at=2, die={"0": [0, "bringing"]}) as started:
+        started.processes.append(started.start())
+        assert "nobody is left who has the state" in started.problem(1)
+
+
 def test_the_end_of_a_rank_is_the_end_of_all_if_so_told() -> None:
     with job(3, kept=False, membership={"on_loss": "fail"}, die={"1": [1, "raise"]}) as started:
         assert "ValueError: a batch without labels" in started.problem(1)
@@ -159,3 +166,21 @@ def test_the_end_of_a_rank_is_the_end_of_all_if_so_told() -> None:
 def test_all_end_with_the_store() -> None:
     with job(2, kept=False, die={"0": [1, "kill"]}) as started:
         assert f"the store of this job at 127.0.0.1:{started.port} is gone" in started.problem(1)
+
+
+def test_a_keeper_started_by_hand_minds_no_keystroke() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-m", "hemiola.run.elastic.keeper", "0"],
+        env={**os.environ, "PYTHONPATH": SOURCE}, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    ) as keeper:  # fmt: skip
+        assert keeper.stdin is not None and keeper.stdout is not None
+        port = int(keeper.stdout.readline().rpartition(" ")[2])
+        keeper.stdin.write("\nq\n3 signal 9 (SIGKILL)\n")
+        keeper.stdin.flush()
+        board = reached("127.0.0.1", port, LIMIT_S, LIMIT_S)
+        until_s = time.monotonic() + LIMIT_S
+        while not board.left(3) and keeper.poll() is None:
+            assert time.monotonic() < until_s
+            time.sleep(0.02)
+        assert board.left(3) == "its process ended with signal 9 (SIGKILL)"
+        keeper.terminate()

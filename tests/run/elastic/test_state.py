@@ -83,6 +83,31 @@ def test_a_copy_takes_the_place_of_the_one_before() -> None:
     assert state.commits == 2
 
 
+def test_a_tensor_that_is_trained_stays_the_one_that_an_optimizer_knows() -> None:
+    weight, mean = torch.ones(2, requires_grad=True), torch.zeros(1)
+    state = State(weight=weight, mean=mean, again=mean)
+    optimizer = torch.optim.SGD([weight], lr=1.0)
+    state.commit()
+    weight.sum().backward()
+    optimizer.step()
+    state.again = mean + 1
+    state.restore()
+    assert state.weight is weight and weight.requires_grad and weight.grad is None
+    assert weight.tolist() == [1, 1]
+    assert (state.mean.tolist(), state.again.tolist()) == ([0], [0])
+
+
+def test_two_parts_that_begin_as_one_tensor_are_two() -> None:
+    zero = torch.zeros(1)
+    state = State(one=zero, two=zero)
+    state.__dict__["_kept"] = {
+        "one": torch.ones(1),
+        "two": torch.full((1,), 2.0),
+    }  # as brought from another member
+    state.restore()
+    assert (state.one.tolist(), state.two.tolist()) == ([1], [2])
+
+
 @pytest.mark.parametrize("name", ["commit", "_parts", "commits"])
 def test_a_name_that_is_taken(name: str) -> None:
     with pytest.raises(InputError, match="another name"):

@@ -45,6 +45,13 @@ def test_the_last_lines_are_the_last(folder: Path) -> None:
     assert "  | line 0" not in said
 
 
+def test_last_words_stand_as_they_were_said(folder: Path) -> None:
+    said = "train.py:100: [bold]no[/bold] :x:"
+    (folder / "fails.py").write_text(f"import sys\nsys.exit({said!r})\n", encoding="utf-8")
+    done = run(folder, "--nproc", 2, "fails.py")
+    assert f"It said last:\n  | {said}\n" in done.stderr
+
+
 def test_a_signal_is_named_and_becomes_the_status(folder: Path) -> None:
     done = run(folder, "--nproc", 2, "--no-python", "sh", "-c", "test $RANK = 0 && sleep 600; kill -SEGV $$")
     assert done.returncode == 128 + signal.SIGSEGV
@@ -76,6 +83,27 @@ def test_an_interrupt_ends_a_plain_script(folder: Path, mark: str) -> None:
     assert process.returncode == 130
     assert "interrupted; rank" in err
     assert not alive(mark)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_who_saves_after_an_interrupt_is_not_ended_by_who_does_not(
+    folder: Path, mark: str, number: signal.Signals
+) -> None:
+    (folder / "saves.py").write_text(
+        "import os, signal, sys, time\nsignal.signal(signal.SIGTERM, signal.default_int_handler)\n"
+        "try:\n    print('ready', flush=True)\n    time.sleep(600)\n"
+        "except KeyboardInterrupt:\n    if os.environ['RANK'] == '1': raise\n"
+        "    time.sleep(1)\n    print('saved', flush=True)\n",
+        encoding="utf-8",
+    )
+    process = start(folder, "--nproc", 2, "--env", f"{mark}=1", "saves.py")
+    ready(process, 2)
+    process.send_signal(number)
+    out, err = process.communicate(timeout=PATIENCE_S)
+    assert out == "saved\n", err
+    assert process.returncode == 130
+    assert "interrupted; rank 1 ended with signal 2 (SIGINT)" in err
+    assert none_left(mark)
 
 
 def test_the_second_interrupt_kills(folder: Path, mark: str) -> None:

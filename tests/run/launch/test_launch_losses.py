@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import socket
 from pathlib import Path
 
 import pytest
@@ -67,6 +68,41 @@ def test_the_store_is_there_for_ranks_that_end_later(tmp_path: Path, mark: str) 
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert done.stdout == "[rank1] yes\n"
+    assert not alive(mark)
+
+
+def test_a_store_that_cannot_be_kept_is_no_beginning(tmp_path: Path, mark: str) -> None:
+    with socket.create_server(("", 0)) as taken:
+        port = taken.getsockname()[1]
+        done = run(
+            tmp_path, "--nproc", 2, "--on-loss", "continue", "--master-port", port, "--env", f"{mark}=1",
+            "--no-python", "sleep", "600",
+        )  # fmt: skip
+    assert done.returncode == 2
+    assert "the ranks' store cannot be kept: " in done.stderr
+    assert f"port {port}" in done.stderr
+    assert not alive(mark)
+
+
+LOSES_IT = """\
+import os, signal, time
+from pathlib import Path
+from torch.distributed import TCPStore
+store = TCPStore("127.0.0.1", int(os.environ["MASTER_PORT"]), is_master=False, wait_for_workers=False)
+siblings = Path(f"/proc/{os.getppid()}/task/{os.getppid()}/children").read_text().split()
+[keeper] = [pid for pid in siblings if b"elastic.keeper" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+os.kill(int(keeper), signal.SIGKILL)
+while Path(f"/proc/{keeper}").exists():
+    time.sleep(0.02)
+print("trained")
+"""
+
+
+def test_a_store_that_is_lost_is_said_and_ends_only_who_needs_it(tmp_path: Path, mark: str) -> None:
+    (tmp_path / "loses_it.py").write_text(LOSES_IT, encoding="utf-8")
+    done = run(tmp_path, "--on-loss", "continue", "--env", f"{mark}=1", "loses_it.py")
+    assert (done.returncode, done.stdout) == (0, "trained\n")
+    assert "warning: the ranks' store is lost: its process ended with signal 9 (SIGKILL)" in done.stderr
     assert not alive(mark)
 
 

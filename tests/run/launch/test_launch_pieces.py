@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import io
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -11,7 +14,7 @@ from hypothesis import strategies as st
 
 from hemiola.cli.run import separated
 from hemiola.core.errors import InputError
-from hemiola.run.launch.agent import gpus, refusal
+from hemiola.run.launch.agent import descendants, gpus, refusal
 from hemiola.run.launch.hosts import remote_command
 from hemiola.run.launch.output import Output
 from hemiola.run.launch.places import Facts, divided, rank_environments
@@ -36,6 +39,18 @@ def test_lines_come_whole_with_their_rank() -> None:
 def test_progress_bars_go_back_and_windows_line_ends_stay_one() -> None:
     assert shown([(0, b"10%\r"), (0, b"20%\r"), (0, b"\n")]) == b"10%\r20%\r\n"
     assert shown([(1, b"a\r"), (1, b"\nb\r\n")]) == b"[rank1] a\r\n[rank1] b\r\n"
+
+
+def test_an_unfinished_line_is_looked_through_once() -> None:
+    begun_s = time.process_time()
+    parts = [b"a" * 8192] * 2 + [b"."] * 10
+    assert shown([(1, part) for part in (*parts, b"\n")]) == b"[rank1] " + b"".join(parts) + b"\n"
+    assert time.process_time() - begun_s < 5  # it was half a minute
+
+
+def test_a_line_without_end_is_not_kept_for_ever() -> None:
+    found = shown([(1, b"a" * (1 << 20)), (1, b"a"), (1, b"b\n")])
+    assert found == b"[rank1] " + b"a" * ((1 << 20) + 1) + b"\n[rank1] b\n"
 
 
 def test_colour_and_choice() -> None:
@@ -100,8 +115,27 @@ def test_ranks_of_a_host(asked: str, gpus: int, ranks: int) -> None:
 
 
 def test_no_gpu_is_an_error_where_they_are_asked_for() -> None:
-    with pytest.raises(InputError, match="h has no GPU"):
-        divided(Job(("x",), ranks_per_host="gpu"), [facts(0)])
+    for environment in ({}, {"CUDA_VISIBLE_DEVICES": ""}):
+        with pytest.raises(InputError, match="h has no GPU"):
+            divided(
+                Job(("x",), ranks_per_host="gpu", environment=environment), [facts(8 if environment else 0)]
+            )
+
+
+@pytest.mark.parametrize(
+    ("asked", "visible", "ranks"),
+    [
+        ("", "0,1", 2),
+        ("auto", "0,1", 2),
+        ("gpu", "3", 1),
+        ("", "", 1),
+        ("", "0,1,2,3,4,5,6,7", 4),
+        ("3", "0", 3),
+    ],
+)
+def test_ranks_are_as_many_as_the_gpus_that_they_will_see(asked: str, visible: str, ranks: int) -> None:
+    job = Job(("x",), ranks_per_host=asked, environment={"CUDA_VISIBLE_DEVICES": visible})
+    assert divided(job, [facts(4)]).ranks == ranks
 
 
 def test_hosts_may_differ() -> None:
@@ -141,6 +175,18 @@ def test_gpus_that_can_be_seen(tmp_path: Path) -> None:
         1,
         2,
     ]
+
+
+def test_processes_may_be_called_anything() -> None:
+    names_itself = (
+        "import ctypes, sys; ctypes.CDLL(None).prctl(15, b'caf\\xc3) S'); print(flush=True); sys.stdin.read()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", names_itself], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        assert process.pid in descendants()
 
 
 def test_what_is_missing_on_a_host(tmp_path: Path) -> None:

@@ -58,6 +58,20 @@ def test_what_follows_the_script_is_the_scripts(folder: Path) -> None:
     assert [rank["argv"] for rank in shown(done.stdout)] == [words, words]
 
 
+def test_words_need_not_be_text(folder: Path) -> None:
+    odd = os.fsdecode(b"caf\xe9")
+    (folder / odd).mkdir()
+    (folder / odd / odd).write_text(
+        "import os, sys\nfor word in (sys.argv[1], os.environ['ODD'], os.getcwd()): print(os.fsencode(word)[-4:])\n"
+    )
+    done = run(folder / odd, "--nproc", 1, "--env", f"ODD={odd}", "--report", "r.json", odd, odd)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [str(b"caf\xe9")] * 3
+    assert json.loads((folder / odd / "r.json").read_bytes())["command"] == ["caf\ufffd", "caf\ufffd"]
+    done = run(folder / odd, "no" + odd)
+    assert "there is no script 'nocaf\\udce9' in " in done.stderr
+
+
 def test_one_rank_prints_as_if_started_by_hand(folder: Path) -> None:
     (folder / "bytes.py").write_text(
         "import os\nos.write(1, b'a\\rb\\xff no end')\nos.write(2, b'oh')\n", encoding="utf-8"
@@ -125,6 +139,17 @@ def test_only_the_ranks_that_are_asked_for_are_shown(folder: Path) -> None:
     assert sorted(path.name for path in (folder / "logs").iterdir()) == [f"rank{i}.log" for i in range(3)]
 
 
+def test_a_log_that_cannot_be_written_ends_no_training(folder: Path) -> None:
+    (folder / "logs").mkdir()
+    (folder / "logs/rank0.log").symlink_to("/dev/full")
+    (folder / "talks.py").write_text("for i in range(3): print(i, flush=True)\n")
+    done = run(folder, "--nproc", 2, "--logs", "logs", "talks.py")
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == ["0", "1", "2", *(f"[rank1] {i}" for i in range(3))]
+    assert done.stderr.count("warning: cannot write logs/rank0.log: No space left on device") == 1
+    assert (folder / "logs/rank1.log").read_text() == "0\n1\n2\n"
+
+
 def test_rank_0_has_the_keyboard(folder: Path) -> None:
     (folder / "ask.py").write_text("import sys\nprint(repr(sys.stdin.read()))\n", encoding="utf-8")
     done = run(folder, "--nproc", 2, "ask.py", given="yes\n")
@@ -162,7 +187,8 @@ def test_a_process_group_forms(folder: Path) -> None:
         (["--full", "show.py"], "--full without --trace"),
         (["--python", "/no/python", "show.py"], "cannot run '/no/python'"),
         (["--python", "false", "show.py"], "Python cannot be started"),
-        (["--logs", "show.py", "show.py"], "cannot write show.py/rank0.log"),
+        (["--logs", "show.py", "--no-python", "true"], "cannot write into show.py: File exists"),
+        (["--logs", "no/folder", "--no-python", "true"], "cannot write into no/folder: No such file"),
         (["--report", "no/folder.json", "show.py"], "there is no folder"),
     ],
 )  # fmt: skip

@@ -76,6 +76,8 @@ class Cursor:
         membership_epoch: greater with every change of members.
         position: entries of the epoch before the place.
         steps_done: global steps that led there.
+        ended: whether the epoch had come to its end there, for the members who took the last step. With `drop_last`,
+            fewer could take one more of what is left out.
     """
 
     deck: Deck
@@ -84,6 +86,7 @@ class Cursor:
     epoch: int = 0
     position: int = 0
     steps_done: int = 0
+    ended: bool = False
 
     def __post_init__(self) -> None:
         for member in self.members:
@@ -134,7 +137,8 @@ class Cursor:
             )
         full = self.deck.batch_size * len(self.members)
         position = min(self.position + steps * full, self.deck.length)
-        return replace(self, position=position, steps_done=self.steps_done + steps)
+        place = replace(self, position=position, steps_done=self.steps_done + steps)
+        return replace(place, ended=not place.global_batch)
 
     def regrouped(self, members: Iterable[int], membership_epoch: int) -> Cursor:
         """The same place, from where these go on."""
@@ -142,7 +146,7 @@ class Cursor:
 
     def begins(self, epoch: int) -> Cursor:
         """The first place of an epoch."""
-        return replace(self, epoch=epoch, position=0, steps_done=0)
+        return replace(self, epoch=epoch, position=0, steps_done=0, ended=False)
 
     @property
     def place(self) -> tuple[int, int]:
@@ -204,6 +208,8 @@ def agreed(cursors: Mapping[int, Cursor], steps: int = 1) -> Agreement:
 
 def _leads(behind: Cursor, ahead: Cursor, steps: int) -> bool:
     """Whether the one comes to the other by so many steps, or by those that its epoch has left."""
+    if behind.ended and ahead.position == 0:
+        return True
     for _ in range(steps):
         if behind.place == ahead.place or not behind.global_batch:
             break

@@ -1,7 +1,7 @@
 """Keeps the store of a job in a process of its own, so that any rank may be lost: `python -m hemiola.run.elastic.keeper PORT`.
 
 Standard input may name ranks that have ended, a line each ("3 signal 9 (SIGKILL)"): nobody has to wait until they are
-silent. It serves one run, and ends with a signal.
+silent. A terminal is not read. It serves one run, and ends with a signal, or by itself if it cannot keep a store.
 """
 
 from __future__ import annotations
@@ -19,12 +19,16 @@ def main(port: int) -> None:
     """Until a signal ends it."""
     import torch.distributed as dist
 
-    store = dist.TCPStore("0.0.0.0", port, is_master=True, wait_for_workers=False)
+    try:
+        store = dist.TCPStore("0.0.0.0", port, is_master=True, wait_for_workers=False)
+    except RuntimeError as problem:
+        sys.exit(f"port {port}: {str(problem).splitlines()[0]}")
     print(f"the store is kept at port {store.port}", flush=True)
     board = Board(store)
-    for line in sys.stdin:
+    for line in () if sys.stdin is None or sys.stdin.isatty() else sys.stdin:
         rank, _, how = line.strip().partition(" ")
-        board.left(int(rank), f"its process ended with {how}")
+        if rank.isdecimal():
+            board.left(int(rank), f"its process ended with {how}")
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     threading.Event().wait()
 

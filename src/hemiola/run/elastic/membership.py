@@ -97,6 +97,7 @@ class Membership:
         self._backend, self._join, self._timeout_s = backend, join, timeout_s
         self._keeps: Any = None
         self._trains = False
+        self._has_state = not join
         self._tries = 0
 
     @property
@@ -176,6 +177,7 @@ class Membership:
             while True:
                 try:
                     state._bring(self._epoch, self._me)
+                    self._has_state = True
                     finished[:] = [train(state)]
                     dist.barrier()
                     self._board.finished(self._epoch.number, True)
@@ -233,9 +235,8 @@ class Membership:
         before = self._epoch
         self._board.alarm(before.number, f"member {self._me}: {why}")
         self._disband()
-        roll = RollCall(
-            self._board, self._me, before, state.commits, self._launched, self._rules, time.monotonic
-        )
+        commits = state.commits if self._has_state else -1
+        roll = RollCall(self._board, self._me, before, commits, self._launched, self._rules, time.monotonic)
         if not self._meet(roll):
             return False
         if self._epoch.lost or len(self.members) > len(before.members):

@@ -227,7 +227,7 @@ class ElasticSampler(Sampler[list[int]]):
         own = self._cursor
         if whole("epoch", epoch) == own.epoch:
             return
-        if self._drawn and own.global_batch and not leave_rest:
+        if self._drawn and own.global_batch and not own.ended and not leave_rest:
             raise InputError(
                 f"of epoch {own.epoch}, {own.deck.length - own.position} entries are not confirmed",
                 "call confirm() after every step; leave_rest=True ends an epoch early",
@@ -245,6 +245,7 @@ class ElasticSampler(Sampler[list[int]]):
             "epoch": own.epoch,
             "position": own.position,
             "steps_done": own.steps_done,
+            "ended": own.ended,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -265,7 +266,8 @@ class ElasticSampler(Sampler[list[int]]):
                     "make the sampler with what it was saved with: entries would be lost and repeated",
                 )
         place = {name: whole(name, state.get(name)) for name in ("epoch", "position", "steps_done")}
-        self._move(Cursor(own.deck, own.members, own.membership_epoch, **place))
+        ended = state.get("ended") is True
+        self._move(Cursor(own.deck, own.members, own.membership_epoch, **place, ended=ended))
 
     def _move(self, cursor: Cursor) -> None:
         """Deal out from here, and no longer from where iterators are."""

@@ -80,6 +80,8 @@ class State:
             part = self._parts[name]
             if _has_state(part):
                 part.load_state_dict(_copied(kept))
+            elif isinstance(part, Tensor) and isinstance(kept, Tensor):
+                self._parts[name] = _put_back(kept, part)
             else:
                 self._parts[name] = _copied(kept)
             if isinstance(part, nn.Module):
@@ -182,6 +184,15 @@ def _copied(value: Any, into: Any = None) -> Any:
         older = into if type(into) is type(value) and len(into) == len(value) else [None] * len(value)
         return type(value)(_copied(each, before) for each, before in zip(value, older, strict=True))
     return copy.deepcopy(value)
+
+
+def _put_back(kept: Tensor, part: Tensor) -> Tensor:
+    """What was kept, where the part is: in itself if it is trained, for an optimizer knows it."""
+    if not (part.is_leaf and part.requires_grad and part.shape == kept.shape and part.dtype == kept.dtype):
+        return kept.to(part.device, copy=True)
+    part.grad = None
+    with torch.no_grad():
+        return part.copy_(kept)
 
 
 def _broadcast(value: Any, root: int) -> Any:

@@ -9,6 +9,7 @@ standard output, bytes as Latin-1:
          ["end", grace_s]             ["out", rank, text], ["err", rank, text]
          ["lost", line]               ["ended", rank, status]
                                       ["report", text]
+                                      ["unkept", status]
 
 Standard input ends with the launcher, however that ends; the ranks then end as by "end". Orphans of ranks become
 this process's children (it is their "subreaper"), so what a rank leaves behind is found wherever it wandered. It ends
@@ -84,6 +85,7 @@ class Agent:
         self._living: dict[int, int] = {}  # rank by process
         self._kept: list[subprocess.Popen[bytes]] = []
         self._keeper: subprocess.Popen[bytes] | None = None
+        self._keeper_said = b""
         self._spared: set[int] = set()  # the keeper, until the job is over on all hosts
         self._pipes: dict[int, list[int]] = {}
         self._report: tuple[int, Path] | None = None
@@ -171,9 +173,35 @@ class Agent:
         if what["keeper"] is not None:
             self._keeper = subprocess.Popen(
                 what["keeper"], cwd=what["cwd"], env=environment, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
-                start_new_session=True, preexec_fn=partial(self._die_with, os.getpid()), bufsize=0,
+                stderr=subprocess.PIPE, start_new_session=True, preexec_fn=partial(self._die_with, os.getpid()),
+                bufsize=0,
             )  # fmt: skip
             self._spared.add(self._keeper.pid)
+            assert self._keeper.stderr is not None
+            os.set_blocking(self._keeper.stderr.fileno(), False)
+            self._selector.register(self._keeper.stderr, selectors.EVENT_READ, self._hear_keeper)
+
+    def _hear_keeper(self) -> None:
+        """It need not wait for a reader; what it says is of interest if it ends before its time."""
+        assert self._keeper is not None and self._keeper.stderr is not None
+        data = self._keeper.stderr.read(CHUNK_BYTES)
+        if data == b"":
+            self._selector.unregister(self._keeper.stderr)
+        self._keeper_said = (self._keeper_said + (data or b""))[-CHUNK_BYTES:]
+
+    def _unkept(self, status: int) -> None:
+        """The keeper has ended before its time: by itself only if it cannot keep a store, and then no ranks ever meet."""
+        assert self._keeper is not None and self._keeper.stderr is not None
+        said = self._keeper_said + (self._keeper.stderr.read() or b"")
+        if status > 0:
+            words = said.decode(errors="replace").strip().rpartition("\n")[2]
+            self._say(
+                "refused",
+                f"the ranks' store cannot be kept: {words}",
+                "give another --master-port if it is taken; --on-loss continue needs Hemiola and PyTorch there",
+            )
+        else:
+            self._say("unkept", status)
 
     def _tell_keeper(self, line: str) -> None:
         """Which rank has ended, so that nobody has to find out."""
@@ -215,7 +243,9 @@ class Agent:
                 return
             if not process:
                 return
-            self._spared.discard(process)
+            if process in self._spared:
+                self._spared.remove(process)
+                self._unkept(os.waitstatus_to_exitcode(status))
             rank = self._living.pop(process, None)
             if rank is not None:
                 self._ended(rank, os.waitstatus_to_exitcode(status))
@@ -326,8 +356,8 @@ def _parents() -> Iterator[tuple[int, int]]:
     for path in Path("/proc").iterdir():
         if path.name.isdigit():
             with contextlib.suppress(OSError):
-                state, parent = (path / "stat").read_text().rpartition(")")[2].split()[:2]
-                if state != "Z":
+                state, parent = (path / "stat").read_bytes().rpartition(b")")[2].split()[:2]
+                if state != b"Z":
                     yield int(path.name), int(parent)
 
 

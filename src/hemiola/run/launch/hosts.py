@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shlex
 import socket
@@ -12,8 +13,6 @@ from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-
-import msgspec
 
 from hemiola.core.errors import InputError
 
@@ -60,7 +59,7 @@ class Host:
 
     def send(self, *words: Any) -> None:
         """Tell the agent; nothing happens if it is gone."""
-        self._write(msgspec.json.encode(words))
+        self._write(json.dumps(words).encode())  # in ASCII: what is no text has lone surrogates
 
     def receive(self) -> Iterator[tuple[str, list[Any]]]:
         """What the agent has said by now: (verb, values); what a login prints before counts as said on its errors."""
@@ -69,11 +68,13 @@ class Host:
         *lines, self._rest = (self._rest + data).split(b"\n")
         for line in lines:
             try:
-                verb, *values = msgspec.json.decode(line, type=list[Any])
-            except (msgspec.DecodeError, ValueError):
+                words = json.loads(line)
+            except ValueError:
+                words = None
+            if isinstance(words, list) and words:
+                yield words[0], words[1:]
+            else:
                 self.said.append(line.decode(errors="replace"))
-                continue
-            yield verb, values
 
     def status(self, patience_s: float) -> int:
         """How the agent or the remote shell ended; it is killed if it does not within the time given."""

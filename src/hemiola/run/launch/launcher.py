@@ -194,6 +194,10 @@ class _Watch:
                 self._ended(host, *values)
             elif verb == "report":
                 self.report = values[0]
+            elif verb == "unkept":
+                self.output.warn(
+                    f"the ranks' store is lost: its process ended with {ending(values[0])}; a Membership ends now"
+                )
             elif verb == "refused":
                 where = f"on {host.name}: " if host.name else ""
                 raise InputError(f"{where}{values[0]}", values[1])
@@ -225,11 +229,14 @@ class _Watch:
             self.hosts[0].send("end", GRACE_S)
 
     def _take(self, failure: Failure, ranks: set[int], is_vital: bool = False) -> None:
-        """The others go on, or end."""
+        """The others go on, or end. After an interrupt they end by themselves, and have as long as they want to save."""
         self.gone |= ranks
+        if self.interrupted:
+            self.failure = failure
+            return
         left = sum(place.ranks for place in self.world.places) - len(self.gone)
         enough = left >= (self.job.ranks_min if self.job.nodes is None else 1)
-        if not self.job.goes_on or self.interrupted or is_vital or not left or not enough:
+        if not self.job.goes_on or is_vital or not left or not enough:
             self._fail(failure)
             return
         self.lost.append(failure)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import msgspec
 
 from hemiola.core.errors import InputError
+from hemiola.run.launch.agent import gpus
 from hemiola.run.launch.values import Job
 
 __all__ = ["DEFAULT_PORT", "Facts", "HostPlace", "World", "defaults", "divided", "rank_environments"]
@@ -58,7 +60,7 @@ def divided(job: Job, facts: Sequence[Facts]) -> World:
     Raises:
         InputError: no such number of ranks is possible.
     """
-    counts = [_count(job.ranks_per_host, each) for each in facts]
+    counts = [_count(job, each) for each in facts]
     first_host = job.nodes.rank if job.nodes else 0
     first_rank = first_host * counts[0]
     firsts = [first_rank + sum(counts[:i]) for i in range(len(counts))]
@@ -100,10 +102,11 @@ def defaults(place: HostPlace) -> dict[str, str]:
     return found | ({"OMP_NUM_THREADS": str(place.threads)} if place.threads else {})
 
 
-def _count(asked: str, facts: Facts) -> int:
-    known: dict[str, int] = {
-        "": facts.gpus or 1, "auto": facts.gpus or facts.cores, "gpu": facts.gpus, "cpu": facts.cores
-    }  # fmt: skip
+def _count(job: Job, facts: Facts) -> int:
+    asked, seen, visible = job.ranks_per_host, facts.gpus, job.environment.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:  # ranks get it, and the host has counted by its own
+        seen = min(seen, gpus(visible, Path("/dev")))
+    known = {"": seen or 1, "auto": seen or facts.cores, "gpu": seen, "cpu": facts.cores}
     count = known[asked] if asked in known else int(asked) if asked.isdecimal() else 0
     if asked == "gpu" and not count:
         raise InputError(
