@@ -30,6 +30,7 @@ from hemiola.sched.view import ClusterView
 from replays import CheckedMachine, cluster
 
 NONE = b'{"groups": [], "notes": {}, "jobs": [], "nodes": []}'
+NESTED = '{"token":' + "[" * 50_000
 
 
 def row(words: str, start_ms: int = 5000) -> JobRow:
@@ -183,7 +184,7 @@ def test_gpus_that_ray_gave_to_a_job_that_cannot_be_taken_up_are_not_given_again
     full, free = ray.answer.nodes
     ray.answer = msgspec.structs.replace(
         ray.answer, groups=(GroupRow("hemiola:raysubmit_1:0", "CREATED", "ab" * 18, nodes),),
-        notes={"wrapper:raysubmit_1": '{"token": "t", "state": "runs"}'},
+        notes={"wrapper:raysubmit_1": '{"token": "t", "state": "runs"}', "wrapper:other": NESTED},
         nodes=(msgspec.structs.replace(full, free_gpus=0.0), free),
     )  # fmt: skip
     events = RayDriver(ray, machine, profile=no_profile).events()
@@ -197,9 +198,10 @@ def test_gpus_that_ray_gave_to_a_job_that_cannot_be_taken_up_are_not_given_again
     [
         ("t", '{"token": "t", "state": "runs"}', [], False),
         ("t", None, [], True),
+        ("t", NESTED, [], True),
         ("of another one", '{"token": "t", "state": "waits"}', ["raysubmit_1"], True),
     ],
-    ids=["it runs there", "it has left", "it waits for another"],
+    ids=["it runs there", "it has left", "its note is damaged", "it waits for another"],
 )
 def test_of_what_is_handed_back_no_group_is_left_that_nobody_removes(
     told: str, wrapper: str | None, handed: list[str], removed: bool

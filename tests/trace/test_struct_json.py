@@ -93,3 +93,10 @@ def test_an_unknown_field_is_refused_with_its_place(
     assert said in caught.value.what
     assert str(path) in caught.value.what
     assert caught.value.remedy
+
+
+@pytest.mark.parametrize("kind", KINDS_OF_FILE)
+def test_what_is_nested_very_deeply_is_no_such_file(kind: str, tmp_path: Path) -> None:
+    (tmp_path / "f.json").write_text('{"schema":' + "[" * 50_000)
+    with pytest.raises(InputError, match="is not a"):
+        KINDS_OF_FILE[kind][2](tmp_path / "f.json")

@@ -21,7 +21,10 @@ Each says what is wrong, which value, and what to do about it.
 
 from __future__ import annotations
 
+import msgspec
+
 __all__ = [
+    "DAMAGED",
     "EngineError",
     "FormatError",
     "GraphError",
@@ -38,6 +41,10 @@ __all__ = [
     "TransportError",
     "UnitError",
 ]
+
+
+DAMAGED = (msgspec.MsgspecError, RecursionError)
+"""What msgspec raises of text that is none of what is wanted, however deeply it is nested."""
 
 
 class HemiolaError(Exception):

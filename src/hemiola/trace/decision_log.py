@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from hemiola.core.errors import InputError
+from hemiola.core.errors import DAMAGED, InputError
 from hemiola.trace.reading import read_bytes, wrong_schema
 
 __all__ = [
@@ -146,7 +146,7 @@ def read_decisions(path: Path) -> DecisionLog:
     rows = read_bytes(path).splitlines()
     try:
         header = msgspec.json.decode(rows[0] if rows else b"", type=Header)
-    except msgspec.DecodeError as error:
+    except DAMAGED as error:
         raise wrong_schema(path, DECISIONS_SCHEMA, str(error)) from error
     if header.schema != DECISIONS_SCHEMA:
         raise wrong_schema(path, DECISIONS_SCHEMA, f"its schema is {header.schema!r}")
@@ -158,7 +158,7 @@ def _lines(rows: list[bytes], path: Path) -> Iterator[Line]:
     for number, row in enumerate(rows, start=2):
         try:
             yield decode(row)
-        except msgspec.DecodeError as error:
+        except DAMAGED as error:
             raise InputError(
                 f"{path}:{number}: not a decision: {error}", "write the file again; it may have been cut off"
             ) from error

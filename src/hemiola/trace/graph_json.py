@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from hemiola.core.errors import GraphError, InputError
+from hemiola.core.errors import DAMAGED, GraphError, InputError
 from hemiola.core.graph import KINDS, PHASES, Buffer, Graph, Operations, Parameter, Signature
 from hemiola.trace.atomic import replacing
 from hemiola.trace.reading import read_bytes, wrong_schema
@@ -110,7 +110,7 @@ def read_graph(path: Path) -> Graph:
     content = read_bytes(path)
     try:
         schema = msgspec.json.decode(content, type=_Head).schema
-    except (msgspec.DecodeError, RecursionError) as error:
+    except DAMAGED as error:
         raise wrong_schema(path, GRAPH_SCHEMA, str(error)) from error
     _check_schema(path, schema)
     try:

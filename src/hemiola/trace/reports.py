@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from hemiola.core.errors import InputError
+from hemiola.core.errors import DAMAGED, InputError
 from hemiola.trace.atomic import replacing
 
 __all__ = ["HostReport", "JobReport", "Reported", "Reports", "check_reports", "write_report"]
@@ -157,7 +157,7 @@ class Reports:
             return None
         try:
             found = _read(file)
-        except (OSError, msgspec.MsgspecError, RecursionError):  # the last of what is nested very deeply
+        except (OSError, *DAMAGED):  # the last of what is nested very deeply
             return None
         finally:
             os.close(file)

@@ -16,6 +16,7 @@ from typing import Any
 
 import msgspec
 
+from hemiola.core.errors import DAMAGED
 from hemiola.core.metrics import finish_time_fairness, summary
 from hemiola.core.result import Comparison, JobRecord, Run
 from hemiola.core.topology import Topology
@@ -50,7 +51,7 @@ def read_comparison(path: Path) -> dict[str, Any]:
     content = read_bytes(path)
     try:
         value = msgspec.json.decode(content)
-    except msgspec.DecodeError as error:
+    except DAMAGED as error:
         raise wrong_schema(path, COMPARISON_SCHEMA, str(error)) from error
     if not isinstance(value, dict) or value.get("schema") != COMPARISON_SCHEMA:
         found = value.get("schema") if isinstance(value, dict) else type(value).__name__

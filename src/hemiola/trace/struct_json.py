@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from hemiola.core.errors import InputError
+from hemiola.core.errors import DAMAGED, InputError
 from hemiola.trace.atomic import replacing
 from hemiola.trace.reading import read_bytes
 
@@ -41,7 +41,7 @@ def read_struct(path: Path, kind: type[Value], schema: str, what: str, remedy: s
     content = read_bytes(path)
     try:
         value: Any = msgspec.json.decode(content)
-    except msgspec.DecodeError as error:
+    except DAMAGED as error:
         raise InputError(f"{str(path)!r} is not {what}: {error}", remedy) from error
     found = value.pop("schema", None) if isinstance(value, dict) else None
     if found != schema:

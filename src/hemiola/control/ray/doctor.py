@@ -14,7 +14,7 @@ from hemiola.control.ray.board import HOLDS, WRAPPER, Wrapper, use_token
 from hemiola.control.ray.client import Ray
 from hemiola.control.ray.rows import ENDED, Answer, NodeRow, read_answer
 from hemiola.control.ray.topology import ray_topology
-from hemiola.core.errors import EngineError, HemiolaError
+from hemiola.core.errors import DAMAGED, EngineError, HemiolaError
 from hemiola.core.hostlist import compress
 from hemiola.core.topology import Topology
 
@@ -119,7 +119,7 @@ def _jobs(answer: Answer, mode: str) -> Check:
         if key in live:
             try:
                 states.append(msgspec.json.decode(text, type=Wrapper).state)
-            except msgspec.DecodeError:
+            except DAMAGED:
                 return Check(
                     "WARN", "jobs", f"the note {key[:80]!r} cannot be read", "its job waits; stop it"
                 )

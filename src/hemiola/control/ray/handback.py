@@ -9,6 +9,7 @@ import msgspec
 from hemiola.control.ray.board import ALONE, HOLDS, PLACE, WRAPPER, Place, Wrapper
 from hemiola.control.ray.client import Ray
 from hemiola.control.ray.rows import ENDED, Answer, read_answer
+from hemiola.core.errors import DAMAGED
 
 __all__ = ["hand_back"]
 
@@ -42,5 +43,5 @@ def hand_back(ray: Ray) -> list[str]:
 def _note(answer: Answer, key: str, kind: type[Note]) -> Note | None:
     try:
         return msgspec.json.decode(answer.notes.get(key, ""), type=kind)
-    except msgspec.DecodeError:
+    except DAMAGED:
         return None

@@ -30,7 +30,7 @@ from hemiola.control.ray.client import Ray
 from hemiola.control.ray.command import Command
 from hemiola.control.ray.jobs import Wish, wish_of
 from hemiola.control.ray.rows import GroupRow
-from hemiola.core.errors import EngineError, InputError
+from hemiola.core.errors import DAMAGED, EngineError, InputError
 
 __all__ = ["Hold", "job_around"]
 
@@ -49,7 +49,7 @@ def job_around(environ: Mapping[str, str]) -> tuple[str, str, Wish]:
     try:
         metadata = msgspec.json.decode(environ.get("RAY_JOB_CONFIG_JSON_ENV_VAR", ""))["metadata"]
         job, words = str(metadata["job_submission_id"]), metadata.get("hemiola")
-    except (msgspec.DecodeError, KeyError, TypeError):
+    except (*DAMAGED, KeyError, TypeError):
         raise InputError(
             "this is no Ray job", "submit it: ray job submit ... -- hemiola hold -- python train.py"
         ) from None
@@ -150,7 +150,7 @@ class Hold:
         """What Hemiola says to this very process."""
         try:
             place = msgspec.json.decode(notes.get(PLACE + self._job, b""), type=Place)
-        except msgspec.DecodeError:
+        except DAMAGED:
             return None
         return place if place.token == self._token else None
 

@@ -15,6 +15,7 @@ from hemiola.control.ray.board import PLACE, WRAPPER, Place, Wrapper
 from hemiola.control.ray.client import Ray
 from hemiola.control.ray.rows import Answer, GroupRow, JobRow, NodeRow, read_answer
 from hemiola.core.decisions import Placement
+from hemiola.core.errors import DAMAGED
 from hemiola.core.topology import Topology
 
 __all__ = ["Look", "Watcher"]
@@ -147,6 +148,6 @@ def _notes(notes: dict[str, str], prefix: str, kind: type[Note]) -> dict[str, No
         if key.startswith(prefix):
             try:
                 found[key.removeprefix(prefix)] = msgspec.json.decode(text, type=kind)
-            except msgspec.DecodeError:
+            except DAMAGED:
                 _log.warning("the note %r cannot be read, and is left alone", key[:200])
     return found

@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from hemiola.core.errors import InputError
+from hemiola.core.errors import DAMAGED, InputError
 from hemiola.core.hardware import CollectiveCost, spread_of
 from hemiola.cost.link_costs import fit_collective
 from hemiola.run.transport.home import missing_variables
@@ -50,7 +50,7 @@ def read_links(path: Path) -> tuple[CollectiveCost, ...]:
     remedy = "name what `python -m hemiola.run.calibrate.links --output FILE` wrote"
     try:
         found = msgspec.json.decode(read_bytes(path), type=_File)
-    except msgspec.DecodeError as error:
+    except DAMAGED as error:
         raise InputError(f"{str(path)!r} does not say what links take: {error}", remedy) from error
     if found.schema != SCHEMA:
         raise InputError(f"{str(path)!r} has the schema {found.schema!r}, not {SCHEMA!r}", remedy)

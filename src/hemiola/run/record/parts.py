@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from hemiola.core.errors import InputError
+from hemiola.core.errors import DAMAGED, InputError
 from hemiola.run.record.values import (
     PART_SCHEMA,
     ClockSample,
@@ -210,7 +210,7 @@ def _lines(path: Path) -> Iterator[Line]:
         for content in stream:
             try:
                 line = _decoder.decode(content)
-            except (msgspec.MsgspecError, RecursionError):
+            except DAMAGED:
                 return
             if isinstance(line, Head) and line.schema != PART_SCHEMA:
                 raise InputError(
