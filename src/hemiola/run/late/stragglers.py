@@ -102,12 +102,14 @@ class Stragglers:
         """
         place = flat.data_ptr(), flat.numel(), flat.dtype
         with torch.inference_mode():
-            for first, missed in self._kept.pop(place, (flat, []))[1]:
+            _, late = self._kept.pop(place, (flat, Missed()))
+            for first, missed in late:
                 flat[first : first + missed.numel()].add_(missed)
 
         def keep(missed: Missed) -> None:
             self._kept[place] = flat, missed
-            if len(self._kept) > _KEPT and self._kept.pop(next(iter(self._kept)), None):
+            if len(self._kept) > _KEPT:
+                self._kept.pop(next(iter(self._kept)), None)
                 self._dropped += 1
                 if self._dropped == 1:
                     _log.warning("what came too late is not added: sums are of other tensors each time (zero_grad(set_to_none=False) keeps them)")  # fmt: skip

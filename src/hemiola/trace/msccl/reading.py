@@ -36,7 +36,7 @@ def parse_msccl(text: str | bytes, name: str = "the text") -> Strategy:
     """
     try:
         root = ElementTree.fromstring(text)
-    except (ElementTree.ParseError, ValueError, LookupError) as problem:  # the latter: an encoding that is not known
+    except (ElementTree.ParseError, ValueError, LookupError) as problem:
         raise InputError(f"{name} is no XML: {problem}", "name an MSCCL XML file") from None
     if root.tag != "algo":
         raise InputError(f"{name} begins with <{root.tag}>", "MSCCL's files begin with <algo>")
