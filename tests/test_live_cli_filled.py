@@ -44,10 +44,12 @@ class SimulatedEngine(LiveDriver):
         self._inner, self._until_s, self._others = inner, until_s, others
         self._numbers = {job.id: (101 + i, job) for i, job in enumerate(jobs)}
         self._decided: list[str] = []
+        self._over = False
 
     def events(self) -> Iterator[list[Event]]:
         for events in self._inner.events():
             if events[0].time_s > self._until_s:
+                self._over = True
                 return
             due = [event for event in self._others if event.time_s <= events[0].time_s]
             self._others = [event for event in self._others if event not in due]
@@ -70,7 +72,7 @@ class SimulatedEngine(LiveDriver):
         return []
 
     def answers(self) -> list[tuple[str, bool, str]]:
-        answers, self._decided = [(job, True, "") for job in self._decided], []
+        answers, self._decided = [(job, True, "") for job in self._decided if not self._over], []
         return answers
 
     def advise(self, decision: Decision) -> None:
@@ -114,7 +116,7 @@ def fill(
         assert epoch is not None
         run = journal.begin_run(epoch, opening, BEGAN_S)
         driver: LiveDriver = Observing(engine, view) if observes else engine
-        book = Book(view, engine, IterationModel(view.topology))
+        book = Book(view, engine, IterationModel(view.topology), acts=not observes)
         journaled = Journaled(driver, journal, run, book, intents=not observes)
 
         def note(decision: Decision, refused: str) -> None:

@@ -326,3 +326,13 @@ def test_what_is_old_is_forgotten(journal: Journal) -> None:
     assert [row[0] for row in rows["intents"]] == [left.id] and len(rows["instants"]) == 1
     journal.forget(1e12)
     assert [job.uuid for job in journal.jobs()] == ["c"] and [run.id for run in journal.runs()] == [new]
+
+
+def test_forgetting_ends_between_two_pieces_when_it_is_not_to_go_on(journal: Journal) -> None:
+    epoch, old = begun(journal)
+    journal.record_events(old, 1, [Timer(101.0, "")], [ended("a", 10.0)])
+    journal.begin_run(epoch, journal_helpers.OPENING, 110.0)
+    journal.forget(120.0, lambda: False)
+    assert not list(journal.instants(old)) and [job.uuid for job in journal.jobs()] == ["a"]
+    journal.forget(120.0)
+    assert not journal.jobs() and len(journal.runs()) == 1

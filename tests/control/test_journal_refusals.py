@@ -18,6 +18,7 @@ import pytest
 from journal_helpers import file_of, fresh, record
 
 from hemiola.control.journal import Journal, JournalError
+from hemiola.control.journal.database import Database
 from hemiola.core.errors import InputError
 from hemiola.core.events import Arrived, Timer
 
@@ -176,6 +177,15 @@ def test_a_postgresql_database_of_something_else(tmp_path: Path) -> None:
 def test_addresses_that_cannot_be(where: str, words: str) -> None:
     with pytest.raises(InputError, match=re.escape(words)):
         Journal.open(where)
+
+
+def test_a_password_is_not_shown() -> None:
+    with pytest.raises(InputError, match="no address of a database") as caught:
+        Journal.open("postgresql://ada:secret@host:54x2/name")
+    assert "secret" not in f"{caught.value} {caught.value.__cause__}"
+    database = Database("postgresql://host/name?password=secret&user=ada", read_only=True, patience_s=1.0)
+    assert database.name == "postgresql://host/name?user=ada"
+    database.close()
 
 
 def test_a_journal_to_read_must_be_there(tmp_path: Path) -> None:

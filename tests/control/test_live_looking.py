@@ -12,7 +12,7 @@ from pathlib import Path
 from hemiola.control.live.engine import Identity
 from hemiola.control.live.known import KnownJob
 from hemiola.control.live.looking import WOKEN_SHARE, LookingDriver, Wake
-from hemiola.core.decisions import Decision
+from hemiola.core.decisions import Decision, Placement, Start
 from hemiola.core.errors import EngineError
 from hemiola.core.events import Event, Timer
 
@@ -42,6 +42,7 @@ class Looks(LookingDriver[KnownJob]):
         self._takes_s, self._most = takes_s, most
         self.began_s: list[float] = []
         self.gone = False
+        self.told: list[Decision] = []
 
     def _see(self, now: float) -> list[Event]:
         self.began_s.append(time.monotonic())
@@ -53,7 +54,7 @@ class Looks(LookingDriver[KnownJob]):
         return [Timer(now, "")]
 
     def _carry_out(self, decided: Sequence[Decision]) -> None:
-        pass
+        self.told += decided
 
     def _identity(self, known: KnownJob) -> Identity:
         raise NotImplementedError
@@ -95,3 +96,21 @@ def test_an_engine_that_is_away_is_not_asked_sooner(tmp_path: Path):
     driver.gone = True
     ring_while(driver, tmp_path / "wake")
     assert driver.began_s[1] - driver.began_s[0] >= 1.0
+
+
+def test_what_was_decided_at_the_instant_of_a_stop_is_carried_out():
+    driver = Looks(look_s=0.01, takes_s=0.0, most=10, wake=None)
+    start = Start("a", Placement((0,), (1,)), "it is free")
+    for _ in driver.events():
+        driver.stop()
+        driver.execute(start)
+    assert driver.told == [start]
+
+
+def test_what_was_decided_at_an_instant_that_broke_off_is_not():
+    driver = Looks(look_s=0.01, takes_s=0.0, most=10, wake=None)
+    events = driver.events()
+    next(events)
+    driver.execute(Start("a", Placement((0,), (1,)), "it is free"))
+    events.close()
+    assert driver.told == []

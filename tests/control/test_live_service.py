@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -14,26 +16,35 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from journal_helpers import OPENING, ended, record
 from live_slurm import until
 
+from hemiola.cli.serve import _serve
 from hemiola.control.clock import Clock
 from hemiola.control.driver import run_loop
-from hemiola.control.journal import Journal
+from hemiola.control.journal import Journal, JournalError, Leader
 from hemiola.control.journal.replay import replay
+from hemiola.control.journal.workload import workload
+from hemiola.control.live.book import Book
 from hemiola.control.live.engine import Identity, LiveDriver
 from hemiola.control.live.guard import BrokenPolicyError, Guarded
 from hemiola.control.live.holder import holder_name, is_gone
 from hemiola.control.live.lease import Leadership
 from hemiola.control.live.logs import _Objects
 from hemiola.control.live.observing import Observing
+from hemiola.control.live.reading import read_cluster
 from hemiola.control.live.service import Run, Service, Settings
 from hemiola.core.decisions import Decision, Move, Start, Stop
-from hemiola.core.errors import InputError
-from hemiola.core.events import Arrived, Event, Finished, Started, Timer
+from hemiola.core.errors import EngineError, InputError
+from hemiola.core.events import Adopted, Arrived, Event, Failed, Finished, Started, Timer
+from hemiola.core.topology import Topology
+from hemiola.cost.iteration import IterationModel
 from hemiola.sched.policies import policy_from_text
 from hemiola.sched.policy import Policy
 from hemiola.sched.view import ClusterView
 from replays import CheckedMachine, at, cluster, job
+
+TWO = cluster([4, 4])
 
 
 class Scripted(LiveDriver):
@@ -159,8 +170,9 @@ def test_observing_leaves_everything_as_it_was():
 
 
 def serve(
-    tmp_path: Path, settings: Settings, *drivers: Scripted, before: Callable[[], object] = lambda: None
-) -> tuple[Service, list[Run]]:
+    tmp_path: Path, settings: Settings, *drivers: Scripted, before: Callable[[], object] = lambda: None,
+    topology: Topology = TWO,
+) -> tuple[Service, list[Run]]:  # fmt: skip
     """A service that has one of these drivers in each run, and ends after the last; something is done before it runs."""
     runs: list[Run] = []
     left = list(drivers)
@@ -172,7 +184,7 @@ def serve(
                 service.stop()
             return left.pop(0)
 
-        service = Service(settings, journal, cluster([4, 4]), make)
+        service = Service(settings, journal, topology, make)
         before()
         service.run()
         return service, runs
@@ -297,3 +309,152 @@ def test_log_lines_for_machines_have_all_that_was_said():
     line = msgspec.json.decode(_Objects().format(record))
     assert (line["message"], line["peer"]) == ("refused it", "10.0.0.9")
     assert set(line) == {"time", "level", "from", "message", "peer"}
+
+
+def test_what_was_only_decided_has_never_run(tmp_path):
+    cancelled: list[Event] = [Failed(Clock().now_s() + 300.0, "a", "cancelled")]
+    serve(tmp_path, Settings(policy="fifo"), Scripted(arrivals("a"), cancelled))
+    with Journal.open(tmp_path / "j.db") as journal:
+        (run,) = journal.runs()
+        decisions = [made for instant in journal.instants(run.id) for made in instant.decisions or ()]
+        assert [type(decision).__name__ for decision, _ in decisions] == ["Start"]
+        (found,) = journal.jobs()
+        assert (found.status, found.first_started_s, found.placement) == ("ended", None, None)
+        (shown,) = read_cluster(journal, Clock().now_s(), ended_since_s=0.0).jobs
+        assert shown.where == () and shown.started_s is None
+        with pytest.raises(InputError, match="1 never started"):
+            workload(journal)
+
+
+@pytest.mark.parametrize(("status", "waited_s"), [("waiting", 60.0), ("held", 60.0), ("running", 0.0)])
+def test_a_job_that_ended_while_nobody_looked_has_waited_until_then(status, waited_s):
+    class Without(Scripted):
+        def vanished(self) -> list[tuple[str, str]]:
+            return [("a", "cancelled")]
+
+    view = ClusterView(TWO, estimates=None, now=160.0)  # type: ignore[arg-type]
+    book = Book(view, Without(), IterationModel(TWO), [record("a", 100.0, status=status, queued_s=0.0)])
+    (found,) = book.due()
+    assert (found.queued_s + found.withheld_s, found.served_s) == (waited_s, 60.0 - waited_s)
+
+
+def named(*names: str) -> Topology:
+    found = cluster([2] * len(names))
+    return dataclasses.replace(found, hosts=dataclasses.replace(found.hosts, names=names))
+
+
+def test_hosts_are_called_by_name_after_others_have_gone(tmp_path):
+    class Ends(Scripted):
+        def events(self) -> Iterator[list[Event]]:
+            now = Clock().now_s()
+            jobs = (job("a", now, 1, 60.0), at((3, 1))), (job("b", now, 1, 60.0), at((3, 2)))
+            yield [Adopted(now, one, place, now) for one, place in jobs]
+            yield [Finished(Clock().now_s(), "a")]
+
+    found = []
+    for topology, driver in (
+        (named("n0", "n1", "n2", "n3"), Ends()), (named("n0", "n1", "n3"), Scripted()), (named("n0"), Scripted()),
+    ):  # fmt: skip
+        serve(tmp_path, Settings(policy="fifo", mode="enforce"), driver, topology=topology)
+        with Journal.open(tmp_path / "j.db") as journal:
+            shown = read_cluster(journal, Clock().now_s(), ended_since_s=0.0)
+            found.append({one.uuid: one.where for one in shown.jobs})
+    there = (("n3", 1),)
+    assert found == [{"a": there, "b": there}, {"a": there, "b": there}, {"a": there, "b": ()}]
+
+
+class Waits(threading.Event):
+    """Does not, and notes for how long it should have."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waited_s: list[float | None] = []
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.waited_s.append(timeout)
+        return self.is_set()
+
+
+def test_a_run_that_went_well_for_long_begins_the_pauses_anew(tmp_path, monkeypatch):
+    now_s, lasts_s = 0.0, [1.0, 1.0, 1.0, 900.0, 1.0]
+
+    class Time:
+        @staticmethod
+        def monotonic() -> float:
+            return now_s
+
+    def make(run: Run) -> Scripted:
+        nonlocal now_s
+        now_s += lasts_s.pop(0)
+        if not lasts_s:
+            service.stop()
+        raise EngineError("it breaks off", "wait")
+
+    monkeypatch.setattr("hemiola.control.live.service.time", Time)
+    with Journal.open(tmp_path / "j.db") as journal:
+        service = Service(Settings(policy="fifo"), journal, TWO, make)
+        service._stop = Waits()
+        service.run()
+    assert service._stop.waited_s[:-1] == [0.0, 1.0, 2.0, 4.0, 1.0]
+
+
+def test_a_journal_that_fails_while_another_leads_ends_nothing(tmp_path, monkeypatch):
+    asked = 0
+
+    def leader(journal: Journal) -> Leader | None:
+        nonlocal asked
+        asked += 1
+        if asked == 3:  # by then it is known that another leads
+            raise JournalError("the disk fails", "look at it")
+        if asked > 3:
+            service.stop()
+        return Leader("another", 1, 1e12)
+
+    with Journal.open(tmp_path / "j.db") as journal:
+        journal.lead("another", Clock().now_s(), 1e6)
+        monkeypatch.setattr(Journal, "leader", leader)
+        service = Service(Settings(policy="fifo"), journal, TWO, lambda run: pytest.fail("it must not lead"))
+        service._stop = Waits()
+        service.run()
+    assert asked > 3
+
+
+def test_a_signal_ends_it_whatever_it_interrupts():
+    class Interrupted:
+        def __init__(self) -> None:
+            self.stopped = threading.Event()
+
+        def stop(self) -> None:
+            self.stopped.set()
+
+        def run(self) -> None:
+            with self.stopped._cond:  # type: ignore[attr-defined]  # as within `wait`
+                signal.raise_signal(signal.SIGTERM)
+            assert self.stopped.wait(10)
+
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    try:
+        _serve(Interrupted())  # type: ignore[arg-type]
+    finally:
+        for number, handler in zip((signal.SIGINT, signal.SIGTERM), before, strict=True):
+            signal.signal(number, handler)
+
+
+def test_what_is_old_is_forgotten_beside_the_loop(tmp_path):
+    with Journal.open(tmp_path / "j.db") as journal:
+        epoch = journal.lead("before", 100.0, 10.0)
+        assert epoch is not None
+        old = journal.begin_run(epoch, OPENING, 100.0)
+        journal.record_events(old, 1, [Timer(101.0, "")], [ended("a", 10.0), record("b", 10.0)])
+        journal.end_run(old, "over", 110.0)
+        journal.resign(epoch)
+
+        class Patient(Scripted):
+            def events(self) -> Iterator[list[Event]]:
+                until(lambda: journal.job("a") is None, "it is forgotten")
+                yield from super().events()
+
+        settings = Settings(policy="fifo", keep_s=3600.0)
+        serve(tmp_path, settings, Patient(arrivals("c")))
+        assert old not in [run.id for run in journal.runs()]
+        assert [found.uuid for found in journal.open_jobs()] == ["b", "c"]

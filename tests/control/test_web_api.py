@@ -26,7 +26,7 @@ from hemiola.control.web.desk import Desk  # noqa: E402
 from hemiola.control.web.security import Rates, Tokens  # noqa: E402
 from hemiola.control.web.server import WebServer  # noqa: E402
 from hemiola.core.decisions import Placement  # noqa: E402
-from hemiola.core.events import Adopted, Arrived, Finished  # noqa: E402
+from hemiola.core.events import Adopted, Arrived, Finished, Timer  # noqa: E402
 from hemiola.trace.reports import HostReport, JobReport, write_report  # noqa: E402
 
 
@@ -224,6 +224,9 @@ def test_what_waits_for_another_leader_shows_the_journal(tmp_path: Path):
             assert {each["job"] for each in waiting.get("decisions")["items"]} == {"a"}, (
                 "of the run that goes on"
             )
+            here.happen(Finished(time.time(), "a"))
+            wait_until(lambda: {each["job"] for each in waiting.get("decisions")["items"]} == {"a", "b"})
+            assert [each["id"] for each in waiting.get("decisions")["items"]] == ["1-1", "1-0"]
 
 
 def test_before_the_first_run_there_is_no_picture(tmp_path: Path):
@@ -248,6 +251,18 @@ def test_restart_brings_the_last_decisions_back(tmp_path: Path):
         wait_until(lambda: here.get("decisions")["items"])
         (found,) = here.get("decisions")["items"]
         assert (found["job"], found["engine_id"], found["id"]) == ("a", "1000", "1-0")
+
+
+def test_a_service_that_begins_while_the_engine_is_away_shows_what_was_last(tmp_path: Path):
+    with scene(tmp_path) as here:
+        here.happen(Arrived(time.time(), job("a", 8)))
+    with scene(tmp_path) as here:
+        here.engines[0].away = "no answer"
+        wait_until(lambda: here.get("status")["engine_away"] == "no answer")
+        status = here.get("status")
+        assert status["leads"] and status["jobs"]["running"] == 1 and status["gpus"]["used"] == 8
+        here.happen(Timer(time.time(), ""))
+        wait_until(lambda: here.get("status")["jobs"]["running"] == 0)
 
 
 def test_what_jobs_and_hosts_report_stands_beside_what_was_predicted(tmp_path: Path):

@@ -237,6 +237,23 @@ def test_no_picture_is_taken_that_nobody_asked_for():
     assert camera.pictures == 1
 
 
+def test_a_view_that_was_told_nothing_yet_is_no_picture():
+    view, machine, camera = watched()
+    machine.apply(Arrived(0.0, Job(id="a", submit_s=0.0, gpus=1, duration_s=1.0)))
+    camera.look(0.0)
+    camera.turned(view, Named(), 1)  # type: ignore[arg-type]
+    again, _, _ = watched()
+    away = Named()
+    away.away = "no answer"
+    camera.look(0.0)
+    camera.turned(again, away, 2, seen=False)  # type: ignore[arg-type]
+    picture = camera.look(10.0)
+    assert picture is not None and (picture.run, len(picture.jobs), picture.away) == (2, 1, "no answer")
+    camera.turned(again, Named(), 2)  # type: ignore[arg-type]
+    picture = camera.look(0.0)
+    assert picture is not None and (picture.run, picture.jobs, picture.away) == (2, (), "")
+
+
 def test_a_driver_that_fails_under_the_camera_does_not_end_the_loop(caplog: pytest.LogCaptureFixture):
     class Broken(Named):
         def identity(self, job_id: str) -> Identity:

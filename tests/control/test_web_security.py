@@ -263,6 +263,8 @@ def test_too_many_requests_are_refused_and_others_still_served():
         429,
         200,
     ], "one /64"
+    mapped = ["::ffff:192.0.2.3"] * 3 + ["::ffff:192.0.2.4"]
+    assert statuses(guard, mapped) == [200, 200, 429, 200], "as a socket for both has IPv4"
 
 
 def test_every_answer_forbids_what_the_page_does_not_need(here: Scene):

@@ -42,6 +42,7 @@ def test_a_held_job_is_nobodys_to_start_and_its_time_does_not_count():
     assert "not waiting" in machine.execute(Start("a", Placement((0,), (0b1111,)), ""))
     machine.apply(Released(20.0, "a"))
     assert state.status == WAITING and state.waited_s(22.0) == 7.0
+    assert state.withheld_s == 15.0, "its user waited all the same"
     assert machine.execute(Start("a", Placement((0,), (0b1111,)), "")) == ""
     machine.apply(Held(25.0, "a", "too late: it runs"))
     assert state.status == RUNNING
@@ -51,7 +52,7 @@ def test_a_held_job_may_be_cancelled():
     machine = machine_on()
     machine.apply(Arrived(0.0, job("a", 0.0, 4, 10.0)), Held(0.0, "a", "by its user"))
     machine.apply(Finished(3.0, "a"))
-    assert machine.view.jobs["a"].status == ENDED
+    assert machine.view.jobs["a"].status == ENDED and machine.view.jobs["a"].withheld_s == 3.0
     machine.apply(Released(4.0, "a"))
     assert not machine.view.waiting
 

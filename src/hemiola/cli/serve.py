@@ -49,6 +49,7 @@ def serve(
     web_key: Path | None = None,
     allow_host: Several = (),
     shadow: Shadows = (),
+    keep: str = "",
     dry_run: Annotated[bool, Switch] = False,
     log_json: Annotated[bool, Switch] = False,
 ) -> None:
@@ -102,6 +103,8 @@ def serve(
         Names by which the page may be called, beside the address itself.
     shadow
         Policies that the page compares on what really ran: dally tiresias.
+    keep
+        Forget runs and jobs that ended so long ago, once a day: 90d. Everything is kept unless given.
     dry_run
         Print the requests that would be made; implies observe.
     log_json
@@ -111,6 +114,7 @@ def serve(
     from hemiola.control.live.logs import set_up
     from hemiola.control.live.service import Settings
 
+    keep_s = _kept_s(keep)
     set_up(as_json=log_json)
     if engine == "slurm":
         cluster = _on_slurm(
@@ -125,7 +129,7 @@ def serve(
         cluster = _on_ray(ray_address, topology, profiles)
     settings = Settings(
         policy=policy, fallback=fallback, mode="observe" if dry_run else mode, engine=cluster.version,
-        kill_switch=kill_switch, alive=alive, reports=reports, show_requests=dry_run,
+        kill_switch=kill_switch, alive=alive, reports=reports, keep_s=keep_s, show_requests=dry_run,
     )  # fmt: skip
     where = journal or _journal(partition)
     page = Page(web, web_tokens, web_cert, web_key, allow_host, shadow, kill_switch)
@@ -352,11 +356,32 @@ class Page:
         )  # fmt: skip
 
 
-def _serve(service: Service) -> None:
-    import signal
+def _kept_s(keep: str) -> float | None:
+    from hemiola.core.errors import InputError
+    from hemiola.core.units import parse_duration
 
+    if not keep:
+        return None
+    if (keep_s := parse_duration(keep)) <= 0:
+        raise InputError(f"--keep {keep} keeps nothing", "give a time above 0, such as 90d")
+    return keep_s
+
+
+def _serve(service: Service) -> None:
+    import os
+    import signal
+    import threading
+
+    asked, ask = os.pipe()
+
+    def stop() -> None:
+        while os.read(asked, 1):
+            service.stop()
+
+    threading.Thread(target=stop, name="hemiola-stop", daemon=True).start()
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: service.stop())
+        # The handler takes no lock: the main thread, which it interrupts, may hold that very one.
+        signal.signal(number, lambda *_: os.write(ask, b"."))
     service.run()
 
 

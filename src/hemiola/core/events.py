@@ -94,6 +94,7 @@ class Adopted(msgspec.Struct, frozen=True, gc=False, tag=True):
         since_s: since when it does.
         done_s: of its work, what is done, in seconds at ideal speed.
         served_s, queued_s: seconds with and without GPUs before `since_s`.
+        withheld_s: seconds it was held before `since_s`.
         preemptions: how often it was stopped.
         service_gpu_s: GPU-seconds that it had in `served_s`; None: the job's GPUs all the time.
     """
@@ -107,6 +108,7 @@ class Adopted(msgspec.Struct, frozen=True, gc=False, tag=True):
     queued_s: float = 0.0
     preemptions: int = 0
     service_gpu_s: float | None = None
+    withheld_s: float = 0.0
 
 
 class Requeued(msgspec.Struct, frozen=True, gc=False, tag=True):

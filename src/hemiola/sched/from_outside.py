@@ -30,7 +30,7 @@ def outside_handlers(machine: StateMachine) -> dict[type, Callable[[Any], None]]
     def adopted(event: Adopted) -> None:
         job = machine._enter(event.job, event.time_s)
         job.done_s, job.served_s, job.queued_s = event.done_s, event.served_s, event.queued_s
-        job.preemptions = event.preemptions
+        job.withheld_s, job.preemptions = event.withheld_s, event.preemptions
         if event.service_gpu_s is not None:
             job.other_gpu_s = event.service_gpu_s - job.gpus * job.served_s
         if event.placement is None:
@@ -57,6 +57,7 @@ def outside_handlers(machine: StateMachine) -> dict[type, Callable[[Any], None]]
     def released(event: Released) -> None:
         job = view.jobs[event.job_id]
         if job.status == HELD:
+            job.withheld_s += event.time_s - job.since_s
             job.status, job.since_s = WAITING, event.time_s
             machine._wait(job)
 
@@ -116,6 +117,8 @@ def started_elsewhere(machine: StateMachine, event: Started, placement: Placemen
         machine._unwait(job)
         job.wait_s = event.time_s - job.since_s
         job.queued_s += job.wait_s
+    else:
+        job.withheld_s += event.time_s - job.since_s
     machine._run(job, _fitted(machine, placement))
 
 

@@ -35,6 +35,7 @@ class JobState(msgspec.Struct, eq=False, gc=False):
         served_s: seconds it has held GPUs before its present span.
         other_gpu_s: GPU-seconds of that beyond `gpus * served_s`, held at other sizes.
         queued_s: seconds it waited before its present wait.
+        withheld_s: seconds it was held before it last was not: its user waited, but no policy let it wait.
         wait_s: length of its last wait that ended.
         preemptions, migrations: how often; stopped and started by one decision is a migration.
         stopped_in: the state machine's count of instants when a policy last stopped it.
@@ -70,6 +71,7 @@ class JobState(msgspec.Struct, eq=False, gc=False):
     finish_s: float = math.inf
     served_s: float = 0.0
     queued_s: float = 0.0
+    withheld_s: float = 0.0
     wait_s: float = 0.0
     stopped_in: int = -1
     preemptions: int = 0

@@ -328,6 +328,8 @@ class StateMachine:
         elif job.status == WAITING:
             self._unwait(job)
             job.queued_s += event.time_s - job.since_s
+        elif job.status == HELD:
+            job.withheld_s += event.time_s - job.since_s
         if finished:
             job.done_s = job.work_s
             view.ended += 1

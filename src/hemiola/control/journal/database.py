@@ -30,6 +30,7 @@ _NETWORK = {  # a server that is gone is noticed within seconds; libpq would wai
     "connect_timeout": 5, "tcp_user_timeout": 10_000, "keepalives_idle": 5, "keepalives_interval": 5,
     "keepalives_count": 2,
 }  # fmt: skip
+_SECRET = "password", "passfile", "sslpassword"
 
 
 class Database:
@@ -52,7 +53,7 @@ class Database:
             path = str(where) if url is None else url.database or ""
             self.name, self._engine = _sqlite(path, read_only, patience_s)
         else:
-            self.name = url.render_as_string(hide_password=True)
+            self.name = url.difference_update_query(_SECRET).render_as_string(hide_password=True)
             self._engine = _postgresql(url, read_only, patience_s)
 
     @property
@@ -82,29 +83,30 @@ class Database:
 
     def keep_log(self) -> None:
         """Have SQLite write ahead into a log, so that readers and the writer do not wait for each other."""
-        with self._by_itself() as ask:
-            if ask("journal_mode")[0][0] == "wal":
+        with self._by_itself() as sqlite:
+            if _ask(sqlite, "journal_mode")[0][0] == "wal":
                 return
             # It takes effect where the file is made now, and asks for the write lock.
-            ask("auto_vacuum=INCREMENTAL")
-            if (mode := self._patiently(lambda: ask("journal_mode=WAL"))[0][0]) != "wal":
+            _ask(sqlite, "auto_vacuum=INCREMENTAL")
+            if (mode := self._patiently(lambda: _ask(sqlite, "journal_mode=WAL"))[0][0]) != "wal":
                 raise JournalError(
                     f"the journal {self.name} cannot have a write-ahead log there, only {mode!r}",
                     "put it on a disk of this machine",
                 )
 
-    def shrink(self) -> None:
-        """Give the room of deleted rows back.
+    def shrink(self, go_on: Callable[[], bool] = lambda: True) -> None:
+        """Give the room of deleted rows back, in pieces between which `go_on` is asked.
 
         PostgreSQL's autovacuum does so by itself; SQLite's VACUUM would keep writers out until all is copied.
         """
         if not self.is_sqlite:
             return
-        with self._by_itself() as ask:
-            free = ask("freelist_count")[0][0]
-            while free:
-                ask(f"incremental_vacuum({_PAGES_AT_ONCE})")
-                left = ask("freelist_count")[0][0]
+        with self._by_itself() as sqlite:
+            free = _ask(sqlite, "freelist_count")[0][0]
+            while free and go_on():
+                # It answers nothing, and `execute` would stop after the first page.
+                sqlite.executescript(f"PRAGMA incremental_vacuum({_PAGES_AT_ONCE})")
+                left = _ask(sqlite, "freelist_count")[0][0]
                 free = left if left < free else 0
 
     def _patiently(self, ask: Callable[[], list[Any]]) -> list[Any]:
@@ -119,15 +121,18 @@ class Database:
             time.sleep(_TRY_AGAIN_S)
 
     @contextmanager
-    def _by_itself(self) -> Iterator[Callable[[str], list[Any]]]:
-        """A function that runs one of SQLite's PRAGMAs, on one connection and outside of any transaction."""
+    def _by_itself(self) -> Iterator[sqlite3.Connection]:
+        """A connection of SQLite's own, outside of any transaction."""
         with in_words(self.name):
             raw = self._engine.raw_connection()
             try:
-                sqlite = cast(sqlite3.Connection, raw.driver_connection)
-                yield lambda pragma: sqlite.execute(f"PRAGMA {pragma}").fetchall()
+                yield cast(sqlite3.Connection, raw.driver_connection)
             finally:
                 raw.close()
+
+
+def _ask(sqlite: sqlite3.Connection, pragma: str) -> list[Any]:
+    return sqlite.execute(f"PRAGMA {pragma}").fetchall()
 
 
 def _url(where: str | Path) -> URL | None:
@@ -136,8 +141,10 @@ def _url(where: str | Path) -> URL | None:
         return None
     try:
         url = make_url(where)
-    except ArgumentError as error:
-        raise InputError(f"{where!r} is no address of a database", "write postgresql://host/name") from error
+    except (ArgumentError, ValueError):  # both have the address in their words, and a password may be in it
+        raise InputError(
+            "the journal's address is no address of a database", "write postgresql://user@host:port/name"
+        ) from None
     if url.drivername in ("sqlite", "postgresql"):
         return url
     raise InputError(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
@@ -124,14 +124,17 @@ class Journal:
         with self._database.reading() as connection:
             return lease.leader(connection)
 
-    def begin_run(self, epoch: int, opening: Opening, now_s: float) -> int:
+    def begin_run(self, epoch: int, opening: Opening, now_s: float, jobs: Iterable[JobRecord] = ()) -> int:
         """Begin a run; one that never ended ends. Its number.
+
+        Args:
+            jobs: those that have not ended, where they stand otherwise by this run's topology.
 
         Raises:
             Deposed: this epoch no longer leads.
         """
         with self._database.writing("begin_run") as connection:
-            return writing.begin_run(connection, epoch, opening, now_s)
+            return writing.begin_run(connection, epoch, opening, now_s, jobs)
 
     def end_run(self, run: int, reason: str, now_s: float) -> None:
         """End a run, unless it has ended."""
@@ -193,9 +196,14 @@ class Journal:
             with self._database.writing("settle") as connection:
                 writing.settle(connection, told, epoch)
 
-    def forget(self, before_s: float) -> None:
-        """Delete runs and jobs that ended before then, with settled intents as old, and give their room back."""
-        retention.forget(self._database, before_s)
+    def forget(self, before_s: float, go_on: Callable[[], bool] = lambda: True) -> None:
+        """Delete runs and jobs that ended before then, with settled intents as old, and give their room back.
+
+        Args:
+            go_on: asked between two short pieces. It should rest for a tenth of a second where others write: SQLite lets
+                them in only if they happen to ask then, and they ask that often.
+        """
+        retention.forget(self._database, before_s, go_on)
 
     def open_jobs(self) -> list[JobRecord]:
         """Every job that has not ended, in order of submission."""

@@ -43,7 +43,7 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
         status, since_s: where it stands, and since when.
         placement: where it runs, or ran last; by the hosts of its run's topology.
         done_s: of its work, what was done when this was written, in seconds at ideal speed.
-        served_s, queued_s: seconds with and without GPUs before `since_s`.
+        served_s, queued_s, withheld_s: seconds with GPUs, waiting, and held, before `since_s`.
         service_gpu_s: GPU-seconds that it had in `served_s`; None: `job.gpus` all the time.
         speed: mean work per second over `served_s`; None where nobody measured it.
         preemptions: how often it was stopped.
@@ -69,6 +69,7 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
     done_s: float = 0.0
     served_s: float = 0.0
     queued_s: float = 0.0
+    withheld_s: float = 0.0
     service_gpu_s: float | None = None
     speed: float | None = None
     preemptions: int = 0

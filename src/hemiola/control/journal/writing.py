@@ -25,10 +25,13 @@ CUT_OFF = "its daemon stopped without a word"
 Answered = Sequence[tuple[Decision, str]]
 
 
-def begin_run(connection: Connection, epoch: int, opening: Opening, now_s: float) -> int:
-    """A new run; one that was never ended ends now."""
+def begin_run(
+    connection: Connection, epoch: int, opening: Opening, now_s: float, jobs: Iterable[JobRecord]
+) -> int:
+    """A new run, and the jobs as it has them; one that was never ended ends now."""
     check_leads(connection, epoch)
     _end(connection, None, CUT_OFF, now_s)
+    _upsert_jobs(connection, jobs)
     values = {"epoch": epoch, "opening": OPENING.encode(opening), "began_s": now_s, "reason": ""}
     return int(connection.execute(insert(RUNS).values(values).returning(RUNS.c.id)).scalar_one())
 

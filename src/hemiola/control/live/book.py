@@ -25,12 +25,14 @@ class Book:
 
     Args:
         known: what the journal has of jobs that had not ended.
+        acts: whether decisions are carried out.
     """
 
     def __init__(
-        self, view: ClusterView, driver: LiveDriver, model: IterationModel, known: Iterable[JobRecord] = ()
-    ) -> None:
-        self._view, self._driver, self._model = view, driver, model
+        self, view: ClusterView, driver: LiveDriver, model: IterationModel, known: Iterable[JobRecord] = (), *,
+        acts: bool = True,
+    ) -> None:  # fmt: skip
+        self._view, self._driver, self._model, self._acts = view, driver, model, acts
         self._known = {record.uuid: record for record in known}
         self._first_started = {record.uuid: record.first_started_s for record in self._known.values()}
         self._notes = {record.uuid: record.note for record in self._known.values() if record.note}
@@ -69,13 +71,17 @@ class Book:
             self._speeds[job_id] = state.done_at(now) / state.held_s(now)
 
     def decided(self, decision: Decision, refused: str) -> None:
-        """So is this one."""
-        if decision.job_id and not refused:
-            self._touched[decision.job_id] = None
-            if not (isinstance(decision, WakeAt) and decision.job_id in self._view.running):
-                self._notes[decision.job_id] = (
-                    decision.reason
-                )  # why it runs there, not why it is looked at again
+        """So is this one; where nothing is carried out, once that is undone: at the next instant."""
+        name, wakes = decision.job_id, isinstance(decision, WakeAt)
+        if not name or refused:
+            return
+        state = self._view.jobs.get(name)
+        if self._acts or wakes or state is None or state.status == ENDED:
+            self._touched[name] = None
+        else:
+            self._touched.pop(name, None)
+        if not (wakes and name in self._view.running):
+            self._notes[name] = decision.reason  # why it runs there, not why it is looked at again
 
     def _on(self, host: int) -> list[str]:
         return [
@@ -109,7 +115,10 @@ class Book:
         if record is None:
             return None
         now = self._view.now
-        ran_s = max(0.0, now - record.since_s) if record.status == "running" else 0.0
+        spent_s = max(0.0, now - record.since_s)
+        ran_s, queued_s, withheld_s = (
+            spent_s * (record.status == its) for its in ("running", "waiting", "held")
+        )
         service, gpus = record.service_gpu_s, record.placement.gpus if record.placement else 0
         return msgspec.structs.replace(
             record,
@@ -117,6 +126,8 @@ class Book:
             since_s=now,
             ended_s=now,
             served_s=record.served_s + ran_s,
+            queued_s=record.queued_s + queued_s,
+            withheld_s=record.withheld_s + withheld_s,
             service_gpu_s=None if service is None else service + gpus * ran_s,
             outcome=outcome,
         )
@@ -140,7 +151,8 @@ class Book:
             uuid=state.id, engine_id=who.engine_id, engine_submit_s=who.submit_s, user=who.user, name=who.name,
             job=state.job.sized(state.asked_gpus), status=STATUS[state.status],
             placement=state.placement or self._places.get(state.id), since_s=state.since_s,
-            done_s=state.done_at(now), served_s=state.served_s, queued_s=state.queued_s, preemptions=state.preemptions,
+            done_s=state.done_at(now), served_s=state.served_s, queued_s=state.queued_s,
+            withheld_s=state.withheld_s, preemptions=state.preemptions,
             service_gpu_s=state.gpus * state.served_s + state.other_gpu_s if state.elastic else None,
             binds_failed=who.binds_failed, submitted_s=state.submit_s, first_started_s=self._first_started.get(state.id),
             ended_s=state.since_s if ended else None, outcome=self._outcomes[state.id] if ended else "",

@@ -49,6 +49,7 @@ class Journaled(Around):
                 if (before := self._open.pop(intent.job, None)) is not None:
                     self._journal.settle([(before, "dropped", "another decision followed")])
                 self._open[intent.job] = intent.id
+        self._settle()
 
     def _settle(self) -> None:
         """Write down what the engine has answered since."""

@@ -133,6 +133,8 @@ class LookingDriver(LiveDriver, Generic[Its]):
                 if events or untold or (self._first and not self.away):
                     self._first = self._first and bool(self.away)
                     yield events or [Timer(self._clock.now_s(), "")]
+            if self._decided:  # at the last instant, and written down
+                self._carry_out(self._decided)
         finally:
             self._close()
 

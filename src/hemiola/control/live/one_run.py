@@ -20,6 +20,7 @@ from hemiola.control.live.journaled import Journaled
 from hemiola.control.live.learning import Learning
 from hemiola.control.live.lease import Leadership
 from hemiola.control.live.observing import Observing
+from hemiola.control.live.places import Topologies, renumbered
 from hemiola.control.simulated import Costs, Estimates
 from hemiola.core.decisions import Decision, WakeAt
 from hemiola.core.errors import HemiolaError
@@ -50,6 +51,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         kill_switch: a file; while it is there, nothing is carried out.
         alive: a file that says when the loop last turned.
         reports: the folder in which jobs and hosts report (`trace.reports`).
+        keep_s: the journal forgets what ended so long ago; None: nothing.
         costs: of checkpoints.
         show_requests: say what the engine would be asked for each decision.
     """
@@ -62,6 +64,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     kill_switch: Path | None = None
     alive: Path | None = None
     reports: Path | None = None
+    keep_s: float | None = None
     costs: Costs = Costs()
     show_requests: bool = False
 
@@ -90,8 +93,8 @@ MakeDriver = Callable[[Run], LiveDriver]
 class Watcher(Protocol):
     """Looks on from the loop's own thread, where nothing changes meanwhile. It must be quick, and never raise."""
 
-    def turned(self, view: ClusterView, driver: LiveDriver, run: int) -> None:
-        """The loop has come around."""
+    def turned(self, view: ClusterView, driver: LiveDriver, run: int, *, seen: bool) -> None:
+        """The loop has come around; whether the engine has been looked at in this run."""
 
     def decided(self, now_s: float, decision: object, refused: str) -> None:
         """A decision, and again if it was refused."""
@@ -127,15 +130,28 @@ class OneRun:
         self._model = IterationModel(topology)
         self.view = ClusterView(topology, Estimates(self._model, settings.costs), now=clock.now_s())
         self._machine = StateMachine(self.view)
-        self._remembered = journal.open_jobs()
+        left = journal.open_jobs()
+        self._remembered = self._here(left)
         journal.settle(
             [(intent.id, "dropped", "a new run began") for intent in journal.open_intents()],
             epoch=leadership.epoch,
         )
-        self._number = journal.begin_run(leadership.epoch, self._opening(), self.view.now)
+        others = [now for now, before in zip(self._remembered, left, strict=True) if now != before]
+        self._number = journal.begin_run(leadership.epoch, self._opening(), self.view.now, others)
         self._reason = "it was asked to stop"
         self.watcher: Watcher | None = None
         self._inner: Learning
+        self._journaled: Journaled
+
+    def _here(self, records: list[JobRecord]) -> list[JobRecord]:
+        """Jobs by the hosts of this run's topology; the run before may have had others."""
+        before = Topologies(self._journal.runs(), self._journal.name).at()
+        if before is None:
+            return records
+        return [
+            msgspec.structs.replace(record, placement=renumbered(record.placement, before, self._topology))
+            for record in records
+        ]
 
     def _opening(self) -> Opening:
         settings = self._settings
@@ -163,8 +179,8 @@ class OneRun:
         inner, view, settings = self._inner, self.view, self._settings
         advises = settings.mode == "advise" and not self._killed
         driver = inner if self._acts else Observing(inner, view, advises=advises)
-        book = Book(view, inner, self._model, self._remembered)
-        journaled = Journaled(driver, self._journal, self._number, book, intents=self._acts)
+        book = Book(view, inner, self._model, self._remembered, acts=self._acts)
+        journaled = self._journaled = Journaled(driver, self._journal, self._number, book, intents=self._acts)
 
         def note(decision: Decision, refused: str) -> None:
             journaled.note(decision, refused)
@@ -200,7 +216,8 @@ class OneRun:
         self._leadership.turned(acts=self._acts)
         self._inner.turned()
         if self.watcher is not None:
-            self.watcher.turned(self.view, self._inner, self._number)
+            seen = self._journaled.instants > 0
+            self.watcher.turned(self.view, self._inner, self._number, seen=seen)
         if not self._leadership.holds():
             self._end("the lease is lost")  # perhaps before there was a driver to be stopped
         elif is_killed(self._settings) != self._killed:

@@ -15,11 +15,11 @@ from hemiola.control.journal import JobRecord, Journal, RunRecord
 from hemiola.control.live.holder import is_gone
 from hemiola.control.live.lease import LEASE_S
 from hemiola.control.live.looking import USUAL_S
+from hemiola.control.live.places import Topologies, fits
 from hemiola.control.live.reading_run import Following, Made, RunSoFar
 from hemiola.control.live.reading_values import Cluster, Daemon, LiveHost, LiveJob
 from hemiola.core.decisions import Placement
 from hemiola.core.topology import Topology
-from hemiola.trace.topologies.native import read_native
 
 __all__ = [
     "Cluster",
@@ -93,13 +93,17 @@ def read_cluster(
     daemon = read_daemon(journal, now_s, runs)
     told = (following or Following()).read(journal, run.id) if run is not None else RunSoFar()
     as_of_s = now_s if daemon.state == "leads" else max(told.seen_s, daemon.heard_s or 0.0)
-    topology = read_native(run.opening.topology, journal.name) if run is not None else None
+    topologies = Topologies(runs, journal.name)
+    topology = topologies.at()
     names = Names(journal, records)
     observes = run is not None and run.opening.mode != "enforce"
     hosts = list(_hosts(topology, told, records)) if topology is not None else []
     free = sum(host.free for host in hosts)
     records.sort(key=lambda record: (record.status == "ended", record.submitted_s, _number(record.engine_id)))
-    jobs = [_job(record, told, topology, names, as_of_s, None if observes else free) for record in records]
+    jobs = [
+        _job(record, told, topologies.at(record.ended_s), names, as_of_s, None if observes else free)
+        for record in records
+    ]
     return Cluster(
         now_s=now_s, as_of_s=as_of_s, daemon=daemon, run=run, topology=topology, jobs=tuple(jobs), hosts=tuple(hosts),
         decisions=tuple(_named(made, names) for made in told.recent),
@@ -107,12 +111,14 @@ def read_cluster(
 
 
 def host_names(placement: Placement | None, topology: Topology | None) -> tuple[tuple[str, int], ...]:
-    """Hosts by name, in rank order, and how many GPUs of each."""
+    """Hosts by name, in rank order, and how many GPUs of each; those that the topology does not have are left out."""
     if placement is None or topology is None:
         return ()
     names = topology.hosts.names
     return tuple(
-        (names[host], mask.bit_count()) for host, mask in zip(placement.hosts, placement.masks, strict=True)
+        (names[host], mask.bit_count())
+        for host, mask in zip(placement.hosts, placement.masks, strict=True)
+        if host < len(names)
     )
 
 
@@ -149,7 +155,7 @@ def _job(
         gpus=record.placement.gpus if runs and record.placement else record.job.gpus, hosts=record.job.hosts, where=host_names(placement, topology),
         submitted_s=record.submitted_s, started_s=record.first_started_s, ended_s=record.ended_s,
         run_s=record.served_s + (since_s if runs else 0.0), span_s=since_s if runs else 0.0,
-        waited_s=record.queued_s + (0.0 if runs else since_s), predicted_s=record.predicted_s, speed=record.speed,
+        waited_s=record.queued_s + record.withheld_s + (0.0 if runs else since_s), predicted_s=record.predicted_s, speed=record.speed,
         predicted_iteration_s=record.predicted_iteration_s, iteration_s=record.iteration_s,
         estimate_s=record.job.duration_s, estimate_from=estimate_from(record), preemptions=record.preemptions,
         reason=names.told(reason), until_s=until_s,
@@ -183,7 +189,7 @@ def _reason(record: JobRecord, told: RunSoFar, as_of_s: float, free: int | None)
 def _hosts(topology: Topology, told: RunSoFar, records: Iterable[JobRecord]) -> Iterable[LiveHost]:
     cells: list[list[str]] = [[""] * int(count) for count in topology.hosts.gpus]
     for record in records:
-        if record.status == "running" and record.placement is not None:
+        if record.status == "running" and record.placement is not None and fits(record.placement, topology):
             for host, gpu in record.placement.ranks():
                 cells[host][gpu] = record.engine_id
     level = topology.levels[0] if topology.levels else None

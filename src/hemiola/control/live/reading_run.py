@@ -130,6 +130,9 @@ def _event(run: RunSoFar, event: object) -> None:
     elif isinstance(event, Undone):
         run.timers.pop(event.job_id, None)
         run.put_back.pop(event.job_id, None)
+        run.placed.pop(event.job_id, None)
+        if event.placement is not None:
+            run.placed[event.job_id] = event.placement, ""
     elif isinstance(event, Adopted) and event.placement is not None:
         run.placed[event.job.id] = event.placement, ""
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import msgspec
 
 from hemiola.control.journal import Instant, JobRecord, Journal, RunRecord
+from hemiola.control.live.places import renumbered
 from hemiola.control.live.reading import Names, host_names
 from hemiola.core.decisions import Decision, Move, Pace, Placement, Resize, Start, Stop, WakeAt
 from hemiola.core.events import (
@@ -56,15 +57,18 @@ def story(journal: Journal, record: JobRecord, names: Names) -> list[Moment]:
     moments: list[Moment] = []
     until_s = float("inf") if record.ended_s is None else record.ended_s
     where: Placement | None = None
+    before: Topology | None = None
     for run in journal.runs():
         ended_s = float("inf") if run.ended_s is None else run.ended_s
         if ended_s < record.submitted_s or run.began_s > until_s:
             continue
-        chapter = _Chapter(record, run, read_native(run.opening.topology, journal.name), names, where)
+        topology = read_native(run.opening.topology, journal.name)
+        where = renumbered(where, before or topology, topology)
+        chapter = _Chapter(record, run, topology, names, where)
         for instant in journal.instants(run.id):
             for moment in chapter.instant(instant):
                 _add(moments, moment)
-        where = chapter.where
+        where, before = chapter.where, topology
     return moments
 
 

@@ -23,7 +23,7 @@ class Remembered(msgspec.Struct, Generic[Clues], frozen=True, kw_only=True):
         clues: by what the engine's driver finds it again.
         running: whether it ran.
         since_s: since when it did, or waited.
-        done_s, served_s, queued_s, preemptions, service_gpu_s: what it had had by then (`Adopted`).
+        done_s, served_s, queued_s, withheld_s, preemptions, service_gpu_s: what it had had by then (`Adopted`).
         gpus: that it had last.
     """
 
@@ -35,6 +35,7 @@ class Remembered(msgspec.Struct, Generic[Clues], frozen=True, kw_only=True):
     done_s: float = 0.0
     served_s: float = 0.0
     queued_s: float = 0.0
+    withheld_s: float = 0.0
     preemptions: int = 0
     service_gpu_s: float | None = None
     gpus: int = 0
@@ -47,7 +48,7 @@ class Remembered(msgspec.Struct, Generic[Clues], frozen=True, kw_only=True):
         service = self.service_gpu_s
         return {
             "done_s": self.done_s, "served_s": self.served_s + served_s, "queued_s": self.queued_s + queued_s,
-            "preemptions": self.preemptions, "since_s": now_s if changed else self.since_s,
+            "withheld_s": self.withheld_s, "preemptions": self.preemptions, "since_s": now_s if changed else self.since_s,
             "service_gpu_s": None if service is None else service + self.gpus * served_s,
         }  # fmt: skip
 
@@ -64,7 +65,7 @@ def remembered(records: Iterable[JobRecord], clues: type[Clues]) -> list[Remembe
             Remembered(
                 uuid=record.uuid, engine_id=record.engine_id, clues=its, running=record.status == "running",
                 since_s=record.since_s, done_s=record.done_s, served_s=record.served_s, queued_s=record.queued_s,
-                preemptions=record.preemptions, service_gpu_s=record.service_gpu_s,
+                withheld_s=record.withheld_s, preemptions=record.preemptions, service_gpu_s=record.service_gpu_s,
                 gpus=record.placement.gpus if record.placement else 0,
             )
         )  # fmt: skip

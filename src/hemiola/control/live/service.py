@@ -29,6 +29,8 @@ __all__ = ["MakeDriver", "Run", "Service", "Settings", "Watcher"]
 _log = logging.getLogger("hemiola.serve")
 STANDBY_S = 1.0
 AGAIN_S, AGAIN_MOST_S = 1.0, 60.0
+FORGET_EVERY_S, REST_S = 86400.0, 0.1
+"""Between two pieces of what is forgotten it rests, so that the loop can write (`Journal.forget`)."""
 
 
 class Service:
@@ -73,10 +75,10 @@ class Service:
         while not self._stop.is_set():
             try:
                 epoch = self._take_lead()
+                leader = None if epoch else self._journal.leader()
             except JournalError as problem:
                 epoch, why = None, f"the journal cannot be used: {problem.what}"
             else:
-                leader = None if epoch else self._journal.leader()
                 why = f"{leader.holder if leader else 'another instance'} leads; this one waits for its turn"
             if epoch is not None:
                 _log.info("leads, epoch %d", epoch)
@@ -118,13 +120,34 @@ class Service:
     def _lead(self, epoch: int) -> None:
         leadership = Leadership(self._journal, epoch, self._clock, self._settings.alive, self._lose)
         pause_s = 0.0
+        over = threading.Event()
+        forgetting = threading.Thread(target=self._forget, args=(leadership, over), name="hemiola-forget")
+        forgetting.start()
         try:
             while not self._stop.wait(pause_s) and leadership.holds():
-                pause_s = self._one_run(leadership, pause_s)
+                began_s = time.monotonic()
+                again_s = self._one_run(leadership, pause_s)
+                # What has gone well for long is not the failure of before.
+                pause_s = min(again_s, AGAIN_S) if time.monotonic() - began_s > AGAIN_MOST_S else again_s
         except Deposed as problem:
             _log.warning("no longer leads: %s", problem.what)
         finally:
+            over.set()
+            forgetting.join()
             leadership.end()
+
+    def _forget(self, leadership: Leadership, over: threading.Event) -> None:
+        """Now and then what is old, beside the loop: who leads does so, and nobody else."""
+        keep_s = self._settings.keep_s
+        while keep_s is not None and leadership.holds():
+            try:
+                self._journal.forget(
+                    self._clock.now_s() - keep_s, lambda: leadership.holds() and not over.wait(REST_S)
+                )
+            except HemiolaError as problem:
+                _log.warning("what is old could not be forgotten: %s", problem.what)
+            if over.wait(FORGET_EVERY_S):
+                return
 
     def _lose(self) -> None:
         _log.warning("the lease is lost")

@@ -11,7 +11,6 @@ import threading
 import time
 from bisect import bisect_left
 from collections import Counter, deque
-from collections.abc import Iterable
 
 import msgspec
 
@@ -26,6 +25,7 @@ from hemiola.sched.view import ClusterView
 from hemiola.trace.reports import HostReport
 
 __all__ = [
+    "KEEP",
     "THOUGHT_S",
     "Camera",
     "Note",
@@ -90,12 +90,13 @@ class Picture(msgspec.Struct, frozen=True, kw_only=True):
         run: the journal's number of the run; None where there is none yet.
         taken_s: Unix time.
         jobs: those that have not ended, in order of arrival.
-        masks: per host the free GPUs; None: not known, as this instance does not lead.
+        masks: per host the free GPUs; None: not known, as it is the journal's picture.
         blocked: by host the GPUs that are not ours to give.
         away: why the engine cannot be asked.
         last: by job the last decision about it.
         counters: by host what its network cards were last said to carry.
         impossible: jobs that could never run here; not among `jobs` where these come from the view.
+        leads: whether this instance decides.
     """
 
     run: int | None
@@ -110,6 +111,7 @@ class Picture(msgspec.Struct, frozen=True, kw_only=True):
     decided: int
     counters: dict[str, HostReport] = {}
     impossible: tuple[tuple[Job, Identity | None], ...] = ()
+    leads: bool = True
 
 
 class Standing(msgspec.Struct, frozen=True):
@@ -124,7 +126,7 @@ def seen_live(state: JobState, who: Identity | None) -> Seen:
     return Seen(
         job=state.job, engine_id=who.engine_id if who else "", user=who.user if who else state.job.user,
         name=who.name if who else "", state=STATUS[state.status], since_s=state.since_s, placement=state.placement,
-        served_s=state.served_s, queued_s=state.queued_s, preemptions=state.preemptions,
+        served_s=state.served_s, queued_s=state.queued_s + state.withheld_s, preemptions=state.preemptions,
         binds_failed=who.binds_failed if who else 0, note=who.note if who else "", submitted_s=state.submit_s,
         iteration_s=who.iteration_s if who else None,
     )  # fmt: skip
@@ -144,8 +146,8 @@ def seen_in_journal(record: JobRecord) -> Seen:
     """A job of the journal."""
     return Seen(
         job=record.job, engine_id=record.engine_id, user=record.user, name=record.name, state=record.status,
-        since_s=record.since_s, placement=record.placement, served_s=record.served_s, queued_s=record.queued_s,
-        preemptions=record.preemptions, binds_failed=record.binds_failed, note=record.note,
+        since_s=record.since_s, placement=record.placement, served_s=record.served_s,
+        queued_s=record.queued_s + record.withheld_s, preemptions=record.preemptions, binds_failed=record.binds_failed, note=record.note,
         submitted_s=record.submitted_s, first_started_s=record.first_started_s, ended_s=record.ended_s,
         outcome=record.outcome, iteration_s=record.iteration_s,
     )  # fmt: skip
@@ -160,6 +162,7 @@ class Camera:
         self._picture: Picture | None = None
         self._next_s = 0.0
         self._run, self._number = -1, 0
+        self._seen = False
         self._driver: LiveDriver | None = None
         self._notes: deque[Note] = deque(maxlen=KEEP)
         self._last: dict[str, Note] = {}
@@ -173,8 +176,8 @@ class Camera:
 
     # ---- the loop's side
 
-    def turned(self, view: ClusterView, driver: LiveDriver, run: int) -> None:
-        """The loop has come around; a picture, if one is wanted and it is time."""
+    def turned(self, view: ClusterView, driver: LiveDriver, run: int, *, seen: bool = True) -> None:
+        """The loop has come around; a picture, if one is wanted and it is time, and there is something to see."""
         self.turned_s = time.time()
         self._settle()
         self._driver = driver
@@ -182,6 +185,10 @@ class Camera:
             self._run, self._number, self._last = run, 0, {}
             self._next_s = 0.0
         began_s = time.monotonic()
+        self._seen = seen
+        if not seen:
+            self._go_on_without(run, driver.away)
+            return
         if not self._wanted or began_s < self._next_s:
             return
         try:
@@ -195,6 +202,12 @@ class Camera:
             self._picture, self._wanted = picture, False
             self.pictures += 1
             self._lock.notify_all()
+
+    def _go_on_without(self, run: int, away: str) -> None:
+        """A view that the engine has told nothing yet is no picture of a cluster: the one before stays."""
+        with self._lock:
+            if self._picture is not None and (self._picture.run, self._picture.away) != (run, away):
+                self._picture = msgspec.structs.replace(self._picture, run=run, away=away)
 
     def decided(self, now_s: float, decision: Decision, refused: str) -> None:
         """A decision, and again if it was refused."""
@@ -252,7 +265,7 @@ class Camera:
             self._wanted = True
             before, now_s = self._picture, time.time()
             turns = self.turned_s is not None and now_s - self.turned_s < FRESH_S
-            if before is None or (turns and now_s - before.taken_s > FRESH_S):
+            if self._seen and (before is None or (turns and now_s - before.taken_s > FRESH_S)):
                 self._lock.wait_for(lambda: self._picture is not before, patience_s)
             return self._picture
 
@@ -260,9 +273,3 @@ class Camera:
         """The last decisions, oldest first."""
         with self._lock:
             return tuple(self._notes)
-
-    def remember(self, notes: Iterable[Note]) -> None:
-        """Decisions of the time before, oldest first; unless there are newer ones already."""
-        with self._lock:
-            if not self._notes:
-                self._notes.extend(notes)

@@ -11,9 +11,10 @@ import msgspec
 
 from hemiola.control.journal import RunRecord
 from hemiola.control.journal.journal import Journal
+from hemiola.control.live.places import Topologies
 from hemiola.control.live.service import Service
 from hemiola.control.web import history, values
-from hemiola.control.web.camera import Camera, Note, Picture, Seen
+from hemiola.control.web.camera import KEEP, Camera, Note, Picture, Seen
 from hemiola.control.web.history import NotThereError
 from hemiola.control.web.loads import Predictor
 from hemiola.control.web.shadow import Shadow
@@ -25,7 +26,7 @@ from hemiola.trace.atomic import replacing
 __all__ = ["Desk", "NotYetError"]
 
 STANDBY_S = 1.0
-"""Where another instance leads, the journal is read at most so often."""
+"""What only the journal knows is read at most so often."""
 
 
 class NotYetError(HemiolaError):
@@ -52,6 +53,9 @@ class Desk:
         self._predictor: Predictor | None = None
         self._run: RunRecord | None = None
         self._topology: tuple[int, Topology] | None = None
+        self._reading = threading.Lock()
+        self._from_before: list[Note] = []
+        self._last_notes, self._next_s = history.LastNotes(KEEP), 0.0
 
     # ---- the present picture
 
@@ -91,7 +95,9 @@ class Desk:
             )
         if self._topology is None or self._topology[0] != run.id:
             self._topology = run.id, history.run_topology(run)
-        return history.picture_of(self._journal, run, self._topology[1])
+        driver = self._service.driver
+        away = driver.away if driver is not None else ""
+        return history.picture_of(self._journal, run, self._topology[1], leads=driver is not None, away=away)
 
     def status(self) -> values.StatusView:
         """How the service stands."""
@@ -99,7 +105,7 @@ class Desk:
         picture, leader = frame.picture, self._journal.leader()
         run = self._the_run(picture.run)
         opening = run.opening if run else None
-        leads = picture.masks is not None
+        leads = picture.leads
         return values.StatusView(
             version=values.VERSION, now_s=time.time(), snapshot=frame.number, taken_s=picture.taken_s,
             turned_s=self.camera.turned_s if leads else None, leads=leads,
@@ -123,8 +129,9 @@ class Desk:
         """A page of jobs; state "open" for all that have not ended."""
         if state == "ended":
             records, following = history.ended_page(self._journal, user, after, limit)
-            topology = self.frame().topology
-            return values.Jobs(tuple(ended_job(topology, record) for record in records), following, None)
+            topologies = self._topologies()
+            found = tuple(ended_job(topologies.at(record.ended_s), record) for record in records)
+            return values.Jobs(found, following, None)
 
         def wanted(seen: Seen) -> bool:
             return (state == "open" or seen.state == state) and (user is None or seen.user == user)
@@ -145,8 +152,8 @@ class Desk:
                 raise NotThereError(
                     f"no job is called {name!r}", "give its UUID, or the id that the engine shows"
                 )
-            view = ended_job(frame.topology, record)
-        about = [note for note in self.camera.notes() if note.decision.job_id == view.id]
+            view = ended_job(self._topologies().at(record.ended_s), record)
+        about = [note for note in self.notes() if note.decision.job_id == view.id]
         return values.JobDetail(job=view, decisions=tuple(self._told(reversed(about[-100:]))))
 
     # ---- decisions and runs
@@ -158,7 +165,7 @@ class Desk:
         place = None if before is None else _place(before)
         if run is None:
             notes = [
-                note for note in self.camera.notes()
+                note for note in self.notes()
                 if (job is None or note.decision.job_id == job) and (place is None or (note.run, note.number) < place)
             ]  # fmt: skip
         else:
@@ -174,13 +181,19 @@ class Desk:
         known: dict[str, tuple[str, str]] = {}
         return [decided(self._topology_of(note.run), note, self._who(note, known)) for note in notes]
 
-    def _topology_of(self, run: int) -> Topology:
-        """What the numbers of hosts mean in a run's decisions."""
+    def _topologies(self) -> Topologies:
+        return Topologies(self._journal.runs(), self._journal.name)
+
+    def _topology_of(self, run: int) -> Topology | None:
+        """What the numbers of hosts mean in a run's decisions; None where the journal has forgotten it."""
         frame = self.frame()
         if run == frame.picture.run:
             return frame.topology
         if self._topology is None or self._topology[0] != run:
-            self._topology = run, history.run_topology(self._journal.run(run))
+            try:
+                self._topology = run, history.run_topology(self._journal.run(run))
+            except InputError:
+                return None
         return self._topology[1]
 
     def _who(self, note: Note, known: dict[str, tuple[str, str]]) -> tuple[str, str]:
@@ -213,11 +226,15 @@ class Desk:
         )  # fmt: skip
         return values.Runs(items, str(items[-1].id) if len(found) > limit else None)
 
-    def remember_decisions(self, limit: int = 200) -> None:
-        """Begin with the last decisions of the last run, so that a restart does not empty the list."""
-        run = history.last_run(self._journal)
-        if run is not None:
-            self.camera.remember(history.notes_of_run(self._journal, run.id, limit=limit))
+    def notes(self) -> list[Note]:
+        """The last decisions, oldest first: those made here, and from the journal those of others and of the time before."""
+        own = self.camera.notes()
+        with self._reading:
+            has_all = self._service.view is not None and own and own[-1].run <= self._last_notes.run
+            if not has_all and (now_s := time.monotonic()) >= self._next_s:
+                self._from_before, self._next_s = self._last_notes.read(self._journal), now_s + STANDBY_S
+            notes = {(note.run, note.number): note for note in (*self._from_before, *own)}
+        return [notes[place] for place in sorted(notes)][-KEEP:]
 
     # ---- hosts and links
 

@@ -7,15 +7,26 @@ import time
 from collections import deque
 from collections.abc import Iterator
 
-from hemiola.control.journal import JobRecord, RunRecord
+import msgspec
+
+from hemiola.control.journal import Instant, JobRecord, RunRecord
 from hemiola.control.journal.journal import Journal
+from hemiola.control.live.places import fits
 from hemiola.control.web.camera import Note, Picture
 from hemiola.core.decisions import WakeAt
 from hemiola.core.errors import InputError
 from hemiola.core.topology import Topology
 from hemiola.trace.topologies.native import read_native
 
-__all__ = ["NotThereError", "ended_page", "last_run", "notes_of_run", "picture_of", "run_topology"]
+__all__ = [
+    "LastNotes",
+    "NotThereError",
+    "ended_page",
+    "last_run",
+    "notes_of_run",
+    "picture_of",
+    "run_topology",
+]
 
 
 class NotThereError(InputError):
@@ -33,11 +44,20 @@ def run_topology(run: RunRecord) -> Topology:
     return read_native(run.opening.topology, f"run {run.id}")
 
 
-def picture_of(journal: Journal, run: RunRecord | None, topology: Topology) -> Picture:
-    """What the journal says of a cluster that somebody else schedules; of hosts it knows only who runs there."""
+def picture_of(
+    journal: Journal, run: RunRecord | None, topology: Topology, *, leads: bool = False, away: str = ""
+) -> Picture:
+    """What the journal says of a cluster that somebody else schedules, or that has not been looked at yet; of hosts it
+    knows only who runs there."""
+    jobs = (
+        job
+        if job.placement is None or fits(job.placement, topology)
+        else msgspec.structs.replace(job, placement=None)
+        for job in journal.open_jobs()
+    )
     return Picture(
-        run=run.id if run else None, taken_s=time.time(), topology=topology, jobs=tuple(journal.open_jobs()),
-        masks=None, down=(False,) * len(topology.hosts), blocked={}, away="", last={}, decided=0,
+        run=run.id if run else None, taken_s=time.time(), topology=topology, jobs=tuple(jobs), masks=None,
+        down=(False,) * len(topology.hosts), blocked={}, away=away, last={}, decided=0, leads=leads,
     )  # fmt: skip
 
 
@@ -91,11 +111,49 @@ def notes_of_run(
     return list(kept)
 
 
+class LastNotes:
+    """The last decisions that the journal has: each reading takes up where the one before has ended.
+
+    Attributes:
+        run: the last that was read; -1 before the first.
+    """
+
+    def __init__(self, most: int) -> None:
+        self.run, self._since, self._number = -1, 0, 0
+        self._notes: deque[Note] = deque(maxlen=most)
+
+    def read(self, journal: Journal) -> list[Note]:
+        """Oldest first; of the runs before the first reading only those of the last one."""
+        runs = [run.id for run in journal.runs()]
+        for run in runs[-1:] if self.run < 0 else [run for run in runs if run >= self.run]:
+            if run != self.run:
+                self.run, self._since, self._number = run, 0, 0
+            for instant in journal.instants(run, since=self._since):
+                if instant.decisions is None:  # perhaps not yet
+                    self._since = instant.instant
+                    continue
+                found = list(_noted(run, self._number, instant))
+                self._notes += found
+                self._number += len(found)
+                self._since = instant.instant + 1
+        return list(self._notes)
+
+
 def _notes(journal: Journal, run: int) -> Iterator[Note]:
     number = 0
     for instant in journal.instants(run):
-        for decision, refused in instant.decisions or ():
-            if not isinstance(decision, WakeAt):
-                time_s = instant.events[0].time_s if instant.events else 0.0
-                yield Note(run, number, time_s, decision, refused, None)
-                number += 1
+        for note in _noted(run, number, instant):
+            yield note
+            number += 1
+
+
+def _noted(run: int, number: int, instant: Instant) -> Iterator[Note]:
+    """An instant's decisions, timers left out; `number` is that of the first."""
+    made = [
+        (decision, refused)
+        for decision, refused in instant.decisions or ()
+        if not isinstance(decision, WakeAt)
+    ]
+    time_s = instant.events[0].time_s if instant.events else 0.0
+    for place, (decision, refused) in enumerate(made, number):
+        yield Note(run, place, time_s, decision, refused, None)

@@ -274,4 +274,6 @@ def _client(scope: Scope) -> str:
         parsed = ipaddress.ip_address(address)
     except ValueError:
         return str(address)
+    if parsed.version == 6 and parsed.ipv4_mapped is not None:  # as a socket for both has it
+        return str(parsed.ipv4_mapped)
     return str(parsed) if parsed.version == 4 else str(ipaddress.ip_network((parsed, 64), strict=False))

@@ -115,7 +115,7 @@ class WebServer:
 
     def _remember(self) -> None:
         try:
-            self._desk.remember_decisions()
+            self._desk.notes()  # so that nobody waits for it
         except HemiolaError as problem:
             _log.warning("the last decisions could not be read: %s", problem.what)
 

@@ -33,8 +33,8 @@ def bits(mask: int) -> tuple[int, ...]:
     return tuple(gpu for gpu in range(mask.bit_length()) if mask >> gpu & 1)
 
 
-def _parts(topology: Topology, placement: object) -> tuple[values.JobPart, ...]:
-    if not isinstance(placement, Placement):
+def _parts(topology: Topology | None, placement: object) -> tuple[values.JobPart, ...]:
+    if topology is None or not isinstance(placement, Placement):
         return ()
     names = topology.hosts.names
     return tuple(
@@ -43,7 +43,7 @@ def _parts(topology: Topology, placement: object) -> tuple[values.JobPart, ...]:
     )
 
 
-def decided(topology: Topology, note: Note, who: tuple[str, str]) -> values.Decided:
+def decided(topology: Topology | None, note: Note, who: tuple[str, str]) -> values.Decided:
     """A decision as the API tells it; `who` has the engine's id and the name of its job."""
     decision = note.decision
     return values.Decided(
@@ -54,7 +54,7 @@ def decided(topology: Topology, note: Note, who: tuple[str, str]) -> values.Deci
 
 
 def _job(
-    topology: Topology, seen: Seen, now_s: float, why: str, speed: tuple[float | None, float | None]
+    topology: Topology | None, seen: Seen, now_s: float, why: str, speed: tuple[float | None, float | None]
 ) -> values.JobView:
     since_s, lasts_s = seen.since_s, max(0.0, now_s - seen.since_s)
     running, ended = seen.state == "running", seen.state == "ended"
@@ -69,8 +69,8 @@ def _job(
     )  # fmt: skip
 
 
-def ended_job(topology: Topology, record: JobRecord) -> values.JobView:
-    """A job that only the journal knows any more."""
+def ended_job(topology: Topology | None, record: JobRecord) -> values.JobView:
+    """A job that only the journal knows any more; `topology` is that of the run in which it ended, None if that is unknown."""
     return _job(topology, seen_in_journal(record), record.since_s, record.note, (None, None))
 
 
