@@ -44,6 +44,31 @@ def no_averages(rank: int, ranks: int) -> str:
     return "raised"
 
 
+def no_bits(rank: int, ranks: int) -> str:
+    """What there is not for a type raises at every rank before anything is sent, and harms nothing that follows."""
+
+    def scattered(whole: torch.Tensor, operation: Any) -> None:
+        dist.reduce_scatter_tensor(torch.empty_like(whole[: len(whole) // ranks]), whole, operation)
+
+    for call, operation, dtype in (
+        (dist.all_reduce, dist.ReduceOp.BAND, torch.float32), (scattered, dist.ReduceOp.MAX, torch.complex64)
+    ):  # fmt: skip
+        for size in (4, LARGE):
+            before = torch.ones(size, dtype=dtype)
+            try:
+                call(before, operation)
+            except Exception as problem:
+                assert f"of {dtype}" in str(problem), problem
+            else:
+                raise AssertionError(f"{operation} of {dtype}")
+            for _ in range(9):
+                flat = torch.ones(size)
+                dist.all_reduce(flat)
+                assert torch.equal(flat, torch.full((size,), float(ranks)))
+            assert torch.equal(before, torch.ones(size, dtype=dtype))
+    return "raised"
+
+
 def unwritable(rank: int, ranks: int) -> str:
     """What has come cannot be put where it should go: whoever waits is told."""
     calls = [

@@ -30,6 +30,13 @@ def test_what_cannot_be_averaged_raises_at_every_rank(ranks, tmp_path):
     assert case("no_averages", ranks, tmp_path) == {"raised"}
 
 
+@pytest.mark.parametrize("strategy", ["", "ring.json"])
+def test_what_there_is_not_for_a_type_raises_at_every_rank(strategy, tmp_path, monkeypatch):
+    write_strategy(ring([0, 1]), tmp_path / "ring.json")
+    monkeypatch.setenv("HEMIOLA_STRATEGY", str(tmp_path / strategy) if strategy else "")
+    assert case("no_bits", 2, tmp_path) == {"raised"}
+
+
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_what_cannot_be_written_raises(ranks, tmp_path):
     assert case("unwritable", ranks, tmp_path) == {"raised"}

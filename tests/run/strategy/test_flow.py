@@ -125,6 +125,19 @@ def test_any_shape_of_any_size_gives_the_collectives_result(
     check(runners[ranks], strategy, data.draw(st.integers(0, 200)))
 
 
+def test_what_comes_from_memory_that_only_its_sender_has(runners: dict[int, list[Runner]]) -> None:
+    """Rank 1 puts what comes into scratch memory of its own, of which the others have none."""
+    by_the_way = (
+        Move(Place(0, "input", 0), Place(1, "scratch", 0)),
+        Move(Place(1, "scratch", 0), Place(1, "input", 0)),
+        Move(Place(1, "scratch", 0), Place(2, "input", 0)),
+    )
+    strategy = Strategy(
+        name="by the way", collective="broadcast", ranks=3, chunks=1, moves=by_the_way
+    ).verify()
+    check(runners[3], strategy, 7)
+
+
 def test_sums_of_floats_have_the_same_bits_everywhere(runners: dict[int, list[Runner]]) -> None:
     star = trees([[-1, 0, 0, 0]])
     generator = torch.Generator().manual_seed(1)

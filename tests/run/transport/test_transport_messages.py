@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import math
+import socket
+import sys
 import threading
 import time
 
@@ -10,9 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from endpoints import connected
+from endpoints import SECRET, connected, together
 from hemiola.core.errors import InputError, TransportError
-from hemiola.run.transport import Options
+from hemiola.run.transport import Endpoint, Options
 from hemiola.run.transport.inbox import Inbox
 from hemiola.run.transport.messages import Handle
 from hemiola.run.transport.wire import Header, Kind
@@ -147,6 +150,75 @@ def test_pacing_holds_the_rate():
         a.send(1, 0, content(2_000_000, 0))
         handle.wait(WAIT_S)
         assert time.monotonic() - start > 0.25  # 0.4 s at the rate; what a socket takes at once goes unpaced
+
+
+def test_no_rate_and_an_endless_one_are_one():
+    assert Options(rate_bytes_per_s=math.inf) == Options()
+    with connected(rate_bytes_per_s=math.inf) as (a, b):
+        handle = b.receive(0, 0, bytearray(3))
+        a.send(1, 0, b"abc")
+        handle.wait(WAIT_S)
+
+
+def test_what_the_system_refuses_is_named():
+    options = Options(interface="127.0.0.1", congestion="nosuch", timeout_s=10.0)
+    ends = [Endpoint(rank, 2, SECRET, options) for rank in range(2)]
+    raised = together(lambda end: end.connect([other.address for other in ends]), ends)
+    assert all(isinstance(problem, InputError | TransportError) for problem in raised)
+    assert any("congestion 'nosuch' is refused" in str(problem) for problem in raised)
+
+
+def test_calls_are_not_late_where_no_peer_reads():
+    with connected(timeout_s=40.0, unexpected_bytes_max=1000) as (a, b):
+        a.send(1, 1, bytes(50_000_000))  # b does not ask for it
+        time.sleep(0.3)
+        done = threading.Event()
+        a.call(done.set)
+        assert done.wait(5.0)
+        b.receive(0, 1, bytearray(50_000_000)).wait(WAIT_S)
+
+
+def test_messages_to_many_together_keep_the_rate():
+    """Each by itself is small enough for the kernel to take at once."""
+    with connected(4, rate_bytes_per_s=6e6) as ends:
+        handles = [ends[1 + n % 3].receive(0, n, bytearray(16384)) for n in range(240)]
+        begun_s = time.monotonic()
+        for n in range(240):
+            ends[0].send(1 + n % 3, n, bytes(16384)).wait(WAIT_S)
+        for handle in handles:
+            handle.wait(WAIT_S)
+        assert time.monotonic() - begun_s > 0.45  # 0.66 s at the rate; what sockets take at once goes unpaced
+
+
+def test_the_rate_is_theirs_to_whom_bytes_go():
+    """Of four ranks a ring sends to one; a rate divided among all three others would be a third of what was said."""
+    with connected(4, rate_bytes_per_s=6e6) as ends:
+
+        def caps() -> dict[int, int]:
+            links = dict(ends[0]._loop._links)
+            told = {peer: of[0].sock.getsockopt(socket.SOL_SOCKET, 47, 8) for peer, of in links.items()}
+            return {peer: int.from_bytes(cap, sys.byteorder) for peer, cap in told.items()}
+
+        def send(*peers: int) -> list[Handle]:
+            for peer in peers:
+                ends[peer].receive(0, 0, bytearray(1_000_000))
+            return [ends[0].send(peer, 0, content(1_000_000, peer)) for peer in peers]
+
+        assert caps() == dict.fromkeys((1, 2, 3), 2_000_000)
+        for peers, each in (
+            ((1,), 6_000_000),
+            ((2, 3), 3_000_000),
+            ((1,), 6_000_000),
+            ((1, 2, 3), 2_000_000),
+        ):
+            handles = send(*peers)
+            while not any(handle.done for handle in handles):
+                if {cap for peer, cap in caps().items() if peer in peers} == {each}:
+                    break
+            else:
+                pytest.fail(f"to {peers}: {caps()}")
+            for handle in handles:
+                handle.wait(WAIT_S)
 
 
 def test_more_than_may_lie_around_holds_its_sender_up_and_is_lost_nowhere():

@@ -125,7 +125,7 @@ class Group(dist.ProcessGroup):
     def allreduce(self, tensors: Any, opts: Any = None) -> Any:
         """Of one tensor per rank."""
         tensors = [tensors] if isinstance(tensors, Tensor) else list(tensors)
-        how = reduction(opts.reduceOp if opts is not None else dist.ReduceOp.SUM)
+        how = reduction(opts.reduceOp if opts is not None else dist.ReduceOp.SUM, tensors)
         if self._is_small(tensors):
 
             def small(channel: Channel, ended: Ended) -> None:
@@ -179,8 +179,9 @@ class Group(dist.ProcessGroup):
 
     def reduce(self, tensors: Any, opts: Any) -> Any:
         """Of one tensor per rank, at one of them."""
-        how = reduction(opts.reduceOp)
-        if pending := by_strategy.reduce(self._fitted, list(tensors), how, int(opts.rootRank)):
+        tensors = list(tensors)
+        how = reduction(opts.reduceOp, tensors)
+        if pending := by_strategy.reduce(self._fitted, tensors, how, int(opts.rootRank)):
             return pending
 
         def action(channel: Channel) -> None:
@@ -232,7 +233,7 @@ class Group(dist.ProcessGroup):
 
     def reduce_scatter(self, outputs: Sequence[Tensor], inputs: Sequence[Sequence[Tensor]], opts: Any) -> Any:
         """Everybody's lists, joined; each rank gets its part."""
-        how = reduction(opts.reduceOp)
+        how = reduction(opts.reduceOp, outputs)
 
         def action(channel: Channel) -> None:
             for into, parts in zip(outputs, inputs, strict=True):
@@ -251,7 +252,7 @@ class Group(dist.ProcessGroup):
         self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], opts: Any
     ) -> Any:
         """Several at once."""
-        how = reduction(opts.reduceOp)
+        how = reduction(opts.reduceOp, outputs)
         if pending := by_strategy.reduce_scatter(self._fitted, outputs, inputs, how):
             return pending
 

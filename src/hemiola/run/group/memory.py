@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -73,18 +73,29 @@ REDUCTIONS = (
     Reduction("BOR", lambda a, b: a.bitwise_or_(b)),
     Reduction("BXOR", lambda a, b: a.bitwise_xor_(b)),
 )
+_OF_BITS, _ORDERED = ("BAND", "BOR", "BXOR"), ("MIN", "MAX")
 _BY_OPERATION = {getattr(dist.ReduceOp.RedOpType, known.name): known for known in REDUCTIONS}
 
 
-def reduction(op: Any) -> Reduction:
-    """What PyTorch asks for.
+def reduction(op: Any, tensors: Sequence[Tensor]) -> Reduction:
+    """What PyTorch asks for, of such tensors.
 
     Raises:
-        InputError: an operation that this backend does not have.
+        InputError: an operation that this backend does not have, or that there is not for the type: where it failed
+            on the way, messages would be left that a later collective takes for its own.
     """
     which = op.op if hasattr(op, "op") else op
     known = _BY_OPERATION.get(which)
     if known is None:
         has = ", ".join(one.name for one in REDUCTIONS)
         raise InputError(f"the reduction {which.name}", f"this backend has {has}")
+    for dtype in {tensor.dtype for tensor in tensors}:
+        if dtype.is_complex if known.name in _ORDERED else known.name in _OF_BITS and not _has_bits(dtype):
+            raise InputError(
+                f"the reduction {known.name} of {dtype}", "there is none; reduce it otherwise, or convert it"
+            )
     return known
+
+
+def _has_bits(dtype: torch.dtype) -> bool:
+    return not (dtype.is_floating_point or dtype.is_complex)

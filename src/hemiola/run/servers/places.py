@@ -86,7 +86,7 @@ class Places:
 
 
 def _paced(options: Options, peers: Sequence[int]) -> tuple[Options, dict[int, float]]:
-    """The rate as these peers' alone: the transport would share it among all connections, most of which carry nothing."""
+    """The rate as these peers' alone: what stays on this host takes nothing of it."""
     rate = options.rate_bytes_per_s
     paces = {} if rate is None else {peer: rate / len(peers) for peer in peers}
     return replace(options, rate_bytes_per_s=None, chunk_bytes=options.chunk), paces

@@ -75,8 +75,7 @@ class Flow:
         self._left = pieces * len(self._steps)
         self._over = False
         self._actions: deque[Callable[[], None]] = deque()
-        moves = [step.move for step in self._steps]
-        largest = max((memory.bytes(m.source, m.count, 0).nbytes for m in moves), default=0)
+        largest = max((self._bytes(number) for number in range(len(self._steps))), default=0)
         self._awaited = max(2, AWAITED_BYTES // max(1, largest))
         self._backs, self._forths, self._ahead = self._limits(memory.layout.ahead_bytes)
         """Of a step whose pieces wait for results: the one that brings them, and the other way round."""
@@ -92,9 +91,12 @@ class Flow:
             if step.since != NOBODY and not step.move.adds and step.move.target.index in sends
         }
         forths = {back: forth for forth, back in backs.items()}
-        moves = {number: self._steps[number].move for number in backs}
-        sizes = {number: self._memory.bytes(m.source, m.count, 0).nbytes for number, m in moves.items()}
-        return backs, forths, {number: max(2, ahead_bytes // max(1, size)) for number, size in sizes.items()}
+        return backs, forths, {n: max(2, ahead_bytes // max(1, self._bytes(n))) for n in backs}
+
+    def _bytes(self, number: int) -> int:
+        """Of a step's first piece, where it lies here: what comes from another rank may lie there in memory that is not here."""
+        move, comes = self._steps[number].move, self._steps[number].since != NOBODY
+        return self._memory.bytes(move.target if comes else move.source, move.count, 0).nbytes
 
     def begin(self) -> None:
         """Send what can be sent, and await what is to come."""

@@ -205,9 +205,14 @@ class Runner:
                 continue
             self._end.pace(entry.memory.layout.paces)
             tag = self._tags + number % AT_ONCE * _MOVES
-            flow = Flow(
-                self._end, self._rooms, entry.memory, entry.join, tag, over, entry.priority, self._moved
-            )
+            try:
+                flow = Flow(
+                    self._end, self._rooms, entry.memory, entry.join, tag, over, entry.priority, self._moved
+                )
+            except Exception as problem:
+                entry.ended(problem)
+                self._begun.end()
+                continue
             self._under_way[number] = flow
             if self._broken is None:
                 flow.begin()

@@ -86,6 +86,7 @@ class Endpoint:
 
         Raises:
             TransportError: somebody does not come in time, or is not who it should be; names all who are missing.
+            InputError: an option that this system does not allow.
         """
         if len(addresses) != self.ranks:
             raise InputError(f"{len(addresses)} addresses for {self.ranks} ranks", "give one for each rank")
@@ -101,6 +102,8 @@ class Endpoint:
                 for lane in range(self._options.connections):
                     socks[peer, lane] = self._call(peer, lane, addresses[peer], deadline, limit_s)
             socks |= guests.all_here()
+            for sock in socks.values():
+                prepare(sock, self._options)
         except BaseException:
             for sock in (*socks.values(), *guests.found.values()):
                 sock.close()
@@ -108,10 +111,9 @@ class Endpoint:
         finally:
             guests.close()
             self._listener.close()
-        links = []
-        for (peer, _), sock in sorted(socks.items()):
-            prepare(sock, self._options)
-            links.append(Link(sock, peer, self._inboxes[peer], self._options))
+        links = [
+            Link(sock, peer, self._inboxes[peer], self._options) for (peer, _), sock in sorted(socks.items())
+        ]
         self._loop = Loop(links, self._outbox, self._inboxes, self._options)
         self._loop.start()
 

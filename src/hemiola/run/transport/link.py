@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import socket
 import struct
 import sys
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 
-from hemiola.core.errors import TransportError
+from hemiola.core.errors import InputError, TransportError
 from hemiola.run.transport.inbox import Inbox
 from hemiola.run.transport.messages import Outgoing
 from hemiola.run.transport.options import Options
@@ -30,7 +32,11 @@ _UNREAD_BYTES = 4096
 
 
 def prepare(sock: socket.socket, options: Options) -> None:
-    """Set a connected socket up as the options ask."""
+    """Set a connected socket up as the options ask.
+
+    Raises:
+        InputError: this system, or this user's rights, do not allow one of them.
+    """
     sock.setblocking(False)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.IPPROTO_TCP, _TCP_NOTSENT_LOWAT, options.unsent)
@@ -39,9 +45,19 @@ def prepare(sock: socket.socket, options: Options) -> None:
         level, name = (socket.IPPROTO_IPV6, socket.IPV6_TCLASS) if six else (socket.IPPROTO_IP, socket.IP_TOS)
         sock.setsockopt(level, name, options.dscp << 2)
     if options.socket_priority:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_PRIORITY, options.socket_priority)
+        with _told("socket_priority", options.socket_priority, "above 6 needs CAP_NET_ADMIN"):
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_PRIORITY, options.socket_priority)
     if options.congestion:
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, options.congestion.encode())
+        with _told("congestion", options.congestion, "see sysctl net.ipv4.tcp_available_congestion_control"):
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, options.congestion.encode())
+
+
+@contextmanager
+def _told(name: str, value: object, remedy: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as problem:
+        raise InputError(f"{name} {value!r} is refused: {problem.strerror}", remedy) from problem
 
 
 class Link:
@@ -53,12 +69,16 @@ class Link:
         writing: whether a frame has been begun and not been finished.
         heard_s: when something last came.
         left: whether the peer has said goodbye.
+        rate_bytes_per_s: at most; infinity for as fast as it goes.
+        draining_s: until when what was handed to the kernel goes out at that rate.
     """
 
     def __init__(self, sock: socket.socket, peer: int, inbox: Inbox, options: Options) -> None:
         self.sock, self.peer, self.inbox = sock, peer, inbox
         self.blocked = False
         self.left = False
+        self.rate_bytes_per_s = math.inf
+        self.draining_s = 0.0
         self.heard_s = self.spoke_s = time.monotonic()
         self._chunk = options.chunk
         self._parts: list[memoryview] = []
@@ -83,6 +103,7 @@ class Link:
 
     def pace(self, rate_bytes_per_s: float) -> None:
         """Send no faster than that; infinity for as fast as it goes."""
+        self.rate_bytes_per_s = rate_bytes_per_s
         rate = max(1, int(min(rate_bytes_per_s, _UNPACED)))
         with suppress(OSError):  # closed meanwhile
             self.sock.setsockopt(socket.SOL_SOCKET, _SO_MAX_PACING_RATE, _PACE.pack(rate))

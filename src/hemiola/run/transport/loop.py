@@ -50,6 +50,7 @@ class Loop:
         self.anybody = Anybody(inboxes.values())
         self._paces: Mapping[int, float] = {}
         self._was_paced = False
+        self._sending: frozenset[int] = frozenset()
         self.watchers: list[Callable[[HemiolaError], None]] = []
         """Told, on the thread, of every peer that is lost without a goodbye."""
         self._selector = selectors.DefaultSelector()
@@ -88,9 +89,10 @@ class Loop:
     def call(self, action: Callable[[], None]) -> None:
         """Have this done on the transport's thread, soon; here and now once that has ended."""
         with self._bell_guard:
-            if not self._over:
+            over = self._over
+            if not over:
                 self._calls.append(action)
-        if self._over:
+        if over:
             action()
         elif not self._busy:
             self.wake()
@@ -163,16 +165,20 @@ class Loop:
                 _log.exception("something to be done on the transport's thread failed")
 
     def _beat_s(self) -> float:
-        return min(self._options.timeout_s / 4, 0.05 if self._closing is not None else 1e9)
+        """How long to sleep if nothing happens: not for long where calls ring no bell."""
+        return min(self._options.timeout_s / 4, 0.05 if self._closing is not None or self._busy else 1e9)
 
     def _watch(self) -> None:
         """Which connections are to be read, and which have to say when they can take more."""
         busy = bool(self._links)
         for peer, links in self._links.items():
             waiting = self._outbox.waiting(peer)
-            full = self._inboxes[peer].unexpected_bytes > self._options.unexpected_bytes_max
+            full = self._is_full(peer)
             if full != (peer in self._paused_s):
                 self._pause(peer, full)
+                if full and not self._is_full(peer):  # taken before the pause was seen: nobody will ring
+                    full = False
+                    self._pause(peer, full)
             busy = busy and waiting and not full
             for link in links:
                 more = (waiting or link.writing) and link not in self._parting
@@ -184,6 +190,9 @@ class Loop:
                     else:
                         self._selector.unregister(link.sock)
         self._busy = busy  # before the calls are looked at: who found it busy is served by this very turn
+
+    def _is_full(self, peer: int) -> bool:
+        return self._inboxes[peer].unexpected_bytes > self._options.unexpected_bytes_max
 
     def _pause(self, peer: int, full: bool) -> None:
         """Too much lies here that nobody has asked for, or no longer so."""
@@ -202,6 +211,7 @@ class Loop:
 
     def _write(self) -> None:
         """One chunk for each connection that can take one, the most urgent first."""
+        self._share()
         took: set[Link] = set()
         for links in list(self._links.values()):
             for link in list(links):
@@ -221,6 +231,8 @@ class Loop:
         """Send the next chunk of a message there."""
         message.started_s = message.started_s or time.monotonic()
         length = link.begin(message)
+        if link.rate_bytes_per_s < math.inf:
+            link.draining_s = max(link.draining_s, time.monotonic()) + length / link.rate_bytes_per_s
         message.sent_bytes += length
         if message.sent_bytes == message.size_bytes:
             self._outbox.remove(message)
@@ -345,15 +357,32 @@ class Loop:
             for told in self.watchers:
                 told(problem)
 
+    def _share(self) -> None:
+        """Note to whom bytes go, those too that the kernel still has at their pace: the rate is theirs, however many others there are."""
+        if self._options.rate_bytes_per_s is None:
+            return
+        now = time.monotonic()
+        sending = frozenset(
+            peer
+            for peer, links in self._links.items()
+            if self._outbox.waiting(peer) or any(link.writing or link.draining_s > now for link in links)
+        )
+        if sending and sending != self._sending:
+            self._sending = sending
+            self._pace()
+
     def _pace(self) -> None:
-        """Share the rate among the connections; each peer's is never above its own."""
-        count = sum(len(links) for links in self._links.values())
+        """Share the rate among the connections that have something to send; each peer's is never above its own."""
         whole = self._options.rate_bytes_per_s
-        for peer, links in self._links.items():
-            if whole is not None or self._was_paced:
-                each = math.inf if whole is None else whole / count
-                for link in links:
-                    link.pace(min(each, self._paces.get(peer, math.inf) / len(links)))
+        if whole is None and not self._was_paced:
+            return
+        ones = self._links if whole is None else self._sending or self._links
+        paced = {peer: links for peer, links in self._links.items() if peer in ones}
+        count = sum(len(links) for links in paced.values())
+        for peer, links in paced.items():
+            each = math.inf if whole is None else whole / count
+            for link in links:
+                link.pace(min(each, self._paces.get(peer, math.inf) / len(links)))
 
     def _ended(self) -> bool:
         """Whether all that was to be sent has been, everybody knows that this rank leaves, and has hung up."""

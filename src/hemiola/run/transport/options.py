@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from hemiola.core.errors import InputError
@@ -22,8 +23,8 @@ class Options:
             what takes 1.4 ms at the rate (16 to 256 KiB), 256 KiB without a rate.
         unsent_bytes: at most about so much lies in a socket unsent (`TCP_NOTSENT_LOWAT`): what is chosen there can
             no longer be overtaken; 0 for half a chunk.
-        rate_bytes_per_s: of all connections together, a little below the link's own keeps the queues on the way
-            empty (`SO_MAX_PACING_RATE`); None for as fast as it goes.
+        rate_bytes_per_s: of all connections together, divided among those that send at the time; a little below the
+            link's own keeps the queues on the way empty (`SO_MAX_PACING_RATE`). None for as fast as it goes.
         ageing_s: a message that has waited so long is as urgent as a new one of the next lower priority number.
         connections: per peer; more than one where one does not fill the link.
         dscp: in the IP header of everything sent (0 to 63).
@@ -58,6 +59,8 @@ class Options:
                 raise InputError(f"{field} is {getattr(self, field)}", "give a number above 0")
         if self.rate_bytes_per_s is not None and not self.rate_bytes_per_s > 0:
             raise InputError(f"rate_bytes_per_s is {self.rate_bytes_per_s}", "give a rate above 0, or None")
+        if self.rate_bytes_per_s == math.inf:
+            object.__setattr__(self, "rate_bytes_per_s", None)
         if not 0 <= self.dscp < 64:
             raise InputError(f"dscp is {self.dscp}", "give a number from 0 to 63")
 
