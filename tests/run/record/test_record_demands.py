@@ -77,6 +77,19 @@ def test_a_trace_is_agreed_upon_once_the_pace_is_known_and_at_the_fastest(rank: 
     assert (request.demand.number, request.demand.first, request.demand.iterations) == (1, 3 + 2 + 150, 3)
 
 
+def test_where_the_store_is_gone_a_rank_traces_by_itself(rank: Callable[..., Rank]) -> None:
+    master = torch_distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    client = torch_distributed.TCPStore("127.0.0.1", master.port, is_master=False, wait_for_workers=False)
+    asking = rank(1, client)
+    asking.visit()
+    del master
+    request = asking.demands.ask(3)
+    for _ in range(2):
+        asking.iterate(0.5)
+        asking.visit()
+    assert request.demand is not None and request.demand.first == 3
+
+
 def test_ranks_that_are_all_asked_at_once_agree_on_one_trace(rank: Callable[..., Rank]) -> None:
     """As by a signal to the whole job; some hear of the others before they are asked themselves, some do not."""
     store = torch_distributed.HashStore()

@@ -145,6 +145,13 @@ def test_a_wait_is_not_taken_for_one_of_a_collective_that_left_no_work() -> None
     assert transfer.last is not None
 
 
+def test_collectives_have_one_number_on_all_ranks_however_much_goes_between_two() -> None:
+    """Stages of a pipeline have unlike numbers of sends; clocks are compared by the numbers of collectives."""
+    recorder = Recorder()
+    names = ("send", "all-reduce", "send", "recv", "all-reduce")
+    assert [recorder.transfer(name, 0, 4, 0).sequence for name in names] == [0, 0, 1, 2, 1]
+
+
 def iterate(recorder: Recorder, iterations: int) -> None:
     for _ in range(iterations):
         (torch.ones(8, 8) @ torch.ones(8, 8)).sum()

@@ -53,6 +53,10 @@ def _begin(part: Part) -> int:
     return min([iteration.start for iteration in part.iterations] + [row[5] for row in part.under_way])
 
 
+def _key(row: TransferRow) -> tuple[int, str, int]:
+    return row[3], row[2], row[0]
+
+
 class _Rank:
     """Adds one rank's part to the timeline."""
 
@@ -85,9 +89,9 @@ class _Rank:
                 self._builder.iteration(self._rank, number, self._s(iteration.start), self._s(iteration.end))
             self._add_iteration(iteration, number)
         if self._part.end is None:
-            written = {(row[3], row[0]) for iteration in self._part.iterations for row in iteration.transfers}
+            written = {_key(row) for iteration in self._part.iterations for row in iteration.transfers}
             self._unfinished += [
-                self._describe(row) for row in self._part.under_way if (row[3], row[0]) not in written
+                self._describe(row) for row in self._part.under_way if _key(row) not in written
             ]
 
     def _s(self, local_ns: int) -> float:

@@ -49,7 +49,7 @@ class Recorder:
         self.on_failure: Callable[[], None] = lambda: None
         self.on_boundary: Callable[[Draft, bool], bool] = lambda draft, last: False
         """Called with an iteration that has ended, and whether it is the last; whether `resume` will be called."""
-        self._sequences: dict[int, int] = {}
+        self._sequences: dict[tuple[int, bool], int] = {}
         self._forward: Instant = None
         self._training = False
         self._first: tuple[Instant, int, list[tuple[str, str, Instant, Instant]]] | None = None
@@ -133,8 +133,12 @@ class Recorder:
 
     def transfer(self, collective: str, group: int, size_bytes: int, enqueue: int) -> Transfer:
         """A tensor is handed over to be sent."""
-        sequence = self._sequences.get(group, 0)
-        self._sequences[group] = sequence + 1
+        sort = (
+            group,
+            collective in ("send", "recv"),
+        )  # of which ranks have unlike numbers; of collectives all have as many
+        sequence = self._sequences.get(sort, 0)
+        self._sequences[sort] = sequence + 1
         transfer = Transfer(sequence, self.context, collective, group, size_bytes, enqueue, self.now)
         self.open_draft(enqueue).transfers.append(transfer)
         return transfer

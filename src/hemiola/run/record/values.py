@@ -133,7 +133,10 @@ class Draft:
 
 
 TransferRow = tuple[int, str, str, int, int, int, int | None, int | None, int | None, int | None]
-"""sequence in its group, name, collective, group, bytes, enqueue, first, last, needed, released."""
+"""sequence in its group, name, collective, group, bytes, enqueue, first, last, needed, released.
+
+Sends and receives are counted apart from collectives.
+"""
 
 
 class Head(msgspec.Struct, tag="head", array_like=True, kw_only=True):
