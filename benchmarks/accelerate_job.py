@@ -33,7 +33,8 @@ import hemiola
 from hemiola.run.accelerate import Accelerated
 
 BUCKETS_MB = (1, 2, 4, 8)
-TRIED, SETTLING = 3, 1  # iterations per bucket size; not counted at the start of a turn
+TRIED = {"emulated": 3, "real": 20}  # iterations per bucket size
+SETTLING = 1  # not counted at the start of a turn
 ITERATIONS = {"emulated": 4, "real": 12}
 """Of a turn; those that compute are shorter, and differ more."""
 UNTIL_JUDGED = 52  # profiled, judged, and DDP's other buckets tried
@@ -191,7 +192,7 @@ def main() -> None:
     tried = {}
     for bucket in (*BUCKETS_MB, 25):
         iteration, model = way(make, what, ddp(bucket))
-        tried[bucket] = slowest(median(turn(iteration, model, TRIED)))
+        tried[bucket] = slowest(median(turn(iteration, model, TRIED[kind])))
     best = min(tried, key=lambda bucket: tried[bucket])
     ways = {
         "ddp": way(make, what, ddp(25)),

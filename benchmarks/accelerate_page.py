@@ -27,7 +27,7 @@ HEAD = """# How much faster `hemiola.accelerate` is
 
 Training jobs in a lab of network namespaces, each with a link of its own: PyTorch's DistributedDataParallel on
 gloo, with the 25 MB buckets it has by itself and with the bucket size (1, 2, 4, 8 or 25 MB) that was fastest in
-this very case, against one line of Hemiola, which measures, plans, goes over and judges by itself. All
+this very case (tried before; the faster of the two where the turns say otherwise), against one line of Hemiola, which measures, plans, goes over and judges by itself. All
 three train by turns within the same processes, in both orders. What counts is an iteration in the middle of training, from
 its begin to the begin of the next one: it waits for what the one before left under way, and leaves as much itself.
 """
@@ -68,7 +68,7 @@ def _about(emulated: bool) -> str:
             "each iteration, by Zipf's law, so that two ranks together touch a tenth of GPT-2's rows."
         )
     return (
-        "Real models on two cores, a rank bound to each, at the rate that gives the ratio. Gloo's threads and Hemiola's "
+        "Real models on two cores, a rank bound to each, at the rate that gives the ratio (10 Gbit/s at most). Gloo's threads and Hemiola's "
         "transport take their time from the same two cores, which they would not on a GPU's host: predictions and bounds "
         "know what computing loses to a transfer and how much slower that is beside it, both measured before a plan is made, "
         "and that ranks wait for the slowest. What computing takes without is measured in iterations of DDP whose transfers "
@@ -108,7 +108,7 @@ def _row(found: Found) -> list[str]:
     own_s, predicted_s, bound_s = found.seconds("accelerated"), said["predicted_s"], said["bound_s"]
     on = said["state"] == "on"
     return [
-        case.model, str(case.ranks), f"{case.ratio:g}", f"{1e3 * found.seconds('ddp'):.0f}",
+        case.model, str(case.ranks), case.said_ratio, f"{1e3 * found.seconds('ddp'):.0f}",
         f"{1e3 * found.seconds('best'):.0f} ({found.bucket_mb:g} MB)", f"{1e3 * own_s:.0f}",
         _gain(found, "best"), _gain(found, "ddp"),
         f"{1e3 * predicted_s:.0f}" if on else "-", f"{own_s / predicted_s - 1:+.0%}" if on else "-",
@@ -191,7 +191,7 @@ def _picture(results: Sequence[Found]) -> str:
     for found in results:
         bound_s = found.said["bound_s"] or min(found.seconds(way) for way in WAYS)
         dots = {name: found.seconds(way) / bound_s for way, name in WAYS.items()}
-        row = Row(f"{found.case.model} {found.case.ratio:g}", dots)
+        row = Row(f"{found.case.model} {found.case.said_ratio}", dots)
         groups.setdefault(f"{found.case.ranks} ranks", []).append(row)
     values = [value for rows in groups.values() for row in rows for value in row.dots.values()]
     ticks = [1 + 0.25 * n for n in range(max(3, int((max(values) - 1) / 0.25) + 2))]

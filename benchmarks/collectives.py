@@ -225,6 +225,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--write", type=Path, help="the page; its picture goes beside it")
     given = parser.parse_args(arguments)
+    if given.only != list(CASES) and not given.shared:
+        for name in given.only:
+            if CASES[name].drifts or CASES[name].computes is not None:
+                parser.error(f"{name} needs recorded rates: give --shared")
     found: list[tuple[str, Case, Outcome]] = []
     for control in given.congestion:
         for name in given.only:
@@ -254,7 +258,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     command = f"python benchmarks/collectives.py {' '.join(arguments or sys.argv[1:])}".strip()
     if given.write:
         given.write.write_text(page(found, command), encoding="utf-8")
-        given.write.with_name(PICTURE).write_text(picture(found), encoding="utf-8")
+        if drawing := picture(found):
+            given.write.with_name(PICTURE).write_text(drawing, encoding="utf-8")
     else:
         print(page(found, command))
 

@@ -163,7 +163,7 @@ def _size(size: int) -> str:
 
 
 def picture(found: Found) -> str:
-    """Ratios by case, a panel for each kind of TCP."""
+    """Ratios by case, a panel for each kind of TCP; "" where none was measured."""
     panels = []
     for control in dict.fromkeys(control for control, _, _ in found):
         rows = []
@@ -176,4 +176,6 @@ def picture(found: Found) -> str:
                 rows.append(Row(f"{case.name}, {_size(size)}", dots, (least, most)))
         most = max((row.span[1] for row in rows if row.span), default=1.0)
         panels.append(Panel(control, rows, tuple(range(math.ceil(most) + 1)), "least to most"))
+    if not any(panel.rows for panel in panels):
+        return ""
     return draw(panels, "Gloo's time over Hemiola's, fitted to the network", "times as fast")

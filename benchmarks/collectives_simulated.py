@@ -153,6 +153,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--sizes", type=int, nargs="+", default=list(SIZES_MB), metavar="MB")
     parser.add_argument("--write", type=Path, metavar="FILE.md", help="write the page there")
     asked = parser.parse_args(arguments)
+    if any(hosts < 32 or hosts & (hosts - 1) for hosts in asked.hosts):
+        parser.error(f"--hosts {' '.join(map(str, asked.hosts))}: give powers of two from 32")
     found(Case(4, 1), 1)  # compiles the executor
     rows = []
     for case in cases(asked.hosts):

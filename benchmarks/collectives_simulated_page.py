@@ -96,7 +96,7 @@ def _targets(rows: Sequence[Found], mib: float) -> str:
             own = [row for row in rows if row.size_mb == size and (row.case.hosts <= 64) == few]
             if own:
                 near = sum(row.ratio("Hemiola") <= TARGET for row in own)
-                where = "up to 64 hosts" if few else "256 hosts and more"
+                where = "up to 64 hosts" if few else "more than 64 hosts"
                 lines.append(
                     [f"within {TARGET} of the bound, {size} MB, {where}", f"{near} of {len(own)} networks"]
                 )

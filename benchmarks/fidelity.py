@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from datetime import date
 from pathlib import Path
 from statistics import mean, median
@@ -24,6 +25,7 @@ from statistics import mean, median
 import msgspec
 import numpy as np
 from clocks import machine
+from network_runs import fingerprint
 
 from hemiola.control.journal import Journal
 from hemiola.control.semantics import Semantics
@@ -32,6 +34,7 @@ from hemiola.control.simulated import Costs
 from hemiola.control.slurm.client import Slurm
 from hemiola.core.job import Job
 from hemiola.lab.slurm import SlurmLab
+from hemiola.sched.policies import policy_from_text
 from hemiola.trace.topologies import read_topology
 
 POLICIES = ("fifo", "tiresias:thresholds=60/240", "dally:thresholds=60/240")
@@ -82,19 +85,33 @@ def main() -> None:
     parser.add_argument("--keep", type=Path, default=Path(tempfile.gettempdir(), "hemiola-fidelity"))
     parser.add_argument("--write", type=Path)
     given = parser.parse_args()
+    for policy in given.policies:
+        policy_from_text(policy)
     jobs = workload(given.jobs, given.seed)
     given.keep.mkdir(exist_ok=True)
-    file = given.keep / f"runs-{given.jobs}-{given.seed}.jsonl"
+    file = given.keep / f"runs-{given.jobs}-{given.seed}-{fingerprint()}.jsonl"
+    runs = kept(file)
     for number in range(given.rounds):
         for policy in given.policies:
+            if sum(run.policy == policy for run in runs) > number:
+                continue
             print(f"round {number + 1}: {policy}", file=sys.stderr)
+            runs.append(run_live(jobs, policy))
             with file.open("ab") as stream:
-                stream.write(msgspec.json.encode(run_live(jobs, policy)) + b"\n")
-    runs = [msgspec.json.decode(line, type=Live) for line in file.read_bytes().splitlines()]
-    text = page(given.jobs, jobs, runs)
+                stream.write(msgspec.json.encode(runs[-1]) + b"\n")
+    text = page(" ".join(sys.argv[1:]), jobs, [run for run in runs if run.policy in given.policies])
     if given.write:
         given.write.write_text(text)
     print(text)
+
+
+def kept(file: Path) -> list[Live]:
+    """Runs of this very code that are done already; the last line may have been cut off."""
+    runs = []
+    for line in file.read_bytes().splitlines() if file.exists() else ():
+        with suppress(msgspec.DecodeError):
+            runs.append(msgspec.json.decode(line, type=Live))
+    return runs
 
 
 def workload(count: int, seed: int) -> list[Job]:
@@ -122,7 +139,7 @@ def run_live(jobs: list[Job], policy: str) -> Live:
         daemon = serve(slurm, policy, folder)
         try:
             submitted = submit(slurm, jobs, script)
-            wait(slurm, len(jobs))
+            wait(slurm, len(jobs), daemon, Path(folder, "serve.log"))
             time.sleep(1.0)
         finally:
             daemon.terminate()
@@ -178,7 +195,8 @@ def serve(slurm: Slurm, policy: str, folder: str) -> subprocess.Popen[bytes]:
         "--journal",
         f"{folder}/journal.db",
     ]
-    started = subprocess.Popen([hemiola, "serve", *words], env=slurm.environ, stderr=subprocess.DEVNULL)
+    with Path(folder, "serve.log").open("wb") as log:
+        started = subprocess.Popen([hemiola, "serve", *words], env=slurm.environ, stderr=log)
     time.sleep(3.0)
     return started
 
@@ -200,24 +218,27 @@ def sbatch(slurm: Slurm, job: Job, script: Path) -> None:
     subprocess.run(words, env=slurm.environ, capture_output=True, check=True, cwd="/tmp")
 
 
-def wait(slurm: Slurm, jobs: int) -> None:
-    """Until no job is left."""
+def wait(slurm: Slurm, jobs: int, daemon: subprocess.Popen[bytes], log: Path) -> None:
+    """Until no job is left; without the daemon they would wait for ever."""
     while left := len(slurm.ask("squeue", "-h", "-o", "%i").split()):
         print(f"\r{left} of {jobs} left ", end="", file=sys.stderr)
+        if daemon.poll() is not None:
+            raise RuntimeError(f"hemiola serve ended: {log.read_text()[-1000:]}")
         time.sleep(1.0)
 
 
-def page(count: int, jobs: list[Job], runs: list[Live]) -> str:
+def page(arguments: str, jobs: list[Job], runs: list[Live]) -> str:
     lines = [
         "# What was simulated, and what happened", "",
-        f"`python benchmarks/fidelity.py --jobs {count}`, {date.today()}, on {machine()}.", "",
+        f"`{f'python benchmarks/fidelity.py {arguments}'.strip()}`, {date.today()}, on {machine()}.", "",
         *(line.strip() for line in (__doc__ or "").splitlines()[4:10]), "",
         "| policy | mean completion, Slurm | simulated | mean | per job, median error | stops per job, Slurm | simulated "
         "| a start costs | a start anew |",
         "|---|---|---|---|---|---|---|---|---|",
     ]  # fmt: skip
     means: dict[str, list[tuple[float, float]]] = {}
-    for live in sorted(runs, key=lambda live: POLICIES.index(live.policy)):
+    policies = list(dict.fromkeys([*POLICIES, *(live.policy for live in runs)]))
+    for live in sorted(runs, key=lambda live: policies.index(live.policy)):
         real, (replayed, replayed_mean, stops) = live.jct_s(), simulated(jobs, live)
         both = mean(real.values()), replayed_mean
         means.setdefault(live.policy, []).append(both)

@@ -46,9 +46,10 @@ class Panel:
 
 
 def draw(panels: Sequence[Panel], title: str, unit: str) -> str:
-    """The picture as text."""
-    count = max(len(panel.rows) for panel in panels)
-    left = max(LEFT, max(len(row.name) for row in panels[0].rows) * 7 + 20)
+    """The picture as text: rows of one name stand at one height, in whichever panels they are."""
+    names = list(dict.fromkeys(row.name for panel in panels for row in panel.rows))
+    count = len(names)
+    left = max(LEFT, max(map(len, names)) * 7 + 20)
     keys = max(len(panel.series) + bool(panel.span) for panel in panels)
     bottom = TOP + ROW * count
     height, width = bottom + 48 + 18 * keys, left + len(panels) * (WIDTH + GAP)
@@ -57,12 +58,12 @@ def draw(panels: Sequence[Panel], title: str, unit: str) -> str:
         f"<title>{escape(title)}</title><style>{STYLE}</style>",
         f'<text x="10" y="22" font-weight="bold">{escape(title)}</text>',
     ]
-    for number, row in enumerate(panels[0].rows):
+    for number, name in enumerate(names):
         y = TOP + ROW * number + ROW / 2
-        parts.append(f'<text x="{left - 10}" y="{y + 4:.0f}" text-anchor="end">{escape(row.name)}</text>')
+        parts.append(f'<text x="{left - 10}" y="{y + 4:.0f}" text-anchor="end">{escape(name)}</text>')
     for number, panel in enumerate(panels):
         parts.append(f'<g transform="translate({left + number * (WIDTH + GAP)} 0)">')
-        parts += [*_axis(panel, bottom, unit), *_rows(panel), *_keys(panel, bottom + 56), "</g>"]
+        parts += [*_axis(panel, bottom, unit), *_rows(panel, names), *_keys(panel, bottom + 56), "</g>"]
     return "\n".join([*parts, "</svg>", ""])
 
 
@@ -78,10 +79,10 @@ def _axis(panel: Panel, bottom: float, unit: str) -> list[str]:
     return [*found, f'<text x="{WIDTH / 2}" y="{bottom + 34}" text-anchor="middle">{escape(unit)}</text>']
 
 
-def _rows(panel: Panel) -> list[str]:
+def _rows(panel: Panel, names: Sequence[str]) -> list[str]:
     found = []
-    for number, row in enumerate(panel.rows):
-        y = TOP + ROW * number + ROW / 2
+    for row in panel.rows:
+        y = TOP + ROW * names.index(row.name) + ROW / 2
         found.append(f'<line class="grid" x1="0" x2="{WIDTH}" y1="{y}" y2="{y}"/>')
         if row.span is not None:
             found.append(_bar(panel.x(row.span[0]), panel.x(row.span[1]), y))

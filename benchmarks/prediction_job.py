@@ -135,9 +135,6 @@ def main() -> None:
     store.set(f"{rank} left", "")
     if rank == 0:  # whose process holds the store
         store.wait([f"{other} left" for other in range(ranks)])
-    store.set(f"{rank} left", "")
-    if rank == 0:  # whose process holds the store
-        store.wait([f"{other} left" for other in range(ranks)])
 
 
 if __name__ == "__main__":

@@ -113,10 +113,14 @@ def _job(lab: Lab, model: str, layers: list[Layer] | None) -> Iterator[Any]:
         assert first.stdin is not None and first.stdout is not None
         try:
             yield lambda seconds: _ask(first.stdin, first.stdout, seconds)
-            first.stdin.close()
-        finally:
+        except BaseException:
             for process in processes:
-                process.wait(timeout=60)
+                process.kill()
+            raise
+        first.stdin.close()
+        ended = [process.wait(timeout=60) for process in processes]
+        if any(ended):
+            raise RuntimeError(f"a rank of {model} failed at its end: look at what it printed")
 
 
 def _ask(asks: IO[str], answers: IO[str], seconds: float) -> dict[str, Any]:
