@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections import defaultdict
+from collections import Counter, defaultdict
 from itertools import pairwise
 
 import pytest
 
-from hemiola.trace.perfetto import write_timeline
+from hemiola.control.simulate import Recording, simulate
+from hemiola.trace.perfetto import _spans, write_timeline
+from replays import cluster, job
 from report.build import comparison
 
 
@@ -29,6 +31,22 @@ def test_spans_are_all_gpu_seconds(events):
     opening = sum(e["dur"] for e in all_events if e["ph"] == "X" and e["cat"] == "overhead") / 1e6
     assert opening == pytest.approx(sum(r.checkpoint_s * r.gpus for run in found.runs for r in run.records))
     assert opening > 0
+
+
+def test_a_span_says_how_many_gpus_it_holds():
+    """Of an elastic job that is not what it asked for."""
+    jobs = [
+        job("a", 0.0, 16, 2000.0, gpus_min=4, gpus_max=16),
+        job("b", 1000.0, 16, 2000.0, gpus_min=4, gpus_max=16),
+    ]
+    found = simulate(jobs, cluster([8, 8]), ["elastic:settle_s=0"], recording=Recording(timeline=True))
+    (run,) = found.runs
+    threads = Counter()
+    for event in _spans(run, run.timeline, found.topology, 0):
+        if event["cat"] == "job":
+            threads[event["name"], event["ts"], event["args"]["gpus"]] += 1
+    assert {held for _, _, held in threads} != {16}
+    assert all(count == held for (_, _, held), count in threads.items())
 
 
 def test_no_gpu_does_two_jobs_at_once(events):

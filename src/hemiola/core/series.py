@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from hemiola.core.result import Run
 from hemiola.core.timeline import Timeline
 
-__all__ = ["QueueSeries", "has_timeline", "job_spans", "queue_series"]
+__all__ = ["QueueSeries", "has_timeline", "job_spans", "queue_series", "span_gpus"]
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -44,6 +44,13 @@ def job_spans(timeline: Timeline) -> Ints:
     first = np.ones(len(order), dtype=bool)
     first[1:] = (job[1:] != job[:-1]) | (start_s[1:] != start_s[:-1])
     return order[first].astype(np.int64)
+
+
+def span_gpus(timeline: Timeline) -> Ints:
+    """Of each row, the GPUs of its whole span, on all its hosts together."""
+    span = np.unique(np.stack([timeline.job, timeline.start_s]), axis=1, return_inverse=True)[1].reshape(-1)
+    held = np.bitwise_count(timeline.gpu_mask)
+    return np.bincount(span, weights=held)[span].astype(np.int64)
 
 
 def has_timeline(run: Run) -> bool:

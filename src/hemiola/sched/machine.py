@@ -8,8 +8,11 @@ table. A decision that cannot be is refused with the reason and changes nothing.
     RUNNING  --Stop--->  WAITING     --Move/Resize--> RUNNING
     RUNNING  --Finished/Failed--> ENDED
     RUNNING  --NodeLost/Requeued--> WAITING
+    WAITING/HELD --Finished/Failed--> ENDED
     WAITING  --Held--> HELD --Released--> WAITING
+    WAITING/HELD --Started--> RUNNING
     Adopted            -> WAITING or RUNNING
+    Undone             -> what it was before the decision
 """
 
 from __future__ import annotations

@@ -6,13 +6,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
-import numpy as np
 
 from hemiola.core.decisions import Decision, Move, Pace, Placement, Resize, Start, Stop, WakeAt
 from hemiola.core.errors import InputError
 from hemiola.core.job import Job
 from hemiola.core.result import Comparison, JobRecord, LoggedDecision, Run
-from hemiola.core.series import has_timeline, job_spans
+from hemiola.core.series import has_timeline, job_spans, span_gpus
 from hemiola.core.timeline import Timeline
 from hemiola.core.topology import Topology
 from hemiola.trace.atomic import replacing
@@ -151,7 +150,7 @@ def _spans(timeline: Timeline | None, topology: Topology, jobs: int) -> list[lis
     if timeline is None:
         return spans
     opens = job_spans(timeline)
-    gpus = _gpus_of_spans(timeline)
+    gpus = span_gpus(timeline)[opens].tolist()
     columns = (
         timeline.job,
         timeline.start_s,
@@ -167,11 +166,3 @@ def _spans(timeline: Timeline | None, topology: Topology, jobs: int) -> list[lis
             Span(start_s, resume_s, end_s, held, topology.tiers[tier], Timeline.OUTCOMES[outcome])
         )
     return spans
-
-
-def _gpus_of_spans(timeline: Timeline) -> list[int]:
-    """GPUs of each span of `job_spans`, all its hosts together."""
-    order = np.lexsort((timeline.start_s, timeline.job))
-    held = np.bitwise_count(timeline.gpu_mask).astype(np.int64)[order]
-    at = np.flatnonzero(np.isin(order, job_spans(timeline)))
-    return [int(n) for n in np.add.reduceat(held, at)] if len(at) else []

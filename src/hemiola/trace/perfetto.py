@@ -17,7 +17,7 @@ import msgspec
 
 from hemiola.core.errors import InputError
 from hemiola.core.result import Comparison, Run
-from hemiola.core.series import has_timeline, queue_series
+from hemiola.core.series import has_timeline, queue_series, span_gpus
 from hemiola.core.timeline import Timeline
 from hemiola.core.topology import Topology
 from hemiola.trace.atomic import replacing
@@ -92,13 +92,13 @@ def _counters(run: Run, pid: int) -> Iterator[dict[str, Any]]:
 def _spans(run: Run, timeline: Timeline, topology: Topology, first: int) -> Iterator[dict[str, Any]]:
     columns = (
         timeline.job, timeline.host, timeline.gpu_mask, timeline.start_s, timeline.end_s,
-        timeline.resume_s, timeline.tier, timeline.outcome,
+        timeline.resume_s, timeline.tier, timeline.outcome, span_gpus(timeline),
     )  # fmt: skip
-    for job, host, mask, start_s, end_s, resume_s, tier, outcome in zip(
+    for job, host, mask, start_s, end_s, resume_s, tier, outcome, gpus in zip(
         *(column.tolist() for column in columns), strict=True
     ):
         record = run.records[job]
-        args = {"gpus": record.gpus, "tier": topology.tiers[tier], "ended": Timeline.OUTCOMES[outcome]}
+        args = {"gpus": gpus, "tier": topology.tiers[tier], "ended": Timeline.OUTCOMES[outcome]}
         args |= {key: value for key in ("model", "user", "queue") if (value := getattr(record, key))}
         whole = _complete(record.id, "job", run, start_s, end_s) | {"args": args, "pid": first + host}
         opening = _complete("checkpoint or restore", "overhead", run, start_s, resume_s) | {

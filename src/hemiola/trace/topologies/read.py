@@ -11,8 +11,8 @@ from __future__ import annotations
 import gzip
 import re
 import zlib
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hemiola.core.errors import FormatError, InputError
@@ -24,16 +24,23 @@ from hemiola.trace.topologies.options import Options, split_options
 from hemiola.trace.topologies.slurm import read_slurm
 from hemiola.trace.topologies.tables import LINGJUN_COLUMNS, TIRESIAS_COLUMNS, read_lingjun, read_tiresias
 
-__all__ = ["FORMATS", "read_topology"]
+__all__ = ["FORMATS", "Format", "read_topology"]
 
-FORMATS: dict[str, str] = {
-    "toml": "a [[hosts]] table",
-    "lingjun": f"the columns {','.join(LINGJUN_COLUMNS)}",
-    "tiresias": f"the columns {','.join(TIRESIAS_COLUMNS)}",
-    "slurm": "a line SwitchName= or BlockName=",
-    "nodes": "a JSON list of Kubernetes nodes",
-}
-"""By name: what each format is recognised by."""
+
+@dataclass(frozen=True)
+class Format:
+    """One kind of file.
+
+    Attributes:
+        sign: what it is recognised by, in words.
+        fits: whether a text is of this kind.
+        read: its text, path and options to a topology.
+    """
+
+    sign: str
+    fits: Callable[[str], bool]
+    read: Callable[[str, Path, Options], Topology]
+
 
 _SLURM_FILES = ("topology.conf", "topology.yaml", "slurm.conf", "gres.conf")
 
@@ -79,13 +86,13 @@ def _read_path(path: Path, kind: str | None, options: Options) -> Topology:
         )
     if path.is_dir():
         if kind not in (None, "slurm"):
-            raise FormatError(f"{path} is a folder, not {FORMATS[str(kind)]}", "give a file")
+            raise FormatError(f"{path} is a folder, not {FORMATS[str(kind)].sign}", "give a file")
         files = {name: _text(path / name) for name in _SLURM_FILES if (path / name).is_file()}
         return read_slurm(files, str(path), options)
     text = _text(path)
     recognised = kind or recognise(text, str(path))
-    topology = _read_text(recognised, text, path, options)
-    why = "as told" if kind else f"recognised by {FORMATS[recognised]}"
+    topology = FORMATS[recognised].read(text, path, options)
+    why = "as told" if kind else f"recognised by {FORMATS[recognised].sign}"
     return replace(topology, source=f"{topology.source}; {why}")
 
 
@@ -95,34 +102,31 @@ def recognise(text: str, path: str) -> str:
     Raises:
         FormatError: none fits, or several do.
     """
-    header = {name.strip() for name in text.partition("\n")[0].split(",")}
-    fits = {
-        "toml": re.search(r"^\s*\[\[\s*hosts\s*\]\]", text, re.MULTILINE),
-        "lingjun": header.issuperset(LINGJUN_COLUMNS),
-        "tiresias": header.issuperset(TIRESIAS_COLUMNS),
-        "slurm": re.search(r"^\s*(SwitchName|BlockName)\s*=", text, re.MULTILINE | re.IGNORECASE),
-        "nodes": text.lstrip().startswith("{") and '"items"' in text,
-    }
-    found = [name for name, fit in fits.items() if fit]
+    found = [name for name, kind in FORMATS.items() if kind.fits(text)]
     if len(found) == 1:
         return found[0]
     if found:
         raise FormatError(f"{path} could be {' or '.join(found)}", f"say which: {found[0]}:{path}")
-    kinds = "; ".join(f"{name}: {mark}" for name, mark in FORMATS.items())
+    kinds = "; ".join(f"{name}: {kind.sign}" for name, kind in FORMATS.items())
     raise FormatError(f"{path} is no topology that is known", f"one is recognised by ({kinds})")
 
 
-def _read_text(kind: str, text: str, path: Path, options: Options) -> Topology:
-    if kind == "toml":
-        topology = read_native(text, str(path))
-        name = options.only(("name",)).values.get("name", topology.name)
-        return replace(topology, name=name)
-    if kind == "slurm":
-        return read_slurm({"topology.conf": text}, str(path), options)
-    if kind == "nodes":
-        kueue = _text(Path(options.values["kueue"])) if "kueue" in options else None
-        return read_nodes(text, str(path), options, kueue)
-    return (read_lingjun if kind == "lingjun" else read_tiresias)(text, str(path), options)
+def _has_columns(names: Sequence[str]) -> Callable[[str], bool]:
+    def fits(text: str) -> bool:
+        return {name.strip() for name in text.partition("\n")[0].split(",")}.issuperset(names)
+
+    return fits
+
+
+def _toml(text: str, path: Path, options: Options) -> Topology:
+    topology = read_native(text, str(path))
+    name = options.only(("name",)).values.get("name", topology.name)
+    return replace(topology, name=name)
+
+
+def _nodes(text: str, path: Path, options: Options) -> Topology:
+    kueue = _text(Path(options.values["kueue"])) if "kueue" in options else None
+    return read_nodes(text, str(path), options, kueue)
 
 
 def _exists(path: Path) -> bool:
@@ -139,3 +143,35 @@ def _text(path: Path) -> str:
             return str(stream.read())
     except (OSError, EOFError, zlib.error, UnicodeError) as error:
         raise InputError(f"cannot read {path}: {error}", "give a UTF-8 text file") from error
+
+
+FORMATS: dict[str, Format] = {
+    "toml": Format(
+        "a [[hosts]] table",
+        lambda text: re.search(r"^\s*\[\[\s*hosts\s*\]\]", text, re.MULTILINE) is not None,
+        _toml,
+    ),
+    "lingjun": Format(
+        f"the columns {','.join(LINGJUN_COLUMNS)}",
+        _has_columns(LINGJUN_COLUMNS),
+        lambda text, path, options: read_lingjun(text, str(path), options),
+    ),
+    "tiresias": Format(
+        f"the columns {','.join(TIRESIAS_COLUMNS)}",
+        _has_columns(TIRESIAS_COLUMNS),
+        lambda text, path, options: read_tiresias(text, str(path), options),
+    ),
+    "slurm": Format(
+        "a line SwitchName= or BlockName=",
+        lambda text: (
+            re.search(r"^\s*(SwitchName|BlockName)\s*=", text, re.MULTILINE | re.IGNORECASE) is not None
+        ),
+        lambda text, path, options: read_slurm({"topology.conf": text}, str(path), options),
+    ),
+    "nodes": Format(
+        "a JSON list of Kubernetes nodes",
+        lambda text: text.lstrip().startswith("{") and '"items"' in text,
+        _nodes,
+    ),
+}
+"""By name."""
