@@ -346,11 +346,17 @@ def test_a_job_is_found_again_and_another_one_of_its_number_is_not():
 
 def test_what_a_job_had_goes_on_while_nobody_looks():
     memory = Remembered(
-        uuid="u", engine_id="1", clues=Clues((1,), 0, 0), running=True, since_s=50.0, served_s=5.0
+        uuid="u",
+        engine_id="1",
+        clues=Clues((1,), 0, 0),
+        running=True,
+        since_s=50.0,
+        served_s=5.0,
+        withheld_s=7.0,
     )
     assert memory.history(80.0, running=True)["since_s"] == 50.0
     assert memory.history(80.0, running=False) == {
-        "done_s": 0.0, "served_s": 35.0, "queued_s": 0.0, "preemptions": 0, "since_s": 80.0, "service_gpu_s": None,
+        "done_s": 0.0, "served_s": 35.0, "queued_s": 0.0, "withheld_s": 7.0, "preemptions": 0, "since_s": 80.0, "service_gpu_s": None,
     }  # fmt: skip
     elastic = msgspec.structs.replace(memory, service_gpu_s=70.0, gpus=24)
     assert elastic.history(80.0, running=False)["service_gpu_s"] == 70.0 + 24 * 30
