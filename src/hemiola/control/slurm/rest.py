@@ -28,7 +28,7 @@ from hemiola.control.slurm.rest_rows import (
     words_of,
 )
 from hemiola.control.slurm.rows import JobRow, NodeRow, Words
-from hemiola.core.errors import EngineError, HemiolaError
+from hemiola.core.errors import DAMAGED, EngineError, HemiolaError
 
 __all__ = ["INSTALL", "RestSlurm"]
 
@@ -257,7 +257,7 @@ class RestSlurm:
         """Names that users write may hold any bytes, and come as they are."""
         try:
             return msgspec.json.decode(_as_utf8(body), type=kind)
-        except (msgspec.DecodeError, RecursionError) as error:
+        except DAMAGED as error:
             shown = repr(body[:80].decode(errors="replace"))
             raise EngineError(
                 f"{self._where} answers HTTP {status} with what is no answer of its ({error}): {shown}",

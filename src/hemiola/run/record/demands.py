@@ -90,11 +90,8 @@ class Demands:
             self._listen()
             for request in list(self._asked):
                 self._answer(request)
-        except (
-            OSError,
-            RuntimeError,
-            msgspec.MsgspecError,
-        ) as problem:  # the store is gone, training may go on
+        except (OSError, RuntimeError, msgspec.MsgspecError) as problem:
+            # the store is gone, training may go on
             logger.info("traces are no longer agreed upon with the other ranks: %s", problem)
             self.store = None
         for number in list(self._merging):

@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from hemiola.core.errors import FormatError, InputError
+from hemiola.core.errors import DAMAGED, FormatError, InputError
 from hemiola.core.topology import Topology
 from hemiola.trace.topologies.hardware import HARDWARE_OPTIONS, make_hosts
 from hemiola.trace.topologies.levels import LEVEL_OPTIONS, make_levels
@@ -103,7 +103,7 @@ def read_nodes(text: str, path: str, options: Options, kueue: str | None = None)
 def _decoded(text: str, path: str) -> list[Node]:
     try:
         nodes = msgspec.json.decode(text, type=NodeList).items
-    except (msgspec.MsgspecError, RecursionError) as error:
+    except DAMAGED as error:
         raise FormatError(f"{path} is no list of nodes: {error}", "use kubectl get nodes -o json") from error
     stranger = next((node for node in nodes if node.kind != "Node"), None)
     if stranger is not None:

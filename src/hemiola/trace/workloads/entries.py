@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import msgspec
 
-from hemiola.core.errors import InputError, RowError
+from hemiola.core.errors import DAMAGED, InputError, RowError
 from hemiola.trace.workloads.ledger import Ledger
 
 __all__ = ["decode_entries", "decode_whole", "numbered"]
@@ -22,7 +22,7 @@ def decode_whole(path: str, text: str, kind: type[T]) -> T:
     """All of `text` as a `kind`. Raises InputError where it is not JSON or of another shape."""
     try:
         return msgspec.json.decode(text, type=kind)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except DAMAGED as error:
         raise InputError(
             f"{path} cannot be read as JSON: {error}", "check the file; it may be cut off"
         ) from None
@@ -49,7 +49,7 @@ def decode_entries(
     for line, raw in entries:
         try:
             yield line, decoder.decode(raw)
-        except (msgspec.DecodeError, RecursionError) as error:
+        except DAMAGED as error:
             ledger.reject(_entry_error(ledger.path, line, raw, str(error)))
         except InputError as error:
             ledger.reject(RowError(ledger.path, line, _WHOLE, _beginning(raw), error.what, error.remedy))
