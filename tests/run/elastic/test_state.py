@@ -97,6 +97,21 @@ def test_a_tensor_that_is_trained_stays_the_one_that_an_optimizer_knows() -> Non
     assert (state.mean.tolist(), state.again.tolist()) == ([0], [0])
 
 
+def test_tensors_in_lists_and_dictionaries_go_back_to_where_they_were() -> None:
+    weights = [torch.ones(1, requires_grad=True), torch.ones(2, requires_grad=True)]
+    state = State(weights=weights, seen={"mean": torch.zeros(1)})
+    optimizer = torch.optim.SGD(weights, lr=1.0)
+    state.commit()
+    sum(each.sum() for each in weights).backward()  # type: ignore[union-attr]
+    optimizer.step()
+    state.seen["mean"] += 1
+    state.seen["more"] = torch.ones(1)
+    state.restore()
+    assert all(ours is known for ours, known in zip(state.weights, weights, strict=True))
+    assert [each.tolist() for each in weights] == [[1], [1, 1]]
+    assert {name: each.tolist() for name, each in state.seen.items()} == {"mean": [0]}
+
+
 def test_two_parts_that_begin_as_one_tensor_are_two() -> None:
     zero = torch.zeros(1)
     state = State(one=zero, two=zero)

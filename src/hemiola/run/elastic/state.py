@@ -80,10 +80,8 @@ class State:
             part = self._parts[name]
             if _has_state(part):
                 part.load_state_dict(_copied(kept))
-            elif isinstance(part, Tensor) and isinstance(kept, Tensor):
-                self._parts[name] = _put_back(kept, part)
             else:
-                self._parts[name] = _copied(kept)
+                self._parts[name] = _copied(kept, part, _put_back)
             if isinstance(part, nn.Module):
                 part.zero_grad(set_to_none=True)
 
@@ -163,36 +161,48 @@ def _shards(name: str) -> InputError:
     )
 
 
-def _copied(value: Any, into: Any = None) -> Any:
-    """All of it, in host memory; in that of an older copy where this has the same shape."""
-    if isinstance(value, Tensor):
-        if _is_sharded(value):
-            raise _shards("a tensor of the state")
-        if not (isinstance(into, Tensor) and into.shape == value.shape and into.dtype == value.dtype):
-            into = torch.empty_like(
-                value, device="cpu", requires_grad=False, memory_format=torch.contiguous_format
-            )
-        return into.copy_(value.detach())
-    if isinstance(value, dict):
-        before = into if isinstance(into, dict) else {}
-        new: dict[Any, Any] = OrderedDict() if isinstance(value, OrderedDict) else {}
-        new.update((key, _copied(each, before.get(key))) for key, each in value.items())
-        if hasattr(value, "_metadata"):  # a module's versions of its layout
-            new._metadata = copy.deepcopy(value._metadata)  # type: ignore[attr-defined]
-        return new
-    if type(value) in (list, tuple):
-        older = into if type(into) is type(value) and len(into) == len(value) else [None] * len(value)
-        return type(value)(_copied(each, before) for each, before in zip(value, older, strict=True))
-    return copy.deepcopy(value)
+def _to_host(tensor: Tensor, into: Any) -> Tensor:
+    """A copy in host memory; in that of an older copy where this has the same shape."""
+    if _is_sharded(tensor):
+        raise _shards("a tensor of the state")
+    if not (isinstance(into, Tensor) and into.shape == tensor.shape and into.dtype == tensor.dtype):
+        into = torch.empty_like(
+            tensor, device="cpu", requires_grad=False, memory_format=torch.contiguous_format
+        )
+    return into.copy_(tensor.detach())
 
 
-def _put_back(kept: Tensor, part: Tensor) -> Tensor:
+def _put_back(kept: Tensor, part: Any) -> Tensor:
     """What was kept, where the part is: in itself if it is trained, for an optimizer knows it."""
+    if not isinstance(part, Tensor):
+        return kept.clone()
     if not (part.is_leaf and part.requires_grad and part.shape == kept.shape and part.dtype == kept.dtype):
         return kept.to(part.device, copy=True)
     part.grad = None
     with torch.no_grad():
         return part.copy_(kept)
+
+
+def _copied(value: Any, into: Any = None, of: Callable[[Tensor, Any], Tensor] = _to_host) -> Any:
+    """All of it.
+
+    Args:
+        into: what is like it: an older copy, or what it is to take the place of.
+        of: copies a tensor, given what stands in its place there.
+    """
+    if isinstance(value, Tensor):
+        return of(value, into)
+    if isinstance(value, dict):
+        before = into if isinstance(into, dict) else {}
+        new: dict[Any, Any] = OrderedDict() if isinstance(value, OrderedDict) else {}
+        new.update((key, _copied(each, before.get(key), of)) for key, each in value.items())
+        if hasattr(value, "_metadata"):  # a module's versions of its layout
+            new._metadata = copy.deepcopy(value._metadata)  # type: ignore[attr-defined]
+        return new
+    if type(value) in (list, tuple):
+        older = into if type(into) is type(value) and len(into) == len(value) else [None] * len(value)
+        return type(value)(_copied(each, before, of) for each, before in zip(value, older, strict=True))
+    return copy.deepcopy(value)
 
 
 def _broadcast(value: Any, root: int) -> Any:
