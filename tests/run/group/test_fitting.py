@@ -7,12 +7,14 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 
 import msgspec
 import pytest
 import torch.distributed as dist
 
 from endpoints import connected
+from hemiola.core.errors import TransportError
 from hemiola.core.strategy import Collective, Strategy
 from hemiola.core.strategy_shapes import ring
 from hemiola.run.group.fitting import _Chosen, _Measured
@@ -70,6 +72,22 @@ def measuring(store: dist.Store, ranks: int) -> Iterator[list[_Measured]]:
     with connected(ranks) as ends:
         peers = [Peer("here", 1, ("here",))] * ranks
         yield [_Measured(store, end, peers, 10.0) for end in ends]
+
+
+def test_who_waits_for_the_word_of_a_first_rank_that_is_gone_is_told() -> None:
+    store = dist.HashStore()
+    with connected(2) as ends:
+        other = _Measured(store, ends[1], [Peer("here", 1, ("here",))] * 2, 10.0)
+        ends[0].close()
+        with pytest.raises(TransportError, match="rank 0, which chooses the strategies, is gone: "):
+            other.choose("all-reduce", SIZE, 0)
+
+
+def test_who_waits_for_a_word_that_does_not_come_is_told() -> None:
+    store = dist.HashStore()
+    store.set_timeout(timedelta(seconds=0.5))
+    with pytest.raises(TransportError, match="rank 0 chose no strategy within"):
+        _Chosen(store, None).choose("all-reduce", SIZE, 0)
 
 
 def choose(ranks: list[_Measured]) -> None:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import itertools
 import logging
+import math
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, Protocol
 
 import msgspec
-from torch.distributed import PrefixStore
+from torch.distributed import DistStoreError, PrefixStore
 
-from hemiola.core.errors import HemiolaError, InputError
+from hemiola.core.errors import HemiolaError, InputError, TransportError
 from hemiola.core.strategy import Collective, Strategy
 from hemiola.cost.network_fit import FittedNetwork
 from hemiola.plan.collectives.balance import RANKS
@@ -42,6 +45,10 @@ ONE_WAY = 1.3
 """A link that is so many times faster one way is not told by what comes over it."""
 _THERE = (3 << 61) + 67
 """A tag, beside those of the probe."""
+LOOK_S = 1.0
+"""Who waits for the first rank's word looks this often whether that is still there."""
+_Lost = Callable[[], Mapping[int, str]]
+"""The ranks that are gone, and why."""
 _Key = tuple[Collective, int, int]
 """What a strategy is for: the kind, the class of sizes, the root."""
 
@@ -99,7 +106,7 @@ def fitting(
         refresh.measure()
         renewed = refresh if measured.hosts > 1 else None
         return Fitted(runner, measured, timeout_s, renewed, late, balanced, probing)
-    chosen = _Chosen(store, _told(wanted, store, end, peers)) if wanted else _Usual()
+    chosen = _Chosen(store, _told(wanted, store, end, peers), lambda: end.lost) if wanted else _Usual()
     return Fitted(Runner(end), chosen, timeout_s, None, late)
 
 
@@ -113,7 +120,7 @@ def _told(wanted: str, store: Any, end: Endpoint, peers: Sequence[Peer]) -> _Pla
             plan = _given(wanted, end.ranks, peers)
         except HemiolaError as problem:
             told = _Told(problem=problem.what, hint=problem.remedy)
-    found = _agreed(store, "strategy/begin", told)
+    found = _agreed(store, "strategy/begin", told, lambda: end.lost)
     if found.problem:
         raise InputError(f"HEMIOLA_STRATEGY={wanted}: {found.problem}", found.hint)
     return plan
@@ -131,8 +138,8 @@ class _Usual:
 class _Chosen:
     """Asks the first rank once for every kind of collective, size and root, in every epoch: from one measurement to the next."""
 
-    def __init__(self, store: Any, plan: _Plan | None) -> None:
-        self._store, self._plan = store, plan
+    def __init__(self, store: Any, plan: _Plan | None, lost: _Lost = dict) -> None:
+        self._store, self._plan, self._lost = store, plan, lost
         self._guard = threading.Lock()
         self._epoch = 0
         self._known: dict[int, dict[_Key, Strategy | None]] = {}
@@ -153,6 +160,9 @@ class _Chosen:
 
         Args:
             epoch: of who began it; the present one unless given.
+
+        Raises:
+            TransportError: the first rank is lost, or says nothing as long as the store waits.
         """
         key = (collective, size_class(size_bytes), root)
         with self._guard:  # sums that go on without late ranks ask from a thread of their own
@@ -162,10 +172,10 @@ class _Chosen:
             if self._plan is not None and key not in known:
                 known[key] = self._planned(key)
                 self._told.setdefault(epoch, []).append(where)
-                _agreed(self._store, where, _Told(known[key]))
+                _agreed(self._store, where, _Told(known[key]), self._lost)
             if key in known:
                 return known[key]
-        found = _agreed(self._store, where, None).strategy  # the first rank may not be there yet
+        found = _agreed(self._store, where, None, self._lost).strategy  # the first rank may not be there yet
         with self._guard:
             return known.setdefault(key, found)
 
@@ -197,7 +207,7 @@ class _Measured(_Chosen):
     """By what the first ranks of all hosts measure."""
 
     def __init__(self, store: Any, end: Endpoint, peers: Sequence[Peer], timeout_s: float) -> None:
-        super().__init__(store, None)
+        super().__init__(store, None, lambda: end.lost)
         self._end, self._timeout_s = end, timeout_s
         self._homes = Homes.of(peers)
         self.hosts = len(self._homes.names)
@@ -256,12 +266,22 @@ def _usual(collective: Collective, size_bytes: float, root: int, keep: Strategy 
     """The usual way."""
 
 
-def _agreed(store: Any, key: str, told: _Told | None) -> _Told:
-    """The first rank's word."""
+def _agreed(store: Any, key: str, told: _Told | None, lost: _Lost) -> _Told:
+    """The first rank's word; at that rank, it is `told`."""
     if told is not None:
         store.set(key, msgspec.json.encode(told))
         return told
-    return msgspec.json.decode(bytes(store.get(key)), type=_Told)
+    patience_s = store.timeout.total_seconds()
+    for _ in range(max(1, math.ceil(patience_s / LOOK_S))):
+        with suppress(DistStoreError):  # not yet
+            store.wait([key], timedelta(seconds=min(LOOK_S, patience_s)))
+            return msgspec.json.decode(bytes(store.get(key)), type=_Told)
+        if 0 in lost():
+            raise TransportError(f"rank 0, which chooses the strategies, is gone: {lost()[0]}")
+    raise TransportError(
+        f"rank 0 chose no strategy within {patience_s:g} s",
+        "it may not have come to this collective: see what it waits for",
+    )
 
 
 def _given(path: str, ranks: int, peers: Sequence[Peer]) -> _Plan:
