@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from peer_runs import completion_s, stops, under
 
@@ -97,9 +99,10 @@ def test_what_was_not_recorded_is_an_error_that_says_what_was() -> None:
         epoch_iterations("gpt9", 32, 2)
 
 
-def test_a_job_without_batch_size_is_refused_by_name() -> None:
+@pytest.mark.parametrize("facts", [{}, {"batch_size": 0.0}, {"batch_size": -5.0}, {"batch_size": math.inf}])
+def test_a_job_without_batch_size_is_refused_by_name(facts: dict[str, float]) -> None:
     with pytest.raises(InputError, match=r"'plain' names no application or no batch_size"):
-        under(SIM, [job("plain", 0, 1, 10)], cluster([4]), "tiresias")
+        under(SIM, [job("plain", 0, 4, 10, model="bert", facts=facts)], cluster([4]), "tiresias")
 
 
 def test_a_placement_off_the_record_is_an_error() -> None:

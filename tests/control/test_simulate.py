@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import signal
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 
 from hemiola.control.semantics import Semantics, semantics_by_name
 from hemiola.control.simulate import Recording, simulate
+from hemiola.core.decisions import Decision
 from hemiola.core.errors import HemiolaError, InputError, PolicyError, TopologyError
 from hemiola.core.events import NodeBack, NodeLost
 from hemiola.core.job import Workload
@@ -18,6 +20,8 @@ from hemiola.core.topology import Hosts, Topology
 from hemiola.cost.contention import Isolated
 from hemiola.sched.policies.fifo import Fifo
 from hemiola.sched.policies.tiresias import Tiresias
+from hemiola.sched.policy import Policy
+from hemiola.sched.view import ClusterView
 from replays import check_run, cluster, job, profile, replay, times
 
 ONE = cluster([4])
@@ -206,3 +210,27 @@ def test_faster_links_and_a_kinder_law_never_lengthen_a_lone_job() -> None:
         run = replay([job("a", 0, 8, 10, profile=profile(1.0, 1.0)), job("b", 0, 1, 5)], topology, "fifo")
         ends.append(run.records[0].run_s - run.records[0].useful_s)
     assert ends == sorted(ends, reverse=True)
+
+
+def test_an_elastic_job_may_grow_beyond_the_cluster_that_it_was_recorded_on() -> None:
+    elastic = job("a", 0, 8, 100, profile=profile(1.0, 1.0), gpus_max=16)
+    found = simulate([elastic], cluster([8, 8], nic=10.0), ["elastic"], recorded_on=cluster([8]))
+    assert found.runs[0].records[0].status == "finished"
+
+
+def test_a_job_that_cannot_have_been_recorded_there_is_refused_before_anything_runs() -> None:
+    jobs = [job("a", 0, 1, 10, profile=profile()), job("b", 5, 9, 10, profile=profile())]
+    with pytest.raises(InputError, match="'b' wants 9 GPUs, more than small has"):
+        simulate(jobs, cluster([8, 8]), [Stubborn()], recorded_on=cluster([8]))
+    # of one that can run nowhere it is no matter
+    found = simulate(jobs, cluster([8]), ["fifo"], recorded_on=cluster([8]))
+    assert [record.status for record in found.runs[0].records] == ["finished", "refused"]
+
+
+class Stubborn(Policy):
+    """Is not to be asked."""
+
+    name = "stubborn"
+
+    def decide(self, view: ClusterView) -> Iterator[Decision]:
+        raise AssertionError("something runs")

@@ -30,6 +30,11 @@ SHARED = cluster([1, 1], [1, 1], nic=1e18)  # two racks whose uplinks of 1 byte/
 UNIT = profile(1.0, 1.0)  # computes 1 s, then sends 1 byte
 
 
+def dear(**costs: float) -> Profile:
+    """UNIT with costs of its own; saving is free unless said."""
+    return profile(1.0, 1.0, **{"checkpoint_s": 0.0, "restore_s": 0.0} | costs)
+
+
 def run_script(jobs: list[Job], topology: Topology, lines: dict[float, list[Decision]], **more: Any) -> Any:
     run = replay(jobs, topology, Script(lines), **more)
     check_run(run, jobs, topology)
@@ -269,6 +274,112 @@ def test_periodic_checkpoints_count_from_when_the_job_made_progress() -> None:
     a = run.records[0]
     assert a.lost_s == pytest.approx(3)
     assert a.finish_s == pytest.approx(56 + 3 + (100 - 20 - 20))
+
+
+def test_what_was_done_before_a_checkpoint_is_kept_at_whatever_speed() -> None:
+    """Alone it does 1/2 of work a second, from 12 on beside another less; kept at 10 are 5, lost at 16 are 6 s."""
+    jobs = [job("a", 0, 2, 50, profile=UNIT), job("b", 0, 2, 50, profile=UNIT)]
+    lines: dict[float, list[Decision]] = {
+        0: [start("a", (0, 1), (2, 1))],
+        12: [start("b", (1, 1), (3, 1))],
+        16: [Stop("b", ""), start("a", (1, 1), (3, 1))],
+        200: [start("b", (1, 1), (3, 1))],
+    }
+    costs = Costs(scale=0.0, checkpoint_interval_s=10.0)
+    run = run_script(jobs, SHARED, lines, costs=costs, failures=[NodeLost(16, 0)])
+    a = run.records[0]
+    assert a.lost_s == pytest.approx(6)
+    assert a.finish_s == pytest.approx(16 + 2 * (50 - 5))
+
+
+def test_a_job_that_loads_its_state_leaves_links_to_others() -> None:
+    """b runs for 1 s and loads from 2 to 12: until then a, which began at 2, does 1/2 of work a second."""
+    jobs = [job("a", 0, 2, 20, profile=UNIT), job("b", 0, 2, 50, profile=dear(restore_s=10.0))]
+    lines: dict[float, list[Decision]] = {
+        0: [start("b", (1, 1), (3, 1))],
+        1: [Stop("b", "")],
+        2: [start("b", (1, 1), (3, 1)), start("a", (0, 1), (2, 1))],
+    }
+    run = run_script(jobs, SHARED, lines, costs=Costs())
+    assert times(run)["a"][1] == pytest.approx(12 + 15 * GOLDEN**2)
+    assert run.records[1].checkpoint_s == pytest.approx(10)
+    rows = sorted(zip(run.traffic.job, run.traffic.start_s, strict=True))
+    assert [start_s for index, start_s in rows if index == 1][:2] == [0, 12], "it sends while it works"
+
+
+def test_a_job_that_is_stopped_while_it_loads_never_sends() -> None:
+    jobs = [job("a", 0, 2, 20, profile=UNIT), job("b", 0, 2, 50, profile=dear(restore_s=10.0))]
+    lines: dict[float, list[Decision]] = {
+        0: [start("b", (1, 1), (3, 1))],
+        1: [Stop("b", "")],
+        2: [start("b", (1, 1), (3, 1)), start("a", (0, 1), (2, 1)), Pace("b", 2.0, "")],
+        5: [Stop("b", "")],
+        60: [start("b", (1, 1), (3, 1))],
+    }
+    assert times(run_script(jobs, SHARED, lines, costs=Costs()))["a"] == (2, pytest.approx(2 + 40))
+
+
+def test_a_weight_that_is_set_while_a_job_loads_counts_once_it_sends() -> None:
+    ends = []
+    for weight in (1.0, 4.0):
+        jobs = [job("a", 0, 2, 50, profile=UNIT), job("b", 0, 2, 50, profile=dear(restore_s=10.0))]
+        lines: dict[float, list[Decision]] = {
+            0: [start("b", (1, 1), (3, 1))],
+            1: [Stop("b", "")],
+            2: [start("b", (1, 1), (3, 1)), start("a", (0, 1), (2, 1)), Pace("b", weight, "")],
+        }
+        ends.append(times(run_script(jobs, SHARED, lines, costs=Costs()))["b"][1])
+    assert ends[1] < ends[0]
+
+
+def test_a_job_that_stops_again_before_its_state_is_saved_still_waits_for_that() -> None:
+    """Saved from 20 to 70; the stop at 22 has nothing new to save, and the state is there no sooner."""
+    jobs = [job("a", 0, 1, 100)]
+    lines: dict[float, list[Decision]] = {
+        0: [start("a", (0, 1))],
+        20: [Stop("a", "")],
+        21: [start("a", (1, 1))],
+        22: [Stop("a", "")],
+        23: [start("a", (2, 1))],
+    }
+    costs = Costs(checkpoint_s=50.0, restore_s=3.0)
+    assert times(run_script(jobs, cluster([1, 1, 1]), lines, costs=costs))["a"] == (0, 70 + 3 + 80)
+
+
+def test_what_a_job_sent_until_its_host_failed_is_logged() -> None:
+    jobs = [job("a", 0, 2, 10, profile=UNIT)]
+    lines: dict[float, list[Decision]] = {0: [start("a", (0, 1), (2, 1))], 8: [start("a", (1, 1), (3, 1))]}
+    run = run_script(jobs, SHARED, lines, failures=[NodeLost(6, 0)])
+    assert [*zip(run.traffic.start_s, run.traffic.end_s, strict=True)] == [(0, 6), (8, 28)]
+
+
+def test_what_is_told_of_a_job_on_more_gpus_that_is_no_faster() -> None:
+    """An iteration takes 1 s on 4 GPUs and 2 s on 8: it does twice the work in it, 1 s a second."""
+    model = Profile(name="m", demands=(Demand(4, 1.0, 0.0), Demand(8, 2.0, 0.0)))
+    seen: list[float] = []
+
+    class Watch(Script):
+        def decide(self, view: ClusterView) -> Iterator[Decision]:
+            yield from super().decide(view)
+            seen.extend(state.speed for state in view.running.values() if view.now == 10)
+
+    lines: dict[float, list[Decision]] = {0: [start("a", (0, 0xFF))], 10: []}
+    run = replay([job("a", 0, 4, 100, profile=model, gpus_max=8)], cluster([8]), Watch(lines))
+    assert times(run)["a"] == (0, 100)
+    assert seen == [1.0]
+
+
+def test_a_speed_that_stays_the_same_is_no_change() -> None:
+    """Bound by the bus of its hosts, it does not mind who else is on its links."""
+    slow_inside = cluster([2, 2], [2, 2], nic=1e18, uplink=1.0, fabric=0.1)
+    jobs = [job("a", 0, 4, 10, profile=UNIT), job("b", 0, 2, 1, profile=profile(1.0, 0.1))]
+    lines: dict[float, list[Decision]] = {
+        0: [start("a", (0, 3), (2, 3))],
+        3: [start("b", (1, 1), (3, 1))],
+    }
+    run = run_script(jobs, slow_inside, lines)
+    assert run.speed_changes == 0
+    assert sorted(run.traffic.job) == [0, 1]
 
 
 @pytest.mark.parametrize("interval_s", [0.0, -5.0, math.nan])

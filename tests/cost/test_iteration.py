@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -161,6 +165,68 @@ def test_no_placement_beats_the_best(
     assert _alone_s(model, wanted, pairs) >= model.best_s(wanted, narrowest) * (1 - 1e-9)
 
 
+def _rated(racks: Sequence[Sequence[int]], nics: Sequence[float], uplinks: Sequence[float]) -> Topology:
+    """Racks of hosts with so many GPUs each, whose links are of these rates."""
+    topology = cluster(*racks, latency_s=0.1)
+    hosts = replace(topology.hosts, nic_bytes_per_s=np.array(nics))
+    levels = tuple(replace(level, uplink_bytes_per_s=np.array(uplinks)) for level in topology.levels)
+    return replace(topology, hosts=hosts, levels=levels)
+
+
+@settings(max_examples=100)
+@given(st.data(), st.integers(1, 2))
+def test_no_placement_beats_the_best_wherever_slow_links_are(data: Any, racks: int) -> None:
+    sizes = data.draw(
+        st.lists(st.lists(st.integers(1, 3), min_size=2, max_size=3), min_size=racks, max_size=racks)
+    )
+    count = sum(map(len, sizes))
+    rates = st.sampled_from([0.5, 1.0, 2.0])
+    topology = _rated(
+        sizes,
+        data.draw(st.lists(rates, min_size=count, max_size=count)),
+        data.draw(st.lists(rates, min_size=racks, max_size=racks)),
+    )
+    model = IterationModel(topology)
+    gpus = data.draw(st.integers(1, topology.gpus))
+    wanted = wanting(gpus, profile())
+    narrowest = _narrowest(topology, gpus)
+    every = itertools.product(*(range(size + 1) for rack in sizes for size in rack))
+    places = [
+        [(host, (1 << n) - 1) for host, n in enumerate(counts) if n]
+        for counts in every
+        if sum(counts) == gpus
+    ]
+    least = min(_alone_s(model, wanted, pairs) for pairs in places if _tier(topology, pairs) == narrowest)
+    assert model.best_s(wanted, narrowest) == pytest.approx(least)
+
+
+def _tier(topology: Topology, pairs: Sequence[tuple[int, int]]) -> int:
+    if len(pairs) == 1:
+        return 0
+    for tier, level in enumerate(topology.levels, start=1):
+        if len({int(level.domain_of_host[host]) for host, _ in pairs}) == 1:
+            return tier
+    return len(topology.tiers) - 1
+
+
+def test_an_all_to_all_does_best_on_even_parts() -> None:
+    """Each NIC carries k (K - k) / (K - 1) ranks' bytes of k of K = 9 ranks: 3 * 6 / 8, and not the 4 * 5 / 8 of full hosts."""
+    model = IterationModel(cluster([4, 4, 4]))
+    assert model.best_s(wanting(9, profile(pattern="all-to-all")), 1) == pytest.approx(1 + 3 * 6 / 8)
+
+
+def test_the_hosts_of_a_job_that_says_how_many_are_those_with_fast_links() -> None:
+    model = IterationModel(_rated([[2, 2, 2]], [0.1, 1.0, 1.0], [1.0]))
+    assert model.best_s(wanting(2, profile(), hosts=2), 1) == pytest.approx(1 + 1 + 2 * 0.1)
+
+
+@pytest.mark.parametrize("islands", [(4, 8), (8, 4)])
+def test_hosts_that_differ_in_islands_alone_are_two_kinds(islands: tuple[int, int]) -> None:
+    topology = cluster([8, 8], fabric=2.0, bus=0.5)
+    topology = replace(topology, hosts=replace(topology.hosts, island_gpus=np.array(islands)))
+    assert IterationModel(topology).best_s(wanting(8, profile()), 0) == pytest.approx(1 + 1 / 2)
+
+
 def _narrowest(topology: Topology, gpus: int) -> int:
     counts = topology.hosts.gpus
     if counts.max() >= gpus:
@@ -187,9 +253,9 @@ def test_a_run_time_is_that_on_the_jobs_own_type_or_where_there_was_none_on_what
     mixed = cluster([16, 8, 8], types=("v100", "a100", "a100"), nic=1.0, fabric=8.0)
     wants = wanting(16, profile(), gpu_type="a100")
     crossing = IterationModel(mixed).best_s(wants, 1)
-    assert IterationModel(mixed, mixed).alone(wants).recorded_s == pytest.approx(crossing)
-    untyped = IterationModel(mixed, cluster([16, 16], fabric=8.0)).alone(wants)
-    assert untyped.recorded_s == pytest.approx(
+    assert IterationModel(mixed, mixed).recorded_s(wants) == pytest.approx(crossing)
+    untyped = IterationModel(mixed, cluster([16, 16], fabric=8.0)).recorded_s(wants)
+    assert untyped == pytest.approx(
         IterationModel(cluster([16], fabric=8.0)).best_s(wanting(16, profile()), 0)
     )
-    assert untyped.recorded_s < crossing
+    assert untyped < crossing

@@ -10,7 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import replays
 from hemiola.core.timeline import Timeline, TrafficLog
+from hemiola.cost.iteration import IterationModel
 from hemiola.report import chart_gantt
 from hemiola.report.binning import binned, step_means
 from hemiola.report.chart import POLICY_COLORS, policy_color, policy_dash, time_scale, words_for
@@ -62,6 +64,32 @@ def test_links_that_a_job_crosses():
     assert load.names == ("rack r0 uplink", "rack r1 uplink", "n0 NIC", "n1 NIC", "n2 NIC")
     assert load.share.tolist() == pytest.approx(
         np.array([[0, 1.0], [0, 1.0], [0.1, 0], [0.1, 0.2], [0, 0.2]]), abs=1e-9
+    )
+
+
+@pytest.mark.parametrize("pattern", ["ring", "all-to-all"])
+def test_the_load_of_links_is_what_the_law_puts_on_them(pattern):
+    """3 of 4 ranks on one host: an all-to-all sends 3 * 1 / 3 of a rank's bytes over its card, 2 * 2 / 3 between racks."""
+    topology = replays.cluster([3, 1], [3, 1], nic=2.0, uplink=2.0)
+    model = replays.profile(1.0, 1.0, pattern=pattern)
+    jobs = [replays.job("a", 0, 4, 100, profile=model), replays.job("b", 0, 4, 50, profile=model)]
+    lines = {0: [replays.start("a", (0, 3), (2, 1), (3, 1)), replays.start("b", (0, 4), (1, 1), (2, 6))]}
+    run = replays.replay(jobs, topology, replays.Script(lines))
+    model_of = IterationModel(topology)
+    until_s = min(run.traffic.end_s)
+    load = link_load(run.traffic, topology, 0.0, float(until_s), bins=1, most=10)
+    expected = dict.fromkeys(links_of(topology).names, 0.0)
+    named = dict(zip(model_of.link_names, range(6), strict=True))
+    assert sorted(named) == sorted(name.replace(" NIC", " nic") for name in expected)
+    for index, place in enumerate([replays.at((0, 3), (2, 1), (3, 1)), replays.at((0, 4), (1, 1), (2, 6))]):
+        crossing = model_of.crossing(jobs[index], place)
+        row = int(np.flatnonzero(run.traffic.job == index)[0])
+        rate = crossing.need.traffic_bytes / run.traffic.iteration_s[row]
+        for link, factor in zip(crossing.links, crossing.factors or [1.0] * 6, strict=False):
+            name = model_of.link_names[link].replace(" nic", " NIC")
+            expected[name] += rate * factor / 2.0
+    assert dict(zip(load.names, load.share[:, 0].tolist(), strict=True)) == pytest.approx(
+        {name: share for name, share in expected.items() if share}
     )
 
 

@@ -207,3 +207,17 @@ def test_what_is_not_understood_is_refused(spec: str, said: str) -> None:
 def test_no_seed_below_zero() -> None:
     with pytest.raises(InputError, match="seed is -1"):
         generate("generated:gpus=8", -1)
+
+
+@pytest.mark.parametrize(
+    ("spec", "cut"),
+    [
+        ("mix=lingjun,duration_mean=30min,duration_max=5d", False),  # scaled, the longest are shorter
+        ("duration_mean=30h,duration_max=20d", True),
+        ("duration_max=1h", True),
+        ("", False),
+    ],
+)
+def test_a_cut_is_told_where_it_cuts(spec: str, cut: bool) -> None:
+    notes = generate(f"generated:jobs=5,gpus=8,{spec}".rstrip(",")).notes
+    assert any(note.startswith("durations are cut at") for note in notes) == cut

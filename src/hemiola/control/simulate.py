@@ -22,7 +22,7 @@ from hemiola.core.events import NodeBack, NodeLost
 from hemiola.core.job import Job, Workload
 from hemiola.core.result import Comparison, LoggedDecision, Run
 from hemiola.core.topology import Topology
-from hemiola.cost.iteration import IterationModel, goes_by_strategies
+from hemiola.cost.iteration import IterationModel, goes_by_strategies, recorded_as
 from hemiola.sched.machine import StateMachine
 from hemiola.sched.policies import policy_from_text, policy_text
 from hemiola.sched.policy import Policy
@@ -115,6 +115,8 @@ def simulate(
             notes.append(told)
         workloads[seed] = workload.jobs
         _check_jobs(workload.jobs)
+        if recorded_on is not None:
+            _check_recorded(workload.jobs, topology, recorded_on)
         if len(topology.hosts) > 1 and any(job.gpus > 1 and job.profile is not None for job in workload.jobs):
             warm_up()  # the network's kernel: before the clock starts
         for name, policy in named.items():
@@ -247,6 +249,17 @@ def _check_jobs(jobs: tuple[Job, ...]) -> None:
             raise InputError(f"job {job.id!r} wants {job.gpus} GPUs", "give 1 or more")
         if flaw := job.flaw():
             raise InputError(f"job {job.id!r}: {flaw}", "give sizes that hold the one it asks for")
+
+
+def _check_recorded(jobs: tuple[Job, ...], topology: Topology, recorded_on: Topology) -> None:
+    """Whether those that can run here can have been recorded there."""
+    seen: set[tuple[int, str, int]] = set()
+    for job in jobs:
+        shape = job.gpus, job.gpu_type, job.hosts
+        if job.profile is not None and shape not in seen:
+            seen.add(shape)
+            if topology.narrowest(*shape) is not None:
+                recorded_as(job, recorded_on)
 
 
 def run_one(

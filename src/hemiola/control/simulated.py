@@ -30,7 +30,7 @@ from hemiola.sim.fluid import SharedNetwork, Sharing
 
 __all__ = ["Costs", "Estimates", "SimulatedDriver"]
 
-NODE, FINISH, TIMER = 0, 1, 2
+NODE, FINISH, TIMER, READY = 0, 1, 2, 3
 IDLE_TIMERS = 100_000
 
 
@@ -140,11 +140,10 @@ class SimulatedDriver(Replay):
         self._down: set[int] = set()
         self._down_gpus = 0
         self._node_events_left = 0
+        self._interval_s = self._costs.checkpoint_interval_s if node_events else math.inf
         self._record = record
         self._rows: list[tuple[int, int, int, float, float, float, int, int]] = []
-        self._traffic: list[tuple[int, float, float, float, float, tuple[int, ...]]] | None = (
-            [] if record_traffic else None
-        )
+        self._traffic: list[tuple[Any, ...]] | None = [] if record_traffic else None
         self.origin_s = jobs[0].submit_s if jobs else view.now
         self.now = self.origin_s
         self.stop = False
@@ -173,9 +172,14 @@ class SimulatedDriver(Replay):
             due_s = inf
             while heap:
                 due_s, kind, _, what, version = heap[0]
-                if kind != FINISH or (what.version == version and what.due_s <= due_s):
+                if kind == FINISH:
+                    if what.version == version and what.due_s <= due_s:
+                        break
+                    self._renew(pop(heap))
+                elif kind != READY or what.version == version:
                     break
-                self._renew(pop(heap))
+                else:  # it gave its GPUs back before it was ready
+                    pop(heap)
                 due_s = inf
             next_s = due_s if due_s < arrival_s else arrival_s
             if arrived == total:
@@ -200,13 +204,18 @@ class SimulatedDriver(Replay):
                         self._renew(entry)
                 elif kind == TIMER:
                     batch.append(Timer(now, what))
+                elif kind == READY:
+                    if what.version == version:
+                        self._enter_network(what)
                 else:
                     batch.append(self._node(what))
                 due_s = heap[0][0] if heap else inf
             while arrival_s <= now:
                 job = jobs[arrived]
                 make = ElasticTask if job.gpus_min or job.gpus_max else Task
-                tasks[job.id] = make(job, arrived, job.duration_s, [0.0] * tiers, job.duration_s)
+                tasks[job.id] = make(
+                    job, arrived, job.duration_s, [0.0] * tiers, job.duration_s, self._interval_s
+                )
                 batch.append(Arrived(now, job))
                 arrived += 1
                 arrival_s = jobs[arrived].submit_s if arrived < total else inf
@@ -263,8 +272,9 @@ class SimulatedDriver(Replay):
         for state in self.view.running.values():
             task = self.tasks[state.id]
             if task.placement is not None and event.host in task.placement.hosts:
+                self._log_traffic(task, event.time_s)
                 task.settle(event.time_s)
-                lost[state.id] = task.roll_back(event.time_s, self._costs.checkpoint_interval_s)
+                lost[state.id] = task.roll_back()
                 self._leave(task, event.time_s, 4)
         return NodeLost(event.time_s, event.host, lost)
 
@@ -285,6 +295,7 @@ class SimulatedDriver(Replay):
             self._begin(task, decision.placement)  # type: ignore[union-attr]
         elif isinstance(decision, Pace):
             task = self.tasks[decision.job_id]
+            task.weight = decision.weight
             if task.slot >= 0 and self._network is not None:
                 self._network.set_weight(task.slot, decision.weight)
                 self._unsettled = True
@@ -312,11 +323,11 @@ class SimulatedDriver(Replay):
             alone = task.alone
             if alone is None:
                 alone = task.alone = self._model.alone(job)
-                task.best_s = alone.recorded_s
+                recorded_s = task.best_s = self._model.recorded_s(job)
                 if self._elsewhere:
-                    task.ideal_s = job.duration_s * alone.best_s / alone.recorded_s
+                    task.ideal_s = job.duration_s * alone.best_s / recorded_s
             if elastic:
-                task.best_s = alone.recorded_s * sized.gpus / job.gpus
+                task.best_s = self._model.recorded_s(job) * sized.gpus / job.gpus
                 alone = self._model.alone(sized)
             if len(hosts) > 1:
                 self._cross(task, sized, placement)
@@ -327,14 +338,28 @@ class SimulatedDriver(Replay):
         if task.predict():
             self._sequence += 1
             heapq.heappush(self._heap, (task.due_s, FINISH, self._sequence, task, task.version))
-        if task.speed != 1.0 or delay_s:
+        if delay_s or task.speed != (
+            sized.gpus / job.gpus if elastic else 1.0
+        ):  # as who decided takes it to be
             self._fresh.append(task)
 
     def _cross(self, task: Task, job: Job, placement: Placement) -> None:
-        """Enter the shared network; the speed follows when the instant's decisions are all in."""
-        crossing = self._model.crossing(job, placement)
-        task.crossing = crossing
+        """Share the network from when it is ready; until then its speed is told as if nobody disturbed it."""
+        crossing = task.crossing = self._model.crossing(job, placement)
         task.compute_s = crossing.need.compute_s
+        task.weight = 1.0
+        if task.resume_s <= self.view.now:
+            self._enter_network(task)
+            return
+        task.iteration_s = self._model.undisturbed_s(crossing)
+        task.speed = task.best_s / task.iteration_s
+        self._fresh.append(task)
+        self._push(task.resume_s, READY, task, task.version)
+
+    def _enter_network(self, task: Task) -> None:
+        """Its speed follows when the instant's decisions are all in."""
+        crossing = task.crossing
+        assert crossing is not None
         if self._network is None:
             self._network = SharedNetwork(self._capacities, self._sharing)
         hidden_s = crossing.need.hidden_s - crossing.latency_s
@@ -344,6 +369,7 @@ class SimulatedDriver(Replay):
             traffic_bytes=crossing.need.traffic_bytes,
             links=crossing.links,
             factors=crossing.factors,
+            weight=task.weight,
         )
         self._crossing[task.slot] = task
         self._unsettled = True
@@ -363,13 +389,16 @@ class SimulatedDriver(Replay):
         for slot, iteration_s, _ in self._network.settle():
             task = crossing[slot]
             fresh = task.speed == 0.0
-            self.speed_changes += not fresh
-            if logs and not fresh:
-                self._log_traffic(task, now)
-            task.settle(now)
             local_s = task.crossing.local_s  # type: ignore[union-attr]
             if local_s > iteration_s:
                 iteration_s = local_s
+            if not fresh:
+                if iteration_s == task.iteration_s:
+                    continue
+                self.speed_changes += 1
+                if logs:
+                    self._log_traffic(task, now)
+            task.settle(now)
             task.iteration_s = iteration_s
             speed = task.speed = task.best_s / iteration_s
             if task.predict():
@@ -379,11 +408,14 @@ class SimulatedDriver(Replay):
 
     def _log_traffic(self, task: Task, now: float) -> None:
         """Note what it sent since its last change of speed (before the change is applied)."""
-        log = self._traffic
+        log, crossing = self._traffic, task.crossing
+        if log is None or task.slot < 0 or crossing is None or task.placement is None:
+            return
         since = max(task.settled_s, task.resume_s)
-        if log is not None and now > since and task.crossing is not None and task.placement is not None:
-            bytes_per_s = task.crossing.need.traffic_bytes / task.iteration_s
-            log.append((task.index, since, now, task.iteration_s, bytes_per_s, task.placement.hosts))
+        if now > since:
+            bytes_per_s = crossing.need.traffic_bytes / task.iteration_s
+            hosts, factors = task.placement.hosts, crossing.factors
+            log.append((task.index, since, now, task.iteration_s, bytes_per_s, hosts, factors))
 
     def _leave(self, task: Task, now: float, outcome: int) -> None:
         """Give the GPUs back, leave the network, and note the span."""
@@ -418,7 +450,9 @@ class SimulatedDriver(Replay):
         assert placement is not None
         worked = now > task.resume_s
         self._leave(task, now, outcome)
-        save_s = self._costs.of(task.job)[0] if worked else 0.0
+        if not worked:  # what there is to save was saved, or is being saved, when it last stopped
+            return
+        save_s = self._costs.of(task.job)[0]
         task.saved_s = now + save_s
         if save_s:
             for host, mask in zip(placement.hosts, placement.masks, strict=True):
@@ -465,7 +499,7 @@ class SimulatedDriver(Replay):
         """What jobs that cross hosts sent, if it was recorded."""
         if self._traffic is None:
             return None
-        columns: list[Any] = [list(c) for c in zip(*self._traffic, strict=True)] or [[], [], [], [], [], []]
+        columns: list[Any] = [list(c) for c in zip(*self._traffic, strict=True)] or [[]] * 7
         return TrafficLog(
             job=np.array(columns[0], dtype=np.int64),
             start_s=np.array(columns[1], dtype=np.float64),
@@ -473,4 +507,5 @@ class SimulatedDriver(Replay):
             iteration_s=np.array(columns[3], dtype=np.float64),
             bytes_per_s=np.array(columns[4], dtype=np.float64),
             hosts=tuple(columns[5]),
+            factors=tuple(columns[6]),
         )

@@ -26,12 +26,15 @@ class Task(msgspec.Struct, eq=False, gc=False):
         due_s: when it will finish at its present speed.
         entry_s: the time of its entry in the heap of finishes, at most `due_s`.
         ideal_s: run time on its best placement here, alone.
+        interval_s: from one periodic checkpoint to the next; infinite where no host fails.
         slot: its slot in the shared network, or -1.
         ran: whether it made progress before its present span, so that there is a state to load.
         saved_s: when its state is saved.
+        kept_s: when it last got GPUs and was ready, or the last periodic checkpoint since.
+        weight: its share of links, relative to others'.
         alone: how fast it runs where nobody disturbs it, once it has started.
         useful_s, exposed_s, checkpoint_s, lost_s: where its time with GPUs went.
-        span: work left, useful and exposed time when it last got GPUs.
+        span: work left, useful and exposed time as of `kept_s`.
     """
 
     job: Job
@@ -39,10 +42,12 @@ class Task(msgspec.Struct, eq=False, gc=False):
     left_s: float
     tiers_s: list[float]
     ideal_s: float
+    interval_s: float = math.inf
     settled_s: float = 0.0
     resume_s: float = 0.0
     start_s: float = 0.0
     saved_s: float = 0.0
+    kept_s: float = 0.0
     speed: float = 1.0
     version: int = 0
     best_s: float = 1.0
@@ -51,6 +56,7 @@ class Task(msgspec.Struct, eq=False, gc=False):
     iteration_s: float = 1.0
     compute_s: float = 1.0
     slot: int = -1
+    weight: float = 1.0
     tier: int = 0
     ran: bool = False
     alone: Alone | None = None
@@ -69,7 +75,7 @@ class Task(msgspec.Struct, eq=False, gc=False):
         self.placement = placement
         self.tier = tier
         self.start_s = self.settled_s = now
-        self.resume_s = now + delay_s
+        self.resume_s = self.kept_s = now + delay_s
         self.span = self.left_s, self.useful_s, self.exposed_s
         if self.first_start_s is None:
             self.first_start_s = now
@@ -87,12 +93,21 @@ class Task(msgspec.Struct, eq=False, gc=False):
                 return
             self.checkpoint_s += resume - since
             since = resume
+        share = self.compute_s / self.iteration_s
+        if now - self.kept_s >= self.interval_s:
+            self._keep(since, now, share)
         active = now - since
         self.left_s -= active * self.speed
-        share = self.compute_s / self.iteration_s
         self.useful_s += active * share
         self.exposed_s += active * (1.0 - share)
         self.settled_s = now
+
+    def _keep(self, since: float, now: float, share: float) -> None:
+        """What there is at the last periodic checkpoint of this while, in which its speed is the same."""
+        self.kept_s += (now - self.kept_s) // self.interval_s * self.interval_s
+        active = self.kept_s - since
+        useful_s, exposed_s = active * share, active * (1.0 - share)
+        self.span = self.left_s - active * self.speed, self.useful_s + useful_s, self.exposed_s + exposed_s
 
     def end(self, now: float) -> None:
         """It gives its GPUs back."""
@@ -112,20 +127,15 @@ class Task(msgspec.Struct, eq=False, gc=False):
         self.left_s = 0.0
         self.finish_s = now
 
-    def roll_back(self, now: float, interval_s: float) -> float:
-        """Lose what was done since the last periodic checkpoint; return the work lost."""
-        active = max(0.0, now - self.resume_s)
+    def roll_back(self) -> float:
+        """Lose what was done since the last periodic checkpoint, as of `settled_s`; return the work lost."""
         left_s, useful_s, exposed_s = self.span
         work = left_s - self.left_s
-        if active <= 0.0 or work <= 0.0:
+        if work <= 0.0:
             return 0.0
-        part = (active % interval_s) / active
-        for name, before in (("useful_s", useful_s), ("exposed_s", exposed_s)):
-            lost_s = (getattr(self, name) - before) * part
-            setattr(self, name, getattr(self, name) - lost_s)
-            self.lost_s += lost_s
-        self.left_s += work * part
-        return work * part
+        self.lost_s += self.useful_s - useful_s + self.exposed_s - exposed_s
+        self.left_s, self.useful_s, self.exposed_s = self.span
+        return work
 
     def predict(self) -> bool:
         """Work out `due_s`; return whether the heap needs a new entry, because it comes earlier than that."""
@@ -163,10 +173,10 @@ class ElasticTask(Task):
         super().settle(now)
         self._count(before)
 
-    def roll_back(self, now: float, interval_s: float) -> float:
+    def roll_back(self) -> float:
         """Lose what was done since the last periodic checkpoint, on as many GPUs."""
         before = self._seconds()
-        work = super().roll_back(now, interval_s)
+        work = super().roll_back()
         self._count(before)
         return work
 

@@ -92,8 +92,10 @@ class TrafficLog:
         job: index into the run's jobs.
         start_s, end_s: from, to.
         iteration_s: time of one iteration in that while.
-        bytes_per_s: mean rate on each link it crosses.
+        bytes_per_s: mean rate on a link that carries what each of a ring's does.
         hosts: the hosts it ran on, from which the links follow.
+        factors: how many times that rate each of its links has: the hosts' cards, then, narrow to wide, the uplinks of
+            their domains, each where it comes first. None for once; empty if that is so of all rows.
     """
 
     job: NDArray[np.int64]
@@ -102,3 +104,4 @@ class TrafficLog:
     iteration_s: NDArray[np.float64]
     bytes_per_s: NDArray[np.float64]
     hosts: tuple[tuple[int, ...], ...]
+    factors: tuple[tuple[float, ...] | None, ...] = ()

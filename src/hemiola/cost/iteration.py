@@ -23,7 +23,7 @@ from hemiola.core.job import Job, Profile
 from hemiola.core.topology import Topology
 from hemiola.cost.fitted_links import KEEP_RING, HostLinks, fitted_loads
 
-__all__ = ["Alone", "Crossing", "IterationModel", "Need", "goes_by_strategies", "speed_at"]
+__all__ = ["Alone", "Crossing", "IterationModel", "Need", "goes_by_strategies", "recorded_as", "speed_at"]
 
 STRAY_GPUS = 2
 MOST_ISLANDS = 128  # of a host: more than it has GPUs
@@ -80,15 +80,15 @@ class Alone:
 
     Attributes:
         best_s: iteration time on the best placement here.
-        recorded_s: iteration time where the trace was recorded.
+        recorded_s: iteration time where the trace was recorded, once it was asked for.
         on_host: (iteration time, compute time) by kind of host and NVLink islands touched.
     """
 
     __slots__ = ("best_s", "on_host", "recorded_s")
 
-    def __init__(self, best_s: float, recorded_s: float) -> None:
+    def __init__(self, best_s: float) -> None:
         self.best_s = best_s
-        self.recorded_s = recorded_s
+        self.recorded_s: float | None = None
         self.on_host: dict[int, tuple[float, float]] = {}
 
 
@@ -175,7 +175,7 @@ class IterationModel:
         if alone is None:
             narrowest = self.topology.narrowest(job.gpus, job.gpu_type, job.hosts)
             assert narrowest is not None
-            alone = self._alone[key] = Alone(self.best_s(job, narrowest), self.recorded_s(job, narrowest))
+            alone = self._alone[key] = Alone(self.best_s(job, narrowest))
         return alone
 
     def on_host(self, job: Job, host: int, mask: int, alone: Alone | None = None) -> tuple[float, float]:
@@ -289,23 +289,19 @@ class IterationModel:
             )
         return best
 
-    def recorded_s(self, job: Job, narrowest: int) -> float:
+    def recorded_s(self, job: Job) -> float:
         """What an iteration took where the trace was recorded: run time / this = iterations.
 
         A trace's run time is read as that on the job's best placement there, alone.
         """
-        there = self._recorded_on
-        if there is None:
-            return self.best_s(job, narrowest)
-        if job.gpu_type and job.gpu_type not in there.topology.gpu_types:  # it ran on what was there
-            job = msgspec.structs.replace(job, gpu_type="")
-        tier = there.topology.narrowest(job.gpus, job.gpu_type, job.hosts)
-        if tier is None:
-            raise InputError(
-                f"job {job.id!r} wants {job.gpus} GPUs, more than {there.topology.name} has",
-                "give the cluster that the workload was recorded on",
-            )
-        return there.best_s(job, tier)
+        alone = self.alone(job)
+        if alone.recorded_s is None:
+            there = self._recorded_on
+            if there is None:
+                alone.recorded_s = alone.best_s
+            else:
+                alone.recorded_s = there.best_s(*recorded_as(job, there.topology))
+        return alone.recorded_s
 
     def alone_s(self, job: Job, place: Placement, gpu_type: str = "") -> float:
         """Iteration time of a job with a profile on a placement without any other traffic; on the measured GPU type unless
@@ -315,36 +311,94 @@ class IterationModel:
         if len(place.hosts) == 1:
             return need.iteration_s(self._inside(place.hosts[0], place.masks[0]))
         crossing = self.crossing(job, place)
+        slowest = min(map(self._inside, place.hosts, place.masks))
+        return need.iteration_s(min(self._rate(crossing), slowest), crossing.latency_s)
+
+    def undisturbed_s(self, crossing: Crossing) -> float:
+        """Iteration time of a job that spans hosts without any other traffic."""
+        return max(
+            crossing.need.iteration_s(self._rate(crossing), crossing.latency_s),
+            crossing.local_s,
+        )
+
+    def _rate(self, crossing: Crossing) -> float:
+        """Of the slowest of its links, alone."""
         factors = crossing.factors or (1.0,) * len(crossing.links)
-        rate = min(
+        rate: float = min(
             [self._capacities[link] / f for link, f in zip(crossing.links, factors, strict=True) if f > 0]
         )
-        slowest = min(map(self._inside, place.hosts, place.masks))
-        return need.iteration_s(min(rate, slowest), crossing.latency_s)
+        return rate
 
     def _best_places(self, job: Job, narrowest: int) -> Iterator[Placement]:
-        """Per domain of the narrowest tier that can hold the job, its largest hosts filled in order.
+        """Per domain of the narrowest tier that can hold the job: of all its hosts and of those with the fastest links,
+        the largest filled in order.
 
-        Of a job that says on how many hosts it runs, the first ones that suffice.
+        What an all-to-all sends over a host's link depends on how many ranks are there: it may do better spread evenly,
+        over as few hosts or over all. Of a job that says on how many hosts it runs, the first ones that suffice.
         """
+        assert job.profile is not None
         each = job.gpus // job.hosts if job.hosts else 0
         for hosts in self._domains_at(narrowest, job.gpu_type):
-            if each:
-                able = tuple(host for host in hosts if self._gpus[host] >= each)[: job.hosts]
-                if len(able) == job.hosts:
-                    yield Placement(able, ((1 << each) - 1,) * len(able))
-                continue
-            left = job.gpus
-            chosen: list[int] = []
-            masks: list[int] = []
-            for host in sorted(hosts, key=lambda h: -self._gpus[h]):
-                count = min(left, self._gpus[host])
-                if count:
-                    chosen.append(host)
-                    masks.append((1 << count) - 1)
-                    left -= count
-            if not left and (narrowest > 0) == (len(chosen) > 1):
-                yield Placement(tuple(chosen), tuple(masks))
+            able = [host for host in hosts if self._gpus[host] >= each]
+            fastest = self._fastest(able, narrowest, job)
+            for among in (able,) if fastest == able else (able, fastest):
+                if each:
+                    if len(among) >= job.hosts:
+                        yield _on([(host, each) for host in among[: job.hosts]])
+                    continue
+                filled = self._filled(among, job.gpus)
+                if filled is None or (narrowest > 0) != (len(filled) > 1):
+                    continue
+                yield _on(filled)
+                if job.profile.pattern == "all-to-all" and len(filled) > 1:
+                    yield _on(self._spread([host for host, _ in filled], job.gpus))
+                    yield _on(self._spread(among, job.gpus))
+
+    def _fastest(self, hosts: list[int], tier: int, job: Job) -> list[int]:
+        """Those whose links are at least as fast as they must be if the slowest is to be as fast as can be."""
+        if tier == 0 or not hosts:
+            return hosts
+        rate = {host: self._way(host, tier) for host in hosts}
+        gpus = 0
+        slowest = 0.0
+        for count, host in enumerate(sorted(hosts, key=rate.__getitem__, reverse=True), start=1):
+            gpus += self._gpus[host]
+            slowest = rate[host]
+            if count >= job.hosts and gpus >= job.gpus:
+                break
+        return [host for host in hosts if rate[host] >= slowest]
+
+    def _way(self, host: int, tier: int) -> float:
+        """The slowest link from a host's GPUs to others at this tier."""
+        inside = self._fabric[host] if self._one_island[host] else self._bus[host]
+        uplinks = [
+            self._capacities[first + domain_of[host]]
+            for first, domain_of in zip(self._first_link, self._domains[: tier - 1], strict=False)
+        ]
+        rate: float = min([inside, self._capacities[host], *uplinks])
+        return rate
+
+    def _filled(self, hosts: list[int], gpus: int) -> list[tuple[int, int]] | None:
+        """(host, GPUs) with the largest hosts filled in order; None if they do not suffice."""
+        filled: list[tuple[int, int]] = []
+        for host in sorted(hosts, key=self._gpus.__getitem__, reverse=True):
+            count = min(gpus, self._gpus[host])
+            if count:
+                filled.append((host, count))
+                gpus -= count
+        return None if gpus else filled
+
+    def _spread(self, hosts: list[int], gpus: int) -> list[tuple[int, int]]:
+        """(host, GPUs) as evenly as the sizes of these hosts allow, which suffice."""
+        spread: list[tuple[int, int]] = []
+        left = len(hosts)
+        for host in sorted(hosts, key=self._gpus.__getitem__):
+            count = min(-(-gpus // left), self._gpus[host])
+            if count:
+                spread.append((host, count))
+            gpus -= count
+            left -= 1
+        return spread
 
     def _domains_at(self, tier: int, gpu_type: str) -> list[list[int]]:
         """Hosts of each domain of a tier, of one GPU type each; alike domains only once."""
@@ -361,7 +415,8 @@ class IterationModel:
             if self._gpus[host] and gpu_type in ("", kind):
                 groups.setdefault((host if tier == 0 else domains[host], kind), []).append(host)
         for hosts in groups.values():
-            look = tuple((self._gpus[h], self._capacities[h], self._fabric[h], self._bus[h]) for h in hosts)
+            inside = ((self._gpus[h], self._fabric[h], self._bus[h], self._island[h]) for h in hosts)
+            look = *inside, *(self._capacities[h] for h in hosts)
             links = tuple(
                 self._capacities[self._first_link[level] + d[h]]
                 for level, d in enumerate(self._domains[: max(tier - 1, 0)])
@@ -423,6 +478,29 @@ class IterationModel:
             gpus_below = self.topology.gpus / len(level.domains)
             rate = min(rate, float(level.uplink_bytes_per_s.mean()) * min(1.0, stray / gpus_below))
         return rate
+
+
+def recorded_as(job: Job, there: Topology) -> tuple[Job, int]:
+    """As a job was when it was recorded on this cluster, and the narrowest tier that could hold it.
+
+    Raises:
+        InputError: it cannot have been.
+    """
+    if job.gpu_type and job.gpu_type not in there.gpu_types:  # it ran on what was there
+        job = msgspec.structs.replace(job, gpu_type="")
+    tier = there.narrowest(job.gpus, job.gpu_type, job.hosts)
+    if tier is None:
+        raise InputError(
+            f"job {job.id!r} wants {job.gpus} GPUs, more than {there.name} has",
+            "give the cluster that the workload was recorded on",
+        )
+    return job, tier
+
+
+def _on(counts: list[tuple[int, int]]) -> Placement:
+    """The first GPUs of each host, so many."""
+    hosts, gpus = zip(*counts, strict=True)
+    return Placement(hosts, tuple((1 << count) - 1 for count in gpus))
 
 
 def speed_at(model: IterationModel, job: Job, asked: int, gpus: int) -> float:

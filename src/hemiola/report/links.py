@@ -80,6 +80,9 @@ def link_load(
     edges = np.linspace(from_s, to_s, bins + 1)
     spread = (np.repeat(column, counts) for column in (traffic.start_s, traffic.end_s, traffic.bytes_per_s))
     start_s, end_s, rate = spread
+    if any(traffic.factors):
+        pairs = zip(traffic.factors, counts.tolist(), strict=True)
+        rate = rate * np.concatenate([factors or (1.0,) * count for factors, count in pairs])
     share = binned(link, start_s, end_s, rate, rows=len(links.names), edges_s=edges)
     share = np.maximum(share, 0.0) / links.bytes_per_s[:, None]
     used = np.flatnonzero((share.max(axis=1) > 1e-9) & np.isfinite(links.bytes_per_s))
@@ -95,6 +98,6 @@ def _crossed(hosts: tuple[int, ...], topology: Topology, links: Links) -> Iterat
         return
     yield from (links.first_card + host for host in hosts)
     for level, first in zip(topology.levels, links.first_of_level, strict=True):
-        domains = set(level.domain_of_host[list(hosts)].tolist())
+        domains = dict.fromkeys(level.domain_of_host[list(hosts)].tolist())
         if len(domains) > 1:
-            yield from (first + domain for domain in sorted(domains))
+            yield from (first + domain for domain in domains)

@@ -60,6 +60,11 @@ class _Spec:
     elastic: float = 0.0
     seed: int = 0
 
+    @property
+    def scale(self) -> float:
+        """How much longer jobs are than the mix's."""
+        return 1.0 if self.duration_mean_s is None else self.duration_mean_s / self.mix.mean_s
+
 
 def is_generator_spec(text: str) -> bool:
     """Whether `text` asks for a generated workload rather than naming a file."""
@@ -153,9 +158,8 @@ def _bounds(
 
 def _durations(asked: _Spec, rng: np.random.Generator) -> NDArray[np.float64]:
     mix = asked.mix
-    scale = 1.0 if asked.duration_mean_s is None else asked.duration_mean_s / mix.mean_s
-    drawn = np.exp(mix.mu + mix.sigma * rng.standard_normal(asked.jobs)) * scale
-    longest_s = max(min(mix.longest_s * scale, asked.duration_max_s), _SHORTEST_S)
+    drawn = np.exp(mix.mu + mix.sigma * rng.standard_normal(asked.jobs)) * asked.scale
+    longest_s = max(min(mix.longest_s * asked.scale, asked.duration_max_s), _SHORTEST_S)
     return np.clip(np.round(drawn, _DECIMALS), _SHORTEST_S, longest_s)
 
 
@@ -167,7 +171,7 @@ def _notes(asked: _Spec, total: int, horizon_s: float, elastic: int) -> tuple[st
     most = min(total, asked.largest or total)
     if max(asked.mix.shares) > most:
         notes.append(f"sizes above {most} GPUs were left out of the mix")
-    if asked.duration_max_s < asked.mix.longest_s:
+    if asked.duration_max_s < asked.mix.longest_s * asked.scale:
         notes.append(f"durations are cut at {format_duration(asked.duration_max_s)}")
     if asked.duration_mean_s is not None:
         notes.append(

@@ -151,9 +151,9 @@ class PolluxSim(PeerRules):
 
 
 def _check(job: Job) -> None:
-    if "batch_size" not in job.facts or not job.model:
+    if not 1 <= job.facts.get("batch_size", 0) < math.inf or not job.model:
         raise InputError(
-            f"job {job.id!r} names no application or no batch_size, which pollux-sim counts work by",
+            f"job {job.id!r} names no application or no batch_size of at least 1, which pollux-sim counts work by",
             "give a workload in Pollux's format, or use --semantics event-driven",
         )
     epoch_iterations(job.model, int(job.facts["batch_size"]), job.gpus)

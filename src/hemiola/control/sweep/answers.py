@@ -125,5 +125,6 @@ def _traffic(columns: dict[str, Any] | None) -> TrafficLog | None:
     if columns is None:
         return None
     hosts = tuple(tuple(row) for row in columns["hosts"])
-    arrays = {name: _array(column) for name, column in columns.items() if name != "hosts"}
-    return TrafficLog(**arrays, hosts=hosts)
+    factors = tuple(None if row is None else tuple(row) for row in columns["factors"])
+    arrays = {name: _array(column) for name, column in columns.items() if name not in ("hosts", "factors")}
+    return TrafficLog(**arrays, hosts=hosts, factors=factors)
