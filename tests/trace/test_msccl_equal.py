@@ -89,6 +89,14 @@ def test_rccl_finds_all_that_it_asks_for() -> None:
     assert parse_msccl(scattering) == parse_msccl(scattering.replace("reducescatter", "reduce_scatter"))
 
 
+@pytest.mark.parametrize("letter", ["a", "й", "&", '"', "\t"])
+def test_a_name_has_room_in_rccl_as_it_stands_in_the_file(letter: str) -> None:
+    text = msccl_text(msgspec.structs.replace(ring([0, 1]), name=letter * 300))
+    written = text.split('name="')[1].split('"')[0]
+    assert 200 <= len(written.encode()) <= 255
+    assert set(ElementTree.fromstring(text).get("name") or "") == {letter}
+
+
 def chunks_at_once(count: int) -> Strategy:
     pair: Any = [(0, 1, True), (1, 0, False)]
     moves = tuple(Move(Place(a, "input", 0), Place(b, "input", 0), count, adds) for a, b, adds in pair)

@@ -192,6 +192,13 @@ def test_a_failure_leaves_what_was_there(tmp_path):
     assert [entry.name for entry in tmp_path.iterdir()] == ["file"]
 
 
+def test_a_name_may_be_as_long_as_the_disk_allows(tmp_path):
+    path = tmp_path / ("й" * 120 + ".json")
+    with replacing(path) as stream:
+        stream.write(b"all")
+    assert path.read_bytes() == b"all"
+
+
 def test_a_link_stays_a_link_and_permissions_are_the_usual(tmp_path):
     target, link = tmp_path / "target", tmp_path / "link"
     target.write_text("before")

@@ -184,6 +184,34 @@ def test_gres_for_every_node_and_slurm_conf_decides() -> None:
     assert both.hosts.gpus.tolist() == [4, 4, 4, 2]
 
 
+@pytest.mark.parametrize(
+    ("gres", "problem"),
+    [
+        ("Name=gpu AutoDetect=nvml", "gres.conf:1: how many GPUs is not said"),
+        ("NodeName=n[0-3] Name=gpu AutoDetect=nvml", "gres.conf:1: how many GPUs is not said"),
+        ("Name=gpu Type=a100 Count=8\nName=gpu Type=v100 Count=4", "gres.conf:2: a node with GPUs of two"),
+    ],
+)
+def test_what_gres_conf_leaves_open_matters_where_slurm_conf_is_silent(gres: str, problem: str) -> None:
+    stated = read(TWO, "", gres=gres, slurm="NodeName=n[0-3] Gres=gpu:a100:8")
+    assert stated.hosts.gpus.tolist() == [8] * 4
+    assert stated.gpu_types == ("a100",)
+    with pytest.raises(InputError, match=problem):
+        read(TWO, "", gres=gres, slurm="NodeName=n[0-2] Gres=gpu:a100:8")
+
+
+def test_an_option_fills_what_slurm_detects_itself() -> None:
+    found = read(TWO, "gpus_per_host=4", gres="NodeName=n0 Name=gpu Type=t4 AutoDetect=nvml")
+    assert found.hosts.gpus.tolist() == [4] * 4
+    assert found.hosts.gpu_types == ("t4", "", "", "")
+
+
+def test_several_files_of_one_gpu() -> None:
+    mig = "NodeName=n0 Name=gpu MultipleFiles=/dev/nvidia0,/dev/nvidia-caps/nvidia-cap[21-22]\n"
+    conf = mig * 3 + "NodeName=n[1-3] Name=gpu AutoDetect=off Files=/dev/nvidia[0-3]"
+    assert read(TWO, "", gres=conf).hosts.gpus.tolist() == [3, 4, 4, 4]
+
+
 def test_options_fill_only_what_is_open() -> None:
     assert read(TWO, "gpus_per_host=4", gres="NodeName=n0 Name=gpu Count=8").hosts.gpus.tolist() == [
         8,
@@ -209,7 +237,6 @@ def test_options_fill_only_what_is_open() -> None:
         ("", "NodeName=n0 Gres=gpu:a:1,gpu:b:1", "two types"),
         ("", "NodeName=n0 Gres=gpu:a:b:c", "cannot read Gres"),
         ("", "NodeName=n[0-", "slurm.conf:1: the hostlist"),
-        ("NodeName=n0 Name=gpu AutoDetect=nvml", "", "how many GPUs is not said"),
         ("NodeName=n0 Name=gpu Count=x", "", "Count: 'x'"),
         ("", "NodeName=elsewhere Gres=gpu:8", "'elsewhere' has GPUs but no switch"),
     ],

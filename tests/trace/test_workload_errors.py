@@ -174,6 +174,7 @@ def test_sizes_that_do_not_fit_are_told_with_what_they_do_not_fit(tmp_path: Path
         ("acme-seren", "21544.0", "2693.0", "gpu_time", 3),
         ("pai-task-table", "1739110.0,1739300.0", "1739110.0,1739100.0", "end_time", 3),
         ("pai-simulator", "7,0.5", "7,-0.5", "num_gpu", 2),
+        ("pai-simulator", "160,2,600", "160,1.5,600", "num_inst", 3),
         ("gavel", "\t163129\t2\t", "\t163129\t3\t", "job_type", 2),
         ("gavel", "\t163129\t2\t", "\t-1\t2\t", "total_steps", 2),
         ("pollux", "cifar10,6,2048", "cifar10,6,2049", "batch_size", 2),

@@ -144,9 +144,20 @@ def test_pai_job_table_alone_is_no_workload(tmp_path: Path) -> None:
 
 def test_pai_simulator_input(tmp_path: Path) -> None:
     workload = read(tmp_path, samples.PAI_SIMULATOR)
-    assert brief(workload) == [("7", 0.0, 1, 38.0), ("8", 60.0, 8, 600.0)]
+    assert brief(workload) == [("7", 0.0, 1, 38.0), ("8", 60.0, 16, 600.0)]
     assert [job.recorded_start_s for job in workload.jobs] == [2.0, None]
     assert workload.skipped == {"CPU job": 1}
+
+
+def test_pai_simulator_counts_gpus_per_instance(tmp_path: Path) -> None:
+    header = "job_id,num_inst,submit_time,num_cpu,num_gpu,gpu_type,duration,user\n"
+    rows = "1,300,0,6,0.5,T4,100,u\n2,10,1,6,1.1,T4,100,u\n3,3,2,6,0.5,T4,100,u\n4,,3,6,2,T4,100,u\n5,0,4,6,2,T4,9,u\n"
+    workload = read(tmp_path, header + rows)
+    assert [job.gpus for job in workload.jobs] == [150, 11, 2, 2]
+    assert workload.skipped == {"CPU job": 1}
+    assert "1 jobs ask for part of a GPU and were rounded up to whole GPUs" in workload.notes
+    bare = header.replace(",num_inst", "") + "1,0,6,0.5,T4,100,u\n"
+    assert [job.gpus for job in read(tmp_path, bare).jobs] == [1]
 
 
 def test_gavel_derives_durations_from_measured_speeds(tmp_path: Path) -> None:

@@ -49,6 +49,7 @@ def test_damage_is_refused_or_harmless(
         assert job.gpus >= 1
         assert job.submit_s >= 0
         assert 0 <= job.duration_s < math.inf
+        assert job.recorded_start_s is None or job.recorded_start_s >= 0
         assert not (job.hosts and job.gpus % job.hosts)
         assert not job.flaw()
 

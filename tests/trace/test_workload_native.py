@@ -8,6 +8,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from workload_samples import PHILLY_JSON
 
 from hemiola.core.errors import FormatError, InputError
 from hemiola.core.job import Demand, Job, Profile, Workload
@@ -131,3 +132,15 @@ def test_the_ending_decides(tmp_path: Path) -> None:
         write_workload(Workload(jobs=(JOB,)), tmp_path / "w.xlsx")
     with pytest.raises(InputError):
         write_workload(Workload(jobs=(JOB,)), tmp_path / "no such folder" / "w.csv")
+
+
+def test_a_log_in_which_a_job_starts_before_it_is_submitted(tmp_path: Path) -> None:
+    """Philly's log is in local time, and clocks are put back in it."""
+    text = PHILLY_JSON.replace('"2017-10-07 01:12:00", "end', '"2017-10-07 01:10:59", "end')
+    assert text != PHILLY_JSON
+    (tmp_path / "log").write_text(text)
+    workload = read_workload(tmp_path / "log")
+    assert workload.jobs[0].recorded_start_s is None
+    assert "jobs that start before they are submitted keep no recorded start" in workload.notes
+    write_workload(workload, tmp_path / "w.json")
+    assert read_workload(tmp_path / "w.json").jobs == workload.jobs

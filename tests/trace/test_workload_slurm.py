@@ -71,6 +71,14 @@ def test_parsable_ends_each_line_in_a_bar(tmp_path: Path) -> None:
     assert read(tmp_path, text) == read(tmp_path, samples.SLURM)
 
 
+@pytest.mark.parametrize("end", ["", "|"])
+def test_a_bar_inside_a_name_is_no_end_of_the_line(end: str, tmp_path: Path) -> None:
+    header = "JobID|Submit|Start|End|State|AllocTRES|JobName|User|Partition|NodeList|Comment"
+    row = f"1|{TIMES}|COMPLETED|gres/gpu=8|a|b|ann|gpu|n1|"
+    with pytest.raises(RowError, match="is a column too many"):
+        read(tmp_path, f"{header}{end}\n{row}{end}\n")
+
+
 def test_requested_gpus_serve_where_allocated_ones_are_not_listed(tmp_path: Path) -> None:
     text = f"JobID|Submit|Start|End|State|ReqTRES\n1|{TIMES}|COMPLETED|gres/gpu=4\n"
     assert read(tmp_path, text).jobs[0].gpus == 4

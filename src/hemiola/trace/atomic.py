@@ -14,6 +14,8 @@ from hemiola.core.errors import InputError
 
 __all__ = ["replacing"]
 
+_NAME_BYTES_MAX = 200
+"""So much of a file's name is kept while it is written, to the last whole letter: most disks allow 255 bytes."""
 _REMEDIES = {
     errno.ENOSPC: "free some space there, or name a path on another disk",
     errno.EDQUOT: "free some of your quota, or name a path on another disk",
@@ -57,7 +59,8 @@ def replacing(path: Path, *, follow: bool = True) -> Iterator[BinaryIO]:
 def _through_neighbour(path: Path) -> Iterator[BinaryIO]:
     if path.is_dir() and not path.is_symlink():
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-    neighbour = path.with_name(f".{path.name[:200]}.{os.getpid()}-{os.urandom(4).hex()}.part")
+    name = os.fsencode(path.name)[:_NAME_BYTES_MAX].decode(errors="ignore")
+    neighbour = path.with_name(f".{name}.{os.getpid()}-{os.urandom(4).hex()}.part")
     try:
         with neighbour.open("xb") as raw:  # made anew, so that it is no link that somebody has left there
             if path.suffix == ".gz":

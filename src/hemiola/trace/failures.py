@@ -26,7 +26,7 @@ def read_failures(
         origin_s: added to every time.
 
     Raises:
-        InputError: an unreadable file or wrong columns.
+        InputError: a file that cannot be read or is no CSV, or wrong columns.
         RowError: a row with an unknown host, event or time.
     """
     file = Path(path)
@@ -35,10 +35,13 @@ def read_failures(
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"cannot read the failures in {path}: {error}", "give a CSV in UTF-8") from error
     reader = csv.DictReader(text.splitlines())
-    if reader.fieldnames is None or [*reader.fieldnames] != COLUMNS:
-        raise InputError(f"{path}: columns are {reader.fieldnames}", f"write {','.join(COLUMNS)}")
     index = {name: i for i, name in enumerate(topology.hosts.names)}
-    events = [_event(str(path), reader.line_num, row, index, origin_s) for row in reader]
+    try:
+        if reader.fieldnames is None or [*reader.fieldnames] != COLUMNS:
+            raise InputError(f"{path}: columns are {reader.fieldnames}", f"write {','.join(COLUMNS)}")
+        events = [_event(str(path), reader.line_num, row, index, origin_s) for row in reader]
+    except csv.Error as error:
+        raise InputError(f"{path}: {error}", "check its quotes") from error
     return tuple(sorted(events, key=lambda event: event.time_s))
 
 

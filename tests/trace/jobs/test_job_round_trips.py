@@ -188,10 +188,11 @@ def test_inferred_dependencies_make_no_circle(timeline):
             left = {node: deps for node, deps in left.items() if node not in ready}
 
 
-@pytest.mark.parametrize(("given", "ending"), [("job.et", ".et"), ("job.et.gz", ".et.gz"), ("job", ".et")])
-def test_chakra_files_are_named_by_rank(tmp_path, given, ending):
-    paths = write_chakra(two_ranks(), tmp_path / given)
-    assert [path.name for path in paths] == [f"job.0{ending}", f"job.1{ending}"]
+@pytest.mark.parametrize("stem", ["job", "job.eth0", "job.et.gz.v2"])
+@pytest.mark.parametrize(("given", "ending"), [(".et", ".et"), (".et.gz", ".et.gz"), ("", ".et")])
+def test_chakra_files_are_named_by_rank(tmp_path, stem, given, ending):
+    paths = write_chakra(two_ranks(), tmp_path / f"{stem}{given}")
+    assert [path.name for path in paths] == [f"{stem}.0{ending}", f"{stem}.1{ending}"]
     assert replace(read_job([tmp_path]), source="a test").difference(two_ranks()) == ""
 
 

@@ -20,9 +20,10 @@ def write_chakra(timeline: JobTimeline, path: Path) -> tuple[Path, ...]:
     Raises:
         InputError: if a file cannot be written, a value cannot be kept, or protobuf is missing.
     """
-    stem, dot, ending = path.name.partition(".et")
+    packed = ".gz" if path.suffix == ".gz" else ""
+    stem = path.name.removesuffix(packed).removesuffix(".et")
     written = []
     for rank, trace in zip(timeline.ranks, to_chakra(timeline), strict=True):
-        written.append(path.with_name(f"{stem}.{rank.rank}{dot or '.et'}{ending}"))
+        written.append(path.with_name(f"{stem}.{rank.rank}.et{packed}"))
         write_et(trace, written[-1])
     return tuple(written)

@@ -14,8 +14,8 @@ from hemiola.trace.msccl.words import BUFFERS, NAMES
 __all__ = ["msccl_text", "write_msccl"]
 
 _LETTER = {buffer: letter for letter, buffer in BUFFERS.items()}
-_NAME_MAX = 200
-"""RCCL keeps 255 bytes of an attribute, and does not look whether there are more."""
+_ATTRIBUTE_BYTES_MAX = 255
+"""RCCL keeps so much of an attribute as it stands in the file, and does not look whether there is more."""
 _BYTES_MAX = 1 << 35
 
 
@@ -70,7 +70,7 @@ def msccl_text(strategy: Strategy, bytes_min: int = 0) -> str:
         target.add("rrc" if move.adds else "r", move, target.block(-1, move.source.rank, move.channel))
     channels = 1 + max((move.channel for move in strategy.moves), default=0)
     root = ElementTree.Element(
-        "algo", name=strategy.name[:_NAME_MAX], proto="Simple", nchannels=str(channels), nchunksperloop=str(strategy.chunks),
+        "algo", name=_kept(strategy.name), proto="Simple", nchannels=str(channels), nchunksperloop=str(strategy.chunks),
         ngpus=str(strategy.ranks), coll=NAMES[strategy.collective], inplace=str(int(strategy.in_place)),
         outofplace=str(int(not strategy.in_place)), minBytes=str(bytes_min), maxBytes=str(_BYTES_MAX),
     )  # fmt: skip
@@ -78,6 +78,14 @@ def msccl_text(strategy: Strategy, bytes_min: int = 0) -> str:
         gpu.write(root)
     ElementTree.indent(root)
     return ElementTree.tostring(root, encoding="unicode") + "\n"
+
+
+def _kept(name: str) -> str:
+    """As much of a name as RCCL has room for, with the element around it to spare."""
+    kept = name[:_ATTRIBUTE_BYTES_MAX]
+    while len(ElementTree.tostring(ElementTree.Element("algo", name=kept), "utf-8")) > _ATTRIBUTE_BYTES_MAX:
+        kept = kept[:-1]
+    return kept
 
 
 class _Gpu:

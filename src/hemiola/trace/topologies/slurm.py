@@ -12,7 +12,7 @@ from hemiola.core.topology import Topology
 from hemiola.trace.topologies.hardware import HARDWARE_OPTIONS, make_hosts
 from hemiola.trace.topologies.levels import LEVEL_OPTIONS, make_levels, ratios_of
 from hemiola.trace.topologies.options import Options
-from hemiola.trace.topologies.slurm_nodes import Gpus, read_gres_conf, read_slurm_conf
+from hemiola.trace.topologies.slurm_nodes import Gpus, gpus_of, read_gres_conf, read_slurm_conf
 from hemiola.trace.topologies.slurm_tree import Tree, read_tree
 
 __all__ = ["read_slurm"]
@@ -43,7 +43,7 @@ def read_slurm(files: Mapping[str, str], path: str, options: Options) -> Topolog
     if "topology.conf" not in files:
         raise FormatError(f"{path} has no topology.conf", "give the folder with Slurm's configuration")
     tree = read_tree(files["topology.conf"], path if len(files) == 1 else f"{path}/topology.conf")
-    known = _known_gpus(files, path, tree)
+    known = _known_gpus(files, path, tree, options)
     gpus, types = zip(*(known.get(node, (None, "")) for node in tree.nodes), strict=True)
     hosts = make_hosts(options, tree.nodes, gpus, types)
     ratios = ratios_of(options, len(tree.level_names))
@@ -58,15 +58,18 @@ def read_slurm(files: Mapping[str, str], path: str, options: Options) -> Topolog
     return Topology(options.values.get("name", "slurm"), hosts, levels, source).check()
 
 
-def _known_gpus(files: Mapping[str, str], path: str, tree: Tree) -> dict[str, Gpus]:
+def _known_gpus(files: Mapping[str, str], path: str, tree: Tree, options: Options) -> dict[str, Gpus]:
     """GPUs by node: slurm.conf, else gres.conf, else nothing."""
-    gres = read_gres_conf(files.get("gres.conf", ""), f"{path}/gres.conf")
-    every = gres.pop("", None)
-    known = dict.fromkeys(tree.nodes, every) if every else {}
+    lines = read_gres_conf(files.get("gres.conf", ""), f"{path}/gres.conf")
+    every = lines.pop("", [])
     stated = read_slurm_conf(files.get("slurm.conf", ""), f"{path}/slurm.conf")
-    known |= gres | {node: gpus for node, gpus in stated.items() if gpus[0] or node not in gres}
+    known = {node: gpus for node, gpus in stated.items() if gpus[0] or node not in lines}
+    for node in (*tree.nodes, *lines):
+        about = lines.get(node, every)
+        if about and node not in known:
+            known[node] = gpus_of(about, counted="gpus_per_host" not in options)
     inside = set(tree.nodes)
-    outside = sorted(node for node, gpus in known.items() if gpus[0] and node not in inside)
+    outside = sorted(node for node, gpus in known.items() if gpus[0] != 0 and node not in inside)
     if outside:
         raise InputError(
             f"{path}: node {outside[0]!r} has GPUs but no switch",

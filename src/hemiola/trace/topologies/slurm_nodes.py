@@ -1,22 +1,25 @@
 """How many GPUs of which type a Slurm node has: slurm.conf's `Gres=`, or gres.conf.
 
-Facts: slurm.conf(5), gres.conf(5). slurm.conf decides where both speak of a node. Generic
-resources other than `gpu` are left aside.
+Facts: slurm.conf(5), gres.conf(5). slurm.conf decides where both speak of a node, so what is wrong with the
+lines of gres.conf about a node counts only where it is silent. Generic resources other than `gpu` are left aside.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 from hemiola.core.errors import HemiolaError, InputError
 from hemiola.core.hostlist import expand
 from hemiola.trace.topologies.options import whole
 from hemiola.trace.topologies.slurm_conf import read_conf
 
-__all__ = ["Gpus", "read_gres_conf", "read_slurm_conf"]
+__all__ = ["Gpus", "Line", "gpus_of", "read_gres_conf", "read_slurm_conf"]
 
-Gpus = tuple[int, str]
-"""Number of GPUs and their type; "" where it is not said."""
+Gpus = tuple[int | None, str]
+"""Number of GPUs and their type; None and "" where it is not said."""
+Line = tuple[str, Gpus]
+"""Where in gres.conf a line stands, and the GPUs that it adds to a node."""
 
 _GRES = re.compile(r"gpu(?::(?P<type>[^:(]+))??(?::(?P<count>[0-9]+))?(?:\(.*\))?$")
 
@@ -40,20 +43,39 @@ def read_slurm_conf(text: str, path: str) -> dict[str, Gpus]:
     return found
 
 
-def read_gres_conf(text: str, path: str) -> dict[str, Gpus]:
-    """GPUs by node from gres.conf; lines without NodeName stand under "" and hold for every node.
+def read_gres_conf(text: str, path: str) -> dict[str, list[Line]]:
+    """Lines about GPUs by node from gres.conf; those without NodeName stand under "" and hold for every node.
 
     Raises:
-        InputError: a line, a hostlist or a count that cannot be read; two GPU types in one node.
+        InputError: a line, a hostlist or a count that cannot be read.
     """
-    found: dict[str, Gpus] = {}
+    found: dict[str, list[Line]] = {}
     for where, pairs in read_conf(text, path):
         if pairs.get("name", "").lower() != "gpu":
             continue
-        gpus = (_count(pairs, where), pairs.get("type", ""))
+        line = (where, (_count(pairs, where), pairs.get("type", "")))
         for node in _nodes(pairs["nodename"], where) if "nodename" in pairs else [""]:
-            found[node] = _sum(found.get(node, (0, "")), gpus, where)
+            found.setdefault(node, []).append(line)
     return found
+
+
+def gpus_of(lines: Iterable[Line], counted: bool) -> Gpus:
+    """GPUs of a node that these lines of gres.conf are about.
+
+    Args:
+        lines: at least one.
+        counted: whether they have to say how many GPUs there are.
+
+    Raises:
+        InputError: two GPU types in one node, or no number where there has to be one.
+    """
+    total: Gpus = (0, "")
+    for where, gpus in lines:
+        if counted and gpus[0] is None:
+            remedy = "add Count=8, or Gres=gpu:8 to slurm.conf, or gpus_per_host=8"
+            raise InputError(f"{where}: how many GPUs is not said", remedy)
+        total = _sum(total, gpus, where)
+    return total
 
 
 def _nodes(hostlist: str, where: str) -> list[str]:
@@ -76,23 +98,25 @@ def _gres(text: str, where: str) -> Gpus:
     return total
 
 
-def _count(pairs: dict[str, str], where: str) -> int:
+def _count(pairs: dict[str, str], where: str) -> int | None:
     if "count" in pairs:
         try:
             return whole(pairs["count"])
         except HemiolaError as error:
             raise InputError(f"{where}: Count: {error.what}", error.remedy) from error
-    if "file" in pairs:
-        return len(_nodes(pairs["file"], where))
-    if "autodetect" in pairs or "multiplefiles" in pairs:
-        raise InputError(f"{where}: how many GPUs is not said", "add Count=8, or Gres=gpu:8 to slurm.conf")
-    return 1
+    files = pairs.get("file", pairs.get("files"))
+    if files is not None:
+        return len(_nodes(files, where))
+    if "multiplefiles" not in pairs and pairs.get("autodetect", "off").lower() != "off":
+        return None
+    return 1  # so many have the files of one MultipleFiles= as well
 
 
 def _sum(one: Gpus, other: Gpus, where: str) -> Gpus:
-    if one[0] and other[0] and one[1] != other[1]:
+    if one[0] != 0 and other[0] != 0 and one[1] != other[1]:
         raise InputError(
             f"{where}: a node with GPUs of two types, {one[1]!r} and {other[1]!r}",
             "a host has one type here: describe it as two hosts",
         )
-    return one[0] + other[0], other[1] or one[1]
+    count = None if one[0] is None or other[0] is None else one[0] + other[0]
+    return count, other[1] or one[1]

@@ -129,11 +129,11 @@ def table(
         columns: the names, for a table without header; otherwise its first row gives them.
         delimiter: one character.
         quoted: a cell may stand in double quotes.
-        trailing: each row may end in one delimiter too many.
+        trailing: the header may end in one delimiter too many, and then each row may.
     """
     lines = io.StringIO(source.text, newline="").readlines()
     first = _reader(lines, 0, delimiter, quoted)
-    names = columns or _header(source, first, trailing)
+    names, trailing = (columns, False) if columns else _header(source, first, trailing)
     cells, width, at = Cells(source.path, names, ledger.clock), len(names), first.line_num
     while at < len(lines):
         reader, before = _reader(lines, at, delimiter, quoted), at
@@ -179,12 +179,14 @@ def read_rows(
             ledger.add(draft, cells.line, id_column)
 
 
-def _header(source: Source, reader: Iterator[list[str]], trailing: bool) -> tuple[str, ...]:
+def _header(source: Source, reader: Iterator[list[str]], trailing: bool) -> tuple[tuple[str, ...], bool]:
+    """The columns' names, and whether a delimiter stands behind the last, where it may."""
     try:
         names = next((tuple(word.strip() for word in row) for row in reader if row), ())
     except csv.Error as error:
         raise FormatError(f"{source.path}: its header cannot be read: {error}", "check its quotes") from None
-    if trailing and names and not names[-1]:
+    trailing = trailing and names[-1:] == ("",)
+    if trailing:
         names = names[:-1]
     twice = {name for name in names if names.count(name) > 1}
     if twice or not names:
@@ -192,7 +194,7 @@ def _header(source: Source, reader: Iterator[list[str]], trailing: bool) -> tupl
             f"{source.path}: its header names {', '.join(sorted(map(repr, twice))) or 'nothing'} more than once",
             "give every column a name of its own",
         )
-    return names
+    return names, trailing
 
 
 def _width_error(cells: Cells, names: tuple[str, ...], lines: int) -> RowError:

@@ -2,8 +2,9 @@
 
 Source: github.com/alibaba/clusterdata. `pai_task_table.csv` and `pai_job_table.csv` have no header (one
 with the published names is accepted). The job table does not say how many GPUs a job has, so only the
-task table is a workload. Its `plan_gpu` is a percentage per instance: PAI shares GPUs, this project
-does not, so a job's sum is rounded up to whole GPUs, and a note counts how often.
+task table is a workload. Its `plan_gpu` is a percentage per instance, the simulator's `num_gpu` GPUs per
+instance: PAI shares GPUs, this project does not, so a job's sum is rounded up to whole GPUs, and a note
+counts how often.
 """
 
 from __future__ import annotations
@@ -48,16 +49,18 @@ def _read_simulator(source: Source, ledger: Ledger) -> None:
 
     def make(cells: Cells) -> Draft | str:
         nonlocal shared
-        gpus = cells.seconds("num_gpu") if cells.text("num_gpu") else 0.0
+        instances = cells.whole("num_inst", "instances") if cells.text("num_inst") else 1
+        wanted = cells.seconds("num_gpu") * instances if cells.text("num_gpu") else 0.0
+        gpus = math.ceil(wanted - 1e-9)
         if gpus == 0:
             return "CPU job"
-        shared += gpus != int(gpus)
+        shared += not math.isclose(wanted, gpus, abs_tol=1e-9)
         submit_s = cells.seconds("submit_time")
         wait_s = cells.maybe_seconds("wait_time")
         return Draft(
             id=cells.text("job_id"),
             submit_s=submit_s,
-            gpus=math.ceil(gpus),
+            gpus=gpus,
             duration_s=cells.seconds("duration"),
             user=cells.text("user"),
             recorded_start_s=None if wait_s is None else submit_s + wait_s,

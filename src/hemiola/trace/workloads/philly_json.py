@@ -74,6 +74,10 @@ def _draft(job: _Job, ledger: Ledger, line: int) -> Draft | str:
     gpus = sum(len(host.gpus) for host in hosts)
     if not gpus:
         return "no GPU"
+    start_s = times[0][0]
+    early = start_s < submit_s
+    if early:
+        ledger.note("jobs that start before they are submitted keep no recorded start")
     return Draft(
         id=job.jobid,
         submit_s=submit_s,
@@ -81,7 +85,7 @@ def _draft(job: _Job, ledger: Ledger, line: int) -> Draft | str:
         duration_s=sum(end_s - start_s for start_s, end_s in times),
         user=job.user,
         queue=job.vc,
-        recorded_start_s=times[0][0],
+        recorded_start_s=None if early else start_s,
         recorded_state=job.status,
         recorded_hosts=tuple(host.ip for host in hosts),
     )
