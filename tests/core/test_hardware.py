@@ -92,13 +92,23 @@ def test_impossible_links_are_refused(change: dict[str, Any]) -> None:
         hardware(collectives=(link(**change),)).check()
 
 
+def measurement(**changes: Any) -> Measurement:
+    whole: dict[str, Any] = {
+        "operation": "aten.mm.default", "kind": "matmul", "dtype": "float32", "context": "", "sizes": (4, 4, 0, 2, 0),
+        "flop": 16, "read_bytes": 32, "written_bytes": 16, "seconds": 1e-6, "least_s": 1e-6, "spread": 0.1, "runs": 3,
+    }  # fmt: skip
+    return Measurement(**(whole | changes))
+
+
 def test_a_measurement_takes_some_time() -> None:
-    measured = Measurement(
-        operation="aten.mm.default", kind="matmul", dtype="float32", context="", sizes=(4, 4, 0, 2, 0),
-        flop=16, read_bytes=32, written_bytes=16, seconds=0.0, least_s=1e-6, spread=0.1, runs=3,
-    )  # fmt: skip
     with pytest.raises(HardwareError, match=r"measured\.mm\.seconds"):
-        hardware(measured={"mm": measured}).check()
+        hardware(measured={"mm": measurement(seconds=0.0)}).check()
+
+
+@pytest.mark.parametrize("kind", ["teleport", "view"])
+def test_what_was_measured_is_of_a_kind_that_takes_time(kind: str) -> None:
+    with pytest.raises(HardwareError, match=rf"measured\.mm is of the kind '{kind}'"):
+        hardware(measured={"mm": measurement(kind=kind)}).check()
 
 
 def test_gpus_have_no_cores() -> None:

@@ -56,6 +56,13 @@ def test_a_wide_place_tells_what_is_hidden_and_a_narrow_one_keeps_it() -> None:
     assert again.overlap == pytest.approx(0.75, rel=1e-3)
 
 
+def test_the_model_keeps_nothing_of_what_is_learnt_until_it_is_used() -> None:
+    kept = len(MODEL._profiles), len(MODEL._needs)
+    for number in range(100):
+        learnt(MODEL, JOB, FAR, report(0.25, 0.2, (1 + number) * 1e6), "train")
+    assert (len(MODEL._profiles), len(MODEL._needs)) == kept
+
+
 def test_waiting_for_a_late_rank_goes_along_wherever_it_runs() -> None:
     profile = learnt(MODEL, JOB, NEAR, report(0.06, 0.03, 1000.0), "train")
     job = msgspec.structs.replace(JOB, profile=profile)

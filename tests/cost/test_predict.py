@@ -188,6 +188,12 @@ def test_a_server_elsewhere_is_reached_over_the_network_alone() -> None:
     assert {use.bytes for use in found.links} == {4000}
 
 
+def test_servers_stand_with_the_first_ranks_as_they_do_in_training() -> None:
+    """Two servers and four ranks per host: both on the first, whose workers reach them without the network."""
+    found = run(ParameterServer(2), flat(2, 4), ranks=8)
+    assert {use.name for use in found.links if "fabric" in use.name} == {"n0 fabric", "n0 fabric in"}
+
+
 def test_what_a_server_computes_is_no_communication() -> None:
     """Pushes 4..4.1 and 6..6.1, updates of 2 s each: 4.1..6.1 and 6.1..8.1; pulls 6.1..6.2 and 8.1..8.2. From 6 on
     the worker waits; 1.9 s of it nothing is sent."""
@@ -406,6 +412,22 @@ def test_impossible_questions_are_refused() -> None:
 def test_a_job_that_does_not_fit_says_so() -> None:
     found = run(TWO_BUCKETS, flat(2), hardware=device(memory_bytes=100.0))
     assert any("does not fit" in note for note in found.notes)
+
+
+@pytest.mark.parametrize(
+    ("kind", "gpus", "cores", "fits"),
+    [("gpu", 8, None, True), ("cpu", 1, None, True), ("cpu", 8, None, False), ("cpu", 1, 64, False)],
+)
+def test_ranks_on_processors_share_their_hosts_memory(
+    kind: str, gpus: int, cores: float | None, fits: bool
+) -> None:
+    """8 ranks of less than 10,000 B each: on a device of that size each, on such a host each, or all on one."""
+    found = run(
+        TWO_BUCKETS, flat(8 // gpus, gpus), 8, replace(OPTIONS, cores=cores),
+        hardware=device(kind, memory_bytes=10_000.0),
+    )  # fmt: skip
+    assert 5_000 < found.memory_bytes < 10_000
+    assert any("does not fit" in note for note in found.notes) is not fits
 
 
 @pytest.mark.parametrize(

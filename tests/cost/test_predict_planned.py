@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from cost.tiny_graphs import device, flat, layers, updated_apart
+from hemiola.core.hardware import CollectiveCost, Exchange
 from hemiola.core.plan import Piece, Plan, PlannedTransfer
 from hemiola.cost.collectives import Algorithm, Library, Variant
 from hemiola.cost.prediction import Options, predict
@@ -38,6 +39,18 @@ def plan(priorities=(0, 1), update="on-arrival", pieces=1):
     return Plan(name="p", graph="layers", ranks=2, update=update, chunk_bytes=1, transfers=tuple(transfers))
 
 
+def by(algorithms, graph, ranks):
+    """Every layer's gradient by one of these."""
+    pieces = [Piece(p.name, 0, p.shape[0]) for p in graph.parameters]
+    transfers = tuple(
+        PlannedTransfer(name=piece.parameter, pieces=(piece,), priority=number, algorithm=algorithm)
+        for number, (piece, algorithm) in enumerate(zip(pieces, algorithms, strict=True))
+    )
+    return Plan(
+        name="p", graph="layers", ranks=ranks, update="on-arrival", chunk_bytes=1, transfers=transfers
+    )
+
+
 def run(made, graph=GRAPH, seconds=SECONDS, **options):
     return predict(
         graph, device(), flat(2), 2, plan=made, options=Options(library=FREE, **options), seconds=seconds
@@ -62,6 +75,11 @@ def test_without_crossing_the_end_all_has_to_arrive_first():
 def test_the_wrong_priority_holds_forward_up():
     """Layer 1 goes first: both are there at x + 3 only, but layer 1's is there at x + 2."""
     assert run(plan((1, 0))).iteration_s == pytest.approx(4.0)
+
+
+def test_equals_go_as_they_become_ready():
+    """Layer 1 is ready first: as if it were more urgent. Sharing the link, both would be under way until x + 2.5."""
+    assert run(plan((0, 0))).iteration_s == pytest.approx(4.0)
 
 
 def test_pieces_change_nothing_where_nothing_waits_for_one():
@@ -98,13 +116,46 @@ def test_all_ranks_executed_apart_agree_with_one_for_all():
 
 def test_the_transport_itself_sends_no_faster_than_it_can():
     """Hemiola's own library, measured at half the link's rate: 6 s on the wire between x and the end of layer 1."""
-    from hemiola.core.hardware import CollectiveCost
-
     slow = CollectiveCost(
         backend="hemiola", collective="all-reduce", ranks=2, hosts=("a", "b"), alpha_s=1e-9, bytes_per_s=5e5
     )
     found = predict(GRAPH, device(collectives=(slow,)), flat(2), 2, plan=plan(), seconds=SECONDS)
     assert found.iteration_s == pytest.approx(6.75, rel=1e-3)
+
+
+def test_transfers_by_several_algorithms_go_through_one_sender():
+    """Of a tensor each of 4 ranks sends 1.5 times as much, whatever leaves its host: 300.03 MB at 1 GB/s."""
+    measured = CollectiveCost(
+        backend="hemiola", collective="all-reduce", ranks=4, hosts=tuple("aabb"), alpha_s=1e-9, bytes_per_s=1e9,
+    )  # fmt: skip
+    graph, seconds = layers([20_000, 100_000_000, 100_000_000], [1e-3] * 3, [1e-3] * 3)
+    algorithms = ("direct", "halving-doubling", "halving-doubling")
+    found = predict(
+        graph, device(collectives=(measured,)), flat(2, 2, rate=1.25e9), 4, plan=by(algorithms, graph, 4),
+        seconds=seconds,
+    )  # fmt: skip
+    assert found.bound_s == pytest.approx(0.30003)
+    assert found.iteration_s >= found.bound_s * (1 - 1e-9)
+
+
+def test_halving_and_doubling_goes_directly_on_other_than_powers_of_two():
+    """As `hemiola.accelerate` then does it."""
+    one, other = (
+        predict(GRAPH, device(), flat(6), 6, plan=by((name,) * 2, GRAPH, 6), seconds=SECONDS)
+        for name in ("direct", "halving-doubling")
+    )
+    assert other.iteration_s == one.iteration_s
+    assert {transfer.algorithm for transfer in other.transfers} == {"direct"}
+
+
+def test_a_parameters_hook_runs_once_in_however_many_pieces_it_goes():
+    hooks = Exchange(parameter_s=0.1, bucket_s=0.0, copy_s_per_byte=0.0)
+    for pieces in (1, 4):
+        found = predict(
+            GRAPH, device(exchange=hooks), flat(2), 2, plan=plan(pieces=pieces), options=Options(library=FREE),
+            seconds=SECONDS,
+        )  # fmt: skip
+        assert found.breakdown.overhead_s == pytest.approx(2 * 0.1)
 
 
 def test_ddp_is_not_changed_by_there_being_plans():

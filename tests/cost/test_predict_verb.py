@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from contextlib import redirect_stdout
 from dataclasses import replace
 from pathlib import Path
+from typing import TextIO
 
 import msgspec
 import numpy as np
@@ -63,6 +65,13 @@ def test_json_and_files(files: tuple[Path, str], tmp_path: Path, capsys: pytest.
     assert found["low_s"] < found["iteration_s"] < found["high_s"]
     assert read_timeline(line).predicted
     assert load_library(str(profile)).find("predicted/layers") is not None
+
+
+def test_files_are_written_whoever_reads(files: tuple[Path, str], tmp_path: Path, unread: TextIO) -> None:
+    line = tmp_path / "line.json"
+    with redirect_stdout(unread), pytest.raises(SystemExit):
+        predict(files[0], hardware=files[1], topology=CLUSTER, ranks=4, timeline=line)
+    assert read_timeline(line).predicted
 
 
 @pytest.fixture

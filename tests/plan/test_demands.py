@@ -67,6 +67,14 @@ def test_ranks_of_one_host_count_together():
     assert found.push_bytes == pytest.approx(40 * MB)  # two ranks, half of the servers elsewhere
 
 
+def test_ranks_that_wait_for_cores_ask_for_no_more_of_them():
+    """8 ranks of 2 threads take twice as long on 8 cores; the two of another host have enough."""
+    found = demand_of(problem(8, gpus_per_host=8), servers=1)
+    assert found.compute_s == pytest.approx(8 * 0.3 * 2)
+    assert found.server_s == pytest.approx(0.05 * 2 + 8 * 80 * MB * 1e-9 + 3 * 8 * 40 * MB / 12e9)
+    assert demand_of(problem(10, gpus_per_host=8), servers=1, host=1).compute_s == pytest.approx(2 * 0.3 * 2)
+
+
 def test_what_it_asks_for_can_be_shared_out():
     found = share(demand_of(problem(2), servers=2), cores=8, link_bytes_per_s=125e6)
     assert found.iteration_s == pytest.approx(0.32)  # 40 MB at 125 MB/s

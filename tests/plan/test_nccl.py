@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import itertools
 import subprocess
+from contextlib import redirect_stdout
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TextIO
 
 import msgspec
 import numpy as np
@@ -229,6 +230,13 @@ def test_the_verb_writes_them(tmp_path: Path, advice: NcclAdvice, capsys: pytest
     own = read_strategy(tmp_path / "own.json").verify()
     verb(str(network), output=tmp_path / "own.xml")
     assert parse_msccl((tmp_path / "own.xml").read_text()).moves == own.ordered().moves
+
+
+def test_files_are_written_whoever_reads(tmp_path: Path, unread: TextIO) -> None:
+    with redirect_stdout(unread), pytest.raises(SystemExit):
+        verb("flat:hosts=4,gpus_per_host=1,nic=1gbit", nccl=tmp_path / "nccl", output=tmp_path / "own.json")
+    assert read_strategy(tmp_path / "own.json").ranks == 4
+    assert (tmp_path / "nccl" / "README.txt").exists()
 
 
 def test_a_ring_needs_no_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+from contextlib import redirect_stdout
 from dataclasses import replace
 from pathlib import Path
+from typing import TextIO
 
 import msgspec
 import numpy as np
@@ -18,7 +20,7 @@ from hemiola.cli.plan import plan as plan_verb
 from hemiola.core.errors import GraphError, InputError
 from hemiola.core.graph import KINDS, Graph, Operations, Parameter, Signature
 from hemiola.core.hardware import CollectiveCost, Hardware
-from hemiola.core.plan import FEW, SMALL_BYTES, Piece, PlannedTransfer
+from hemiola.core.plan import ALGORITHMS, FEW, SMALL_BYTES, Piece, PlannedTransfer
 from hemiola.cost.prediction import predict
 from hemiola.cost.strategies import Planned
 from hemiola.plan.caramel import batched, split, widened, with_primitives
@@ -31,30 +33,33 @@ from hemiola.trace.plan_json import read_plan
 MB = 1_000_000
 
 
-def late_gradients() -> tuple[Graph, np.ndarray]:
+def late_gradients(micro_steps: int = 1) -> tuple[Graph, np.ndarray]:
     """Two layers whose backward computes the gradients of inputs first, and those of weights only then.
 
-    0, 1 forward; 2 input gradient of layer 1; 3 of layer 0; 4 weight gradient of layer 0; 5 of layer 1.
+    0, 1 forward; 2 input gradient of layer 1; 3 of layer 0; 4 weight gradient of layer 0; 5 of layer 1. So in each
+    micro-step.
     """
-    deps = [[], [0], [1], [2], [2], [1]]
+    each = [[], [0], [1], [2], [2], [1]]
+    deps = [[6 * step + d for d in own] for step in range(micro_steps) for own in each]
     count = len(deps)
     operations = Operations(
         name=("mm",) * count, kind=np.full(count, KINDS.index("matmul"), dtype=np.int8),
-        phase=np.array([0, 0, 1, 1, 1, 1], dtype=np.int8), micro_step=np.zeros(count, dtype=np.int16),
-        flop=np.ones(count), read_bytes=np.ones(count), written_bytes=np.ones(count),
-        module=np.zeros(count, dtype=np.int64), forward=np.array([-1, -1, 1, 0, 0, 1]),
+        phase=np.array([0, 0, 1, 1, 1, 1] * micro_steps, dtype=np.int8),
+        micro_step=np.repeat(np.arange(micro_steps, dtype=np.int16), 6),
+        flop=np.ones(count), read_bytes=np.ones(count), written_bytes=np.ones(count), module=np.zeros(count, dtype=np.int64),
+        forward=np.array([f + 6 * step if f >= 0 else f for step in range(micro_steps) for f in (-1, -1, 1, 0, 0, 1)]),
         signature=np.zeros(count, dtype=np.int64), dep_start=np.cumsum([0, *(len(d) for d in deps)]),
         dep=np.array([d for each in deps for d in each], dtype=np.int64),
     )  # fmt: skip
     parameters = tuple(
         Parameter(
             name=f"{i}.weight", module="", shape=(MB // 4,), dtype="float32", size_bytes=MB, gradient_bytes=MB,
-            first_use=i, gradient_ready=ready,
+            first_use=i, gradient_ready=count - 6 + ready,
         )
         for i, ready in enumerate((4, 5))
     )  # fmt: skip
     graph = Graph(name="late", operations=operations, parameters=parameters, signatures=(Signature("mm"),))
-    return graph.check(), np.array([0.5, 0.5, 1.0, 1.0, 1.0, 1.0])
+    return graph.check(), np.array([0.5, 0.5, 1.0, 1.0, 1.0, 1.0] * micro_steps)
 
 
 def test_widening_brings_gradients_forward():
@@ -67,6 +72,11 @@ def test_widening_brings_gradients_forward():
     assert (
         early.reordered(np.argsort(order).tolist()).operations.dep.tolist() == graph.operations.dep.tolist()
     )
+
+
+def test_widening_leaves_the_forwards_of_micro_steps_where_they_are():
+    """Only the last one's backward leads to gradients that are sent."""
+    assert widened(*late_gradients(micro_steps=2)) == (*range(8), 11, 8, 10, 9)
 
 
 def test_a_widened_iteration_is_predicted_shorter():
@@ -199,6 +209,17 @@ def test_the_verb_writes_a_plan_that_predict_takes(tmp_path: Path, capsys: pytes
         plan_verb(graph, **asked, output=Path("/nowhere/p.json"))
 
 
+def test_a_plan_is_written_whoever_reads(tmp_path: Path, unread: TextIO):
+    graph, chip, out = tmp_path / "g.json", tmp_path / "h.json", tmp_path / "p.json"
+    write_graph(heavy([MB] * 3), graph)
+    write_hardware(hardware(), chip)
+    with redirect_stdout(unread), pytest.raises(SystemExit):
+        plan_verb(
+            graph, hardware=str(chip), topology="flat:hosts=2,gpus_per_host=1,nic=1gbit", ranks=2, output=out
+        )
+    assert len(read_plan(out).transfers)
+
+
 def sending(
     bytes_per_s: float = 1e9, cpu_s_per_byte: float = 0.0, cpu_s_per_step: float = 0.0
 ) -> CollectiveCost:
@@ -281,9 +302,12 @@ def test_no_order_of_transfers_beats_its_bound(
     machine = device("cpu", cores=cores, collectives=(collective,))
     problem = Problem(graph, machine, flat(2, gpus, rate=rate, fabric=100.0), 2 * gpus, seconds=seconds)
     plan = problem.apart()
-    urgency = data.draw(st.permutations(range(len(plan.transfers))))
+    count = len(plan.transfers)
+    urgency = data.draw(st.lists(st.integers(0, count), min_size=count, max_size=count))
+    by = data.draw(st.lists(st.sampled_from(ALGORITHMS), min_size=count, max_size=count))
     transfers = tuple(
-        msgspec.structs.replace(t, priority=p) for t, p in zip(plan.transfers, urgency, strict=True)
+        msgspec.structs.replace(t, priority=p, algorithm=algorithm)
+        for t, p, algorithm in zip(plan.transfers, urgency, by, strict=True)
     )
     for one in (msgspec.structs.replace(plan, transfers=transfers), problem.usual()):
         found = problem.predict(one)

@@ -43,7 +43,7 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     Attributes:
         operation: as the framework calls it ("aten.addmm.default").
-        kind: one of `core.graph.KINDS`.
+        kind: one of `core.graph.KINDS`, but no "view".
         dtype: that it computes in ("float32").
         context: where it stood (`cost.operations.CONTEXTS`).
         sizes: what else its time depends on (`cost.operations.shape_sizes`).
@@ -237,9 +237,10 @@ def _numbers(hardware: Hardware) -> Iterator[tuple[str, float, bool]]:
 def _check_complete(hardware: Hardware) -> None:
     if not hardware.peak_flop_per_s:
         raise HardwareError(f"hardware {hardware.name!r} has no peak_flop_per_s", "give one per dtype")
+    kinds = tuple(kind for kind in KINDS if kind != "view")
     for field, known, needed in (
         ("phases", hardware.phases, PHASES),
-        ("efficiencies", hardware.efficiencies, tuple(kind for kind in KINDS if kind != "view")),
+        ("efficiencies", hardware.efficiencies, kinds),
     ):
         missing = [name for name in needed if name not in known]
         strange = [name for name in known if name not in needed]
@@ -247,6 +248,12 @@ def _check_complete(hardware: Hardware) -> None:
             raise HardwareError(
                 f"hardware {hardware.name!r}: {field} lacks {missing} and has the unknown {strange}",
                 f"give one entry for each of {', '.join(needed)}",
+            )
+    for key, measurement in hardware.measured.items():
+        if measurement.kind not in kinds:
+            raise HardwareError(
+                f"hardware {hardware.name!r}: measured.{key} is of the kind {measurement.kind!r}",
+                f"give one of {', '.join(kinds)}",
             )
     for collective in hardware.collectives:
         if collective.ranks < 2 or len(collective.hosts) != collective.ranks:

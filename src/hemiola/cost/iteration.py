@@ -210,11 +210,16 @@ class IterationModel:
         rate: float = self._fabric[host] if self._islands(host, mask) <= 1 else self._bus[host]
         return rate
 
-    def crossing(self, job: Job, placement: Placement) -> Crossing:
-        """What this job asks of the network on a placement over several hosts."""
+    def crossing(self, job: Job, placement: Placement, need: Need | None = None) -> Crossing:
+        """What this job asks of the network on a placement over several hosts.
+
+        Args:
+            need: of one iteration; what its profile says unless given.
+        """
         profile = job.profile
         assert profile is not None
-        need = self.need(profile, job.gpus, self._types[placement.hosts[0]])
+        if need is None:
+            need = self.need(profile, job.gpus, self._types[placement.hosts[0]])
         links, factors, levels = self._links(placement, profile.pattern == "all-to-all")
         if self.fitted and goes_by_strategies(job):
             factors = self._fitted(placement, levels, job.gpus, profile.all_reduced)
@@ -303,14 +308,19 @@ class IterationModel:
                 alone.recorded_s = there.best_s(*recorded_as(job, there.topology))
         return alone.recorded_s
 
-    def alone_s(self, job: Job, place: Placement, gpu_type: str = "") -> float:
-        """Iteration time of a job with a profile on a placement without any other traffic; on the measured GPU type unless
-        one is given."""
+    def alone_s(self, job: Job, place: Placement, gpu_type: str = "", *, need: Need | None = None) -> float:
+        """Iteration time of a job with a profile on a placement without any other traffic.
+
+        Args:
+            gpu_type: that it computes on; the measured one unless given.
+            need: of one iteration; what its profile says unless given.
+        """
         assert job.profile is not None
-        need = self.need(job.profile, job.gpus, gpu_type)
+        if need is None:
+            need = self.need(job.profile, job.gpus, gpu_type)
         if len(place.hosts) == 1:
             return need.iteration_s(self._inside(place.hosts[0], place.masks[0]))
-        crossing = self.crossing(job, place)
+        crossing = self.crossing(job, place, need)
         slowest = min(map(self._inside, place.hosts, place.masks))
         return need.iteration_s(min(self._rate(crossing), slowest), crossing.latency_s)
 

@@ -13,7 +13,7 @@ import msgspec
 
 from hemiola.core.decisions import Placement
 from hemiola.core.job import Demand, Job, Profile
-from hemiola.cost.iteration import IterationModel
+from hemiola.cost.iteration import IterationModel, Need
 from hemiola.trace.reports import JobReport
 
 __all__ = ["LEARNT", "learnt"]
@@ -31,8 +31,11 @@ def learnt(model: IterationModel, job: Job, placement: Placement, report: JobRep
     """
     before = job.profile if job.profile is not None and job.profile.name.startswith(LEARNT) else None
     sent_bytes = report.traffic_bytes if report.gpus > 1 else 0.0
-    bare = Profile(name="bare", demands=(Demand(report.gpus, 1e-12, sent_bytes),))
-    send_s = model.alone_s(msgspec.structs.replace(job, gpus=report.gpus, profile=bare), placement)
+    ring = Profile(name="ring", demands=(Demand(1, 1.0, 0.0),), all_reduced=report.all_reduced)
+    sending = Need(0.0, sent_bytes, 0.0)  # given, for a model keeps what it asks of a profile
+    send_s = model.alone_s(
+        msgspec.structs.replace(job, gpus=report.gpus, profile=ring), placement, need=sending
+    )
     exposed_s = report.iteration_s - report.compute_s
     known_s = before.overlap * before.demand(report.gpus).compute_s if before else 0.0
     hidden_s = max(0.0, send_s - exposed_s, known_s)

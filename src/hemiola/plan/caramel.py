@@ -35,7 +35,7 @@ def widened(graph: Graph, seconds: np.ndarray) -> tuple[int, ...]:
 
     Of the operations of backward that could be next, the one that leads to a gradient soonest goes first: by the
     computation that is left until the nearest gradient it contributes to. What leads to none goes last.
-    Forward and the optimizer stay as they are.
+    Forward and the optimizer stay as they are, also between the backwards of several micro-steps.
 
     Args:
         seconds: of each operation.
@@ -46,12 +46,9 @@ def widened(graph: Graph, seconds: np.ndarray) -> tuple[int, ...]:
         return tuple(range(count))
     first, last = int(own[0]), int(own[-1]) + 1
     users: list[list[int]] = [[] for _ in range(count)]
-    after: list[list[int]] = [[] for _ in range(first, last)]  # numbered from the first of backward
     for operation in range(first, last):
         for before in graph.operations.dependencies(operation).tolist():
-            if before >= first:
-                users[before].append(operation)
-                after[operation - first].append(before - first)
+            users[before].append(operation)
     gradients = {p.gradient_ready for p in graph.parameters if p.gradient_ready >= 0}
     left_s = [math.inf] * count
     for operation in range(last - 1, first - 1, -1):
@@ -59,8 +56,13 @@ def widened(graph: Graph, seconds: np.ndarray) -> tuple[int, ...]:
             0.0 if operation in gradients else min((left_s[u] for u in users[operation]), default=math.inf)
         )
         left_s[operation] = after_s + float(seconds[operation])
-    order = in_order(after, left_s[first:last].__getitem__)
-    return (*range(first), *(first + number for number in order), *range(last, count))
+    order = list(range(count))
+    for stretch in np.split(own, np.flatnonzero(np.diff(own) > 1) + 1):
+        first, last = int(stretch[0]), int(stretch[-1]) + 1
+        waits = [graph.operations.dependencies(operation).tolist() for operation in range(first, last)]
+        after = [[before - first for before in each if before >= first] for each in waits]
+        order[first:last] = [first + number for number in in_order(after, left_s[first:last].__getitem__)]
+    return tuple(order)
 
 
 def batched(problem: Problem, plan: Plan, limit_bytes: float) -> Plan:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
+
 from hemiola.core.errors import HardwareError, PlanError
 from hemiola.core.hardware import CollectiveCost, Hardware
 from hemiola.cost.strategies import NoExchange
@@ -38,7 +41,9 @@ def demand_of(problem: Problem, servers: int, host: int = 0) -> Demand:
     own = sum(place.host_of[server % ranks] == host for server in range(servers)) / servers
     gradients = float(sum(parameter.gradient_bytes for parameter in problem.trained))
     trained = float(sum(parameter.size_bytes for parameter in problem.trained))
-    alone = problem.predict_strategy(NoExchange()).breakdown
+    # waiting for cores is left to `plan.shares`, which divides them
+    apart = replace(problem, options=replace(problem.options, cores=math.inf))
+    alone = apart.predict_strategy(NoExchange()).breakdown
     threads, sending = max(1, problem.hardware.threads_per_rank), _sending(problem.hardware)
     moved = ranks * (gradients + trained)
     return Demand(

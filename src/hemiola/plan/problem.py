@@ -39,7 +39,7 @@ class Problem:
     placement: tuple[int, ...] | None = None
     options: Options = USUAL
     seconds: NDArray[np.float64] | None = None
-    _known: dict[Plan, Prediction] = field(default_factory=dict, repr=False)
+    _known: dict[Plan, Prediction] = field(default_factory=dict, init=False, repr=False)
 
     def predict(self, plan: Plan) -> Prediction:
         """The iteration by this plan; the same plan is executed once."""

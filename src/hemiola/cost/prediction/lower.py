@@ -6,8 +6,8 @@
    link load, after its latency.
 3. A push waits in its server's queue, as does a pull in the other direction; between them the server
    updates the parameter.
-4. Where transfers pause each other by priority, all of a rank go through one sender, no faster than the library.
-   Processor cores are shared evenly all the same: what computes has one priority.
+4. Where transfers pause each other by priority, all of a rank go through one sender, no faster than the library;
+   equals go as they become ready. Processor cores are shared evenly all the same: what computes has one priority.
 5. Where ranks compete for processor cores, steps are flows over the cores, and so is what a collective
    costs its ranks' processors.
 
@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -123,6 +122,8 @@ class _Lowering:
         self.bandwidth = [*bandwidth, *self.cores.capacities]
         self.servers = getattr(setting.strategy, "servers", 0) if setting.transfers else 0
         self.sent_after = {transfer: i for i, step in enumerate(steps) for transfer in step.sends}
+        urgency = sorted(range(len(setting.transfers)), key=lambda i: setting.transfers[i].priority)
+        self.turn = {transfer: turn for turn, transfer in enumerate(urgency)}
         self.pull_of = {t.follows: i for i, t in enumerate(setting.transfers) if t.follows >= 0}
         self.step_task: list[list[list[int]]] = []
         self.flow_tasks: list[list[list[int]]] = []
@@ -227,7 +228,7 @@ class _Lowering:
                     rate=cap,
                     resource=resource if place == 0 else -1,
                     transfer=number,
-                    priority=1 + self.setting.transfers[number].priority,
+                    priority=1 + self.turn[number],
                 )
             )
         self.flow_tasks[-1][number] = found
@@ -289,13 +290,14 @@ def core_links(setting: Setting, ranks: tuple[int, ...], first: int) -> Cores:
 
 
 def _flows(setting: Setting) -> tuple[list[Flows], list[float], list[float]]:
-    """Those of `_link_flows`, the slowest of each with a rank's sender as a link more, which sends what goes over other links
-    once; and how long each transfer keeps that."""
+    """Those of `_link_flows`, and for each transfer one more through a rank's sender, which sends once what goes over several
+    links; and how long each transfer keeps that."""
     flows, bandwidth = _link_flows(setting)
-    sender = _sender_bytes_per_s(setting, flows)
-    sender_s = [own[0][0] / sender if own else 0.0 for own in flows]
+    sender = _sender_bytes_per_s(setting)
+    sender_s = [cost.sent_bytes / sender for cost in setting.costs]
     if math.isfinite(sender):
-        flows = [[(size, (*path, len(bandwidth))) for size, path in own[:1]] + own[1:] for own in flows]
+        sends = [[(cost.sent_bytes, (len(bandwidth),))] for cost in setting.costs]
+        flows = [[*own, *sent] for own, sent in zip(flows, sends, strict=True)]
         bandwidth.append(sender)
     return flows, bandwidth, sender_s
 
@@ -322,14 +324,9 @@ def _link_flows(setting: Setting) -> tuple[list[Flows], list[float]]:
     return [grouped[id(cost)] for cost in costs], bandwidth
 
 
-def _sender_bytes_per_s(setting: Setting, flows: Sequence[Flows]) -> float:
-    """At which rate a rank's one sender sends by itself, in bytes as they are on the links; inf where there is none, or no
-    limit."""
-    rates = [
-        own[0][0] * cost.rate_max_bytes_per_s / cost.sent_bytes
-        for cost, own in zip(setting.costs, flows, strict=True)
-        if own
-    ]
+def _sender_bytes_per_s(setting: Setting) -> float:
+    """At which rate a rank's one sender sends by itself; inf where there is none, or no limit."""
+    rates = [cost.rate_max_bytes_per_s for cost in setting.costs]
     return max(rates, default=math.inf) if setting.preemptive else math.inf
 
 

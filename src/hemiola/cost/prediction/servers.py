@@ -17,12 +17,12 @@ from hemiola.cost.strategies import Transfer
 __all__ = ["server_cost"]
 
 
-def server_cost(transfer: Transfer, servers: int, place: Place, library: Library, hardware: Hardware) -> Cost:
+def server_cost(transfer: Transfer, place: Place, library: Library, hardware: Hardware) -> Cost:
     """The bytes on every link for one parameter of all workers.
 
-    Server i of n stands on the host of rank i * ranks / n.
+    Server s stands with rank s % ranks, as `hemiola.synchronise` places them.
     """
-    home = place.host_of[transfer.server * place.ranks // servers]
+    home = place.host_of[transfer.server % place.ranks]
     push = transfer.collective == "push"
     variant = library.variants["send"][0]
     measured = [c for c in hardware.collectives if c.backend == library.name]

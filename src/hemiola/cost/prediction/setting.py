@@ -139,8 +139,7 @@ class Setting:
             return collective_cost(
                 transfer.collective, transfer.size_bytes, self.place, self.library, self.hardware, transfer.algorithm
             )  # fmt: skip
-        servers = getattr(self.strategy, "servers", 1)
-        return server_cost(transfer, servers, self.place, self.library, self.hardware)
+        return server_cost(transfer, self.place, self.library, self.hardware)
 
     @cached_property
     def _fitted(self) -> dict[Alike, Cost]:
@@ -179,13 +178,15 @@ class Setting:
         One entry more than operations: the last is for what is ready at the iteration's start.
         """
         added = np.zeros(len(self.graph.operations) + 1)
-        exchange = self.hardware.exchange
         for transfer in self.transfers:
             added[transfer.after] += self.copy_s(transfer.pack_bytes)
-            if exchange is not None and transfer.collective == "all-reduce":
+        exchange = self.hardware.exchange
+        if exchange is not None:
+            reduced = [transfer for transfer in self.transfers if transfer.collective == "all-reduce"]
+            for transfer in reduced:
                 added[transfer.after] += exchange.bucket_s
-                for i in transfer.parameters:
-                    added[self.graph.parameters[i].gradient_ready] += exchange.parameter_s
+            for i in {i for transfer in reduced for i in transfer.parameters}:  # once, in however many pieces
+                added[self.graph.parameters[i].gradient_ready] += exchange.parameter_s
         return added
 
     def copy_s(self, size_bytes: float) -> float:
@@ -219,10 +220,11 @@ class Setting:
     def notes(self) -> tuple[str, ...]:
         """What was assumed, and what a reader should know before relying on the number."""
         found = []
-        memory = self.strategy.memory_bytes(self.graph, self.place.ranks)
-        if memory > self.hardware.memory_bytes:
+        memory, sharing = self.strategy.memory_bytes(self.graph, self.place.ranks), self._sharing_memory
+        if memory * sharing > self.hardware.memory_bytes:
+            each = "per rank" if sharing == 1 else f"for each of {sharing} ranks"
             found.append(
-                f"does not fit: {memory / 1e9:.1f} GB per rank, {self.hardware.name} has "
+                f"does not fit: {memory / 1e9:.1f} GB {each}, {self.hardware.name} has "
                 f"{self.hardware.memory_bytes / 1e9:.1f} GB"
             )
         found += self._captured_elsewhere() + self._inside_hosts()
@@ -235,6 +237,14 @@ class Setting:
                     "what exchanging gradients costs the processor was not measured: only copies are counted"
                 )
         return tuple(found)
+
+    @property
+    def _sharing_memory(self) -> int:
+        """How many ranks share what the hardware holds: a GPU's is one rank's, a processor's that of all on its host."""
+        if self.hardware.kind == "gpu":
+            return 1
+        one_machine = self.options.cores is not None
+        return self.place.ranks if one_machine else max(count for _, count in self.place.counts)
 
     def _captured_elsewhere(self) -> list[str]:
         """Whether the graph has the operations of another kind of device than the hardware's."""

@@ -23,7 +23,7 @@ class ParameterServer(Strategy):
     """Parameters live on servers.
 
     Attributes:
-        servers: how many; server i stands on the host of rank i * ranks / servers.
+        servers: how many; server s stands with rank s % ranks, as `hemiola.synchronise` places them.
     """
 
     servers: int = 1

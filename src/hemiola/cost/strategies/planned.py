@@ -70,7 +70,7 @@ class Planned(Strategy):
                     planned.name, "all-reduce", size,
                     tuple(number[name] for name in names), ready,
                     min(used) if across else max(optimizer, ready + 1), next_iteration=across,
-                    priority=planned.priority, algorithm=planned.algorithm,
+                    priority=planned.priority, algorithm=_executed(planned.algorithm, ranks),
                     completes=tuple(number[name] for name in names if last[name] is planned),
                     pack_bytes=whole if planned.part == "rows" else copied,  # rows are looked for in all
                     unpack_bytes=copied - _staying_bytes(planned, known),
@@ -89,6 +89,11 @@ class Planned(Strategy):
         ]
         copies = sum(size - staying for size, staying in beside) + max((s for _, s in beside), default=0.0)
         return graph.parameter_bytes + trained + copies + buffers + graph.optimizer_bytes + graph.saved_bytes
+
+
+def _executed(algorithm: str, ranks: int) -> str:
+    """What an all-reduce then goes by: halving and doubling needs a power of two."""
+    return "direct" if algorithm == "halving-doubling" and ranks & (ranks - 1) else algorithm
 
 
 def _staying_bytes(planned: PlannedTransfer, known: Mapping[str, Parameter]) -> float:

@@ -95,8 +95,9 @@ class Planner:
             usual_s = strategy_seconds(self._usual(collective), size_bytes, self.place)
             if usual_s <= chosen.seconds * (1 + KEEP_RING):
                 return None
-        if keep is not None and in_order:
-            seconds = strategy_seconds(keep, size_bytes, self.place)
+        if keep is not None:
+            kept = keep if in_order else _relabelled(keep, [self._at[rank] for rank in range(ranks)])
+            seconds = strategy_seconds(kept, size_bytes, self.place)
             if seconds <= chosen.seconds * (1 + KEEP_RING):
                 return keep
         _log.info("%s", _words(found, collective, usual_s))
