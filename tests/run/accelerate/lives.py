@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import gc
 import io
 import itertools
 import os
+import shutil
 import sys
 import time
+import weakref
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -132,10 +136,19 @@ def stays_with_ddp(rank: int, file: str) -> None:
     from hemiola.run.accelerate.advised import Advised
 
     deciding._LOSS = 0.0  # no plan is fast enough
+    exchanges: list[Any] = []
 
     def trained(wrap: Any) -> Any:
-        model, optimizer = wrap(Odd())
-        train(model, optimizer, rank, 40)
+        odd = Odd()
+        odd[1].running_mean.fill_(rank)
+        model, optimizer = wrap(odd)
+
+        def after(_: int) -> None:
+            engine = None if isinstance(model, DistributedDataParallel) else model.job.engine
+            if engine is not None:
+                exchanges.append(weakref.ref(engine._carrier))
+
+        train(model, optimizer, rank, 40, after)
         return model
 
     def ddp(module: nn.Module) -> Any:
@@ -160,6 +173,8 @@ def stays_with_ddp(rank: int, file: str) -> None:
         assert model.job.state == state
         assert model.job.ddp.bucket_bytes_cap == 1 << 20
         assert model.job.engine is None
+        gc.collect()
+        assert exchanges and all(exchange() is None for exchange in exchanges)
         for a, b in zip(model.state_dict().values(), expected.state_dict().values(), strict=True):
             assert torch.equal(a, b)
 
@@ -276,23 +291,63 @@ def waits_at_the_end(rank: int, file: str) -> None:
         model.flush()
 
 
+def trains_for_long(rank: int, file: str) -> None:
+    """The folder of its report goes away meanwhile, and what it remembers of iterations does not grow."""
+    os.environ["HEMIOLA_RUN_REPORT"] = f"{file}.{rank}/report"
+    Path(f"{file}.{rank}").mkdir()
+    model, optimizer = made(from_the_start)
+    shutil.rmtree(f"{file}.{rank}")
+    train(model, optimizer, rank, 101)
+    assert len(model.job._times) == 12
+
+
+def is_one_of_two_groups(rank: int, file: str) -> None:
+    """Each by collectives of its own, twice, as with DDP; the groups that carry them are given back where they can be."""
+    own = [dist.new_group(ranks) for ranks in ([0, 1], [2, 3])][rank // 2]
+
+    def by_collectives(model: nn.Module, optimizer: Any, group: Any = own) -> Any:
+        plan = each(getattr(model, "module", model).named_parameters())
+        plan = msgspec.structs.replace(plan, ranks=dist.get_world_size(group))
+        return hemiola.accelerate(model, optimizer, plan=plan, carrier="collectives", group=group, quiet=True)
+
+    other, other_optimizer = made(lambda m, o: (DistributedDataParallel(m, process_group=own), o))
+    model, optimizer = made(by_collectives)
+    for again in (True, False):
+        train(other, other_optimizer, rank, 3)
+        train(model, optimizer, rank, 3)
+        if again:
+            model, optimizer = by_collectives(model, optimizer)
+    for a, b in zip(model.parameters(), other.parameters(), strict=True):
+        assert torch.equal(a, b)
+    model, optimizer = made(lambda m, o: by_collectives(m, o, None))
+    known = len(dist.distributed_c10d._world.pg_names)
+    model, optimizer = by_collectives(model, optimizer, None)
+    train(model, optimizer, rank, 3)
+    model.flush()
+    assert len(dist.distributed_c10d._world.pg_names) == known
+    dist.new_group([0])
+    if rank < 2:
+        refused("some ranks of the group are in 8 process groups and some in 9", lambda: made(by_collectives))
+
+
 def is_recorded(rank: int, file: str) -> None:
     model, optimizer = made(from_the_start)
     with hemiola.record(f"{file}.json"):
+        assert not model.job.updates.has_hooks  # updates stay apart
         train(model, optimizer, rank, 8)
         model.flush()
 
 
+def refused(what: str, action: Any) -> None:
+    try:
+        action()
+    except HemiolaError as problem:
+        assert what in str(problem), problem
+    else:
+        raise AssertionError(f"not refused: {what}")
+
+
 def meets_mistakes(rank: int, file: str) -> None:
-
-    def refused(what: str, action: Any) -> None:
-        try:
-            action()
-        except HemiolaError as problem:
-            assert what in str(problem), problem
-        else:
-            raise AssertionError(f"not refused: {what}")
-
     model = nn.Linear(4, 4)
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     refused("the optimizer is a int", lambda: hemiola.accelerate(model, 3))  # type: ignore[arg-type]
@@ -305,8 +360,6 @@ def meets_mistakes(rank: int, file: str) -> None:
         transfers=(PlannedTransfer(name="all", pieces=pieces),),
     )  # fmt: skip
     refused("is for 3 ranks, this job has 2", lambda: hemiola.accelerate(model, optimizer, plan=plan))
-    import msgspec
-
     lacking = msgspec.structs.replace(
         plan, ranks=2, transfers=(PlannedTransfer(name="w", pieces=pieces[:1]),)
     )

@@ -204,6 +204,7 @@ def a_branch_that_only_some_use(wrap: Wrap, rank: int) -> Any:
 def frozen_layer(wrap: Wrap, rank: int) -> Any:
     torch.manual_seed(1)
     model = Net()
+    model.normal.eval()
     for parameter in model.first.parameters():
         parameter.requires_grad_(False)
     trained = [p for p in model.parameters() if p.requires_grad]
@@ -417,7 +418,7 @@ def loaded_in_the_middle(wrap: Wrap, rank: int) -> Any:
             kept = copy.deepcopy(model.state_dict()), copy.deepcopy(optimizer.state_dict())
         if number == 4:
             model.load_state_dict(kept[0])
-            optimizer.load_state_dict(kept[1])
+            optimizer.load_state_dict(state_dict=kept[1])
     return model, optimizer
 
 

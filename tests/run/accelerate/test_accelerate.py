@@ -58,6 +58,14 @@ def test_copies_exchange_nothing_and_compiled_ones_are_refused(tmp_path):
     assert run(HERE / "lives.py", 2, str(tmp_path / "meet"), "is_copied") == ["left"] * 2
 
 
+def test_a_report_that_cannot_be_written_ends_no_training(tmp_path):
+    assert run(HERE / "lives.py", 2, str(tmp_path / "meet"), "trains_for_long") == ["left"] * 2
+
+
+def test_groups_that_are_a_part_of_the_job_have_collectives_of_their_own(tmp_path):
+    assert run(HERE / "lives.py", 4, str(tmp_path / "meet"), "is_one_of_two_groups") == ["left"] * 4
+
+
 def test_a_rank_that_is_done_waits_for_one_that_is_not(tmp_path):
     assert run(HERE / "lives.py", 2, str(tmp_path / "meet"), "waits_at_the_end") == ["left"] * 2
 

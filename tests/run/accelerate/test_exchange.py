@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from pathlib import Path
 
@@ -15,7 +16,9 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "transport"))
 from endpoints import connected, together  # noqa: E402
 from hemiola.core.errors import TransportError  # noqa: E402
 from hemiola.run.accelerate.exchange import Exchange  # noqa: E402
+from hemiola.run.accelerate.settings import Settings  # noqa: E402
 from hemiola.run.accelerate.tables import touched_rows  # noqa: E402
+from hemiola.run.accelerate.under_way import Ticket  # noqa: E402
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 4])
@@ -161,6 +164,12 @@ def test_a_lost_rank_ends_the_transfer_with_its_name():
         late = exchange.all_reduce(2, "the gradient v", torch.ones(10))
         with pytest.raises(TransportError, match="rank 1"):
             late.wait(10.0)
+
+
+def test_who_never_gives_up_waits_as_well():
+    ticket = Ticket("the gradient w", 1)
+    ticket.end_lane(None)
+    assert ticket.soon(Settings(timeout_s=math.inf).timeout_s)
 
 
 def test_what_is_not_reduced_in_time_says_what_it_was():

@@ -148,6 +148,17 @@ def measured(model, words, call=None):
     return profile.measured(1)
 
 
+def test_copies_of_a_module_that_is_measured_can_be_saved_then_and_later(model):
+    profile = Profile(model, names(model), 1)
+    copied = copy.deepcopy(model)
+    torch.save(model, io.BytesIO())
+    profile.stop()
+    loaded = io.BytesIO()
+    torch.save(copied, loaded)
+    loaded.seek(0)
+    assert torch.equal(torch.load(loaded, weights_only=False)(WORDS), model(WORDS))
+
+
 def test_a_profile_has_every_iteration_and_not_what_a_wrapper_does_before_the_module(model):
     waits = []
 

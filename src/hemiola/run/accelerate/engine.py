@@ -4,7 +4,7 @@ An iteration, as it goes through here:
 
 1. backward: each gradient that is ready is handed to its transfers, and those that are complete begin.
 2. `optimizer.step()`: what is back is updated now; the rest is marked for update, with the hyper-parameters
-   of this moment.
+   of this moment and in its modes.
 3. the next forward: a parameter's first use waits for its gradient and updates it, and whatever else has come.
 
 Between 1 and 3 parameters are `Watched`, so whatever else a script does with them waits likewise. Updates run on
@@ -26,6 +26,7 @@ from torch import nn
 from hemiola.core.errors import InputError
 from hemiola.core.plan import Plan
 from hemiola.run.accelerate.bundles import Bundle, Rows, Slot, bundles_of, end_rows
+from hemiola.run.accelerate.modes import Modes
 from hemiola.run.accelerate.tables import Head, Lookups, Table
 from hemiola.run.accelerate.tickets import Carrier, RowCarrier
 from hemiola.run.accelerate.told import Teller
@@ -72,6 +73,7 @@ class Engine:
         self._expects = False  # there was a forward to be exchanged since the last exchange began
         self._exchanged = False  # one has ended since the last step
         self._due: dict[str, Slot] = {}  # to be updated, or at least to be waited for, before the next use
+        self._modes = Modes(next(iter(parameters.values())).device.type)  # of the last step
         self._guard = threading.RLock()
         self.syncs = True
         self.waited_s = 0.0
@@ -141,7 +143,7 @@ class Engine:
 
     def _fill(self) -> None:
         """Backward is over: what has got no gradient says so, for the others wait for it."""
-        with _plainly():
+        with _plainly(), self._modes.again():
             if not self._open:
                 self._begin()
             for slot in self.slots.values():
@@ -214,6 +216,7 @@ class Engine:
     def _step_in_parts(self, step: Callable[[], Any]) -> Any:
         """Update what is back; mark the rest."""
         self._open = False
+        self._modes.keep()
         later: set[int] = set()
         for slot in self.slots.values():
             if slot.reduced:
@@ -252,7 +255,7 @@ class Engine:
                 elif parameter.grad is not None:
                     if (sent := self._slot_of.get(id(parameter))) is not None:
                         self._await_sent(sent)
-                    parameter.grad.detach_().zero_()
+                    _zero(parameter.grad)
 
     def barrier(self) -> None:
         """Until everything is reduced and updated."""
@@ -309,9 +312,11 @@ class Engine:
 
     def _guard_sent(self, slot: Slot) -> None:
         """If its gradient is still being sent: a backward that adds to it, in its place, has to wait."""
-        if not (slot.guarded or slot.sent or slot.parameter.grad is None):
-            slot.guarded = True
-            self._hooks.append(slot.parameter.register_hook(partial(self._before_adding, slot)))
+        with _plainly():  # else to look for a gradient is to ask for it
+            parameter = slot.parameter
+            if not (slot.guarded or slot.sent) and parameter.requires_grad and parameter.grad is not None:
+                slot.guarded = True
+                self._hooks.append(parameter.register_hook(partial(self._before_adding, slot)))
 
     def _before_adding(self, slot: Slot, _: torch.Tensor) -> None:
         with _plainly():
@@ -329,17 +334,18 @@ class Engine:
 
     def _settle(self, wanted: Iterable[Slot]) -> None:
         """Wait for these and update them, and small ones that have come meanwhile."""
-        for slot in wanted:
-            if slot.name not in self._due:
-                continue
-            while not slot.done:
-                if not self._update_another():
-                    self._wait(slot)
-            if self._updates.writes_gradients:
-                self._await_sent(slot)
-            if slot.name in self._due:  # and was not updated when it came
-                small = (s for s in self._due.values() if s is not slot and s.bytes <= _SMALL_BYTES)
-                self._update([slot, *(s for s in small if self._may_update(s))])
+        with _plainly(), self._modes.again():
+            for slot in wanted:
+                if slot.name not in self._due:
+                    continue
+                while not slot.done:
+                    if not self._update_another():
+                        self._wait(slot)
+                if self._updates.writes_gradients:
+                    self._await_sent(slot)
+                if slot.name in self._due:  # and was not updated when it came
+                    small = (s for s in self._due.values() if s is not slot and s.bytes <= _SMALL_BYTES)
+                    self._update([slot, *(s for s in small if self._may_update(s))])
 
     def _may_update(self, slot: Slot) -> bool:
         """Whether its gradient is back, and, where updates write to gradients, not being sent any more."""
@@ -356,18 +362,17 @@ class Engine:
         for slot in slots:
             self._back(slot)
             del self._due[slot.name]
-        with _plainly():
-            self._updates.apply(
-                [
-                    (s.parameter, s.captured)
-                    for s in slots
-                    if s.captured is not None and s.parameter.grad is not None
-                ]
-            )
-            for slot in slots:
-                slot.captured = None
-                self._clear(slot)
-                self._unwatch_if_sent(slot)
+        self._updates.apply(
+            [
+                (s.parameter, s.captured)
+                for s in slots
+                if s.captured is not None and s.parameter.grad is not None
+            ]
+        )
+        for slot in slots:
+            slot.captured = None
+            self._clear(slot)
+            self._unwatch_if_sent(slot)
 
     def _clear(self, slot: Slot) -> None:
         """What the script has asked for since its step."""
@@ -376,7 +381,7 @@ class Engine:
             slot.parameter.grad = None
         elif clear == "zero" and slot.parameter.grad is not None:
             self._await_sent(slot)
-            slot.parameter.grad.zero_()
+            _zero(slot.parameter.grad)
 
     def _await(self, slot: Slot) -> None:
         """Until its gradient is reduced."""
@@ -418,3 +423,12 @@ class Engine:
     def _unwatch_if_sent(slot: Slot) -> None:
         if slot.sent:
             unwatch(slot.parameter)
+
+
+def _zero(gradient: torch.Tensor) -> None:
+    """As PyTorch's `zero_grad` does; a view cannot be detached in its place."""
+    if gradient.grad_fn is not None:
+        gradient.detach_()
+    else:
+        gradient.requires_grad_(False)
+    gradient.zero_()

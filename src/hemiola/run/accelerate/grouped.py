@@ -9,6 +9,7 @@ backward makes them ready, the least urgent first. Pieces of the plan are the ch
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
@@ -16,8 +17,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from hemiola.core.errors import HemiolaError, TransportError
+from hemiola.core.errors import HemiolaError, InputError, TransportError
 from hemiola.core.plan import Plan
+from hemiola.run.accelerate.meeting import gathered
 
 __all__ = ["GroupExchange"]
 
@@ -94,10 +96,19 @@ class GroupExchange:
     is_seen = True
 
     def __init__(self, plan: Plan, group: Any) -> None:
-        """Makes two groups of the given one's backend and ranks; called by all ranks."""
+        """Makes two groups of the given one's backend and ranks; called by all of these.
+
+        Raises:
+            InputError: these are a part of the job's ranks, and would not give the groups the same names.
+        """
         ranks = dist.get_process_group_ranks(group or dist.group.WORLD)
         backend = dist.get_backend(group)
-        self._groups = [dist.new_group(ranks, backend=backend) for _ in range(2)]
+        self._is_part = len(ranks) < dist.get_world_size()
+        if self._is_part:
+            _check_names(group)
+        self._groups = [
+            dist.new_group(ranks, backend=backend, use_local_synchronization=self._is_part) for _ in range(2)
+        ]
         self._first = ranks[0]
         urgent = _urgent(plan)
         self._lane = [int(number not in urgent) for number in range(len(plan.transfers))]
@@ -131,6 +142,28 @@ class GroupExchange:
         with torch.no_grad():
             for buffer in buffers:
                 dist.broadcast(buffer, self._first, group=self._groups[0])
+
+    def close(self) -> None:
+        """Give the groups back; called by all ranks, once nothing is under way.
+
+        A part of the job's ranks keeps them: PyTorch would give their names to the next ones, and the store would still
+        tell under these where the old ones listened.
+        """
+        if not self._is_part:
+            with suppress(ValueError):  # the script has destroyed all groups
+                for group in self._groups:
+                    dist.destroy_process_group(group)
+
+
+def _check_names(group: Any) -> None:
+    """What a part of the job's ranks makes, each of them names by the ranks and by how many groups it knows itself."""
+    counts = gathered(len(dist.distributed_c10d._world.pg_names), group)
+    if len(set(counts)) > 1:
+        raise InputError(
+            f"some ranks of the group are in {min(counts)} process groups and some in {max(counts)}, so that they "
+            "would give new ones unlike names",
+            "make the others after hemiola.accelerate",
+        )
 
 
 def _urgent(plan: Plan) -> set[int]:

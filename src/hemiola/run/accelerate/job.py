@@ -10,12 +10,13 @@ ones, these are tried too before the plan goes on. All ranks decide the same, at
 
 from __future__ import annotations
 
-import inspect
 import logging
 import os
 import sys
 import time
-from collections.abc import Callable
+import warnings
+from collections import deque
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -94,16 +95,18 @@ class Job:
         self.engine: Engine | None = None
         self.ddp: DistributedDataParallel | None = None
         self._end: Endpoint | None = None
+        self._lanes: GroupExchange | None = None
         self._bucket_bytes: int | None = None
         self._bucket_s: float | None = None
         self._followed: tuple[Plan, Carrier, dict[str, Table]] | None = None
         self._profile: Profile | None = None
         self._count = self._judged_from = self._tried_from = 0
         self._found: dict[str, float] = {}
-        self._times: list[tuple[float, float]] = []
+        self._times: deque[tuple[float, float]] = deque(maxlen=_JUDGED)  # no more are looked at
         self._last = time.perf_counter()
         self._buffers_change = True
         self._said = Acceleration(state="profiling", iterations=0)
+        self._has_warned = False
         if self.ranks == 1:
             self._say("off", "one rank has nobody to wait for")
             return
@@ -128,16 +131,17 @@ class Job:
         """The model under DDP; for the first time, or again in the buckets that are fastest here."""
         settings, first = self._settings, next(iter(self.parameters.values()))
         given: dict[str, Any] = {"find_unused_parameters": settings.find_unused_parameters}
-        if not settings.broadcast_buffers:  # renamed in PyTorch 2.13
-            names = inspect.signature(DistributedDataParallel).parameters
-            given["forward_sync_buffers" if "forward_sync_buffers" in names else "broadcast_buffers"] = False
+        if not settings.broadcast_buffers:
+            given["broadcast_buffers"] = False
         if first.device.type != "cpu":
             given["device_ids"] = [first.device]
         if again:
             given["init_sync"] = False  # parameters are the same everywhere, buffers may be each rank's own
             if self._bucket_bytes is not None:
                 given["bucket_cap_mb"] = self._bucket_bytes / 2**20
-        return DistributedDataParallel(self.module, process_group=self._group, **given)
+        with warnings.catch_warnings():  # from 2.13 on; what is to be used instead still shares buffers once
+            warnings.filterwarnings("ignore", "`broadcast_buffers` is deprecated", FutureWarning)
+            return DistributedDataParallel(self.module, process_group=self._group, **given)
 
     def _reason_against(self) -> str:
         """Why this model stays as it is; "" if nothing speaks against a plan."""
@@ -231,7 +235,7 @@ class Job:
         _, measured = self._profiled()
         share = measured.exposed_s / max(measured.end_s, 1e-9)
         self._found = {
-            "before_s": self._usual_s(self._times[-_MEASURED:]), "exposed_before_s": measured.exposed_s,
+            "before_s": self._usual_s(list(self._times)[-_MEASURED:]), "exposed_before_s": measured.exposed_s,
         }  # fmt: skip
         gain = self._settings.min_gain
         if share < gain / (1 + gain):
@@ -277,7 +281,7 @@ class Job:
     def _judge(self) -> None:
         """Has it become faster?"""
         assert self.engine is not None
-        rows = self._times[-_JUDGED:]
+        rows = list(self._times)
         measured_s = self._usual_s(rows)
         exposed_s = (rows[-1][1] - rows[0][1]) / (len(rows) - 1)
         before_s, self._judged_from = self._said.before_s, 0
@@ -308,7 +312,7 @@ class Job:
     def _compare(self) -> None:
         """Is DDP in other buckets faster than the plan?"""
         assert self._followed is not None and self._said.measured_s is not None
-        plan_s, tried_s = self._said.measured_s, self._usual_s(self._times[-_JUDGED:])
+        plan_s, tried_s = self._said.measured_s, self._usual_s(self._times)
         self._tried_from = 0
         words = f"{format_duration(tried_s)} per iteration with DDP in {self._buckets}, {format_duration(plan_s)} by the plan"
         if tried_s < plan_s * _FASTER:
@@ -319,7 +323,7 @@ class Job:
         self._follow(*self._followed)
         self._say("on", words)
 
-    def _usual_s(self, rows: list[tuple[float, float]]) -> float:
+    def _usual_s(self, rows: Iterable[tuple[float, float]]) -> float:
         """The median iteration, of the slowest rank."""
         return float(max(gathered(median(seconds for seconds, _ in rows), self._group)))
 
@@ -341,7 +345,7 @@ class Job:
         self._leave_ddp()
         carrier: Carrier
         if self._as_collectives:
-            carrier = GroupExchange(plan, self._group)
+            carrier = self._lanes = GroupExchange(plan, self._group)
         else:
             self._end = end or meet(self._group, self._settings)
             carrier = Exchange(self._end, plan.chunk_bytes)
@@ -391,12 +395,14 @@ class Job:
         self._leave_engine()
         self._leave_ddp()
         self.close()
+        if self._lanes is not None:
+            self._lanes.close()
         self.has_left = True
         return self.module
 
     def close(self) -> None:
         """Let go of the others, once what this rank owes them is sent."""
-        end, self._end = self._end, None
+        end, self._end, self._followed = self._end, None, None
         if end is not None:
             if self.engine is not None:
                 self.engine.drain(self._settings.timeout_s)
@@ -439,10 +445,15 @@ class Job:
             from hemiola.trace.acceleration_json import write_acceleration
 
             if self.engine is not None and not self._judged_from and self._said.before_s is not None:
-                recent = [t for t, _ in self._times[-_JUDGED:]]
-                self._said = msgspec.structs.replace(self._said, measured_s=median(recent))
+                recent = median(t for t, _ in self._times)
+                self._said = msgspec.structs.replace(self._said, measured_s=recent)
             self._said = msgspec.structs.replace(self._said, iterations=self._count)
-            write_acceleration(self._said, Path(path))
+            try:
+                write_acceleration(self._said, Path(path))
+            except InputError as problem:  # training goes on, seen or not
+                if not self._has_warned:
+                    _log.warning("the report on the acceleration is missing: %s", problem)
+                self._has_warned = True
 
 
 _NOTHING = Measured(used_s={}, forward_end_s=0.0, ready_s={}, step_start_s=0.0, end_s=0.0)

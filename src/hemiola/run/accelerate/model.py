@@ -26,7 +26,7 @@ class Accelerated(nn.Module):
         self.module = job.module
         self._job = [job]  # in a list: it is no part of the model
         self._syncs = True
-        self.train(job.module.training)
+        self.training = job.module.training  # its parts stay in the modes that they are in
         weakref.finalize(self, job.end)
 
     @property
@@ -119,9 +119,9 @@ def adopt(optimizer: torch.optim.Optimizer, job: Job) -> None:
         flush()
         return state_dict()
 
-    def loaded(self: Any, state: Any) -> Any:
+    def loaded(self: Any, state_dict: Any) -> Any:
         flush()
-        return load(state)
+        return load(state_dict)
 
     for name, function in (
         ("step", stepped), ("zero_grad", zeroed), ("state_dict", saved), ("load_state_dict", loaded),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from statistics import median
 from typing import Any
 
@@ -75,6 +76,23 @@ class _Iteration:
         return {**self.entered, **self.read}
 
 
+class _Entered:
+    """A module's hook: tells that it is entered. That of a copy tells nobody, and copies can be saved."""
+
+    def __init__(self, told: Callable[[], None]) -> None:
+        self._told = told
+
+    def __call__(self, *_: Any) -> None:
+        self._told()
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return _Entered, (_nobody,)
+
+
+def _nobody() -> None:
+    return None
+
+
 class Profile:
     """Notes times by hooks, until `stop`."""
 
@@ -89,11 +107,11 @@ class Profile:
         self._hooks: list[Any] = []
         self._name_of = names = {id(parameter): name for name, parameter in parameters.items()}
         attend(module, self._reading)
-        self._hooks.append(module.register_forward_pre_hook(self._enters))
+        self._hooks.append(module.register_forward_pre_hook(_Entered(self._enters)))
         for child in module.modules():
             own = [names[id(p)] for p in child.parameters(recurse=False) if id(p) in names]
             if own:
-                self._hooks.append(child.register_forward_pre_hook(self._entering(own)))
+                self._hooks.append(child.register_forward_pre_hook(_Entered(partial(self._entering, own))))
         for name, parameter in parameters.items():
             self._hooks.append(parameter.register_post_accumulate_grad_hook(self._having(name)))
         self._iterations = iterations
@@ -109,21 +127,18 @@ class Profile:
         if self._in_forward and name is not None:
             self._now.read.setdefault(name, time.perf_counter())
 
-    def _entering(self, names: list[str]) -> Callable[..., None]:
-        def note(*_: Any) -> None:
-            if self._in_forward:
-                now = time.perf_counter()
-                for name in names:
-                    self._now.entered.setdefault(name, now)
-
-        return note
+    def _entering(self, names: list[str]) -> None:
+        if self._in_forward:
+            now = time.perf_counter()
+            for name in names:
+                self._now.entered.setdefault(name, now)
 
     def forward_begins(self) -> None:
         """The model is called."""
         self._in_forward = not self._now.forward_end
         self._called, self._called_busy = time.perf_counter(), time.process_time()
 
-    def _enters(self, *_: Any) -> None:
+    def _enters(self) -> None:
         if self._in_forward and self._called:
             self._now.start += time.perf_counter() - self._called
             self._now.busy_start += time.process_time() - self._called_busy

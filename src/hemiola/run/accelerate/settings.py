@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass
 
 from hemiola.core.errors import InputError
@@ -24,7 +25,7 @@ class Settings:
             messages on processors and collectives on GPUs.
         interface: to reach the others by; "" for the one that leads to the master.
         rate_bytes_per_s: to send at most; None for as fast as it goes.
-        timeout_s: a gradient that is not reduced so long after it began is given up.
+        timeout_s: a gradient that is not reduced so long after it began is given up; `math.inf` for never.
         quiet: print nothing.
     """
 
@@ -47,3 +48,4 @@ class Settings:
             raise InputError(f"there is no carrier {self.carrier!r}", 'use "messages" or "collectives"')
         if not self.timeout_s > 0:
             raise InputError(f"timeout_s is {self.timeout_s}", "give a number above 0")
+        object.__setattr__(self, "timeout_s", min(self.timeout_s, threading.TIMEOUT_MAX))  # 292 years

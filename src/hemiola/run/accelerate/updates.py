@@ -8,10 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
+
+from hemiola.run.record.hooks import Hooks
 
 __all__ = ["Captured", "Updates"]
 
@@ -53,9 +57,12 @@ class Updates:
 
     @property
     def has_hooks(self) -> bool:
-        """Whether somebody wants to see every step whole."""
+        """Whether somebody wants to see every step whole; a recording looks at the clock alone."""
         own = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
-        return any(getattr(self.optimizer, name, None) for name in own)
+        return any(getattr(self.optimizer, name, None) for name in own) or any(
+            not isinstance(getattr(hook, "__self__", None), Hooks)
+            for hook in chain(_global_optimizer_pre_hooks.values(), _global_optimizer_post_hooks.values())
+        )
 
     def groups(self) -> Iterator[tuple[nn.Parameter, int]]:
         """Every parameter, and the number of its group."""

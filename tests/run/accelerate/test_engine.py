@@ -1,0 +1,204 @@
+"""One rank's engine whose gradients come late: what they are updated by, and what waits for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import Tensor, nn  # noqa: E402
+from torch.optim.optimizer import register_optimizer_step_post_hook  # noqa: E402
+
+from hemiola.core.plan import Piece, Plan, PlannedTransfer  # noqa: E402
+from hemiola.run.accelerate.engine import Engine  # noqa: E402
+from hemiola.run.accelerate.updates import Updates  # noqa: E402
+
+
+class Transfer:
+    """It is reduced once somebody waits for it, and sent once somebody waits for that."""
+
+    begun_s, moved_s = 0.0, (0.0, 0.0)
+
+    def __init__(self, done: bool) -> None:
+        self.done, self.sent = done, False
+
+    def soon(self, timeout_s: float) -> bool:
+        self.done = True
+        return True
+
+    def wait(self, timeout_s: float) -> None:
+        assert self.done
+
+    def wait_sent(self) -> None:
+        self.done = self.sent = True
+
+
+class Late:
+    """Nobody else adds anything."""
+
+    skips = is_seen = True
+
+    def __init__(self, done: bool = False) -> None:
+        self._done = done
+        self.begun: list[Transfer] = []
+
+    def all_reduce(self, number: int, name: str, flat: Tensor, *more: Any) -> Transfer:
+        assert not flat.is_inference()  # a thread of the transport's would add to it
+        self.begun.append(Transfer(self._done))
+        return self.begun[-1]
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.unused = nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        return self.second(torch.tanh(self.first(rows)))
+
+
+@pytest.fixture
+def model():
+    torch.manual_seed(0)
+    return Net()
+
+
+ROWS = torch.randn(5, 8, generator=torch.Generator().manual_seed(1))
+
+
+def engine_of(model: nn.Module, optimizer: torch.optim.Optimizer, carrier: Any) -> Engine:
+    """Every parameter goes by itself."""
+    parameters = dict(model.named_parameters())
+    plan = Plan(
+        name="each", graph="any", ranks=1, update="on-arrival", chunk_bytes=1 << 16,
+        transfers=tuple(
+            PlannedTransfer(name=name, pieces=(Piece(name, 0, p.numel()),)) for name, p in parameters.items()
+        ),
+    )  # fmt: skip
+    return Engine(model, parameters, plan, {}, carrier, Updates(optimizer, None), 1, 10.0)
+
+
+def nothing(model: nn.Module) -> None:
+    pass
+
+
+def parameters_seen(model: nn.Module) -> None:
+    with torch.inference_mode():
+        assert all(p.sum().isfinite() for p in model.parameters())
+
+
+def gradients_seen(model: nn.Module) -> None:
+    with torch.inference_mode():
+        assert all(p.grad is None or p.grad.sum().isfinite() for p in model.parameters())
+
+
+def trained(
+    make: Any, late: bool, casts: bool, step_casts: bool = False, before: Callable[..., None] = nothing,
+    after: Callable[..., None] = nothing,
+) -> dict[str, Tensor]:  # fmt: skip
+    """Four steps; before and after the first somebody looks at something."""
+    torch.manual_seed(0)
+    model = Net()
+    optimizer = make(model.parameters())
+    engine = engine_of(model, optimizer, Late()) if late else None
+    for number in range(4):
+        with torch.autocast("cpu", torch.bfloat16, enabled=casts):
+            if engine is not None:
+                engine.forward_begins(True)
+            loss = model(ROWS).float().pow(2).sum()
+        loss.backward()
+        if number == 0:
+            before(model)
+        with torch.autocast("cpu", torch.bfloat16, enabled=step_casts):
+            engine.step(optimizer.step) if engine is not None else optimizer.step()
+        for parameter in model.parameters():
+            parameter.grad = None  # waits for nothing
+        if number == 0:
+            after(model)
+    if engine is not None:
+        engine.barrier()
+        engine.detach()
+    return model.state_dict()
+
+
+@pytest.mark.parametrize("casts, step_casts", [(True, False), (True, True), (False, True)])
+def test_updates_are_cast_as_the_step_is_whatever_their_parameters_are_used_in(casts, step_casts):
+    def make(parameters):
+        return torch.optim.Adafactor(parameters, 0.05)
+
+    found = trained(make, True, casts, step_casts)
+    expected = trained(make, False, casts, step_casts)
+    assert all(torch.equal(found[name], expected[name]) for name in expected)
+
+
+@pytest.mark.parametrize("seen", ["before", "after"])
+def test_what_is_looked_at_in_inference_mode_can_still_be_trained(seen):
+    def make(parameters):
+        return torch.optim.SGD(parameters, 0.05, momentum=0.9)
+
+    looks = {"before": gradients_seen} if seen == "before" else {"after": parameters_seen}
+    found, expected = trained(make, True, False, **looks), trained(make, False, False)
+    assert all(torch.equal(found[name], expected[name]) for name in expected)
+
+
+def test_a_parameter_whose_gradient_is_still_being_sent_can_be_used(model):
+    optimizer, carrier = torch.optim.SGD(model.parameters(), 0.1), Late(done=True)
+    engine = engine_of(model, optimizer, carrier)
+    engine.forward_begins(True)
+    model(ROWS).sum().backward()
+    engine.step(optimizer.step)
+    loss = model(ROWS).sum()
+    assert not any(transfer.sent for transfer in carrier.begun)
+    loss.backward()  # adds to it
+    assert sum(transfer.sent for transfer in carrier.begun) == 4
+    engine.detach()
+
+
+def test_one_that_is_frozen_meanwhile_can_be_used(model):
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    engine = engine_of(model, optimizer, Late(done=True))
+    engine.forward_begins(True)
+    model(ROWS).sum().backward()
+    engine.step(optimizer.step)
+    next(model.parameters()).requires_grad = False
+    model(ROWS).sum().backward()
+    engine.detach()
+
+
+def test_parameters_are_looked_at_between_two_backwards_of_one_iteration(model):
+    optimizer, carrier = torch.optim.SGD(model.parameters(), 0.1), Late()
+    engine = engine_of(model, optimizer, carrier)
+    engine.forward_begins(True)
+    one, other = model.first(ROWS).sum(), model.second(ROWS).sum()
+    one.backward()
+    assert model.first.weight.norm() > 0
+    assert len(carrier.begun) == 2 and not any(transfer.done for transfer in carrier.begun)
+    other.backward()
+    engine.step(optimizer.step)
+    engine.detach()
+
+
+def test_hooks_on_the_steps_of_all_optimizers_see_them_whole(model):
+    optimizer, seen = torch.optim.SGD(model.parameters(), 0.1), []
+    engine = engine_of(model, optimizer, Late())
+    hook = register_optimizer_step_post_hook(lambda o, *_: seen.append(len(o.param_groups[0]["params"])))
+    try:
+        engine.forward_begins(True)
+        model(ROWS).sum().backward()
+        engine.step(optimizer.step)
+    finally:
+        hook.remove()
+    assert seen == [6]
+    engine.detach()
+
+
+def test_gradients_that_are_views_are_zeroed(model):
+    engine = engine_of(model, torch.optim.SGD(model.parameters(), 0.1), Late())
+    flat = torch.ones(64)
+    model.first.weight.grad = flat.view_as(model.first.weight)
+    engine.zero_grad(model.parameters(), False)
+    assert not flat.any()
+    engine.detach()
