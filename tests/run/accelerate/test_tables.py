@@ -164,7 +164,7 @@ def test_a_profile_has_every_iteration_and_not_what_a_wrapper_does_before_the_mo
 
     class Wrapper(nn.Module):
         def forward(self, words):
-            time.sleep(0.2 if waits else 0.0)
+            time.sleep(0.5 if waits else 0.0)
             return model(words)
 
     plain = measured(model, WORDS)
@@ -172,7 +172,7 @@ def test_a_profile_has_every_iteration_and_not_what_a_wrapper_does_before_the_mo
     found = measured(model, WORDS, call=Wrapper())
     assert len(found.computed_s) == 2
     for one in (plain, found):
-        assert 0 < min(one.used_s.values()) < one.forward_end_s < max(one.computed_s) < 0.2
+        assert 0 < min(one.used_s.values()) < one.forward_end_s < max(one.computed_s) < 0.5
 
 
 def test_a_profile_finds_rows_and_heads_and_ranks_touch_them_together(model):
