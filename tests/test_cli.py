@@ -9,9 +9,10 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import redirect_stdout
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TextIO
 
 import pytest
 
@@ -368,7 +369,7 @@ def test_explain_refuses_other_files(hemiola: Hemiola, tmp_path: Path) -> None:
 def test_a_full_disk(hemiola: Hemiola, flag: str) -> None:
     done = hemiola("simulate", JOBS, "--cluster", SMALL, "--policy", "fifo", flag, "/dev/full")
     assert done.code == 2
-    assert "fifo" in done.out  # the table was printed before
+    assert "fifo" in done.out  # the table is printed all the same
     assert "'/dev/full': No space left on device" in done.err
     assert "free some space" in done.err
 
@@ -425,6 +426,12 @@ def test_a_reader_that_goes_away_is_no_error() -> None:
         assert process.stderr is not None
         process.stdout.close()
         assert b"Traceback" not in process.stderr.read()
+
+
+def test_a_reader_that_goes_away_loses_no_file(tmp_path: Path, unread: TextIO) -> None:
+    with redirect_stdout(unread), pytest.raises(SystemExit):
+        cli.simulate(JOBS, cluster=SMALL, policy=("fifo",), json=tmp_path / "run.json")
+    assert [run["policy"] for run in without_wall_clock(tmp_path / "run.json")["runs"]] == ["fifo"]
 
 
 def test_every_policy_runs_from_its_name(hemiola: Hemiola, tmp_path: Path) -> None:

@@ -337,6 +337,18 @@ def test_ended_jobs_are_listed_when_asked_for(
     assert "  08:01:00  finished." in lines(explain, "101", journal=path)
 
 
+def test_the_ended_jobs_of_a_day_are_those_that_ended_in_it(
+    tmp_path: Path, lines: Lines, at: Callable[[float], None]
+) -> None:
+    fill(tmp_path / "j.db", [job(1, 0, 8, 100_000.0), job(2, 0, 8, 60.0)], BEGAN_S + 100_100)
+    at(100_101)
+    path = str(tmp_path / "j.db")
+    assert [line.split()[0] for line in lines(jobs, journal=path, state="ended")] == ["JOBID", "101"]
+    assert "(finished)" in lines(jobs, journal=path, all=True)[-1]
+    for name in ("101", "102"):
+        assert any("finished." in line for line in lines(explain, name, journal=path))
+
+
 def test_links_carry_what_the_model_predicts(full: Path) -> None:
     with Journal.open(full, read_only=True) as journal:
         loads = predicted_loads(journal, journal.run(1), journal.open_jobs(), BEGAN_S + 100)

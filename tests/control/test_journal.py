@@ -154,6 +154,7 @@ def test_jobs_are_found_by_uuid_by_the_engines_id_and_by_submission(journal: Jou
     assert journal.job("7", engine_submit_s=10.0, user="bob") is None and journal.job("nobody") is None
     assert journal.jobs() == [new, old, held]
     assert journal.jobs(10.0, 20.0) == journal.jobs(status="ended") == [old]
+    assert journal.jobs(ended_since_s=60.0) == [old] and not journal.jobs(ended_since_s=60.5)
     assert journal.jobs(limit=1) == journal.jobs(user="bob") == [new]
     moved = record("u3", 5.0, status="running", placement=HERE, first_started_s=30.0, note="its turn")
     journal.record_events(run, 2, [], [moved])

@@ -8,9 +8,11 @@ import math
 import re
 import sys
 from collections import Counter
+from contextlib import redirect_stdout
 from dataclasses import replace
 from pathlib import Path
 from subprocess import run
+from typing import TextIO
 from xml.etree import ElementTree
 
 import msgspec
@@ -205,7 +207,7 @@ def test_many_unlike_hosts_are_cut_and_that_is_told() -> None:
 def test_every_host_is_below_one_leaf_and_the_picture_stays_small(topology: Topology) -> None:
     root = fitting_tree(network_figures(topology))
     assert sum(node.all for node in leaves(root) if not node.tier) + sum(
-        node.all * node.hosts for node in leaves(root) if node.tier
+        node.all * node.hosts // (node.count if node.kinds else 1) for node in leaves(root) if node.tier
     ) == len(topology.hosts)
     assert columns(root) <= 8 or len(list(leaves(root))) <= 16
     assert len(network_picture(network_figures(topology))) < 60_000
@@ -431,6 +433,13 @@ def test_the_verb_shows_topologies_and_strategies(folder: Path, capsys: pytest.C
         assert "Who sends how much to whom" in asked["report"].read_text()
 
 
+@pytest.mark.parametrize("name", ["lab.toml", "pairs.json"])
+def test_files_are_written_whoever_reads(folder: Path, name: str, unread: TextIO) -> None:
+    with redirect_stdout(unread), pytest.raises(SystemExit):
+        inspect(folder / name, report=folder / "page.html", json=folder / "out.json")
+    assert (folder / "page.html").exists() and (folder / "out.json").exists()
+
+
 def test_the_verb_takes_a_generators_line(capsys: pytest.CaptureFixture[str]) -> None:
     inspect(Path("flat:hosts=3,gpus_per_host=8,nic=100gbit"))
     assert "All 3 hosts are alike: 100 Gbit/s." in capsys.readouterr().out
@@ -480,6 +489,21 @@ def test_rates_that_are_written_come_back(folder: Path) -> None:
     figures = network_figures(read_topology(str(folder / "lab.toml")))
     assert figures.out[3].bytes_per_s == parse_rate("100mbit")
     assert figures.is_measured
+
+
+def test_what_is_together_as_others_is_counted_above_them() -> None:
+    racks = [rack for rack in range(11) for _ in range(rack + 1)] + [11]
+    pods = np.array([0] * 66 + [1])
+    flat = Topology.flat(hosts=67, gpus_per_host=1, nic_bytes_per_s=100.0)
+    rack = Level("rack", tuple(map(str, range(12))), np.array(racks), np.full(12, 400.0))
+    topology = replace(flat, levels=(rack, Level("pod", ("a", "b"), pods, np.array([1650.0, 400.0])))).check()
+    figures = network_figures(topology)
+    pod = next(node for node in fitting_tree(figures).children if len(node.children) > 1)
+    assert (pod.hosts, pod.sent_bytes_per_s, pod.out.bytes_per_s) == (66, 6600.0, 1650.0)
+    assert [(node.title, node.count, node.hosts) for node in pod.children if node.kinds] == [
+        ("4 others", 4, 10)
+    ]
+    assert "66 hosts, 4:1" in network_picture(figures)
 
 
 def test_nodes_of_a_tree_say_how_many_they_stand_for() -> None:

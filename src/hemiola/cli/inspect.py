@@ -112,7 +112,6 @@ def _job(
     timeline = read_job(files, salvage=salvage)
     metrics = job_metrics(timeline)
     other = job_metrics(read_job(against, salvage=salvage)) if against else None
-    terminal().print(job_table(metrics, other))
     if report is not None:
         from hemiola.report.job.page import write_job_report
 
@@ -125,3 +124,4 @@ def _job(
         from hemiola.trace.jobs.perfetto_job import write_perfetto
 
         write_perfetto(timeline, perfetto)
+    terminal().print(job_table(metrics, other))

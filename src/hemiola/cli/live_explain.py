@@ -99,8 +99,7 @@ class _Told:
         from hemiola.control.live.reading import Names, read_cluster
         from hemiola.control.live.reading_story import story
 
-        since_s = record.submitted_s if record.status == "ended" else None
-        self.cluster: Cluster = read_cluster(journal, now_s, ended_since_s=since_s)
+        self.cluster: Cluster = read_cluster(journal, now_s, ended_since_s=record.ended_s)
         found = [job for job in self.cluster.jobs if job.uuid == record.uuid]
         self.job: LiveJob = found[0]
         self._records = {open_job.uuid: open_job for open_job in journal.open_jobs()}

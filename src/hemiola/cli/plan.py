@@ -71,18 +71,18 @@ def plan(
         placement=placement_of(placement), options=Options(cores=cores),
     )  # fmt: skip
     advice = make_plan(problem)
-    if json:
-        import msgspec
-
-        print(msgspec.json.format(msgspec.json.encode(_as_json(advice)), indent=2).decode())
-    else:
-        _print(terminal(highlight=False), advice)
     if output is not None:
         write_plan(advice.plan, output)
     if page is not None:
         from hemiola.report.job.planned import write_plan_page
 
         write_plan_page(advice, page)
+    if json:
+        import msgspec
+
+        print(msgspec.json.format(msgspec.json.encode(_as_json(advice)), indent=2).decode())
+    else:
+        _print(terminal(highlight=False), advice)
     for path in (output, page):
         if path is not None:
             print(f"wrote {path}", file=sys.stderr)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -103,6 +104,7 @@ def predict(
     answer = question.answer()
     changes = _changes(question, answer, other) if what_if or other else ()
     fit = _fit(question) if profile is not None else None
+    _write(answer, changes, fit, report, timeline, profile)
     if json:
         import msgspec
 
@@ -114,7 +116,9 @@ def predict(
         print_prediction(console, answer, changes, fit)
         if strategies:
             console.print(_strategy_table(answer))
-    _write(answer, changes, fit, report, timeline, profile)
+    for path in (report, timeline, profile):
+        if path is not None:
+            print(f"wrote {path}", file=sys.stderr)
 
 
 def _question(
@@ -219,8 +223,6 @@ def _write(
     answer: Prediction, changes: tuple[WhatIf, ...], fit: Fit | None,
     report: Path | None, timeline: Path | None, profile: Path | None,
 ) -> None:  # fmt: skip
-    import sys
-
     if report is not None:
         from hemiola.report.job import write_job_report
         from hemiola.report.job.charts_predicted import what_if_chart
@@ -237,6 +239,3 @@ def _write(
 
         with replacing(profile) as stream:
             stream.write(profile_file(fit))
-    for path in (report, timeline, profile):
-        if path is not None:
-            print(f"wrote {path}", file=sys.stderr)

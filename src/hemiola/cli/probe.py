@@ -96,6 +96,9 @@ def _show(found: Probed, output: Path | None) -> None:
     from hemiola.trace.atomic import replacing
     from hemiola.trace.topologies.native import read_native
 
+    if output is not None:
+        with replacing(output) as stream:
+            stream.write(found.topology.encode())
     topology = read_native(found.topology, "the measurement")
     console = terminal(highlight=False)
     console.print(NetworkTable(network_figures(topology)))
@@ -105,8 +108,6 @@ def _show(found: Probed, output: Path | None) -> None:
     for line in _predicted(topology):
         console.print(line, soft_wrap=True)
     if output is not None:
-        with replacing(output) as stream:
-            stream.write(found.topology.encode())
         console.print(
             f"written: {output}; HEMIOLA_STRATEGY={output} lets collectives fit it",
             soft_wrap=True,

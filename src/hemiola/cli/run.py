@@ -108,6 +108,7 @@ def run(
     python = python or sys.executable
     _goes_on(on_loss, min_ranks)
     recording = _recording(trace, full)
+    given = _environment(env, bool(hosts)) | _plan_variables(plan) | _loss_variables(on_loss, min_ranks)
     job = Job(
         **_command(command, module, no_python, python),
         hosts=hosts_of(hosts),
@@ -115,17 +116,14 @@ def run(
         nodes=_nodes(nnodes, node_rank, master_addr, hosts, standalone),
         master_address=master_addr,
         master_port=master_port,
-        environment=_environment(env, bool(hosts))
-        | _plan_variables(plan)
-        | _recording_variables(recording)
-        | _loss_variables(on_loss, min_ranks),
+        environment=given | _recording_variables(recording, given, bool(hosts)),
         remote_shell=remote_shell or REMOTE_SHELL,
         python=python,
         goes_on=on_loss == "continue",
         ranks_min=min_ranks,
     )
     read = _plan(plan)
-    if recording is not None:
+    if recording is not None and node_rank == 0:
         shutil.rmtree(recording.parts, ignore_errors=True)
     outcome = launch(
         job,
@@ -133,7 +131,7 @@ def run(
         lambda world: _admit(world, job, read, plan),
         _say_lost,
     )
-    conclude(outcome, command, recording, report)
+    conclude(outcome, command, recording, report, job.nodes)
     if outcome.lost and outcome.failure is None:
         print(
             f"hemiola run: warning: {len(outcome.lost)} lost on the way, the others ended well",
@@ -248,19 +246,20 @@ def _recording(path: Path | None, full: bool) -> Options | None:
     return options_for(path, mode="full" if full else "light") if path is not None else None
 
 
-def _recording_variables(options: Options | None) -> dict[str, str]:
-    """What in the environment makes a process record itself, if only for the scheduler."""
+def _recording_variables(options: Options | None, given: dict[str, str], remote: bool) -> dict[str, str]:
+    """What makes a rank record itself, if only for the scheduler, in the environment that it is given."""
     import os
 
-    from hemiola.run.record.injected import environment
+    from hemiola.run.record.injected import RECORD, variables
     from hemiola.run.record.reporting import REPORTS, job_name
     from hemiola.run.record.values import Options
 
-    if options is None and os.environ.get(REPORTS) and job_name(os.environ):
+    environment = os.environ | given
+    job = job_name(environment) if environment.get(REPORTS) else ""
+    if options is None and job and not environment.get(RECORD):  # what is being recorded is reported, too
         options = Options(path="", parts="", answer_signal=False)
-    if options is None:
-        return {}
-    return {name: value for name, value in environment(options).items() if os.environ.get(name) != value}
+    found = {"HEMIOLA_JOB": job} if job and remote else {}  # the engine's own variables stay here
+    return found | (variables(options, environment) if options is not None else {})
 
 
 def _goes_on(on_loss: str, min_ranks: int) -> None:
@@ -278,12 +277,12 @@ def _loss_variables(on_loss: str, min_ranks: int) -> dict[str, str]:
     return {} if on_loss == "fail" else {"HEMIOLA_ON_LOSS": on_loss, "HEMIOLA_RANKS_MIN": str(min_ranks)}
 
 
-def _say_lost(failure: Failure, left: int) -> None:
+def _say_lost(failure: Failure, running: int) -> None:
     from hemiola.run.launch import ending
 
     who = f"rank {failure.rank}" if failure.rank is not None else "the connection"
     where = f" on {failure.host}" if failure.host else ""
-    others = "1 rank goes on" if left == 1 else f"{left} ranks go on"
+    others = {0: "the others have ended", 1: "1 rank goes on"}.get(running, f"{running} ranks go on")
     said = "".join(f"\n  | {line}" for line in failure.last_words)
     print(
         f"hemiola run: warning: {who}{where} was lost, with {ending(failure.status)}; {others}"

@@ -13,7 +13,7 @@ from hemiola.cli.output import terminal
 if TYPE_CHECKING:
     from hemiola.core.acceleration import Acceleration
     from hemiola.core.job_metrics import JobMetrics
-    from hemiola.run.launch import Failure, Outcome
+    from hemiola.run.launch import Failure, Nodes, Outcome
     from hemiola.run.record.values import Options
 
 __all__ = ["conclude"]
@@ -22,9 +22,15 @@ _HINT = "nothing was predicted or measured: --trace FILE records the job, hemiol
 
 
 def conclude(
-    outcome: Outcome, command: tuple[str, ...], recording: Options | None, report: Path | None
+    outcome: Outcome,
+    command: tuple[str, ...],
+    recording: Options | None,
+    report: Path | None,
+    nodes: Nodes | None = None,
 ) -> None:
     """Say it on standard error, and write the report if one was asked for.
+
+    Of hosts that were started by hand (`nodes`) the first knows of all: the others leave the recording to it.
 
     Raises:
         InputError: the report cannot be written.
@@ -34,13 +40,14 @@ def conclude(
     console = terminal(stderr=True, highlight=False)
     if outcome.failure is not None:
         console.print(_failed(outcome, outcome.failure), soft_wrap=True)
-    metrics = _measured(recording) if recording is not None else None
+    knows = nodes is None or nodes.rank == 0
+    metrics = _measured(recording, outcome, nodes) if recording is not None and knows else None
     acceleration = _acceleration(outcome)
     if acceleration is not None:
         print_acceleration(console, acceleration)
     elif metrics is not None:
         print_measured(console, metrics)
-    elif recording is None and outcome.failure is None:
+    elif recording is None and outcome.failure is None and knows:
         console.print(_HINT, soft_wrap=True, style="dim")
     if report is not None:
         _write(report, _as_json(outcome, command, acceleration, recording, metrics))
@@ -66,10 +73,15 @@ def _failed(outcome: Outcome, failure: Failure) -> str:
     )
 
 
-def _measured(recording: Options) -> JobMetrics | None:
+def _measured(recording: Options, outcome: Outcome, nodes: Nodes | None) -> JobMetrics | None:
+    """Of the recording, which is put together now; ranks that others have started may take a while longer."""
     from hemiola.cli.trace import merged
     from hemiola.core.job_metrics import job_metrics
+    from hemiola.run.record.api import wait_for_parts
 
+    parts = Path(recording.parts)
+    if nodes is not None and parts.is_dir():
+        wait_for_parts(parts, outcome.ranks, crashed=outcome.status != 0)
     timeline = merged(recording)
     return job_metrics(timeline) if timeline is not None and len(timeline.iterations) > 1 else None
 
@@ -109,11 +121,16 @@ def _as_json(
         }
     said = msgspec.to_builtins(outcome)
     del said["report"]
-    words = [os.fsencode(word).decode(errors="replace") for word in command]  # they need not be text
+    words = [_text(word) for word in command]
     return {
         "schema": "hemiola.run/1", "command": words, **said, "acceleration": acceleration,
-        "trace": recording.path if recording is not None else None, **measured,
+        "trace": _text(recording.path) if recording is not None else None, **measured,
     }  # fmt: skip
+
+
+def _text(word: str) -> str:
+    """A word of a command line, or a path, which need not be text."""
+    return os.fsencode(word).decode(errors="replace")
 
 
 def _write(path: Path, value: dict[str, Any]) -> None:

@@ -156,7 +156,7 @@ def _scenario_files(given: tuple[Path, ...]) -> list[Path]:
 def _run(
     scenarios: dict[str, Scenario], outputs: dict[str, Path], executor: Executor, folder: Path | None
 ) -> None:
-    """Run with a progress bar; of each scenario print the table and write the files."""
+    """Run with a progress bar; of each scenario write the files and print the table."""
     from contextlib import closing
 
     from hemiola.control.scenario import prepare
@@ -218,22 +218,24 @@ def _output_files(outputs: dict[str, Path], scenario: str) -> dict[str, Path]:
 
 
 def _show(name: str, comparison: Comparison, files: dict[str, Path], console: Console) -> list[HemiolaError]:
-    """Print the table and write every file that can be written; why others cannot."""
+    """Write every file that can be written, and print the table; why others cannot."""
     from hemiola.core.errors import HemiolaError
     from hemiola.report.table import table
 
-    out = terminal()
-    if name:
-        out.rule(name, align="left")
-    out.print(table(comparison))
-    unwritten = []
+    written, unwritten = [], []
     for output, path in files.items():
         try:
             _write(output, comparison, path)
         except HemiolaError as error:
             unwritten.append(error)
         else:
-            console.print(f"wrote {path}", style="dim", highlight=False, soft_wrap=True)
+            written.append(path)
+    out = terminal()
+    if name:
+        out.rule(name, align="left")
+    out.print(table(comparison))
+    for path in written:
+        console.print(f"wrote {path}", style="dim", highlight=False, soft_wrap=True)
     return unwritten
 
 

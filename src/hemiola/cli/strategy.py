@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from hemiola.core.strategy import Strategy
     from hemiola.plan.collectives.nccl_files import NcclAdvice
     from hemiola.plan.collectives.synthesis import Synthesis
+    from hemiola.trace.msccl.equal import Equal
 
 __all__ = ["strategy"]
 
@@ -78,21 +79,32 @@ def strategy(
     network = read_topology(topology)
     per_host = placement_of(placement)
     count = ranks or (sum(per_host) if per_host else network.gpus)
-    console = terminal(highlight=False)
+    found: Synthesis | None = None
+    equal: Equal | None = None
+    advice: NcclAdvice | None = None
     if nccl is None or output is not None:
         place = place_ranks(network, count, per_host)
         if not 0 <= root < count:
             raise InputError(f"--root {root} of {count} ranks", f"give 0 to {count - 1}")
         found = synthesise(place, size_bytes, collective, root=root)
-        _show(console, found)
         if output is not None:
-            _write(console, found.chosen.strategy, output)
+            equal = _write(found.chosen.strategy, output)
     if nccl is not None:
         from hemiola.plan.collectives.nccl_files import advise_nccl
 
         advice = advise_nccl(network, count, size_bytes, placement=per_host)
-        _show_nccl(console, advice)
         _write_nccl(advice, nccl)
+    console = terminal(highlight=False)
+    if found is not None:
+        _show(console, found)
+    if equal is not None:
+        _show_equal(console, equal)
+    if output is not None:
+        print(f"wrote {output}", file=sys.stderr)
+    if advice is not None:
+        _show_nccl(console, advice)
+        files = len(advice.files()) + bool(advice.xml)
+        print(f"wrote {files} files into {nccl}; README.txt says how to use them", file=sys.stderr)
 
 
 def _show(console: Console, found: Synthesis) -> None:
@@ -118,22 +130,29 @@ def _show(console: Console, found: Synthesis) -> None:
     console.print(table)
 
 
-def _write(console: Console, chosen: Strategy, path: Path) -> None:
-    from hemiola.trace.msccl import beyond_limits, equal_chunks, msccl_text, write_msccl
+def _show_equal(console: Console, equal: Equal) -> None:
+    """What there is to say of MSCCL's XML."""
+    from hemiola.trace.msccl import beyond_limits, msccl_text
+
+    if equal.excess:
+        console.print(
+            f"its shares as {equal.strategy.chunks} equal chunks: a link carries at most {equal.excess:.1%} more"
+        )
+    for words in beyond_limits(msccl_text(equal.strategy)):
+        print(f"warning: {words}", file=sys.stderr)
+
+
+def _write(chosen: Strategy, path: Path) -> Equal | None:
+    """Write it; as what, if MSCCL's XML needed equal chunks."""
+    from hemiola.trace.msccl import equal_chunks, write_msccl
     from hemiola.trace.strategy_json import write_strategy
 
-    if path.suffix.lower() == ".xml":
-        equal = equal_chunks(chosen)
-        if equal.excess:
-            console.print(
-                f"its shares as {equal.strategy.chunks} equal chunks: a link carries at most {equal.excess:.1%} more"
-            )
-        for words in beyond_limits(msccl_text(equal.strategy)):
-            print(f"warning: {words}", file=sys.stderr)
-        write_msccl(equal.strategy, path)
-    else:
+    if path.suffix.lower() != ".xml":
         write_strategy(chosen, path)
-    print(f"wrote {path}", file=sys.stderr)
+        return None
+    equal = equal_chunks(chosen)
+    write_msccl(equal.strategy, path)
+    return equal
 
 
 def _show_nccl(console: Console, advice: NcclAdvice) -> None:
@@ -174,11 +193,8 @@ def _write_nccl(advice: NcclAdvice, folder: Path) -> None:
         raise InputError(
             f"cannot create the folder {folder}: {problem.strerror}", "name another one"
         ) from problem
-    files = advice.files()
-    for name, text in files.items():
+    for name, text in advice.files().items():
         with replacing(folder / name) as stream:
             stream.write(text.encode())
     if advice.xml:
         write_strategy(advice.found.chosen.strategy, folder / "strategy.json")
-    count = len(files) + bool(advice.xml)
-    print(f"wrote {count} files into {folder}; README.txt says how to use them", file=sys.stderr)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
 import subprocess
@@ -63,11 +64,11 @@ def trace(
 def _run(command: tuple[str, ...], options: Options) -> int:
     """Run the command to its end; its exit status as a shell would give it."""
     from hemiola.core.errors import InputError
-    from hemiola.run.record.injected import environment
+    from hemiola.run.record.injected import variables
 
     shutil.rmtree(options.parts, ignore_errors=True)
     try:
-        process = subprocess.Popen(command, env=environment(options))
+        process = subprocess.Popen(command, env=os.environ | variables(options, os.environ))
     except OSError as error:
         raise InputError(
             f"cannot run {command[0]!r}: {error.strerror}", "check that it is installed and spelled so"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import math
+from contextlib import redirect_stdout
 from pathlib import Path
 
 import pytest
@@ -119,6 +120,13 @@ def test_json_has_every_figure_and_no_nan(tmp_path):
     assert found["against"]["name"] == "gpt-small"
     assert len(found["differences"]["parts"]) == len(parts) + 1
     assert "differences" not in inspection_as_json(metrics)
+
+
+def test_files_are_written_whoever_reads(tmp_path, unread):
+    write_timeline(ddp(), tmp_path / "job.json")
+    with redirect_stdout(unread), pytest.raises(SystemExit):
+        inspect(tmp_path / "job.json", json=tmp_path / "out.json")
+    assert (tmp_path / "out.json").exists()
 
 
 def test_the_verb_writes_what_is_asked_for(tmp_path, capsys):

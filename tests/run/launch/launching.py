@@ -26,7 +26,7 @@ import os, subprocess, sys
 host, command = sys.argv[1:]
 if host == "gone":
     sys.exit("no route to host gone")
-print("Welcome to", host)  # as a login may: it must not be taken for the agent's words
+print("Welcome to", host, end="")  # as a login may: it must not be taken for the agent's words
 sys.stdout.flush()
 kept = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
 sys.exit(subprocess.call(["sh", "-c", command], env={**kept, "REMOTE_HOST": host}))

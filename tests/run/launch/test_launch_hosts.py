@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 from pathlib import Path
 
@@ -62,6 +63,13 @@ def test_hosts_get_the_variables_that_training_needs_and_those_that_are_named(
         assert [found.get(name) for name in (*given, "MINE")] == ["WARN 'x'", None, "2", "7", "a=b c"]
 
 
+def test_ranks_elsewhere_know_whose_iterations_they_report(folder: Path, shell: str) -> None:
+    given = {"HEMIOLA_REPORTS": str(folder), "SLURM_JOB_ID": "17"}
+    done = run(folder, "--hosts", "a", "--remote-shell", shell, "show.py", **given)
+    found = json.loads(done.stdout)["env"]
+    assert [found.get(name) for name in (*given, "HEMIOLA_JOB")] == [str(folder), None, "17"]
+
+
 def test_a_failure_on_one_host_ends_the_others(folder: Path, shell: str, mark: str) -> None:
     (folder / "fails.py").write_text(
         f"import os, sys\nif os.environ['RANK'] == '2': sys.exit('I am out')\n{STAYS}"
@@ -92,6 +100,31 @@ def test_an_interrupt_reaches_every_host(folder: Path, shell: str, mark: str) ->
     process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 130
     assert not alive(mark)
+
+
+@pytest.mark.slow
+def test_who_does_not_answer_a_second_interrupt_is_given_up_and_has_failed(
+    folder: Path, shell: str, mark: str
+) -> None:
+    (folder / "polite.py").write_text(
+        "import os, time\ntry:\n    print('ready', os.getppid(), flush=True)\n    time.sleep(600)\n"
+        "except KeyboardInterrupt:\n    print('saved', flush=True)\n"
+    )
+    process = start(folder, "--hosts", "a,b", "--env", f"{mark}=1", "--remote-shell", shell, "polite.py")
+    assert process.stdout is not None
+    other, _ = sorted(process.stdout.readline() for _ in range(2))  # "[rank1] ready 77", "ready 76"
+    agent = int(other.split()[-1])
+    os.kill(agent, signal.SIGSTOP)  # as if the network to its host were cut
+    try:
+        process.send_signal(signal.SIGINT)
+        ready(process, 1, "saved")
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=PATIENCE_S)
+    finally:
+        os.kill(agent, signal.SIGKILL)
+    assert process.returncode == 137
+    assert "interrupted; the connection to b ended with signal 9 (SIGKILL)" in err
+    assert none_left(mark)
 
 
 def test_a_host_that_cannot_be_reached_is_named_and_nothing_starts(folder: Path, shell: str) -> None:

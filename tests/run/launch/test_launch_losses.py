@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import socket
+import time
 from pathlib import Path
 
 import pytest
-from launching import alive, remote_shell, run, start
+from launching import PATIENCE_S, alive, none_left, remote_shell, run, start
 
 MEMBER = Path(__file__).parents[1] / "elastic" / "member.py"
 
@@ -116,7 +118,7 @@ def test_ranks_that_need_no_store_may_fail_too(tmp_path: Path) -> None:
         "--no-python",
         "sh",
         "-c",
-        "test $RANK != 1 || exit 7",
+        "test $RANK = 1 && exit 7; sleep 1",
     )
     assert done.returncode == 0
     assert "warning: rank 1 was lost, with exit status 7; 2 ranks go on" in done.stderr
@@ -151,6 +153,36 @@ def test_an_interrupt_is_no_loss(tmp_path: Path, mark: str) -> None:
     assert process.returncode == 130
     assert "was lost" not in said
     assert not alive(mark)
+
+
+def test_a_host_that_is_lost_after_an_interrupt_keeps_nobody(tmp_path: Path, mark: str) -> None:
+    (tmp_path / "deaf.py").write_text(
+        "import os, signal, time\nif os.environ['RANK'] == '1': signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
+        "print(os.getpid(), os.getppid(), flush=True)\ntime.sleep(600)\n",
+        encoding="utf-8",
+    )
+    process = start(
+        tmp_path, "--hosts", "a,b", "--nproc", 1, "--on-loss", "continue", "--env", f"{mark}=1", "--remote-shell",
+        remote_shell(tmp_path), "deaf.py",
+    )  # fmt: skip
+    assert process.stdout is not None
+    first, other = sorted((process.stdout.readline().split() for _ in range(2)), key=len)
+    process.send_signal(signal.SIGINT)
+    while Path("/proc", first[0]).exists():
+        time.sleep(0.02)
+    os.kill(int(other[2]), signal.SIGKILL)
+    process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 130
+    assert none_left(mark)
+
+
+def test_who_has_ended_does_not_go_on(tmp_path: Path) -> None:
+    done = run(
+        tmp_path, "--nproc", 2, "--on-loss", "continue", "--no-python", "sh", "-c",
+        "test $RANK = 1 && exit 0; sleep 1; exit 7",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "rank 0 was lost, with exit status 7; the others have ended\n" in done.stderr
 
 
 @pytest.mark.parametrize("words", [("--min-ranks", "2"), ("--on-loss", "continue", "--min-ranks", "0")])

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from hemiola.cli.run import separated
 from hemiola.core.errors import InputError
 from hemiola.run.launch.agent import descendants, gpus, refusal
-from hemiola.run.launch.hosts import remote_command
+from hemiola.run.launch.hosts import connect, remote_command
 from hemiola.run.launch.output import Output
 from hemiola.run.launch.places import Facts, divided, rank_environments
 from hemiola.run.launch.values import REMOTE_SHELL, Job, Nodes
@@ -100,6 +100,17 @@ def test_remote_commands() -> None:
         "-c",
         "a",
     ]
+
+
+def test_this_host_is_known_by_the_first_part_of_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("socket.gethostname", lambda: "n0.cluster.org")
+    for name in ("n0", "n0.cluster.org"):
+        host = connect(name, "false", sys.executable)
+        said: list[str] = []
+        while host.alive and not said:
+            said = [verb for verb, _ in host.receive()]
+        host.close()
+        assert (said, host.status(10.0)) == (["hello"], 0)
 
 
 def facts(gpus: int, cores: int = 8, threads: str = "") -> Facts:

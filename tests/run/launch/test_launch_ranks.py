@@ -88,6 +88,12 @@ def test_threads_that_are_set_stay(folder: Path) -> None:
     assert "OMP_NUM_THREADS" not in done.stderr
 
 
+def test_a_recording_leaves_the_path_that_is_given(folder: Path) -> None:
+    done = run(folder, "--trace", "r.json", "--env", "PYTHONPATH=/mine", "show.py")
+    inject, *rest = str(shown(done.stdout)[0]["env"]["PYTHONPATH"]).split(os.pathsep)
+    assert (Path(inject).name, rest) == ("inject", ["/mine"])
+
+
 def test_modules_and_programs(folder: Path) -> None:
     done = run(folder, "--nproc", 2, "-m", "show", "--lr", "0.1")
     assert [rank["argv"] for rank in shown(done.stdout)] == [["--lr", "0.1"]] * 2

@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 import json
+import socket
 from pathlib import Path
 
 import pytest
-from launching import run
+from launching import LIMIT_S, run, start
 
 from hemiola.core.acceleration import Acceleration
 from hemiola.core.errors import InputError
 from hemiola.core.plan import Plan
 from hemiola.trace.acceleration_json import read_acceleration, write_acceleration
+from hemiola.trace.jobs.timeline_json import read_timeline
 from hemiola.trace.plan_json import write_plan
 
 ON = Acceleration(
     state="on", iterations=40, before_s=0.1, predicted_before_s=0.11, predicted_s=0.07, bound_s=0.065, measured_s=0.08,
     exposed_before_s=0.05, exposed_s=0.02, words="1.25 times as fast.",
 )  # fmt: skip
+TRAINS = (
+    "import os, time\nimport torch, torch.distributed as dist\nfrom torch import nn\ndist.init_process_group('gloo')\n"
+    "torch.manual_seed(0)\nmodel = nn.parallel.DistributedDataParallel(nn.Linear(64, 64))\n"
+    "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\nfor _ in range(6):\n"
+    "    optimizer.zero_grad()\n    model(torch.randn(8, 64)).square().mean().backward()\n    optimizer.step()\n"
+    "dist.barrier()\ndist.destroy_process_group()\n"
+)
 LEAVES = "import os, shutil\nif os.environ['RANK'] == '0': shutil.copy('state.json', os.environ['HEMIOLA_RUN_REPORT'])\n"
 
 
@@ -111,13 +120,7 @@ def test_a_plan_reaches_the_script_and_must_fit_the_ranks(folder: Path) -> None:
 
 @pytest.mark.slow
 def test_a_recording_says_what_was_measured(folder: Path) -> None:
-    (folder / "train.py").write_text(
-        "import torch, torch.distributed as dist\nfrom torch import nn\ndist.init_process_group('gloo')\n"
-        "torch.manual_seed(0)\nmodel = nn.parallel.DistributedDataParallel(nn.Linear(64, 64))\n"
-        "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\nfor _ in range(6):\n"
-        "    optimizer.zero_grad()\n    model(torch.randn(8, 64)).square().mean().backward()\n    optimizer.step()\n"
-        "dist.barrier()\ndist.destroy_process_group()\n"
-    )
+    (folder / "train.py").write_text(TRAINS)
     done = run(folder, "--nproc", 2, "--trace", "run.json", "--report", "r.json", "train.py")
     assert done.returncode == 0, done.stderr
     assert f"recorded 6 iterations of 2 ranks into {folder / 'run.json'}" in done.stderr
@@ -125,3 +128,19 @@ def test_a_recording_says_what_was_measured(folder: Path) -> None:
     report = json.loads((folder / "r.json").read_text())
     assert report["trace"] == str(folder / "run.json")
     assert 0 <= report["exposed_s"] < report["iteration_s"]
+
+
+@pytest.mark.slow
+def test_of_hosts_started_by_hand_the_first_puts_the_recording_together(folder: Path) -> None:
+    (folder / "train.py").write_text(f"{TRAINS}time.sleep(int(os.environ['RANK']))\n")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    words = ["--nnodes", 2, "--nproc", 1, "--master-addr", "127.0.0.1", "--master-port", port]
+    hosts = [start(folder, *words, "--node-rank", i, "--trace", "run.json", "train.py") for i in (0, 1)]
+    said = [host.communicate(timeout=LIMIT_S)[1] for host in hosts]
+    assert [host.returncode for host in hosts] == [0, 0], said
+    assert f"recorded 6 iterations of 2 ranks into {folder / 'run.json'}" in said[0]
+    assert not any(words in said[1] for words in ("recorded", "nothing was", "Traceback"))
+    timeline = read_timeline(folder / "run.json")
+    assert (len(timeline.ranks), timeline.facts.get("partial")) == (2, None)
+    assert not (folder / "run.json.parts").exists()

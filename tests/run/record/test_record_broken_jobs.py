@@ -118,9 +118,24 @@ def test_nothing_to_run_is_an_error(tmp_path: Path) -> None:
     assert "nothing to run" in process.stderr
 
 
-@pytest.mark.parametrize("wrong", [{"mode": "heavy"}, {"listen": "here"}, {"keep_iterations": -1}])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"mode": "heavy"},
+        {"listen": "here"},
+        {"keep_iterations": -1},
+        {"keep_iterations": 0},
+        {"demand_iterations": 0},
+    ],
+)
 def test_wrong_arguments_are_refused_before_training(tmp_path: Path, wrong: dict[str, object]) -> None:
     with pytest.raises(InputError), record(tmp_path / "run.json", **wrong):  # type: ignore[arg-type]
+        pytest.fail("it began")
+
+
+def test_a_variable_that_is_no_number_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEMIOLA_RECORD_ITERATIONS", "five")
+    with pytest.raises(InputError, match="HEMIOLA_RECORD_ITERATIONS=five"), record(tmp_path / "run.json"):
         pytest.fail("it began")
 
 

@@ -133,17 +133,17 @@ def _reported(folder: Path, command: list[str], **more: Any) -> JobReport:
     return found.report
 
 
-@pytest.mark.parametrize("verb", ["run", "trace"])
+@pytest.mark.parametrize("verb", ["run", "trace", "trace of run"])
 def test_a_real_job_reports_under_both_verbs(tmp_path: Path, verb: str) -> None:
     job = [TRAIN, "--iterations", "240", "--slow-rank", "1"]
-    if verb == "run":
-        command = [*RUN, *job]
-    else:
-        command = [*TRACE, "-o", str(tmp_path / "run.json"), "--", *ranks(tmp_path), *job[1:]]
+    command = [*ranks(tmp_path), *job[1:]] if verb == "trace" else [*RUN, *job]
+    if verb != "run":
+        command = [*TRACE, "-o", str(tmp_path / "run.json"), "--", *command]
     report = _reported(tmp_path, command)
     assert (report.job, report.gpus) == ("17", 2)
     assert report.iteration_s > 0.03  # the slow rank's pause, which rank 0 waits for
     assert report.compute_s < report.iteration_s - 0.02
     parameters = 4 * (64 * 64 + 64) * 4
     assert report.traffic_bytes == pytest.approx(parameters, rel=0.2)
+    assert (tmp_path / "run.json").exists() == (verb != "run")
     assert not list(tmp_path.glob("*.parts"))

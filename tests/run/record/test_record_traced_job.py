@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -124,6 +126,23 @@ def test_each_instant_of_the_main_lane_is_one_thing(traced: Traced) -> None:
         chosen = timeline.iterations.rank == rank
         iterations = timeline.iterations.end_s[chosen] - timeline.iterations.start_s[chosen]
         assert (ends - starts).sum() == pytest.approx(iterations.sum(), abs=1e-6)
+
+
+ALONE = """
+import sys, torch, torch.distributed as dist
+dist.init_process_group("gloo", init_method=f"file://{sys.argv[1]}/store", rank=0, world_size=1)
+dist.all_reduce(torch.zeros(4))
+dist.destroy_process_group()
+"""
+
+
+def test_a_path_need_not_be_text(tmp_path: Path) -> None:
+    path = tmp_path / os.fsdecode(b"caf\xe9.json")
+    process = run([*TRACE, "-o", str(path), "--", sys.executable, "-c", ALONE, str(tmp_path)])
+    assert process.returncode == 0, process.stderr
+    assert "caf\\udce9.json" in process.stderr
+    timeline = read_timeline(path)
+    assert (timeline.name, len(timeline.transfers)) == ("caf\ufffd.json", 1)
 
 
 def _time(timeline: JobTimeline, *, rank: int, name: str = "", kind: str = "") -> np.ndarray:

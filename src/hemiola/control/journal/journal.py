@@ -214,12 +214,17 @@ class Journal:
         since_s: float | None = None,
         until_s: float | None = None,
         *,
+        ended_since_s: float | None = None,
         user: str | None = None,
         status: Status | None = None,
         limit: int | None = None,
     ) -> list[JobRecord]:
-        """Jobs submitted at `since_s` or later and before `until_s`, newest first."""
-        return reading.jobs(self._database, since_s, until_s, user, status, limit)
+        """Jobs submitted at `since_s` or later and before `until_s`, newest first.
+
+        Args:
+            ended_since_s: only those that have ended, then or later.
+        """
+        return reading.jobs(self._database, since_s, until_s, ended_since_s, user, status, limit)
 
     def jobs_by_submission(
         self, since_s: float | None = None, until_s: float | None = None

@@ -29,6 +29,7 @@ def jobs(
     database: Database,
     since_s: float | None,
     until_s: float | None,
+    ended_since_s: float | None,
     user: str | None,
     status: Status | None,
     limit: int | None,
@@ -39,6 +40,8 @@ def jobs(
         wanted = wanted.where(JOBS.c.submitted_s >= since_s)
     if until_s is not None:
         wanted = wanted.where(JOBS.c.submitted_s < until_s)
+    if ended_since_s is not None:
+        wanted = wanted.where(JOBS.c.ended_s >= ended_since_s)
     if user is not None:
         wanted = wanted.where(JOBS.c.owner == user)
     if status is not None:

@@ -79,7 +79,7 @@ def read_cluster(
 
     Args:
         now_s: Unix time.
-        ended_since_s: jobs that have ended, too, of those submitted since then; None for none of them.
+        ended_since_s: jobs that have ended since then, too; None for none of them.
         following: what has read the run before, if anything has.
 
     Raises:
@@ -87,7 +87,7 @@ def read_cluster(
     """
     records = journal.open_jobs()  # before the runs: what runs has been placed by one that is there then
     if ended_since_s is not None:
-        records += [job for job in journal.jobs(since_s=ended_since_s) if job.status == "ended"]
+        records += journal.jobs(ended_since_s=ended_since_s)
     runs = journal.runs()
     run = runs[-1] if runs else None
     daemon = read_daemon(journal, now_s, runs)

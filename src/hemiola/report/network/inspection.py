@@ -27,20 +27,20 @@ __all__ = ["show_strategy", "show_topology"]
 def show_topology(
     path: Path, console: Console, *, report: Path | None, json: Path | None, title: str
 ) -> None:
-    """Print a topology; write its page and figures where that is asked for.
+    """Write a topology's page and figures where that is asked for, and print it.
 
     Raises:
         HemiolaError: if it cannot be read, or a path cannot be written.
     """
     figures = network_figures(topology_of(path))
-    console.print(NetworkTable(figures))
     _write(report, lambda: render_network(figures, title), json, lambda: network_as_json(figures))
+    console.print(NetworkTable(figures))
 
 
 def show_strategy(
     path: Path, console: Console, *, report: Path | None, json: Path | None, title: str
 ) -> StrategyError | None:
-    """Print a strategy; write its page and figures where that is asked for.
+    """Write a strategy's page and figures where that is asked for, and print it.
 
     Returns:
         Why it is not right, if it is not.
@@ -49,8 +49,8 @@ def show_strategy(
         HemiolaError: if it cannot be read, or a path cannot be written.
     """
     figures = strategy_figures(read_any_strategy(path))
-    console.print(StrategyTable(figures))
     _write(report, lambda: render_strategy(figures, title), json, lambda: strategy_as_json(figures))
+    console.print(StrategyTable(figures))
     return figures.problem
 
 

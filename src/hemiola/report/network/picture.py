@@ -170,7 +170,8 @@ class _Picture:
             return f"{node.count:,} hosts{each}" if node.count > 1 and not node.kinds else ""
         ratio = node.sent_bytes_per_s / node.out.bytes_per_s
         over = f", {ratio:.3g}:1" if ratio > 1 / SLOW and not node.kinds else ""
-        return f"{_times(node)}{node.hosts:,} host{'s' * (node.hosts > 1)}{over}"
+        times = "" if node.kinds else _times(node)
+        return f"{times}{node.hosts:,} host{'s' * (node.hosts > 1)}{over}"
 
     def _said(self, node: Node) -> str:
         """What is told of a node when it is pointed at."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import ceil
+from statistics import median
 from typing import Any
 
 from hemiola.report.network.figures import NetworkFigures, Rate, joined
@@ -34,11 +35,11 @@ class Node:
         tier: 0 for hosts, then the levels' numbers from 1; the core stands above all.
         count: of them below each one of the node above.
         all: of them in the whole network.
-        hosts: below each.
+        hosts: below each; below all `count` of several that are not alike.
         out, into: of the link above each.
         children: below each.
         kinds: whether it stands for several that are not alike.
-        sent_bytes_per_s: what the hosts below each could send together.
+        sent_bytes_per_s: what the hosts below each could send together; of several that are not alike, the median.
     """
 
     title: str
@@ -121,7 +122,7 @@ class _Builder:
         numbers = range(len(self.levels[top - 1].domains) if top else hosts)
         below = self._together([self._item(top, number) for number in numbers], self.detail > 1 or top == 0)
         nothing = Rate(0.0, 0.0, 0.0)
-        return Node(title, top + 1, 1, 1, hosts, nothing, nothing, self._nodes(below, 1))
+        return Node(title, top + 1, 1, 1, hosts, nothing, nothing, self._few(self._nodes(below, 1)))
 
     def _item(self, tier: int, number: int) -> _Item:
         if tier == 0:
@@ -141,24 +142,27 @@ class _Builder:
         return tuple(_joined(alike[sign]) for sign in sorted(alike))
 
     def _nodes(self, items: Sequence[_Item], parents: int) -> tuple[Node, ...]:
-        nodes = [self._node(item, parents) for item in items]
+        return tuple(self._node(item, parents) for item in items)
+
+    def _few(self, nodes: tuple[Node, ...]) -> tuple[Node, ...]:
+        """Those that are shown of a node's children."""
         if self.detail < 2 or len(nodes) <= CHILDREN:
-            return tuple(nodes)
+            return nodes
         return (*nodes[: CHILDREN - 1], _rest(nodes[CHILDREN - 1 :]))
 
     def _node(self, item: _Item, parents: int) -> Node:
         figures, members = self.figures, item.members
         of = [figures.out, figures.into] if item.tier == 0 else [figures.uplinks[item.tier - 1]] * 2
         out, into = (joined([rates[number] for number in members]) for rates in of)
-        children = self._nodes(item.below, len(members))
-        hosts = sum(child.hosts * child.count for child in children) or 1
+        below = self._nodes(item.below, len(members))
+        hosts = sum(node.hosts * node.count for node in below) or 1
         sent = (
-            sum(min(c.out.bytes_per_s, c.into.bytes_per_s) * c.count for c in children)
+            sum(min(node.out.bytes_per_s, node.into.bytes_per_s) * node.count for node in below)
             if item.tier == 1
-            else sum(child.sent_bytes_per_s * child.count for child in children)
+            else sum(node.sent_bytes_per_s * node.count for node in below)
         )
         return Node(
-            self._title(item), item.tier, len(members) // parents, len(members), hosts, out, into, children,
+            self._title(item), item.tier, len(members) // parents, len(members), hosts, out, into, self._few(below),
             sent_bytes_per_s=sent,
         )  # fmt: skip
 
@@ -181,5 +185,8 @@ def _rest(nodes: Sequence[Node]) -> Node:
     """Nodes that are not alike, as one."""
     count, every = sum(node.count for node in nodes), sum(node.all for node in nodes)
     out, into = joined([node.out for node in nodes]), joined([node.into for node in nodes])
-    hosts = sum(node.hosts * node.count for node in nodes) // count
-    return Node(f"{count:,} others", nodes[0].tier, count, every, hosts, out, into, kinds=True)
+    hosts = sum(node.hosts * node.count for node in nodes)
+    sent = median(node.sent_bytes_per_s for node in nodes)
+    return Node(
+        f"{count:,} others", nodes[0].tier, count, every, hosts, out, into, kinds=True, sent_bytes_per_s=sent
+    )

@@ -96,6 +96,7 @@ class Agent:
     def run(self) -> None:
         """Until all ranks have ended, nothing of them is left, and nobody elsewhere needs the store."""
         try:
+            self._write(b"\n")  # a login may have printed something without an end of line
             self._say("hello", facts())
             while not self._over:
                 for key, _ in self._selector.select(self._patience_s()):
@@ -305,7 +306,9 @@ class Agent:
                     break
 
     def _say(self, *words: Any) -> None:
-        data = json.dumps(words).encode() + b"\n"
+        self._write(json.dumps(words).encode() + b"\n")
+
+    def _write(self, data: bytes) -> None:
         try:
             while data:
                 data = data[os.write(1, data) :]

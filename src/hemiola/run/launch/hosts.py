@@ -73,7 +73,7 @@ class Host:
                 words = None
             if isinstance(words, list) and words:
                 yield words[0], words[1:]
-            else:
+            elif line.strip():
                 self.said.append(line.decode(errors="replace"))
 
     def status(self, patience_s: float) -> int:
@@ -106,7 +106,8 @@ def connect(name: str, template: str, python: str) -> Host:
         InputError: the remote shell or Python cannot be run here.
     """
     agent = [python, "-I", "-S", "-c", _TAKE_OVER]
-    if name in ("", "localhost", socket.gethostname()):
+    here = socket.gethostname()
+    if name in ("", "localhost", here, here.partition(".")[0]):
         keyboard = os.dup(0) if sys.stdin is not None else None
         try:
             return Host(name, agent, keyboard)

@@ -36,7 +36,7 @@ def launch(
     job: Job,
     outputs: Callable[[World], Output],
     admit: Callable[[World], None],
-    told: Callable[[Failure, int], None] = lambda failure, left: None,
+    told: Callable[[Failure, int], None] = lambda failure, running: None,
 ) -> Outcome:
     """Run the job until all its ranks have ended; nothing of it is left running.
 
@@ -44,7 +44,7 @@ def launch(
         job: what to run.
         outputs: makes what takes the ranks' output.
         admit: raises if the world that was found will not do; nothing has been started then.
-        told: learns of a failure with which the others go on, and how many these are.
+        told: learns of a failure with which the others go on, and how many still run.
 
     Raises:
         InputError: a host cannot be reached, or has not got what is to be run.
@@ -210,37 +210,43 @@ class _Watch:
         if self.world.keeper:
             self.hosts[0].send("lost", f"{rank} {ending(status)}")
         if status and self.failure is None:
-            self._take(Failure(rank, host.name, status, self.output.last_words(rank)), {rank})
+            self._take(Failure(rank, host.name, status, self.output.last_words(rank)))
         self._release()
 
     def _lost(self, host: Host) -> None:
         """Its output has ended: as it should, or before its ranks did."""
         place = self.world.places[self.hosts.index(host)]
         gone = set(range(place.first, place.first + place.ranks)) - self.statuses.keys()
-        if gone and self.failure is None:
+        if not gone:
+            return
+        self.gone |= gone
+        if self.failure is None:
             failure = Failure(None, host.name, host.status(_LOST_S) or 1, tuple(host.said))
-            self._take(failure, gone, is_vital=place.number == 0)
-            self._release()
+            self._take(failure, is_vital=place.number == 0)
+        self._release()
+
+    def _running(self) -> int:
+        """Ranks that have not ended, nor been lost with their host."""
+        return sum(place.ranks for place in self.world.places) - len(self.statuses.keys() | self.gone)
 
     def _release(self) -> None:
         """The first host keeps the store for all, and may end once no rank is left anywhere."""
-        ended = self.statuses.keys() | self.gone
-        if self.world.keeper and len(ended) == sum(place.ranks for place in self.world.places):
+        if self.world.keeper and not self._running():
             self.hosts[0].send("end", GRACE_S)
 
-    def _take(self, failure: Failure, ranks: set[int], is_vital: bool = False) -> None:
+    def _take(self, failure: Failure, is_vital: bool = False) -> None:
         """The others go on, or end. After an interrupt they end by themselves, and have as long as they want to save."""
-        self.gone |= ranks
         if self.interrupted:
             self.failure = failure
             return
-        left = sum(place.ranks for place in self.world.places) - len(self.gone)
+        running = self._running()
+        left = running + list(self.statuses.values()).count(0)  # who has ended well is not missing
         enough = left >= (self.job.ranks_min if self.job.nodes is None else 1)
-        if not self.job.goes_on or is_vital or not left or not enough:
+        if not self.job.goes_on or is_vital or not enough:
             self._fail(failure)
             return
         self.lost.append(failure)
-        self.told(failure, left)
+        self.told(failure, running)
 
     def _fail(self, failure: Failure) -> None:
         self.failure = failure
@@ -262,6 +268,7 @@ class _Watch:
                 if host.alive:
                     host.process.kill()
                     host.alive = False
+                    self._lost(host)
 
 
 @contextmanager

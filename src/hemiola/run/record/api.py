@@ -22,7 +22,7 @@ from hemiola.run.record.session import Session
 from hemiola.run.record.values import Options
 from hemiola.trace.jobs.timeline_json import write_timeline
 
-__all__ = ["finish", "options_for", "parts_folder", "record"]
+__all__ = ["finish", "options_for", "parts_folder", "record", "wait_for_parts"]
 
 _PATIENCE_S = 15.0
 _PATIENCE_AFTER_CRASH_S = 2.0
@@ -144,14 +144,36 @@ def options_for(
     address = str(listen) if listen not in (None, "") else os.environ.get("HEMIOLA_RECORD_LISTEN", "")
     if address:
         parse_address(address)
-    keep = keep_iterations or (1000 if mode == "light" else 100)
-    demanded = demand_iterations or int(os.environ.get("HEMIOLA_RECORD_ITERATIONS", "5"))
+    usual = 1000 if mode == "light" else 100
+    keep = usual if keep_iterations is None else keep_iterations
+    demanded = _demanded() if demand_iterations is None else demand_iterations
     if keep < 1 or demanded < 1:
         raise InputError(f"cannot keep {keep} or trace {demanded} iterations", "give 1 or more")
     return Options(
         path=str(path), parts=str(parts_folder(path)), mode=mode, listen=address, keep_iterations=keep,
         demand_iterations=demanded, answer_signal=answer_signal, clock_skew_s=clock_skew_s,
     )  # fmt: skip
+
+
+def _demanded() -> int:
+    text = os.environ.get("HEMIOLA_RECORD_ITERATIONS") or "5"
+    try:
+        return int(text)
+    except ValueError as error:
+        raise InputError(
+            f"HEMIOLA_RECORD_ITERATIONS={text}", "give a number of iterations, or unset it"
+        ) from error
+
+
+def wait_for_parts(folder: Path, ranks: int, *, crashed: bool, since_ns: int = 0) -> None:
+    """Wait until so many ranks' parts have their end, but not for long; for less long if one of the ranks has crashed.
+
+    Args:
+        since_ns: parts that had their end before do not count; see `ended_parts`.
+    """
+    deadline = time.monotonic() + (_PATIENCE_AFTER_CRASH_S if crashed else _PATIENCE_S)
+    while ended_parts(folder, since_ns) < ranks and time.monotonic() < deadline:
+        time.sleep(0.1)
 
 
 def _close(session: Session, why: str) -> None:
@@ -162,15 +184,13 @@ def _close(session: Session, why: str) -> None:
                 return  # that has been said
             logger.warning("nothing was recorded: no collective ran and no optimizer stepped")
         elif session.head.rank == 0:
-            _merge(session, _PATIENCE_AFTER_CRASH_S if why else _PATIENCE_S)
+            _merge(session, crashed=bool(why))
     except Exception as problem:
         logger.warning("the recording could not be put together: %s", problem)
 
 
-def _merge(session: Session, patience_s: float) -> None:
+def _merge(session: Session, *, crashed: bool) -> None:
     path, parts = Path(session.options.path), Path(session.options.parts)
-    deadline = time.monotonic() + patience_s
-    while ended_parts(parts, session.began_ns) < session.head.world_size and time.monotonic() < deadline:
-        time.sleep(0.1)
+    wait_for_parts(parts, session.head.world_size, crashed=crashed, since_ns=session.began_ns)
     if "partial" in finish(path, parts).facts:
         logger.warning("the timeline in %s is partial; the ranks' parts are kept in %s", path, parts)

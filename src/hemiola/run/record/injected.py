@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
@@ -10,24 +12,25 @@ import msgspec
 from hemiola.run.record.session import Session
 from hemiola.run.record.values import Options
 
-__all__ = ["environment", "start"]
+__all__ = ["RECORD", "start", "variables"]
 
-_VARIABLE = "HEMIOLA_RECORD"
+RECORD = "HEMIOLA_RECORD"
+"""Says how to record."""
 
 
-def environment(options: Options) -> dict[str, str]:
-    """This process's environment, changed so that every Python started in it records itself."""
+def variables(options: Options, environment: Mapping[str, str]) -> dict[str, str]:
+    """What to set in an environment so that every Python started in it records itself."""
     inject = str(Path(__file__).with_name("inject"))
-    inherited = os.environ.get("PYTHONPATH")
-    return os.environ | {
+    inherited = environment.get("PYTHONPATH")
+    return {
         "PYTHONPATH": f"{inject}{os.pathsep}{inherited}" if inherited else inject,
-        _VARIABLE: msgspec.json.encode(options).decode(),
+        RECORD: json.dumps(msgspec.to_builtins(options)),  # in ASCII: a path need not be text
         "HEMIOLA_RECORD_HOME": str(Path(__file__).parents[3]),
     }
 
 
 def start() -> None:
     """Arm a recording with the options that the environment holds."""
-    options = msgspec.json.decode(os.environ[_VARIABLE], type=Options)
+    options = msgspec.convert(json.loads(os.environ[RECORD]), Options)
     if Session.active is None:
         Session(options).arm()

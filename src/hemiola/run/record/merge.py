@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import median
@@ -35,7 +36,7 @@ def collect(folder: Path, name: str = "") -> JobTimeline:
     origin = min(
         (fits[p.head.rank].apply(_begin(p)) for p in parts if p.iterations or p.under_way), default=0.0
     )
-    builder = TimelineBuilder(name or folder.name)
+    builder = TimelineBuilder(_text(name or folder.name))
     unfinished: list[dict[str, Any]] = []
     for part in parts:
         _Rank(builder, part, fits[part.head.rank], origin, unfinished).add()
@@ -45,8 +46,15 @@ def collect(folder: Path, name: str = "") -> JobTimeline:
     first = parts[0]
     zero = fits[first.head.rank].apply(first.head.monotonic_ns)
     return builder.build(
-        origin_unix_s=(first.head.unix_ns + origin - zero) / 1e9, facts=facts, source=f"recorded: {folder}"
+        origin_unix_s=(first.head.unix_ns + origin - zero) / 1e9,
+        facts=facts,
+        source=f"recorded: {_text(folder)}",
     )
+
+
+def _text(path: Path | str) -> str:
+    """A path, which need not be text."""
+    return os.fsencode(path).decode(errors="replace")
 
 
 def _begin(part: Part) -> int:
