@@ -10,7 +10,7 @@ from hemiola.core.job import Job
 from hemiola.sched.placement import Yarn
 from hemiola.sched.policies.fifo import Fifo
 from hemiola.sched.policies.shortest import Srtf
-from replays import FREE, check_run, cluster, job, replay, steps, times
+from replays import FREE, check_run, cluster, job, profile, replay, steps, times
 
 ONE = cluster([4])
 
@@ -50,6 +50,24 @@ def test_least_remaining_time_first() -> None:
         (4, "Stop", "b"), (4, "Start", "c"),
         (4.5, "Start", "b"), (5.5, "Start", "a"),
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("policy", ["srtf", "srsf"])
+def test_whoever_has_most_left_is_stopped_however_slow_it_is(policy: str) -> None:
+    """b runs at a tenth of its speed. At 50 s it has 90 s left and a 50; w wants 60, and asks after y did in vain."""
+    topology = cluster([1, 1], types=["A", "B"])
+    slow = profile(1.0, 0.0, gpu_speed={"B": 0.1})
+    jobs = [
+        job("a", 0, 1, 100, gpu_type="A"), job("b", 0, 1, 95, gpu_type="B", profile=slow),
+        job("y", 1, 1, 200, gpu_type="A"), job("w", 50, 1, 60, gpu_type="B"),
+    ]  # fmt: skip
+    run = replay(jobs, topology, policy)
+    check_run(run, jobs, topology)
+    assert steps(run) == [
+        (0, "Start", "b"), (0, "Start", "a"), (50, "Stop", "b"), (50, "Start", "w"), (100, "Start", "y"),
+        (110, "Start", "b"),
+    ]  # fmt: skip
+    assert times(run)["b"] == (0, 110 + 900)
 
 
 def test_equal_remaining_time_stops_nobody() -> None:

@@ -21,7 +21,7 @@ from hemiola.sched.policies.tiresias import ByAttainedService, Tiresias, with_ti
 from hemiola.sched.policy import Policy
 from hemiola.sched.queues import Order
 from hemiola.sched.view import ClusterView
-from replays import FREE, check_run, cluster, job, replay, steps
+from replays import FREE, check_run, cluster, job, profile, replay, steps
 
 CLUSTERS = [cluster([4, 4]), cluster([3, 2], [4])]
 KEYS = {
@@ -146,6 +146,7 @@ def _meet(one: Placement | None, other: Placement) -> bool:
     return one is not None and not set(one.ranks()).isdisjoint(other.ranks())
 
 
+SLOW = profile(1.0, 0.0, gpu_speed={"slow": 0.5})
 PREEMPTIVE: dict[str, tuple[Policy, Order]] = {
     "srtf": (Srtf(), ByRemaining()),
     "srsf": (Srsf(), ByRemainingService()),
@@ -160,8 +161,11 @@ PREEMPTIVE: dict[str, tuple[Policy, Order]] = {
         st.tuples(st.integers(0, 30), st.sampled_from([1, 2, 4]), st.integers(1, 40)), min_size=2, max_size=12
     ),
     st.sampled_from(sorted(PREEMPTIVE)),
-    st.sampled_from([cluster([6]), cluster([3, 2, 2]), cluster([4, 1], [1, 2]), cluster([1, 1, 1, 1, 1])]),
-    st.sampled_from(["free", "dear", "hosts fail"]),
+    st.sampled_from([
+        cluster([6], types=["slow"]), cluster([3, 2, 2], types=["slow"] * 3),
+        cluster([4, 1], [1, 2], types=["slow"] * 4), cluster([1, 1, 1, 1, 1], types=["slow"] * 5),
+    ]),
+    st.sampled_from(["free", "dear", "hosts fail", "some are slow"]),
 )  # fmt: skip
 def test_preemption_equals_the_naive_one(
     sizes: list[tuple[int, int, int]], policy: str, topology: Topology, life: str
@@ -170,7 +174,11 @@ def test_preemption_equals_the_naive_one(
 
     Sizes are powers of two, so that all times are exact.
     """
-    jobs = [job(f"j{n}", float(at), gpus, float(long)) for n, (at, gpus, long) in enumerate(sorted(sizes))]
+    some = SLOW if life == "some are slow" else None
+    jobs = [
+        job(f"j{n}", float(at), gpus, float(long), profile=some if long % 2 else None)
+        for n, (at, gpus, long) in enumerate(sorted(sizes))
+    ]
     costs = Costs(checkpoint_s=1.0, restore_s=2.0) if life == "dear" else FREE
     last = len(topology.hosts) - 1
     lost = [NodeLost(7.0, 0), NodeBack(11.0, 0), NodeLost(13.0, last), NodeBack(29.0, last)]

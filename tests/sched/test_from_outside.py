@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hemiola.core.decisions import Placement, Start
+from hemiola.control.simulated import Estimates
+from hemiola.core.decisions import Decision, Move, Placement, Start, Stop, WakeAt
 from hemiola.core.events import (
     Adopted,
     Arrived,
@@ -19,18 +20,42 @@ from hemiola.core.events import (
     NodeLost,
     Released,
     Requeued,
+    Started,
+    Timer,
+    Undone,
 )
 from hemiola.core.topology import Topology
-from hemiola.sched.job_state import ENDED, HELD, RUNNING, WAITING
+from hemiola.cost.iteration import IterationModel
+from hemiola.sched.job_state import ENDED, HELD, RUNNING, WAITING, JobState
 from hemiola.sched.placement import Consolidated, TierAware, find
+from hemiola.sched.policies import policy_from_text
+from hemiola.sched.policies.gandiva import Gandiva
+from hemiola.sched.policy import Policy
 from hemiola.sched.view import ClusterView
-from replays import CheckedMachine, cluster, job
+from replays import FREE, CheckedMachine, at, cluster, job, profile, start
 
 SMALL = cluster([4, 4], [4, 4])
 
 
 def machine_on(topology: Topology = SMALL) -> CheckedMachine:
     return CheckedMachine(ClusterView(topology, estimates=None))  # type: ignore[arg-type]
+
+
+def decided(machine: CheckedMachine, policy: Policy) -> list[Decision]:
+    """What the policy decides now, all of which is accepted."""
+    decisions = []
+    for decision in policy.decide(machine.view):
+        assert machine.execute(decision) == "", decision
+        decisions.append(decision)
+    return decisions
+
+
+def as_before(state: JobState, now: float) -> Undone:
+    """That nothing is carried out of what is decided of a job from now on."""
+    return Undone(
+        now, state.id, state.placement, state.since_s, state.done_at(now), state.served_s, state.queued_s,
+        state.preemptions, state.migrations,
+    )  # fmt: skip
 
 
 def test_a_held_job_is_nobodys_to_start_and_its_time_does_not_count():
@@ -94,6 +119,101 @@ def test_blocked_gpus_are_free_ones_first_and_the_rest_as_they_become_free():
     assert machine.view.free == 16 and not machine.view.inventory.blocked
 
 
+@pytest.mark.parametrize("policy", ["srtf", "srsf", "tiresias:thresholds=1", "gandiva:slice_s=1"])
+def test_nobody_is_stopped_for_gpus_that_are_withheld_once_they_are_free(policy):
+    chosen = policy_from_text(policy)
+    machine = machine_on(cluster([4]))
+    machine.apply(Arrived(0.0, job("long", 0.0, 4, 1000.0)))
+    assert machine.execute(start("long", (0, 0b1111))) == ""
+    machine.apply(Blocked(1.0, 0, 4))
+    machine.apply(Arrived(10.0, job("short", 10.0, 4, 5.0)))
+    decided(machine, chosen)
+    assert machine.view.jobs["long"].status == RUNNING
+    machine.apply(Blocked(20.0, 0, 0))  # it is ours again
+    then = [type(decision) for decision in decided(machine, chosen)]
+    assert [what for what in then if what is not WakeAt] == [Stop, Start]
+
+
+def test_whose_gpus_are_withheld_makes_room_for_nobody_but_with_another():
+    """Two of four GPUs are to be blocked: the two of whoever goes first."""
+    machine = machine_on(cluster([4]))
+    machine.apply(*(Arrived(0.0, job(name, 0.0, 2, 1000.0)) for name in "ab"))
+    assert machine.execute(start("a", (0, 0b1100))) == machine.execute(start("b", (0, 0b0011))) == ""
+    machine.apply(Blocked(1.0, 0, 2), Arrived(2.0, job("w", 2.0, 2, 5.0)))
+    stops_and_start = decided(machine, policy_from_text("srtf"))
+    assert [decision.job_id for decision in stops_and_start] == ["b", "a", "w"]
+
+
+def test_a_move_onto_gpus_that_would_be_withheld_is_refused():
+    machine = machine_on()
+    machine.apply(Arrived(0.0, job("a", 0.0, 2, 10.0)))
+    assert machine.execute(start("a", (0, 0b1100))) == ""
+    machine.apply(Blocked(1.0, 0, 4))
+    assert "occupied" in machine.execute(Move("a", at((0, 0b1100)), ""))
+    assert "occupied" in machine.execute(Move("a", at((0, 1), (1, 1)), ""))
+    assert machine.execute(Move("a", at((1, 0b11)), "")) == ""
+
+
+def test_what_was_not_carried_out_on_a_drained_host_is_undone():
+    machine = machine_on()
+    machine.apply(*(Arrived(0.0, job(name, 0.0, 4, 100.0)) for name in "ab"))
+    assert machine.execute(start("a", (0, 0b1111))) == machine.execute(start("b", (1, 0b1111))) == ""
+    machine.apply(Blocked(1.0, 0, 4))
+    a, b, inventory = machine.view.jobs["a"], machine.view.jobs["b"], machine.view.inventory
+    events = [as_before(a, 1.0), as_before(b, 1.0)]
+    assert machine.execute(Stop("a", "")) == machine.execute(Move("b", at((2, 0b1111)), "")) == ""
+    machine.apply(*events)
+    assert (a.placement, b.placement) == (at((0, 0b1111)), at((1, 0b1111)))
+    assert inventory.blocked == {} and inventory.owed == {0: 4}
+    machine.apply(Started(2.0, "a", at((0, 0b1111))))  # as its engine says, too
+    assert a.status == RUNNING and inventory.owed == {0: 4}
+
+
+def test_strict_order_holds_while_hosts_are_not_ours_and_afterwards():
+    fifo = policy_from_text("fifo")
+    machine = machine_on(cluster([8, 8]))
+    machine.apply(Arrived(0.0, job("runs", 0.0, 4, 100.0)), Blocked(0.0, 1, 8))
+    decided(machine, fifo)
+    machine.apply(Arrived(1.0, job("all", 1.0, 16, 10.0)), Arrived(1.0, job("small", 1.0, 2, 10.0)))
+    assert decided(machine, fifo) == []
+    machine.apply(Blocked(5.0, 1, 0))
+    assert decided(machine, fifo) == []
+
+
+def test_who_did_not_start_after_all_waits_where_it_waited():
+    gandiva = Gandiva()
+    machine = machine_on(cluster([4]))
+    machine.apply(Arrived(0.0, job("a", 0.0, 4, 10.0)))
+    queue = machine.view.queue(gandiva.order)
+    machine.apply(Arrived(10.0, job("b", 10.0, 4, 10.0)))
+    machine.apply(Timer(20.0, ""))
+    a = machine.view.jobs["a"]
+    event = as_before(a, 20.0)
+    assert machine.execute(start("a", (0, 0b1111))) == ""
+    machine.apply(event)
+    assert queue.next() is a and a.since_s == 0.0
+
+
+def test_who_is_adopted_late_waits_with_those_who_came_when_it_did():
+    gandiva = Gandiva()
+    machine = machine_on(cluster([4]))
+    machine.apply(Arrived(10.0, job("b", 10.0, 4, 10.0)))
+    queue = machine.view.queue(gandiva.order)
+    machine.apply(Adopted(20.0, job("a", 0.0, 4, 10.0), None, 0.0))
+    assert queue.next() is machine.view.jobs["a"]
+
+
+@pytest.mark.parametrize("policy", ["tiresias", "gittins", "dally"])
+def test_who_is_started_by_the_engine_goes_down_the_queues_too(policy):
+    machine = machine_on(cluster([4]))
+    chosen = policy_from_text(policy)
+    machine.apply(Arrived(0.0, job("a", 0.0, 2, 1e6)), Held(0.0, "a", "by its user"))
+    assert decided(machine, chosen) == []
+    machine.apply(Started(10.0, "a", at((0, 0b11))))
+    (wake,) = decided(machine, chosen)
+    assert isinstance(wake, WakeAt) and (wake.job_id, wake.time_s) == ("a", 10.0 + 3250.0 / 2)
+
+
 EVENTS = st.one_of(
     st.tuples(st.just("block"), st.integers(0, 3), st.integers(0, 6)),
     st.tuples(st.sampled_from(["lost", "back"]), st.integers(0, 3), st.just(0)),
@@ -125,6 +245,7 @@ def test_in_whatever_order_things_happen_every_gpu_and_every_job_is_somewhere(ha
                 "requeue": lambda t=time_s, n=name: Requeued(t, n, ""),
                 "end": lambda t=time_s, n=name: Finished(t, n),
             }[what]())  # fmt: skip
+        supposed = free_without_all(machine.view)
     wanted = {which: min(count, 4) for what, which, count in happened if what == "block"}
     for host, count in wanted.items():
         held = sum(
@@ -134,6 +255,56 @@ def test_in_whatever_order_things_happen_every_gpu_and_every_job_is_somewhere(ha
             if at == host
         )
         assert machine.view.inventory.blocked.get(host, 0).bit_count() == min(count, 4 - held)
+    if happened:
+        for running in list(machine.view.running):
+            assert machine.execute(Stop(running, "")) == ""
+        assert machine.view.inventory.masks == supposed
+
+
+HAPPENED = st.tuples(
+    st.sampled_from(["arrive", "arrive", "arrive", "block", "end"]), st.integers(0, 3), st.integers(0, 4)
+)
+
+
+@pytest.mark.parametrize(
+    "policy",
+    ["srtf", "tiresias:thresholds=20", "gandiva:slice_s=10", "themis:lease_s=10", "dally:thresholds=20,review_s=5", "elastic"],
+)  # fmt: skip
+@settings(max_examples=40, deadline=None)
+@given(st.lists(HAPPENED, max_size=40))
+def test_no_policy_counts_on_gpus_that_are_withheld_once_they_are_free(policy, happened):
+    chosen = policy_from_text(policy)
+    view = ClusterView(SMALL, Estimates(IterationModel(SMALL), FREE))
+    machine = CheckedMachine(view)
+    for n, (what, which, count) in enumerate(happened):
+        now = 5.0 * n
+        machine.apply(Timer(now, ""))
+        if what == "arrive":
+            long_s, sizes = 20.0 * (1 + which), {"gpus_min": 1, "gpus_max": 8}
+            machine.apply(Arrived(now, job(f"j{n}", now, 1 + count, long_s, profile=profile(), **sizes)))
+        elif what == "block":
+            machine.apply(Blocked(now, which, count))
+        elif view.running:
+            machine.apply(Finished(now, list(view.running)[which % len(view.running)]))
+        decided(machine, chosen)
+
+
+def free_without_all(view: ClusterView) -> list[int]:
+    """What would be free if nobody ran; asking leaves no trace."""
+    inventory = view.inventory
+
+    def state():
+        return (
+            list(inventory.masks), dict(inventory.blocked), dict(inventory.owed), list(inventory.counts),
+            inventory.free, inventory.releases, inventory.released_gpus,
+        )  # fmt: skip
+
+    before = state()
+    with view.supposing() as trial:
+        trial.without(view.running.values())
+        free = list(inventory.masks)
+    assert state() == before
+    return free
 
 
 @settings(max_examples=150, deadline=None)

@@ -105,6 +105,9 @@ def test_its_parameters_are_read_by_their_types(outside: str) -> None:
         ("someones_lab.absent:Any", "someones_lab.absent"),
         ("nobodys_lab.ideas:Any", "nobodys_lab"),
         ("nobodys_lab:Any", "nobodys_lab"),
+        ("nobodys_lab.py:Any", "nobodys_lab.py"),
+        ("./my_policy.py:MyPolicy", "'./my_policy.py' is no module"),
+        (":MyPolicy", "'' is no module"),
     ],
 )
 def test_whatever_is_wrong_with_it_is_named(outside: str, text: str, what: str) -> None:

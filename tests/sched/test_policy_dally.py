@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import copy
+from collections import deque
 from dataclasses import dataclass
 
 import pytest
 
-from hemiola.core.decisions import Move, Stop, WakeAt
-from hemiola.core.events import Adopted, Arrived, Finished, Profiled, Started
+from hemiola.control.simulated import Estimates
+from hemiola.core.decisions import Move, Start, Stop, WakeAt
+from hemiola.core.events import Adopted, Arrived, Finished, Profiled, Started, Undone
+from hemiola.core.events import Timer as Due
 from hemiola.core.job import Job
 from hemiola.core.result import Run
+from hemiola.cost.iteration import IterationModel
 from hemiola.sched.delay import RECENT_WAITS, Delay, RecentWaits, Timer
-from hemiola.sched.job_state import JobState
+from hemiola.sched.job_state import RUNNING, JobState
 from hemiola.sched.policies.dally import Dally
 from hemiola.sched.view import ClusterView
-from replays import CheckedMachine, at, check_run, cluster, job, profile, replay, start, steps, times
+from replays import FREE, CheckedMachine, at, check_run, cluster, job, profile, replay, start, steps, times
 
 SENSITIVE = profile(1.0, 1.0)
 FLAT = cluster([4, 4])
@@ -137,6 +142,88 @@ def test_only_starts_out_of_the_queue_are_waits() -> None:
     assert seen() == {(2, 0): [7.0, 0.0], (2, 1): [33.0]}
     machine.apply(Started(50.0, "c", at((0, 0b110))))
     assert seen() == {(2, 0): [7.0, 0.0, 30.0], (2, 1): [33.0]}, "its engine started it by itself"
+
+
+def test_waits_count_before_anybody_has_declined_an_offer() -> None:
+    """w0 to w3 waited 10 s for half a host; x would lose half of its time over both hosts."""
+    jobs = [
+        job("a", 0, 4, 10), job("b", 0, 4, 10), *(job(f"w{n}", 0, 2, 90) for n in range(4)),
+        job("p", 110, 3, 10_000), job("q", 110, 3, 10_000),
+        job("x", 130, 2, 100, profile=profile(1.0, 0.25)),
+    ]  # fmt: skip
+    run = replay(jobs, FLAT, f"dally:{NO_QUEUES}")
+    check_run(run, jobs, FLAT)
+    assert [times(run)[f"w{n}"][0] for n in range(4)] == [10] * 4
+    assert times(run)["x"][0] == pytest.approx(130 + 10 / 2)
+
+
+def test_what_was_not_carried_out_is_no_start() -> None:
+    view = ClusterView(FLAT, Estimates(IterationModel(FLAT), FREE))
+    machine, policy = CheckedMachine(view), Dally(timer="manual", host_s=50, thresholds="1e9")
+
+    def decide() -> list[str]:
+        decisions = []
+        for decision in policy.decide(view):
+            assert machine.execute(decision) == ""
+            decisions.append(type(decision).__name__)
+        return decisions
+
+    machine.apply(*(Arrived(0.0, one) for one in alone("p", "q")))
+    decide()
+    machine.apply(Arrived(10.0, job("x", 10, 2, 100, profile=SENSITIVE)))
+    assert decide() == ["WakeAt"], "it holds out"
+    x, recent = view.job("x"), view.index(RECENT_WAITS)
+    for now in (60.0, 70.0):
+        machine.apply(Due(now, "x"))
+        waits, note = copy.deepcopy(recent.waits), (x.note.allowed, x.note.until_s, x.note.declined)
+        assert note == (1, None, True)
+        undone = Undone(now, "x", None, x.since_s, x.done_s, x.served_s, x.queued_s, 0, 0)
+        assert decide()[0] == "Start"
+        machine.apply(undone)
+        assert recent.waits == waits | {(2, 1): deque()}
+        assert (x.note.allowed, x.note.until_s, x.note.declined) == note
+    p = view.job("p")
+    undone = Undone(70.0, "p", p.placement, p.since_s, p.done_at(70.0), p.served_s, p.queued_s, 0, 0)
+    assert machine.execute(Stop("p", "")) == ""
+    machine.apply(undone)
+    assert p.status == RUNNING and recent.waits == waits | {(2, 1): deque()}
+
+
+# ---- reviews
+
+
+def test_who_runs_wide_soon_after_a_review_is_reviewed_too() -> None:
+    """x is moved at 610 s and leaves nobody wide; y is from 700 s on, and could have a host from 800 s on."""
+    jobs = [
+        *alone("p"), job("q", 0, 3, 500), job("x", 10, 2, 5000, profile=SENSITIVE),
+        job("left", 620, 1, 70), job("right", 630, 1, 170), job("y", 700, 2, 5000, profile=SENSITIVE),
+    ]  # fmt: skip
+    run = replay(jobs, FLAT, f"dally:timer=never-wait,{NO_QUEUES}")
+    check_run(run, jobs, FLAT)
+    moves = [(now, name) for now, what, name in steps(run) if what == "Move"]
+    assert moves == [(610, "x"), (910, "y")]
+
+
+# ---- GPU types
+
+
+def test_nobody_is_moved_to_slower_gpus() -> None:
+    """A host of the slow type is free all the time, and none of the other."""
+    topology = cluster([2, 2], [2], types=["A", "A", "B"])
+    model = profile(1.0, 1.0, gpu_speed={"A": 1.0, "B": 0.1})
+    jobs = [
+        job("done", 0, 1, 50, gpu_type="A"), job("left", 0, 1, 5000, gpu_type="A", pinned=True),
+        job("right", 0, 1, 5000, gpu_type="A", pinned=True), job("wide", 60, 2, 1000, profile=model),
+    ]  # fmt: skip
+    for timer in ("never-wait", "auto"):
+        run = replay(jobs, topology, f"dally:timer={timer},host_s=100,{NO_QUEUES}")
+        check_run(run, jobs, topology)
+        (placement,) = [
+            entry.decision.placement
+            for entry in run.decisions
+            if isinstance(entry.decision, Start | Move) and entry.decision.job_id == "wide"
+        ]
+        assert placement.hosts == (0, 1)
 
 
 # ---- pinned jobs

@@ -10,7 +10,7 @@ import pytest
 from hemiola.control.simulated import Costs
 from hemiola.core.decisions import Move, Placement, Resize, Start, Stop, WakeAt
 from hemiola.core.errors import InputError, PolicyError
-from hemiola.core.events import Adopted, Arrived, Profiled, Requeued
+from hemiola.core.events import Adopted, Arrived, Blocked, Held, Profiled, Requeued, Started, Timer, Undone
 from hemiola.core.job import Job
 from hemiola.core.result import Run
 from hemiola.sched.job_state import WAITING
@@ -135,6 +135,29 @@ def test_a_resize_may_not_take_what_others_hold_nor_a_pinned_job() -> None:
     assert "occupied" in machine.execute(Resize("e", at((0, 0b111)), ""))
     assert "may not be resized" in machine.execute(Resize("p", at((1, 0b11)), ""))
     assert machine.execute(Stop("e", "")) == ""
+
+
+def test_what_would_be_withheld_is_neither_kept_nor_given_up() -> None:
+    """The host is drained: whoever gives up GPUs there gets none back, and nobody else does."""
+    machine = machine_of(elastic("e", 0, 4, 100, 1, 4))
+    assert machine.execute(start("e", (0, 0b1111))) == ""
+    machine.apply(Blocked(1.0, 0, 4), Blocked(1.0, 1, 4))
+    assert "occupied" in machine.execute(Resize("e", at((0, 0b11)), ""))
+    machine.apply(Arrived(2.0, job("w", 2.0, 1, 50)))
+    assert list(Elastic().decide(machine.view)) == []
+
+
+def test_the_books_are_as_before_if_a_resize_is_not_carried_out() -> None:
+    machine = machine_of(elastic("e", 0, 4, 100, 1, 8))
+    state = machine.view.job("e")
+    assert machine.execute(start("e", (0, 0b11))) == ""
+    machine.apply(Requeued(10.0, "e", "somebody did"))
+    assert machine.execute(start("e", (0, 0b1111), (1, 0b1111))) == ""
+    machine.apply(Timer(20.0, ""))
+    before = Undone(20.0, "e", state.placement, state.since_s, state.done_at(20.0), state.served_s, 0.0, 0, 0)
+    assert machine.execute(Resize("e", at((0, 0b1)), "")) == ""
+    machine.apply(before)
+    assert (state.gpus, state.done_s, state.service_gpu_s(30.0)) == (8, 5.0 + 20.0, 20.0 + 160.0)
 
 
 def test_a_job_is_adopted_at_the_size_it_runs_at() -> None:
@@ -291,6 +314,39 @@ def test_each_job_has_one_timer_whatever_became_of_it() -> None:
     asked = [(e.time_s, e.decision.time_s) for e in run.decisions if isinstance(e.decision, WakeAt)]
     assert asked[:5] == [(0.0, 300.0), (10.0, 310.0), (30.0, 330.0), (50.0, 350.0), (350.0, 650.0)]
     assert [now for now, _ in asked[5:]] == [due_s for _, due_s in asked[4:-1]]
+
+
+def test_no_job_grows_onto_slower_gpus() -> None:
+    """Four of the slow type would do a fifth of the work of its two."""
+    hosts = cluster([2], [4], types=["A", "B"])
+    model = profile(1.0, 0.0, gpu_speed={"A": 1.0, "B": 0.1})
+    jobs = [elastic("e", 0, 2, 5000, 2, 4, profile=model)]
+    run = replay(jobs, hosts, "elastic:settle_s=0")
+    check_run(run, jobs, hosts)
+    assert sizes(run, "e") == [(0.0, 2)]
+    assert times(run)["e"] == (0.0, 5000.0)
+
+
+def test_growing_is_weighed_at_the_speed_of_the_gpus() -> None:
+    """They are ten times as fast as those that were measured: more of them are faster still."""
+    host = cluster([4], types=["B"])
+    jobs = [
+        job("a", 0, 2, 100),
+        elastic("e", 0, 2, 5000, 1, 4, profile=profile(1.0, 0.0, gpu_speed={"B": 10.0})),
+    ]
+    run = replay(jobs, host, "elastic:settle_s=0")
+    check_run(run, jobs, host)
+    assert sizes(run, "e") == [(0.0, 2), (100.0, 4)]
+    assert times(run)["e"] == (0.0, pytest.approx(100.0 + 4000 / 20))
+
+
+def test_a_job_that_the_engine_started_is_looked_at_again() -> None:
+    machine = machine_of(elastic("e", 0, 2, 1e6, 1, 8))
+    machine.apply(Held(0.0, "e", "by its user"))
+    assert list(Elastic().decide(machine.view)) == []
+    machine.apply(Blocked(10.0, 0, 4), Blocked(10.0, 1, 2), Started(10.0, "e", at((1, 0b11))))
+    (wake,) = Elastic().decide(machine.view)
+    assert isinstance(wake, WakeAt) and (wake.job_id, wake.time_s) == ("e", 310.0)
 
 
 def test_jobs_that_are_not_elastic_are_served_in_order_with_backfilling() -> None:

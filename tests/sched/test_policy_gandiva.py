@@ -111,6 +111,28 @@ def test_no_moves_if_told_so() -> None:
     assert times(replay(spread(), cluster([2, 2]), Gandiva(migrate=False)))["wide"] == (6, 206)
 
 
+def test_it_does_not_move_to_slower_gpus() -> None:
+    """Both GPUs of the third host are free; it would compute there at a tenth of its speed."""
+    topology = cluster([2, 2], [2], types=["A", "A", "B"])
+    model = profile(1.0, 1.0, gpu_speed={"A": 1.0, "B": 0.1})
+    jobs = [
+        job("left", 0, 1, 300, gpu_type="A"), job("filler", 0, 1, 5, gpu_type="A"),
+        job("right", 0, 1, 300, gpu_type="A"), job("wide", 6, 2, 100, profile=model),
+        job("event", 40, 2, 5, gpu_type="B"),
+    ]  # fmt: skip
+    run = replay(jobs, topology, Gandiva())
+    assert not any(isinstance(entry.decision, Move) for entry in run.decisions)
+    assert times(run)["wide"] == (6, 206)
+
+
+@pytest.mark.parametrize("slice_s", [33.3, 600.1, 0.7])
+def test_turns_go_on_where_multiples_of_the_slice_are_rounded(slice_s: float) -> None:
+    jobs = [job("a", 0, 2, 80 * slice_s), job("b", 0, 2, 80 * slice_s)]
+    run = replay(jobs, TWO, Gandiva(slice_s=slice_s))
+    stops = [now for now, what, _ in steps(run) if what == "Stop"]
+    assert stops[:150] == [n * slice_s for n in range(1, 151)]
+
+
 @settings(max_examples=10)
 @given(st.integers(0, 10_000))
 def test_every_job_ends_and_a_replay_repeats(seed: int) -> None:

@@ -8,10 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hemiola.core.errors import PolicyError
-from hemiola.core.events import NodeBack, NodeLost
+from hemiola.core.events import Arrived, Finished, Held, NodeBack, NodeLost, Timer
+from hemiola.sched.job_state import ENDED
 from hemiola.sched.policies.gittins import Gittins, gittins_index, learnt_order
 from hemiola.sched.policies.tiresias import Tiresias
-from replays import check_run, cluster, job, replay, steps, times
+from hemiola.sched.view import ClusterView
+from replays import CheckedMachine, check_run, cluster, job, replay, steps, times
 
 TWO = cluster([2])
 
@@ -96,6 +98,20 @@ def test_it_learns_whenever_twice_as_many_have_ended(monkeypatch: pytest.MonkeyP
     jobs = [job(f"j{n}", n, 1, 0.5) for n in range(40)]
     replay(jobs, TWO, Gittins(learn_after=4))
     assert learnt_from == [4, 8, 16, 32]
+
+
+def test_jobs_that_are_held_have_not_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = CheckedMachine(ClusterView(TWO, estimates=None))  # type: ignore[arg-type]
+    policy = Gittins(learn_after=2)
+    monkeypatch.setattr("hemiola.sched.policies.gittins.learnt_order", None)  # nobody calls it
+    machine.apply(*(Arrived(0.0, job(f"j{n}", 0, 1, 5.0)) for n in range(70)))
+    machine.apply(*(Held(0.0, f"j{n}", "by its user") for n in range(70)))
+    machine.apply(Arrived(0.0, job("one", 0, 1, 5.0)))
+    for event in (Timer(0.0, ""), Finished(5.0, "one")):
+        machine.apply(event)
+        for decision in policy.decide(machine.view):
+            assert machine.execute(decision) == ""
+    assert machine.view.jobs["one"].status == ENDED
 
 
 def test_jobs_without_service_teach_nothing() -> None:

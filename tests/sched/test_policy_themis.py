@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from hemiola.control.simulated import Costs
 from hemiola.core.decisions import Decision
 from hemiola.core.errors import PolicyError
-from hemiola.core.events import NodeBack, NodeLost
+from hemiola.core.events import Adopted, Arrived, Finished, NodeBack, NodeLost, Timer
 from hemiola.sched.policies.themis import Auction, ByAuction, Themis, finish_time_fairness, ideal_s
 from hemiola.sched.policy import Policy
 from hemiola.sched.view import ClusterView
-from replays import FREE, check_run, cluster, job, profile, replay, steps, times
+from replays import FREE, CheckedMachine, check_run, cluster, job, profile, replay, steps, times
 
 TWO = cluster([2])
 
@@ -64,6 +64,22 @@ def test_bids_of_a_holder_and_of_one_that_waits() -> None:
     assert mean_a == pytest.approx(1.8) and mean_b == pytest.approx(2)
     assert bid_a == pytest.approx((100 / 180, 113 / 180))
     assert bid_b == pytest.approx((18 / 20, 28 / 20))
+
+
+def test_the_mean_number_of_jobs_is_of_what_was_seen() -> None:
+    """Ten jobs are there when it begins, one of them ten hours old; three end a minute later."""
+    machine = CheckedMachine(ClusterView(TWO, estimates=None))  # type: ignore[arg-type]
+    auction: Auction = machine.view.index(Themis().auction)
+    machine.apply(*(Arrived(36_000.0, job(f"j{n}", 36_000, 2, 1e6)) for n in range(9)))
+    machine.apply(Adopted(36_000.0, job("old", 0, 2, 1e6), None, 0.0))
+    old = machine.view.jobs["old"]
+    auction.note()
+    assert auction.mean_jobs(old) == 10.0
+    machine.apply(*(Finished(36_060.0, f"j{n}") for n in range(3)))
+    auction.note()
+    machine.apply(Timer(36_180.0, ""))
+    auction.note()
+    assert auction.mean_jobs(old) == pytest.approx((60 * 10 + 120 * 7) / 180)
 
 
 def test_the_auction_gives_to_whoever_gains_most() -> None:

@@ -40,19 +40,27 @@ class Delay:
         declined: whether it declined anything since it last started.
     """
 
-    __slots__ = ("allowed", "declined", "until_s")
+    __slots__ = ("_before", "allowed", "declined", "until_s")
 
     def __init__(self, allowed: int) -> None:
         self.allowed = allowed
         self.until_s: float | None = None
         self.declined = False
+        self._before: tuple[int, float | None, bool] | None = None
 
     def started(self, narrowest: int) -> None:
         """The job got an offer: what it paid is kept, unless it paid nothing."""
+        self._before = self.allowed, self.until_s, self.declined
         if not self.declined:
             self.allowed = narrowest
         self.until_s = None
         self.declined = False
+
+    def undo(self) -> None:
+        """It did not start after all."""
+        if self._before is not None:
+            self.allowed, self.until_s, self.declined = self._before
+            self._before = None
 
 
 class Accepted(Index):
@@ -91,6 +99,11 @@ class Accepted(Index):
     def leave(self, job: JobState) -> None:
         """Nothing: what it declined is its own note."""
 
+    def undone(self, job: JobState, now: float) -> None:
+        """Nor did it get an offer."""
+        if job.note is not None:
+            job.note.undo()
+
     def _skip(self, job: JobState, note: Delay, last: int) -> None:
         """Accept the next wider tier as long as it is as good as this one."""
         slowdown = self._view.estimates.slowdown
@@ -109,6 +122,7 @@ class AcceptedBy:
 
     def build(self, view: ClusterView) -> Accepted:
         """Empty; the view enters every job."""
+        self.timer.watch(view)
         return Accepted(view, self.timer)
 
 
@@ -118,11 +132,17 @@ class RecentWaits(Index):
     def __init__(self) -> None:
         self.waits: dict[tuple[int, int], deque[float]] = {}
         self._unqueued: JobState | None = None
+        self._now = -NEVER
+        self._noted: dict[int, tuple[int, int]] = {}  # by job index, what was noted at this instant
 
     def enter(self, job: JobState, now: float) -> None:
         """A job that starts out of the queue has waited `wait_s`; one that is moved has not."""
         if job.status == RUNNING and job is self._unqueued:
-            self.waits.setdefault((job.gpus, job.tier), deque(maxlen=REMEMBERED)).append(job.wait_s)
+            if now > self._now:
+                self._now = now
+                self._noted.clear()
+            key = self._noted[job.index] = job.gpus, job.tier
+            self.waits.setdefault(key, deque(maxlen=REMEMBERED)).append(job.wait_s)
         self._unqueued = None
 
     def leave(self, job: JobState) -> None:
@@ -131,6 +151,12 @@ class RecentWaits(Index):
 
     def refresh(self, job: JobState, now: float) -> None:
         """Nothing: no job started."""
+
+    def undone(self, job: JobState, now: float) -> None:
+        """Nor did this one."""
+        self._unqueued = None
+        if now == self._now and (key := self._noted.pop(job.index, None)) is not None:
+            self.waits[key].remove(job.wait_s)
 
 
 @dataclass(frozen=True)
@@ -148,6 +174,9 @@ class Timer(ABC):
     @abstractmethod
     def wait_s(self, view: ClusterView, job: JobState, tier: int) -> float:
         """Seconds from its first declined offer; `inf` for as long as it takes."""
+
+    def watch(self, view: ClusterView) -> None:  # noqa: B027 - to do nothing is the rule
+        """Note from now on what it learns from. Most timers learn nothing."""
 
 
 @dataclass(frozen=True)
@@ -212,6 +241,10 @@ class AutoTimer(Timer):
             return loss * self.untuned.wait_s(view, job, tier)
         return loss * usual_s
 
+    def watch(self, view: ClusterView) -> None:
+        """Note every job's wait, not only those since somebody declined an offer."""
+        view.index(RECENT_WAITS)
+
     def usual_s(self, view: ClusterView, job: JobState, tier: int) -> float | None:
         """The quantile of recent waits until a job of this size got this tier; None if too few are known."""
         recent: RecentWaits = view.index(RECENT_WAITS)
@@ -244,6 +277,10 @@ class BreakEvenTimer(Timer):
         worth_s = work_left_s(view, job, self.oracle) * (slowdown(job, tier + 1) - slowdown(job, tier))
         usual_s = self.tuned.usual_s(view, job, tier)
         return 0.0 if usual_s is not None and usual_s > worth_s else worth_s
+
+    def watch(self, view: ClusterView) -> None:
+        """What the auto-tuner does."""
+        self.tuned.watch(view)
 
 
 def work_left_s(view: ClusterView, job: JobState, oracle: bool) -> float:

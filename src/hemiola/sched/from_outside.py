@@ -15,7 +15,7 @@ from hemiola.core.decisions import Placement
 from hemiola.core.errors import InternalError
 from hemiola.core.events import Adopted, Blocked, Held, Profiled, Released, Requeued, Started, Undone
 from hemiola.sched.gpus import pick
-from hemiola.sched.job_state import ENDED, HELD, RUNNING, WAITING
+from hemiola.sched.job_state import ENDED, HELD, RUNNING, WAITING, JobState
 
 if TYPE_CHECKING:
     from hemiola.sched.machine import StateMachine
@@ -34,10 +34,10 @@ def outside_handlers(machine: StateMachine) -> dict[type, Callable[[Any], None]]
         if event.service_gpu_s is not None:
             job.other_gpu_s = event.service_gpu_s - job.gpus * job.served_s
         if event.placement is None:
+            job.since_s = event.since_s
             machine._wait(job)
         else:
-            machine._run(job, _fitted(machine, event.placement))
-        job.since_s = event.since_s
+            machine._run(job, _fitted(machine, event.placement), event.since_s)
 
     def requeued(event: Requeued) -> None:
         job = view.jobs[event.job_id]
@@ -85,13 +85,19 @@ def outside_handlers(machine: StateMachine) -> dict[type, Callable[[Any], None]]
             machine._unwait(job)
         else:
             return
-        if event.placement is None:
-            machine._requeue(job)
-        else:
-            machine._run(job, _fitted(machine, event.placement))
-        job.since_s, job.done_s, job.settled_s = event.since_s, event.done_s, view.now
+        placement = event.placement
+        gpus = job.asked_gpus if placement is None else placement.gpus
+        if job.elastic and gpus != job.gpus:  # before its books, which are of that size
+            machine._reaches.resize(job, gpus)
+        job.done_s, job.settled_s = event.done_s, view.now
         job.served_s, job.queued_s = event.served_s, event.queued_s
         job.preemptions, job.migrations, job.stopped_in = event.preemptions, event.migrations, -1
+        for index in view.indexes.values():
+            index.undone(job, view.now)
+        if placement is None:
+            machine._requeue(job, event.since_s)
+        else:
+            _goes_on(machine, job, placement, event.since_s)
 
     return {
         Undone: undone,
@@ -119,7 +125,16 @@ def started_elsewhere(machine: StateMachine, event: Started, placement: Placemen
         job.queued_s += job.wait_s
     else:
         job.withheld_s += event.time_s - job.since_s
-    machine._run(job, _fitted(machine, placement))
+    _goes_on(machine, job, placement)
+    view.returned.append(job)
+
+
+def _goes_on(
+    machine: StateMachine, job: JobState, placement: Placement, since_s: float | None = None
+) -> None:
+    """It runs there, though GPUs that it had until now may be blocked already."""
+    with machine.view.inventory.unblocked(placement.hosts):
+        machine._run(job, _fitted(machine, placement), since_s)
 
 
 def _fitted(machine: StateMachine, placement: Placement) -> Placement:

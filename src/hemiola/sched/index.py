@@ -35,3 +35,6 @@ class Index(ABC):
 
     def measured(self, job: JobState, now: float) -> None:  # noqa: B027 - to do nothing is the rule
         """The job's speed changed. Most indexes do not care."""
+
+    def undone(self, job: JobState, now: float) -> None:  # noqa: B027 - to do nothing is the rule
+        """What was decided of the job at this instant is not carried out; it is entered next as it was before."""

@@ -6,6 +6,9 @@ updates in constant time; see `counts`.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
 from hemiola.core.decisions import Placement
 from hemiola.core.errors import InternalError
 from hemiola.core.topology import Topology
@@ -105,7 +108,8 @@ class Inventory:
         releases: how often something became free; what did not fit still does not while it stands.
         released_gpus: how many GPUs became free so far.
         blocked: by host, GPUs that are not ours to give, though no job of ours has them.
-        owed: by host, how many are to be blocked in all, where some of them are still occupied.
+        owed: by host, how many are to be blocked in all, where some of them are still occupied; none of its
+            GPUs is free then.
     """
 
     __slots__ = (
@@ -191,7 +195,7 @@ class Inventory:
                 self._count(host, -mask.bit_count())
 
     def release(self, placement: Placement) -> None:
-        """Free these GPUs; they must be occupied."""
+        """Free these GPUs, which must be occupied; of those that are owed, block as many instead."""
         masks, down = self.masks, self.down
         for host, mask in zip(placement.hosts, placement.masks):  # noqa: B905 - as long by construction
             free = masks[host]
@@ -203,6 +207,27 @@ class Inventory:
                 self.released_gpus += gpus
                 self._count(host, gpus)
         self.releases += 1
+        if self.owed:
+            for host in self.owed.keys() & placement.hosts:
+                self.block(host, self.owed[host])
+
+    def retake(self, placement: Placement) -> None:
+        """Occupy these GPUs again, just as before their release, though it blocked some of them."""
+        parts = zip(placement.hosts, placement.masks, strict=True)
+        with self.unblocked([host for host, mask in parts if self.blocked.get(host, 0) & mask]):
+            self.take(placement)
+
+    @contextmanager
+    def unblocked(self, hosts: Iterable[int]) -> Iterator[None]:
+        """Nothing is blocked on these hosts for the moment; what is taken meanwhile is owed afterwards."""
+        withheld = {h: self.owed.get(h, self.blocked[h].bit_count()) for h in hosts if h in self.blocked}
+        for host in withheld:
+            self.block(host, 0)
+        try:
+            yield
+        finally:
+            for host, gpus in withheld.items():
+                self.block(host, gpus)
 
     def lose(self, host: int) -> None:
         """A host went down: none of its GPUs can be taken."""
@@ -230,7 +255,7 @@ class Inventory:
     def block(self, host: int, gpus: int) -> None:
         """So many GPUs of a host are not ours to give from now on: free ones now, occupied ones once they are free."""
         held = self.blocked.pop(host, 0)
-        self.owed.pop(host, None)
+        withheld = self.owed.pop(host, held.bit_count())
         before = self.masks[host]
         free = before | held
         taken = 0
@@ -244,14 +269,9 @@ class Inventory:
         change = (free ^ taken).bit_count() - before.bit_count()
         if change and not self.down[host]:
             self._count(host, change)
-        if change > 0:
-            self.released_gpus += change
+        if gpus < withheld:  # some are ours again: free now, or once their job is stopped
+            self.released_gpus += withheld - gpus
             self.releases += 1
-
-    def settle(self) -> None:
-        """Block what has become free and is owed."""
-        for host, gpus in list(self.owed.items()):
-            self.block(host, gpus)
 
     def is_free_on(self, host: int, mask: int) -> bool:
         """Whether these GPUs of one host are there, up and free."""

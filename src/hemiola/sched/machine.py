@@ -168,15 +168,16 @@ class StateMachine:
         self._run(job, placement)
         return ""
 
-    def _run(self, job: JobState, placement: Placement) -> None:
-        """Occupy the GPUs and count the job as running; its speed is measured later."""
+    def _run(self, job: JobState, placement: Placement, since_s: float | None = None) -> None:
+        """Occupy the GPUs and count the job as running, from now on if not since before; its speed is measured later."""
         view = self.view
         now = view.now
         view.inventory.take(placement)
         if job.elastic and (gpus := placement.gpus) != job.gpus:
             self._reaches.resize(job, gpus)
         job.status = RUNNING
-        job.since_s = job.settled_s = job.resume_s = now
+        job.since_s = now if since_s is None else since_s
+        job.settled_s = job.resume_s = now
         job.placement = placement
         job.tier = 0 if len(placement.hosts) == 1 else self._span(placement.hosts)
         job.speed = 1.0
@@ -260,17 +261,15 @@ class StateMachine:
         job.served_s += now - job.since_s
         assert job.placement is not None
         view.inventory.release(job.placement)
-        if view.inventory.owed:
-            view.inventory.settle()
         job.placement = None
         job.tier = -1
         job.settled_s = now
 
-    def _requeue(self, job: JobState) -> None:
+    def _requeue(self, job: JobState, since_s: float | None = None) -> None:
         if job.gpus != job.asked_gpus:
             self._reaches.resize(job, job.asked_gpus)
         job.status = WAITING
-        job.since_s = self.view.now
+        job.since_s = self.view.now if since_s is None else since_s
         job.speed = 0.0
         self._wait(job)
 
@@ -290,11 +289,9 @@ class StateMachine:
             return "it is not running"
         if job.job.pinned:
             return f"it may not be {what}"
-        assert job.placement is not None
-        inventory, old = self.view.inventory, job.placement
-        inventory.release(old)
-        problem = self._problem(job, decision.placement)
-        inventory.take(old)
+        with self.view.supposing() as trial:
+            trial.without((job,))
+            problem = self._problem(job, decision.placement)
         if problem:
             return problem
         job.done_s = job.done_at(self.view.now)
@@ -337,6 +334,8 @@ class StateMachine:
             job.done_s = job.work_s
             view.ended += 1
             view.ended_work_s += job.work_s
+        else:
+            view.failed += 1
         job.status = ENDED
         job.since_s = event.time_s
 

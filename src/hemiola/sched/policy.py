@@ -118,7 +118,7 @@ def make_room(
             trial.without(victims)
             placement = find(inventory, job, rule, widest)
             if placement is not None:
-                return [v for v in trial.gone if _overlap(v, placement)], placement
+                return [v for v in trial.gone if _makes_room(inventory, v, placement)], placement
     finally:
         trial.undo()
     queue.short[job.index] = inventory.released_gpus + max(need - later.gpus, job.gpus // 4, 1)
@@ -166,20 +166,23 @@ def _in_place_of(inventory: Inventory, victim: JobState, job: JobState) -> Place
     if not _shares_pool(victim, job):
         return None
     host = held.hosts[0]
+    if host in inventory.owed:  # not all of its GPUs would be free
+        return None
     return Placement(
         (host,), (pick(inventory.masks[host] | held.masks[0], job.gpus, inventory.island_masks[host]),)
     )
 
 
 def is_hopeless(view: ClusterView, job: JobState, rule: Rule) -> bool:
-    """Whether this rule could not place the job even in an empty cluster (found once per shape)."""
-    if view.inventory.down_hosts:
+    """Whether this rule could not place the job even in an empty cluster (found once per shape, while all of it is ours)."""
+    inventory = view.inventory
+    if inventory.down_hosts or inventory.blocked or inventory.owed:
         return False
     key = (rule, job.shape)
     if key not in view.hopeless:
         with view.supposing() as trial:
             trial.without(view.running.values())
-            view.hopeless[key] = find(view.inventory, job, rule) is None
+            view.hopeless[key] = find(inventory, job, rule) is None
     return bool(view.hopeless[key])
 
 
@@ -190,11 +193,15 @@ def _shares_pool(victim: JobState, job: JobState) -> bool:
     return bool(job.pools[0].members >> victim.placement.hosts[0] & 1)
 
 
-def _overlap(victim: JobState, placement: Placement) -> bool:
+def _makes_room(inventory: Inventory, victim: JobState, placement: Placement) -> bool:
+    """Whether a victim, supposed to be gone, leaves GPUs of this placement, or others that are owed beside them."""
     assert victim.placement is not None
-    taken = dict(zip(placement.hosts, placement.masks, strict=True))
+    blocked = inventory.blocked
+    needed = {
+        host: mask | blocked.get(host, 0) for host, mask in zip(placement.hosts, placement.masks, strict=True)
+    }
     return any(
-        taken.get(host, 0) & mask
+        needed.get(host, 0) & mask
         for host, mask in zip(victim.placement.hosts, victim.placement.masks, strict=True)
     )
 

@@ -10,19 +10,17 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from bisect import bisect_left, insort
 from collections.abc import Hashable, Iterator, Mapping
-from heapq import heapify, heappop, heapreplace
-from itertools import islice
-from math import inf
+from heapq import heappop, heappush, merge
 from typing import Any, ClassVar
 
 from hemiola.sched.index import Index
 from hemiola.sched.inventory import Inventory
 from hemiola.sched.job_state import RUNNING, WAITING, JobState
 
-__all__ = ["Order", "Queue"]
+__all__ = ["FALLING", "Order", "Queue"]
 
-MOST_LOOSE = 32
-"""So many running jobs without a standing key are looked at; more would cost more than they tell."""
+FALLING = "falling"
+"""The kind of those jobs whose keys are numbers that only fall as time passes, each in its own way."""
 
 Key = Any  # a float or a tuple of them: whatever the order compares
 Entry = tuple[Key, int, JobState, "_Sorted"]
@@ -43,15 +41,13 @@ class Order(ABC):
         """The key of a running job at this moment, to be compared with those that wait."""
         return self.waiting(job, now)
 
-    def standing(self, job: JobState, now: float) -> Key | None:
-        """A key that sorts the running jobs of one `kind` as `running` does, until an event about the job.
-
-        None while there is none; the job is then asked again each time.
-        """
+    def standing(self, job: JobState, now: float) -> Key:
+        """A key that sorts the running jobs of one `kind` as `running` does, until an event about the job; of those that
+        are `FALLING` what `running` is now."""
         return self.running(job, now)
 
-    def kind(self, job: JobState) -> Hashable:
-        """Running jobs among which `standing` keeps its order as time passes."""
+    def kind(self, job: JobState, now: float) -> Hashable:
+        """Running jobs among which `standing` keeps its order as time passes, or `FALLING`."""
         return 0
 
     def group(self, job: JobState) -> Hashable:
@@ -105,7 +101,6 @@ class Queue(Index):
     """
 
     __slots__ = (
-        "_asked_s",
         "_by_shape",
         "_entry",
         "_first_key",
@@ -114,7 +109,6 @@ class Queue(Index):
         "_held",
         "_homes",
         "_inventory",
-        "_loose",
         "_now_running",
         "_running",
         "_seen",
@@ -129,9 +123,7 @@ class Queue(Index):
     def __init__(self, order: Order, inventory: Inventory, running: Mapping[str, JobState]) -> None:
         self.order = order
         self._now_running = running
-        self._loose: dict[int, JobState] = {}
         self._unsorted: dict[int, tuple[JobState, float]] = {}  # running jobs with a new key, and since when
-        self._asked_s = -inf
         self._worst: tuple[float, JobState | None, tuple[Key, int]] | None = None
         self.tracks = False
         self._follows_speed = order.knows_speed
@@ -187,8 +179,6 @@ class Queue(Index):
         else:
             self._worst = None
             self._unsorted.pop(index, None)
-            if entry is None:
-                self._loose.pop(index, None)
         if entry is not None:
             home = entry[3]
             if home.discard(entry):
@@ -211,9 +201,10 @@ class Queue(Index):
             self.enter(job, now)
 
     def measured(self, job: JobState, now: float) -> None:
-        """File a running job anew if its speed is part of its key."""
-        if self._follows_speed:
-            self._rank_anew(job, now)
+        """File a running job anew if its key goes on otherwise at another speed; for the moment it is the same."""
+        if self._follows_speed and self.tracks:
+            self._worst = None
+            self._unsorted[job.index] = job, now
 
     def _rank_anew(self, job: JobState, now: float) -> None:
         """Note that a running job's key is another one from now on; it is sorted when somebody asks."""
@@ -234,8 +225,7 @@ class Queue(Index):
         before = self._entry.get(job.index)
         if before is None or job.index in self._unsorted:
             return True
-        key = self.order.standing(job, now)
-        return key is None or bool(key > before[0])
+        return before[3].group != self.order.kind(job, now) or bool(self.order.standing(job, now) > before[0])
 
     def next(self, most_gpus: int | None = None) -> JobState | None:
         """The first waiting job whose group is not blocked, or None.
@@ -301,126 +291,72 @@ class Queue(Index):
         """(now, the running job that is last in order, what sorts it)."""
         found = self._worst
         if found is None or found[0] != now:
-            worst = self._find_worst(now)
-            key = (None, -1) if worst is None else (self.order.running(worst, now), worst.index)
-            found = self._worst = now, worst, key
+            self._sort(now)
+            self._sift(now)
+            running = self.order.running
+            worst, last = None, (None, -1)
+            for home in self._running.values():
+                job = home.entries[-1][2]
+                key = running(job, now), job.index
+                if worst is None or key > last:
+                    worst, last = job, key
+            found = self._worst = now, worst, last
         return found
-
-    def _find_worst(self, now: float) -> JobState | None:
-        self._settle(now)
-        if not self.tracks or len(self._running) != 1:
-            return next(self.worst_first(now), None)
-        for home in self._running.values():
-            last = home.entries[-1][2]
-        if not self._loose:
-            return last
-        running = self.order.running
-        few = islice(self._loose.values(), MOST_LOOSE)
-        return max([last, *few], key=lambda job: (running(job, now), job.index))
 
     def worst_first(self, now: float) -> Iterator[JobState]:
         """Running jobs, the last in order first. They are filed from the first call on."""
+        self._sort(now)
+        backwards = [self._backwards(home, now) for home in self._running.values()]
+        if len(backwards) == 1:
+            return backwards[0]
+        running = self.order.running
+        return merge(*backwards, key=lambda job: (running(job, now), job.index), reverse=True)
+
+    def _backwards(self, home: _Sorted, now: float) -> Iterator[JobState]:
+        """The jobs of one list, the last in order first."""
+        entries, backwards = home.entries, range(len(home.entries) - 1, home.start - 1, -1)
+        if home.group != FALLING:
+            for at in backwards:
+                yield entries[at][2]
+            return
+        running = self.order.running
+        fallen: list[tuple[float, int, JobState]] = []
+        for at in backwards:
+            key, index, job, _ = entries[at]
+            while fallen and fallen[0] < (-key, -index):  # no other one can come after it
+                yield heappop(fallen)[2]
+            heappush(fallen, (-running(job, now), -index, job))
+        while fallen:
+            yield heappop(fallen)[2]
+
+    def _sort(self, now: float) -> None:
+        """Put the running jobs with a new key where they belong."""
         if not self.tracks:
             self.tracks = True
-            for job in self._now_running.values():
-                self._unsorted[job.index] = job, now
-        self._settle(now)
-        homes = list(self._running.values())
-        if len(homes) != 1:
-            yield from self._merged(homes, now)
-            return
-        if self._loose:
-            yield from self._beside(homes[0], now)
-            return
-        entries, start = homes[0].entries, homes[0].start
-        for at in range(len(entries) - 1, start - 1, -1):
-            yield entries[at][2]
-
-    def _beside(self, home: _Sorted, now: float) -> Iterator[JobState]:
-        """One sorted list with the few loose jobs in their places."""
-        running, entries, start = self.order.running, home.entries, home.start
-        at = len(entries) - 1
-        loose = [(running(job, now), index) for index, job in islice(self._loose.items(), MOST_LOOSE)]
-        for key in sorted(loose, reverse=True):
-            while at >= start and (running(entries[at][2], now), entries[at][1]) > key:
-                yield entries[at][2]
-                at -= 1
-            yield self._loose[key[1]]
-        for rest in range(at, start - 1, -1):
-            yield entries[rest][2]
-
-    def _settle(self, now: float) -> None:
-        """Sort those with a new key; file those that have a standing key by now, once an instant."""
+            self._unsorted = {job.index: (job, now) for job in self._now_running.values()}
         if self._unsorted:
-            self._sort()
-        if self._loose and now > self._asked_s:
-            self._asked_s = now
-            loose, self._loose = self._loose, {}
-            for job in loose.values():
-                key = self.order.standing(job, now)
-                if key is None:
-                    self._loose[job.index] = job
-                else:
-                    self._file(job, key).add(self._entry[job.index])
+            unsorted, self._unsorted = self._unsorted, {}
+            for job, since in unsorted.values():
+                self._file(job, since)
 
-    def _file(self, job: JobState, key: Key) -> _Sorted:
-        """Make a running job's entry; the list that it belongs to."""
-        kind = self.order.kind(job)
+    def _sift(self, now: float) -> None:
+        """File falling keys anew, until the one that was filed last is the last."""
+        home = self._running.get(FALLING)
+        while home is not None and len(home.entries) - home.start > 1:
+            _, index, job, _ = home.entries[-1]
+            if (self.order.running(job, now), index) >= home.entries[-2][:2]:
+                return
+            self._file(job, now)
+
+    def _file(self, job: JobState, now: float) -> None:
+        """Give a running job its place by its key as of then."""
+        index = job.index
+        before = self._entry.pop(index, None)
+        if before is not None and before[3].discard(before):
+            del self._running[before[3].group]
+        kind = self.order.kind(job, now)
         home = self._running.get(kind)
         if home is None:
             home = self._running[kind] = _Sorted(kind)
-        self._entry[job.index] = key, job.index, job, home
-        return home
-
-    def _sort(self) -> None:
-        """Put the running jobs with a new key where they belong."""
-        standing, entry_of = self.order.standing, self._entry
-        unsorted, self._unsorted = self._unsorted, {}
-        for index, (job, since) in unsorted.items():
-            before = entry_of.pop(index, None)
-            if before is not None and before[3].discard(before):
-                del self._running[before[3].group]
-            key = standing(job, since)
-            if key is None:
-                self._loose[index] = job
-            else:
-                self._loose.pop(index, None)
-                self._file(job, key).add(entry_of[index])
-
-    def _merged(self, homes: list[_Sorted], now: float) -> Iterator[JobState]:
-        running = self.order.running
-        heap: list[tuple[_Reversed, int, _Sorted, int]] = []
-        for tie, home in enumerate(homes):
-            entry = home.entries[-1]
-            key = _Reversed((running(entry[2], now), entry[1]))
-            heap.append((key, tie, home, len(home.entries) - 1))
-        for tie, job in islice(self._loose.items(), MOST_LOOSE):
-            alone = _Sorted(tie)
-            alone.entries.append((None, job.index, job, alone))
-            heap.append((_Reversed((running(job, now), job.index)), -1 - tie, alone, 0))
-        heapify(heap)
-        while heap:
-            _, tie, home, at = heap[0]
-            entries = home.entries
-            yield entries[at][2]
-            if at == home.start:
-                heappop(heap)
-            else:
-                entry = entries[at - 1]
-                key = _Reversed((running(entry[2], now), entry[1]))
-                heapreplace(heap, (key, tie, home, at - 1))
-
-
-class _Reversed:
-    """Turns a min-heap into a max-heap for any comparable key."""
-
-    __slots__ = ("key",)
-
-    def __init__(self, key: Key) -> None:
-        self.key = key
-
-    def __lt__(self, other: _Reversed) -> bool:
-        return bool(other.key < self.key)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Reversed) and bool(self.key == other.key)
+        entry = self._entry[index] = self.order.standing(job, now), index, job, home
+        home.add(entry)

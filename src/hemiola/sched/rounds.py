@@ -50,7 +50,10 @@ class Rounds(Index):
         """Ask for the next round if there may be something to exchange, and only once."""
         if not view.waiting or not view.running:
             return
-        next_s = (math.floor(view.now / self.period_s) + 1) * self.period_s
+        rounds = math.floor(view.now / self.period_s) + 1
+        if rounds * self.period_s <= view.now:  # the quotient was rounded down
+            rounds += 1
+        next_s = rounds * self.period_s
         if next_s > self._asked_s:
             self._asked_s = next_s
             yield WakeAt(next_s, "", reason)

@@ -57,10 +57,11 @@ class ClusterView:
         estimates: what the cost model knows of each job.
         reaches: where jobs of a kind could ever run.
         timers: jobs whose `WakeAt` is due at this moment.
-        returned: jobs that a failing host put back in the queue at this moment.
+        returned: jobs that a failing host or the engine itself put into the queue, or onto GPUs, at this moment.
         sizes: how many jobs wait, by the GPUs they want.
         wanted_gpus: GPUs that all waiting jobs want together.
         ended, ended_work_s: how many jobs finished, and their work in sum.
+        failed: how many ended otherwise.
     """
 
     def __init__(self, topology: Topology, estimates: Estimates, now: float = 0.0) -> None:
@@ -82,6 +83,7 @@ class ClusterView:
         self.wanted_gpus = 0
         self.ended = 0
         self.ended_work_s = 0.0
+        self.failed = 0
 
     @property
     def free(self) -> int:
@@ -159,11 +161,13 @@ class Supposition:
         self.gone: list[JobState] = []
 
     def without(self, jobs: Iterable[JobState]) -> None:
-        """Suppose that these running jobs were stopped."""
+        """Suppose that these running jobs were stopped; what is owed of their GPUs is blocked, as it would be."""
+        inventory = self._inventory
         for job in jobs:
             assert job.placement is not None
-            self._inventory.release(job.placement)
-            self._undo.append((self._inventory.take, job.placement))
+            take = inventory.retake if inventory.owed else inventory.take
+            inventory.release(job.placement)
+            self._undo.append((take, job.placement))
             self.gone.append(job)
 
     def occupy(self, placement: Placement) -> None:

@@ -1,6 +1,6 @@
 """Placement: which of the free GPUs a job gets."""
 
-from hemiola.sched.placement.rule import Rule, find
+from hemiola.sched.placement.rule import Rule, find, gpu_speed, no_slower
 from hemiola.sched.placement.rules import (
     RULES,
     BestFit,
@@ -22,5 +22,7 @@ __all__ = [
     "TierAware",
     "Yarn",
     "find",
+    "gpu_speed",
+    "no_slower",
     "rule_by_name",
 ]

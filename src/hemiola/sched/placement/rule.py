@@ -11,7 +11,7 @@ from hemiola.sched.inventory import Inventory, Pool
 from hemiola.sched.job_state import JobState
 from hemiola.sched.placement.fill import build, equally
 
-__all__ = ["Rule", "find"]
+__all__ = ["Rule", "find", "gpu_speed", "no_slower"]
 
 
 class Rule(ABC):
@@ -32,18 +32,25 @@ class Rule(ABC):
         """GPUs of this pool for the whole gang, spanning no tier wider than `widest`; None to wait."""
 
 
-def find(inventory: Inventory, job: JobState, rule: Rule, widest: int | None = None) -> Placement | None:
+def find(
+    inventory: Inventory,
+    job: JobState,
+    rule: Rule,
+    widest: int | None = None,
+    pools: tuple[Pool, ...] | None = None,
+) -> Placement | None:
     """A placement by this rule within the job's constraints, or None.
 
     The required tier bounds every choice; the preferred tier is tried first. A job that accepts
-    any GPU type tries the types in the order in which the topology lists them.
+    any GPU type tries the types in the order in which the topology lists them, or just those of
+    `pools`.
     """
     limit = job.widest if widest is None else min(widest, job.widest)
     gpus = job.gpus
     if inventory.free < gpus:
         return None
     choose = rule.choose if job.job.hosts < 2 else partial(_shaped, rule.patient)
-    for pool in job.pools:
+    for pool in job.pools if pools is None else pools:
         if pool.free < gpus:
             continue
         if job.preferred < limit:
@@ -54,6 +61,18 @@ def find(inventory: Inventory, job: JobState, rule: Rule, widest: int | None = N
         if placement is not None:
             return placement
     return None
+
+
+def gpu_speed(job: JobState, pool: Pool) -> float:
+    """How fast the job computes on GPUs of this type, relative to the measured one; 1 where its profile does not say."""
+    profile = job.job.profile
+    return 1.0 if profile is None else profile.gpu_speed.get(pool.gpu_type, 1.0)
+
+
+def no_slower(inventory: Inventory, job: JobState, placement: Placement) -> tuple[Pool, ...]:
+    """The pools that it accepts on which it computes at least as fast as on this placement: slowdowns tell tiers, not types."""
+    least = gpu_speed(job, inventory.pool_of[placement.hosts[0]])
+    return tuple([pool for pool in job.pools if gpu_speed(job, pool) >= least])
 
 
 def _shaped(patient: bool, inventory: Inventory, pool: Pool, job: JobState, widest: int) -> Placement | None:

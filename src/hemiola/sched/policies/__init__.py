@@ -55,12 +55,13 @@ def policy_from_text(text: str, known: dict[str, type[Policy]] | None = None) ->
 
 
 def _outside(module: str, attribute: str, text: str) -> type[Policy]:
+    remedy = "write my_policy:MyPolicy, and put the folder of my_policy.py on PYTHONPATH"
+    if not module or module.startswith("."):
+        raise PolicyError(f"{text!r}: {module!r} is no module", remedy)
     try:
         found = getattr(importlib.import_module(module), attribute)
     except ImportError as error:
-        raise PolicyError(
-            f"{text!r}: cannot import {module!r}: {error}", "put its folder on PYTHONPATH"
-        ) from error
+        raise PolicyError(f"{text!r}: cannot import {module!r}: {error}", remedy) from error
     except AttributeError:
         raise PolicyError(f"{text!r}: {module} has no {attribute!r}", "write package.module:Class") from None
     if not callable(getattr(found, "decide", None)):

@@ -43,7 +43,7 @@ from hemiola.sched.delay import (
 )
 from hemiola.sched.hosts_index import ByHost
 from hemiola.sched.job_state import RUNNING, WAITING, JobState
-from hemiola.sched.placement import Rule, TierAware, find
+from hemiola.sched.placement import Rule, TierAware, find, no_slower
 from hemiola.sched.policies.tiresias import ByAttainedService, Tiresias, with_timers
 from hemiola.sched.policy import Policy, is_hopeless, make_room, outranks_any
 from hemiola.sched.queues import Queue
@@ -144,7 +144,7 @@ class Dally(Policy):
                 yield from self._displace(view, queue, job)
             elif (tier := _tier(view, offer)) <= job.note.allowed:
                 yield from self._start(job, offer, self._why(view, job, tier))
-            elif (made := self._make_way(view, job, tier)) is not None:
+            elif (made := self._make_way(view, job, offer, tier)) is not None:
                 moves, place, why = made
                 yield from moves
                 yield from self._start(job, place, why)
@@ -215,13 +215,13 @@ class Dally(Policy):
                 f"{self.order.says}, in place of {len(victims)} other{'s' * (len(victims) != 1)}",
             )
 
-    def _make_way(self, view: ClusterView, job: JobState, tier: int) -> Way | None:
-        """Move insensitive jobs off one host for a job that one host can hold, if delta > 0."""
+    def _make_way(self, view: ClusterView, job: JobState, offer: Placement, tier: int) -> Way | None:
+        """Move insensitive jobs off one host for a job that one host can hold, if delta > 0 over the offer."""
         if not self.preempt or job.narrowest > 0 or job.widest < 0:
             return None
         slowdown = view.estimates.slowdown
         gain = work_left_s(view, job, self.oracle) * (slowdown(job, tier) - 1.0) * job.gpus
-        for pool in job.pools:
+        for pool in no_slower(view.inventory, job, offer):
             for seen, (host, free) in enumerate(pool.hosts.descending()):
                 if seen >= CANDIDATES or free * 2 < job.gpus:
                     break
@@ -261,7 +261,9 @@ class Dally(Policy):
                 trial.occupy(Placement((host,), (inventory.masks[host],)))
             places: list[Placement] = []
             for victim in chosen:
-                place = find(inventory, victim, self.placement, victim.tier)
+                assert victim.placement is not None
+                pools = no_slower(inventory, victim, victim.placement)
+                place = find(inventory, victim, self.placement, victim.tier, pools)
                 if place is None:
                     return None
                 trial.occupy(place)
@@ -271,30 +273,35 @@ class Dally(Policy):
             for place in places:
                 trial.occupy(place)
             trial.without(chosen)
-            target = find(inventory, job, self.placement, 0)
+            target = find(inventory, job, self.placement, 0, (inventory.pool_of[host],))
         if target is None:
             return None
         why = f"moving {len(chosen)} jobs aside costs {cost:.0f} GPU-s and saves it {gain:.0f}"
         return moves, target, why
 
     def _review(self, view: ClusterView) -> Iterator[Decision]:
-        """Move a job that runs wide to a narrower place, if delta > 0."""
+        """Now and then move jobs that run wide to narrower places, if delta > 0."""
         wide: WideIndex = view.index(WIDE)
-        if not wide.jobs or view.now < wide.next_s:
+        if not wide.jobs:
             return
-        wide.next_s = view.now + self.review_s
-        if view.free:
-            for job in list(wide.jobs.values()):
-                place = self._narrower(view, job)
-                if place is not None:
-                    yield Move(
-                        job.id, place, f"a narrower place ({view.topology.tiers[_tier(view, place)]}) is free"
-                    )
-        if wide.jobs:
+        if view.now >= wide.next_s:
+            wide.next_s = view.now + self.review_s
+            if view.free:
+                yield from self._gather(view, list(wide.jobs.values()))
+        if wide.jobs and wide.asked_s < wide.next_s:
+            wide.asked_s = wide.next_s
             yield WakeAt(wide.next_s, "", "review of jobs that run wide")
 
+    def _gather(self, view: ClusterView, wide: list[JobState]) -> Iterator[Decision]:
+        for job in wide:
+            place = self._narrower(view, job)
+            if place is not None:
+                yield Move(
+                    job.id, place, f"a narrower place ({view.topology.tiers[_tier(view, place)]}) is free"
+                )
+
     def _narrower(self, view: ClusterView, job: JobState) -> Placement | None:
-        if job.status != RUNNING or job.tier <= job.narrowest:
+        if job.placement is None or job.tier <= job.narrowest:
             return None
         slowdown = view.estimates.slowdown
         work_s = work_left_s(view, job, self.oracle)
@@ -302,7 +309,8 @@ class Dally(Policy):
             return None
         with view.supposing() as trial:
             trial.without((job,))
-            place = find(view.inventory, job, self.placement, job.tier - 1)
+            pools = no_slower(view.inventory, job, job.placement)
+            place = find(view.inventory, job, self.placement, job.tier - 1, pools)
         if place is None:
             return None
         saved_s = work_s * (slowdown(job, job.tier) - slowdown(job, _tier(view, place)))
@@ -320,11 +328,16 @@ class Dally(Policy):
 
 
 class WideIndex(Index):
-    """Running jobs that may move and span more than they need."""
+    """Running jobs that may move and span more than they need.
+
+    Attributes:
+        jobs: by index.
+        next_s: no review before; `asked_s`: the last one that a timer was set for.
+    """
 
     def __init__(self) -> None:
         self.jobs: dict[int, JobState] = {}
-        self.next_s = 0.0
+        self.next_s = self.asked_s = -NEVER
 
     def enter(self, job: JobState, now: float) -> None:
         """A job has a new status."""

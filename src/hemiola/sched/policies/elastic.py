@@ -22,7 +22,7 @@ from hemiola.core.decisions import Decision, Placement, Resize, Start, WakeAt
 from hemiola.core.errors import PolicyError
 from hemiola.sched.delay import work_left_s
 from hemiola.sched.job_state import RUNNING, WAITING, JobState
-from hemiola.sched.placement import Rule, TierAware, find
+from hemiola.sched.placement import Rule, TierAware, find, gpu_speed, no_slower
 from hemiola.sched.policies.fifo import ByArrival
 from hemiola.sched.policy import Policy
 from hemiola.sched.view import ClusterView
@@ -72,7 +72,7 @@ class Elastic(Policy):
         yield from self._admit(view)
         if view.free:
             yield from self._grow(view)
-        for job in view.timers:
+        for job in dict.fromkeys((*view.timers, *view.returned)):
             if job.status == RUNNING and job.wake_s <= view.now and job.gpus < view.sizes_of(job)[-1]:
                 later_s = max(REVIEW_S, REVIEW_SHARE * job.held_s(view.now))
                 yield _wake(view, job, later_s, "growing may pay later")
@@ -117,11 +117,13 @@ class Elastic(Policy):
                 yield _wake(view, job, self.settle_s)
 
     def _largest(self, view: ClusterView, job: JobState, most: int) -> Placement | None:
-        """A place at the largest of its sizes up to `most` for which there is one."""
+        """A place at the largest of its sizes up to `most` for which there is one, on no slower GPUs than it has."""
+        held, inventory = job.placement, view.inventory
         for gpus in reversed(view.sizes_of(job)):
             if gpus <= most and gpus <= view.free:
                 sized = view.at_size(job, gpus)
-                if (placement := find(view.inventory, sized, self.placement)) is not None:
+                pools = None if held is None else no_slower(inventory, sized, held)
+                if (placement := find(inventory, sized, self.placement, pools=pools)) is not None:
                     return placement
         return None
 
@@ -129,7 +131,9 @@ class Elastic(Policy):
         """Let elastic jobs keep the least they can run with, the largest excess first, until the least of this one fits."""
         least = view.at_size(job, view.sizes_of(job)[0])
         others = [
-            other for other in view.running.values() if _may_change(other) and other.gpus > other.job.sizes[0]
+            other
+            for other in view.running.values()
+            if _may_change(other) and other.gpus > other.job.sizes[0] and not _is_on_owing(view, other)
         ]
         others.sort(key=lambda other: (other.job.sizes[0] - other.gpus, other.index))
         if view.free + sum(other.gpus - other.job.sizes[0] for other in others) < least.gpus:
@@ -187,7 +191,8 @@ class Elastic(Policy):
         estimates = view.estimates
         sized = view.at_size(job, placement.gpus)
         tier = view.topology.span(placement.hosts)
-        then = estimates.speed_at(job, placement.gpus) / estimates.slowdown(sized, tier)
+        there = gpu_speed(job, view.inventory.pool_of[placement.hosts[0]])
+        then = there * estimates.speed_at(job, placement.gpus) / estimates.slowdown(sized, tier)
         if job.speed <= 0 or then <= job.speed:
             return False
         left_s = work_left_s(view, job, self.oracle)
@@ -214,6 +219,12 @@ def _step(view: ClusterView, job: JobState, gpus: int, free: int) -> Step | None
 
 def _may_change(job: JobState) -> bool:
     return job.elastic and not job.job.pinned
+
+
+def _is_on_owing(view: ClusterView, job: JobState) -> bool:
+    """Whether GPUs that it gave up would not all be ours to give."""
+    assert job.placement is not None
+    return not view.inventory.owed.keys().isdisjoint(job.placement.hosts)
 
 
 def _of(gpus: int, job: JobState) -> str:

@@ -33,7 +33,7 @@ from functools import cached_property
 from hemiola.core.decisions import Decision, Move
 from hemiola.core.errors import PolicyError
 from hemiola.sched.job_state import RUNNING, JobState
-from hemiola.sched.placement import Rule, TierAware, find
+from hemiola.sched.placement import Rule, TierAware, find, no_slower
 from hemiola.sched.policy import Policy, by_order
 from hemiola.sched.queues import Order
 from hemiola.sched.rounds import Rounds, RoundsEvery
@@ -167,9 +167,11 @@ class Gandiva(Policy):
         here, switch_s = slowdown(job, job.tier), view.estimates.switch_s(job)
         if not worth_moving(held_s, here, 1.0, switch_s):
             return None
+        assert job.placement is not None
         with view.supposing() as trial:
             trial.without((job,))
-            placement = find(view.inventory, job, self.placement, widest=job.tier - 1)
+            pools = no_slower(view.inventory, job, job.placement)
+            placement = find(view.inventory, job, self.placement, job.tier - 1, pools)
         if placement is None:
             return None
         tier = view.topology.span(placement.hosts)

@@ -199,7 +199,7 @@ class Gittins(Policy):
 
     def decide(self, view: ClusterView) -> Iterable[Decision]:
         memory: _Memory = view.index(_MemorySpec(self.learn_after))
-        if len(view.jobs) - len(view.waiting) - len(view.running) >= memory.learn_at:
+        if view.ended + view.failed >= memory.learn_at:
             yield from self._learn(view, memory)
         for job in dict.fromkeys((*view.timers, *view.returned)):
             yield from self._wake(view, memory, job)

@@ -1,20 +1,19 @@
 """Shortest first, in three forms. They know each job's true run time: oracles to measure others by.
 
 Remaining time is work left at ideal speed, for jobs that run and jobs that wait alike, so that two
-jobs never take turns at pre-empting each other. Victims are taken in the order that held when
-their speed last changed.
+jobs never take turns at pre-empting each other.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 
 from hemiola.core.decisions import Decision
 from hemiola.sched.job_state import JobState
 from hemiola.sched.placement import Rule, TierAware
 from hemiola.sched.policy import Policy, by_order
-from hemiola.sched.queues import Order
+from hemiola.sched.queues import FALLING, Order
 from hemiola.sched.view import ClusterView
 
 __all__ = ["ByDuration", "ByRemaining", "ByRemainingService", "Sjf", "Srsf", "Srtf"]
@@ -47,8 +46,12 @@ class ByRemaining(Order):
             return left if left > 0.0 else 0.0
         return job.remaining_s(now)
 
-    def standing(self, job: JobState, now: float) -> float | None:
-        return now + self.running(job, now) if job.resume_s <= now else None
+    def standing(self, job: JobState, now: float) -> float:
+        left_s = self.running(job, now)
+        return now + left_s if job.speed == 1.0 and job.resume_s <= now else left_s
+
+    def kind(self, job: JobState, now: float) -> Hashable:
+        return 0 if job.speed == 1.0 and job.resume_s <= now else FALLING
 
 
 @dataclass(frozen=True)
@@ -64,11 +67,12 @@ class ByRemainingService(Order):
     def running(self, job: JobState, now: float) -> float:
         return job.remaining_s(now) * job.gpus
 
-    def standing(self, job: JobState, now: float) -> float | None:
-        return now + job.remaining_s(now) if job.resume_s <= now else None
+    def standing(self, job: JobState, now: float) -> float:
+        left_s = job.remaining_s(now)
+        return now + left_s if job.speed == 1.0 and job.resume_s <= now else left_s * job.gpus
 
-    def kind(self, job: JobState) -> int:
-        return job.gpus
+    def kind(self, job: JobState, now: float) -> Hashable:
+        return job.gpus if job.speed == 1.0 and job.resume_s <= now else FALLING
 
 
 DURATION, REMAINING, SERVICE = ByDuration(), ByRemaining(), ByRemainingService()

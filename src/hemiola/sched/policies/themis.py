@@ -115,12 +115,12 @@ class Auction(Index):
         self._presence_s = 0.0  # integral of the number of jobs over time
         self._noted_s = view.now
         self._present = 0
-        self._presence_at_arrival: dict[int, float] = {}
+        self._first_seen: dict[int, tuple[float, float]] = {}  # (when, what the integral was then)
 
     def enter(self, job: JobState, now: float) -> None:
-        """Note how many jobs there had been when it arrived."""
-        if job.index not in self._presence_at_arrival:
-            self._presence_at_arrival[job.index] = self._presence_s + self._present * (now - self._noted_s)
+        """Note how many jobs there had been when it arrived, or was adopted."""
+        if job.index not in self._first_seen:
+            self._first_seen[job.index] = now, self._presence_s + self._present * (now - self._noted_s)
 
     def leave(self, job: JobState) -> None:
         """Of no interest here."""
@@ -136,11 +136,12 @@ class Auction(Index):
         self._present = len(view.waiting) + len(view.running)
 
     def mean_jobs(self, job: JobState) -> float:
-        """Mean number of jobs present since it arrived, itself included."""
-        elapsed_s = self._view.now - job.submit_s
+        """Mean number of jobs present since it arrived, as far as this run saw it, itself included."""
+        since_s, presence_s = self._first_seen[job.index]
+        elapsed_s = self._view.now - since_s
         if elapsed_s <= 0:
             return float(max(1, self._present))
-        return max(1.0, (self._presence_s - self._presence_at_arrival[job.index]) / elapsed_s)
+        return max(1.0, (self._presence_s - presence_s) / elapsed_s)
 
     def bid(self, job: JobState) -> tuple[float, float]:
         """(rho if it holds GPUs from now on, rho if it starts one lease later)."""
