@@ -6,6 +6,7 @@ import os
 import sys
 import time
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import torch
@@ -51,7 +52,8 @@ def no_bits(rank: int, ranks: int) -> str:
         dist.reduce_scatter_tensor(torch.empty_like(whole[: len(whole) // ranks]), whole, operation)
 
     for call, operation, dtype in (
-        (dist.all_reduce, dist.ReduceOp.BAND, torch.float32), (scattered, dist.ReduceOp.MAX, torch.complex64)
+        (dist.all_reduce, dist.ReduceOp.BAND, torch.float32), (scattered, dist.ReduceOp.MAX, torch.complex64),
+        (dist.all_reduce, dist.ReduceOp.SUM, torch.float8_e4m3fn),
     ):  # fmt: skip
         for size in (4, LARGE):
             before = torch.ones(size, dtype=dtype)
@@ -65,7 +67,7 @@ def no_bits(rank: int, ranks: int) -> str:
                 flat = torch.ones(size)
                 dist.all_reduce(flat)
                 assert torch.equal(flat, torch.full((size,), float(ranks)))
-            assert torch.equal(before, torch.ones(size, dtype=dtype))
+            assert torch.equal(before.view(torch.uint8), torch.ones(size, dtype=dtype).view(torch.uint8))
     return "raised"
 
 
@@ -186,6 +188,54 @@ def compressed(rank: int, ranks: int, group: Any = None) -> list[torch.Tensor]:
         model(torch.randn(16, 200)).square().mean().backward()
         optimizer.step()
     return [parameter.detach().clone() for parameter in model.parameters()]
+
+
+def unanswered(rank: int, ranks: int) -> str:
+    """The last rank lives, but does not come: whoever waits is told in time, however it waits."""
+    group = dist.new_group(timeout=timedelta(seconds=3))
+    if rank < ranks - 1:
+        begun_s = time.monotonic()
+        works = [dist.all_reduce(torch.ones(size), group=group, async_op=True) for size in (4, LARGE)]
+        works.append(dist.irecv(torch.ones(4), ranks - 1, group=group))
+        waits = [partial(dist.barrier, group, timeout=timedelta(seconds=0.5))]
+        waits += [work.get_future().wait for work in works]
+        for wait in waits:
+            try:
+                wait()
+            except Exception as problem:
+                assert f"within {3 if wait is not waits[0] else 0.5} s" in str(problem), problem
+            else:
+                raise AssertionError("it ended well")
+        assert time.monotonic() - begun_s < 20
+    return "raised"
+
+
+def checkpoints(rank: int, ranks: int) -> str:
+    """PyTorch's own, of what FSDP2 has split up."""
+    from torch.distributed import checkpoint
+    from torch.distributed.checkpoint.state_dict import (
+        StateDictOptions,
+        get_model_state_dict,
+        set_model_state_dict,
+    )
+    from torch.distributed.fsdp import fully_shard
+
+    torch.manual_seed(0)
+    model = nn.Linear(6, 4)
+    given = {name: torch.randn_like(tensor) for name, tensor in model.state_dict().items()}
+    fully_shard(model)
+    whole = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
+    set_model_state_dict(model, {} if rank else dict(given), options=whole)
+    folder = sys.argv[3] + ".checkpoint"
+    checkpoint.async_save(get_model_state_dict(model), checkpoint_id=folder).result()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.zero_()
+    state = get_model_state_dict(model)
+    checkpoint.load(state, checkpoint_id=folder)
+    for name, tensor in state.items():
+        assert torch.equal(tensor.full_tensor(), given[name])
+    return "as they were"
 
 
 def power(rank: int, ranks: int) -> str:

@@ -1,5 +1,5 @@
 """Ranks in a collective; the last is killed in it, and one of the others never talks to it:
-`dies.py RANK RANKS FILE ELEMENTS [COLLECTIVE]`.
+`dies.py RANK RANKS FILE ELEMENTS [COLLECTIVE]`. The root of `broadcast_from_first` lives on, but does not call it again.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import torch.distributed as dist
 
 def call(name: str, ranks: int, elements: int) -> None:
     flat = torch.ones(elements)
-    if name == "broadcast":
-        dist.broadcast(flat, ranks - 1)
+    if name.startswith("broadcast"):
+        dist.broadcast(flat, 0 if name == "broadcast_from_first" else ranks - 1)
     elif name == "reduce_scatter":
         dist.reduce_scatter_tensor(flat[: elements // ranks], flat.clone())
     else:
@@ -29,7 +29,8 @@ def main(rank: int, ranks: int, file: str, elements: int, name: str) -> None:
     if rank == ranks - 1:
         threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGKILL)).start()
         threading.Event().wait()
-    for _ in range(2):  # what is called when the rank is lost already fails too
+    idle = name == "broadcast_from_first" and rank == 0
+    for _ in range(0 if idle else 2):  # what is called when the rank is lost already fails too
         try:
             call(name, ranks, elements)
         except Exception as problem:

@@ -50,6 +50,18 @@ def test_ranks_may_be_in_inference_mode_or_not(strategy, late, tmp_path, monkeyp
     assert case("inference", 3, tmp_path) == {"right"}
 
 
+@pytest.mark.parametrize(("strategy", "late"), [("", ""), ("ring.json", ""), ("", "relay")])
+def test_a_rank_that_does_not_come_ends_all_waits_in_time(strategy, late, tmp_path, monkeypatch):
+    write_strategy(ring([0, 1]), tmp_path / "ring.json")
+    monkeypatch.setenv("HEMIOLA_STRATEGY", str(tmp_path / strategy) if strategy else "")
+    monkeypatch.setenv("HEMIOLA_STRAGGLERS", late)
+    assert case("unanswered", 2, tmp_path) == {"raised"}
+
+
+def test_checkpoints_are_written_and_read(tmp_path):
+    assert case("checkpoints", 2, tmp_path) == {"as they were"}
+
+
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_what_is_done_after_a_collective_may_wait_for_others(ranks, tmp_path):
     assert case("nested", ranks, tmp_path) == {"right"}

@@ -11,22 +11,26 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from endpoints import connected
-from hemiola.run.group import doubling
+from hemiola.run.group import watch
 from hemiola.run.group.collectives import Channel
 from hemiola.run.group.doubling import Doubling
+from hemiola.run.group.watch import Watch
 
 
 class Rank:
     """One rank's side; what its collectives ended with, in their order."""
 
     def __init__(self, end) -> None:
-        self.end, self.side = end, Doubling(end)
+        self.end, self.side, self.watch = end, Doubling(end.rank, end.ranks), Watch(end)
         self.problems: list[BaseException | None] = []
         self._ended = threading.Semaphore(0)
 
     def reduce(self, tensor: torch.Tensor, tag: int = 0) -> None:
         self.channel = Channel(self.end, self.end.rank, self.end.ranks, tag, 10.0)
-        self.side.all_reduce(self.channel, tensor, lambda a, b: a.add_(b), self._over)
+        self.watch.begin(
+            self._over,
+            lambda ended: self.side.all_reduce(self.channel, tensor, lambda a, b: a.add_(b), ended),
+        )
 
     def _over(self, problem: BaseException | None) -> None:
         self.problems.append(problem)
@@ -96,7 +100,7 @@ def cut(end) -> None:
 
 
 def test_a_lost_rank_ends_it_on_all_ranks_also_where_nobody_awaits_it(monkeypatch):
-    monkeypatch.setattr(doubling, "GRACE_S", 0.2)
+    monkeypatch.setattr(watch, "GRACE_S", 0.2)
     with connected(4) as ends:
         sides = [Rank(end) for end in ends]
         for side in sides[:3]:  # rank 0 awaits 1 and 2, rank 1 awaits 0 and 3, rank 2 awaits 3 and 0

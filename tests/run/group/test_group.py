@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -140,14 +142,17 @@ def test_another_word_about_stragglers_ends_every_rank(tmp_path, monkeypatch):
         assert process.returncode and "HEMIOLA_STRAGGLERS=hurry" in said, said[-2000:]
 
 
-def test_a_killed_rank_ends_the_others_collective_with_its_name(tmp_path):
+def test_a_killed_rank_ends_the_others_collective_with_its_name_also_where_a_child_of_it_lives(tmp_path):
     processes = [start(HERE / "waits.py", rank, 2, str(tmp_path / "meet")) for rank in range(2)]
     until = time.monotonic() + 60
     while not (tmp_path / "meet.1").exists():
         assert time.monotonic() < until
         time.sleep(0.05)
     processes[1].send_signal(signal.SIGKILL)
-    output, problem = processes[0].communicate(timeout=60)
+    try:
+        output, problem = processes[0].communicate(timeout=60)
+    finally:
+        os.kill(int((tmp_path / "meet.1").read_text(encoding="utf-8")), signal.SIGKILL)
     assert "rank 1 is gone" in output, problem[-2000:]
     processes[1].communicate()
 
@@ -164,9 +169,13 @@ def test_a_killed_rank_ends_usual_collectives_on_every_rank(tmp_path, collective
     _last_one_is_lost(4, tmp_path, "1000000", collective)
 
 
-def _last_one_is_lost(ranks: int, folder: Path, *more: str) -> None:
+def test_a_killed_rank_ends_small_broadcasts_of_a_root_that_has_not_called_them(tmp_path):
+    _last_one_is_lost(4, tmp_path, "10", "broadcast_from_first", idle=[0])
+
+
+def _last_one_is_lost(ranks: int, folder: Path, *more: str, idle: Sequence[int] = ()) -> None:
     processes = [start(HERE / "dies.py", rank, ranks, str(folder / "meet"), *more) for rank in range(ranks)]
-    for process in processes[:-1]:
+    for rank, process in enumerate(processes[:-1]):
         output, problem = process.communicate(timeout=60)
-        assert output.count(f"rank {ranks - 1} is gone") == 2, problem[-2000:]
+        assert output.count(f"rank {ranks - 1} is gone") == 2 * (rank not in idle), problem[-2000:]
     processes[-1].communicate()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+import weakref
 
 import pytest
 import torch
@@ -53,3 +54,17 @@ def test_what_is_under_way_and_what_follows_ends_with_the_problem():
             with pytest.raises(TransportError, match="rank 2 is gone"):
                 pending.wait()
         worker.leave(10.0)
+
+
+def test_what_was_carried_out_is_held_no_longer():
+    worker = Worker(None)
+    tensor, pending = torch.ones(5), Pending("a collective", 10.0)
+    worker.do(lambda channel: None, Channel(None, 0, 1, 0, 10.0), pending, [tensor])
+    pending.wait()
+    held = weakref.ref(tensor)
+    del tensor, pending
+    until_s = time.monotonic() + 10
+    while held() is not None:  # the thread may not have come to its end yet
+        assert time.monotonic() < until_s
+        time.sleep(0.001)
+    worker.leave(10.0)

@@ -8,19 +8,25 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import redirect_stdout
 from pathlib import Path
+from typing import TextIO
 
+import msgspec
 import numpy as np
 import pytest
+import torch.distributed as dist
 
 from endpoints import connected, together
+from hemiola.cli.probe import probe as probe_verb
 from hemiola.core.errors import InputError, TransportError
+from hemiola.core.topology import Topology
 from hemiola.cost.network_fit import Flow
 from hemiola.cost.probe_rounds import matchings
 from hemiola.lab import Lab
 from hemiola.run.probe.affinity import own_affinity
 from hemiola.run.probe.measure import Measurement, Prober
-from hemiola.run.probe.meeting import probe
+from hemiola.run.probe.meeting import Probed, probe
 from hemiola.run.probe.result import Homes, measured_topology
 from hemiola.run.probe.streams import AT_ONCE, Arrivals, exchange
 from hemiola.run.transport import Endpoint
@@ -28,6 +34,7 @@ from hemiola.run.transport.through_store import Peer
 from hemiola.trace.topologies import read_topology
 from hemiola.trace.topologies.native import read_native
 from hemiola.trace.topologies.native_write import topology_text
+from ranks import SOURCE
 
 MB = 1e6
 
@@ -160,6 +167,39 @@ def test_a_rank_that_does_not_come_is_said(monkeypatch: pytest.MonkeyPatch) -> N
         monkeypatch.setenv(name, str(value))
     with pytest.raises(TransportError, match=f"did not meet at 127.0.0.1:{port} within 0.5 s"):
         probe(1.0, interface="lo", timeout_s=0.5)
+
+
+def test_what_was_measured_is_written_whoever_reads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unread: TextIO
+) -> None:
+    topology = Topology.flat(hosts=2, gpus_per_host=1)
+    monkeypatch.setattr("hemiola.run.probe.meeting.probe", lambda *given: Probed(topology_text(topology), {}))
+    with redirect_stdout(unread), pytest.raises(SystemExit):
+        probe_verb(output=tmp_path / "network.toml")
+    assert read_topology(str(tmp_path / "network.toml")).hosts.names == topology.hosts.names
+
+
+@pytest.mark.slow
+def test_under_torchrun_ranks_meet_in_the_store_that_it_keeps(tmp_path: Path) -> None:
+    """They make no other one beside it, and leave nothing there that they take for theirs when they are started again."""
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    places = {
+        "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port), "PYTHONPATH": SOURCE,
+        "TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RESTART_COUNT": "1",
+        "HEMIOLA_RUN_REPORT": str(tmp_path / "found"),
+    }  # fmt: skip
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-m", "hemiola.run.probe", "0.01", f"127.0.0.{rank + 1}"],
+            env={**os.environ, **places, "RANK": str(rank)}, stderr=subprocess.PIPE, text=True,
+        )
+        for rank in range(2)
+    ]  # fmt: skip
+    said = [rank.communicate(timeout=100)[1] for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [0, 0], said
+    assert "failed to bind" not in said[0] and not store.check(["done 0"])
+    found = msgspec.json.decode((tmp_path / "found").read_bytes(), type=Probed)
+    assert list(found.affinities) == ["127.0.0.1", "127.0.0.2"]
 
 
 def test_where_not_all_pairs_meet_latency_is_of_those_that_did() -> None:

@@ -3,22 +3,48 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Iterator
+from datetime import timedelta
 
 import pytest
+import torch.distributed as dist
 
 from hemiola.core.errors import InputError
-from hemiola.run.transport.home import home_address, interface_of, missing_variables
+from hemiola.run.transport.home import home_address, home_interface, interface_of, missing_variables
+
+
+def addresses() -> Iterator[str]:
+    """Of this host."""
+    for _, name in socket.if_nameindex():
+        try:
+            yield home_address(name)
+        except InputError:  # it has no address
+            continue
 
 
 def test_the_loopback_is_found_both_ways() -> None:
     assert home_address("lo") == "127.0.0.1"
     assert interface_of("127.0.0.1") == "lo"
-    for _, name in socket.if_nameindex():
-        try:
-            address = home_address(name)
-        except InputError:  # it has no address
-            continue
+    for address in addresses():
         assert home_address(interface_of(address)) == address
+
+
+def test_ranks_talk_from_where_the_job_is_reached(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HEMIOLA_INTERFACE", "GLOO_SOCKET_IFNAME", "MASTER_ADDR"):
+        monkeypatch.delenv(name, raising=False)
+    for address in addresses():
+        store = dist.TCPStore(
+            address, 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=20)
+        )
+        assert home_interface(dist.PrefixStore("a", dist.PrefixStore("b", store))) == address
+    own = home_interface(dist.HashStore())
+    assert own in addresses() and own == home_interface()
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    assert home_interface(store) == "127.0.0.1"
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo,eth0")
+    assert home_interface(store) == "lo"
+    monkeypatch.setenv("HEMIOLA_INTERFACE", "eth1")
+    assert home_interface(store) == "eth1"
 
 
 @pytest.mark.parametrize("address", ["", "10.0.0.7", "fe80::1"])

@@ -385,3 +385,23 @@ def test_calls_from_many_threads_are_all_done():
         a.call(last.set)
         assert last.wait(5.0)
         assert sorted(done) == list(range(800))
+
+
+@pytest.mark.parametrize("size", [100, 100_000], ids=["with its header", "on its own"])
+def test_what_has_come_is_its_owners_alone(size):
+    with connected() as (a, b):
+        handle = b.receive(0, 1, into := bytearray(size))
+        a.send(1, 1, bytes(size))
+        handle.wait(WAIT_S)
+        until_s = time.monotonic() + WAIT_S
+        while not _grows(into):  # who has read it may not have let go of it yet
+            assert time.monotonic() < until_s
+            time.sleep(0.001)
+
+
+def _grows(buffer: bytearray) -> bool:
+    try:
+        buffer.append(0)
+    except BufferError:
+        return False
+    return True

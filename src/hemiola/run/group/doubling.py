@@ -7,18 +7,15 @@ a power of two give theirs to another before, and get the result from it after.
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from contextlib import suppress
 
 import torch
 from torch import Tensor
 
-from hemiola.core.errors import HemiolaError
 from hemiola.run.group.collectives import Channel, Ended, Join
 from hemiola.run.group.memory import view, writing
-from hemiola.run.strategy.grace import GRACE_S, stop_later
-from hemiola.run.transport import Endpoint, Handle
+from hemiola.run.transport import Handle
 
 __all__ = ["Doubling"]
 
@@ -38,7 +35,7 @@ class _Room:
 
 
 class Doubling:
-    """One rank's side of all that are under way. A lost rank ends them on every rank, also where nobody awaits it.
+    """One rank's side.
 
     Attributes:
         guardian: to whom this rank leaves its tensor, for want of a partner; None for most.
@@ -46,21 +43,17 @@ class Doubling:
         peers: whose messages this rank awaits, round by round.
     """
 
-    def __init__(self, end: Endpoint) -> None:
-        """Over a connected endpoint."""
-        self._end = end
-        rank, power = end.rank, 1 << end.ranks.bit_length() - 1
+    def __init__(self, rank: int, ranks: int) -> None:
+        """Of one rank of so many."""
+        power = 1 << ranks.bit_length() - 1
         self.guardian = rank - power if rank >= power else None
-        self.ward = rank + power if rank < end.ranks - power else None
+        self.ward = rank + power if rank < ranks - power else None
         self.peers = [rank ^ 1 << bit for bit in range(power.bit_length() - 1)]
         if self.guardian is not None:
             self.peers = [self.guardian]
         elif self.ward is not None:
             self.peers.insert(0, self.ward)
-        self._under_way: dict[_Exchange, None] = {}
         self._spare: deque[_Room] = deque(maxlen=2)
-        self._broken: HemiolaError | None = None
-        end.watch(self._break)
 
     def all_reduce(self, channel: Channel, flat: Tensor, join: Join, ended: Ended) -> None:
         """Join everybody's tensor into everybody's; returns at once.
@@ -69,11 +62,7 @@ class Doubling:
             join: adds its second argument to its first, in place.
             ended: called with what went wrong or None, mostly on the transport's thread.
         """
-        exchange = _Exchange(self, channel, flat, join, ended)
-        self._under_way[exchange] = None
-        exchange.begin()
-        if self._broken is not None:
-            exchange.stop(self._broken)
+        _Exchange(self, channel, flat, join, ended).begin()
 
     def room(self, like: Tensor) -> _Room:
         """For one exchange."""
@@ -82,24 +71,16 @@ class Doubling:
                 return spare
         return _Room(like, len(self.peers))
 
-    def over(self, exchange: _Exchange, room: _Room | None) -> None:
-        """An exchange has ended; nobody uses its room any more, if it is given."""
-        self._under_way.pop(exchange, None)
-        if room is not None:
-            self._spare.append(room)
-
-    def _break(self, problem: HemiolaError) -> None:
-        self._broken = self._broken or problem
-        stop_later(self._end, self._under_way, problem, GRACE_S)
+    def give_back(self, room: _Room) -> None:
+        """Nobody uses it any more."""
+        self._spare.append(room)
 
 
 class _Exchange:
-    """One all-reduce. Its rounds follow one another: but for `stop`, no two threads are ever in it at once."""
+    """One all-reduce. Its rounds follow one another: no two threads are ever in it at once."""
 
     def __init__(self, side: Doubling, channel: Channel, flat: Tensor, join: Join, ended: Ended) -> None:
         self._side, self._channel, self._flat, self._join, self._ended = side, channel, flat, join, ended
-        self._guard = threading.Lock()
-        self._over = False
         self._room = room = side.room(flat)
         self._sum = 0
         """The row of the sum so far: what is being sent must not change, so that each has its own."""
@@ -114,10 +95,6 @@ class _Exchange:
         if self._side.guardian is not None:
             self._channel.send_bytes(self._side.guardian, self._room.bytes[0])
         self._next()
-
-    def stop(self, problem: BaseException) -> None:
-        """End it, if it has not."""
-        self._end(problem)
 
     def _next(self) -> None:
         """Swap with the next one, unless that one only gives."""
@@ -158,10 +135,6 @@ class _Exchange:
         self._sum = came
 
     def _end(self, problem: BaseException | None) -> None:
-        with self._guard:
-            if self._over:
-                return
-            self._over = True
-        unused = problem is None and all(handle.done for handle in self._channel.sent)
-        self._side.over(self, self._room if unused else None)
+        if problem is None and all(handle.done for handle in self._channel.sent):
+            self._side.give_back(self._room)
         self._ended(problem)

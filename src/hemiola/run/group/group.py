@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from datetime import timedelta
 from functools import partial
 from typing import Any
 
@@ -27,6 +28,7 @@ from hemiola.run.group.fitted import Fitted
 from hemiola.run.group.memory import contiguous, reduction, view, writing
 from hemiola.run.group.pending import Pending
 from hemiola.run.group.rows import exchanged, gathered, put_back, rows, scattered
+from hemiola.run.group.watch import Watch
 from hemiola.run.group.worker import Worker
 from hemiola.run.transport import Endpoint, Handle
 
@@ -52,7 +54,8 @@ class Group(dist.ProcessGroup):
         """
         super().__init__(rank, ranks)
         self._fitted = fitted
-        self._doubling = Doubling(end) if end is not None else None
+        self._doubling = Doubling(rank, ranks)
+        self._watch = Watch(end) if end is not None else None
         self._end, self._rank, self._ranks, self._timeout_s = end, rank, ranks, timeout_s
         self._name = ""
         self._count = 0
@@ -69,6 +72,15 @@ class Group(dist.ProcessGroup):
 
     def _set_group_name(self, name: str) -> None:
         self._name = name
+
+    @property
+    def _device_types(self) -> list[torch.device]:
+        """Whose tensors it takes; PyTorch's checkpoints ask."""
+        return [torch.device("cpu")]
+
+    def _get_backend(self, device: torch.device) -> Any:
+        """What carries out collectives of such tensors."""
+        return self if device.type == "cpu" else super()._get_backend(device)
 
     def shutdown(self) -> None:
         """End what is queued, and leave."""
@@ -97,7 +109,7 @@ class Group(dist.ProcessGroup):
         """
         if kind is not None and self._fitted is not None:
             action = self._fitted.timed(kind, sum(tensor.nbytes for tensor in result), action)
-        pending = Pending("a collective", self._timeout_s)
+        pending = Pending("a collective", self._timeout_s, in_time=True)
         self._worker.do(action, self._channel(), pending, result)
         return pending
 
@@ -109,12 +121,11 @@ class Group(dist.ProcessGroup):
             tag, self._count = self._count, (self._count + 2) % _TAGS
         return Channel(self._end, self._rank, self._ranks, tag, self._timeout_s)
 
-    def _directly(
-        self, action: Callable[[Channel, Callable[[BaseException | None], None]], None], result: list[Tensor]
-    ) -> Pending:
+    def _directly(self, action: Callable[[Channel, Ended], None], result: list[Tensor]) -> Pending:
         """A small collective: begun here, ended where its last message comes; no thread is waited for."""
+        assert self._watch is not None
         pending = Pending("a collective", self._timeout_s)
-        action(self._channel(), lambda problem: pending.end(result, problem))
+        self._watch.begin(partial(pending.end, result), partial(action, self._channel()))
         return pending
 
     def _is_small(self, tensors: Sequence[Tensor]) -> bool:
@@ -130,7 +141,6 @@ class Group(dist.ProcessGroup):
 
             def small(channel: Channel, ended: Ended) -> None:
                 flat = contiguous(tensors[0]).view(-1)
-                assert self._doubling is not None
                 over = _put_back_then(ended, flat, tensors[0], channel.ranks if how.average else 1)
                 self._doubling.all_reduce(channel, flat, how.join, over)
 
@@ -324,12 +334,15 @@ class Group(dist.ProcessGroup):
 
     def barrier(self, opts: Any = None) -> Any:
         """Until everybody is here."""
-        token = torch.zeros(1, dtype=torch.uint8)
-        return self.allreduce([token])
+        token = torch.zeros(1, dtype=torch.uint8, device="cpu")
+        pending = self.allreduce([token])
+        if opts is not None and opts.timeout > timedelta(0):  # else none was given
+            pending.timeout_s = opts.timeout.total_seconds()
+        return pending
 
     def monitored_barrier(self, timeout: Any = None, wait_all_ranks: bool = False) -> None:
         """The same, waited for."""
-        self.barrier().wait()
+        self.barrier().wait(timeout)
 
     # --- point to point
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
@@ -18,13 +20,31 @@ __all__ = ["REDUCTIONS", "Reduction", "contiguous", "reduction", "view", "writin
 _AS_IT_IS = nullcontext()
 
 
+class _Memory(ctypes.Array[ctypes.c_uint8]):
+    """From some address on: of one type, for to make one for each length takes long. Keeps whose memory it is.
+
+    NumPy's arrays would do, but a tensor that has been one can never be resized again, as FSDP1 does with its parameters.
+    """
+
+    __slots__ = ("keeps",)
+    keeps: Tensor
+    _type_ = ctypes.c_uint8
+    _length_ = 1 << 62
+
+
 def view(tensor: Tensor) -> memoryview:
-    """The memory of a contiguous tensor on the processor, of any type."""
-    count = tensor.numel()
-    if not count:
-        return memoryview(torch.empty(0, dtype=torch.uint8).numpy())
-    flat = tensor.detach().as_strided((count,), (1,))  # a single element may have any stride
-    return memoryview(flat.view(torch.uint8).numpy())
+    """The memory of a contiguous tensor on the processor, of any type; who resizes it meanwhile takes it away.
+
+    Raises:
+        InputError: what lies there is the tensor's conjugate or its negative.
+    """
+    if not tensor.numel():
+        return memoryview(bytearray())
+    if tensor.is_conj() or tensor.is_neg():
+        raise InputError("the tensor's memory has other numbers", "give tensor.resolve_conj().resolve_neg()")
+    memory = _Memory.from_address(tensor.data_ptr())
+    memory.keeps = tensor
+    return memoryview(memory).cast("B")[: tensor.nbytes]
 
 
 def contiguous(tensor: Tensor) -> Tensor:
@@ -73,7 +93,6 @@ REDUCTIONS = (
     Reduction("BOR", lambda a, b: a.bitwise_or_(b)),
     Reduction("BXOR", lambda a, b: a.bitwise_xor_(b)),
 )
-_OF_BITS, _ORDERED = ("BAND", "BOR", "BXOR"), ("MIN", "MAX")
 _BY_OPERATION = {getattr(dist.ReduceOp.RedOpType, known.name): known for known in REDUCTIONS}
 
 
@@ -81,8 +100,8 @@ def reduction(op: Any, tensors: Sequence[Tensor]) -> Reduction:
     """What PyTorch asks for, of such tensors.
 
     Raises:
-        InputError: an operation that this backend does not have, or that there is not for the type: where it failed
-            on the way, messages would be left that a later collective takes for its own.
+        InputError: an operation that this backend does not have, or that PyTorch does not have for the type: where it
+            failed on the way, messages would be left that a later collective takes for its own.
     """
     which = op.op if hasattr(op, "op") else op
     known = _BY_OPERATION.get(which)
@@ -90,12 +109,19 @@ def reduction(op: Any, tensors: Sequence[Tensor]) -> Reduction:
         has = ", ".join(one.name for one in REDUCTIONS)
         raise InputError(f"the reduction {which.name}", f"this backend has {has}")
     for dtype in {tensor.dtype for tensor in tensors}:
-        if dtype.is_complex if known.name in _ORDERED else known.name in _OF_BITS and not _has_bits(dtype):
+        if not _is_there(known.join, dtype):
             raise InputError(
                 f"the reduction {known.name} of {dtype}", "there is none; reduce it otherwise, or convert it"
             )
     return known
 
 
-def _has_bits(dtype: torch.dtype) -> bool:
-    return not (dtype.is_floating_point or dtype.is_complex)
+@cache
+def _is_there(join: Callable[[Tensor, Tensor], object], dtype: torch.dtype) -> bool:
+    """Whether two of this type can be joined so; PyTorch is asked once."""
+    try:
+        one, other = (torch.empty(1, dtype=dtype, device="cpu") for _ in range(2))
+        join(one, other)
+    except (RuntimeError, TypeError):
+        return False
+    return True

@@ -27,7 +27,7 @@ def create(store: Any, rank: int, ranks: int, timeout: timedelta) -> Group:
     timeout_s = timeout.total_seconds()
     if ranks == 1:
         return Group(None, 0, 1, timeout_s)
-    options = transport_options(timeout_s)
+    options = transport_options(timeout_s, store=store)
     wanted = [os.environ.get(name, "") for name in ("HEMIOLA_STRATEGY", "HEMIOLA_STRAGGLERS")]
     end, peers = meet(store, rank, ranks, options, lambda address: [*wanted, secrets.token_hex(8)])
     strategy, late, name = peers[0].word
@@ -43,14 +43,18 @@ def create(store: Any, rank: int, ranks: int, timeout: timedelta) -> Group:
 
 
 def transport_options(
-    timeout_s: float, interface: str = "", rate_bytes_per_s: float | None = None, chunk_bytes: int = 0
+    timeout_s: float,
+    interface: str = "",
+    rate_bytes_per_s: float | None = None,
+    chunk_bytes: int = 0,
+    store: Any = None,
 ) -> Options:
     """As given, else as the environment says: HEMIOLA_INTERFACE, HEMIOLA_RATE; else where the master is reached from."""
     rate = os.environ.get("HEMIOLA_RATE", "")
     if rate and rate_bytes_per_s is None:
         rate_bytes_per_s = parse_rate(rate)
     return Options(
-        interface=interface or home_interface(),
+        interface=interface or home_interface(store),
         timeout_s=min(0.9 * timeout_s, 300.0),  # before a collective's own, so that the silent rank is named
         rate_bytes_per_s=rate_bytes_per_s,
         chunk_bytes=chunk_bytes,

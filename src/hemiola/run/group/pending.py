@@ -1,7 +1,7 @@
 """What PyTorch holds of a collective under way.
 
 Who waits for it is woken by who carries it out. What scripts have done after it (`Future.then`) is done by threads of its
-own: it may begin other collectives, and wait for them.
+own: it may begin other collectives, and wait for them. Who waits for a future waits no longer than who waits for the work.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ import torch.distributed as dist
 from torch import Tensor
 
 from hemiola.core.errors import TransportError
+from hemiola.run.group.deadlines import Deadlines
 from hemiola.run.group.helpers import Helpers
 
 __all__ = ["Pending"]
 
-_helpers = Helpers()
+_helpers, _deadlines = Helpers(), Deadlines()
 """Of all groups of this process: they know nothing of any."""
 
 
@@ -28,11 +29,18 @@ class Pending(dist.Work):
 
     Attributes:
         source: of a message from another rank, which one, within the group.
+        timeout_s: so long is waited for it.
     """
 
-    def __init__(self, what: str, timeout_s: float) -> None:
+    def __init__(self, what: str, timeout_s: float, in_time: bool = False) -> None:
+        """Not complete yet.
+
+        Args:
+            in_time: who carries it out ends it in time: then its future needs no deadline.
+        """
         super().__init__()
-        self._what, self._timeout_s = what, timeout_s
+        self._what, self._in_time = what, in_time
+        self.timeout_s = timeout_s
         self.source = -1
         self._future: Any = None  # made for who asks: it costs as much as a small message
         self._guard = threading.Lock()
@@ -47,12 +55,9 @@ class Pending(dist.Work):
         Raises:
             TransportError: it failed, or did not become complete in time.
         """
-        limit_s = self._timeout_s if not timeout else timeout.total_seconds()
+        limit_s = self.timeout_s if not timeout else timeout.total_seconds()
         if not self._gate.acquire(timeout=limit_s):
-            raise TransportError(
-                f"{self._what} was not complete within {limit_s:g} s",
-                "do all ranks call the same collectives?",
-            )
+            raise self._incomplete(limit_s)
         self._gate.release()
         if self._problem is not None:
             raise self._problem
@@ -70,11 +75,14 @@ class Pending(dist.Work):
         return self.is_completed() and self._problem is None
 
     def get_future(self) -> Any:
-        """With the tensors, or with what went wrong."""
+        """With the tensors, or with what went wrong: that it is not complete in time, too, counted from now."""
         with self._guard:
-            first, self._future = self._future is None, self._future or torch.futures.Future()
-            if first and self._result is not None:
-                self._future.set_result(self._result)
+            if self._future is None:
+                self._future = torch.futures.Future()
+                if self._result is not None:
+                    self._future.set_result(self._result)
+                elif not self._in_time:
+                    _deadlines.set(self, self.timeout_s)
         return self._future.then(self._outcome)
 
     def _outcome(self, future: Any) -> list[Tensor]:
@@ -84,10 +92,22 @@ class Pending(dist.Work):
         return list(future.value())
 
     def end(self, result: list[Tensor], problem: BaseException | None = None) -> None:
-        """For who carries it out."""
+        """For who carries it out. The first end counts: whoever waits may have been told already that it failed."""
         with self._guard:
+            if self._result is not None:
+                return
             self._problem, self._result = problem, result
             future = self._future
         self._gate.release()
         if future is not None:
+            _deadlines.drop(self)
             _helpers.do(lambda: future.set_result(result))
+
+    def expire(self) -> None:
+        """It has taken too long."""
+        self.end([], self._incomplete(self.timeout_s))
+
+    def _incomplete(self, limit_s: float) -> TransportError:
+        return TransportError(
+            f"{self._what} was not complete within {limit_s:g} s", "do all ranks call the same collectives?"
+        )

@@ -54,8 +54,9 @@ class Worker:
     def stop(self, problem: HemiolaError) -> None:
         """End what is under way, and whatever follows."""
         self._broken = self._broken or problem
-        if self._channel is not None:
-            self._channel.stop(self._broken)
+        channel = self._channel
+        if channel is not None:
+            channel.stop(self._broken)
 
     def leave(self, timeout_s: float) -> None:
         """End what was called, and the thread."""
@@ -68,15 +69,20 @@ class Worker:
 
     def _work(self) -> None:
         while (job := self._jobs.get()) is not None:
-            self._channel = job.channel
-            if self._broken is not None:  # only now: who stops it looks at what is under way last
-                job.channel.stop(self._broken)
-            try:
-                with torch.inference_mode():
-                    job.action(job.channel)
-                job.channel.finish()
-            except Exception as problem:
-                known = problem if isinstance(problem, HemiolaError) else RuntimeError(str(problem))
-                job.pending.end(job.result, known)
-            else:
-                job.pending.end(job.result)
+            self._carry_out(job)
+            self._channel = None
+            del job  # and with it tensors: the next one may be long in coming
+
+    def _carry_out(self, job: _Job) -> None:
+        self._channel = job.channel
+        if self._broken is not None:  # only now: who stops it looks at what is under way last
+            job.channel.stop(self._broken)
+        try:
+            with torch.inference_mode():
+                job.action(job.channel)
+            job.channel.finish()
+        except Exception as problem:
+            known = problem if isinstance(problem, HemiolaError) else RuntimeError(str(problem))
+            job.pending.end(job.result, known)
+        else:
+            job.pending.end(job.result)

@@ -50,7 +50,7 @@ def probe(seconds_most: float, interface: str = "", timeout_s: float = 60.0) -> 
             "name the hosts: hemiola probe --hosts n[0-3], or start it with torchrun",
         )
     try:
-        from torch.distributed import TCPStore
+        from torch.distributed import PrefixStore, TCPStore
     except ImportError as problem:
         raise InputError("PyTorch is not installed", "pip install 'hemiola[torch]'") from problem
     rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
@@ -59,7 +59,10 @@ def probe(seconds_most: float, interface: str = "", timeout_s: float = 60.0) -> 
     where = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     options = Options(interface=interface or home_interface(), timeout_s=timeout_s)
     with _together(*where, timeout_s):
-        store = TCPStore(*where, ranks, rank == 0, timedelta(seconds=timeout_s))
+        # torchrun keeps one already, from one start of the ranks to the next
+        keeps = rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != str(True)
+        begun = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+        store = PrefixStore(f"probe/{begun}", TCPStore(*where, ranks, keeps, timedelta(seconds=timeout_s)))
         end, peers = meet(
             store, rank, ranks, options, lambda address: msgspec.to_builtins(own_affinity(address))
         )

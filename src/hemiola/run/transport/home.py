@@ -6,6 +6,7 @@ import fcntl
 import os
 import socket
 import struct
+from typing import Any
 
 from hemiola.core.errors import InputError
 
@@ -21,14 +22,25 @@ def missing_variables() -> list[str]:
     return [name for name in _RENDEZVOUS if name not in os.environ]
 
 
-def home_interface() -> str:
-    """As HEMIOLA_INTERFACE or GLOO_SOCKET_IFNAME say, else the address from which the job's master is reached.
+def home_interface(store: Any = None) -> str:
+    """The first that HEMIOLA_INTERFACE or GLOO_SOCKET_IFNAME name; else the address from which MASTER_ADDR is reached, or who
+    keeps the store; where nobody says either, this host's own.
+
+    Args:
+        store: of PyTorch, through which the ranks meet.
 
     Raises:
         InputError: the master cannot be reached from here.
     """
     told = os.environ.get("HEMIOLA_INTERFACE") or os.environ.get("GLOO_SOCKET_IFNAME", "")
-    return told or _own_address(os.environ.get("MASTER_ADDR", "127.0.0.1"))
+    if told:
+        return told.split(",")[0].strip()
+    if master := os.environ.get("MASTER_ADDR") or _keeper(store):
+        return _own_address(master)
+    try:
+        return _own_address(socket.gethostname(), socket.AF_INET)
+    except InputError:  # nobody knows it by this name: ranks on this host still meet
+        return "127.0.0.1"
 
 
 def home_address(interface: str) -> str:
@@ -66,10 +78,17 @@ def own_names() -> list[str]:
     return [*([told] if told else []), name, name.split(".")[0]]
 
 
-def _own_address(other: str) -> str:
+def _keeper(store: Any) -> str:
+    """The host that keeps a store; "" for a store that no host does."""
+    while (inner := getattr(store, "underlying_store", None)) is not None:
+        store = inner
+    return str(getattr(store, "host", ""))
+
+
+def _own_address(other: str, family: int = socket.AF_UNSPEC) -> str:
     """The address of this host from which that one is reached."""
     try:
-        family, kind, _, _, address = socket.getaddrinfo(other, 9, type=socket.SOCK_DGRAM)[0]
+        family, kind, _, _, address = socket.getaddrinfo(other, 9, family, socket.SOCK_DGRAM)[0]
         with socket.socket(family, kind) as sock:
             sock.connect(address)
             return str(sock.getsockname()[0])

@@ -29,6 +29,7 @@ _READS = 8
 """Frames' parts read at a time before others get their turn."""
 _UNREAD_BYTES = 4096
 """Read at a time where a frame may begin: a small message comes with its header, and often alone."""
+_NOWHERE = memoryview(b"")
 
 
 def prepare(sock: socket.socket, options: Options) -> None:
@@ -85,7 +86,7 @@ class Link:
         self._unread = memoryview(bytearray(_UNREAD_BYTES))
         self._unread_bytes = 0
         self._header: Header | None = None
-        self._place = self._rest = memoryview(b"")
+        self._place = self._rest = _NOWHERE
 
     @property
     def writing(self) -> bool:
@@ -216,4 +217,6 @@ class Link:
     def _end_frame(self) -> None:
         assert self._header is not None
         header, self._header = self._header, None
-        self.inbox.arrived(header, self._place)
+        place, self._place = self._place, _NOWHERE
+        self._rest = _NOWHERE  # the memory is its owner's alone from now on
+        self.inbox.arrived(header, place)

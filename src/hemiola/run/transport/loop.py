@@ -13,6 +13,7 @@ import selectors
 import socket
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -32,6 +33,8 @@ _log = logging.getLogger("hemiola.transport")
 
 _SMALL_BYTES = 16 << 10
 READ, WRITE = selectors.EVENT_READ, selectors.EVENT_WRITE
+_loops: weakref.WeakSet[Loop] = weakref.WeakSet()
+"""Of this process, for who is forked off."""
 
 
 class Loop:
@@ -72,6 +75,7 @@ class Loop:
             self._interest[link] = READ
         self._pace()
         self._thread = threading.Thread(target=self._run, name="hemiola-transport", daemon=True)
+        _loops.add(self)
 
     def start(self) -> None:
         """Begin to move bytes."""
@@ -124,6 +128,18 @@ class Loop:
         self.wake()
         if self._thread.is_alive():
             self._thread.join(timeout_s + 5.0)
+
+    def abandon(self) -> None:
+        """In a process that was forked off, where no thread of this runs: its copies of the connections would keep them open
+        after the end of whose they are.
+        """
+        if self._over:
+            return
+        self._rung = self._over = True
+        for link in self._interest:
+            link.sock.close()
+        self._selector.close()
+        os.close(self._bell)
 
     def _run(self) -> None:
         try:
@@ -333,9 +349,7 @@ class Loop:
             self._lose(link.peer, TransportError(words, "look at what that rank logged"), broke=False)
             return
         links.remove(link)
-        if self._interest.pop(link):
-            self._selector.unregister(link.sock)
-        link.sock.close()
+        self._close(link)
 
     def _lose(self, peer: int, problem: HemiolaError, broke: bool = True) -> None:
         links = self._links.pop(peer, [])
@@ -345,9 +359,7 @@ class Loop:
         for link in [link for link in self._active if link.peer == peer]:  # those that hung up before, too
             self._active.pop(link).finish(problem)
         for link in links:
-            if self._interest.pop(link):
-                self._selector.unregister(link.sock)
-            link.sock.close()
+            self._close(link)
         self._outbox.fail(peer, problem)
         self._inboxes[peer].fail(problem)
         if broke or not self._links:
@@ -356,6 +368,14 @@ class Loop:
         if broke and self._closing is None:
             for told in self.watchers:
                 told(problem)
+
+    def _close(self, link: Link) -> None:
+        """Also where another process has a copy of the connection."""
+        if self._interest.pop(link):
+            self._selector.unregister(link.sock)
+        with suppress(OSError):  # the peer may have hung up already
+            link.sock.shutdown(socket.SHUT_RDWR)
+        link.sock.close()
 
     def _share(self) -> None:
         """Note to whom bytes go, those too that the kernel still has at their pace: the rate is theirs, however many others there are."""
@@ -397,3 +417,11 @@ class Loop:
                         with suppress(OSError):  # the peer may have hung up already
                             link.sock.shutdown(socket.SHUT_WR)
         return not self._links or time.monotonic() > self._closing
+
+
+def _abandon_all() -> None:
+    for loop in list(_loops):
+        loop.abandon()
+
+
+os.register_at_fork(after_in_child=_abandon_all)

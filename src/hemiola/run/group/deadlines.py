@@ -1,0 +1,69 @@
+"""By when things have to end: one thread looks after all of a process.
+
+PyTorch's futures have no timeout, and DDP, whose hooks wait for nothing else, would wait for ever for a rank that lives and
+does not come.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import threading
+import time
+from typing import Protocol
+
+__all__ = ["Deadlines"]
+
+
+class _Limited(Protocol):
+    def expire(self) -> None:
+        """It has not ended in time."""
+
+
+class Deadlines:
+    """Of as many things as there are. Who sets one, or drops it, hardly ever wakes the thread."""
+
+    def __init__(self) -> None:
+        self._begin()
+        os.register_at_fork(after_in_child=self._begin)  # threads are not forked
+
+    def _begin(self) -> None:
+        self._changed = threading.Condition()
+        self._until_s: dict[_Limited, float] = {}
+        self._look_s = math.inf
+        """When the thread looks again."""
+        self._thread: threading.Thread | None = None
+
+    def set(self, one: _Limited, after_s: float) -> None:
+        """Have it expire after so long, unless it is dropped before."""
+        until_s = time.monotonic() + after_s
+        with self._changed:
+            self._until_s[one] = until_s
+            if until_s < self._look_s:
+                self._look_s = until_s
+                self._changed.notify()
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._work, name="hemiola-deadlines", daemon=True)
+                self._thread.start()
+
+    def drop(self, one: _Limited) -> None:
+        """It has ended."""
+        with self._changed:
+            self._until_s.pop(one, None)
+
+    def _work(self) -> None:
+        while True:
+            for one in self._expired():
+                one.expire()
+
+    def _expired(self) -> list[_Limited]:
+        """Those whose time is over; waits until one's is, or may be."""
+        with self._changed:
+            now = time.monotonic()
+            expired = [one for one, until_s in self._until_s.items() if until_s <= now]
+            for one in expired:
+                del self._until_s[one]
+            self._look_s = min(self._until_s.values(), default=math.inf)
+            if not expired:
+                self._changed.wait(min(self._look_s - now, threading.TIMEOUT_MAX))
+        return expired
