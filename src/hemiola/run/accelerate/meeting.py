@@ -20,7 +20,12 @@ _SILENCE_S = 30.0
 def meet(group: Any, settings: Settings) -> Endpoint:
     """Connect all ranks of a group; called by all. The secret is made by rank 0 and told within the group."""
     rank, ranks = dist.get_rank(group), dist.get_world_size(group)
-    options = transport_options(_SILENCE_S, settings.interface, settings.rate_bytes_per_s)
+    options = transport_options(
+        _SILENCE_S,
+        settings.interface,
+        settings.rate_bytes_per_s,
+        store=dist.distributed_c10d._get_default_store(),
+    )
     end = Endpoint(rank, ranks, from_first(os.urandom(32), group), options)
     end.connect(gathered(end.address, group))
     return end
