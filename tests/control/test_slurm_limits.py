@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from hemiola.control.live.known import PATIENCE_S
+from hemiola.control.live.known import BACK_OFF_MOST_S, PATIENCE_S, back_off_s
 from hemiola.control.slurm.known import Known
 from hemiola.control.slurm.limits import (
     AGAIN_MOST_S,
@@ -21,7 +21,7 @@ from hemiola.core.job import Job
 
 LINE = (
     "7_1|PENDING|Priority|1|1||gres:gpu:1|N/A|N/A|1|1795399342|1000|4294901757|1795399343|7||0|UNLIMITED|hemiola|0|(null)|"
-    "1|(null)|0|1|OK|(null)|"
+    "1|(null)|0|1|OK|N/A|1|(null)|"
 )
 
 
@@ -96,6 +96,10 @@ def test_who_meets_a_limit_again_and_again_is_tried_less_often():
         assert limits.met(one, [one], 0.0) == "Slurm says that a limit is reached: Licenses"
         pauses.append(one.not_before_s)
     assert pauses == [5.0, 10.0, 20.0, 40.0, AGAIN_MOST_S, AGAIN_MOST_S]
+    for _ in range(1100):
+        limits.met(one, [one], 0.0)
+    assert one.not_before_s == AGAIN_MOST_S, "it waits for a day"
+    assert back_off_s(1100, 0.0) == BACK_OFF_MOST_S
 
 
 @pytest.mark.parametrize(

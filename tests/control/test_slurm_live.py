@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import time
 from collections.abc import Iterable, Sequence
@@ -131,6 +132,26 @@ def test_a_job_that_may_not_be_requeued_is_not_stopped(live: Live):
         short = live.submit("-N4 --gres=gpu:8 --time=1")
         assert live.wait_outcome(long) == live.wait_outcome(short) == "finished"
     assert live.record(long).preemptions == 0 and live.rows(ended=True)[long].restarts == 0
+
+
+def test_what_srun_asked_for_is_not_stopped(live: Live, caplog: pytest.LogCaptureFixture):
+    words = ("srun", "-p", "hemiola", "-N4", "--gres=gpu:8", "--time=60", "-J", "interactive", "sleep", "60")
+    with (
+        live.serving("srtf"),
+        subprocess.Popen(words, env=live.slurm.environ, stderr=subprocess.DEVNULL, cwd="/tmp") as srun,
+    ):
+        until(lambda: [row for row in live.rows().values() if row.state == "RUNNING"], "it runs")
+        (row,) = live.rows().values()
+        until(lambda: live.record(row.id).status == "running", "it is seen running")
+        short = live.submit("-N4 --gres=gpu:8 --time=1")
+        until(lambda: live.known(short), "it waits")
+        tried = live.submit("-N5 --gres=gpu:8")
+        until(lambda: live.known(tried), "something was decided meanwhile")
+        live.command("scancel", row.id)
+        assert live.wait_outcome(short) == "finished"
+        srun.wait(30)
+    assert row.requeues and not row.batch
+    assert live.record(row.id).preemptions == 0 and "no longer fits" not in caplog.text
 
 
 def test_a_node_that_dies_gives_its_job_back_and_it_runs_elsewhere(live: Live):

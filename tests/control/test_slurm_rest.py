@@ -290,6 +290,9 @@ def test_complaints_name_their_jobs_and_stop_nothing(fake: FakeRest):
         "2: Ignoring unknown field \"hold\"", "5: scontrol grumbles",
     ]  # fmt: skip
     assert len(fake.posts()) == 3
+    if slurm.offer.requeue:
+        fake.answers[f"POST {slurm.offer.requeue}"] = answer(refused, 500)
+        assert slurm.tell([orders.put_back("9")]).startswith("9: Job update requested failed")
     lonely = slurm_at(fake)
     assert "there is no scontrol here" in lonely.tell(["uhold 5"]) and "77_3" in lonely.tell(["release 77_3"])
     assert lonely.tell([]) == ""
@@ -301,7 +304,7 @@ FIELDS: list[tuple[str, Any]] = [
     ("job_id", "7"), ("job_id", -1), ("job_id", None), ("job_state", "RUNNING"), ("job_state", []),
     ("job_state", ["PEND|ING"]), ("nodes", "h1;rm -rf"), ("nodes", "h1|h2"), ("nodes", None), ("priority", 5),
     ("priority", {"set": True, "infinite": False, "number": -1}), ("priority", {"set": True, "infinite": False, "number": 1.5}),
-    ("submit_time", {"set": True}), ("restart_cnt", True), ("requeue", "yes"), ("user_id", "root"), ("shared", "none"),
+    ("submit_time", {"set": True}), ("restart_cnt", True), ("requeue", "yes"), ("batch_flag", "yes"), ("user_id", "root"), ("shared", "none"),
     ("array_task_string", "0-x"), ("exit_code", {"return_code": 1}),
 ]  # fmt: skip
 STRANGE: list[tuple[str, Any]] = [
@@ -354,6 +357,21 @@ def test_parts_of_heterogeneous_jobs_are_slurms_and_words_for_people_are_taken(f
 
 
 @pytest.mark.parametrize(
+    ("flag", "why"), [("SPECIAL_EXIT", "special exit"), ("RESV_DEL_HOLD", "reservation")]
+)
+def test_jobs_that_slurm_holds_by_itself_wait(fake: FakeRest, flag: str, why: str):
+    body = sample_of(fake)
+    job = next(job for job in body["jobs"] if job["job_state"] == ["PENDING"])
+    job["job_state"].append(flag)
+    if flag == "RESV_DEL_HOLD":
+        job["state_description"] = "Reservation night was deleted"
+    body["jobs"] = [job]
+    fake.say("GET jobs/", body)
+    (row,) = slurm_at(fake).jobs(states="PENDING")
+    assert row.state == "PENDING" and why in row.kept
+
+
+@pytest.mark.parametrize(
     ("text", "numbers"),
     [("0-3", [0, 1, 2, 3]), ("1,3,5-7%2", [1, 3, 5, 6, 7]), ("0-998:2%5", list(range(0, 999, 2))), ("4", [4]), ("7-3", []), ("0-4:0", [0])],
 )  # fmt: skip
@@ -402,15 +420,17 @@ def test_garbage_in_any_field_is_refused_or_read_never_a_crash(data: st.DataObje
     [
         (["IDLE"], "idle", False), (["MIXED", "DRAIN"], "draining", False), (["IDLE", "DRAIN"], "drained", False),
         (["DOWN", "NOT_RESPONDING"], "down", True), (["IDLE", "RESERVED"], "reserved", False),
-        (["MIXED", "RESERVED", "PLANNED"], "mixed", False), (["IDLE", "FAIL"], "fail", False),
+        (["MIXED", "RESERVED", "PLANNED"], "reserved", False), (["IDLE", "FAIL"], "fail", False),
         (["ALLOCATED", "FAIL"], "failing", False), (["IDLE", "MAINTENANCE", "RESERVED"], "maint", False),
-        (["ALLOCATED", "MAINTENANCE"], "allocated", False), (["IDLE", "REBOOT_REQUESTED"], "reboot", False),
+        (["IDLE", "PLANNED", "RESERVED"], "reserved", False), (["DOWN", "RESERVED"], "down", False),
+        (["ALLOCATED", "MAINTENANCE"], "maint", False), (["IDLE", "REBOOT_REQUESTED"], "reboot", False),
         (["IDLE", "POWERED_DOWN"], "idle", False), (["DOWN", "INVALID_REG"], "inval", False),
         (["IDLE", "COMPLETING"], "completing", False), (["IDLE", "COMPLETING", "DRAIN"], "draining", False),
     ],
 )  # fmt: skip
 def test_states_of_nodes_as_sinfo_says_them(state: list[str], shown: str, silent: bool):
     (row,) = rest_rows.node_rows([rest_rows.Node("h1", state, "gpu:h100:8(S:0-1)", ["p"], ["ib"])])
+    assert [row] == node_rows(f"h1|{'+'.join(state).lower()}|gpu:h100:8(S:0-1)|p|ib|\n")
     assert (row.state, row.silent, row.gpus, row.features) == (shown, silent, 8, {"ib"})
 
 

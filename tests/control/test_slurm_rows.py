@@ -29,7 +29,7 @@ from replays import cluster
 
 LINE = (
     "3_2|RUNNING|None|2|2|h[0,2]|gres:gpu:h100:4|N/A|N/A|2|1795399342|1000|4294901757|1795399343|3|h[0,2]|1|"
-    "1-02:03:04|hemiola|768|afterok:1(unfulfilled)|1|night|0|1|NO|ib&(h100|h200)|"
+    "1-02:03:04|hemiola|768|afterok:1(unfulfilled)|1|night|0|1|NO|N/A|1|ib&(h100|h200)|"
 )  # as Slurm 22.05 printed it
 LATER = LINE.replace("gres:gpu:h100:4", "gres/gpu:h100:4").replace("|768|", "|3:0|")  # as 24.11
 OLD, NEW = (22, 5), (26, 5)
@@ -45,7 +45,8 @@ def test_a_line_of_squeue():
     wanted = [
         JobRow(
             "3_2", "RUNNING", "None", 2, 2, "h[0,2]", 4, 0, 0, 2, 1795399342, 1000, 4294901757, 1795399343, "3", "h[0,2]",
-            1, 93784.0, "hemiola", 768, "afterok:1(unfulfilled)", True, "night", 0, 1, True, "h100", "ib&(h100|h200)",
+            1, 93784.0, "hemiola", 768, "afterok:1(unfulfilled)", True, "night", 0, 1, True, "h100", 0, True,
+            "ib&(h100|h200)",
         )
     ]  # fmt: skip
     assert job_rows(LINE + "\n", OLD) == job_rows(LATER, (24, 11)) == wanted
@@ -152,11 +153,14 @@ def test_gpus(text, gpus):
 
 def test_lines_of_sinfo():
     assert node_rows(
-        "h0|mixed|gpu:8|a|(null)|\nh1|down*|gpu:h100:4(S:0-1)|a|ib,h100|\nh2|idle+drain|(null)|b|ib|\n"
+        "h0|mixed|gpu:8|a|(null)|\nh1|down+not_responding|gpu:h100:4(S:0-1)|a|ib,h100|\nh2|idle+drain|(null)|b|ib|\n"
+        "h3|mixed+reserved+planned|gpu:8|a|(null)|\nh4|allocated+maintenance|gpu:8|a|(null)|\n"
     ) == [
         NodeRow("h0", "mixed", False, 8, "a", frozenset()),
         NodeRow("h1", "down", True, 4, "a", frozenset({"ib", "h100"})),
-        NodeRow("h2", "idle", False, 0, "b", frozenset({"ib"})),
+        NodeRow("h2", "drained", False, 0, "b", frozenset({"ib"})),
+        NodeRow("h3", "reserved", False, 8, "a", frozenset()),
+        NodeRow("h4", "maint", False, 8, "a", frozenset()),
     ]  # fmt: skip
 
 
@@ -203,6 +207,31 @@ def test_a_part_of_a_heterogeneous_job_is_slurms():
     (one,) = job_rows(PLAIN.replace("3_2", "12+0").replace("|NO|", "|OK|"), OLD)
     assert (one.id, one.exclusive, one.gpus_per_host) == ("12+0", False, 4)
     assert one.strange == "it is part of a heterogeneous job"
+
+
+def test_a_job_whose_reservation_is_gone_waits_and_is_held_until_it_is_released():
+    states = []
+    for reason in ("Reservation night was deleted", "JobHeldUser", "Resources"):
+        (one,) = job_rows(PLAIN.replace("RUNNING|None", f"RESV_DEL_HOLD|{reason}"), OLD)
+        states.append((one.state, one.kept))
+    assert states == [
+        ("PENDING", "its reservation is gone, and it is held"),
+        ("PENDING", ""),
+        ("PENDING", ""),
+    ]
+
+
+def test_gpus_by_socket_are_slurms_and_taken():
+    (one,) = job_rows(PLAIN.replace("gres:gpu:h100:4", "N/A").replace("|NO|N/A|", "|OK|gres:gpu:4|"), OLD)
+    assert (one.gpus_per_socket, one.exclusive, one.takes_gpus) == (4, False, True)
+    assert one.strange == "it asks for GPUs by socket"
+
+
+def test_what_salloc_and_srun_ask_for_is_never_stopped():
+    (batch,), (other,) = job_rows(PLAIN, OLD), job_rows(PLAIN.replace("|N/A|1|(null)", "|N/A|0|(null)"), OLD)
+    assert batch.requeues and other.requeues
+    jobs = [job_of(one, "u", Words(), EIGHT, 1.0, lambda model: None)[0] for one in (batch, other)]
+    assert [job.pinned for job in jobs] == [False, True]
 
 
 @given(st.text(alphabet="|0123abN/A()[]-_:,\n RUNG", max_size=300) | st.text(max_size=300))

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from fake_slurm import RUNS, node
 from live_slurm import Live, until
 
 from hemiola.control.clock import Clock
@@ -30,31 +31,6 @@ from hemiola.sched.machine import StateMachine
 from hemiola.sched.view import ClusterView
 from replays import cluster
 
-RUNS = JobRow(
-    "7",
-    "RUNNING",
-    "None",
-    1,
-    1,
-    "n1",
-    8,
-    0,
-    0,
-    1,
-    100,
-    1000,
-    9,
-    100,
-    "7",
-    "n1",
-    0,
-    None,
-    "hemiola",
-    0,
-    "",
-    True,
-)
-
 
 class Shows:
     """A Slurm that shows these."""
@@ -67,10 +43,6 @@ class Shows:
 
     def nodes(self) -> list[NodeRow]:
         return self.seen
-
-
-def node(name: str, state: str = "idle", gpus: int = 8) -> NodeRow:
-    return NodeRow(name, state, False, gpus, "hemiola", frozenset())
 
 
 @pytest.mark.parametrize(
@@ -86,7 +58,7 @@ def test_what_runs_on_a_node_that_has_left_goes_on(seen: list[NodeRow], lost: bo
     watcher = Watcher(Shows([RUNS], [node("n0"), *seen]), topology, "hemiola")  # type: ignore[arg-type]
     look = watcher.look(1.0)
     changes = Changes(machine.view, watcher, 1.0)
-    changes.hosts(look.down.__contains__, watcher.blocked(look), {})
+    changes.hosts(look.down.__contains__, watcher.blocked(look, {"7"}), {})
     events = changes.with_new([])
     assert events == [NodeLost(1.0, 1) if lost else Blocked(1.0, 1, 8)]
     for event in events:
@@ -122,9 +94,13 @@ DETAILS = """JobId=9 ArrayJobId=8 ArrayTaskId=1 JobName={name}
 """  # as Slurm 22.05 printed it
 
 
+@pytest.mark.parametrize(
+    "details", [DETAILS, DETAILS.replace("\n   User", "\n   SLUID=s641M8AQADX000\n   User", 1)]
+)
 @pytest.mark.parametrize("forged", ["", "a", f"a\n{FORGED}\nb", BLOCK])
-def test_nobody_writes_lines_of_slurms_into_a_name_or_a_comment(forged: str):
-    text = DETAILS.format(name=forged or "(null)", comment=forged)
+def test_nobody_writes_lines_of_slurms_into_a_name_or_a_comment(forged: str, details: str):
+    """Slurm 26.05 has a line more below the name."""
+    text = details.format(name=forged or "(null)", comment=forged)
     assert shares_in(text, forged) == {"h0": 3, "h1": 1, "h2": 1}
 
 

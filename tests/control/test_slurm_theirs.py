@@ -11,8 +11,27 @@ from live_slurm import Live, until
 
 from hemiola.cli.lend import lend
 from hemiola.control.slurm.handback import hand_back, silent_s
+from hemiola.control.slurm.jobs import HELD
 from hemiola.core.errors import HemiolaError
 from hemiola.core.hostlist import expand
+
+
+def as_nobody(live: Live, *words: str) -> str:
+    """What one of Slurm's commands prints, run by an ordinary user."""
+    found = f"SLURM_CONF={live.slurm.environ['SLURM_CONF']}"
+    done = subprocess.run(
+        ["runuser", "-u", "nobody", "--", "env", found, *words],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd="/",
+    )
+    return done.stdout.strip()
+
+
+def is_marked(live: Live, job: str) -> bool:
+    """Whether job_submit.lua has written down that its user holds it."""
+    return live.slurm.words([job])[job].comment.startswith(HELD)
 
 
 def test_a_drained_node_gets_nothing_new_and_what_runs_there_goes_on(live: Live):
@@ -55,7 +74,7 @@ def test_reservations_are_slurms_and_their_nodes_are_not_given_away(live: Live):
         )  # fmt: skip
         try:
             until(lambda: sorted(live.service.view.inventory.blocked) == [0, 1], "its nodes are not ours")
-            inside = live.submit("-N2 --gres=gpu:8 --reservation=maint", "sleep 2")
+            inside = live.submit("-N2 --gres=gpu:2 --reservation=maint", "sleep 6")
             outside = live.submit("-N2 --gres=gpu:8", "sleep 2")
             live.wait_state(inside, "RUNNING")
             live.wait_state(outside, "RUNNING")
@@ -69,6 +88,8 @@ def test_reservations_are_slurms_and_their_nodes_are_not_given_away(live: Live):
             live.command("scontrol", "update", f"jobid={taken}", "reservation=maint")
             assert live.wait_outcome(taken) == "it was taken out of this partition"
             assert live.wait_outcome(outside) == "finished"
+            assert live.state(inside) == "RUNNING" and live.state(wide) == "PENDING"
+            assert live.service.view.inventory.blocked == {0: 0xFF, 1: 0xFF}, "of a node in use, too"
         finally:
             live.wait_state(inside, "COMPLETED")
             live.command("scancel", taken)
@@ -160,6 +181,65 @@ def test_a_job_that_is_taken_to_another_partition_is_slurms(live: Live):
         live.wait_state(second, "COMPLETED")
 
 
+def test_what_somebody_else_holds_is_not_lifted_with_its_dependency(live: Live):
+    with live.serving():
+        first = live.submit("--gres=gpu:1", "sleep 1.5")
+        theirs = live.submit(f"--gres=gpu:1 --hold --dependency=afterok:{first}")
+        admins = live.submit(f"--gres=gpu:1 --dependency=afterok:{first}")
+        live.command("scontrol", "hold", admins)
+        assert live.wait_outcome(first) == "finished"
+        assert live.wait_outcome(live.submit("--gres=gpu:1")) == "finished", "it has looked again and again"
+        rows = live.rows()
+        assert rows[theirs].priority == rows[admins].priority == 0 and is_marked(live, theirs)
+        for job in theirs, admins:
+            live.command("scontrol", "release", job)
+            live.wait_state(job, "COMPLETED")
+
+
+def test_a_job_that_waits_for_others_may_be_held_and_released_by_its_user(live: Live):
+    job = ("sbatch", "--parsable", "-p", "hemiola", "--gres=gpu:1", "-o", "/dev/null", "--wrap", "sleep 0.1")
+    with live.serving():
+        first = live.submit("--gres=gpu:1", "sleep 60")
+        second = as_nobody(live, *job, f"--dependency=afterany:{first}")
+        until(lambda: live.rows()[second].is_parked(time.time()), "its dependency is left to Slurm")
+        as_nobody(live, "scontrol", "hold", second)
+        assert live.rows()[second].priority == 0 and is_marked(live, second)
+        until(lambda: live.reason(second) == "its user holds it", "its reason is the hold")
+        as_nobody(live, "scontrol", "release", second)
+        until(lambda: live.rows()[second].is_parked(time.time()), "its dependency is left to Slurm again")
+        live.command("scancel", first)
+        assert live.wait_outcome(second) == "finished"
+
+
+def test_an_administrators_hold_goes_with_the_job_to_another_partition(live: Live):
+    with live.serving():
+        job = live.submit("--gres=gpu:1 --begin=now+2")
+        until(lambda: live.known(job), "it waits")
+        live.command("scontrol", "hold", job)
+        live.command("scontrol", "update", f"jobid={job}", "partition=other")
+        assert live.wait_outcome(job) == "it was taken out of this partition"
+        assert live.wait_outcome(live.submit("--gres=gpu:1")) == "finished"
+        row = live.rows()[job]
+        assert (row.state, row.reason, row.priority) == ("PENDING", "JobHeldAdmin", 0)
+
+
+def test_a_job_that_ends_in_a_special_exit_waits_until_its_user_releases_it(live: Live):
+    job = ("sbatch", "--parsable", "-p", "hemiola", "--gres=gpu:1", "-o", "/dev/null", "--wrap")
+    script = "test $SLURM_RESTART_COUNT = 1 || sleep 60"
+    with live.serving():
+        special = as_nobody(live, *job, script)
+        live.wait_state(special, "RUNNING")
+        uuid = live.record(special).uuid
+        live.command("scontrol", "requeuehold", "state=SpecialExit", special)
+        until(lambda: "special exit" in live.reason(special), "it is known why it waits")
+        assert live.wait_outcome(live.submit("--gres=gpu:1")) == "finished"
+        assert hand_back(live.slurm, "hemiola") == ([], []), "nor is it handed back"
+        assert live.state(special) == "PENDING" and live.record(special).uuid == uuid
+        as_nobody(live, "scontrol", "release", special)
+        assert live.wait_outcome(special) == "finished"
+        assert live.record(special).uuid == uuid and live.rows(ended=True)[special].restarts == 1
+
+
 def test_nodes_are_lent_to_another_partition_and_come_back(live: Live):
     with live.serving():
         three = live.submit("-N3 --gres=gpu:8", "sleep 3")
@@ -231,6 +311,9 @@ def test_jobs_are_not_held_where_hemiola_is_silent(live: Live, tmp_path: Path):
         assert alive.read_text().endswith(" stopped\n") and silent_s(alive, time.time()) < 60
         after = live.submit("--gres=gpu:1")
         live.wait_state(after, "RUNNING", "COMPLETED")
+        own = live.submit("--gres=gpu:1 --hold")
+        assert is_marked(live, own), "whoever comes back is to know it"
+        live.command("scancel", own)
         alive.write_text(f"{time.time():.0f}\n")
         held = live.submit("--gres=gpu:1")
         assert live.rows()[held].priority == 0, "it was killed a moment ago"
@@ -246,17 +329,6 @@ def test_jobs_are_not_held_where_hemiola_is_silent(live: Live, tmp_path: Path):
 
 
 def test_a_users_own_hold_is_kept_until_the_user_lifts_it(live: Live):
-    def as_user(*words: str) -> str:
-        found = f"SLURM_CONF={live.slurm.environ['SLURM_CONF']}"
-        done = subprocess.run(
-            ["runuser", "-u", "nobody", "--", "env", found, *words],
-            capture_output=True,
-            text=True,
-            check=True,
-            cwd="/",
-        )
-        return done.stdout.strip()
-
     job = (
         "--parsable",
         "-p",
@@ -269,19 +341,19 @@ def test_a_users_own_hold_is_kept_until_the_user_lifts_it(live: Live):
         "sleep 1",
     )
     with live.serving():
-        held, other = as_user("sbatch", "-H", *job), as_user("sbatch", *job)
+        held, other = as_nobody(live, "sbatch", "-H", *job), as_nobody(live, "sbatch", *job)
         assert live.wait_outcome(other) == "finished"
         until(lambda: live.reason(held) == "its user holds it", "its reason is the hold")
         assert hand_back(live.slurm, "hemiola") == ([], []), "nor is it handed back"
-        as_user("scontrol", "release", held)
+        as_nobody(live, "scontrol", "release", held)
         assert live.wait_outcome(held) == "finished"
         assert live.rows(ended=True)[held].bound_to, "Hemiola has placed it"
         blocker = live.submit("-N4 --gres=gpu:8", "sleep 2")
         live.wait_state(blocker, "RUNNING")
-        late = as_user("sbatch", *job)
+        late = as_nobody(live, "sbatch", *job)
         live.record(late)
-        as_user("scontrol", "hold", late)
+        as_nobody(live, "scontrol", "hold", late)
         assert live.wait_outcome(blocker) == "finished"
         until(lambda: live.reason(late) == "its user holds it", "it was to start, and is held")
-        as_user("scontrol", "release", late)
+        as_nobody(live, "scontrol", "release", late)
         assert live.wait_outcome(late) == "finished"

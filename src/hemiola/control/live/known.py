@@ -17,7 +17,8 @@ BACK_OFF_S, BACK_OFF_MOST_S = 2.0, 3600.0
 def back_off_s(failures: int, kept_s: float) -> float:
     """How long to leave a job alone after so many failed binds in a row, the last of which kept GPUs from others for
     `kept_s`."""
-    return min(BACK_OFF_MOST_S, max(BACK_OFF_S, kept_s / 2) * 2.0 ** (failures - 1))
+    doublings = min(failures - 1, 11)  # with more it is the most, too, until floats end
+    return min(BACK_OFF_MOST_S, max(BACK_OFF_S, kept_s / 2) * 2.0**doublings)
 
 
 @dataclass(kw_only=True)

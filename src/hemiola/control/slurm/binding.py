@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Sequence
 
 from hemiola.control.clock import Clock
@@ -10,7 +11,7 @@ from hemiola.control.slurm import orders
 from hemiola.control.slurm.changes import Changes
 from hemiola.control.slurm.engine import Engine
 from hemiola.control.slurm.jobs import is_user_held
-from hemiola.control.slurm.known import Known
+from hemiola.control.slurm.known import UNHEARD, Known
 from hemiola.control.slurm.limits import Limits
 from hemiola.control.slurm.rows import JobRow
 from hemiola.core.decisions import Decision, Move, Placement, Resize, Start, Stop
@@ -48,7 +49,8 @@ class Binder:
 
     def carry_out(self, decided: Sequence[Decision]) -> bool:
         """Stop what is to be stopped, and bind what is to run and can be; whether anything was bound."""
-        stops: list[str] = []
+        stopping: list[Known] = []
+        told: list[str] = []
         now = self._clock.now_s()
         for decision in decided:
             known = self._known.get(getattr(decision, "job_id", ""))
@@ -57,12 +59,16 @@ class Binder:
             if isinstance(decision, Resize) and self._shrink(known, decision.placement):
                 continue
             if isinstance(decision, Stop | Move | Resize):
-                stops += self._stopping(known, now)
+                stopping.append(known)
+                told += self._stopping(known, now)
             known.wanted = decision.placement if isinstance(decision, Start | Move | Resize) else None
             known.bound_s, known.ran = None, False
-            if isinstance(decision, Stop):
-                self._answers.append((known.job.id, True, ""))
-        self.tell(stops)
+        complaints = self.tell(told)
+        for known in stopping:
+            if why := _why_not(known, complaints):
+                known.stopped_s = UNHEARD
+            if known.wanted is None:
+                self._answers.append((known.job.id, not why, why))
         return self._bind(
             [k for k in self._known.values() if k.wanted and k.bound_s is None and k.row.state == "PENDING"]
         )
@@ -74,9 +80,7 @@ class Binder:
             unwanted: held jobs that are not ours.
         """
         now = self._clock.now_s()
-        for known in changes.late:
-            known.stopped_s = now
-        self.tell([orders.put_back(known.row.id) for known in changes.late])
+        self._tell_again(changes.late, now)
         self._answers += [(known.job.id, not why, why) for known, why in changes.began]
         if changes.loose:
             self.tell([orders.hold([known.row.id for known in changes.loose])])
@@ -109,6 +113,15 @@ class Binder:
 
     def _names(self, placement: Placement) -> set[str]:
         return {self._view.topology.hosts.names[host] for host in placement.hosts}
+
+    def _tell_again(self, late: Sequence[Known], now: float) -> None:
+        """To leave: Slurm has not heard it, or has done nothing of it. What it refuses again is taken to run on."""
+        complaints = self.tell([orders.put_back(known.row.id) for known in late])
+        for known in late:
+            known.stopped_s = UNHEARD if complaints is None else now
+            if (why := _why_not(known, complaints)) and complaints is not None:
+                known.stays = True
+                self._answers.append((known.job.id, False, why))
 
     def _stopping(self, known: Known, now: float) -> list[str]:
         if known.ran:
@@ -146,9 +159,7 @@ class Binder:
             if self._is_bound(known, row):
                 good.append(known)
             else:
-                said = next(
-                    (line.strip() for line in complaints.splitlines() if row.id in line), "it says nothing"
-                )
+                said = said_of(complaints, row.id) or "it says nothing"
                 self._failed(known, f"Slurm does not take these nodes: {said}", now)
         ids = [known.row.id for known in good]
         if good and self.tell([orders.release(ids), orders.go_first(ids)]) is not None:
@@ -185,14 +196,28 @@ class Binder:
         self._take_back(known, why)
 
     def _park(self, changes: Changes) -> None:
-        """Dependencies are Slurm's to look after, and it does not for held jobs."""
+        """Dependencies are Slurm's to look after, and it does not for held jobs; what their users hold stays held."""
         now, told = self._clock.now_s(), []
-        for known in changes.parked:
-            known.begin_s = float(known.row.eligible_s or 0)
+        for known in self._not_users(changes.parked):
+            if not known.row.begins_far(now):
+                known.begin_s = float(known.row.eligible_s or 0)
+            known.parked = True
             told += orders.park(known.row.id)
         for known in changes.unparked:
             told += orders.unpark(known.row.id, known.begin_s - now)
+        told += [orders.begin(known.row.id, known.begin_s - now) for known in changes.moved]
         self.tell(told)
+
+    def _not_users(self, held: Sequence[Known]) -> list[Known]:
+        """Those of these jobs that their users do not hold, as job_submit.lua says; none if Slurm cannot be asked."""
+        try:
+            words = self._slurm.words([known.row.id for known in held]) if held else {}
+        except EngineError as problem:
+            _log.warning("jobs that wait for others are left to Slurm later: %s", problem.what)
+            return []
+        for known in held:
+            known.user_held = known.row.id in words and is_user_held(words[known.row.id])
+        return [known for known in held if known.row.id in words and not known.user_held]
 
     def _limited(self, known: Known, now: float) -> None:
         """It waits without holding GPUs, and is tried again."""
@@ -217,3 +242,17 @@ class Binder:
         except EngineError as problem:
             _log.warning("Slurm could not be told: %s", problem.what)
             return None
+
+
+def _why_not(known: Known, complaints: str | None) -> str:
+    """Why Slurm does not stop a job, as it was told to; "" if it does."""
+    why = "it gives no answer" if complaints is None else said_of(complaints, known.row.id)
+    if why:
+        _log.warning("Slurm does not stop job %s: %s", known.row.id, why)
+    return why
+
+
+def said_of(complaints: str, job_id: str) -> str:
+    """What of them is about a job, the first line; "" for nothing."""
+    about = re.compile(rf"\b{job_id}\b")
+    return next((line.strip() for line in complaints.splitlines() if about.search(line)), "")

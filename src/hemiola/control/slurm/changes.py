@@ -41,6 +41,7 @@ class Changes(Changing):
         failed: jobs that were bound and do not start.
         limited: jobs that were bound, and do not start within some limit of Slurm's.
         parked, unparked: jobs whose dependency is to be left to Slurm, and those for which it is fulfilled.
+        moved: parked jobs that are no longer ours.
     """
 
     def __init__(
@@ -55,6 +56,7 @@ class Changes(Changing):
         self.limited: list[Known] = []
         self.parked: list[Known] = []
         self.unparked: list[Known] = []
+        self.moved: list[Known] = []
 
     def job(self, known: Known, row: JobRow) -> bool:
         """One job; whether it is still there."""
@@ -78,8 +80,10 @@ class Changes(Changing):
         if state.status == RUNNING:
             self._confirm(known, row, state)
         elif self._may_be_told(known):
-            known.stopped_s = None
-            self._start(known, row)
+            if known.stopped_s is None or known.stays:
+                self._start(known, row)
+            else:
+                self.late.append(known)
         if (row.state == "SUSPENDED") != known.suspended:
             known.suspended = row.state == "SUSPENDED"
             speed = 0.0 if known.suspended else state.gpus / state.asked_gpus
@@ -100,7 +104,10 @@ class Changes(Changing):
             # it is to move, and has not left yet
             if known.stopped_s is not None or (row.bound_to and not there):
                 if self._may_be_told(known):
-                    self.late.append(known)
+                    if known.stays:
+                        self._start(known, row)
+                    else:
+                        self.late.append(known)
                 return
             self.began.append((known, "" if there else "Slurm began it elsewhere by itself"))
             known.bound_s, known.bound_restarts = self._now, row.restarts
@@ -117,11 +124,12 @@ class Changes(Changing):
         if placement is None:
             return
         known.ran, known.wanted, known.bound_s = True, placement, self._now
+        known.stopped_s, known.stays = None, False
         known.bound_restarts = row.restarts
         self._started.append(Started(self._now, known.job.id, placement))
 
     def _waits(self, known: Known, row: JobRow, state: JobState) -> None:
-        known.stopped_s = None
+        known.stopped_s, known.stays = None, False
         if state.status == RUNNING:
             unseen = (
                 known.bound_s is not None and row.restarts > known.bound_restarts
@@ -133,12 +141,14 @@ class Changes(Changing):
             elif known.bound_s is not None and self._kept_s(known, row) > patience_s(row):
                 self.failed.append((known, f"Slurm does not start it: {row.reason}"))
             return
-        parked = row.is_parked(self._now)
-        if parked and not row.dependency:
-            self.unparked.append(known)
-        elif row.dependency and not parked and not row.priority:
+        # once it is held again, by us or by its user, a parked job still has the begin time that it was given
+        known.parked = row.begins_far(self._now) and (known.parked or row.priority > 0)
+        is_held = bool(row.kept) or known.user_held
+        if row.dependency and not row.priority and not is_held:
             self.parked.append(known)
-        elif row.priority and not parked:
+        elif known.parked and not row.dependency and not is_held:
+            self.unparked.append(known)
+        elif row.priority and not known.parked:
             self.loose.append(known)
         known.held = why_held(known, row, self._now)
         self._may_start(state, known.held)
@@ -196,8 +206,8 @@ def placement_of(parts: dict[int, int]) -> Placement | None:
 
 def why_held(known: Known, row: JobRow, now_s: float) -> str:
     """Why policies may not start it now; "" if they may."""
-    if row.reason == "JobHeldAdmin":
-        return "an administrator holds it"
+    if row.kept:
+        return row.kept
     if known.user_held:
         return "its user holds it"
     if row.dependency:

@@ -38,6 +38,8 @@ VERSION_S = 60.0
 _HEADER = re.compile(r"[A-Z][A-Z_]{3,}\b")
 _PREFIXES = ("SLURM_", "SQUEUE_", "SINFO_", "SCONTROL_")
 _VERSION = re.compile(r"(\d{1,4})\.(\d{1,4})")
+_NAMED = re.compile(r"\n(?:   SLUID=\w+\n)?   UserId=")
+"""What comes below a job's name; Slurm 26.05 has a line more there."""
 _BELOW = re.compile("\n   (?:MinCPUsNode|OverSubscribe|Command|WorkDir)=")
 _SHARE = re.compile(r"^ +Nodes=(\S+) CPU_IDs=\S* Mem=\d+ GRES=(\S*) *$", re.MULTILINE)
 
@@ -235,7 +237,7 @@ def shares_in(text: str, name: str) -> dict[str, int]:
     _, _, rest = text.partition(" JobName=")
     own = rest.removeprefix(name or "(null)")
     end = _BELOW.search(own)
-    if own == rest or not own.startswith("\n   UserId=") or end is None:
+    if own == rest or _NAMED.match(own) is None or end is None:
         raise EngineError(
             f"scontrol says {text[:200]!r} of a job", "half an answer is not used; it is asked again"
         )

@@ -85,6 +85,8 @@ def why_unknown(slurm: Slurm, job_id: str, partition: str, topology: Topology) -
         return f"it is in the partition {row.partition}, and Hemiola manages {partition}"
     if row.reservation:
         return f"it is to run in the reservation {row.reservation}, so Slurm starts it by itself"
+    if row.strange:
+        return f"{row.strange}, so Slurm starts it by itself"
     job, _ = job_of(row, job_id, words, most_gpus(topology), USUAL_S, profiles_by_model(None))
     if not job.gpus:
         return "it wants no GPU, so Slurm starts it by itself"

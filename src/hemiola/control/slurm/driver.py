@@ -128,7 +128,8 @@ class SlurmDriver(LookingDriver[Known]):
         jobs, arrived = self._entrance.enter(new, now, first=self._first)
         for known in jobs:
             self.known[known.job.id] = self._by_id[known.row.id] = known
-        blocked = self._watcher.blocked(look)
+        inside = {name for name, known in self._by_id.items() if name in look.jobs and not known.refused}
+        blocked = self._watcher.blocked(look, inside)
         changes.hosts(look.down.__contains__, blocked, self._blocked)
         self._blocked = blocked
         if self._acts:
@@ -164,7 +165,8 @@ class SlurmDriver(LookingDriver[Known]):
     @staticmethod
     def _asks_otherwise(known: Known, row: JobRow) -> bool:
         assert known.asked is not None
-        return row != known.row and not known.binds_failed and asks_otherwise(known.asked, row, known.job)
+        tried = known.binds_failed > 0
+        return row != known.row and asks_otherwise(known.asked, row, known.job, tried=tried)
 
     def _leaving(self, look: Look) -> set[int]:
         """Hosts of jobs that are ending, or were told to."""
@@ -187,6 +189,7 @@ class SlurmDriver(LookingDriver[Known]):
         """Jobs that are no longer listed: they have ended, or are lost; then Slurm has some time to find them again."""
         missing = [known for known in self.known.values() if known.row.id not in look.jobs]
         rows = self._watcher.ends([known.row.id for known in missing])
+        left: list[str] = []
         for known in missing:
             known.missed += 1
             known.missing_s = now if known.missed == 1 else known.missing_s
@@ -197,9 +200,14 @@ class SlurmDriver(LookingDriver[Known]):
                 continue
             if row is None and now - known.missing_s < LOST_S:
                 continue
-            if row is not None and row.state == "PENDING" and not row.priority and not known.user_held:
-                self._entrance.unwanted.append(row.id)
+            if row is not None and row.state == "PENDING":
+                if row.begins_far(now) and (row.priority or known.parked):
+                    changes.moved.append(known)
+                if not row.priority and not row.kept:
+                    left.append(row.id)
             self._depart(known, rows, changes)
+        words = self._slurm.words(left) if left else {}
+        self._entrance.unwanted += [job_id for job_id, said in words.items() if not is_user_held(said)]
 
     def _depart(self, known: Known, rows: dict[str, JobRow], changes: Changes) -> None:
         """It is no longer there."""

@@ -74,10 +74,16 @@ class Entrance:
         return vanished
 
     def enter(self, rows: Sequence[JobRow], now: float, *, first: bool) -> tuple[list[Known], list[Event]]:
-        """The jobs of these rows, and what the view is told of them; `first`: with all that is there."""
+        """The jobs of these rows, and what the view is told of them; `first`: with all that is there.
+
+        A job that has nodes comes in once Slurm has said what it has there: a policy that took it to wait would have it
+        started anew.
+        """
         if self._not_before:
             self._not_before = {key: then for key, then in self._not_before.items() if then > now}
             rows = [row for row in rows if (row.id, row.submit_s) not in self._not_before]
+        unclear = {row.id for row in rows if self._is_unclear(row)}
+        rows = [row for row in rows if row.id not in unclear]
         words = self._slurm.words([row.id for row in rows]) if rows else {}
         taken: Counter[int] = Counter()
         for row in rows:
@@ -95,19 +101,26 @@ class Entrance:
                 jobs.append(known)
                 new = memory is None and row.state == "PENDING" and not first
                 events += [] if known.refused else self._told(known, memory, new, now, taken)
-        if first and self._remembered:
-            self._part(list(self._remembered.values()))
-            self._remembered = {}
+        if self._remembered:
+            self._part([memory for name, memory in self._remembered.items() if name not in unclear])
+            self._remembered = {name: self._remembered[name] for name in unclear & self._remembered.keys()}
         return jobs, events
+
+    def _is_unclear(self, row: JobRow) -> bool:
+        """Whether it has nodes, and nobody knows yet how many of their GPUs."""
+        if row.state not in HOLDS or not row.takes_gpus or self._watcher.parts(row):
+            return False
+        names = expand(row.host_list)
+        return not names or not self._watcher.hosts.keys().isdisjoint(names)
 
     def _known(self, row: JobRow, words: Words, memory: Remembered[Clues] | None, now: float) -> Known | None:
         """The job; None if it is Slurm's."""
         ours = memory.uuid if memory else str(uuid.uuid4())
         job, note = job_of(row, ours, words, self._most_gpus, self._usual_s, self._profile)
-        left = not job.gpus or row.strange
-        if left or (memory is None and is_slurms(row, words, self._watcher.everywhere)):
-            if memory is not None and row.strange:
-                self._vanished.append((memory.uuid, row.strange))
+        left = row.strange or self._elsewhere(row)
+        if left or not job.gpus or (memory is None and is_slurms(row, words, self._watcher.everywhere)):
+            if memory is not None and left:
+                self._vanished.append((memory.uuid, left))
             self._leave(row, words, now)
             return None
         known = Known(
@@ -120,11 +133,19 @@ class Entrance:
             submits={row.submit_s, *(memory.clues.submits if memory else ())},
         )
         known.user_held = is_user_held(words)
+        known.begin_s = (
+            memory.clues.begin_s if memory else 0.0 if row.is_parked(now) else float(row.eligible_s or 0)
+        )
         known.refused = self._machine.admission(job)
         if known.refused:
             _log.warning("job %s can never run here: %s", row.id, known.refused)
             self._refused.append((job, known.refused))
         return known
+
+    def _elsewhere(self, row: JobRow) -> str:
+        """Why a job that has GPUs is Slurm's: none of them is Hemiola's."""
+        has = row.state in HOLDS and row.takes_gpus
+        return "" if not has or any(self._watcher.parts(row).values()) else "it runs outside the topology"
 
     def is_changed(self, known: Known, row: JobRow, words: Words) -> bool:
         """Whether its user has changed what it asks for."""

@@ -23,7 +23,7 @@ AGAIN_S = 1.0
 
 
 def held_jobs(slurm: Engine, partition: str) -> list[JobRow]:
-    """Jobs of the partition that are held, but for those that an administrator holds.
+    """Jobs of the partition that are held, but for those that an administrator holds, or Slurm by itself.
 
     Nor those that their own users hold, where job_submit.lua has marked them.
     """
@@ -32,9 +32,7 @@ def held_jobs(slurm: Engine, partition: str) -> list[JobRow]:
 
 def _held(slurm: Engine, partition: str) -> list[tuple[JobRow, Words]]:
     rows = [
-        row
-        for row in slurm.jobs(partition=partition, states="PENDING")
-        if not row.priority and row.reason != "JobHeldAdmin"
+        row for row in slurm.jobs(partition=partition, states="PENDING") if not row.priority and not row.kept
     ]
     words = slurm.words([row.id for row in rows])
     both = [(row, words.get(row.id, Words())) for row in rows]
@@ -48,11 +46,12 @@ def hand_back(slurm: Engine, partition: str) -> tuple[list[str], list[str]]:
         EngineError: Slurm does not answer.
     """
     held = _held(slurm, partition)
+    now = time.time()
     slurm.tell(
         [
-            f"update jobid={row.id} StartTime=now"
+            orders.begin(row.id, 0.0)
             for row in slurm.jobs(partition=partition, states="PENDING")
-            if row.is_parked(time.time())
+            if row.begins_far(now) and (row.priority or row.dependency)  # else its user wants it so
         ]
     )
     for start in range(0, len(held), AT_ONCE):

@@ -144,17 +144,21 @@ def job_of(
         id=uuid, submit_s=float(row.submit_s), gpus=gpus, duration_s=said.runtime_s or row.limit_s or usual_s,
         profile=said.profile, model=said.words.get("model", ""), user=user_name(row.uid), queue=row.partition,
         hosts=hosts, gpu_type=kind, required=said.words.get("required", ""), preferred=said.words.get("preferred", ""),
-        estimate_s=row.limit_s, pinned=not row.requeues, gpus_max=each * most if least < most else 0,
+        estimate_s=row.limit_s, pinned=not (row.requeues and row.batch), gpus_max=each * most if least < most else 0,
     )  # fmt: skip
     return job, "; ".join(said.problems)
 
 
-def asks_otherwise(before: JobRow, row: JobRow, job: Job) -> bool:
-    """Whether a job that waits shows other wishes than before. How many nodes a job shows that was bound may be our doing."""
+def asks_otherwise(before: JobRow, row: JobRow, job: Job, *, tried: bool = False) -> bool:
+    """Whether a job that waits shows other wishes than before. How many nodes a job shows that was bound may be our doing.
+
+    Args:
+        tried: whether it was bound in vain, of which half may be left.
+    """
     if _wishes(before) != _wishes(row):
         return True
     is_fixed = bool(row.gpus_per_host) and not job.is_elastic
-    sized = is_fixed or not (before.bound_to or row.bound_to)
+    sized = is_fixed or not (tried or before.bound_to or row.bound_to)
     return sized and (before.hosts, before.most_hosts) != (row.hosts, row.most_hosts)
 
 

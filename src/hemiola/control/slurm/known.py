@@ -9,7 +9,10 @@ from hemiola.control.slurm.memory import Clues
 from hemiola.control.slurm.rows import JobRow
 from hemiola.core.job import Job
 
-__all__ = ["Known"]
+__all__ = ["UNHEARD", "Known"]
+
+UNHEARD = float("-inf")
+"""When a job was told to stop that could not be told: it is told again at once."""
 
 
 @dataclass
@@ -23,9 +26,11 @@ class Known(KnownJob):
         live: whether nodes may be taken from it as it runs.
         submits: every submission time that it had: a requeue sets a new one.
         bound_restarts: how often it had been restarted when it was bound.
-        stopped_s: when Slurm was told to stop it; None if it was not, or has.
+        stopped_s: when Slurm was told to stop it, or `UNHEARD`; None if it was not, or has.
+        stays: whether Slurm has refused to stop it.
         suspended: whether it is.
         begin_s: before when its user does not want it to begin, Unix time; 0 for any time.
+        parked: whether it has another begin time, for Slurm to look after its dependency.
         user_held: whether its own user holds it.
         free_s: since when nobody is leaving the nodes that it was bound to, as far as was seen; None while somebody is.
         limited: how often in a row it met a limit of Slurm's after it was bound.
@@ -43,8 +48,10 @@ class Known(KnownJob):
     submits: set[int] = field(default_factory=set)
     bound_restarts: int = 0
     stopped_s: float | None = None
+    stays: bool = False
     suspended: bool = False
     begin_s: float = 0.0
+    parked: bool = False
     user_held: bool = False
     free_s: float | None = None
     limited: int = 0
@@ -70,4 +77,4 @@ class Known(KnownJob):
     @property
     def clues(self) -> Clues:
         """By what it is found again."""
-        return Clues(tuple(sorted(self.submits)), self.row.uid, self.row.restarts)
+        return Clues(tuple(sorted(self.submits)), self.row.uid, self.row.restarts, self.begin_s)

@@ -50,7 +50,8 @@ class Limits:
     def met(self, known: Known, jobs: Iterable[Known], now: float) -> str:
         """A job that was bound met one; why it waits now, in words."""
         known.limited += 1
-        known.not_before_s = now + min(AGAIN_MOST_S, AGAIN_S * 2.0 ** (known.limited - 1))
+        doublings = min(known.limited - 1, 9)  # with more it is the most, too, until floats end
+        known.not_before_s = now + min(AGAIN_MOST_S, AGAIN_S * 2.0**doublings)
         if known.row.reason != ARRAY:
             known.limit = f"Slurm says that a limit is reached: {known.row.reason}"
             return known.limit

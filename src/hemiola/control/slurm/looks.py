@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from dataclasses import dataclass
 
 from hemiola.control.slurm.engine import Engine
@@ -22,7 +22,7 @@ HOLDS = frozenset(
 """States in which a job has its nodes."""
 ENDED = frozenset({
     "COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL", "DEADLINE", "PREEMPTED",
-    "REVOKED", "SPECIAL_EXIT",
+    "REVOKED",
 })  # fmt: skip
 _SOON = frozenset({"None", "Priority", "Resources"})
 """Why a job waits that waits for nothing but its nodes."""
@@ -122,15 +122,29 @@ class Watcher:
             _log.warning("job %s is left to Slurm: %s", job_id, why)
         self._said = strange
 
-    def blocked(self, look: Look) -> dict[int, int]:
-        """By host, GPUs that are not ours to give."""
+    def blocked(self, look: Look, inside: Set[str] = frozenset()) -> dict[int, int]:
+        """By host, GPUs that are not ours to give.
+
+        Args:
+            inside: jobs that are in the view. What any other has is not ours, though it is of our partition: it could
+                never run here, and does.
+        """
         blocked = dict(look.closed)
         for row in look.rows:
-            if row.takes_gpus and not self._is_ours(row):
-                parts = self.parts(row) if row.state in HOLDS else self._awaited(row)
+            if row.takes_gpus and row.id not in inside:
+                parts = self._taken(row) if row.state in HOLDS else self._awaited(row)
                 for host, gpus in parts.items():
                     blocked[host] = min(self._gpus[host], blocked.get(host, 0) + gpus)
         return blocked
+
+    def _taken(self, row: JobRow) -> dict[int, int]:
+        """What it has, or all that it may have where Slurm has not said yet."""
+        return self.parts(row) or self._whole(row.host_list)
+
+    def _whole(self, names: str) -> dict[int, int]:
+        return {
+            self.hosts[name]: self._gpus[self.hosts[name]] for name in expand(names) if name in self.hosts
+        }
 
     def _awaited(self, row: JobRow) -> dict[int, int]:
         """What a job that was left to Slurm waits for, if it names it: it would never find it free if it were given to others."""
@@ -138,13 +152,13 @@ class Watcher:
             return {}
         if (row.id, row.submit_s) not in self._left:
             return {}  # of another partition
-        hosts = [self.hosts[name] for name in expand(row.bound_to) if name in self.hosts]
-        if row.exclusive:
-            return {host: self._gpus[host] for host in hosts}
+        whole = self._whole(row.bound_to)
+        if row.exclusive or row.gpus_per_socket:
+            return whole
         each = row.gpus_per_host or math.ceil(
             (row.gpus_per_job or row.gpus_per_task * row.tasks) / max(1, row.hosts)
         )
-        return dict.fromkeys(hosts, each)
+        return dict.fromkeys(whole, each)
 
     def _is_ours(self, row: JobRow) -> bool:
         return (
@@ -193,17 +207,16 @@ class Watcher:
         return self._parts[key]
 
     def _work_out(self, row: JobRow) -> dict[int, int]:
-        names = expand(row.host_list)
-        hosts = [self.hosts[name] for name in names if name in self.hosts]
+        whole = self._whole(row.host_list)
         if row.exclusive:
-            return {host: self._gpus[host] for host in hosts}
+            return whole
         if row.gpus_per_host:
-            return dict.fromkeys(hosts, row.gpus_per_host)
+            return dict.fromkeys(whole, row.gpus_per_host)
         total = row.gpus_per_job or row.gpus_per_task * row.tasks
-        if not total:
+        if not (total or row.gpus_per_socket):
             return {}
-        if len(names) == 1:
-            return dict.fromkeys(hosts, total)
+        if total and len(expand(row.host_list)) == 1:
+            return dict.fromkeys(whole, total)
         return {
             self.hosts[name]: gpus for name, gpus in self._slurm.shares(row.id).items() if name in self.hosts
         }

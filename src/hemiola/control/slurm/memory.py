@@ -16,11 +16,13 @@ class Clues(msgspec.Struct, frozen=True):
         submits: its submission times, Unix seconds.
         uid: of its owner.
         restarts: how often it has been requeued.
+        begin_s: before when its user does not want it to begin, Unix time; 0 for any time.
     """
 
     submits: tuple[int, ...]
     uid: int
     restarts: int
+    begin_s: float = 0.0
 
     def is_same(self, row: JobRow) -> bool:
         """Whether Slurm still means this job by its id: a controller that was killed may have given it to another one.

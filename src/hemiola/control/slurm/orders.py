@@ -12,6 +12,7 @@ from hemiola.core.topology import Topology
 
 __all__ = [
     "advise",
+    "begin",
     "bind",
     "go_first",
     "hold",
@@ -104,10 +105,12 @@ def park(job_id: str) -> list[str]:
 
 def unpark(job_id: str, begin_s: float) -> list[str]:
     """Hold it again, to begin so many seconds from now."""
-    return [
-        hold([job_id]),
-        f"update jobid={job_id} StartTime=now" + (f"+{round(begin_s)}" if begin_s > 0 else ""),
-    ]
+    return [hold([job_id]), begin(job_id, begin_s)]
+
+
+def begin(job_id: str, begin_s: float) -> str:
+    """Let it begin so many seconds from now at the earliest."""
+    return f"update jobid={job_id} StartTime=now" + (f"+{round(begin_s)}" if begin_s > 0 else "")
 
 
 def put_back(job_id: str) -> str:

@@ -292,7 +292,7 @@ class RestSlurm:
         return self._post(request, path, body)
 
     def _post(self, request: Update | Requeue | str, path: str, body: dict[str, Any]) -> list[str]:
-        """What was complained of; of a job's own number the job is told beside it."""
+        """What was complained of, and of which jobs."""
         answer = self._http.ask(path, msgspec.json.encode(body))
         envelope = self._read(answer.body, Envelope, answer.status)
         said = [str(problem) for problem in envelope.errors]
@@ -300,6 +300,7 @@ class RestSlurm:
         if not said and answer.status != 200:
             said = [f"HTTP {answer.status}"]
         who = request.job_id if isinstance(request, Update) else ""
+        who = ",".join(request.job_ids) if isinstance(request, Requeue) else who
         return [f"{who}: {line}".removeprefix(": ").replace("\n", " ") for line in said]
 
     def _by_command(self, orders: Sequence[str]) -> list[str]:

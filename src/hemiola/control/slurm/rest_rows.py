@@ -43,7 +43,6 @@ _FLAGS = (
 )  # fmt: skip
 """Of a job's state: which of them squeue shows in its place."""
 _LIVE = frozenset({"PENDING", "RUNNING", "SUSPENDED"})
-_BUSY = frozenset({"ALLOCATED", "MIXED"})
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 
@@ -93,6 +92,7 @@ class Job(msgspec.Struct, frozen=True):
     tres_per_node: str
     tres_per_job: str
     tres_per_task: str
+    tres_per_socket: str
     tasks: Number
     submit_time: Number
     user_id: Count
@@ -104,6 +104,7 @@ class Job(msgspec.Struct, frozen=True):
     time_limit: Number
     partition: str
     exit_code: _Exit
+    batch_flag: bool
     dependency: str
     requeue: bool
     resv_name: str
@@ -282,6 +283,8 @@ _FIELDS: dict[str, tuple[str, Callable[[Job], Any]]] = {
     "tasks_per_host": ("tasks_per_node", lambda job: job.tasks_per_node.or_none() or 0),
     "cpus_per_host": ("minimum_cpus_per_node", lambda job: int(job.minimum_cpus_per_node)),
     "exclusive": ("shared", lambda job: "none" in job.shared),
+    "gpus_per_socket": ("tres_per_socket", lambda job: rows.read_gpus(job.tres_per_socket)),
+    "batch": ("batch_flag", lambda job: job.batch_flag),
     "features": ("features", lambda job: _FEATURES(job.features)),
 }
 """Of a row: which field of the record it is read from, and how."""
@@ -304,9 +307,10 @@ def node_rows(nodes: Iterable[Node]) -> list[NodeRow]:
     found = []
     for node in nodes:
         try:
+            state, silent = rows.node_state(node.state)
             row = NodeRow(
-                _NAME(node.name), rows.read_word(_state(node.state)), "NOT_RESPONDING" in node.state,
-                rows.read_gpus(node.gres)[0], "", frozenset(node.active_features),
+                _NAME(node.name), rows.read_word(state), silent, rows.read_gpus(node.gres)[0], "",
+                frozenset(node.active_features),
             )  # fmt: skip
             found += [msgspec.structs.replace(row, partition=_NAME(name)) for name in node.partitions]
         except ValueError as error:
@@ -315,27 +319,6 @@ def node_rows(nodes: Iterable[Node]) -> list[NodeRow]:
                 "this version of Slurm is not understood; please report its version",
             ) from None
     return found
-
-
-def _state(words: list[str]) -> str:
-    """As sinfo shows it, without its marks."""
-    base, flags = words[0], frozenset(words[1:])
-    busy = base in _BUSY or "COMPLETING" in flags
-    if "INVALID_REG" in flags:
-        return "inval"
-    if "DRAIN" in flags:
-        return "error" if base == "ERROR" else "draining" if busy else "drained"
-    if "FAIL" in flags:
-        return "failing" if busy else "fail"
-    if not busy and base != "DOWN":
-        if "MAINTENANCE" in flags:
-            return "maint"
-        if not flags.isdisjoint({"REBOOT_REQUESTED", "REBOOT_ISSUED"}):
-            return "reboot"
-    if base == "IDLE":
-        shown = ("COMPLETING", "POWERING_DOWN", "POWERING_UP", "PLANNED", "RESERVED")
-        return next((flag for flag in shown if flag in flags), base).lower()
-    return base.lower()
 
 
 def _strange(job: Job, name: str, value: object) -> EngineError:

@@ -31,6 +31,7 @@ __all__ = [
     "job_rows",
     "matching",
     "node_rows",
+    "node_state",
     "read_dependency",
     "read_gpus",
     "read_node_list",
@@ -42,6 +43,12 @@ __all__ = [
 
 PARKED_S = 365 * 86400
 """A job that waits for others is not held, but begins so much later: of held jobs Slurm looks after no dependency."""
+_KEPT = {
+    "JobHeldAdmin": "an administrator holds it",
+    "SpecialExit": "it ended in a special exit, and is held",
+    "ReservationDeleted": "its reservation is gone, and it is held",
+}
+"""Reasons for which a job is held by others than its user or Hemiola, in words."""
 
 
 class JobRow(msgspec.Struct, frozen=True, gc=False):
@@ -72,6 +79,8 @@ class JobRow(msgspec.Struct, frozen=True, gc=False):
         cpus_per_host: at least.
         exclusive: whether it has its nodes for itself (`--exclusive`, or its partition's OverSubscribe=EXCLUSIVE).
         gpu_type: of the GPUs that it asks for; "" for any.
+        gpus_per_socket: as it asked for; 0 where it did not.
+        batch: whether it has a script; what `salloc` or `srun` asked for is never put back into the queue.
         features: that its nodes are to have, in Slurm's words (`--constraint`); "" for none.
         strange: why it is Slurm's to run, whatever else it says, in words; "" for most.
     """
@@ -103,17 +112,29 @@ class JobRow(msgspec.Struct, frozen=True, gc=False):
     cpus_per_host: int = 1
     exclusive: bool = False
     gpu_type: str = ""
+    gpus_per_socket: int = 0
+    batch: bool = True
     features: str = ""
     strange: str = ""
 
     @property
     def takes_gpus(self) -> bool:
         """Whether others cannot have some where it runs."""
-        return bool(self.gpus_per_host or self.gpus_per_job or self.gpus_per_task or self.exclusive)
+        asked = self.gpus_per_host or self.gpus_per_job or self.gpus_per_task or self.gpus_per_socket
+        return bool(asked or self.exclusive)
+
+    @property
+    def kept(self) -> str:
+        """Why it is held by others than its user or Hemiola, until somebody releases it, in words; "" if it is not."""
+        return _KEPT.get(self.reason, "")
+
+    def begins_far(self, now_s: float) -> bool:
+        """Whether its begin time is so far away as that of a job that is parked."""
+        return self.eligible_s is not None and self.eligible_s > now_s + PARKED_S / 2
 
     def is_parked(self, now_s: float) -> bool:
         """Whether it was given back to Slurm with a begin time far away, to have its dependency looked after."""
-        return self.eligible_s is not None and self.eligible_s > now_s + PARKED_S / 2
+        return bool(self.priority) and self.begins_far(now_s)
 
 
 @dataclass(frozen=True)
@@ -135,7 +156,7 @@ class NodeRow(msgspec.Struct, frozen=True, gc=False):
     """A node as Slurm has it now.
 
     Attributes:
-        state: "idle", "mixed", "down", "draining", ... without flags.
+        state: "idle", "mixed", "down", "draining", ...; "maint" and "reserved" whatever runs there.
         silent: whether it does not answer.
         gpus: that it has.
         partition: one of those that it is in.
@@ -229,11 +250,12 @@ read_word = matching(r"\w{1,64}")
 _PART = re.compile(r"\d+\+\d+")
 """The id of a part of a heterogeneous job: Slurm starts all of them together, or none."""
 WHY_PART = "it is part of a heterogeneous job"
+_WHY_SOCKET = "it asks for GPUs by socket"
 NOTHING: dict[str, Any] = {
     "id": "", "hosts": 1, "most_hosts": 1, "gpus_per_host": (0, ""), "gpus_per_job": (0, ""), "gpus_per_task": (0, ""),
     "tasks": 1, "submit_s": 0, "uid": 0, "priority": 0, "eligible_s": None, "array": "0", "bound_to": "", "restarts": 0,
     "limit_s": None, "partition": "", "exit_code": 0, "requeues": False, "reservation": "", "tasks_per_host": 0,
-    "cpus_per_host": 1, "exclusive": "NO", "features": "",
+    "cpus_per_host": 1, "exclusive": "NO", "gpus_per_socket": (0, ""), "batch": True, "features": "",
 }  # fmt: skip
 """What stands for what cannot be read of a job. Without its state or its nodes nothing of the answer is used."""
 _JOB: tuple[tuple[str, Callable[[str], Any]], ...] = (
@@ -245,15 +267,17 @@ _JOB: tuple[tuple[str, Callable[[str], Any]], ...] = (
     ("Requeue", lambda text: text == "1"),
     ("Reservation", lambda text: "" if text == "(null)" else matching(r"[\w.,-]{0,1024}")(text)),
     ("ntpernode", lambda text: _optional(text) or 0), ("MinCpus", int), ("OverSubscribe", read_word),
+    ("tres-per-socket", read_gpus), ("BatchFlag", lambda text: text == "1"),
     ("Feature", lambda text: "" if text == "(null)" else matching(r"(?!.*null)[\w.:=&|*,()\[\]-]{1,1024}")(text)),
 )  # fmt: skip
 _NODE = (
     ("NodeList", matching(r"[\w.-]{1,255}")),
-    ("StateLong", matching(r"[\w+@*~#!%$^-]{1,64}")),
+    ("StateComplete", matching(r"\w[\w+?]{0,255}")),
     ("Gres", str),
     ("PartitionName", matching(r"[\w.-]{1,255}")),
     ("Features_act", lambda text: frozenset(() if text == "(null)" else text.split(","))),
 )
+_BUSY = frozenset({"ALLOCATED", "MIXED"})
 EXCLUSIVE_COLUMN = (26, 5)
 """Since then squeue has a column for whole nodes, and OverSubscribe says "NO" of jobs that share theirs, too."""
 NODE_FORMAT = ",".join(f"{name}:|" for name, _ in _NODE)
@@ -277,6 +301,7 @@ def job_rows(text: str, version: tuple[int, int]) -> list[JobRow]:
 
 _NAMES = [name for name in JobRow.__struct_fields__ if name not in ("gpu_type", "strange")]
 """What the columns are to us."""
+_ASKED = ("gpus_per_host", "gpus_per_job", "gpus_per_task", "gpus_per_socket")
 
 
 def _job(words: list[str], number: int, whole: str) -> JobRow:
@@ -301,26 +326,58 @@ def _job(words: list[str], number: int, whole: str) -> JobRow:
 
 def row_of(fields: dict[str, Any], strange: str) -> JobRow:
     """Of its fields, GPUs with their types; one that is strange is taken to have its nodes for itself."""
-    asked = {name: fields[name] for name in ("gpus_per_host", "gpus_per_job", "gpus_per_task")}
+    if fields["state"] == "SPECIAL_EXIT":  # it is back in the queue, and held; no other reason is given
+        fields |= {"state": "PENDING", "reason": "SpecialExit"}
+    elif fields["state"] == "RESV_DEL_HOLD":  # so is this one, and so it is called still when it was released
+        is_held = fields["reason"].startswith("Reservation ")
+        fields |= {"state": "PENDING", "reason": "ReservationDeleted" if is_held else fields["reason"]}
+    asked = {name: fields[name] for name in _ASKED}
     fields |= {name: count for name, (count, _) in asked.items()}
     fields["exclusive"] = fields["exclusive"] or strange != ""
     strange = strange or (WHY_PART if _PART.fullmatch(fields["id"]) else "")
+    strange = strange or (_WHY_SOCKET if fields["gpus_per_socket"] else "")
     return JobRow(gpu_type=next((kind for _, kind in asked.values() if kind), ""), strange=strange, **fields)
 
 
 def node_rows(text: str) -> list[NodeRow]:
     """Of `sinfo -N -O NODE_FORMAT`, below its header."""
     return [
-        NodeRow(
-            name,
-            re.sub(r"\W+$", "", state).split("+")[0],
-            "*" in state,
-            read_gpus(gres)[0],
-            partition,
-            features,
-        )
+        NodeRow(name, *node_state(state.upper().split("+")), read_gpus(gres)[0], partition, features)
         for name, state, gres, partition, features in _read(text, _NODE, "sinfo")
     ]
+
+
+def node_state(words: list[str]) -> tuple[str, bool]:
+    """As sinfo sums it up, and whether the node is silent.
+
+    Where jobs run, sinfo says no more that a node is reserved or in maintenance; that it is counts here.
+
+    Args:
+        words: its state, and its flags.
+    """
+    base, flags = words[0], frozenset(words[1:])
+    return _state(base, flags), "NOT_RESPONDING" in flags
+
+
+def _state(base: str, flags: frozenset[str]) -> str:
+    busy = base in _BUSY or "COMPLETING" in flags
+    if "INVALID_REG" in flags:
+        return "inval"
+    if "DRAIN" in flags:
+        return "error" if base == "ERROR" else "draining" if busy else "drained"
+    if "FAIL" in flags:
+        return "failing" if busy else "fail"
+    if base != "DOWN":
+        if "MAINTENANCE" in flags:
+            return "maint"
+        if "RESERVED" in flags and (busy or base == "IDLE"):
+            return "reserved"
+        if not busy and not flags.isdisjoint({"REBOOT_REQUESTED", "REBOOT_ISSUED"}):
+            return "reboot"
+    if base == "IDLE":
+        shown = ("COMPLETING", "POWERING_DOWN", "POWERING_UP", "PLANNED")
+        return next((flag for flag in shown if flag in flags), base).lower()
+    return base.lower()
 
 
 def _read(text: str, fields: tuple[tuple[str, Callable[[str], Any]], ...], command: str) -> list[list[Any]]:

@@ -43,7 +43,7 @@ def slurm_topology(slurm: Slurm, options: Mapping[str, str] | None = None) -> To
     files = {
         "topology.conf": slurm.ask("scontrol", "show", "topology").strip()
         or f"SwitchName=cluster Nodes={compress(with_gpus)}",
-        "slurm.conf": "\n".join(f"NodeName={name} Gres={gres}" for name, gres in nodes if gres != _NO_GPUS),
+        "slurm.conf": "\n".join(f"NodeName={name} Gres={gres}" for name, gres in nodes),
     }
     return read_slurm(files, "scontrol", Options(options or {}, "scontrol"))
 

@@ -67,14 +67,30 @@ local function is_slurms(record)
   return is_reserved(record) or string.sub(record.comment or "", 1, #naming) == naming
 end
 
+-- Slurm itself holds a job that ended in a special exit (RequeueExitHold, requeuehold state=SpecialExit), and one whose
+-- reservation is gone. Its user may release it: Hemiola holds it as it looks next.
+local special_exit, reservation_gone = 2 ^ 12, 2 ^ 21
+
+local function is_slurms_to_hold(record)
+  local state = record.job_state or 0
+  return state % (2 * special_exit) >= special_exit or state % (2 * reservation_gone) >= reservation_gone
+end
+
+-- Whether it is in the queue: a hold of one that runs comes to nothing.
+local function is_pending(record)
+  return (record.job_state or 0) % 256 == 0
+end
+
 function slurm_job_submit(job, partitions, uid)
   if is_reserved(job) then return slurm.SUCCESS end
-  if not (is_managed(job.partition, partitions) and is_alive()) then return slurm.SUCCESS end
-  if names_nodes(job) then
+  if not is_managed(job.partition, partitions) then return slurm.SUCCESS end
+  local alive = is_alive()
+  if alive and names_nodes(job) then
     job.comment = naming .. (job.comment or "")
     return slurm.SUCCESS
   end
   if job.priority == 0 then job.comment = mark .. (job.comment or "") end
+  if not alive then return slurm.SUCCESS end
   job.priority = 0
   wake()
   return slurm.SUCCESS
@@ -90,17 +106,16 @@ function slurm_job_modify(job, record, partitions, uid)
     job.comment = rest ~= "" and rest or "hemiola"  -- an empty one would change nothing
   end
   if operators[uid] then return slurm.SUCCESS end
-  if lifts then  -- from now on only Hemiola holds it
-    job.priority = 0
+  if lifts then  -- from now on only Hemiola holds it, if it is there
+    if is_alive() then job.priority = 0 end
     return slurm.SUCCESS
   end
   local moves_in = not is_managed(record.partition, partitions)
-  if sets_priority and (moves_in or record.priority == 0) then
+  if sets_priority and (moves_in or record.priority == 0) and not is_slurms_to_hold(record) then
     return slurm.ESLURM_ACCESS_DENIED or slurm.ERROR
   end
-  if job.priority == 0 and record.priority == 0 and not is_marked(record.comment) then
-    job.comment = mark .. (record.comment or "")
-  end
+  local holds = is_pending(record) and (job.priority == 0 or (moves_in and record.priority == 0))
+  if holds and not is_marked(record.comment) then job.comment = mark .. (record.comment or "") end
   if moves_in and is_alive() then job.priority = 0 end
   return slurm.SUCCESS
 end

@@ -1,0 +1,131 @@
+"""A Slurm that shows what a test wants, and a driver on it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from hemiola.control.clock import Clock
+from hemiola.control.live.remembered import Remembered
+from hemiola.control.slurm.driver import SlurmDriver
+from hemiola.control.slurm.memory import Clues
+from hemiola.control.slurm.rows import JobRow, NodeRow, Words
+from hemiola.core.decisions import Decision
+from hemiola.core.errors import EngineError
+from hemiola.core.events import Event
+from hemiola.core.topology import Topology
+from hemiola.sched.machine import StateMachine
+from hemiola.sched.view import ClusterView
+
+RUNS = JobRow(
+    "7",
+    "RUNNING",
+    "None",
+    1,
+    1,
+    "n1",
+    8,
+    0,
+    0,
+    1,
+    100,
+    1000,
+    9,
+    100,
+    "7",
+    "n1",
+    0,
+    None,
+    "hemiola",
+    0,
+    "",
+    True,
+)
+
+
+def node(name: str, state: str = "idle", gpus: int = 8) -> NodeRow:
+    return NodeRow(name, state, False, gpus, "hemiola", frozenset())
+
+
+@dataclass
+class FakeSlurm:
+    """It notes what it is told, and does nothing of it.
+
+    Attributes:
+        rows, seen: its jobs and nodes.
+        said: of jobs, by id.
+        dealt: what it says that any job has of each node.
+        complaints: of whatever it is told; None: it gives no answer.
+    """
+
+    rows: list[JobRow]
+    seen: list[NodeRow]
+    said: dict[str, Words] = field(default_factory=dict)
+    dealt: dict[str, int] = field(default_factory=dict)
+    complaints: str | None = ""
+    told: list[str] = field(default_factory=list)
+
+    def jobs(self, *, ids: Sequence[str] = (), **_: object) -> list[JobRow]:
+        return [row for row in self.rows if not ids or row.id in ids]
+
+    def words(self, ids: Sequence[str]) -> dict[str, Words]:
+        return {row.id: self.said.get(row.id, Words()) for row in self.jobs(ids=ids)}
+
+    def jobs_and_words(self, ids: Sequence[str]) -> dict[str, tuple[JobRow, Words]]:
+        return {row.id: (row, self.words([row.id])[row.id]) for row in self.jobs(ids=ids)}
+
+    def nodes(self, partition: str = "") -> list[NodeRow]:
+        return self.seen
+
+    def excludes(self, job_id: str) -> bool:
+        return False
+
+    def shares(self, job_id: str) -> dict[str, int]:
+        return self.dealt
+
+    def tell(self, orders: Sequence[str]) -> str:
+        self.told += orders
+        if self.complaints is None and orders:
+            raise EngineError("it gives no answer", "wait")
+        return self.complaints or ""
+
+
+class Hands(Clock):
+    """A clock that a test sets."""
+
+    def __init__(self) -> None:
+        self.time_s = 0.0
+
+    def now_s(self) -> float:
+        return self.time_s
+
+
+class Driven:
+    """A driver, and the state machine that is told what it sees."""
+
+    def __init__(
+        self, slurm: FakeSlurm, topology: Topology, remembered: Sequence[Remembered[Clues]] = ()
+    ) -> None:
+        self.machine = StateMachine(ClusterView(topology, estimates=None))  # type: ignore[arg-type]
+        self.clock = Hands()
+        self.driver = SlurmDriver(
+            slurm,
+            self.machine,
+            "hemiola",
+            clock=self.clock,
+            remembered=remembered,
+            profile=lambda model: None,
+        )  # type: ignore[arg-type,return-value]
+
+    def look(self, now_s: float) -> list[Event]:
+        self.clock.time_s = now_s
+        events = self.driver._see(now_s)
+        self.driver._first = False
+        for event in events:
+            self.machine.apply(event)
+        self.machine.validate()
+        return events
+
+    def carry_out(self, decision: Decision) -> None:
+        assert not self.machine.execute(decision)
+        self.driver._carry_out([decision])

@@ -1,0 +1,301 @@
+"""What the driver makes of looks at a Slurm that does not do, or not yet say, what it should."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from fake_slurm import RUNS, Driven, FakeSlurm, node
+
+from hemiola.control.live.remembered import Remembered
+from hemiola.control.slurm.client import Slurm
+from hemiola.control.slurm.handback import held_jobs
+from hemiola.control.slurm.jobs import HELD
+from hemiola.control.slurm.memory import Clues
+from hemiola.control.slurm.rows import PARKED_S, JobRow, Words, job_rows
+from hemiola.control.slurm.topology import slurm_topology
+from hemiola.core.decisions import Move, Placement, Stop
+from hemiola.core.events import Adopted, Blocked, Failed, Held, Released, Requeued, Started
+from hemiola.sched.job_state import RUNNING
+from replays import cluster
+
+NODES = [node("n0"), node("n1")]
+TWO = cluster([8, 8])
+
+
+def waits(**other: object) -> JobRow:
+    """Held as job_submit.lua does."""
+    held = {"state": "PENDING", "reason": "JobHeldUser", "priority": 0, "host_list": "", "bound_to": ""}
+    return msgspec.structs.replace(RUNS, **{**held, **other})
+
+
+def runs(**other: object) -> JobRow:
+    return msgspec.structs.replace(RUNS, **{"bound_to": "", **other})
+
+
+def remembered(**clues: float) -> Remembered[Clues]:
+    return Remembered(uuid="u", engine_id="7", clues=Clues((100,), 1000, 0, **clues), running=True)
+
+
+def only(driven: Driven) -> str:
+    """Our id of the only job."""
+    (uuid,) = driven.driver.known
+    return uuid
+
+
+# ---- special exits
+
+
+SPECIAL = (
+    "7|SPECIAL_EXIT|JobHeldUser|1|1||gres/gpu:8|N/A|N/A|1|100|1000|0|100|7||1|UNLIMITED|hemiola|42:0|(null)|1|(null)|0|1|OK|"
+    "N/A|1|(null)|"
+)
+
+
+def test_a_job_that_ended_in_a_special_exit_waits_and_is_held():
+    slurm = FakeSlurm(job_rows(SPECIAL, (24, 11)), NODES)
+    driven = Driven(slurm, TWO)
+    events = [event for now_s in range(5) for event in driven.look(float(now_s))]
+    told = [event for event in events if isinstance(event, Adopted | Held | Released | Failed)]
+    assert [type(event) for event in told] == [Adopted, Held]
+    assert driven.driver.known[only(driven)].held == "it ended in a special exit, and is held"
+    assert slurm.told == [] and held_jobs(slurm, "hemiola") == [], "it is not Hemiola's to release"
+    slurm.rows = [waits(restarts=1, priority=5, reason="None")]
+    assert [type(event) for event in driven.look(6.0)] == [Released] and slurm.told == ["uhold 7"]
+
+
+def test_a_running_job_that_ends_in_a_special_exit_goes_back_into_the_queue():
+    slurm = FakeSlurm([runs()], NODES)
+    driven = Driven(slurm, TWO)
+    driven.look(0.0)
+    uuid = only(driven)
+    slurm.rows = job_rows(SPECIAL, (24, 11))
+    assert [type(event) for event in driven.look(1.0)] == [Requeued, Held]
+    assert driven.look(2.0) == [] and only(driven) == uuid
+
+
+# ---- stops
+
+
+REFUSED = "Only batch jobs are accepted or processed for job 7"
+
+
+def test_a_stop_that_slurm_refuses_is_told_once_more_and_then_the_job_runs_on():
+    slurm = FakeSlurm([runs()], NODES, complaints=f"Access denied for job 77\n{REFUSED}\n")
+    driven = Driven(slurm, TWO)
+    driven.look(0.0)
+    uuid = only(driven)
+    driven.carry_out(Stop(uuid, "another goes first"))
+    assert slurm.told == ["requeuehold 7"] and driven.driver.answers() == [(uuid, False, REFUSED)]
+    assert driven.look(1.0) == [] and slurm.told == ["requeuehold 7"] * 2
+    assert driven.look(60.0) == [] and len(slurm.told) == 2
+    assert driven.look(62.0) == [Started(62.0, uuid, Placement((1,), (0xFF,)))]
+    assert driven.machine.view.jobs[uuid].status == RUNNING and len(slurm.told) == 2
+
+
+def test_a_move_that_slurm_refuses_leaves_the_job_where_it_is():
+    slurm = FakeSlurm([runs()], NODES, complaints=REFUSED)
+    driven = Driven(slurm, TWO)
+    driven.look(0.0)
+    uuid = only(driven)
+    driven.carry_out(Move(uuid, Placement((0,), (0xFF,)), "it is nearer"))
+    driven.look(1.0)
+    assert driven.driver.answers() == [(uuid, False, REFUSED)]
+    assert driven.look(62.0) == [Started(62.0, uuid, Placement((1,), (0xFF,)))]
+    assert slurm.told == ["requeuehold 7"] * 2
+
+
+@pytest.mark.parametrize("row", [runs(), waits(restarts=1)])
+def test_a_stop_that_is_lost_is_made_again_at_the_next_look(row: JobRow):
+    slurm = FakeSlurm([runs()], NODES, complaints=None)
+    driven = Driven(slurm, TWO)
+    driven.look(0.0)
+    uuid = only(driven)
+    driven.carry_out(Stop(uuid, "another goes first"))
+    assert driven.driver.answers() == [(uuid, False, "it gives no answer")]
+    slurm.rows, slurm.complaints = [row], ""
+    for now_s in (1.0, 2.0):
+        assert driven.look(now_s) == []
+    assert slurm.told == ["requeuehold 7"] * (1 if row.state == "PENDING" else 2), "it was heard, or was not"
+
+
+# ---- what is not in the view
+
+
+def test_a_job_that_runs_though_it_never_could_has_its_gpus():
+    slurm = FakeSlurm([runs(hosts=2, most_hosts=2, host_list="n[0-1]")], NODES)
+    slurm.said["7"] = Words("hemiola required=host")
+    driven = Driven(slurm, TWO)
+    assert driven.look(0.0) == [Blocked(0.0, 0, 8), Blocked(0.0, 1, 8)]
+    assert driven.driver.known[only(driven)].refused
+    slurm.rows = []
+    assert driven.look(1.0) == [Blocked(1.0, 0, 0), Blocked(1.0, 1, 0)]
+
+
+def test_gpus_by_socket_are_taken_where_slurm_says():
+    asks = {"gpus_per_host": 0, "gpus_per_socket": 4, "strange": "it asks for GPUs by socket"}
+    slurm = FakeSlurm([runs(hosts=2, host_list="n[0-1]", **asks)], NODES, dealt={"n0": 4, "n1": 2})
+    assert Driven(slurm, TWO).look(0.0) == [Blocked(0.0, 0, 4), Blocked(0.0, 1, 2)]
+
+
+DEALT = {"gpus_per_host": 0, "gpus_per_job": 12, "hosts": 2, "host_list": "n[0-1]"}
+"""Only Slurm's details say how many GPUs it has on which node."""
+
+
+def test_a_running_job_comes_in_once_it_is_known_what_it_has():
+    slurm = FakeSlurm([runs(**DEALT)], NODES)
+    driven = Driven(slurm, TWO, [remembered()])
+    assert driven.look(0.0) == [Blocked(0.0, 0, 8), Blocked(0.0, 1, 8)], "any of them may be its"
+    assert driven.driver.known == {} and driven.driver.vanished() == []
+    slurm.dealt = {"n0": 8, "n1": 4}
+    events = driven.look(1.0)
+    adopted = next(event for event in events if isinstance(event, Adopted))
+    assert adopted.job.id == "u" and adopted.placement == Placement((0, 1), (0xFF, 0xF))
+    assert events.index(adopted) == 2, "once its GPUs are given back to it"
+    assert driven.look(2.0) == [] and slurm.told == []
+
+
+def test_a_remembered_job_that_ends_before_that_is_known_has_ended():
+    slurm = FakeSlurm([runs(**DEALT)], NODES)
+    driven = Driven(slurm, TWO, [remembered()])
+    driven.look(0.0)
+    slurm.rows = []
+    driven.look(1.0)
+    assert driven.driver.vanished() == [("u", "it ended while nobody watched")]
+
+
+def test_a_job_whose_nodes_have_left_the_topology_is_slurms():
+    slurm = FakeSlurm([runs(host_list="x9")], NODES)
+    driven = Driven(slurm, TWO, [remembered()])
+    assert driven.look(0.0) == [] and driven.driver.known == {} and slurm.told == []
+    assert driven.driver.vanished() == [("u", "it runs outside the topology")]
+
+
+# ---- what users change and hold
+
+
+def test_what_its_user_changes_is_read_after_a_failed_bind_too():
+    slurm = FakeSlurm([waits(hosts=2, most_hosts=2)], NODES)
+    driven = Driven(slurm, TWO)
+    driven.look(0.0)
+    driven.driver.known[only(driven)].binds_failed = 1
+    slurm.rows = [waits(hosts=1, most_hosts=1, bound_to="n[0-1]")]
+    slurm.said["7"] = Words(admin="hemiola:01234567-89ab-cdef-0123-456789abcdef:ranks=n[0-1]")
+    driven.look(1.0)
+    assert driven.driver.known[only(driven)].job.gpus == 8
+
+
+DEPENDS = "afterok:1(unfulfilled)"
+PARK = [f"update jobid=7 StartTime=now+{PARKED_S}", "release 7"]
+
+
+def test_a_job_that_waits_for_others_is_parked_until_it_need_not():
+    slurm = FakeSlurm([waits(dependency=DEPENDS, eligible_s=500)], NODES)
+    driven = Driven(slurm, TWO)
+    driven.look(0.0)
+    driven.look(1.0)
+    assert slurm.told == PARK
+    slurm.rows = [
+        waits(dependency=DEPENDS, eligible_s=PARKED_S)
+    ]  # told, and scontrol died before the release
+    driven.look(2.0)
+    assert slurm.told == PARK * 2
+    slurm.rows = [waits(dependency=DEPENDS, eligible_s=PARKED_S, priority=5, reason="Dependency")]
+    driven.look(3.0)
+    assert slurm.told == PARK * 2
+    slurm.rows = [waits(eligible_s=PARKED_S, priority=5, reason="BeginTime")]
+    driven.look(4.0)
+    slurm.rows = [waits(eligible_s=PARKED_S)]  # held again, and scontrol died there
+    driven.look(5.0)
+    assert slurm.told == PARK * 2 + ["uhold 7", "update jobid=7 StartTime=now+496"] + [
+        "uhold 7", "update jobid=7 StartTime=now+495",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("reason", ["JobHeldAdmin", "JobHeldUser"])
+def test_a_hold_of_somebody_elses_is_not_lifted_for_a_dependency(reason: str):
+    slurm = FakeSlurm([waits(reason=reason, dependency=DEPENDS)], NODES)
+    driven = Driven(slurm, TWO)
+    if reason == "JobHeldUser":
+        slurm.said["7"] = Words(f"{HELD} my own words")
+    driven.look(0.0)
+    driven.look(1.0)
+    slurm.rows = [waits(reason=reason)]
+    driven.look(2.0)
+    assert slurm.told == []
+
+
+def test_a_parked_job_that_its_user_holds_is_parked_again_when_that_is_lifted():
+    parked = {"dependency": DEPENDS, "eligible_s": PARKED_S}
+    slurm = FakeSlurm([waits(**parked, priority=5, reason="Dependency")], NODES)
+    driven = Driven(slurm, TWO)
+    driven.look(0.0)
+    driven.look(1.0)
+    slurm.rows, slurm.said["7"] = [waits(**parked)], Words(HELD)
+    for now_s in (2.0, 3.0, 4.0):
+        driven.look(now_s)
+    assert slurm.told == [] and driven.driver.known[only(driven)].held == "its user holds it"
+    slurm.said["7"] = Words()
+    driven.look(6.0)
+    assert slurm.told == PARK
+
+
+def test_a_begin_time_that_a_user_sets_is_kept():
+    """It is far away, or that of a job that was parked by the run before."""
+    slurm = FakeSlurm([waits(eligible_s=200 * 86400)], NODES)
+    driven = Driven(slurm, TWO)
+    driven.look(0.0)
+    driven.look(1.0)
+    assert slurm.told == [] and driven.driver.known[only(driven)].clues.begin_s == 200 * 86400
+    slurm = FakeSlurm([waits(eligible_s=PARKED_S, priority=5)], NODES)
+    driven = Driven(slurm, TWO, [remembered(begin_s=500.0)])
+    driven.look(0.0)
+    driven.look(1.0)
+    assert slurm.told == ["uhold 7", "update jobid=7 StartTime=now+499"]
+
+
+@pytest.mark.parametrize(
+    ("reason", "said", "lifted"),
+    [("JobHeldUser", "", True), ("JobHeldUser", HELD, False), ("JobHeldAdmin", "", False)],
+)
+def test_a_job_that_leaves_the_partition_takes_the_holds_of_others_with_it(
+    reason: str, said: str, lifted: bool
+):
+    slurm = FakeSlurm([waits()], NODES)
+    driven = Driven(slurm, TWO)
+    driven.look(0.0)
+    slurm.rows, slurm.said["7"] = [waits(reason=reason, partition="other")], Words(said)
+    driven.look(1.0)
+    assert [type(event) for event in driven.look(4.0)] == [Failed]
+    assert slurm.told == (["release 7"] if lifted else [])
+
+
+def test_a_parked_job_that_leaves_the_partition_begins_when_its_user_wants():
+    slurm = FakeSlurm([waits(dependency=DEPENDS)], NODES)
+    driven = Driven(slurm, TWO)
+    driven.look(0.0)
+    driven.look(1.0)
+    slurm.told.clear()
+    slurm.rows = [waits(dependency=DEPENDS, eligible_s=PARKED_S, priority=5, partition="other")]
+    driven.look(2.0)
+    driven.look(5.0)
+    assert slurm.told == ["update jobid=7 StartTime=now+95"]
+
+
+# ---- its network
+
+
+class Shown(Slurm):
+    """A Slurm whose nodes and tree `scontrol` shows; its configuration is elsewhere."""
+
+    def ask(self, command: str, *arguments: str) -> str:
+        gres = {"h0": "gpu:8(S:0-1)", "h1": "gpu:8(S:0-1)", "c0": "(null)"}
+        shown = {
+            "node": "".join(f"NodeName={name} Arch=x86_64 Gres={has} NodeAddr={name}\n" for name, has in gres.items()),
+            "topology": "SwitchName=s0 Level=0 LinkSpeed=1 Nodes=h[0-1],c0\n",
+        }  # fmt: skip
+        return shown.get(arguments[-1], "")
+
+
+def test_nodes_without_gpus_may_stand_in_the_tree():
+    hosts = slurm_topology(Shown()).hosts
+    assert dict(zip(hosts.names, hosts.gpus.tolist(), strict=True)) == {"h0": 8, "h1": 8, "c0": 0}
