@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import tempfile
 from pathlib import Path
@@ -112,6 +111,8 @@ def _as_json(
 ) -> dict[str, Any]:
     import msgspec
 
+    from hemiola.trace.struct_json import as_text
+
     measured: dict[str, float | None] = {"iteration_s": None, "exposed_s": None}
     if metrics is not None:
         whole_s = metrics.iteration_s.median
@@ -121,16 +122,11 @@ def _as_json(
         }
     said = msgspec.to_builtins(outcome)
     del said["report"]
-    words = [_text(word) for word in command]
+    words = [as_text(word) for word in command]
     return {
         "schema": "hemiola.run/1", "command": words, **said, "acceleration": acceleration,
-        "trace": _text(recording.path) if recording is not None else None, **measured,
+        "trace": as_text(recording.path) if recording is not None else None, **measured,
     }  # fmt: skip
-
-
-def _text(word: str) -> str:
-    """A word of a command line, or a path, which need not be text."""
-    return os.fsencode(word).decode(errors="replace")
 
 
 def _write(path: Path, value: dict[str, Any]) -> None:

@@ -316,8 +316,9 @@ class SimulatedDriver(Replay):
             delay_s = max(delay_s, task.saved_s - now) + self._costs.of(job)[1]
         tier = 0 if len(hosts) == 1 else self.view.jobs[job.id].tier
         task.begin(placement, tier, now, delay_s)
+        assumed = sized.gpus / job.gpus  # by the view, until it is told otherwise
         if job.profile is None:
-            task.speed = sized.gpus / job.gpus
+            task.speed = assumed
             task.iteration_s = task.compute_s = 1.0
         else:
             alone = task.alone
@@ -338,9 +339,7 @@ class SimulatedDriver(Replay):
         if task.predict():
             self._sequence += 1
             heapq.heappush(self._heap, (task.due_s, FINISH, self._sequence, task, task.version))
-        if delay_s or task.speed != (
-            sized.gpus / job.gpus if elastic else 1.0
-        ):  # as who decided takes it to be
+        if delay_s or task.speed != assumed:
             self._fresh.append(task)
 
     def _cross(self, task: Task, job: Job, placement: Placement) -> None:

@@ -320,24 +320,15 @@ class IterationModel:
             need = self.need(job.profile, job.gpus, gpu_type)
         if len(place.hosts) == 1:
             return need.iteration_s(self._inside(place.hosts[0], place.masks[0]))
-        crossing = self.crossing(job, place, need)
-        slowest = min(map(self._inside, place.hosts, place.masks))
-        return need.iteration_s(min(self._rate(crossing), slowest), crossing.latency_s)
+        return self.undisturbed_s(self.crossing(job, place, need))
 
     def undisturbed_s(self, crossing: Crossing) -> float:
         """Iteration time of a job that spans hosts without any other traffic."""
-        return max(
-            crossing.need.iteration_s(self._rate(crossing), crossing.latency_s),
-            crossing.local_s,
-        )
-
-    def _rate(self, crossing: Crossing) -> float:
-        """Of the slowest of its links, alone."""
         factors = crossing.factors or (1.0,) * len(crossing.links)
-        rate: float = min(
+        rate = min(
             [self._capacities[link] / f for link, f in zip(crossing.links, factors, strict=True) if f > 0]
         )
-        return rate
+        return max(crossing.need.iteration_s(rate, crossing.latency_s), crossing.local_s)
 
     def _best_places(self, job: Job, narrowest: int) -> Iterator[Placement]:
         """Per domain of the narrowest tier that can hold the job: of all its hosts and of those with the fastest links,

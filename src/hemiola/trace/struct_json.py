@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -11,7 +12,7 @@ from hemiola.core.errors import DAMAGED, InputError
 from hemiola.trace.atomic import replacing
 from hemiola.trace.reading import read_bytes
 
-__all__ = ["read_struct", "write_struct"]
+__all__ = ["as_text", "read_struct", "write_struct"]
 
 Value = TypeVar("Value", bound=msgspec.Struct)
 
@@ -54,3 +55,8 @@ def read_struct(path: Path, kind: type[Value], schema: str, what: str, remedy: s
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
         raise InputError(f"{str(path)!r}: {error}", "correct the file, or write it anew") from error
+
+
+def as_text(word: str | Path) -> str:
+    """A path or a word of a command line, which need not be text, as it can be written."""
+    return os.fsencode(word).decode(errors="replace")

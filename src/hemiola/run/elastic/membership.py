@@ -17,6 +17,7 @@ from hemiola.core.errors import InputError, TransportError
 from hemiola.run.elastic.board import Epoch, reached
 from hemiola.run.elastic.roll import RollCall, Rules, Silence
 from hemiola.run.elastic.watch import Watch
+from hemiola.run.transport.home import store_is_kept
 
 try:
     import torch.distributed as dist
@@ -118,7 +119,7 @@ class Membership:
     def __enter__(self) -> Self:
         address, port = _variable("MASTER_ADDR"), int(_variable("MASTER_PORT"))
         timeout_s, patience_s = self._timeout_s, max(10.0, 5 * self._rules.silence_s)
-        if not self._join and int(_variable("RANK")) == 0 and not _somebody_keeps_the_store():
+        if not self._join and int(_variable("RANK")) == 0 and not store_is_kept():
             self._keeps = dist.TCPStore("0.0.0.0", port, is_master=True, wait_for_workers=False)
         self._address, self._port = address, port
         self._board = reached(address, port, timeout_s, patience_s)
@@ -321,7 +322,3 @@ def _variable(name: str) -> str:
     if value is None:
         raise InputError(f"{name} is not set", "start the script with hemiola run, or set what torchrun sets")
     return value
-
-
-def _somebody_keeps_the_store() -> bool:
-    return os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == str(True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import median
@@ -16,6 +15,7 @@ from hemiola.run.record.parts import Part, read_parts
 from hemiola.run.record.phases import cut
 from hemiola.run.record.totals import waits
 from hemiola.run.record.values import Iteration, TransferRow
+from hemiola.trace.struct_json import as_text
 
 __all__ = ["collect"]
 
@@ -36,7 +36,7 @@ def collect(folder: Path, name: str = "") -> JobTimeline:
     origin = min(
         (fits[p.head.rank].apply(_begin(p)) for p in parts if p.iterations or p.under_way), default=0.0
     )
-    builder = TimelineBuilder(_text(name or folder.name))
+    builder = TimelineBuilder(as_text(name or folder.name))
     unfinished: list[dict[str, Any]] = []
     for part in parts:
         _Rank(builder, part, fits[part.head.rank], origin, unfinished).add()
@@ -48,13 +48,8 @@ def collect(folder: Path, name: str = "") -> JobTimeline:
     return builder.build(
         origin_unix_s=(first.head.unix_ns + origin - zero) / 1e9,
         facts=facts,
-        source=f"recorded: {_text(folder)}",
+        source=f"recorded: {as_text(folder)}",
     )
-
-
-def _text(path: Path | str) -> str:
-    """A path, which need not be text."""
-    return os.fsencode(path).decode(errors="replace")
 
 
 def _begin(part: Part) -> int:

@@ -133,10 +133,8 @@ class Recorder:
 
     def transfer(self, collective: str, group: int, size_bytes: int, enqueue: int) -> Transfer:
         """A tensor is handed over to be sent."""
-        sort = (
-            group,
-            collective in ("send", "recv"),
-        )  # of which ranks have unlike numbers; of collectives all have as many
+        # ranks have unlike numbers of sends and receives, and as many collectives each
+        sort = group, collective in ("send", "recv")
         sequence = self._sequences.get(sort, 0)
         self._sequences[sort] = sequence + 1
         transfer = Transfer(sequence, self.context, collective, group, size_bytes, enqueue, self.now)

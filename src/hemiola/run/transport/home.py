@@ -10,7 +10,14 @@ from typing import Any
 
 from hemiola.core.errors import InputError
 
-__all__ = ["home_address", "home_interface", "interface_of", "missing_variables", "own_names"]
+__all__ = [
+    "home_address",
+    "home_interface",
+    "interface_of",
+    "missing_variables",
+    "own_names",
+    "store_is_kept",
+]
 
 _RENDEZVOUS = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 """What torchrun, and whoever starts ranks as it does, tells each of them."""
@@ -20,6 +27,11 @@ _SIOCGIFADDR = 0x8915
 def missing_variables() -> list[str]:
     """Those of the variables of a rank of a job that are not set."""
     return [name for name in _RENDEZVOUS if name not in os.environ]
+
+
+def store_is_kept() -> bool:
+    """Whether whoever started the ranks keeps the store at MASTER_ADDR: then none of them does."""
+    return os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == str(True)
 
 
 def home_interface(store: Any = None) -> str:
