@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 RUN = [sys.executable, "-c", "from hemiola.cli import main; main()", "run"]
@@ -84,7 +85,15 @@ def ready(process: subprocess.Popen[str], ranks: int, word: str = "ready") -> No
 
 
 def none_left(mark: str) -> bool:
+    return _met(lambda: not alive(mark))
+
+
+def reaped(process: int) -> bool:
+    return _met(lambda: not Path(f"/proc/{process}").exists())
+
+
+def _met(condition: Callable[[], bool]) -> bool:
     until_s = time.monotonic() + PATIENCE_S
-    while alive(mark) and time.monotonic() < until_s:
+    while not condition() and time.monotonic() < until_s:
         time.sleep(0.02)
-    return not alive(mark)
+    return condition()

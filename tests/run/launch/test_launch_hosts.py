@@ -8,7 +8,7 @@ import signal
 from pathlib import Path
 
 import pytest
-from launching import PATIENCE_S, STAYS, alive, none_left, ready, remote_shell, run, start
+from launching import PATIENCE_S, STAYS, alive, none_left, ready, reaped, remote_shell, run, start
 
 SHOW = "import json, os, sys\nprint(json.dumps({'argv': sys.argv[1:], 'cwd': os.getcwd(), 'env': dict(os.environ)}))\n"
 
@@ -107,17 +107,18 @@ def test_who_does_not_answer_a_second_interrupt_is_given_up_and_has_failed(
     folder: Path, shell: str, mark: str
 ) -> None:
     (folder / "polite.py").write_text(
-        "import os, time\ntry:\n    print('ready', os.getppid(), flush=True)\n    time.sleep(600)\n"
+        "import os, time\ntry:\n    print('ready', os.getppid(), os.getpid(), flush=True)\n    time.sleep(600)\n"
         "except KeyboardInterrupt:\n    print('saved', flush=True)\n"
     )
     process = start(folder, "--hosts", "a,b", "--env", f"{mark}=1", "--remote-shell", shell, "polite.py")
     assert process.stdout is not None
-    other, _ = sorted(process.stdout.readline() for _ in range(2))  # "[rank1] ready 77", "ready 76"
-    agent = int(other.split()[-1])
+    other, first = sorted(process.stdout.readline() for _ in range(2))  # "[rank1] ready 77 79", "ready 76 78"
+    agent = int(other.split()[-2])
     os.kill(agent, signal.SIGSTOP)  # as if the network to its host were cut
     try:
         process.send_signal(signal.SIGINT)
         ready(process, 1, "saved")
+        assert reaped(int(first.split()[-1]))
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=PATIENCE_S)
     finally:
