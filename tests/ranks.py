@@ -2,31 +2,109 @@
 
 from __future__ import annotations
 
+import functools
+import json
 import os
+import select
+import signal
+import socket
+import struct
 import subprocess
 import sys
 from pathlib import Path
 
-__all__ = ["SOURCE", "run", "start"]
+__all__ = ["SOURCE", "Rank", "run", "start"]
 
 SOURCE = str(Path(__file__).parents[1] / "src")
+_ENVIRONMENT = {
+    "PYTHONPATH": SOURCE, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "PYTHONWARNINGS": "ignore",
+}  # fmt: skip
+_NUMBER = struct.Struct("=i")
 
 
-def start(script: Path, rank: int, ranks: int, *more: str) -> subprocess.Popen[str]:
+class Rank:
+    """As `subprocess.Popen` has it, of a process that is forked from one that has PyTorch already."""
+
+    def __init__(self, script: Path, *words: str, **environment: str) -> None:
+        self._printed = [os.memfd_create(name) for name in ("output", "errors")]
+        self._read_bytes = 0
+        self._said: list[str] = []
+        self._status, told = os.pipe()
+        told_of = [[str(script), *words], os.environ | _ENVIRONMENT | environment, str(Path.cwd())]
+        socket.send_fds(_forks()[0], [json.dumps(told_of).encode()], [*self._printed, told])
+        os.close(told)
+        self.pid = self._heard()
+        self.returncode: int | None = None
+
+    def communicate(self, timeout: float | None = None) -> tuple[str, str]:
+        """What it has printed, and its errors, once it has ended."""
+        self.wait(timeout)
+        for handle in self._printed[len(self._said) :]:
+            self._said.append(os.pread(handle, os.fstat(handle).st_size, 0).decode())
+            os.close(handle)
+        return self._said[0], self._said[1]
+
+    def readline(self) -> str:
+        """What it prints next; "" once it has ended and there is no more."""
+        while True:
+            ended = self._has_ended(0.01)
+            line, end, _ = os.pread(self._printed[0], 1 << 20, self._read_bytes).partition(b"\n")
+            if end or ended:
+                self._read_bytes += len(line + end)
+                return (line + end).decode()
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Its exit status; it is killed after the timeout, in seconds."""
+        if not self._has_ended(timeout):
+            self.kill()
+            raise subprocess.TimeoutExpired(str(self.pid), timeout or 0.0)
+        assert self.returncode is not None
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        if not self._has_ended(0.0):
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+    def _has_ended(self, timeout: float | None) -> bool:
+        if self.returncode is None and select.select([self._status], [], [], timeout)[0]:
+            self.returncode = self._heard()
+            os.close(self._status)
+        return self.returncode is not None
+
+    def _heard(self) -> int:
+        return int(_NUMBER.unpack(os.read(self._status, _NUMBER.size))[0])
+
+
+def start(script: Path, rank: int, ranks: int, *more: str) -> Rank:
     """One of them, on loopback."""
-    environment = {
-        **os.environ, "PYTHONPATH": SOURCE, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "PYTHONWARNINGS": "ignore",
-    }  # fmt: skip
-    return subprocess.Popen(
-        [sys.executable, str(script), str(rank), str(ranks), *more], env=environment,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+    return Rank(script, str(rank), str(ranks), *more)
 
 
 def run(script: Path, ranks: int, *more: str) -> list[str]:
     """What each rank printed; all have to end well."""
     processes = [start(script, rank, ranks, *more) for rank in range(ranks)]
-    said = [process.communicate(timeout=240) for process in processes]
-    for process, (_, problem) in zip(processes, said, strict=True):
-        assert process.returncode == 0, problem[-3000:]
+    try:
+        said = [process.communicate(timeout=240) for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    assert not any(process.returncode for process in processes), "\n".join(
+        f"rank {rank} ended with {process.returncode}: {problem[-3000:]}"
+        for rank, (process, (_, problem)) in enumerate(zip(processes, said, strict=True))
+    )
     return [output.strip() for output, _ in said]
+
+
+@functools.cache
+def _forks() -> tuple[socket.socket, subprocess.Popen[bytes]]:
+    """By what `forks.py` is told, and its process, which ends with this one."""
+    here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with there:
+        process = subprocess.Popen(
+            [sys.executable, str(Path(__file__).with_name("forks.py")), str(there.fileno())],
+            env={**os.environ, **_ENVIRONMENT}, stdin=subprocess.DEVNULL, pass_fds=[there.fileno()],
+        )  # fmt: skip
+    return here, process
