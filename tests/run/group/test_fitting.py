@@ -8,17 +8,21 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from pathlib import Path
 
 import msgspec
 import pytest
 import torch.distributed as dist
 
-from endpoints import connected
-from hemiola.core.errors import TransportError
+from endpoints import connected, together
+from hemiola.core.errors import InputError, TransportError
 from hemiola.core.strategy import Collective, Strategy
 from hemiola.core.strategy_shapes import ring
-from hemiola.run.group.fitting import _Chosen, _Measured
-from hemiola.run.transport.through_store import Peer
+from hemiola.run.group.fitting import _agreed, _Chosen, _Measured, _Told, fitting
+from hemiola.run.group.opening import create
+from hemiola.run.strategy.flow import nothing
+from hemiola.run.transport import Endpoint, Options
+from hemiola.run.transport.through_store import Peer, meet
 
 SIZE = 1 << 20
 
@@ -81,6 +85,77 @@ def test_who_waits_for_the_word_of_a_first_rank_that_is_gone_is_told() -> None:
         ends[0].close()
         with pytest.raises(TransportError, match="rank 0, which chooses the strategies, is gone: "):
             other.choose("all-reduce", SIZE, 0)
+
+
+@pytest.mark.parametrize(
+    ("leaves", "told"), [(True, "rank 0, which chooses the strategies, "), (False, "the store ")]
+)
+def test_who_waits_where_the_store_is_gone_is_told_whether_the_first_rank_is_too(
+    leaves: bool, told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hemiola.run.group.fitting.LOOK_S", 0.5)
+    kept: list[dist.Store] = [dist.TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False)]
+    store = dist.TCPStore("127.0.0.1", kept[0].port, None, False)
+    with connected(2) as ends:
+        other = _Measured(store, ends[1], [Peer("here", 1, ("here",))] * 2, 10.0)
+        kept.clear()
+        leaving = threading.Timer(0.1, ends[0].close if leaves else nothing)
+        leaving.start()
+        with pytest.raises(TransportError, match=f"{told}.*is gone: "):
+            other.choose("all-reduce", SIZE, 0)
+        leaving.join()
+
+
+def transports() -> int:
+    return sum(thread.name == "hemiola-transport" for thread in threading.enumerate())
+
+
+def test_where_a_rank_is_lost_while_all_measure_nobody_waits_for_those_who_found_out() -> None:
+    """Rank 1 goes; in the first round, ranks 0 and 2 measure their link, and rank 2 waits for rank 0 to go on."""
+    store = dist.HashStore()
+    before = transports()
+
+    def open_one(end: Endpoint) -> None:
+        options = Options(interface=f"127.0.0.{end.rank + 1}", timeout_s=30.0)
+        if end.rank == 1:
+            meet(dist.PrefixStore("probe", store), 1, 3, options)[0].close(0.0)
+        else:
+            fitting("auto", "", store, end, peers, 30.0, options)
+
+    peers = [Peer(f"127.0.0.{host}", 1, (f"h{host}",)) for host in (1, 2, 3)]
+    with connected(3) as ends:
+        begun_s = time.monotonic()
+        raised = together(open_one, ends)
+        assert [isinstance(problem, TransportError) for problem in raised] == [True, False, True]
+        assert time.monotonic() < begun_s + 15
+        assert transports() == before + 3, "theirs alone"
+    assert transports() == before
+
+
+def test_a_group_that_is_not_opened_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEMIOLA_INTERFACE", "127.0.0.1")
+    monkeypatch.setenv("HEMIOLA_STRATEGY", "/no/such/file.json")
+    store, before = dist.HashStore(), transports()
+    raised = together(lambda rank: create(store, rank, 2, timedelta(seconds=30)), [0, 1])
+    assert all(isinstance(problem, InputError) for problem in raised), raised
+    assert transports() == before
+
+
+@pytest.mark.parametrize("kind", ["file", "hash", "tcp"])
+def test_a_first_rank_that_is_slow_is_waited_for_in_every_store(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hemiola.run.group.fitting.LOOK_S", 0.02)
+    store: dist.Store = {
+        "file": lambda: dist.FileStore(str(tmp_path / "store"), 2),
+        "hash": dist.HashStore,
+        "tcp": lambda: dist.TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False),
+    }[kind]()
+    seconds = 1.5 if kind == "file" else 0.2  # a FileStore waits for whole seconds
+    slow = threading.Timer(seconds, _agreed, [store, "word", _Told(), dict])
+    slow.start()
+    assert _agreed(store, "word", None, dict) == _Told()
+    slow.join()
 
 
 def test_who_waits_for_a_word_that_does_not_come_is_told() -> None:

@@ -9,13 +9,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TypeGuard
 
+import msgspec
 import pytest
 import torch
 
 from endpoints import connected, together
 from hemiola.core.errors import HemiolaError, InputError
-from hemiola.core.strategy import Collective, Strategy
-from hemiola.core.strategy_shapes import trees
+from hemiola.core.strategy import Collective, Pace, Strategy
+from hemiola.core.strategy_shapes import chain, trees
 from hemiola.run.group.memory import REDUCTIONS, Reduction
 from hemiola.run.late.coordinator import PART_BYTES, CatchUp, Order, Part
 from hemiola.run.late.stragglers import Stragglers
@@ -230,7 +231,7 @@ def test_what_came_too_late_is_not_added_to_another_tensor_in_its_memory() -> No
             one.get()
         assert torch.equal(_Sum(ranks[0], tensors[0].fill_(1)).get(), torch.ones(400_000))
         late = torch.ones(400_000)
-        memory = weakref.ref(late.untyped_storage())
+        memory, place = weakref.ref(late.untyped_storage()), late.data_ptr()
         assert torch.equal(_Sum(ranks[1], late).get(), torch.ones(400_000))
         del late
         others = [torch.zeros(100_000), torch.zeros(100_000)]
@@ -238,7 +239,27 @@ def test_what_came_too_late_is_not_added_to_another_tensor_in_its_memory() -> No
             _Sum(ranks[rank], others[rank]) for rank in range(2)
         ]:  # and its thread lets go of it, too
             one.get()
-        assert memory() is not None
+        assert memory() is None
+        held = []
+        while not held or (held[-1].data_ptr() != place and len(held) < 20):
+            held.append(torch.zeros(400_000))
+        for one in [_Sum(ranks[0], tensors[0].zero_()), _Sum(ranks[1], held[-1])]:
+            assert torch.equal(one.get(), torch.zeros(400_000))
+
+
+def test_what_comes_too_late_of_tensors_that_are_given_up_takes_no_memory(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with groups(2, carries=True) as ranks:
+        tensors = [torch.ones(400_000), torch.ones(400_000)]
+        for one in [_Sum(ranks[rank], tensors[rank]) for rank in range(2)]:
+            one.get()
+        elsewhere = [torch.ones(400_000) for _ in range(10)]  # each time: else the late one is waited for
+        for on_time in elsewhere:
+            assert torch.equal(_Sum(ranks[0], on_time).get(), torch.ones(400_000))
+            assert torch.equal(_Sum(ranks[1], torch.ones(400_000)).get(), torch.ones(400_000))
+            assert len(ranks[1]._kept) <= 2, "of this one, and of one that its thread still had"
+        assert "sums are of other tensors each time" in caplog.text
 
 
 def test_a_late_rank_has_its_result_though_the_others_have_left() -> None:
@@ -262,6 +283,28 @@ def test_a_late_rank_has_its_result_though_the_others_have_left() -> None:
         ranks[1].close()
         with pytest.raises(HemiolaError):
             _Sum(ranks[1], tensors[1]).get()
+
+
+def test_a_rank_that_is_done_first_may_leave_before_the_others_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hemiola.run.late.stragglers.GRACE_S", 0.1)
+    slow = msgspec.structs.replace(trees([chain([2, 1, 0])]), paces=(Pace(1, 0, 3e6),))
+
+    def choose(kind: Collective, size_bytes: int, root: int, epoch: int | None) -> Strategy | None:
+        return slow if kind == "all-reduce" else None
+
+    with connected(3) as ends:
+        ranks = [straggling(end, False, choose) for end in ends]
+        found = [_Sum(one, torch.ones(800_000)) for one in ranks]
+        found[2].get()
+        ranks[2].close()
+        ends[2].close()
+        assert not found[0].is_over
+        for one in found[:2]:
+            assert torch.equal(one.get(), torch.full((800_000,), 3.0))
+        with pytest.raises(HemiolaError, match="rank 2 has closed its transport"):
+            _Sum(ranks[0], torch.ones(400_000)).get()
+        for one in ranks[:2]:
+            one.close()
 
 
 def _relayed(rank: Stragglers) -> int:
@@ -314,3 +357,30 @@ def test_a_rank_that_is_gone_ends_what_waits_for_it() -> None:
             _Sum(ranks[0], torch.ones(400_000)).get()
         for one in ranks[:2]:
             one.close()
+
+
+def test_a_rank_that_is_lost_between_the_parts_of_sums_ends_them_by_its_name(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with connected(3) as ends:
+        ranks = [straggling(end, carries=False) for end in ends]
+        for one in sums(ranks, inputs(3, 300_000), (0, 0, 0)):
+            one.get()
+        begun = threading.Event()
+        ended = ranks[0]._coordinator.ended  # type: ignore[union-attr]
+
+        def seen(order: Order, now_s: float) -> list[Order]:
+            begun.set()
+            return ended(order, now_s)
+
+        monkeypatch.setattr(ranks[0]._coordinator, "ended", seen)
+        waiting = [_Sum(ranks[rank], torch.ones(3_000_000)) for _ in range(2) for rank in (0, 1)]
+        assert begun.wait(20)
+        ranks[2].close()
+        ends[2].close()
+        for one in waiting:
+            with pytest.raises(HemiolaError, match="rank 2"):
+                one.get()
+        for one in ranks[:2]:
+            one.close()
+    assert "sums cannot go on" not in caplog.text

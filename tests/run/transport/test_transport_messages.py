@@ -152,6 +152,22 @@ def test_pacing_holds_the_rate():
         assert time.monotonic() - start > 0.25  # 0.4 s at the rate; what a socket takes at once goes unpaced
 
 
+@pytest.mark.parametrize(("field", "most"), [("ageing_s", 1e9), ("timeout_s", 1e6)])
+def test_times_have_an_end_and_the_longest_ones_work(field, most):
+    for longer in (math.inf, 2 * most):
+        with pytest.raises(InputError, match=f"{field} is .*\n.*give at most"):
+            Options(**{field: longer})
+    with connected(**{field: most}) as (a, b):
+        handle = b.receive(0, 0, bytearray(3))
+        a.send(1, 0, b"abc")
+        handle.wait(WAIT_S)
+
+
+def test_connecting_takes_no_longer_than_the_longest_time():
+    with Endpoint(0, 1, SECRET) as end, pytest.raises(InputError, match="give at most"):
+        end.connect([end.address], math.inf)
+
+
 def test_no_rate_and_an_endless_one_are_one():
     assert Options(rate_bytes_per_s=math.inf) == Options()
     with connected(rate_bytes_per_s=math.inf) as (a, b):

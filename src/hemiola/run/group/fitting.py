@@ -6,14 +6,14 @@ import itertools
 import logging
 import math
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Protocol
 
 import msgspec
-from torch.distributed import DistStoreError, PrefixStore
+from torch.distributed import DistNetworkError, DistStoreError, PrefixStore
 
 from hemiola.core.errors import HemiolaError, InputError, TransportError
 from hemiola.core.strategy import Collective, Strategy
@@ -98,14 +98,18 @@ def fitting(
         # Over connections of their own: bursts leave TCP with a low idea of what a link can take. At 400 Mbit/s,
         # all-reduces of 2 MiB took up to a third longer after them, and 20 of them to recover.
         probing, _ = meet(PrefixStore("probe", store), end.rank, end.ranks, options)
-        measured = _Measured(store, probing, peers, timeout_s)
-        meter = Meter(end)
-        runner = Runner(end, moved=meter.look)
-        balanced = Balanced(end, runner, meter, measured.rates) if late in LATE[:2] else None
-        refresh = Refresh(end, timeout_s, measured.renew, balanced, wanted == "follow")
-        refresh.measure()
-        renewed = refresh if measured.hosts > 1 else None
-        return Fitted(runner, measured, timeout_s, renewed, late, balanced, probing)
+        try:
+            measured = _Measured(store, probing, peers, timeout_s)
+            meter = Meter(end)
+            runner = Runner(end, moved=meter.look)
+            balanced = Balanced(end, runner, meter, measured.rates) if late in LATE[:2] else None
+            refresh = Refresh(end, timeout_s, measured.renew, balanced, wanted == "follow")
+            refresh.measure()
+            renewed = refresh if measured.hosts > 1 else None
+            return Fitted(runner, measured, timeout_s, renewed, late, balanced, probing)
+        except BaseException:
+            probing.close(0.0)  # others may wait for what this rank has measured
+            raise
     chosen = _Chosen(store, _told(wanted, store, end, peers), lambda: end.lost) if wanted else _Usual()
     return Fitted(Runner(end), chosen, timeout_s, None, late)
 
@@ -272,12 +276,24 @@ def _agreed(store: Any, key: str, told: _Told | None, lost: _Lost) -> _Told:
         store.set(key, msgspec.json.encode(told))
         return told
     patience_s = store.timeout.total_seconds()
+    gone: DistNetworkError | None = None
     for _ in range(max(1, math.ceil(patience_s / LOOK_S))):
-        with suppress(DistStoreError):  # not yet
+        try:
             store.wait([key], timedelta(seconds=min(LOOK_S, patience_s)))
             return msgspec.json.decode(bytes(store.get(key)), type=_Told)
+        except DistNetworkError as problem:
+            gone = problem
+            time.sleep(LOOK_S)  # rank 0 may have kept it: until the transport knows, too
+        except RuntimeError as problem:  # not yet, which a FileStore says by no kind of its own
+            if not isinstance(problem, DistStoreError) and "timeout" not in str(problem):
+                raise
         if 0 in lost():
-            raise TransportError(f"rank 0, which chooses the strategies, is gone: {lost()[0]}")
+            raise TransportError(f"rank 0, which chooses the strategies, is gone: {lost()[0]}") from gone
+        if gone is not None:
+            raise TransportError(
+                f"the store where rank 0 says which strategies it chooses is gone: {gone}",
+                "look at what rank 0, or whoever started the ranks, logged",
+            ) from gone
     raise TransportError(
         f"rank 0 chose no strategy within {patience_s:g} s",
         "it may not have come to this collective: see what it waits for",

@@ -39,7 +39,12 @@ def create(store: Any, rank: int, ranks: int, timeout: timedelta) -> Group:
     from hemiola.run.group.fitting import fitting
 
     own = PrefixStore(f"hemiola/{name}", store)  # another group may have left something there
-    return Group(end, rank, ranks, timeout_s, fitting(strategy, late, own, end, peers, timeout_s, options))
+    try:
+        fitted = fitting(strategy, late, own, end, peers, timeout_s, options)
+    except BaseException:
+        end.close(0.0)  # others may wait for this rank's word, and it still says that it lives
+        raise
+    return Group(end, rank, ranks, timeout_s, fitted)
 
 
 def transport_options(

@@ -11,12 +11,13 @@ import math
 import queue
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 
 import torch
-from torch import Tensor
+from torch import Tensor, UntypedStorage
 
 from hemiola.core.errors import HemiolaError, InputError, TransportError
 from hemiola.run.group.memory import REDUCTIONS, Reduction, view
@@ -47,7 +48,9 @@ _CARRIED = ("SUM", "AVG")
 _CATCHES_UP = 1
 """Priority of what late ranks send and are brought: it flows, where a sum of all goes from rank to rank and waits."""
 _KEPT = 256
-"""So many tensors are kept with what came too late of them; the oldest goes when there are more."""
+"""Of so many tensors what came too late is kept; the oldest's goes when there are more."""
+_Place = tuple[int, int, torch.dtype]
+"""Where a tensor lies, and how much of what."""
 _log = logging.getLogger("hemiola.strategy")
 
 
@@ -73,12 +76,11 @@ class Stragglers:
         self._sums: dict[int, Sum] = {}
         self._refused: dict[int, HemiolaError] = {}
         self._count = 0
-        self._kept: dict[
-            tuple[int, int, torch.dtype], tuple[Tensor, Missed]
-        ] = {}  # while it is kept, no other has its place
+        self._kept: dict[_Place, tuple[weakref.ref[UntypedStorage], Missed]] = {}
+        """Of tensors that are still there: once their memory has been given up, it may be another one's."""
         self._dropped = 0
         self._ways = Ways(end.ranks, choose, carries)
-        self._broken: HemiolaError | None = None
+        self._broken: BaseException | None = None
         self._open = True
         self._waited_for = UnderWay("sums")
         self._events: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
@@ -101,18 +103,21 @@ class Stragglers:
             ended: called after it, with what went wrong or None.
         """
         place = flat.data_ptr(), flat.numel(), flat.dtype
-        with torch.inference_mode():
-            _, late = self._kept.pop(place, (flat, Missed()))
-            for first, missed in late:
-                flat[first : first + missed.numel()].add_(missed)
+        memory = weakref.ref(flat.untyped_storage())
+        before, late = self._kept.pop(place, (memory, Missed()))
+        if before() is memory():
+            with torch.inference_mode():
+                for first, missed in late:
+                    flat[first : first + missed.numel()].add_(missed)
+        else:  # of another tensor, which was here before
+            self._drop()
 
         def keep(missed: Missed) -> None:
-            self._kept[place] = flat, missed
-            if len(self._kept) > _KEPT:
-                self._kept.pop(next(iter(self._kept)), None)
-                self._dropped += 1
-                if self._dropped == 1:
-                    _log.warning("what came too late is not added: sums are of other tensors each time (zero_grad(set_to_none=False) keeps them)")  # fmt: skip
+            for other, (its, _) in list(self._kept.items()):
+                goes = its() is None or len(self._kept) >= _KEPT
+                if goes and self._kept.pop(other, None) is not None:  # it may have come meanwhile
+                    self._drop()
+            self._kept[place] = memory, missed
 
         kind = _DTYPES.index(flat.dtype) * len(REDUCTIONS) + REDUCTIONS.index(how)
         given = Given(flat.numel(), flat.element_size(), kind, flat.data_ptr())
@@ -143,6 +148,12 @@ class Stragglers:
         if lost := self._dropped + len(self._kept):
             _log.warning("%d tensors that came too late were never added: their next sums did not come", lost)
 
+    def _drop(self) -> None:
+        """What came too late of a tensor that does not come again."""
+        self._dropped += 1
+        if self._dropped == 1:
+            _log.warning("what came too late is not added: sums are of other tensors each time (zero_grad(set_to_none=False) keeps them)")  # fmt: skip
+
     def _over(self, ended: Ended, problem: BaseException | None) -> None:
         ended(problem)
         self._waited_for.end()
@@ -155,12 +166,8 @@ class Stragglers:
                 self._turn()
             except Exception as problem:
                 _log.exception("sums cannot go on")
-                words = (
-                    problem
-                    if isinstance(problem, HemiolaError)
-                    else TransportError(str(problem), "see the log")
-                )
-                self._fail(words)
+                words = TransportError(f"sums cannot go on: {problem!r}", "see the log")
+                self._fail(problem if isinstance(problem, HemiolaError) else words)
 
     def _turn(self) -> None:
         coordinator = self._coordinator
@@ -194,7 +201,7 @@ class Stragglers:
             return
         self._look(number)  # it may be complete without anybody's help
         if self._broken is not None:
-            self._end_one(number, self._broken)
+            self._fail(self._broken, not self._open)
 
     def _tell_ready(self, given: Given) -> None:
         if self._coordinator is not None:
@@ -255,10 +262,14 @@ class Stragglers:
         self._look(order.number)
 
     def _is_over(self, step: Step, problem: BaseException | None) -> bool:
-        """Note that a step has been done here; False, and the end of its sum, if it went wrong."""
+        """Note that a step has been done here; False, and the end of its sum, if it went wrong.
+
+        No other begins then: messages of this one may be on their way still, and be taken for a later one's.
+        """
         number = step.order.number
         if problem is not None:
             self._end_one(number, problem)
+            self._fail(problem, whole=False)
         elif number in self._sums:
             self._sums[number].over(step)
         return problem is None
@@ -308,11 +319,15 @@ class Stragglers:
         if this is not None and this.mine is not None:
             this.mine.ended(problem)
 
-    def _fail(self, problem: HemiolaError) -> None:
-        """All that is waited for; what nobody waits for yet may be complete."""
+    def _fail(self, problem: BaseException, whole: bool = True) -> None:
+        """Begin nothing more, and end all that is waited for; what nobody waits for yet may be complete.
+
+        Args:
+            whole: also what has been ordered in whole. That needs no more words of anybody, and ends as what is under way does.
+        """
         self._broken = self._broken or problem
         for number, this in list(self._sums.items()):
-            if this.mine is not None:
+            if this.mine is not None and (whole or not this.is_whole()):
                 self._end_one(number, problem)
 
     def _sum(self, number: int, given: Given) -> Sum:
@@ -342,7 +357,7 @@ class Stragglers:
 
         def heard(handle: Handle) -> None:
             if handle.problem is not None:
-                self._lost(handle.problem)
+                self._lost(handle.problem, whole=False)
                 return
             self._events.put(partial(self._ready, rank, decode_given(word)))
             self._hear_ready(rank)
@@ -358,15 +373,19 @@ class Stragglers:
 
         def heard(handle: Handle) -> None:
             if handle.problem is not None:
-                self._lost(handle.problem)
+                self._lost(handle.problem, whole=False)
                 return
             self._events.put(partial(self._take, decode(word)))
             self._hear_order()
 
         self._end.receive(0, _ORDER, word).add_callback(heard)
 
-    def _lost(self, problem: HemiolaError) -> None:
-        """Somebody is gone: what needs no more of them may still end well."""
-        timer = threading.Timer(GRACE_S, lambda: self._events.put(partial(self._fail, problem)))
+    def _lost(self, problem: HemiolaError, whole: bool = True) -> None:
+        """Somebody is gone: what needs no more of them may still end well.
+
+        Args:
+            whole: as of `_fail`; not after a mere goodbye, for who says that has done its part.
+        """
+        timer = threading.Timer(GRACE_S, lambda: self._events.put(partial(self._fail, problem, whole)))
         timer.daemon = True
         timer.start()

@@ -122,17 +122,20 @@ class Sum:
                 part = step.parts.pop(0)
                 yield order, step, step.tensor[part.first : part.last]
 
-    def is_complete(self) -> bool:
-        """Whether all that the script's result needs is there."""
-        if self.mine is None or not self._parts:
+    def is_whole(self) -> bool:
+        """Whether all that the script's result needs has been ordered."""
+        if not self._parts:
             return False
         some = next(iter(self._parts)).given.elements
-        whole = sum(part.last - part.first for part in self._parts) == some
-        steps = (*self._parts.values(), *self._caught.values(), *self._brought.values())
-        if not whole or not all(step.done for step in steps):
+        if sum(part.last - part.first for part in self._parts) != some:
             return False
         missing = {rank for part in self._parts for rank in range(self.ranks) if rank not in part.active}
         return self.carries or {order.rank for order in self._caught} == missing
+
+    def is_complete(self) -> bool:
+        """Whether all of that is there."""
+        steps = (*self._parts.values(), *self._caught.values(), *self._brought.values())
+        return self.mine is not None and self.is_whole() and all(step.done for step in steps)
 
     def finish(self) -> None:
         """Hand it over."""

@@ -29,7 +29,7 @@ from hemiola.run.transport.inbox import Inbox
 from hemiola.run.transport.link import Link, prepare
 from hemiola.run.transport.loop import Loop
 from hemiola.run.transport.messages import Handle, Outgoing
-from hemiola.run.transport.options import Options
+from hemiola.run.transport.options import TIMEOUT_MOST_S, Options
 from hemiola.run.transport.outbox import Outbox
 
 __all__ = ["Address", "Endpoint"]
@@ -82,15 +82,17 @@ class Endpoint:
 
         Args:
             addresses: everybody's, by rank; one's own is not used.
-            timeout_s: until then; the options' unless given.
+            timeout_s: until then, at most 1e6; the options' unless given.
 
         Raises:
             TransportError: somebody does not come in time, or is not who it should be; names all who are missing.
-            InputError: an option that this system does not allow.
+            InputError: too long a timeout, an option that this system does not allow.
         """
         if len(addresses) != self.ranks:
             raise InputError(f"{len(addresses)} addresses for {self.ranks} ranks", "give one for each rank")
         limit_s = self._options.timeout_s if timeout_s is None else timeout_s
+        if limit_s > TIMEOUT_MOST_S:
+            raise InputError(f"timeout_s is {limit_s}", f"give at most {TIMEOUT_MOST_S:g} s")
         deadline = time.monotonic() + limit_s
         guests = _Guests(
             self._listener, self.rank, self.ranks, self._secret, self._options, deadline, limit_s

@@ -7,9 +7,13 @@ from dataclasses import dataclass
 
 from hemiola.core.errors import InputError
 
-__all__ = ["Options"]
+__all__ = ["TIMEOUT_MOST_S", "Options"]
 
 CHUNK_S = 1.4e-3
+AGEING_MOST_S = 1e9
+"""With more, urgency no longer tells when a message was given."""
+TIMEOUT_MOST_S = 1e6
+"""Eleven days: sockets and selectors wait for so many milliseconds as 31 bits hold."""
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 
 
@@ -25,12 +29,12 @@ class Options:
             no longer be overtaken; 0 for half a chunk.
         rate_bytes_per_s: of all connections together, divided among those that send at the time; a little below the
             link's own keeps the queues on the way empty (`SO_MAX_PACING_RATE`). None for as fast as it goes.
-        ageing_s: a message that has waited so long is as urgent as a new one of the next lower priority number.
+        ageing_s: a message that has waited so long is as urgent as a new one of the next lower priority number; at most 1e9.
         connections: per peer; more than one where one does not fill the link.
         dscp: in the IP header of everything sent (0 to 63).
         socket_priority: `SO_PRIORITY`, for queues of the kernel that know it; above 6 needs a privilege.
         congestion: TCP congestion control ("bbr"); "" for the system's.
-        timeout_s: a peer of whom nothing is heard for so long is given up; also for connecting.
+        timeout_s: a peer of whom nothing is heard for so long is given up; also for connecting; at most 1e6.
         message_bytes_max: larger messages are refused on both sides, before anything is allocated.
         unexpected_bytes_max: so much that nobody has asked for yet is kept per peer; then its sender has to wait.
     """
@@ -57,6 +61,9 @@ class Options:
         for field in ("ageing_s", "connections", "timeout_s", "message_bytes_max"):
             if not getattr(self, field) > 0:
                 raise InputError(f"{field} is {getattr(self, field)}", "give a number above 0")
+        for field, most in (("ageing_s", AGEING_MOST_S), ("timeout_s", TIMEOUT_MOST_S)):
+            if getattr(self, field) > most:
+                raise InputError(f"{field} is {getattr(self, field)}", f"give at most {most:g} s")
         if self.rate_bytes_per_s is not None and not self.rate_bytes_per_s > 0:
             raise InputError(f"rate_bytes_per_s is {self.rate_bytes_per_s}", "give a rate above 0, or None")
         if self.rate_bytes_per_s == math.inf:

@@ -56,14 +56,14 @@ def meet(
     if rank == 0:
         store.set(f"{_KEYS}secret", os.urandom(32))
     end = Endpoint(rank, ranks, bytes(store.get(f"{_KEYS}secret")), options)
-    address, port = end.address
-    own = [address, port, own_names(), word(address) if word else None]
-    store.set(f"{_KEYS}{rank}", json.dumps(own))
-    told = [json.loads(store.get(f"{_KEYS}{peer}")) for peer in range(ranks)]
-    peers = [Peer(there, at, tuple(names), said) for there, at, names, said in told]
-    patience = getattr(store, "timeout", None)
-    limit_s = min(options.timeout_s, patience.total_seconds()) if patience else options.timeout_s
     try:
+        address, port = end.address
+        own = [address, port, own_names(), word(address) if word else None]
+        store.set(f"{_KEYS}{rank}", json.dumps(own))
+        told = [json.loads(store.get(f"{_KEYS}{peer}")) for peer in range(ranks)]
+        peers = [Peer(there, at, tuple(names), said) for there, at, names, said in told]
+        patience = getattr(store, "timeout", None)
+        limit_s = min(options.timeout_s, patience.total_seconds()) if patience else options.timeout_s
         end.connect([(peer.address, peer.port) for peer in peers], limit_s)
         if rank == 0:  # all have read it: they connect afterwards
             forget(store, [f"{_KEYS}secret", *(f"{_KEYS}{peer}" for peer in range(ranks))])
