@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from itertools import chain, islice
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import settings
@@ -448,6 +449,17 @@ def test_impossible_values_are_refused() -> None:
         ElasticSampler(-1, **good)
     with pytest.raises(InputError, match="a tuple_iterator has no length"):
         ElasticSampler(iter(()), **good)  # type: ignore[arg-type]
+
+
+def test_numpys_numbers_are_pythons_in_a_state() -> None:
+    sampler = ElasticSampler(
+        np.int64(9), rank=0, ranks=[np.int64(0)], batch_size=np.int64(2), seed=np.int64(3)
+    )
+    sampler.set_epoch(np.int64(1))
+    next(iter(sampler))
+    sampler.confirm(np.int64(1))
+    assert json.loads(json.dumps(sampler.state_dict())) == sampler.state_dict()
+    assert type(sampler.members[0]) is int
 
 
 def test_memberships_and_cursors_only_go_forwards() -> None:

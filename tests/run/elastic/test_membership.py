@@ -21,9 +21,9 @@ from member import ENTRIES, MOMENTUM
 
 from hemiola.run.elastic import Cursor, Deck
 from hemiola.run.elastic.board import reached
+from ranks import SOURCE, Rank
 
 HERE = Path(__file__).parent
-SOURCE = str(HERE.parents[2] / "src")
 LIMIT_S = 60
 pytestmark = pytest.mark.slow
 
@@ -38,18 +38,15 @@ class Job:
         self.port = self.store.port if self.store is not None else free_port()
         self.processes = [self.start(rank) for rank in range(ranks)]
 
-    def start(self, rank: int | None = None) -> subprocess.Popen[str]:
+    def start(self, rank: int | None = None) -> Rank:
         membership = self.what["membership"] | ({} if rank is not None else {"join": True})
         own = {} if rank is None else {"RANK": str(rank), "WORLD_SIZE": str(self.ranks)}
         environment = {
-            **os.environ, "PYTHONPATH": SOURCE, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore",
             "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(self.port),
             "TORCHELASTIC_USE_AGENT_STORE": str(self.kept), **own,
         }  # fmt: skip
-        return subprocess.Popen(
-            [sys.executable, str(HERE / "member.py"), json.dumps(self.what | {"membership": membership})],
-            env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        )  # fmt: skip
+        what = json.dumps(self.what | {"membership": membership})
+        return Rank(HERE / "member.py", what, **environment)
 
     def result(self, rank: int) -> dict[str, Any]:
         """What the member says at its good end."""

@@ -316,6 +316,29 @@ def test_who_joins_and_was_stopped_waits_on_to_be_taken_in() -> None:
             joins.poll()
 
 
+def test_whoever_looks_leaves_nothing_in_the_store() -> None:
+    store, clock = dist.HashStore(), [0.0]
+    board = Board(store)
+    silence = Silence(board, RULES, lambda: clock[0])
+    board.beat(1)
+    kept = store.num_keys()
+    for _ in range(20):
+        board.beat(1)
+        silence.look([1])
+        assert not silence.gone(1)
+        assert (board.launched(), board.here(0, 1), board.decided(0), board.alarm(0)) == (0, None, None, "")
+    assert store.num_keys() == kept
+    board.alarm(0, "member 1: it fell over")
+    assert board.alarm(0) == board.alarm(0, "member 2: it did too") == "member 1: it fell over"
+
+
+def test_nobody_is_waited_for_once_all_had_finished() -> None:
+    _, board, calls = rolls(3, {1: 9})
+    board.finished(0, True)  # and member 0, which beats on, evaluates
+    assert calls[1].poll() is None
+    assert calls[1].finished
+
+
 def test_nothing_is_decided_once_all_had_finished() -> None:
     _, board, calls = rolls(2, {0: 9})
     board.finished(0, True)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import socket
 import warnings
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,8 +15,9 @@ from torch import nn
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
-from hemiola.core.errors import InputError
+from hemiola.core.errors import InputError, TransportError
 from hemiola.run.elastic import ElasticSampler, Membership, State
+from hemiola.run.elastic.board import Board
 
 
 @pytest.fixture
@@ -112,6 +115,20 @@ def test_tensors_in_lists_and_dictionaries_go_back_to_where_they_were() -> None:
     assert {name: each.tolist() for name, each in state.seen.items()} == {"mean": [0]}
 
 
+def test_dictionaries_stay_of_their_kind() -> None:
+    optimizer = torch.optim.SGD([torch.ones(1, requires_grad=True)], lr=1.0)
+    schedule = torch.optim.lr_scheduler.MultiStepLR(optimizer, [2, 2])
+    state = State(counts=Counter(a=1), means=defaultdict(lambda: torch.zeros(1)), schedule=schedule)
+    state.commit()
+    state.counts["a"] += 1
+    state.means["loss"] += 1
+    state.restore()
+    state.counts["b"] += 1
+    assert state.counts == Counter(a=1, b=1)
+    assert state.means["loss"].tolist() == [0]
+    assert sorted(state.schedule.milestones.elements()) == [2, 2]
+
+
 def test_two_parts_that_begin_as_one_tensor_are_two() -> None:
     zero = torch.zeros(1)
     state = State(one=zero, two=zero)
@@ -159,7 +176,46 @@ def test_what_cannot_be(wrong: dict[str, Any]) -> None:
         Membership(**wrong)
 
 
+def launched(monkeypatch: pytest.MonkeyPatch, port: object, rank: object = 0, ranks: int = 2) -> None:
+    for name, value in (
+        ("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", port), ("RANK", rank), ("WORLD_SIZE", ranks),
+        ("TORCHELASTIC_USE_AGENT_STORE", False),
+    ):  # fmt: skip
+        monkeypatch.setenv(name, str(value))
+
+
 def test_without_the_variables_of_a_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MASTER_ADDR", raising=False)
     with pytest.raises(InputError, match="MASTER_ADDR is not set"), Membership():
+        pass
+
+
+def test_variables_that_are_no_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    launched(monkeypatch, "http")
+    with pytest.raises(InputError, match="MASTER_PORT is 'http'"), Membership():
+        pass
+    launched(monkeypatch, 1, rank="first")
+    with pytest.raises(InputError, match="RANK is 'first'"), Membership():
+        pass
+    monkeypatch.setenv("HEMIOLA_RANKS_MIN", "half")
+    with pytest.raises(InputError, match="HEMIOLA_RANKS_MIN is 'half'"):
+        Membership()
+
+
+def test_a_port_that_somebody_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("0.0.0.0", 0)) as taken:
+        port = taken.getsockname()[1]
+        launched(monkeypatch, port)
+        with (
+            pytest.raises(TransportError, match=f"cannot be kept at port {port}.*\\n.*MASTER_PORT"),
+            Membership(),
+        ):
+            pass
+
+
+def test_ranks_that_were_told_of_unlike_numbers_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    Board(store).launched(2)
+    launched(monkeypatch, store.port, rank=1, ranks=3)
+    with pytest.raises(InputError, match="rank 1 was started as one of 3, another as one of 2"), Membership():
         pass

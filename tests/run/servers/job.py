@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import hashlib
 import json
+import os
 import socket
 import sys
 import threading
@@ -182,6 +183,9 @@ def bounded() -> None:
         loss.backward()
         optimizer.step()
     optimizer.synchronise()
+    model.state_dict()
+    model(batch(RANK, 0))  # rank 0 is five iterations ahead, and evaluates; rank 1 waits for it
+    dist.barrier()
     say(bounded=max(ahead), end=digest(model))
     optimizer.close()
 
@@ -300,11 +304,34 @@ def pipes() -> int:
     return sum("pipe:" in str(file.readlink()) for file in files)
 
 
+def unfrozen() -> None:
+    """As is said where that is refused: the optimizer has the state that it had."""
+    model, given = frozen()
+    model, optimizer = synchronise(model, given, "bsp", servers=1, options=OPTIONS)
+    for step in range(3):
+        model[0].bias.requires_grad_(step == 2)
+        optimizer.zero_grad()
+        model(batch(RANK, step)).square().mean().backward()
+        problem = refused(optimizer.step)
+    saved = optimizer.state_dict()
+    optimizer.close()
+    given.load_state_dict(saved)
+    model, optimizer = synchronise(model, given, "bsp", servers=1, options=OPTIONS)
+    assert len(saved["state"]) == 3
+    same_state(optimizer.state_dict(), saved)
+    optimizer.zero_grad()
+    model(batch(RANK, 3)).square().mean().backward()
+    optimizer.step()
+    say(problem=problem, trained=len(optimizer.state_dict()["state"]), end=digest(model))
+    optimizer.close()
+
+
 def tidy() -> None:
     """After all the others: what is left of them, and where a rate goes."""
     gc.collect()
     alive = sum(type(one) is Synchronised for one in gc.get_objects())
-    shares = Shares(0, 0, 0, 64e6, None, 1.0)
+    cores = os.sched_getaffinity(0)
+    shares = Shares(max(len(cores) - 1, 1), int(len(cores) > 1), 0, 64e6, None, 1.0)
     _, optimizer = synchronise(*small(), "asp", servers=1, coupled=True, shares=shares, options=OPTIONS)
     end = optimizer._worker._courier._end
     paced = threading.Event()
@@ -312,8 +339,16 @@ def tidy() -> None:
     assert paced.wait(60)
     (link,) = end._loop._links[2]
     pace = int.from_bytes(link.sock.getsockopt(socket.SOL_SOCKET, 47, 8), sys.byteorder)
-    say(alive=alive, more_pipes=pipes() - PIPES, pace=pace)
+    more, confined = pipes() - PIPES, os.sched_getaffinity(0)
     optimizer.close()
+    given_back = os.sched_getaffinity(0) == cores and torch.get_num_threads() == 1
+    say(
+        alive=alive,
+        more_pipes=more,
+        pace=pace,
+        confined=len(confined) < max(len(cores), 2),
+        given_back=given_back,
+    )
 
 
 def failing() -> None:
@@ -355,6 +390,7 @@ if __name__ == "__main__":
         "free": free,
         "local": local,
         "failing": failing,
+        "unfrozen": unfrozen,
         "tidy": tidy,
     }
     for name in SCENARIOS:

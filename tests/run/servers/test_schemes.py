@@ -87,6 +87,20 @@ def test_who_waits_to_meet_holds_nobody_up():
     assert clocks.answerable() == [1, 0]
 
 
+def test_from_a_meeting_on_everybodys_updates_count_anew():
+    scheme, clocks = scheme_of("ssp", 2, None), Clocks({0, 1}, [12, 7])
+    clocks.waiting = {0: Request(12, 0, meeting=1), 1: Request(7, 0, meeting=1)}
+    clocks.answerable()
+    assert clocks.floor == 0
+    assert scheme.needs(12, met=12) == (12, 0)
+    assert scheme.needs(15, met=12) == (15, 1)
+    clocks.waiting = {0: Request(*scheme.needs(15, met=12))}
+    clocks.applied = [15, 7]
+    assert clocks.answerable() == []
+    clocks.applied = [15, 8]
+    assert clocks.answerable() == [0]
+
+
 @given(st.integers(0, 4) | st.none(), st.booleans(), st.lists(st.integers(0, 2), max_size=200))
 def test_nobody_is_ever_further_ahead_than_the_bound(bound, pipelined, turns):
     """Workers get their turns in any order; each begins an iteration only when the rule lets it."""

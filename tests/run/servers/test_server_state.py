@@ -14,9 +14,9 @@ from torch import nn
 from hemiola.run.servers.hyper import BY_ELEMENT, BY_TENSOR, Hyper, by_element, hyper_of
 from hemiola.run.servers.layout import Parcel, Tensor, lay_out
 from hemiola.run.servers.shard import Kept, Push, Shard
-from hemiola.run.servers.state import joined, part_of
+from hemiola.run.servers.state import joined, part_of, shape_of
 
-SHAPES = [(3, 5), (7,), (300, 400), (1,), (64, 64)]
+SHAPES = [(3, 5), (7,), (300, 400), (), (1,), (64, 64)]
 
 
 def trained(name: str, steps: int) -> tuple[list[nn.Parameter], Any]:
@@ -50,10 +50,9 @@ def test_servers_that_begin_with_it_have_it(name: str, servers: int) -> None:
     shards = {}
     for number, parcel in enumerate(layout.parcels):
         members = [parameters[stretch.tensor] for stretch in parcel.stretches]
-        uncut = all(s.stop - s.start == p.numel() for s, p in zip(parcel.stretches, members, strict=True))
-        shapes = tuple(tuple(p.shape) for p in members) if uncut else ()
+        shapes = tuple(shape_of(s, p) for s, p in zip(parcel.stretches, members, strict=True))
         begun = {
-            place: part_of(optimizer.state[p], p, stretch, shapes[place] if uncut else (-1,))
+            place: part_of(optimizer.state[p], p, stretch)
             for place, (stretch, p) in enumerate(zip(parcel.stretches, members, strict=True))
             if optimizer.state.get(p)
         }
@@ -102,7 +101,7 @@ def test_however_tensors_are_cut(sizes: list[int], servers: int, cut_bytes: int)
     layout = lay_out([Tensor(size, 4) for size in sizes], servers, cut_bytes)
     parts = {
         number: {
-            place: part_of(states[stretch.tensor], parameters[stretch.tensor], stretch, (-1,))
+            place: part_of(states[stretch.tensor], parameters[stretch.tensor], stretch)
             for place, stretch in enumerate(parcel.stretches)
             if stretch.tensor in states
         }

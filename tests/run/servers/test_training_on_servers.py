@@ -15,6 +15,9 @@ from typing import Any
 
 import pytest
 
+from hemiola.run.servers.children import Child
+from hemiola.run.transport import Options
+
 HERE = Path(__file__).parent
 pytestmark = pytest.mark.slow
 
@@ -94,8 +97,8 @@ def start(tmp_path: Path) -> Iterator[Any]:
 @pytest.fixture(scope="module")
 def said(tmp_path_factory: pytest.TempPathFactory) -> list[list[dict[str, Any]]]:
     """What two ranks say that train undisturbed under one scheme after the other."""
-    job = Job(tmp_path_factory.mktemp("calm"), "equal,local,bounded,resumed,tidy")
-    output = [process.communicate(timeout=120)[0] for process in job.ranks]
+    job = Job(tmp_path_factory.mktemp("calm"), "equal,local,bounded,resumed,unfrozen,tidy")
+    output = [process.communicate(timeout=240)[0] for process in job.ranks]
     assert [process.returncode for process in job.ranks] == [0, 0], job.log()
     assert job.nothing_left()
     return [[json.loads(line) for line in each.splitlines()] for each in output]
@@ -124,15 +127,27 @@ def test_what_is_unfrozen_later_is_refused(said):
         assert "0.bias requires a gradient only since synchronise" in rank[3]["problem"]
 
 
+def test_what_is_unfrozen_as_the_refusal_says_goes_on_with_the_state_of_the_others(said):
+    for rank in said:
+        assert "keep optimizer.state_dict(), close this optimizer" in rank[7]["problem"]
+        assert rank[7]["trained"] == 4
+        assert rank[7]["end"] == said[0][7]["end"]
+
+
 def test_what_was_closed_is_gone(said):
     for rank in said:
-        assert rank[7]["alive"] == 0
-        assert rank[7]["more_pipes"] <= 6  # of its own server and of the two last ones, which may still end
+        assert rank[8]["alive"] == 0
+        assert rank[8]["more_pipes"] <= 6  # of its own server and of the two last ones, which may still end
+
+
+def test_cores_that_were_shared_out_are_given_back(said):
+    for rank in said:
+        assert rank[8]["confined"] and rank[8]["given_back"]
 
 
 def test_pushes_to_another_rank_have_the_whole_rate(said):
-    assert said[1][7]["pace"] == 64e6
-    assert said[0][7]["pace"] > 1e9  # its server is beside it
+    assert said[1][8]["pace"] == 64e6
+    assert said[0][8]["pace"] > 1e9  # its server is beside it
 
 
 def test_ssp_lets_nobody_be_further_ahead_than_its_bound(said):
@@ -140,6 +155,19 @@ def test_ssp_lets_nobody_be_further_ahead_than_its_bound(said):
     assert fast["bounded"] == 2
     assert slow["bounded"] <= 2
     assert fast["end"] == slow["end"]
+
+
+def test_what_lies_in_the_present_folder_is_nobodys_module(tmp_path, monkeypatch):
+    (tmp_path / "queue.py").write_text("raise RuntimeError('of the job, and no library')\n")
+    monkeypatch.chdir(tmp_path)
+    config = {
+        "place": 0, "places": 1, "secret": bytes(32), "options": Options(interface="127.0.0.1"), "paces": {}, "cores": (),
+    }  # fmt: skip
+    child = Child("a communication process", "hemiola.run.servers.courier", config)
+    try:
+        assert child.address()[0] == "127.0.0.1"
+    finally:
+        child.kill()
 
 
 def test_asp_waits_for_nobody_and_ctrl_c_leaves_nothing(start):

@@ -19,6 +19,8 @@ from hemiola.core.errors import TransportError
 __all__ = ["Board", "Epoch", "Store", "reached"]
 
 _PREFIX = "hemiola/elastic/"
+_NOTHING = "?"
+"""Nobody says this."""
 _PARTS = 20
 
 
@@ -50,7 +52,9 @@ class Store(Protocol):
         ...
 
     def compare_set(self, key: str, expected: str, wanted: str, /) -> bytes:
-        """What stands there afterwards; a key that is not there counts as ""."""
+        """What stands there afterwards. A key that is not there counts as "", and is made; where anything else is expected
+        it is not, and that comes back.
+        """
         ...
 
 
@@ -108,8 +112,10 @@ class Board:
         return bool(self._once(f"finished/{epoch}", "1" if is_so else ""))
 
     def _once(self, key: str, wanted: str = "") -> str:
-        """Write where nothing was written before; what stands there."""
-        return bytes(self._store.compare_set(_PREFIX + key, "", wanted)).decode()
+        """Write where nothing was written before; what stands there. Whoever only reads leaves no key behind."""
+        change = ("", wanted) if wanted else (_NOTHING, _NOTHING)
+        said = bytes(self._store.compare_set(_PREFIX + key, *change)).decode()
+        return "" if said == _NOTHING else said
 
 
 class _Reached:

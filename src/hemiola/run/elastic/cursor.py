@@ -50,9 +50,12 @@ class Deck:
     drop_last: bool = False
 
     def __post_init__(self) -> None:
-        whole("the length of the data set", self.length)
-        whole("batch_size", self.batch_size, least=1)
-        whole("seed", self.seed)
+        for name, words, least in (
+            ("length", "the length of the data set", 0),
+            ("batch_size", "batch_size", 1),
+            ("seed", "seed", 0),
+        ):
+            object.__setattr__(self, name, whole(words, getattr(self, name), least))
 
     def order(self, epoch: int) -> NDArray[np.int64]:
         """Every entry once, in the order of an epoch: 8 bytes each, 20 while it is made.
@@ -89,12 +92,11 @@ class Cursor:
     ended: bool = False
 
     def __post_init__(self) -> None:
-        for member in self.members:
-            whole("a member", member)
+        object.__setattr__(self, "members", tuple(whole("a member", member) for member in self.members))
         if not self.members or len(set(self.members)) < len(self.members):
             raise InputError(f"the members are {self.members}", "name at least one, and each once")
         for name in ("membership_epoch", "epoch", "position", "steps_done"):
-            whole(name, getattr(self, name))
+            object.__setattr__(self, name, whole(name, getattr(self, name)))
         if self.position > self.deck.length:
             raise InputError(
                 f"position {self.position} lies behind the {self.deck.length} entries of the data set",

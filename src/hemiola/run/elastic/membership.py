@@ -93,7 +93,7 @@ class Membership:
         for name, value in (("ranks_min", ranks_min), ("silence_s", silence_s), ("timeout_s", timeout_s)):
             if not value > 0:
                 raise InputError(f"{name} is {value}", "give a number above 0")
-        ranks_min = max(ranks_min, int(os.environ.get("HEMIOLA_RANKS_MIN", "1")))
+        ranks_min = max(ranks_min, _number("HEMIOLA_RANKS_MIN", "1"))
         self._rules = Rules(silence_s, timeout_s + _MEETING_S, ranks_min, on_loss == "continue")
         self._backend, self._join, self._timeout_s = backend, join, timeout_s
         self._keeps: Any = None
@@ -117,10 +117,16 @@ class Membership:
         return len(self.members)
 
     def __enter__(self) -> Self:
-        address, port = _variable("MASTER_ADDR"), int(_variable("MASTER_PORT"))
+        address, port = _variable("MASTER_ADDR"), _number("MASTER_PORT")
         timeout_s, patience_s = self._timeout_s, max(10.0, 5 * self._rules.silence_s)
-        if not self._join and int(_variable("RANK")) == 0 and not store_is_kept():
-            self._keeps = dist.TCPStore("0.0.0.0", port, is_master=True, wait_for_workers=False)
+        if not self._join and _number("RANK") == 0 and not store_is_kept():
+            try:
+                self._keeps = dist.TCPStore("0.0.0.0", port, is_master=True, wait_for_workers=False)
+            except RuntimeError as problem:
+                raise TransportError(
+                    f"the store cannot be kept at port {port}: {str(problem).splitlines()[0]}",
+                    "give another MASTER_PORT",
+                ) from None
         self._address, self._port = address, port
         self._board = reached(address, port, timeout_s, patience_s)
         self._me, self._launched = self._introduced()
@@ -194,11 +200,16 @@ class Membership:
     def _introduced(self) -> tuple[int, int]:
         """This one's number, and how many were launched."""
         if not self._join:
-            me, ranks = int(_variable("RANK")), int(_variable("WORLD_SIZE"))
-            if self._board.beat(me, 0) or self._board.launched(ranks) != ranks:
+            me, ranks = _number("RANK"), _number("WORLD_SIZE")
+            if self._board.beat(me, 0):
                 raise InputError(
                     f"the store at {self._address}:{self._port} has seen a rank {me} already",
                     "a process that comes later joins with join=True; another run needs another store",
+                )
+            if (said := self._board.launched(ranks)) != ranks:
+                raise InputError(
+                    f"rank {me} was started as one of {ranks}, another as one of {said}",
+                    "give all ranks the same WORLD_SIZE; another run needs another store",
                 )
             return me, ranks
         until_s = time.monotonic() + self._timeout_s
@@ -317,8 +328,16 @@ def _told(epoch: Epoch, before: Epoch, commits: int, took_s: float) -> str:
     return f"{what}. Epoch {epoch.number}: {len(epoch.members)} members go on from commit {commits}, agreed in {took_s:.2f} s"
 
 
-def _variable(name: str) -> str:
-    value = os.environ.get(name)
+def _variable(name: str, unless_set: str | None = None) -> str:
+    value = os.environ.get(name, unless_set)
     if value is None:
         raise InputError(f"{name} is not set", "start the script with hemiola run, or set what torchrun sets")
     return value
+
+
+def _number(name: str, unless_set: str | None = None) -> int:
+    value = _variable(name, unless_set)
+    try:
+        return int(value)
+    except ValueError:
+        raise InputError(f"{name} is {value!r}", "give a whole number") from None

@@ -185,6 +185,9 @@ class RollCall:
         """What this one decides, if it is the one to do it and it is time."""
         if self.before is None:
             return self._first()
+        self.finished = self.board.finished(self.before.number)
+        if self.finished:
+            return None  # who was through before it broke does not come to decide
         members = self.before.members
         others = [member for member in members if member != self.me]
         self._silence.look(others)
@@ -197,8 +200,7 @@ class RollCall:
         able = {
             member: commits for member, commits in here.items() if member not in lost and commits is not None
         }
-        self.finished = self.board.finished(self.before.number)
-        if self.finished or min(able, default=None) != self.me:
+        if min(able, default=None) != self.me:
             return None
         return self.board.decide(self._next(self.before, able, lost))
 

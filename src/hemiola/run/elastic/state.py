@@ -6,7 +6,6 @@ import copy
 import io
 import pickle
 import sys
-from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -194,8 +193,10 @@ def _copied(value: Any, into: Any = None, of: Callable[[Tensor, Any], Tensor] = 
         return of(value, into)
     if isinstance(value, dict):
         before = into if isinstance(into, dict) else {}
-        new: dict[Any, Any] = OrderedDict() if isinstance(value, OrderedDict) else {}
-        new.update((key, _copied(each, before.get(key), of)) for key, each in value.items())
+        new = copy.copy(value)  # of its own kind: a Counter, a defaultdict
+        new.clear()
+        for key, each in value.items():
+            new[key] = _copied(each, before.get(key), of)
         if hasattr(value, "_metadata"):  # a module's versions of its layout
             new._metadata = copy.deepcopy(value._metadata)  # type: ignore[attr-defined]
         return new

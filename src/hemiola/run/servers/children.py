@@ -14,6 +14,7 @@ import pickle
 import subprocess
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import IO, Any
 
 from hemiola.core.errors import HemiolaError, TransportError
@@ -39,10 +40,11 @@ class Child:
             files: descriptors that it inherits.
         """
         self.what = what
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+        path = os.pathsep.join(p or str(Path.cwd()) for p in sys.path)
         self._process = subprocess.Popen(
-            [sys.executable, "-c", f"from {module} import main; main()"],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, pass_fds=files, env=environment, start_new_session=True,
+            [sys.executable, "-P", "-c", f"from {module} import main; main()"],  # finds what the rank's script finds
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, pass_fds=files, env={**os.environ, "PYTHONPATH": path},
+            start_new_session=True,
         )  # fmt: skip
         self._send(config)
 

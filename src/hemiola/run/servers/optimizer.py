@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Set
+from pathlib import Path
 from typing import Any, Self
 
 import torch
@@ -32,7 +34,7 @@ class Synchronised(torch.optim.Optimizer):
 
     def __init__(
         self, optimizer: Any, model: nn.Module, worker: Worker, trained: list[Trained], servers: list[Child],
-        *, period: int, coupled: bool, early: bool, layout: Layout, group: Any,
+        *, period: int, coupled: bool, early: bool, layout: Layout, group: Any, cores: Set[int],
     ) -> None:  # fmt: skip
         super().__init__(optimizer.param_groups, optimizer.defaults)
         self.param_groups = optimizer.param_groups
@@ -52,6 +54,9 @@ class Synchronised(torch.optim.Optimizer):
         self._hooks = [model.register_state_dict_pre_hook(self._before_saving)]
         if not coupled:
             self._watch()
+        self._cores_before = (os.sched_getaffinity(0), torch.get_num_threads()) if cores else None
+        if cores:
+            _use_cores(cores, len(cores))
         atexit.register(self._at_exit)
 
     def _watch(self) -> None:
@@ -122,7 +127,8 @@ class Synchronised(torch.optim.Optimizer):
             if tensor.requires_grad and tensor.grad is not None:
                 raise InputError(
                     f"{name} requires a gradient only since synchronise, and no server knows of it",
-                    "unfreeze it before synchronise, or close this optimizer and call synchronise anew",
+                    "unfreeze it before synchronise; or keep optimizer.state_dict(), close this optimizer, load that "
+                    "into your own and call synchronise anew",
                 )
         with self._failing():
             self._optimizer._opt_called = True
@@ -172,8 +178,9 @@ class Synchronised(torch.optim.Optimizer):
     def close(self) -> None:
         """Leave the others: take the newest parameters, say goodbye, give the model back as it was before.
 
-        Under "local", steps since the last exchange are averaged first. Servers on this rank stay until all
-        ranks have left; this rank's process does not end before.
+        The optimizer's state goes with the servers: `state_dict` before this has it. Under "local", steps since the last
+        exchange are averaged first. Servers on this rank stay until all ranks have left; this rank's process does not
+        end before.
         """
         if not self._open:
             return
@@ -200,6 +207,8 @@ class Synchronised(torch.optim.Optimizer):
         self._problem = self._problem or CLOSED
         for hook in self._hooks:
             hook.remove()
+        if self._cores_before:
+            _use_cores(*self._cores_before)
         atexit.unregister(self._at_exit)  # which would keep the model
 
     @contextlib.contextmanager
@@ -261,3 +270,11 @@ class Synchronised(torch.optim.Optimizer):
 
     def __exit__(self, kind: object, *problem: object) -> None:
         self.abort() if kind is not None else self.close()
+
+
+def _use_cores(cores: Set[int], threads: int) -> None:
+    """Compute on these, with so many threads; all threads that there are leave the other cores alone."""
+    for thread in Path("/proc/self/task").iterdir():
+        with contextlib.suppress(ProcessLookupError):  # it has ended
+            os.sched_setaffinity(int(thread.name), cores)
+    torch.set_num_threads(threads)

@@ -4,6 +4,9 @@ A worker begins its iteration t once every parameter that it reads holds its own
 and everybody's first t - `ahead`. With `ahead` = 0 that is BSP, with infinity ASP, between them SSP: as Ho et al.
 (NIPS 2013, section 3) bound staleness. With `own_lag` = 1 a worker does not even wait for its own last update,
 which gives up their read-my-writes and leaves what Li et al. (OSDI 2014, section 3.4) call bounded delay.
+
+Where all workers meet, all have everybody's updates, however many each has made: from there on everybody's are counted
+anew.
 """
 
 from __future__ import annotations
@@ -40,9 +43,13 @@ class Scheme:
         """Whether a server waits for all before it changes anything."""
         return self.name in ("bsp", "local")
 
-    def needs(self, iteration: int) -> tuple[int, int]:
-        """Updates that parameters have to hold before this iteration begins: of one's own, of everybody's."""
-        floor = 0 if math.isinf(self.ahead) else iteration - int(self.ahead)
+    def needs(self, iteration: int, met: int = 0) -> tuple[int, int]:
+        """Updates that parameters have to hold before this iteration begins: of one's own, of everybody's.
+
+        Args:
+            met: iterations of this worker that were before all met; everybody's updates count from there.
+        """
+        floor = 0 if math.isinf(self.ahead) else iteration - met - int(self.ahead)
         return max(iteration - self.own_lag, 0), max(floor, 0)
 
 
@@ -78,7 +85,7 @@ class Request:
     """A worker's wish for a parcel.
 
     Attributes:
-        own, floor: updates that it has to hold at least: the worker's, everybody's.
+        own, floor: updates that it has to hold at least: the worker's, everybody's since all met.
         meeting: if above 0, it is answered once all have asked with that number, to all alike.
     """
 
@@ -94,18 +101,24 @@ class Clocks:
     Attributes:
         present: workers that have not said goodbye; shared by all parcels of a server.
         applied: by worker.
+        met: so many of them when all met last, by worker.
     """
 
     present: Collection[int]
     applied: list[int]
     waiting: dict[int, Request] = field(default_factory=dict)
+    met: list[int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.met = [0] * len(self.applied)
 
     @property
     def floor(self) -> int:
-        """What it holds of everybody who is present; who waits to meet the others holds nobody up."""
-        met = {w for w, wish in self.waiting.items() if wish.meeting}
-        counted = [w for w in self.present if w not in met] or self.present
-        return min((self.applied[w] for w in counted), default=max(self.applied))
+        """What it holds of everybody who is present, since all met; who waits to meet the others holds nobody up."""
+        since = [applied - met for applied, met in zip(self.applied, self.met, strict=True)]
+        waits = {w for w, wish in self.waiting.items() if wish.meeting}
+        counted = [w for w in self.present if w not in waits] or self.present
+        return min((since[w] for w in counted), default=max(since))
 
     def answerable(self) -> list[int]:
         """The workers whose requests can be answered as it stands; they wait no longer."""
@@ -114,6 +127,8 @@ class Clocks:
             w for w, wish in self.waiting.items()
             if self.applied[w] >= wish.own and (self._all_met(wish.meeting) if wish.meeting else floor >= wish.floor)
         ]  # fmt: skip
+        if any(self.waiting[w].meeting for w in found):
+            self.met = list(self.applied)
         for w in found:
             del self.waiting[w]
         return found

@@ -23,7 +23,7 @@ class Kept:
     Attributes:
         number: of it.
         dtype: of its elements.
-        shapes: of its stretches, where these are whole tensors that must keep them; else empty.
+        shapes: of its stretches.
         hyper: of its optimizer; None where parameters are averaged.
         elements: at the start, as they are sent.
         states: of the optimizer at the start, for each stretch that has any.
@@ -79,8 +79,7 @@ class Shard:
         self.message = torch.zeros(kept.parcel.answer_bytes, dtype=torch.uint8)
         self.message[HEAD_BYTES:] = torch.frombuffer(bytearray(kept.elements), dtype=torch.uint8)
         flat = elements_of(self.message, kept.parcel, kept.dtype)
-        shapes = kept.shapes or tuple((len(one),) for one in flat)
-        self._masters = [one.view(shape) for one, shape in zip(flat, shapes, strict=True)]
+        self._masters = [one.view(shape) for one, shape in zip(flat, kept.shapes, strict=True)]
         self._optimizer: Any = None
         if kept.hyper is not None:
             for master in self._masters:

@@ -6,7 +6,6 @@ import mmap
 import os
 import socket
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -24,7 +23,7 @@ from hemiola.run.servers.optimizer import Synchronised
 from hemiola.run.servers.places import Places
 from hemiola.run.servers.schemes import Scheme, scheme_of
 from hemiola.run.servers.shard import Kept
-from hemiola.run.servers.state import State, part_of
+from hemiola.run.servers.state import State, part_of, shape_of
 from hemiola.run.servers.worker import Trained, Worker
 from hemiola.run.transport import Endpoint, Options
 
@@ -93,7 +92,7 @@ def synchronise(
     own = members[: len(places.hosted)]
     made = Synchronised(
         optimizer, model, worker, trained, own, period=rule.period, coupled=coupled, early=early,
-        layout=layout, group=group,
+        layout=layout, group=group, cores=places.compute_cores,
     )  # fmt: skip
     if not rule.period:
         optimizer.state.clear()  # it would be old soon: the servers have it
@@ -193,7 +192,6 @@ def _join(
         end.call(lambda: end.pace(places.worker_paces))
     for child in children:
         child.ready()
-    _use_cores(places)
     courier: Courier | RemoteCourier
     if end is not None:
         ours.close()
@@ -244,9 +242,8 @@ def _server(
 def _kept(number: int, trained: Sequence[Trained], layout: Layout, states: Mapping[int, State]) -> Kept:
     parcel = layout.parcels[number]
     members = [trained[stretch.tensor] for stretch in parcel.stretches]
-    whole = all(
-        stretch.stop - stretch.start == member.tensor.numel()
-        for stretch, member in zip(parcel.stretches, members, strict=True)
+    shapes = tuple(
+        shape_of(stretch, member.tensor) for stretch, member in zip(parcel.stretches, members, strict=True)
     )
     elements = torch.zeros(parcel.size_bytes, dtype=torch.uint8)
     for stretch, member in zip(parcel.stretches, members, strict=True):
@@ -254,21 +251,11 @@ def _kept(number: int, trained: Sequence[Trained], layout: Layout, states: Mappi
             member.tensor.detach().reshape(-1)[stretch.start : stretch.stop].cpu().view(torch.uint8)
         )
         elements[stretch.offset_bytes : stretch.offset_bytes + part.numel()] = part
-    shapes = tuple(tuple(member.tensor.shape) for member in members) if whole else ()
     begun = {
-        place: part_of(states[stretch.tensor], member.tensor, stretch, shapes[place] if whole else (-1,))
+        place: part_of(states[stretch.tensor], member.tensor, stretch)
         for place, (stretch, member) in enumerate(zip(parcel.stretches, members, strict=True))
         if stretch.tensor in states
     }
     return Kept(
         number, parcel, members[0].tensor.dtype, shapes, members[0].hyper, elements.numpy().tobytes(), begun
     )
-
-
-def _use_cores(places: Places) -> None:
-    """Leave the other sides' cores to them, with all threads that there are."""
-    cores = places.compute_cores
-    if cores:
-        for thread in Path("/proc/self/task").iterdir():
-            os.sched_setaffinity(int(thread.name), cores)
-        torch.set_num_threads(len(cores))

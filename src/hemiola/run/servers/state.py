@@ -10,25 +10,28 @@ from torch import Tensor
 
 from hemiola.run.servers.layout import Layout, Stretch
 
-__all__ = ["State", "joined", "part_of"]
+__all__ = ["State", "joined", "part_of", "shape_of"]
 
 State = dict[str, Any]
 """Of one parameter, by name: tensors with an element for each of the parameter's, others, and numbers."""
 
 
-def part_of(state: Mapping[str, Any], parameter: Tensor, stretch: Stretch, shape: Sequence[int]) -> State:
-    """What belongs to some of its elements.
+def shape_of(stretch: Stretch, parameter: Tensor) -> tuple[int, ...]:
+    """At its server: a whole parameter keeps its own, which some optimizers look at; a part of one is flat."""
+    length = stretch.stop - stretch.start
+    return tuple(parameter.shape) if length == parameter.numel() else (length,)
 
-    Args:
-        shape: of that part at its server.
-    """
+
+def part_of(state: Mapping[str, Any], parameter: Tensor, stretch: Stretch) -> State:
+    """What belongs to some of its elements, in the shape that these have at their server."""
 
     def cut(value: Any) -> Any:
         if not isinstance(value, Tensor):
             return value
         if not value.dim() or value.numel() != parameter.numel():
             return value.detach().cpu().clone()  # parts that shared it would each count a step in it
-        return value.detach().cpu().reshape(-1)[stretch.start : stretch.stop].reshape(shape).clone()
+        part = value.detach().cpu().reshape(-1)[stretch.start : stretch.stop]
+        return part.reshape(shape_of(stretch, parameter)).clone()
 
     return {name: cut(value) for name, value in state.items()}
 

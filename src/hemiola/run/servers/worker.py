@@ -42,7 +42,8 @@ class _State:
 
     Attributes:
         pushes: so many were made.
-        own, floor: updates that the parameters here hold: one's own, everybody's.
+        own, floor: updates that the parameters here hold: one's own, everybody's since all met.
+        met: pushes that were made before.
         busy: whether a push is still being sent.
         asked: whether an answer is on its way; landed: whether it lies here.
         checked: the iteration for which its parameters were last taken.
@@ -51,12 +52,12 @@ class _State:
         sent: hyper-parameters that went with the last push.
     """
 
-    __slots__ = ("answer", "asked", "busy", "checked", "floor", "landed", "members", "missing", "own", "priority",
-                 "push", "pushes", "quiet", "sent", "views")  # fmt: skip
+    __slots__ = ("answer", "asked", "busy", "checked", "floor", "landed", "members", "met", "missing", "own",
+                 "priority", "push", "pushes", "quiet", "sent", "views")  # fmt: skip
 
     def __init__(self, push: Push, answer: Tensor, views: list[Tensor], members: list[Trained]) -> None:
         self.push, self.answer, self.views, self.members = push, answer, views, members
-        self.pushes = self.own = self.floor = self.checked = self.priority = 0
+        self.pushes = self.own = self.floor = self.met = self.checked = self.priority = 0
         self.busy = self.asked = self.landed = self.quiet = False
         self.missing = 0
         self.sent: list[float] = []
@@ -155,7 +156,7 @@ class Worker:
                 into.copy_(given.reshape(-1)[stretch.start : stretch.stop])
         state.pushes += 1
         asks = not (state.asked or state.landed)
-        own, floor = (state.pushes, self._scheme.needs(state.pushes)[1]) if asks else (-1, 0)
+        own, floor = (state.pushes, self._scheme.needs(state.pushes, state.met)[1]) if asks else (-1, 0)
         PUSH_HEAD.pack_into(state.push.memory.numpy(), 0, own, floor, state.priority)
         if not averaged:
             has = [member.tensor.grad is not None for member in state.members]
@@ -176,7 +177,7 @@ class Worker:
             return
         state.asked = True
         if floor is None:
-            floor = self._scheme.needs(own)[1]
+            floor = self._scheme.needs(own, state.met)[1]
         self._courier.tell(Note(Kind.PULL, number, own, floor, meeting, state.priority))
 
     def _notice(self, block: bool) -> None:
@@ -205,7 +206,7 @@ class Worker:
         for number in parcels:
             state = self._states[number]
             if state.checked < self.iteration:
-                self._until(number, *self._scheme.needs(self.iteration))
+                self._until(number, *self._scheme.needs(self.iteration, state.met))
                 state.checked = self.iteration
 
     def _until(self, number: int, own: int, floor: int) -> None:
@@ -230,7 +231,7 @@ class Worker:
         """Until all parameters hold all updates of this worker, and of others what the scheme demands."""
         for number in self.parcels:
             state = self._states[number]
-            self._until(number, state.pushes, self._scheme.needs(state.pushes)[1])
+            self._until(number, state.pushes, self._scheme.needs(state.pushes, state.met)[1])
             state.checked = self.iteration
 
     def finish_iteration(self) -> None:
@@ -270,6 +271,7 @@ class Worker:
             while self._states[number].asked:
                 self._notice(block=True)
             self._take(number)
+            self._states[number].met = self._states[number].pushes
 
     def leave(self) -> None:
         """Say goodbye to the servers."""
