@@ -507,6 +507,22 @@ def test_transfers_that_are_awaited_together_share_the_waiting(waits):
     assert found.ranks[0].exposed_s == 6
 
 
+def test_iterations_without_transfers_count_in_the_means():
+    """As where ranks meet at every eighth step."""
+    build = Build(2)
+    for number in range(8):
+        build.every(number, 10 * number, 10 * number + 10)
+    for rank, ready in enumerate((74, 78)):
+        build.span(rank, "compute", 0, ready)
+        sent = build.transfer(rank, "sync", ready, ready, 79, ready, 79, iteration=7)
+        build.span(rank, "wait", ready, 79, "wait for sync", transfer=sent, iteration=7)
+    found = job_metrics(build.timeline())
+    (sync,) = found.transfers
+    assert sync.count == 2
+    assert sync.exposed_s == pytest.approx(found.mean("exposed")) == pytest.approx(6 / 14)
+    assert {one.name: one.seconds for one in found.operations}["wait for sync"] == sync.exposed_s
+
+
 def test_where_nobody_says_when_it_was_handed_over_the_first_byte_counts():
     build = Build(2)
     for rank, first in ((0, 1), (1, 4)):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import math
+import os
 import re
 import sys
 from collections import Counter
@@ -416,6 +417,23 @@ def test_files_are_recognised_by_content(folder: Path) -> None:
     for name, text in texts.items():
         (folder / name).write_text(text)
     assert [recognise(folder / name) for name in texts] == ["strategy", "", "", "", "", "", ""]
+
+
+def test_a_folder_that_is_named_as_a_generator_is_a_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert recognise(Path("flat")) == "topology"
+    Path("flat").mkdir()
+    assert recognise(Path("flat")) == ""
+
+
+def test_a_topologys_path_need_not_be_text(folder: Path) -> None:
+    path = folder / os.fsdecode(b"lab\xff.toml")
+    (folder / "lab.toml").rename(path)
+    inspect(path, json=folder / "out.json", report=folder / "page.html", title=path.name)
+    assert "lab\ufffd.toml" in json.loads((folder / "out.json").read_text())["source"]
+    assert "<h1>lab?.toml</h1>" in (folder / "page.html").read_text()
 
 
 def test_the_verb_shows_topologies_and_strategies(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

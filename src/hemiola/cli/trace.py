@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -87,18 +88,20 @@ def _run(command: tuple[str, ...], options: Options) -> int:
 
 
 def merged(options: Options) -> JobTimeline | None:
-    """Put the parts together and say in a few lines what was recorded; None if nothing was."""
+    """Put the parts together and say in a few lines what was recorded; None if nothing was, or they cannot be."""
     from hemiola.core.errors import InputError
     from hemiola.run.record.api import finish
 
     path, parts = Path(options.path), Path(options.parts)
-    if not parts.is_dir():
+    if not any(parts.glob("rank*")):
         print(f"nothing was recorded: {_NOTHING}", file=sys.stderr)
         return None
     try:
         timeline = finish(path, parts)
     except InputError as error:
-        print(f"nothing was recorded: {error.what}", file=sys.stderr)
+        print(f"the recording could not be put together: {error}", file=sys.stderr)
+        command = shlex.join(["python", "-m", "hemiola.run.record", str(parts), str(path)])
+        print(f"the ranks' parts are kept in {parts}: {command}", file=sys.stderr)
         return None
     print("\n".join(_summary(timeline, path)), file=sys.stderr)
     if "partial" in timeline.facts:

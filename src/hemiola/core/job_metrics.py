@@ -188,7 +188,7 @@ def job_metrics(timeline: JobTimeline) -> JobMetrics:
         efficiency=_mean_efficiency(ranks),
         waiting_share=float(np.median(held)) if len(late.instance) else math.nan,
         stragglers=straggler_table(timeline, transfers, late, waits, in_steady, len(numbers)),
-        transfers=transfer_table(timeline, transfers, every, acts, in_steady),
+        transfers=transfer_table(timeline, transfers, every, acts, in_steady, int(chosen.sum())),
         operations=operation_table(timeline, every, chosen),
         path=path,
         path_items=path_items(timeline, path),

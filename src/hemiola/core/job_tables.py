@@ -110,9 +110,19 @@ class PathItem(msgspec.Struct, frozen=True):
 
 
 def transfer_table(
-    timeline: JobTimeline, found: Matched, every: Parts, acts: list[Activity], chosen: Bools
+    timeline: JobTimeline,
+    found: Matched,
+    every: Parts,
+    acts: list[Activity],
+    chosen: Bools,
+    iterations: int,
 ) -> tuple[Transfer, ...]:
-    """A line for each bucket, most exposed first."""
+    """A line for each bucket, most exposed first.
+
+    Args:
+        chosen: which transfers count.
+        iterations: those that the means are of, each rank's counted by itself, whether or not it has transfers.
+    """
     log, rows = found.log, np.flatnonzero(chosen)
     if not len(rows):
         return ()
@@ -135,7 +145,7 @@ def transfer_table(
             for name in ("enqueue_s", "first_byte_s", "last_byte_s", "needed_s")
         },
     }
-    exposed, iterations = _exposed(timeline, found, acts), len(np.unique(found.row[rows]))
+    exposed = _exposed(timeline, found, acts)
     again = rows[found.occurrence[rows] > 0]
     several = set(zip(log.name[again].tolist(), log.collective[again].tolist(), strict=True))
     table = []

@@ -44,10 +44,10 @@ def document(title: str, styles: str, main: Iterable[str], scripts: Iterable[str
 
 
 def write_page(text: str, path: Path) -> None:
-    """Write a page.
+    """Write a page; of words from a command line, which need not be text, what can be written.
 
     Raises:
         InputError: the path cannot be written.
     """
     with replacing(path) as stream:
-        stream.write(text.encode())
+        stream.write(text.encode(errors="replace"))

@@ -11,9 +11,11 @@ from pathlib import Path
 import pytest
 from record_jobs import TRACE, TRAIN, ranks, run, start
 
+from hemiola.cli.trace import merged
 from hemiola.core.errors import InputError
 from hemiola.run.record import collect, record
-from hemiola.run.record.parts import read_parts
+from hemiola.run.record.parts import PartWriter, read_parts
+from hemiola.run.record.values import Head, Options
 from hemiola.trace.jobs.timeline_json import read_timeline
 
 
@@ -63,6 +65,24 @@ def test_a_killed_rank_leaves_its_iterations_and_the_others_theirs(
     assert "rank 1 ended without saying so (killed?)" in timeline.facts["partial"]
     assert "partial: rank 1 ended without saying so" in said
     assert len(collect(folder / "run.json.parts").ranks) == 2  # the parts are kept
+
+
+def test_parts_that_cannot_be_put_together_are_kept_and_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    parts = tmp_path / "parts"
+    writer = PartWriter(parts / "rank00000-1", 10)
+    writer.write(
+        Head(rank=0, world_size=1, host="h", device="cpu", pid=1, mode="light", monotonic_ns=0, unix_ns=0)
+    )
+    writer.close()
+    (tmp_path / "run.json").mkdir()
+    assert merged(Options(path=str(tmp_path / "run.json"), parts=str(parts))) is None
+    said = capsys.readouterr().err
+    assert "nothing was recorded" not in said
+    assert "Is a directory\n  hint: name a file" in said
+    assert f"are kept in {parts}: python -m hemiola.run.record {parts} {tmp_path / 'run.json'}\n" in said
+    assert read_parts(parts)
 
 
 HANGS = """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -10,7 +11,8 @@ from hypothesis import strategies as st
 
 from hemiola.run.record.causality import bound_by_causality
 from hemiola.run.record.clock import ClockClient, ClockServer, fit_clock
-from hemiola.run.record.parts import Part
+from hemiola.run.record.merge import collect
+from hemiola.run.record.parts import Part, PartWriter
 from hemiola.run.record.values import ClockSample, Group, Head, Iteration
 
 SECOND = 10**9
@@ -97,6 +99,38 @@ def test_collectives_bound_a_clock_that_nobody_asked() -> None:
     assert fit.offset_ns - fit.error_ns == 300 - (311 - 1000)
     assert fit.offset_ns + fit.error_ns == 160 - (150 - 1000)
     assert abs(fit.offset_ns - 1000) <= fit.error_ns
+
+
+def test_without_rank_0_the_others_clocks_are_as_good_as_with_it(tmp_path: Path) -> None:
+    """Rank 2's clock is 1 s ahead of rank 0's, rank 3's, which asked nobody, 2 s; wall clocks are wrong."""
+    for rank, (skew, asked) in {1: (0, True), 2: (SECOND, True), 3: (2 * SECOND, False)}.items():
+        writer = PartWriter(tmp_path / f"rank{rank}-1-1", 10)
+        unix_ns = rank * SECOND // 3
+        writer.write(
+            Head(
+                rank=rank,
+                world_size=4,
+                host="",
+                device="",
+                pid=1,
+                mode="light",
+                monotonic_ns=0,
+                unix_ns=unix_ns,
+            )
+        )
+        writer.write(Group(0, "0", [0, 1, 2, 3], "gloo"))
+        if asked:
+            writer.write(ClockSample(skew, -skew, 5000))
+        row = (0, "", "all-reduce", 0, 4, skew + 1000, skew + 1000, skew + 9000, None, None)
+        writer.write(Iteration(0, skew, skew + 10000, True, False, [], [row]))
+        writer.close()
+    timeline = collect(tmp_path)
+    assert list(timeline.facts["clocks"].values()) == [
+        "asked 1 times", "asked 1 times", "bounded by what collectives allow"
+    ]  # fmt: skip
+    errors = [rank.clock_error_s for rank in timeline.ranks]
+    assert errors == pytest.approx([5e-6, 5e-6, 8e-6 + 5e-6])
+    assert timeline.iterations.start_s.tolist() == pytest.approx([0, 0, 0], abs=max(errors))
 
 
 def test_nothing_in_common_bounds_nothing() -> None:

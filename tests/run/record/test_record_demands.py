@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import sysconfig
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -138,6 +140,31 @@ def test_who_hears_of_a_trace_too_late_says_so_and_the_others_part_is_kept(
     [part] = read_parts(tmp_path / "parts" / "demand-1")
     assert part.end is not None
     assert (part.head.rank, part.end.why, part.iterations) == (1, "the request came too late", [])
+
+
+def test_parts_are_put_together_where_the_jobs_python_does_not_have_hemiola(
+    tmp_path: Path,
+    rank: Callable[..., Rank],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """As under the `hemiola trace` of another environment; where it has not even what Hemiola needs, that is said."""
+    for name in ("python", "bare"):
+        packages = f"PYTHONPATH={sysconfig.get_path('purelib')}" if name == "python" else "PYTHONPATH="
+        (tmp_path / name).write_text(f'#!/bin/sh\n{packages} exec {sys.executable} -S "$@"\n')
+        (tmp_path / name).chmod(0o755)
+    first = rank(0, None)
+    for number, name in enumerate(("python", "bare"), 1):
+        monkeypatch.setattr(sys, "executable", str(tmp_path / name))
+        first.demands._complete(number, "")
+        first.demands._merging[number] -= 100
+        first.visit()
+    for action in first.keeper.at_end:
+        action()
+    assert read_timeline(demand_path(tmp_path / "run.json", 1)).ranks[0].rank == 0
+    assert [entry.message.partition(" could not")[0] for entry in caplog.records] == [
+        str(demand_path(tmp_path / "run.json", 2))
+    ]
 
 
 def test_a_late_first_rank_still_has_the_parts_put_together(

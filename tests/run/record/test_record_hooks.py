@@ -8,6 +8,7 @@ import signal
 import socket
 import urllib.request
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from hemiola.core.job_timeline import JobTimeline
+from hemiola.core.job_timeline import SPAN_KINDS, JobTimeline
 from hemiola.run.record import record
 from hemiola.run.record.collectives import PYTHON, Collectives, Groups, Payload
 from hemiola.run.record.profile import LIGHT_FIRST
@@ -115,6 +116,18 @@ def test_explicit_steps_and_several_waits(tmp_path: Path) -> None:
     assert timeline.transfers.size_bytes.tolist() == [20.0] * 6
 
 
+def test_sparse_tensors_are_as_large_as_their_indices_and_values(tmp_path: Path) -> None:
+    model = nn.parallel.DistributedDataParallel(nn.Embedding(5, 2, sparse=True))
+    with record(tmp_path / "run.json") as recorder:
+        dist.all_reduce(torch.eye(3).to_sparse())
+        dist.all_reduce(torch.ones(5))
+        model(torch.tensor([1, 3])).sum().backward()
+        recorder.step()
+    assert recorder.failure == ""
+    transfers = read_timeline(tmp_path / "run.json").transfers
+    assert transfers.size_bytes.tolist() == [3 * (2 * 8 + 4), 5 * 4, 2 * (8 + 2 * 4)]
+
+
 def test_buffers_broadcast_by_ddp_are_waited_for(tmp_path: Path) -> None:
     with record(tmp_path / "run.json"):
         train(3)
@@ -150,6 +163,20 @@ def test_collectives_have_one_number_on_all_ranks_however_much_goes_between_two(
     recorder = Recorder()
     names = ("send", "all-reduce", "send", "recv", "all-reduce")
     assert [recorder.transfer(name, 0, 4, 0).sequence for name in names] == [0, 0, 1, 2, 1]
+
+
+def test_a_loader_that_is_read_ahead_in_another_thread_is_not_waited_for(tmp_path: Path) -> None:
+    model = nn.Linear(2, 1)
+    loader = torch.utils.data.DataLoader(torch.ones(4, 2))
+    with record(tmp_path / "run.json") as recorder, ThreadPoolExecutor(1) as pool:
+        for _ in range(2):
+            model(pool.submit(lambda: next(iter(loader))).result()).sum().backward()
+            recorder.step()
+        model(next(iter(loader))).sum().backward()
+        recorder.step()
+    timeline = read_timeline(tmp_path / "run.json")
+    loading = timeline.spans.kind == SPAN_KINDS.index("input")
+    assert set(timeline.spans.iteration[loading].tolist()) == {2}
 
 
 def iterate(recorder: Recorder, iterations: int) -> None:

@@ -15,6 +15,7 @@ from record_scripts.train import LAYERS, SKEW_S, WIDTH
 from hemiola.core.job_timeline import JobTimeline
 from hemiola.run.record.profile import LIGHT_FIRST
 from hemiola.trace.jobs.timeline_json import read_timeline
+from ranks import run as run_ranks
 
 
 @pytest.fixture(scope="module")
@@ -93,6 +94,43 @@ def test_spans_of_ones_own_are_kept(timeline: JobTimeline) -> None:
     durations = (timeline.spans.end_s - timeline.spans.start_s)[named]
     assert len(durations) == 2
     assert (durations >= 0.3).all()
+
+
+TWICE = """
+import os, sys, time
+import torch
+import torch.distributed as dist
+import hemiola
+from hemiola.run.record import api
+
+def slowly(*arguments):
+    time.sleep(0.5)
+    return collect(*arguments)
+
+collect, api.collect = api.collect, slowly
+rank, ranks, folder = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=ranks)
+for iterations in (2, 3):
+    with hemiola.record(f"{folder}/run.json") as recorder:
+        recorder.step()
+        for _ in range(iterations):
+            dist.all_reduce(torch.zeros(4))
+            recorder.step()
+    if rank == 0:
+        os.rename(f"{folder}/run.json", f"{folder}/{iterations}.json")
+dist.destroy_process_group()
+"""
+
+
+def test_a_rank_may_begin_its_next_recording_before_the_first_one_is_put_together(tmp_path: Path) -> None:
+    script = tmp_path / "twice.py"
+    script.write_text(TWICE)
+    run_ranks(script, 2, str(tmp_path))
+    for iterations in (2, 3):
+        timeline = read_timeline(tmp_path / f"{iterations}.json")
+        assert "partial" not in timeline.facts
+        assert timeline.iterations.number.tolist() == [*range(iterations + 1)] * 2
+    assert not (tmp_path / "run.json.parts").exists()
 
 
 LEAVES = """

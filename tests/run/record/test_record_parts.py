@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hemiola.core.errors import InputError
-from hemiola.run.record.parts import PartWriter, ended_parts, read_parts
+from hemiola.run.record.parts import PartWriter, ended_parts, part_files, read_parts
 from hemiola.run.record.values import ClockSample, End, Facts, Group, Head, Iteration, Line, UnderWay
 
 
@@ -69,6 +70,39 @@ def test_ends_of_an_earlier_run_are_not_counted(tmp_path: Path) -> None:
     os.utime(old, ns=(old.stat().st_atime_ns, old.stat().st_mtime_ns - 10**9))
     writer = write(tmp_path / "rank00000-2", [head(), End(why="", iterations=1, cost_ns=9)])
     assert ended_parts(tmp_path, writer.began_ns) == 1
+
+
+def test_a_line_that_does_not_fit_on_the_disk_leaves_no_half_before_the_next(tmp_path: Path) -> None:
+    writer = PartWriter(tmp_path / "rank00000-5-1", 100)
+    writer.write(head())
+    writer.write(iteration(0))
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (writer._stream.tell() + 60, hard))
+    try:
+        with pytest.raises(OSError):
+            writer.write(iteration(1))
+        writer.write(End(why="recording failed", iterations=1, cost_ns=9))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        writer.close()
+    (part,) = read_parts(tmp_path)
+    assert part.iterations == [iteration(0)]
+    assert part.end is not None and part.end.why == "recording failed"
+
+
+def test_parts_that_ranks_have_begun_meanwhile_are_of_the_next_recording(tmp_path: Path) -> None:
+    end = End(why="", iterations=1, cost_ns=9)
+    write(tmp_path / "rank00001-7-8", [head(1, 1), iteration(7), end])
+    stale = tmp_path / "rank00001-7-8.a.jsonl"
+    os.utime(stale, ns=(0, stale.stat().st_mtime_ns - 10**9))
+    own = write(tmp_path / "rank00000-5-9", [head(0, 2), iteration(0), end])
+    write(tmp_path / "rank00001-7-9", [head(1, 2), iteration(1), end])
+    write(tmp_path / "rank00001-7-10", [head(1, 3), iteration(2), end])
+    first, second = read_parts(tmp_path, own.began_ns)
+    assert (first.iterations, second.iterations) == ([iteration(0)], [iteration(1)])
+    assert ended_parts(tmp_path, own.began_ns) == 2
+    later = tmp_path / "rank00001-7-10.a.jsonl"
+    assert set(tmp_path.iterdir()) - set(part_files(tmp_path, own.began_ns)) == {later}
 
 
 @given(keep=st.integers(1, 6), count=st.integers(0, 40))

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import weakref
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hemiola.run.record.keeper import Keeper
+from hemiola.run.record.merge import collect
+from hemiola.run.record.parts import PartWriter, read_parts
 from hemiola.run.record.phases import cut
+from hemiola.run.record.recorder import Recorder
 from hemiola.run.record.settle import FirstBytes, is_settled, settle
 from hemiola.run.record.totals import Totals, exposition, union_ns
-from hemiola.run.record.values import Draft, Gate, Iteration, Transfer
+from hemiola.run.record.values import Draft, Gate, Head, Iteration, Transfer
 
 
 def transfer(enqueue: int, last: int | None, thread: int = 0) -> Transfer:
@@ -54,6 +61,75 @@ def test_what_has_not_ended_has_no_last_byte_and_is_waited_for() -> None:
     draft.end, draft.transfers = 5, [transfer(1, None)]
     assert not is_settled(draft, lambda instant: True)
     assert settle(draft, int, FirstBytes()).transfers[0][5:] == (1, None, None, None, None)
+
+
+class Handle:
+    """Stands for the work that a script has been given."""
+
+
+def test_an_iteration_is_kept_until_nobody_can_wait_for_its_transfers_any_more(tmp_path: Path) -> None:
+    """Two that are waited for in the next iteration, or not at all."""
+    recorder, handles = Recorder(), [Handle(), Handle()]
+    writer = PartWriter(tmp_path / "rank00000-1-1", 10)
+    head = Head(rank=0, world_size=1, host="", device="", pid=1, mode="light", monotonic_ns=0, unix_ns=0)
+    keeper = Keeper(recorder, writer, lambda: head)
+    keeper._identify()
+
+    def kept() -> int:
+        keeper._take()
+        keeper._drain(force=False)
+        return keeper.totals.iterations
+
+    awaited, forgotten = (recorder.transfer("all-reduce", 0, 4, recorder.now()) for _ in handles)
+    awaited.handle, forgotten.handle = map(weakref.ref, handles)
+    awaited.last, forgotten.last = recorder.now(), recorder.now()
+    recorder.boundary()
+    assert kept() == 0
+    awaited.needed, awaited.released = recorder.now(), recorder.now()
+    assert kept() == 0
+    handles.pop()
+    assert kept() == 1
+    writer.close()
+    (part,) = read_parts(tmp_path)
+    first, second = (row for iteration in part.iterations for row in iteration.transfers)
+    assert first[8:] == (awaited.needed, awaited.released)
+    assert second[8:] == (None, None)
+
+
+def test_what_fails_beside_the_training_is_said_in_the_part(tmp_path: Path) -> None:
+    def refuse(draft: Draft, iteration: Iteration) -> None:
+        raise ValueError("something of ours")
+
+    recorder, ended = Recorder(), []
+    writer = PartWriter(tmp_path / "rank00000-1-1", 10)
+    head = Head(rank=0, world_size=1, host="", device="", pid=1, mode="light", monotonic_ns=0, unix_ns=0)
+    keeper = Keeper(recorder, writer, lambda: head)
+    keeper.on_iteration.append(refuse)
+    keeper.at_end.append(lambda: ended.append(True))
+    keeper.start()
+    recorder.boundary()
+    keeper.finish("", 10.0)
+    assert ended == [True]
+    assert collect(tmp_path).facts["partial"] == ["rank 0: recording failed: ValueError: something of ours"]
+
+
+def test_a_wait_in_a_later_iteration_is_cut_out_of_that_ones_phases(tmp_path: Path) -> None:
+    writer = PartWriter(tmp_path / "rank00000-1-1", 10)
+    writer.write(
+        Head(rank=0, world_size=1, host="", device="", pid=1, mode="light", monotonic_ns=0, unix_ns=0)
+    )
+    row = (0, "", "all-reduce", 0, 4, 10, 10, 90, 60, 90)
+    writer.write(Iteration(0, 0, 50, True, False, [("backward", "compute", 0, 50)], [row]))
+    writer.write(Iteration(1, 50, 100, True, False, [("backward", "compute", 50, 100)], []))
+    writer.close()
+    timeline = collect(tmp_path)
+    spans = timeline.spans
+    main = spans.lane == timeline.lanes.index("main")
+    names = [timeline.names[name] for name in spans.name[main]]
+    found = zip(names, (1e9 * spans.start_s[main]).round(), (1e9 * spans.end_s[main]).round(), strict=True)
+    assert sorted(found, key=lambda span: span[1]) == [
+        ("backward", 0, 50), ("backward", 50, 60), ("wait for all-reduce", 60, 90), ("backward", 90, 100)
+    ]  # fmt: skip
 
 
 intervals = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 60)).map(sorted).map(tuple), max_size=8)

@@ -136,6 +136,35 @@ dist.destroy_process_group()
 """
 
 
+FORKED = """
+import multiprocessing, sys, torch, torch.distributed as dist
+
+def train(rank, store):
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
+    dist.all_reduce(torch.zeros(4))
+    dist.destroy_process_group()
+    if rank == 1:
+        raise ValueError("something of the script's own")
+
+ranks = [multiprocessing.get_context("fork").Process(target=train, args=(rank, sys.argv[1])) for rank in (0, 1)]
+for rank in ranks:
+    rank.start()
+for rank in ranks:
+    rank.join()
+"""
+
+
+def test_ranks_that_are_forked_say_how_they_end(tmp_path: Path) -> None:
+    script = tmp_path / "forked.py"
+    script.write_text(FORKED)
+    command = [sys.executable, str(script), str(tmp_path / "store")]
+    process = run([*TRACE, "-o", str(tmp_path / "run.json"), "--", *command])
+    assert process.returncode == 0, process.stderr
+    timeline = read_timeline(tmp_path / "run.json")
+    assert timeline.facts["partial"] == ["rank 1: crashed: ValueError: something of the script's own"]
+    assert timeline.transfers.rank.tolist() == [0, 1]
+
+
 def test_a_path_need_not_be_text(tmp_path: Path) -> None:
     path = tmp_path / os.fsdecode(b"caf\xe9.json")
     process = run([*TRACE, "-o", str(path), "--", sys.executable, "-c", ALONE, str(tmp_path)])

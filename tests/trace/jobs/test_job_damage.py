@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import random
+from dataclasses import replace
 
 import pytest
 from job_samples import nccl_trace, two_ranks, write_json
 
 from hemiola.core.errors import FormatError, HemiolaError, InputError
 from hemiola.core.job_metrics import job_metrics
+from hemiola.report.job import write_job_report
+from hemiola.report.job.inspection import write_inspection
 from hemiola.trace.jobs.chakra import write_et
 from hemiola.trace.jobs.chakra_to import to_chakra
 from hemiola.trace.jobs.execution_trace import read_execution_trace
@@ -199,10 +203,25 @@ def test_missing_and_empty(tmp_path):
         read_job([])
 
 
+@pytest.mark.parametrize("sample", ["kineto.json", "chakra.json"])
+def test_names_that_are_no_unicode_are_read_as_what_can_be_written(tmp_path, sample):
+    """Those of files, and halves of characters that are escaped."""
+    plain, strange = tmp_path / sample, tmp_path / os.fsdecode(b"tr\xff.json")
+    SAMPLES[sample](plain)
+    content = plain.read_text()
+    name = next(name for name in read_job([plain]).names if f'"{name}"' in content)
+    strange.write_text(content.replace(f'"{name}"', f'"{name}\\ud800"'))
+    timeline = read_job([strange])
+    assert "tr\ufffd.json" in timeline.source
+    assert f"{name}\ufffd" in timeline.names
+    write_timeline(timeline, tmp_path / "y.json")
+    assert read_job([tmp_path / "y.json"]).names == timeline.names
+    write_inspection(job_metrics(timeline), tmp_path / "z.json")
+    write_job_report(job_metrics(timeline), tmp_path / "page.html", title=strange.name)
+
+
 def test_text_that_is_no_unicode_is_refused_when_written(tmp_path):
-    trace = nccl_trace(0)
-    trace["traceEvents"][4]["name"] = "a\ud800b"
-    timeline = read_job([write_json(trace, tmp_path / "x.json")])
+    timeline = replace(two_ranks(), source="a\ud800b")
     for write in (write_timeline, write_perfetto):
         with pytest.raises(InputError, match="cannot be kept"):
             write(timeline, tmp_path / "y.json")

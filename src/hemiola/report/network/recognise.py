@@ -13,6 +13,7 @@ from hemiola.trace.jobs.json_stream import JsonStream
 from hemiola.trace.jobs.opening import decoding, looks_like_json, opened, read_all
 from hemiola.trace.msccl import read_msccl
 from hemiola.trace.strategy_json import read_strategy
+from hemiola.trace.struct_json import as_text
 from hemiola.trace.topologies import GENERATORS, read_topology
 from hemiola.trace.topologies.native import read_native
 
@@ -31,12 +32,12 @@ _LISTS = ("moves", "traceEvents", "nodes", "")
 
 
 def recognise(path: Path) -> Kind:
-    """What a file holds; "" if it is neither, or cannot be read: whoever reads jobs says why.
+    """What a file holds; "" if it is neither, a folder, or cannot be read: whoever reads jobs says why.
 
     A generator's line ("flat:hosts=4,...") is a topology too.
     """
     if not path.is_file():
-        return "topology" if str(path).partition(":")[0] in GENERATORS else ""
+        return "topology" if str(path).partition(":")[0] in GENERATORS and not path.is_dir() else ""
     try:
         with opened(path) as stream:
             begin = stream.read(_BEGIN)
@@ -68,7 +69,7 @@ def topology_of(path: Path) -> Topology:
         return read_topology(str(path))
     with decoding(str(path), "text"):
         text = read_all(path).decode()
-    return read_native(text, str(path))
+    return read_native(text, as_text(path))
 
 
 def read_any_strategy(path: Path) -> Strategy:

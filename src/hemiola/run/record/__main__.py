@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from hemiola.core.errors import InputError
 from hemiola.run.record.merge import collect
 from hemiola.trace.jobs.timeline_json import write_timeline
 
@@ -12,7 +13,10 @@ from hemiola.trace.jobs.timeline_json import write_timeline
 def main() -> None:
     """Merge."""
     folder, target = map(Path, sys.argv[1:3])
-    write_timeline(collect(folder, target.name), target)
+    try:
+        write_timeline(collect(folder, target.name), target)
+    except InputError as error:
+        raise SystemExit(f"error: {error}") from error
 
 
 if __name__ == "__main__":

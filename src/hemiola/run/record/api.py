@@ -15,7 +15,7 @@ from hemiola.core.errors import InputError
 from hemiola.core.job_timeline import JobTimeline
 from hemiola.run.record.demands import demand_path
 from hemiola.run.record.merge import collect
-from hemiola.run.record.parts import ended_parts
+from hemiola.run.record.parts import ended_parts, part_files
 from hemiola.run.record.recorder import Recorder, logger
 from hemiola.run.record.server import parse_address
 from hemiola.run.record.session import Session
@@ -92,27 +92,30 @@ def parts_folder(path: Path) -> Path:
     return path.with_name(path.name + ".parts")
 
 
-def finish(path: Path, parts: Path) -> JobTimeline:
+def finish(path: Path, parts: Path, since_ns: int = 0) -> JobTimeline:
     """Merge the parts into the file, and remove them if none is missing; the timeline.
 
     Parts of a trace on demand stay until its file is there: another process may be reading them.
 
+    Args:
+        since_ns: parts of a later recording are left alone; see `part_files`.
+
     Raises:
         InputError: if there are no parts, or the path cannot be written.
     """
-    timeline = collect(parts, path.name)
+    timeline = collect(parts, path.name, since_ns)
     write_timeline(timeline, path)
     if "partial" not in timeline.facts:
-        _remove(path, parts)
+        _remove(path, parts, since_ns)
     return timeline
 
 
-def _remove(path: Path, parts: Path) -> None:
+def _remove(path: Path, parts: Path, since_ns: int) -> None:
     for folder in parts.glob("demand-*"):
         if demand_path(path, int(folder.name.removeprefix("demand-"))).exists():
             shutil.rmtree(folder, ignore_errors=True)
     with suppress(OSError):  # what is left keeps the folder
-        for part in parts.glob("rank*"):
+        for part in part_files(parts, since_ns):
             part.unlink()
         parts.rmdir()
 
@@ -186,11 +189,13 @@ def _close(session: Session, why: str) -> None:
         elif session.head.rank == 0:
             _merge(session, crashed=bool(why))
     except Exception as problem:
-        logger.warning("the recording could not be put together: %s", problem)
+        parts = session.options.parts
+        logger.warning("the recording could not be put together, its parts are in %s: %s", parts, problem)
 
 
 def _merge(session: Session, *, crashed: bool) -> None:
     path, parts = Path(session.options.path), Path(session.options.parts)
-    wait_for_parts(parts, session.head.world_size, crashed=crashed, since_ns=session.began_ns)
-    if "partial" in finish(path, parts).facts:
+    since_ns = session.began_ns
+    wait_for_parts(parts, session.head.world_size, crashed=crashed, since_ns=since_ns)
+    if "partial" in finish(path, parts, since_ns).facts:
         logger.warning("the timeline in %s is partial; the ranks' parts are kept in %s", path, parts)

@@ -135,6 +135,12 @@ class ClockFit(NamedTuple):
         """The time on rank 0's clock."""
         return local_ns + self.offset_ns + self.drift * (local_ns - self.at_ns)
 
+    def then(self, following: ClockFit) -> ClockFit:
+        """From this rank's clock, by one without drift, to that which the other's fit leads to."""
+        at_ns = round(following.at_ns - self.offset_ns)
+        offset_ns, error_ns = self.offset_ns + following.offset_ns, self.error_ns + following.error_ns
+        return ClockFit(at_ns, offset_ns, following.drift, error_ns)
+
 
 def fit_clock(samples: Sequence[ClockSample]) -> ClockFit:
     """The offset and drift that the samples show, with an error that holds at the first and the last.

@@ -107,7 +107,8 @@ class Collectives:
         handle = dist.Work.unbox(work)
         if origin == PYTHON:
             self._held = handle  # so that the script gets this very object, by which `waiting` knows it
-            self._awaited[id(handle)] = (weakref.ref(handle), transfer)
+            transfer.handle = weakref.ref(handle)
+            self._awaited[id(handle)] = (transfer.handle, transfer)
         try:
             handle.get_future().add_done_callback(_Done(transfer))
         except RuntimeError:

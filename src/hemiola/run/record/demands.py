@@ -32,6 +32,8 @@ _PATIENCE_S = 60.0
 _MERGE_S = 10.0
 """So long the end of the script waits for what is being put together then."""
 _UNLIMITED = 2**62
+_MERGE = "import sys; sys.path.append(sys.argv.pop(1)); from hemiola.run.record.__main__ import main; main()"
+"""As `python -m hemiola.run.record`, where the job's environment need not have Hemiola, as in `inject/sitecustomize.py`."""
 
 
 class _Message(msgspec.Struct):
@@ -96,6 +98,9 @@ class Demands:
             self.store = None
         for number in list(self._merging):
             self._merge_when_whole(number)
+        for merger in [one for one in self.mergers if one.poll() is not None]:
+            self.mergers.remove(merger)
+            _say_if_failed(merger)
 
     def _answer(self, request: Request) -> None:
         """With what is outstanding if that is enough; with a new trace if nothing is."""
@@ -178,10 +183,8 @@ class Demands:
         if ended < world and time.monotonic() - self._merging[number] < _PATIENCE_S:
             return
         del self._merging[number]
-        command = [
-            sys.executable, "-m", "hemiola.run.record", str(self._folder(number)), str(self._target(number))
-        ]  # fmt: skip
-        self.mergers = [one for one in self.mergers if one.poll() is None]
+        home = str(Path(__file__).parents[3])
+        command = [sys.executable, "-c", _MERGE, home, str(self._folder(number)), str(self._target(number))]
         self.mergers.append(subprocess.Popen(command, env=_plain_environment(), stdin=subprocess.DEVNULL))
 
     def _close(self) -> None:
@@ -196,6 +199,13 @@ class Demands:
         for merger in self.mergers:
             with suppress(subprocess.TimeoutExpired):  # it goes on by itself
                 merger.wait(max(0.0, end_s - time.monotonic()))
+                _say_if_failed(merger)
+
+
+def _say_if_failed(merger: subprocess.Popen[bytes]) -> None:
+    if merger.returncode:
+        folder, target = list(merger.args)[-2:]  # type: ignore[arg-type]
+        logger.warning("%s could not be put together, its parts are in %s", target, folder)
 
 
 def _plain_environment() -> dict[str, str]:

@@ -121,7 +121,6 @@ class Hooks:
             self._optimizer = weakref.ref(optimizer)
         if self._optimizer() is optimizer and not recorder.explicit:
             recorder.boundary()
-            self.collectives.forget()
         recorder.cost_ns += recorder.now() - start
 
     def _backward(self, original: Wrapper, *arguments: Any, **named: Any) -> Any:

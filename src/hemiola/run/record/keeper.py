@@ -9,6 +9,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from hemiola.run.record.parts import PartWriter
@@ -22,8 +23,9 @@ __all__ = ["Keeper"]
 
 _TICK_S = 0.25
 _PATIENCE_S = 10.0
-"""So long an iteration waits for its last transfers to end before it is written without them. A transfer that has been
-on its way for so long is named before its iteration ends: the rank may hang on it until it is killed."""
+"""So long an iteration waits for its last transfers to end, and to be waited for, before it is written without that.
+A transfer that has been on its way for so long is named before its iteration ends: the rank may hang on it until it is
+killed."""
 
 
 class Keeper:
@@ -101,6 +103,10 @@ class Keeper:
             self._end()
         except Exception as problem:
             self._recorder.fail(problem)
+            self._why = f"recording failed: {type(problem).__name__}: {problem}"
+            for action in (*self.at_end, self._end):
+                with suppress(Exception):  # the disk may be full
+                    action()
         finally:
             self.writer.close()
 

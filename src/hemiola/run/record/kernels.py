@@ -141,7 +141,9 @@ def _first(value: Any) -> Any:
 
 def _bytes(value: Any) -> int:
     if isinstance(value, list | tuple):
-        return (
-            value[0].nbytes if len(value) == 1 and not isinstance(value[0], list) else sum(map(_bytes, value))
-        )
-    return 0 if value is None else int(value.nbytes)
+        return sum(map(_bytes, value))
+    if value is None:
+        return 0
+    if value.is_sparse:  # which PyTorch gives no size: its indices are sent, and its values
+        return int(value._indices().nbytes + value._values().nbytes)
+    return int(value.nbytes)

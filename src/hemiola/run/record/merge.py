@@ -22,16 +22,20 @@ __all__ = ["collect"]
 _UNKNOWN_NS = 10**9
 
 
-def collect(folder: Path, name: str = "") -> JobTimeline:
+def collect(folder: Path, name: str = "", since_ns: int = 0) -> JobTimeline:
     """One timeline of the parts that the ranks left in the folder.
 
     What is missing is in its facts: "partial" (ranks that left nothing, or ended without saying so), "unfinished" (transfers
     without a last byte, of a killed rank those that had been on their way for long), "clocks" (how each offset was found).
 
+    Args:
+        name: of the timeline; the folder's unless given.
+        since_ns: leaves out what is of a later recording; see `parts.part_files`.
+
     Raises:
         InputError: if the folder holds no part.
     """
-    parts = read_parts(folder)
+    parts = read_parts(folder, since_ns)
     fits, how = _fits(parts)
     origin = min(
         (fits[p.head.rank].apply(_begin(p)) for p in parts if p.iterations or p.under_way), default=0.0
@@ -76,6 +80,7 @@ class _Rank:
         self._fit = fit
         self._origin = origin
         self._unfinished = unfinished
+        self._waited: list[tuple[int, int]] = []
         head = part.head
         self._rank = builder.rank(
             head.rank,
@@ -116,7 +121,9 @@ class _Rank:
             if row[8] is not None and row[9] is not None:
                 awaited.append((row[8], row[9], transfer, row[1] or row[2]))
         self._add_waits(awaited, number)
-        for name, kind, start_ns, end_ns in cut(iteration.phases, waits(iteration), _window(iteration)):
+        # what an iteration has left on its way may be waited for in a later one
+        self._waited = [wait for wait in self._waited if wait[1] > iteration.start] + waits(iteration)
+        for name, kind, start_ns, end_ns in cut(iteration.phases, self._waited, _window(iteration)):
             builder.span(self._rank, "main", name, kind, self._s(start_ns), self._s(end_ns), iteration=number)
         for lane, name, kind, start_ns, end_ns in iteration.operations:
             builder.span(self._rank, lane, name, kind, self._s(start_ns), self._s(end_ns), iteration=number)
@@ -161,20 +168,22 @@ def _window(iteration: Iteration) -> tuple[int, int] | None:
 
 
 def _fits(parts: Sequence[Part]) -> tuple[dict[int, ClockFit], dict[str, str]]:
-    """Each rank's clock against rank 0's, and how it was found."""
-    reference = parts[0]
+    """Each rank's clock against rank 0's, and how it was found; against the first one's where nobody has asked rank 0's."""
+    asked = [part for part in parts if part.clocks]
+    reference = asked[0] if asked and parts[0].head.rank > 0 else parts[0]
+    own = fit_clock(reference.clocks) if reference.clocks else ClockFit(0, 0.0, 0.0, 0.0)
     fits: dict[int, ClockFit] = {}
     how: dict[str, str] = {}
     for part in parts:
         rank = part.head.rank
-        if part is reference and not part.clocks:
-            fits[rank], how[str(rank)] = ClockFit(0, 0.0, 0.0, 0.0), "the reference"
-        elif part.clocks and reference.head.rank == 0:
+        if part.clocks:
             fits[rank], how[str(rank)] = fit_clock(part.clocks), f"asked {len(part.clocks)} times"
+        elif part is reference:
+            fits[rank], how[str(rank)] = own, "the reference"
         elif (bound := bound_by_causality(reference, part)) is not None:
-            fits[rank], how[str(rank)] = bound, "bounded by what collectives allow"
+            fits[rank], how[str(rank)] = bound.then(own), "bounded by what collectives allow"
         else:
-            fits[rank], how[str(rank)] = _by_wall_clock(reference, part), "wall clocks, unchecked"
+            fits[rank], how[str(rank)] = _by_wall_clock(reference, part).then(own), "wall clocks, unchecked"
     return fits, how
 
 

@@ -7,7 +7,8 @@ begun anew. So a part keeps the last iterations, at least `keep` of them, and ne
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from io import FileIO
 from pathlib import Path
 
 import msgspec
@@ -26,7 +27,7 @@ from hemiola.run.record.values import (
     UnderWay,
 )
 
-__all__ = ["NoPart", "Part", "PartWriter", "ended_parts", "read_parts"]
+__all__ = ["NoPart", "Part", "PartWriter", "ended_parts", "part_files", "read_parts"]
 
 _LIMIT_BYTES = 256 * 2**20
 _END_TAG = b'\n["end"'
@@ -46,7 +47,6 @@ class PartWriter:
         limit_bytes: int = _LIMIT_BYTES,
         preamble: dict[object, bytes] | None = None,
     ) -> None:
-        stem.parent.mkdir(parents=True, exist_ok=True)
         self._paths = (stem.with_name(stem.name + ".a.jsonl"), stem.with_name(stem.name + ".b.jsonl"))
         self._keep = keep
         self._limit_bytes = limit_bytes
@@ -56,8 +56,8 @@ class PartWriter:
         self.preamble = dict(preamble or {})
         """What heads each file: the lines that say what the iterations' numbers mean."""
         self.forgotten_iterations = 0
-        self._stream = self._paths[0].open("wb", buffering=0)
-        self._stream.write(b"".join(self.preamble.values()))
+        self._stream = _begin(self._paths[0])
+        self._append(b"".join(self.preamble.values()))
         self.began_ns = os.fstat(self._stream.fileno()).st_mtime_ns
         """By the clock of the files, which is one for all ranks."""
 
@@ -70,7 +70,18 @@ class PartWriter:
             self._held += 1
         elif (key := _key_in_preamble(line, self.preamble)) is not None:
             self.preamble[key] = content
-        self._stream.write(content)
+        self._append(content)
+
+    def _append(self, content: bytes) -> None:
+        """Whole or not at all, as where the disk is full: what follows half a line cannot be read."""
+        begin, left = self._stream.tell(), memoryview(content)
+        try:
+            while left:
+                left = left[self._stream.write(left) :]
+        except OSError:
+            self._stream.truncate(begin)
+            self._stream.seek(begin)
+            raise
 
     def close(self) -> None:
         """Close the file."""
@@ -82,7 +93,17 @@ class PartWriter:
         self.forgotten_iterations += self._previous
         self._previous, self._held = self._held, 0
         self._stream = self._paths[self._turn].open("wb", buffering=0)
-        self._stream.write(b"".join(self.preamble.values()))
+        self._append(b"".join(self.preamble.values()))
+
+
+def _begin(path: Path) -> FileIO:
+    """The file, in a folder that is made for it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        return path.open("wb", buffering=0)
+    except FileNotFoundError:  # with an earlier recording's parts the folder has just been removed
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return path.open("wb", buffering=0)
 
 
 class NoPart(PartWriter):
@@ -123,17 +144,46 @@ class Part(msgspec.Struct):
     under_way: list[TransferRow] = []
 
 
-def read_parts(folder: Path) -> list[Part]:
+def part_files(folder: Path, since_ns: int = 0) -> list[Path]:
+    """The files of the parts in a folder, without those of recordings that processes have begun meanwhile.
+
+    A rank does not wait for the parts to be put together: its next recording may go into the same folder. Of a
+    process that has written to a part since this recording began, what comes after that part is left out.
+
+    Args:
+        since_ns: when it began (`PartWriter.began_ns`); 0 if all have ended.
+    """
+    files: list[Path] = []
+    ahead: set[str] = set()
+    for stem, paths in _stems(folder.glob("rank*.jsonl")).items():
+        process = "-".join(stem.split("-")[:2])  # what follows is the number of its recording
+        if process not in ahead:
+            files += paths
+            if since_ns and max(path.stat().st_mtime_ns for path in paths) >= since_ns:
+                ahead.add(process)
+    return files
+
+
+def _stems(paths: Iterable[Path]) -> dict[str, list[Path]]:
+    """The files of each part, a process's parts in their order."""
+    stems: dict[str, list[Path]] = {}
+    for path in sorted(paths, key=lambda path: (len(path.name), path.name)):
+        stems.setdefault(path.name.rsplit(".", 2)[0], []).append(path)
+    return stems
+
+
+def read_parts(folder: Path, since_ns: int = 0) -> list[Part]:
     """The parts of the latest run in a folder, one per rank in the order of ranks; of a rank that began again, the latest.
 
     A line that was cut off by a crash is left out, as is all after a damaged one.
 
+    Args:
+        since_ns: leaves out what is of a later recording; see `part_files`.
+
     Raises:
         InputError: if the folder holds no part.
     """
-    stems: dict[str, list[Path]] = {}
-    for path in sorted(folder.glob("rank*.jsonl")):
-        stems.setdefault(path.name.rsplit(".", 2)[0], []).append(path)
+    stems = _stems(part_files(folder, since_ns))
     parts = [part for paths in stems.values() if (part := _read_part(paths)) is not None]
     if not parts:
         raise InputError(
@@ -149,9 +199,9 @@ def read_parts(folder: Path) -> list[Part]:
 def ended_parts(folder: Path, since_ns: int) -> int:
     """How many parts in a folder have their end, by a look at the last lines.
 
-    Those of an earlier run, which had their end before this one began (`PartWriter.began_ns`), do not count.
+    Those of a later recording do not count (`part_files`), nor those of an earlier run, which had their end before.
     """
-    paths = [path for path in folder.glob("rank*.jsonl") if path.stat().st_mtime_ns >= since_ns]
+    paths = [path for path in part_files(folder, since_ns) if path.stat().st_mtime_ns >= since_ns]
     return sum(_END_TAG in _tail(path) for path in paths)
 
 

@@ -52,11 +52,14 @@ class Recorder:
         self._sequences: dict[tuple[int, bool], int] = {}
         self._forward: Instant = None
         self._training = False
+        self._thread = threading.get_ident()
+        """The one that trains, as far as is known."""
         self._first: tuple[Instant, int, list[tuple[str, str, Instant, Instant]]] | None = None
 
     def step(self) -> None:
         """Say that an iteration ends here; from now on optimizer steps no longer say it."""
         self.explicit = True
+        self._thread = threading.get_ident()
         self.guarded(self.boundary)
 
     @contextmanager
@@ -88,7 +91,12 @@ class Recorder:
         self.open_draft(start).phases.append((name, kind, start, end))
 
     def input(self, start: int, end: int) -> None:
-        """The loader was asked for a batch, and gave it. Begins no recording: others load data too."""
+        """The loader was asked for a batch, and gave it. Begins no recording: others load data too.
+
+        A thread that reads ahead is not the one that waits for it.
+        """
+        if threading.get_ident() != self._thread:
+            return
         if self._training and self.draft is not None:
             self.draft.phases.append(("input", "input", start, end))
         else:
@@ -105,6 +113,7 @@ class Recorder:
         """A backward pass lasted from `start` to `end`, and ended the forward pass before it."""
         forward, self._forward = self._forward, None
         draft = self._training_draft(start if forward is None else forward)
+        self._thread = threading.get_ident()
         if forward is not None:
             draft.phases.append(("forward", "compute", forward, start))
         draft.phases.append(("backward", "compute", start, end))

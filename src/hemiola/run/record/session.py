@@ -7,6 +7,7 @@ loader processes can be armed too. What fails here stops the recording and never
 from __future__ import annotations
 
 import atexit
+import multiprocessing.util
 import os
 import signal
 import socket
@@ -99,7 +100,9 @@ class Session:
         return began
 
     def _at_exit(self) -> None:
-        problem = getattr(sys, "last_value", None)
+        problem = getattr(sys, "last_value", None) or sys.exc_info()[1]
+        if isinstance(problem, SystemExit):
+            problem = None
         self.close(f"crashed: {type(problem).__name__}: {problem}" if problem is not None else "")
 
     @property
@@ -114,6 +117,8 @@ class Session:
 
     def _begin(self) -> None:
         """The first event: open the part, start the thread."""
+        if multiprocessing.parent_process() is not None:  # a forked one ends without `atexit`
+            multiprocessing.util.Finalize(None, self._at_exit, exitpriority=0)
         self._use_device()
         head = self._head()
         writer = self._writer(head)
@@ -133,10 +138,11 @@ class Session:
     def _writer(self, head: Head) -> PartWriter:
         if not self.options.parts:
             return NoPart()
-        stem = Path(self.options.parts) / f"rank{head.rank:05d}-{self._pid}"
+        stem = Path(self.options.parts) / f"rank{head.rank:05d}-{self._pid}-{Session.count}"
         return PartWriter(stem, self.options.keep_iterations)
 
     def _boundary(self, draft: Any, last: bool) -> bool:
+        self._hooks.collectives.forget()
         if self._keeper is not None and self._keeper.device is None:
             self._use_device()
         return self._profiling.boundary(draft, last)

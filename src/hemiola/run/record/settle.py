@@ -52,15 +52,20 @@ class FirstBytes:
 
 
 def is_settled(draft: Draft, is_known: Callable[[Instant], bool]) -> bool:
-    """Whether every transfer has ended and the device has told every time."""
+    """Whether every transfer has ended, nobody can wait for one any more, and the device has told every time."""
     times = [draft.start, draft.end, *(time for phase in draft.phases for time in phase[2:])]
     for transfer in draft.transfers:
-        if transfer.last is None:
+        if transfer.last is None or _may_be_awaited(transfer):
             return False
         times += [transfer.last, transfer.needed, transfer.released, transfer.first]
         if transfer.gate is not None:
             times += [transfer.gate.needed, transfer.gate.released]
     return all(time is None or isinstance(time, int) or is_known(time) for time in times)
+
+
+def _may_be_awaited(transfer: Transfer) -> bool:
+    """Whether the script still has what it can wait for it with, and has not: it may in a later iteration."""
+    return transfer.released is None and transfer.handle is not None and transfer.handle() is not None
 
 
 def under_way(drafts: Iterable[Draft], before: int, is_known: Callable[[Instant], bool]) -> list[TransferRow]:

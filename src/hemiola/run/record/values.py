@@ -74,8 +74,8 @@ class Transfer:
     """One tensor or bucket on its way, filled in by the hooks as it goes."""
 
     __slots__ = (
-        "clock", "collective", "enqueue", "first", "gate", "group", "last", "name", "needed", "released", "sequence",
-        "size_bytes", "thread",
+        "clock", "collective", "enqueue", "first", "gate", "group", "handle", "last", "name", "needed", "released",
+        "sequence", "size_bytes", "thread",
     )  # fmt: skip
 
     def __init__(
@@ -100,6 +100,8 @@ class Transfer:
         self.needed: Instant = None
         self.released: Instant = None
         self.gate: Gate | None = None
+        self.handle: Callable[[], Any] | None = None
+        """The work that the script may wait for, as long as it has it."""
         self.thread = 0
 
 

@@ -152,8 +152,9 @@ class _Text:
             try:
                 value, end = self._parse(self._text, self._at)
                 if end < len(self._text) or self._ended:
+                    escaped = self._text.find("\\u", self._at, end) >= 0
                     self._at = end
-                    return value
+                    return _written(value) if escaped else value
             except json.JSONDecodeError as error:
                 if self._ended or len(self._text) - self._at > largest:
                     raise ValueError(error.msg) from error
@@ -174,6 +175,17 @@ class _Text:
         self._before_bytes += _size(self._text[: self._at])
         self._text = self._text[self._at :] + self._decoder.decode(b"".join(blocks), final=self._ended)
         self._at = 0
+
+
+def _written(value: Any) -> Any:
+    """The value with text that can be written again: an escape may stand for half a character."""
+    if isinstance(value, str):
+        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    if isinstance(value, list):
+        return [_written(entry) for entry in value]
+    if isinstance(value, dict):
+        return {_written(key): _written(entry) for key, entry in value.items()}
+    return value
 
 
 def _size(text: str) -> int:

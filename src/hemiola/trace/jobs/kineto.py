@@ -20,6 +20,7 @@ from hemiola.core.timeline_builder import TimelineBuilder
 from hemiola.trace.jobs.clocks import MEETINGS, Meeting, offset_between, on_one_clock
 from hemiola.trace.jobs.kineto_comms import Communication, communications
 from hemiola.trace.jobs.kineto_file import KinetoFile, read_file, steps_at
+from hemiola.trace.struct_json import as_text
 
 __all__ = ["KinetoJob", "read_kineto", "read_kineto_job"]
 
@@ -59,8 +60,9 @@ def read_kineto_job(paths: Sequence[Path], *, salvage: bool = False) -> KinetoJo
     first_s = min(
         _seconds(files, file, file.first_us) + offset for file, offset in zip(files, offsets_s, strict=True)
     )
+    names = [as_text(file.path.name) for file in files]
     builder = TimelineBuilder(
-        files[0].path.name.split(".")[0] if len(files) == 1 else files[0].path.resolve().parent.name
+        names[0].split(".")[0] if len(files) == 1 else as_text(files[0].path.resolve().parent.name)
     )
     spans_of: dict[int, dict[int, int]] = {}
     for file, number, comms, offset, error in zip(files, numbers, found, offsets_s, errors_s, strict=True):
@@ -80,7 +82,7 @@ def read_kineto_job(paths: Sequence[Path], *, salvage: bool = False) -> KinetoJo
     timeline = builder.build(
         origin_unix_s=files[0].first_us * 1e-6 + files[0].base_ns * 1e-9 + first_s,
         facts=_facts(files, clocks),
-        source=f"PyTorch profiler (Kineto), {len(files)} files: {', '.join(file.path.name for file in files[:4])}"
+        source=f"PyTorch profiler (Kineto), {len(files)} files: {', '.join(names[:4])}"
         + (" ..." if len(files) > 4 else ""),
     )
     return KinetoJob(timeline, spans_of)
@@ -277,5 +279,5 @@ def _facts(files: list[KinetoFile], clocks: str) -> dict[str, Any]:
     for key in ("distributedInfo", "deviceProperties"):
         if about.get(key):
             facts[key] = about[key]
-    damaged = {file.path.name: file.damage for file in files if file.damage}
+    damaged = {as_text(file.path.name): file.damage for file in files if file.damage}
     return facts | ({"damaged": damaged} if damaged else {})

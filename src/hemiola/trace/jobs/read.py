@@ -20,6 +20,7 @@ from hemiola.trace.jobs.kineto_file import KINETO_LIST
 from hemiola.trace.jobs.opening import looks_like_json, opened
 from hemiola.trace.jobs.perfetto_job import JOB_PERFETTO_SCHEMA, read_perfetto
 from hemiola.trace.jobs.timeline_json import JOB_TIMELINE_SCHEMA, read_timeline
+from hemiola.trace.struct_json import as_text
 
 __all__ = ["Recognised", "read_job", "recognise"]
 
@@ -133,9 +134,8 @@ def _read_chakra(paths: Sequence[Path], as_json: Sequence[Path]) -> JobTimeline:
     ranks = [int(match[1]) for match in matches if match]
     if len(ranks) != len(paths) or len(set(ranks)) != len(ranks):
         ranks = list(range(len(paths)))
-    return from_chakra(
-        traces, ranks, source=f"Chakra, {len(paths)} files: {paths[0].name}" + " ..." * (len(paths) > 1)
-    )
+    named = as_text(paths[0].name) + " ..." * (len(paths) > 1)
+    return from_chakra(traces, ranks, source=f"Chakra, {len(paths)} files: {named}")
 
 
 def recognise(path: Path) -> Recognised:
