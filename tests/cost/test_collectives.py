@@ -23,7 +23,10 @@ from hemiola.cost.collectives import (
     collective_cost,
     variant_cost,
 )
+from hemiola.cost.link_costs import fit_collective
 from hemiola.cost.places import Place, place_ranks
+from hemiola.cost.prediction.servers import server_cost
+from hemiola.cost.strategies import Transfer
 
 SIZE = 1200.0
 Message = tuple[int, int, float]
@@ -211,6 +214,33 @@ def test_a_measured_latency_and_rate_go_before_the_librarys() -> None:
     assert cost.seconds(place) == pytest.approx(2 * 0.25 + SIZE / 50.0)
     assert cost.cpu_s == pytest.approx(0.5 * SIZE + 2 * 0.125)
     assert cost.spread == 0.1
+
+
+@pytest.mark.parametrize(("hosts", "small_s"), [(1, 30e-6), (8, 120e-6)])
+def test_what_was_measured_of_a_library_that_chooses_is_what_it_takes(hosts: int, small_s: float) -> None:
+    """Whichever of its algorithms that was; among more ranks latency grows as that of the tree, among fewer as the ring's."""
+    place = place_ranks(flat(hosts, 8, rate=400e9, fabric=450e9), 8 * hosts)
+    sizes = [4.0, 16_384.0, 1e6, 16e6, 64e6]
+    points = [(size, small_s + size / 100e9, 0.0) for size in sizes]
+    measured = fit_collective("nccl", "all-reduce", [f"n{rank // 8}" for rank in range(8 * hosts)], points)
+    hardware = device(collectives=(measured,))
+    for size, seconds, _ in points:
+        found = collective_cost("all-reduce", size, place, NCCL, hardware).seconds(place)
+        assert found == pytest.approx(seconds, rel=1e-3)
+    more = place_ranks(flat(64 * hosts, 8, rate=400e9, fabric=450e9), 512 * hosts)
+    times = math.log2(512 * hosts) / math.log2(8 * hosts)
+    cost = collective_cost("all-reduce", 4, more, NCCL, hardware)
+    assert cost.seconds(more) == pytest.approx(times * small_s, rel=1e-3)
+    large = collective_cost("all-reduce", 64e6, place, NCCL, hardware)
+    assert max(size for _, size in large.loads) == pytest.approx(large.sent_bytes), "no protocol beside it"
+
+
+def test_a_measured_push_takes_what_a_send_took() -> None:
+    sent = fit_collective("nccl", "send", ["a", "b"], [(4.0, 50e-6, 0.0), (64e6, 50e-6 + 64e6 / 1e9, 0.0)])
+    place = place_ranks(flat(2, 1, rate=2e9), 2)
+    push = Transfer("weight", "push", 32e6, (0,), after=0, before=1, server=0)
+    cost = server_cost(push, place, NCCL, device(collectives=(sent,)))
+    assert cost.seconds(place) == pytest.approx(50e-6 + 32e6 / 1e9)
 
 
 def test_ranks_of_one_host_use_no_network() -> None:

@@ -63,3 +63,8 @@ def test_what_a_shaper_lets_pass_at_once_does_not_count() -> None:
 def test_what_cannot_be_fitted_is_refused(points: list[tuple[float, float, float]]) -> None:
     with pytest.raises(HardwareError):
         fit_collective("gloo", "all-reduce", ["a", "b"], points)
+
+
+def test_one_rank_alone_has_no_links() -> None:
+    with pytest.raises(HardwareError, match="1 ranks"):
+        fit_collective("gloo", "all-reduce", ["a"], [(4.0, 1e-6, 0.0), (1e6, 2e-6, 0.0)])

@@ -15,7 +15,7 @@ from tiny_graphs import device, layers
 from hemiola.core.errors import InputError, StrategyError
 from hemiola.core.hardware import CollectiveCost
 from hemiola.core.plan import Plan
-from hemiola.core.strategy import Strategy
+from hemiola.core.strategy import PIECE_BYTES, Strategy
 from hemiola.core.strategy_shapes import all_pairs, ring, trees
 from hemiola.core.topology import Level, MeasuredLink, Topology
 from hemiola.cost.collectives import GLOO, GROUP, Cost, Library, Variant, algorithm, collective_cost
@@ -25,6 +25,8 @@ from hemiola.cost.strategies import DDP, FSDP
 from hemiola.cost.strategy_cost import Fitting, both_ways, given_strategy, strategy_cost
 from hemiola.cost.strategy_time import bounds, strategy_seconds
 from hemiola.plan.collectives.planner import Planner, fitted_to
+from hemiola.plan.collectives.synthesis import synthesise
+from hemiola.trace.msccl import equal_chunks, msccl_text, parse_msccl
 from strategies_drawn import shapes
 
 MB = 1e6
@@ -129,6 +131,20 @@ def test_a_ring_costs_the_same_as_a_strategy(measured: bool, uplinks: tuple[floa
             assert found.latency_s == pytest.approx(usual.latency_s)
         for name in ("sent_bytes", "rate_max_bytes_per_s", "cpu_s", "spread", "latency_spread"):
             assert getattr(found, name) == pytest.approx(getattr(usual, name)), name
+
+
+@pytest.mark.parametrize("rates", [SLOW, (*[125 * MB] * 7, 31.25 * MB)])
+def test_a_strategy_that_does_not_say_its_pieces_costs_what_the_group_does(rates: tuple[float, ...]) -> None:
+    """MSCCL's files have no word for them: trees of several hops take much longer with chunks that go whole."""
+    place = placed(*rates)
+    found = synthesise(place, 64 * MB).chosen.strategy
+    back = parse_msccl(msccl_text(equal_chunks(found).strategy))
+    assert back.chunk_bytes == 0
+    said = msgspec.structs.replace(back, chunk_bytes=PIECE_BYTES)
+    cost = strategy_cost(back, 64 * MB, place)
+    assert cost == strategy_cost(said, 64 * MB, place)
+    wanted_s = strategy_cost(found, 64 * MB, place).seconds(place)
+    assert cost.seconds(place) == pytest.approx(wanted_s, rel=0.1)
 
 
 def test_measured_rates_are_of_data() -> None:

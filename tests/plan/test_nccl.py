@@ -161,6 +161,25 @@ def test_the_plugin_takes_what_is_fastest() -> None:
     assert chosen(lines, 8) == chosen(lines, 1024)
 
 
+def test_where_ll128_cannot_be_used_the_fastest_of_the_rest_is_taken() -> None:
+    """Of one slow host among eight, tree/ll128 is fastest from 8 KiB to 128 KiB; beside it tree/ll first, then tree/simple."""
+    times = NcclTimes(hosts([1000 * MB] * 7 + [200 * MB]))
+    lines = as_the_plugin_reads(tuner_csv(nccl_choices(times), 8, 8))
+    for power in range(10, 33):
+        if chosen(lines, 1 << power).endswith("ll128"):
+            fastest = next(one for one in times.choices(1 << power) if one.protocol != "ll128")
+            assert chosen(lines, 1 << power, ("ll", "simple")) == str(fastest), power
+    assert {chosen(lines, 1 << power, ("ll", "simple")) for power in (13, 16)} == {"tree/ll", "tree/simple"}
+
+
+def test_an_algorithm_is_prescribed_for_all_sizes_only_where_it_gains_a_tenth() -> None:
+    """It gains 7 % at 64 MB, whatever it gains between 16 and 32 KiB."""
+    found = advise_nccl(hosts([12_500 * MB] * 2 + [3_000 * MB] * 3).topology, 5, 64 * MB)
+    usual, best = found.order.usual, found.order.best
+    assert found.ranges and usual.algorithm != best.algorithm and usual.seconds < 1.1 * best.seconds
+    assert "NCCL_ALGO=" not in found.files()["nccl.env"]
+
+
 @pytest.fixture(scope="module")
 def advice() -> NcclAdvice:
     """Two racks in turns, one host slow, two GPUs each."""
@@ -216,6 +235,21 @@ def test_the_xml_is_the_fitted_strategy(advice: NcclAdvice) -> None:
     assert advice.found.chosen.seconds < advice.order.usual.seconds
 
 
+def test_what_is_priced_is_what_the_xml_says(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It cannot hold ranks back: of four hosts, one twice as fast, nothing else gains a tenth over the ring."""
+    network = hosts([50 * MB, 50 * MB, 50 * MB, 100 * MB]).topology
+    found = advise_nccl(network, 4, 64 * MB)
+    assert found.xml == "" and found.equal_s == found.found.usual.seconds
+    uneven = advise_nccl(hosts([30 * MB, 40 * MB, 50 * MB, 60 * MB]).topology, 4, 64 * MB)
+    back = msgspec.structs.replace(parse_msccl(uneven.xml), chunk_bytes=uneven.equal.strategy.chunk_bytes)
+    assert uneven.equal_s == pytest.approx(strategy_seconds(back, 64 * MB, uneven.place))
+    write_topology(network, tmp_path / "network.toml")
+    verb(str(tmp_path / "network.toml"), output=tmp_path / "s.xml")
+    assert "paced stars" not in capsys.readouterr().out
+    verb(str(tmp_path / "network.toml"), output=tmp_path / "s.json")
+    assert read_strategy(tmp_path / "s.json").name == "paced stars"
+
+
 def test_the_verb_writes_them(tmp_path: Path, advice: NcclAdvice, capsys: pytest.CaptureFixture[str]) -> None:
     network = tmp_path / "network.toml"
     write_topology(advice.place.topology, network)
@@ -249,6 +283,15 @@ def test_a_ring_needs_no_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert not as_the_plugin_reads((tmp_path / "tuner.csv").read_text())
 
 
+def test_an_earlier_strategy_goes_where_a_ring_is_as_good(tmp_path: Path, advice: NcclAdvice) -> None:
+    """RCCL would take it: it looks at every file of a folder."""
+    write_topology(advice.place.topology, tmp_path / "network.toml")
+    verb(str(tmp_path / "network.toml"), nccl=tmp_path / "nccl")
+    assert (tmp_path / "nccl" / "strategy.xml").exists()
+    verb("flat:hosts=4,gpus_per_host=1,nic=1gbit", nccl=tmp_path / "nccl")
+    assert not list((tmp_path / "nccl").glob("strategy.*"))
+
+
 def test_the_verb_for_other_collectives(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     verb("flat:hosts=4,gpus_per_host=1,nic=1gbit", collective="broadcast", size="1MB", root=3, ranks=4)
     assert "broadcast of 1.00 MB among 4 ranks" in capsys.readouterr().out
@@ -264,10 +307,13 @@ def test_the_verb_for_other_collectives(tmp_path: Path, capsys: pytest.CaptureFi
         ({"ranks": 5}, "5 ranks on"),
         ({"ranks": 1, "nccl": True}, "one rank"),
         ({"size": "64"}, "64"),
+        ({"nccl": True, "output": "strategy.json"}, "would write the same file"),
     ],
 )
 def test_what_the_verb_refuses(options: dict[str, object], words: str, tmp_path: Path) -> None:
-    if "nccl" in options:
+    if "output" in options:
+        options = {"nccl": tmp_path, "output": tmp_path / "strategy.json"}
+    elif "nccl" in options:
         options = {**options, "nccl": tmp_path / "nccl"}
     with pytest.raises(InputError, match=words):
         verb("flat:hosts=4,gpus_per_host=1,nic=1gbit", **options)  # type: ignore[arg-type]

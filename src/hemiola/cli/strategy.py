@@ -24,6 +24,8 @@ __all__ = ["strategy"]
 Kind = Literal["all-reduce", "reduce-scatter", "all-gather", "broadcast", "reduce"]
 SHOWN = 6
 """Candidates that are printed."""
+STRATEGIES = ("strategy.xml", "strategy.json")
+"""What the folder for NCCL has where a ring is not as good."""
 
 
 def strategy(
@@ -75,6 +77,14 @@ def strategy(
         writable(output)
     if nccl is not None and collective != "all-reduce":
         raise InputError(f"--nccl with --collective {collective}", "NCCL has a choice for all-reduces only")
+    if (
+        nccl is not None
+        and output is not None
+        and output.resolve() in [nccl.resolve() / name for name in STRATEGIES]
+    ):
+        raise InputError(
+            f"--nccl {nccl} and --output {output} would write the same file", "name another path"
+        )
     size_bytes = parse_size(size)
     network = read_topology(topology)
     per_host = placement_of(placement)
@@ -86,7 +96,8 @@ def strategy(
         place = place_ranks(network, count, per_host)
         if not 0 <= root < count:
             raise InputError(f"--root {root} of {count} ranks", f"give 0 to {count - 1}")
-        found = synthesise(place, size_bytes, collective, root=root)
+        paces = output is None or output.suffix.lower() != ".xml"
+        found = synthesise(place, size_bytes, collective, root=root, paces=paces)
         if output is not None:
             equal = _write(found.chosen.strategy, output)
     if nccl is not None:
@@ -189,9 +200,12 @@ def _write_nccl(advice: NcclAdvice, folder: Path) -> None:
 
     try:
         folder.mkdir(exist_ok=True)
+        if not advice.xml:  # an earlier one would be used: RCCL takes every file of a folder
+            for name in STRATEGIES:
+                (folder / name).unlink(missing_ok=True)
     except OSError as problem:
         raise InputError(
-            f"cannot create the folder {folder}: {problem.strerror}", "name another one"
+            f"cannot write into the folder {folder}: {problem.strerror}", "name another one"
         ) from problem
     for name, text in advice.files().items():
         with replacing(folder / name) as stream:

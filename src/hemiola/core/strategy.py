@@ -24,6 +24,7 @@ from hemiola.core.strategy_check import check_result
 __all__ = [
     "COLLECTIVES",
     "FEWEST_BYTES",
+    "PIECE_BYTES",
     "SCHEMA",
     "Buffer",
     "Collective",
@@ -42,6 +43,8 @@ COLLECTIVES: tuple[Collective, ...] = get_args(Collective)
 Buffer = Literal["input", "output", "scratch"]
 FEWEST_BYTES = 64 << 10
 """Collectives of at most so much go the direct way: several hops would cost more than they save."""
+PIECE_BYTES = 512 << 10
+"""Of a chunk that its strategy leaves whole: so that what has come is added up while more comes."""
 
 
 class Place(msgspec.Struct, frozen=True, order=True, forbid_unknown_fields=True):
@@ -163,7 +166,8 @@ class Strategy(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         in_place: where inputs and results lie.
         root: of a broadcast or a reduce.
         weights: each chunk's share of the data, together 1; () for equal ones. Only in place and without scratch.
-        chunk_bytes: so much of a chunk goes at a time, so that moves of one chunk overlap; 0 for all of it.
+        chunk_bytes: so much of a chunk goes at a time, so that moves of one chunk overlap; 0 leaves it to who carries it out:
+            Hemiola's process group sends `PIECE_BYTES`.
         ahead_bytes: of an all-reduce, so much of a chunk a rank may have sent to be added while its result has not
             come back: queues stay short where one link is much slower than others; 0 for any.
         paces: of pairs of ranks that are held back, so that shares of a link are not equal ones; others send as fast as
@@ -213,7 +217,7 @@ class Strategy(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         if self.ranks < 1 or self.chunks < 1 or self.chunk_bytes < 0:
             raise StrategyError(
                 f"{self.name!r} is for {self.ranks} ranks and {self.chunks} chunks of {self.chunk_bytes} bytes at a time",
-                "give at least one of each, and 0 bytes for whole chunks",
+                "give at least one of each, and 0 bytes for pieces of the usual size",
             )
         if self.ahead_bytes < 0:
             raise StrategyError(

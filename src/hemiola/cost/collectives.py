@@ -16,6 +16,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 
+import msgspec
+
 from hemiola.core.errors import InputError
 from hemiola.core.hardware import CollectiveCost, Hardware
 from hemiola.cost.places import Place
@@ -90,6 +92,7 @@ class Library:
         threads: of one rank that communicate.
         preemptive: whether a collective can pause another one.
         by_strategies: whether it carries out strategies (`core.strategy`) that it is given.
+        chooses: among its variants by itself, so that what was measured is of whichever it took.
     """
 
     name: str
@@ -99,6 +102,7 @@ class Library:
     threads: int = 1
     preemptive: bool = False
     by_strategies: bool = False
+    chooses: bool = False
 
 
 @dataclass(frozen=True)
@@ -268,6 +272,7 @@ def _nccl(collective: str) -> tuple[Variant, ...]:
 NCCL = Library(
     name="nccl",
     at_once=1,
+    chooses=True,
     variants={
         **{c: _nccl(c) for c in ("all-reduce", "all-gather", "reduce-scatter", "broadcast")},
         "send": (Variant(algorithm("send", "direct"), 8.4e-6, 3.4e-6, 14e-6),),
@@ -345,8 +350,25 @@ def collective_cost(
         offered = ", ".join(dict.fromkeys(v.algorithm.name for v in library.variants[collective]))
         raise InputError(f"{library.name} has no {collective} by {algorithm!r}", f"it has {offered}")
     measured = measurement(hardware, library, variants[0], collective, place)
-    costs = [variant_cost(variant, size_bytes, place, measured) for variant in variants]
+    if measured and library.chooses:
+        fitted = library.variants[collective][0].algorithm
+        whole = max(v.efficiency for v in variants)  # what protocols cost is in the rate that was measured
+        costs = [
+            variant_cost(v, size_bytes, place, _as_by(v.algorithm, fitted, measured))
+            for v in variants
+            if v.efficiency == whole
+        ]
+    else:
+        costs = [variant_cost(variant, size_bytes, place, measured) for variant in variants]
     return min(costs, key=lambda cost: cost.seconds(place))
+
+
+def _as_by(algorithm: Algorithm, fitted: Algorithm, measured: CollectiveCost) -> CollectiveCost:
+    """The same latency in this algorithm's steps: it was divided by those of the fitted one, whichever ran."""
+    times = fitted.steps(measured.ranks) / algorithm.steps(measured.ranks)
+    return msgspec.structs.replace(
+        measured, alpha_s=measured.alpha_s * times, cpu_s_per_step=measured.cpu_s_per_step * times
+    )
 
 
 def variant_cost(
@@ -360,6 +382,7 @@ def variant_cost(
     far = variant.algorithm.steps(hosts) if hosts > 1 else 0
     local_s = measured.alpha_s if measured else variant.local_s
     network_s = local_s + place.latency_s if measured else max(variant.network_s, place.latency_s)
+    start_s = 0.0 if measured else variant.start_s  # it is in what was measured
     sent = variant.algorithm.share(ranks) * size_bytes
     crossing, data_share = variant.algorithm.crossing, variant.data_share(place)
     loads = [
@@ -368,7 +391,7 @@ def variant_cost(
     ]
     return Cost(
         algorithm=variant.algorithm.name,
-        latency_s=variant.start_s + (steps - far) * local_s + far * network_s,
+        latency_s=start_s + (steps - far) * local_s + far * network_s,
         loads=tuple(load for load in loads if load[1] > 0),
         sent_bytes=sent,
         rate_max_bytes_per_s=measured.bytes_per_s if measured else math.inf,

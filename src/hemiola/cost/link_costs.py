@@ -44,10 +44,12 @@ def fit_collective(
         runs: timed calls per size.
 
     Raises:
-        HardwareError: if there are fewer than two sizes, or time does not grow with size.
+        HardwareError: if there are fewer than two ranks or sizes, or time does not grow with size.
     """
     algorithm = LIBRARIES[backend].variants[collective][0].algorithm
     ranks = len(hosts)
+    if ranks < 2:
+        raise HardwareError(f"{ranks} ranks have no links between them", "measure between at least two")
     sizes, seconds, cpu_s = np.array(points, dtype=float).reshape(-1, 3).T
     if len(set(sizes.tolist())) < 2:
         raise HardwareError(f"{collective} was measured at {len(sizes)} sizes", "measure at least two sizes")

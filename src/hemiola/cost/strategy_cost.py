@@ -19,6 +19,7 @@ from hemiola.core.strategy import Collective, Strategy
 from hemiola.cost.collectives import GROUP, Cost, Library, measurement
 from hemiola.cost.places import Place
 from hemiola.cost.strategy_roads import Roads
+from hemiola.cost.strategy_rounds import unsaid_bytes
 from hemiola.cost.strategy_time import strategy_seconds
 
 __all__ = ["FITTED", "Choose", "Fitting", "both_ways", "busy_seconds", "given_strategy", "strategy_cost"]
@@ -178,11 +179,12 @@ class _Traffic:
         """That the busiest rank sends, or receives."""
         strategy = self.strategy
         weights = strategy.weights or (1 / strategy.chunks,) * strategy.chunks
+        piece_bytes = strategy.chunk_bytes or unsaid_bytes(strategy)
         found: Counter[tuple[int, bool]] = Counter()
         for move in strategy.moves:
             if move.is_sent:
                 chunk_bytes = max(weights[at.index % strategy.chunks] for at in move.sources()) * size_bytes
-                pieces = math.ceil(chunk_bytes / strategy.chunk_bytes) if strategy.chunk_bytes else 1
+                pieces = max(1, math.ceil(chunk_bytes / piece_bytes))
                 found[move.source.rank, True] += pieces
                 found[move.target.rank, False] += pieces
         return max(found.values(), default=0)

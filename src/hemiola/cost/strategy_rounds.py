@@ -8,6 +8,7 @@ doubling is executed message by message instead of chunk by chunk.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,14 +16,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hemiola.core.strategy import Strategy
+from hemiola.core.strategy import PIECE_BYTES, Strategy
 from hemiola.core.strategy_shapes import halving_doubling
 from hemiola.cost.places import Place
 from hemiola.cost.strategy_roads import Roads
 from hemiola.sim.executor import execute
 from hemiola.sim.tasks import tasks_from_columns
 
-__all__ = ["halving_doubling_seconds", "ring_order", "ring_seconds", "rounds_seconds"]
+__all__ = ["halving_doubling_seconds", "ring_order", "ring_seconds", "rounds_seconds", "unsaid_bytes"]
 
 CHUNKS_MAX = 1 << 15
 """Sendings of chunks up to which each is followed: a ring of 128 ranks has fewer."""
@@ -49,10 +50,22 @@ def rounds_seconds(
     order = ring_order(strategy)
     if order:
         return ring_seconds(order, size_bytes, place, latency_s, len(strategy.moves) // len(order), local_s)
-    ranks = strategy.ranks
-    if ranks & (ranks - 1) == 0 and strategy.moves == halving_doubling(ranks).moves:
+    if _is_halving_doubling(strategy):
         return halving_doubling_seconds(size_bytes, place, latency_s, local_s)
     return None
+
+
+def unsaid_bytes(strategy: Strategy) -> float:
+    """So much of a chunk goes at a time where a strategy does not say it (`Strategy.chunk_bytes`).
+
+    By rings, and by halving and doubling, it is reckoned whole, as libraries' own ones are: their ranks send all the time.
+    """
+    return math.inf if ring_order(strategy) or _is_halving_doubling(strategy) else PIECE_BYTES
+
+
+def _is_halving_doubling(strategy: Strategy) -> bool:
+    ranks = strategy.ranks
+    return ranks & (ranks - 1) == 0 and strategy.moves == halving_doubling(ranks).moves
 
 
 def ring_order(strategy: Strategy) -> list[int]:

@@ -20,7 +20,7 @@ from hemiola.core.strategy import Strategy
 from hemiola.cost.places import Place
 from hemiola.cost.strategy_bounds import Bounds, bounds
 from hemiola.cost.strategy_roads import Roads
-from hemiola.cost.strategy_rounds import rounds_seconds
+from hemiola.cost.strategy_rounds import rounds_seconds, unsaid_bytes
 from hemiola.sim.executor import execute
 from hemiola.sim.tasks import Tasks, tasks_from_columns
 
@@ -80,7 +80,9 @@ def strategy_seconds_in_pieces(
     late = place.latency_s if latency_s is None else latency_s
     weights = np.array(strategy.weights or [1.0 / strategy.chunks] * strategy.chunks)
     sizes = size_bytes * weights
-    pieces = [max(1, math.ceil(float(sizes.max()) / each)) if each else 1 for each in chunk_bytes]
+    pieces = [
+        max(1, math.ceil(float(sizes.max()) / (each or unsaid_bytes(strategy)))) for each in chunk_bytes
+    ]
     if max(pieces) == 1 and (found := rounds_seconds(strategy, size_bytes, place, late, local_s)) is not None:
         return [found] * len(pieces)
     columns = _Columns(strategy, sizes, place, late, local_s)

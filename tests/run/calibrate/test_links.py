@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import argparse
 import os
+import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
-from hemiola.core.errors import InputError
+from hemiola.core.errors import HardwareError, InputError
 from hemiola.lab import Lab
-from hemiola.run.calibrate import calibrate_links
+from hemiola.run.calibrate import calibrate_links, links
 from hemiola.run.calibrate.launching import _run_here
 from hemiola.run.calibrate.links import read_links
+from ranks import Rank
 
 SIZES = (4, 65_536, 33_554_432)  # the last so large that no disturbed small one takes as long
 
@@ -57,8 +61,72 @@ dist.destroy_process_group()
 
 
 def test_a_rank_that_fails_is_named() -> None:
-    with pytest.raises(InputError, match="rank 0 failed"):
+    with pytest.raises(InputError, match=r"rank [01] failed: a tensor of -4 bytes"):
         calibrate_links(2, backend="gloo", sizes_bytes=(-4,), seconds_per_size=-1)
+
+
+def test_the_others_do_not_wait_for_a_rank_that_has_failed() -> None:
+    code = "import os, sys, time; sys.exit(3) if os.environ['RANK'] == '1' else time.sleep(60)"
+    start = time.monotonic()
+    with pytest.raises(InputError, match="rank 1 failed: it said nothing"):
+        _run_here([sys.executable, "-c", code], 3)
+    assert time.monotonic() - start < 30
+
+
+def test_a_rank_that_says_much_keeps_nobody_waiting(tmp_path: Path) -> None:
+    """More than a pipe holds, while rank 0 waits for it."""
+    said = tmp_path / "said"
+    code = f"""
+import os, sys, time
+from pathlib import Path
+if os.environ["RANK"] == "1":
+    sys.stderr.write("x" * 1_000_000)
+    Path({str(said)!r}).touch()
+end = time.monotonic() + 20
+while not Path({str(said)!r}).exists() and time.monotonic() < end:
+    time.sleep(0.01)
+sys.exit(not Path({str(said)!r}).exists())
+"""
+    _run_here([sys.executable, "-c", code], 2)
+
+
+def measured_by(ranks: int, *words: str) -> list[tuple[int | None, str]]:
+    """How each rank ended that ran the module, and its errors."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    started = [
+        Rank(
+            Path(links.__file__), *words, RANK=str(rank), WORLD_SIZE=str(ranks), MASTER_ADDR="127.0.0.1", MASTER_PORT=port
+        )
+        for rank in range(ranks)
+    ]  # fmt: skip
+    said = [rank.communicate(timeout=120)[1] for rank in started]
+    return [(rank.returncode, errors) for rank, errors in zip(started, said, strict=True)]
+
+
+def test_a_path_that_cannot_be_written_is_refused_before_the_work(tmp_path: Path) -> None:
+    for status, errors in measured_by(2, "--output", str(tmp_path / "no" / "links.json")):
+        assert status == 2 and errors.startswith(f"error: there is no folder {tmp_path / 'no'}\n  hint: ")
+
+
+def test_what_cannot_be_fitted_is_said(tmp_path: Path) -> None:
+    first, other = measured_by(2, "--output", str(tmp_path / "x"), "--sizes", "4", "--seconds-per-size", "0")
+    assert first[0] == 2 and first[1].startswith("error: all-reduce was measured at 1 sizes")
+    assert other == (0, "") and not (tmp_path / "x").exists()
+
+
+def test_what_can_be_fitted_is_written_all_the_same(tmp_path: Path) -> None:
+    def points(last_s: float) -> tuple[list[tuple[float, float, float]], list[float], int]:
+        return [(4.0, 1e-4, 0.0), (1e6, last_s, 0.0)], [0.0, 0.0], 5
+
+    options = argparse.Namespace(backend="gloo", output=tmp_path / "links.json")
+    measured = {"all-reduce": points(1e-2), "broadcast": points(1e-5)}
+    with pytest.raises(
+        HardwareError, match=r"links.json is without broadcast: broadcast of 2 ranks takes no longer"
+    ):
+        links._write(options, ["a", "b"], measured)
+    assert [one.collective for one in read_links(options.output)] == ["all-reduce"]
 
 
 def test_the_launch_is_the_callers() -> None:
@@ -82,6 +150,8 @@ def test_between_the_hosts_of_a_lab_the_link_decides() -> None:
 def test_one_rank_has_no_links() -> None:
     with pytest.raises(InputError, match="1 rank"):
         calibrate_links(1)
+    ((status, errors),) = measured_by(1, "--output", "links.json")
+    assert status == 2 and errors.startswith("error: 1 ranks have no links between them\n")
 
 
 @pytest.mark.parametrize(

@@ -41,10 +41,10 @@ def server_cost(transfer: Transfer, place: Place, library: Library, hardware: Ha
             )
         )
     step_s = variant.network_s if len(place.counts) > 1 else variant.local_s
-    alpha_s = best.alpha_s if best else step_s
+    alpha_s = best.alpha_s if best else variant.start_s + step_s
     return Cost(
         algorithm="direct",
-        latency_s=variant.start_s + alpha_s + place.latency_s,
+        latency_s=alpha_s + place.latency_s,
         loads=tuple(load for load in loads if load[1] > 0),
         sent_bytes=transfer.size_bytes,
         rate_max_bytes_per_s=best.bytes_per_s if best else math.inf,

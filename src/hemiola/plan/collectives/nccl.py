@@ -20,7 +20,7 @@ from hemiola.core.strategy_shapes import double_tree
 from hemiola.cost.collectives import NCCL, Variant, variant_cost
 from hemiola.cost.places import Place
 
-__all__ = ["PROTOCOLS", "Choice", "NcclTimes", "Range", "nccl_choices"]
+__all__ = ["GAIN", "PROTOCOLS", "Choice", "NcclTimes", "Range", "nccl_choices"]
 
 PROTOCOLS = {0.5: "ll", 0.9375: "ll128", 1.0: "simple"}
 """By the share of a link's bandwidth that carries data."""
@@ -171,11 +171,15 @@ def nccl_choices(times: NcclTimes) -> list[Range]:
         before = found[-1] if found else None
         if one is None:
             continue
-        if before and before.most_bytes == size_bytes - 1 and str(before.best) == str(one.best):
+        if before and before.most_bytes == size_bytes - 1 and _named(before) == _named(one):
             found[-1] = replace(before, most_bytes=one.most_bytes)
         else:
             found.append(one)
     return found
+
+
+def _named(one: Range) -> tuple[str, str]:
+    return str(one.best), str(one.instead)
 
 
 def _by_size(times: NcclTimes) -> Iterator[tuple[int, Range | None]]:

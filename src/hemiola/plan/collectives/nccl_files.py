@@ -15,7 +15,7 @@ from hemiola.core.topology import Topology
 from hemiola.core.units import format_bytes, format_duration
 from hemiola.cost.places import Place, place_ranks
 from hemiola.cost.strategy_time import strategy_seconds
-from hemiola.plan.collectives.nccl import Choice, NcclTimes, Range, nccl_choices
+from hemiola.plan.collectives.nccl import GAIN, Choice, NcclTimes, Range, nccl_choices
 from hemiola.plan.collectives.nccl_order import NcclOrder, nccl_order, reordered
 from hemiola.plan.collectives.nccl_readme import readme
 from hemiola.plan.collectives.synthesis import Synthesis, synthesise
@@ -36,7 +36,7 @@ class NcclAdvice:
         place: with hosts in the new order, along which ranks are numbered.
         order: how it was found.
         ranges: for which sizes another choice than NCCL's own is better.
-        found: the strategy, on `place`.
+        found: the strategy, on `place`: without paces, which XML does not have.
         equal: the same with equal chunks, as XML has it.
         equal_s: what it takes then.
         xml: the document; "" where the strategy is the ring, which NCCL has itself.
@@ -77,7 +77,7 @@ class NcclAdvice:
             "hostfile": "".join(f"{name} slots={count}\n" for name, count in hosts),
             "slurm-hostfile": "".join(f"{name}\n" * count for name, count in hosts),
             "tuner.csv": tuner_csv(self.ranges, len(hosts), self.place.ranks),
-            "nccl.env": environment(self.ranges, self.order),
+            "nccl.env": environment(self.order),
             "strategy.xml": self.xml,
         }
         return {name: text for name, text in files.items() if text}
@@ -98,7 +98,7 @@ def advise_nccl(
         raise InputError("one rank has nobody to send to", "give two ranks or more")
     order = nccl_order(before, size_bytes)
     place = reordered(before, order.order)
-    found = synthesise(place, size_bytes, collective)
+    found = synthesise(place, size_bytes, collective, paces=False)
     equal = equal_chunks(found.chosen.strategy)
     seconds = found.chosen.seconds
     if equal.excess:
@@ -132,14 +132,17 @@ def tuner_csv(ranges: Sequence[Range], nodes: int, ranks: int) -> str:
     return "\n".join(lines) + "\n"
 
 
-def environment(ranges: Sequence[Range], order: NcclOrder) -> str:
+def environment(order: NcclOrder) -> str:
     """Variables for NCCL."""
     lines = [
         "# Written by hemiola strategy --nccl. With the tuner plugin, give paths that all hosts have:",
         "#NCCL_TUNER_PLUGIN=/path/libnccl-tuner-example.so",
         "#NCCL_TUNER_CONFIG_FILE=/path/tuner.csv",
     ]
-    if not ranges or order.best.algorithm == order.usual.algorithm:
+    if (
+        order.usual.seconds <= (1 + GAIN) * order.best.seconds
+        or order.best.algorithm == order.usual.algorithm
+    ):
         lines.append("# Without it: nothing. NCCL's own choice between ring and tree is as good here.")
     else:
         lines += [

@@ -87,19 +87,18 @@ class Planner:
         if collective in ("reduce-scatter", "all-gather") and not in_order:
             return None  # whose part is whose would change with the places
         found = synthesise(self.place, size_bytes, collective, root=self._at[root])
-        chosen = found.chosen
-        if chosen.strategy.source == "binomial":
-            return None
-        usual_s = found.usual.seconds
+        chosen, usual_s = found.chosen, found.usual.seconds
+        is_usual = chosen.strategy.source == "binomial"
         if collective == "all-gather" or chosen.strategy.source == "ring":
             usual_s = strategy_seconds(self._usual(collective), size_bytes, self.place)
-            if usual_s <= chosen.seconds * (1 + KEEP_RING):
-                return None
+            is_usual = usual_s <= chosen.seconds * (1 + KEEP_RING)
         if keep is not None:
             kept = keep if in_order else _relabelled(keep, [self._at[rank] for rank in range(ranks)])
             seconds = strategy_seconds(kept, size_bytes, self.place)
-            if seconds <= chosen.seconds * (1 + KEEP_RING):
+            if seconds <= (usual_s if is_usual else chosen.seconds) * (1 + KEEP_RING):
                 return keep
+        if is_usual:
+            return None
         _log.info("%s", _words(found, collective, usual_s))
         return chosen.strategy if in_order else _relabelled(chosen.strategy, self._order)
 

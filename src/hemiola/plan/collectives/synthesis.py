@@ -105,6 +105,7 @@ def synthesise(
     root: int = 0,
     latency_s: float | None = None,
     keep_usual: float = KEEP_RING,
+    paces: bool = True,
 ) -> Synthesis:
     """Find a strategy for a collective of this size.
 
@@ -114,6 +115,7 @@ def synthesise(
         root: of a broadcast or a reduction.
         latency_s: of a message between hosts; None for the topology's.
         keep_usual: the share that another strategy has to gain over the usual one.
+        paces: whether ranks may be held back, which MSCCL cannot.
 
     Raises:
         InputError: a link has no bandwidth.
@@ -145,7 +147,7 @@ def synthesise(
             found += [one for group in groups for one in group]
     least_s = bounds(collective, size_bytes, place).seconds
     far = min(one.seconds for one in found) > least_s * PACED
-    if far and collective == "all-reduce" and size_bytes > FEWEST_BYTES:
+    if paces and far and collective == "all-reduce" and size_bytes > FEWEST_BYTES:
         found += [one for shape in _paced(place) for one in priced(shape, PIECES_BYTES)]
     found.sort(key=lambda candidate: candidate.seconds)
     usual = next(c for c in found if c.strategy.source in USUAL)

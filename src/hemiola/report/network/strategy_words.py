@@ -21,7 +21,7 @@ def facts(figures: StrategyFigures) -> list[str]:
     pieces = (
         f"in pieces of {strategy.chunk_bytes / 1024:,.4g} KiB"
         if strategy.chunk_bytes
-        else "each chunk in one piece"
+        else "pieces of no given size"
     )
     told = [
         f"{strategy.collective}{rooted}",

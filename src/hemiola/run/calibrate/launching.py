@@ -7,10 +7,11 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from hemiola.core.errors import InputError
 from hemiola.core.hardware import CollectiveCost
@@ -19,6 +20,7 @@ from hemiola.run.calibrate.links import read_links
 __all__ = ["links_between"]
 
 _LIMIT_S = 600
+_POLL_S = 0.02
 
 
 def links_between(
@@ -57,22 +59,43 @@ def _run_here(command: list[str], ranks: int) -> None:
         "MASTER_PORT": str(port),
     }
     environments = [common | {"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(ranks)]
-    with _started(command, environments) as processes:
-        failures = [said for rank, process in enumerate(processes) if (said := _failure(rank, process))]
-    if failures:
-        raise InputError("; ".join(failures), "run the same command by hand to see all of it")
+    with _started(command, environments) as (processes, said):
+        failed = _first_failed(processes)
+        if failed is not None:
+            raise InputError(
+                f"rank {failed} failed: {_last(said[failed])}",
+                "run the same command by hand to see all of it",
+            )
 
 
-def _failure(rank: int, process: subprocess.Popen[str]) -> str:
-    """Wait for a rank; the last thing it said if it failed."""
-    try:
-        _, said = process.communicate(timeout=_LIMIT_S)
-    except subprocess.TimeoutExpired:
-        return f"rank {rank} took longer than {_LIMIT_S} s"
-    if not process.returncode:
-        return ""
-    lines = [line for line in said.splitlines() if line.strip()] or ["it said nothing"]
-    return f"rank {rank} failed: {lines[-1]}"
+def _first_failed(processes: list[subprocess.Popen[bytes]]) -> int | None:
+    """Wait until one rank has failed, for which the others would wait, or all have ended well.
+
+    Raises:
+        InputError: they take too long.
+    """
+    limit = time.monotonic() + _LIMIT_S
+    while True:
+        statuses = [process.poll() for process in processes]
+        for rank, status in enumerate(statuses):
+            if status:
+                return rank
+        if None not in statuses:
+            return None
+        if time.monotonic() > limit:
+            raise InputError(
+                f"rank {statuses.index(None)} took longer than {_LIMIT_S} s",
+                "give fewer or smaller sizes, or less time for each",
+            )
+        time.sleep(_POLL_S)
+
+
+def _last(said: IO[bytes]) -> str:
+    """What was wrong, of all that a rank said."""
+    said.seek(0)
+    lines = [line for line in said.read().decode(errors="replace").splitlines() if line.strip()]
+    errors = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
+    return (errors or lines or ["it said nothing"])[-1]
 
 
 def _loopback() -> dict[str, str]:
@@ -82,16 +105,19 @@ def _loopback() -> dict[str, str]:
 
 
 @contextmanager
-def _started(command: list[str], environments: list[dict[str, str]]) -> Iterator[list[subprocess.Popen[str]]]:
-    processes: list[subprocess.Popen[str]] = []
-    try:
-        for environment in environments:
-            processes.append(subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True))
-        yield processes
-    finally:
-        for process in processes:
-            if process.poll() is None:
-                process.kill()
-            process.wait()
-            if process.stderr:
-                process.stderr.close()
+def _started(
+    command: list[str], environments: list[dict[str, str]]
+) -> Iterator[tuple[list[subprocess.Popen[bytes]], list[IO[bytes]]]]:
+    """Processes, and what they say: in files, for a full pipe would stop a rank, and all others with it."""
+    processes: list[subprocess.Popen[bytes]] = []
+    with ExitStack() as files:
+        said: list[IO[bytes]] = [files.enter_context(tempfile.TemporaryFile()) for _ in environments]
+        try:
+            for environment, errors in zip(environments, said, strict=True):
+                processes.append(subprocess.Popen(command, env=environment, stderr=errors))
+            yield processes, said
+        finally:
+            for process in processes:
+                if process.poll() is None:
+                    process.kill()
+                process.wait()

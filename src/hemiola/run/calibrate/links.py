@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from hemiola.core.errors import DAMAGED, InputError
+from hemiola.core.errors import DAMAGED, HardwareError, HemiolaError, InputError
 from hemiola.core.hardware import CollectiveCost, spread_of
 from hemiola.cost.link_costs import fit_collective
 from hemiola.run.transport.home import missing_variables
@@ -33,6 +33,8 @@ SCHEMA = "hemiola.links/1"
 SIZES = (4, 64, 1024, 16_384, 131_072, 1_048_576, 4_194_304, 16_777_216, 67_108_864)
 _FEWEST, _MOST = 5, 200  # calls of one size
 _WARM = 2
+_Measured = tuple[list[tuple[float, float, float]], list[float], int]
+"""Points and spreads as `fit_collective` takes them, and timed calls per size."""
 
 
 class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -60,24 +62,55 @@ def read_links(path: Path) -> tuple[CollectiveCost, ...]:
 def main() -> None:
     """Be one rank."""
     options = _options()
+    try:
+        _run(options)
+    except HemiolaError as problem:
+        print(f"error: {problem}", file=sys.stderr)
+        raise SystemExit(2) from None
+
+
+def _run(options: argparse.Namespace) -> None:
+    """Measure with the others; rank 0 writes what could be fitted, and then says what could not.
+
+    Raises:
+        InputError: the environment describes no job, or one of a single rank; the file cannot be written.
+        HardwareError: what was measured tells no latency and rate.
+    """
     if missing := missing_variables():
-        print(
-            f"error: {', '.join(missing)} not set\n  hint: start it with torchrun on every host",
-            file=sys.stderr,
-        )
-        raise SystemExit(2)
+        raise InputError(f"{', '.join(missing)} not set", "start it with torchrun on every host")
     import torch.distributed as dist
 
     dist.init_process_group(options.backend)
     try:
-        found = _measure(options)
-        if dist.get_rank() == 0:
-            content = _File(SCHEMA, f"{platform.node()}, {options.backend}", tuple(found))
-            with replacing(options.output) as stream:
-                stream.write(msgspec.json.format(msgspec.json.encode(content), indent=1) + b"\n")
+        ranks, rank = dist.get_world_size(), dist.get_rank()
+        if ranks < 2:
+            raise InputError(f"{ranks} ranks have no links between them", "start it on two hosts or more")
+        hosts, measured = _measure(options)
         dist.barrier()
     finally:
         dist.destroy_process_group()
+    if rank == 0:
+        _write(options, hosts, measured)
+
+
+def _write(options: argparse.Namespace, hosts: list[str], measured: dict[str, _Measured]) -> None:
+    """What can be fitted, whatever cannot: measuring takes minutes."""
+    found, failed = [], dict[str, HardwareError]()
+    for collective, (points, spreads, runs) in measured.items():
+        try:
+            found.append(
+                fit_collective(options.backend, collective, hosts, points, spreads=spreads, runs=runs)
+            )
+        except HardwareError as problem:
+            failed[collective] = problem
+    if found:
+        content = _File(SCHEMA, f"{platform.node()}, {options.backend}", tuple(found))
+        with replacing(options.output) as stream:
+            stream.write(msgspec.json.format(msgspec.json.encode(content), indent=1) + b"\n")
+    if failed:
+        first = next(iter(failed.values()))
+        without = f"{options.output} is without {', '.join(failed)}: " if found else ""
+        raise HardwareError(without + first.what, first.remedy)
 
 
 def _options() -> argparse.Namespace:
@@ -89,7 +122,8 @@ def _options() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _measure(options: argparse.Namespace) -> list[CollectiveCost]:
+def _measure(options: argparse.Namespace) -> tuple[list[str], dict[str, _Measured]]:
+    """The ranks' hosts, and what was measured, by collective."""
     import torch
     import torch.distributed as dist
 
@@ -99,21 +133,32 @@ def _measure(options: argparse.Namespace) -> list[CollectiveCost]:
         torch.cuda.set_device(device)
     else:
         torch.set_num_threads(1)
-    hosts: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(hosts, platform.node())
-    found = []
+    said: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(said, (platform.node(), _refused(options.output)))
+    if said[0][1]:  # it is rank 0 that writes
+        raise InputError(said[0][1], "name a path that rank 0 may write to")
+    found = {}
     for collective, prepare in _COLLECTIVES.items():
         points, spreads, runs = [], [], 0
         for size in options.sizes:
             call, size_bytes = prepare(size, device)
             seconds, cpu_s, spread, runs = _timed(call, options.seconds_per_size, device)
-            points.append((size_bytes, seconds, cpu_s))
+            points.append((float(size_bytes), seconds, cpu_s))
             spreads.append(spread)
-        if dist.get_rank() == 0:
-            found.append(
-                fit_collective(options.backend, collective, hosts, points, spreads=spreads, runs=runs)
-            )
-    return found
+        found[collective] = (points, spreads, runs)
+    return [host for host, _ in said], found
+
+
+def _refused(output: Path) -> str:
+    """Why nothing can be written there; "" if something can."""
+    folder = output.resolve().parent
+    if output.is_dir():
+        return f"{output} is a folder"
+    if output.exists() and not output.is_file():
+        return ""  # a pipe, or a device
+    if not folder.is_dir():
+        return f"there is no folder {folder}"
+    return "" if os.access(folder, os.W_OK | os.X_OK) else f"the folder {folder} cannot be changed"
 
 
 def _timed(call: Callable[[], None], seconds: float, device: str) -> tuple[float, float, float, int]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from hemiola.core.strategy import Place, Strategy
+from hemiola.core.strategy import PIECE_BYTES, Place, Strategy
 from hemiola.run.group.memory import view
 from hemiola.run.strategy.script import Script, script_of
 
@@ -17,8 +17,6 @@ __all__ = ["Layout", "Memory", "layout_of"]
 
 LEAST_BYTES_PER_S = 1e6
 """No connection is held back more than this: small messages go over it."""
-PIECE_BYTES = 512 << 10
-"""Of a chunk that its strategy leaves whole: so that what has come is added up while more comes."""
 
 
 @dataclass(frozen=True)
