@@ -130,6 +130,23 @@ def test_a_slowdown_under_load_by_hand(gpus: int) -> None:
     assert model.slowdown(wanting(gpus, profile(1.0, 1.0)), 2, narrowest) == pytest.approx(1 + 1 / share)
 
 
+def test_hosts_and_racks_without_gpus_relieve_nobody() -> None:
+    """Nor do their links, slower and later than all others here, slow anybody down."""
+    wide = cluster([4, 4, 0], [4, 4], [0, 0])
+    there = wide.hosts.gpus > 0
+    hosts = replace(
+        wide.hosts,
+        nic_bytes_per_s=np.where(there, 3.0, 0.1),
+        nic_latency_s=np.where(there, 0.01, 0.5),
+        fabric_bytes_per_s=np.where(there, 6.0, 60.0),
+    )
+    rack = replace(wide.levels[0], uplink_bytes_per_s=np.array([1.5, 1.5, 0.1]))
+    more, model = IterationModel(replace(wide, hosts=hosts, levels=(rack,))), IterationModel(RACKS)
+    for gpus, tier, narrowest in ((2, 1, 0), (2, 2, 0), (8, 2, 1)):
+        wanted = wanting(gpus, profile(1.0, 1.0))
+        assert more.slowdown(wanted, tier, narrowest) == model.slowdown(wanted, tier, narrowest) > 1
+
+
 TOPOLOGIES = [
     RACKS,
     cluster([2, 2], [2, 2], [4], [4], pods=[0, 0, 1, 1], uplink=2.0, pod_uplink=0.5, fabric=3.0),

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tiny_graphs import device, flat, layers
 
@@ -73,6 +73,29 @@ def test_two_collectives_at_once_share_the_link() -> None:
     found = run(TWO_BUCKETS, flat(2, rate=250), options=Options(library=replace(IDEAL, at_once=2)))
     assert [t.end_s for t in found.transfers] == pytest.approx([10, 12])
     assert found.iteration_s == pytest.approx(12.5)
+
+
+@given(st.lists(st.tuples(st.integers(1, 9), st.integers(0, 9)), min_size=1, max_size=9), st.integers(1, 3))
+@example([(8, 0), (2, 0), (2, 0)], 2)  # the third begins when the second ends
+@settings(max_examples=60)
+def test_collectives_go_in_order_each_when_there_is_a_place_for_it(
+    buckets: list[tuple[int, int]], at_once: int
+) -> None:
+    """Each takes as many seconds as it has kB, whatever else is sent; the places are taken as from a queue."""
+    sizes, backward = zip(*reversed(buckets), strict=True)
+    graph, seconds = layers([1000 * size for size in sizes], [0] * len(sizes), backward)
+    measured = CollectiveCost(
+        backend="ideal", collective="all-reduce", ranks=2, hosts=("a", "b"), alpha_s=1e-12, bytes_per_s=1e3
+    )
+    found = run(
+        DDP(bucket_bytes=1), flat(2, rate=1e30), options=Options(library=replace(IDEAL, at_once=at_once)),
+        graph=graph, seconds=seconds, hardware=device(collectives=(measured,)),
+    )  # fmt: skip
+    free_s, started_s = [0.0] * at_once, []
+    for (size, _), ready_s in zip(buckets, itertools.accumulate(s for _, s in buckets), strict=True):
+        started_s.append(max(ready_s, free_s[0]))
+        free_s = sorted([started_s[-1] + size, *free_s[1:]])
+    assert [t.start_s for t in found.transfers] == pytest.approx(started_s)
 
 
 def test_without_overlap_every_bucket_stops_backward() -> None:

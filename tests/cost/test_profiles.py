@@ -223,6 +223,27 @@ def test_own_file_goes_first(tmp_path: Path) -> None:
     assert "default" in library.mixes
 
 
+def test_own_profiles_and_aliases_go_before_what_others_call_so(tmp_path: Path) -> None:
+    demands = [{"gpus": 8, "compute_s": 1.0, "traffic_bytes": 0}]
+    path = write(
+        tmp_path,
+        profiles=[{"name": f"house/{model}", "demands": demands} for model in ("yolo", "gpt (batch size 4)")],
+        aliases={"BERT": "house/yolo", "roberta": "house/yolo", "Neu-MF": "house/yolo"},
+    )
+    library, models = load_library(path), ("yolo", "GPT", "bert", "RoBERTa", "neumf")
+    for source in ("", "pollux", "titan"):
+        found = [library.find(model, source=source) for model in models]
+        yolo, gpt = library.profiles[:2]
+        assert found == [yolo, gpt, yolo, yolo, yolo]
+
+
+def test_letters_of_any_script_tell_models_apart() -> None:
+    library = ProfileLibrary([profile("house/模型A1"), profile("house/Größe-2")])
+    assert library.find("模型 a1") is library.profiles[0]
+    assert library.find("GRÖSSE_2") is library.profiles[1]
+    assert [library.find(model) for model in ("编码A1", "a1", "Gre-2", "模型")] == [None] * 4
+
+
 def test_the_example_in_the_docs_loads(tmp_path: Path) -> None:
     page = (ROOT / "docs/reference/profiles.md").read_text()
     path = tmp_path / "own.json"

@@ -188,7 +188,10 @@ def test_fsdp_refuses_a_unit_that_is_not_there() -> None:
         FSDP(units=("nowhere",)).transfers(sized(4), 2)
 
 
-def test_fsdp_exchanges_what_the_real_one_does() -> None:
+@pytest.mark.parametrize(
+    ("reshard", "micro_steps", "gathered"), [(True, 1, 9), (True, 2, 18), (False, 1, 5), (False, 2, 10)]
+)
+def test_fsdp_exchanges_what_the_real_one_does(reshard: bool, micro_steps: int, gathered: int) -> None:
     """Sizes and order of the collectives of FSDP2 on a fake group of 8, for four blocks and a root."""
     torch = pytest.importorskip("torch")
     import torch.distributed as dist
@@ -222,24 +225,39 @@ def test_fsdp_exchanges_what_the_real_one_does() -> None:
         named = list(model.named_parameters())
         shapes = [(name, tuple(p.shape)) for name, p in named]
         for block in blocks:
-            fully_shard(block)
+            fully_shard(block, reshard_after_forward=reshard)
         fully_shard(model)
         with Log():
-            model(torch.ones(2, 7)).sum().backward()
+            for step in range(micro_steps):
+                model.set_requires_gradient_sync(step == micro_steps - 1)
+                model(torch.ones(2, 7)).sum().backward()
     finally:
         dist.destroy_process_group()
-    graph = _sequential(shapes, count=6, blocks=("1", "2", "3", "4"))
-    found = FSDP().transfers(graph, 8, "cpu")
+    graph = _sequential(shapes, count=6, blocks=("1", "2", "3", "4"), micro_steps=micro_steps)
+    found = FSDP(reshard_after_forward=reshard).transfers(graph, 8, "cpu")
     ours = [(t.collective, t.size_bytes) for t in found]
-    assert [kind for kind, _ in seen].count("all-gather") == 9
+    assert [kind for kind, _ in seen].count("all-gather") == gathered
     assert [kind for kind, _ in seen].count("reduce-scatter") == 5
     assert ours == seen
 
 
-def _sequential(shapes: list[tuple[str, tuple[int, ...]]], count: int, blocks: tuple[str, ...]) -> Graph:
+def test_fsdp_keeps_whole_gradients_until_the_last_micro_step_reduces_them() -> None:
+    once, twice = (
+        FSDP().memory_bytes(_sequential([("0.weight", (8, 10))], 1, ("0",), micro_steps), 8)
+        for micro_steps in (1, 2)
+    )
+    assert twice - once == 4 * 8 * 10
+
+
+def _sequential(
+    shapes: list[tuple[str, tuple[int, ...]]], count: int, blocks: tuple[str, ...], micro_steps: int
+) -> Graph:
     """A chain of `count` modules, one operation each, named "0", "1", ...; parameters by their first word."""
     modules = ("", *map(str, range(count)))
-    order = [*range(count), *reversed(range(count)), -1]
+    once = 2 * count
+    steps = range(micro_steps)
+    order = [*range(count), *reversed(range(count))] * micro_steps + [-1]
+    forward = [i for k in steps for i in (*[-1] * count, *reversed(range(k * once, k * once + count)))]
     parameters = []
     for name, shape in shapes:
         own = int(name.split(".")[0])
@@ -247,15 +265,16 @@ def _sequential(shapes: list[tuple[str, tuple[int, ...]]], count: int, blocks: t
         parameters.append(
             Parameter(
                 name=name, module=name.rpartition(".")[0], shape=shape, dtype="float32", size_bytes=size,
-                gradient_bytes=size, first_use=own, gradient_ready=2 * count - 1 - own, updated=2 * count,
+                gradient_bytes=size, first_use=own, gradient_ready=once * micro_steps - 1 - own, updated=once * micro_steps,
             )
         )  # fmt: skip
-    n = 2 * count + 1
+    n = once * micro_steps + 1
     operations = Operations(
         name=("mm",) * n, kind=np.zeros(n, dtype=np.int8),
-        phase=np.array([0] * count + [1] * count + [2], dtype=np.int8), micro_step=np.zeros(n, dtype=np.int16),
+        phase=np.array(([0] * count + [1] * count) * micro_steps + [2], dtype=np.int8),
+        micro_step=np.array([k for k in steps for _ in range(once)] + [micro_steps - 1], dtype=np.int16),
         flop=np.zeros(n), read_bytes=np.zeros(n), written_bytes=np.zeros(n),
-        module=np.array([i + 1 for i in order]), forward=np.array([-1] * count + list(reversed(range(count))) + [-1]),
+        module=np.array([i + 1 for i in order]), forward=np.array([*forward, -1]),
         signature=np.zeros(n, dtype=np.int64), dep_start=np.zeros(n + 1, dtype=np.int64), dep=np.zeros(0, dtype=np.int64),
     )  # fmt: skip
     return Graph(

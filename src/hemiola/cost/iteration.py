@@ -125,7 +125,8 @@ class IterationModel:
         for level in topology.levels:
             self._first_link.append(self._first_link[-1] + len(level.domains))
         self._capacities = self.capacities_bytes_per_s.tolist()
-        self._hop_s = float(hosts.nic_latency_s.max())
+        self._with_gpus = hosts.gpus > 0  # no job is on the others
+        self._hop_s = float(hosts.nic_latency_s.max(where=self._with_gpus, initial=0.0))
         self._needs: dict[tuple[int, int, str], Need] = {}
         self._profiles: dict[int, Profile] = {}  # keeps profiles alive while their ids are keys
         self._alone: dict[tuple[int, int, str, int], Alone] = {}
@@ -441,7 +442,8 @@ class IterationModel:
             need = self.need(job.profile, job.gpus, "")
             latency_s = 2 * (job.gpus - 1) * self._latency(tier - 1) if need.traffic_bytes else 0.0
             share = self._fair_share(job.gpus, tier) / self._load(job, tier)
-            there = need.iteration_s(min(share, max(self._fabric)), latency_s)
+            fabric = float(self.topology.hosts.fabric_bytes_per_s[self._with_gpus].max())
+            there = need.iteration_s(min(share, fabric), latency_s)
             ratio = self._slowdowns[key] = max(1.0, there / self.best_s(job, narrowest))
         return ratio
 
@@ -468,16 +470,18 @@ class IterationModel:
 
         What a job gets when it takes a wider place is scattered: the piece that decides is the
         smallest, on a host and in a domain full of others. `STRAY_GPUS` of its GPUs are there, and
-        their fair share of that host's NIC and that domain's uplink is what it may rely on.
+        their fair share of that host's NIC and that domain's uplink is what it may rely on. Means are
+        over hosts and domains that have GPUs.
         """
-        hosts = self.topology.hosts
-        per_host = float(hosts.gpus.mean())
+        hosts, own = self.topology.hosts, self._with_gpus
+        per_host = float(hosts.gpus[own].mean())
         stray = min(gpus / 2, STRAY_GPUS)
-        nic = float(hosts.nic_bytes_per_s.mean())
+        nic = float(hosts.nic_bytes_per_s[own].mean())
         rate = nic * min(1.0, stray / per_host)
         for level in self.topology.levels[: tier - 1]:
-            gpus_below = self.topology.gpus / len(level.domains)
-            rate = min(rate, float(level.uplink_bytes_per_s.mean()) * min(1.0, stray / gpus_below))
+            domains = np.unique(level.domain_of_host[own])
+            uplink = float(level.uplink_bytes_per_s[domains].mean())
+            rate = min(rate, uplink * min(1.0, stray / (self.topology.gpus / len(domains))))
         return rate
 
 

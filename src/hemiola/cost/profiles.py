@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -92,7 +92,7 @@ class ProfileLibrary:
         self._index = _index(self.profiles)
         self.aliases = dict(aliases or {})
         self.mixes = dict(mixes or {})
-        self._index_aliases()
+        self._alias = dict(self._known_aliases())
         for mix in self.mixes.values():
             self._profiles_of(mix)
 
@@ -113,9 +113,11 @@ class ProfileLibrary:
         """
         if model in self._by_name:
             return self._by_name[model]
-        for key in (_normal(model), _normal(_base(model))):
+        for key in filter(None, (_normal(model), _normal(_base(model)))):
+            if key in self._alias:
+                return self._alias[key]
             found = self._index.get(key)
-            if key and found:
+            if found:
                 return next((p for p in found if source and p.name.startswith(f"{source}/")), found[0])
         return None
 
@@ -144,13 +146,13 @@ class ProfileLibrary:
     def _profiles_of(self, mix: Mix) -> list[list[Profile]]:
         return [[self._known(name) for name in band.shares] for band in mix.bands]
 
-    def _index_aliases(self) -> None:
+    def _known_aliases(self) -> Iterator[tuple[str, Profile]]:
         for alias, name in self.aliases.items():
             if name not in self._by_name:
                 raise InputError(
                     f"alias {alias!r} names no profile: {name!r}", f"known: {', '.join(self.names)}"
                 )
-            self._index.setdefault(_normal(alias), []).insert(0, self._by_name[name])
+            yield _normal(alias), self._by_name[name]
 
     def draw(self, mix: Mix, gpus: np.ndarray, uniform: np.ndarray) -> list[Profile]:
         """A profile for each job: the inverse of its band's cumulative shares.
@@ -174,6 +176,8 @@ class ProfileLibrary:
 def load_library(path: str | None = None) -> ProfileLibrary:
     """The shipped profiles, with those of the user's file before them (and in place of namesakes).
 
+    A shipped alias gives way where the file calls something of its own so.
+
     Args:
         path: JSON, {"schema": "hemiola.profiles/1", "profiles": [...], "aliases": {...}, "mixes": {...}}.
 
@@ -186,7 +190,9 @@ def load_library(path: str | None = None) -> ProfileLibrary:
     own = _read(Path(path))
     taken = {profile.name for profile in own.profiles}
     rest = tuple(profile for profile in shipped.profiles if profile.name not in taken)
-    return ProfileLibrary(own.profiles + rest, shipped.aliases | own.aliases, shipped.mixes | own.mixes)
+    called = {*_index(own.profiles), *map(_normal, own.aliases)}
+    others = {alias: name for alias, name in shipped.aliases.items() if _normal(alias) not in called}
+    return ProfileLibrary(own.profiles + rest, others | own.aliases, shipped.mixes | own.mixes)
 
 
 def assign(
@@ -281,7 +287,7 @@ def _base(model: str) -> str:
 
 
 def _normal(name: str) -> str:
-    return re.sub(r"[^a-z0-9]", "", name.lower())
+    return "".join(letter for letter in name.casefold() if letter.isalnum())
 
 
 def _parse_shares(text: str, mixes: Iterable[str]) -> dict[str, float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import sys
 from dataclasses import dataclass
@@ -197,6 +198,35 @@ def test_frozen_unused_and_tied_parameters_and_buffers() -> None:
     assert tied.module == "tied"
     assert tied.gradient_ready > named(graph, "again.bias").gradient_ready
     assert [(buffer.name, buffer.size_bytes) for buffer in graph.buffers] == [("scale", 32)]
+
+
+def test_layers_that_share_one_dict_of_parameters_share_their_stand_ins() -> None:
+    first = nn.Linear(8, 8)
+    graph = capture(nn.Sequential(first, copy.copy(first)), X)
+    assert [p.aliases for p in graph.parameters] == [("1.weight",), ("1.bias",)]
+    assert all(0 <= p.first_use < p.gradient_ready < p.updated for p in graph.parameters)
+
+
+class Together(nn.Module):
+    """Reads its parameters from attributes that hold several."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.c = (nn.Parameter(torch.ones(8)) for _ in range(3))
+        self.pair = self.a, (self.b, "and what is no tensor")
+        self.pairs = [(self.c, 1)]
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        a, (b, _) = self.pair
+        return inputs * a + b * self.pairs[0][0]
+
+
+def test_parameters_are_found_in_tuples() -> None:
+    model = Together()
+    before = model.pair, model.pairs[0]
+    assert all(p.gradient_ready >= 0 for p in capture(model, X).parameters)
+    assert model.pair is before[0]
+    assert model.pairs[0] is before[1]
 
 
 def test_the_optimizer_updates_each_parameter_after_its_gradient() -> None:

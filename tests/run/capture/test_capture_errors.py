@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import warnings
@@ -128,6 +129,24 @@ def test_an_operator_without_a_shape_function() -> None:
 def test_models_that_train_nothing_that_can_be_seen(model: nn.Module, keywords: Any, said: str) -> None:
     with pytest.raises(GraphError, match=said):
         capture(model, X, **keywords)
+
+
+def test_a_parameter_that_is_reached_around_the_model_is_named() -> None:
+    model = Does(lambda value: value.sum())
+    weights = list(model.parameters())
+    with pytest.raises(GraphError, match=r"parameter 'layer\.weight' is reached around the model") as refused:
+        capture(model, X, loss=lambda value: value + 1e-4 * sum(w.pow(2).sum() for w in weights))
+    assert "model.parameters()" in refused.value.remedy
+    capture(model, X, loss=lambda value: value + 1e-4 * sum(w.pow(2).sum() for w in model.parameters()))
+
+
+def test_a_line_in_a_package_beside_pytorch_is_the_users() -> None:
+    beside = f"{Path(torch.__file__).parent}foo{os.sep}layer.py"
+    names: dict[str, Any] = {}
+    exec(compile("def forward(value):\n    return value[value > 0]\n", beside, "exec"), names)
+    with pytest.raises(GraphError) as refused:
+        capture(Does(names["forward"]), X)
+    assert f"{beside}:2, in forward" in refused.value.what
 
 
 def test_a_part_that_torch_jit_compiled_is_told() -> None:

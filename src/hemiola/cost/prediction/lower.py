@@ -2,8 +2,9 @@
 
 1. A rank's steps follow one another, and an iteration's first its predecessor's last.
 2. A collective starts when it is ready on all ranks and the library has a place for it: `at_once` of a
-   group run at once, in the order of issue; any number of those that go by strategies. It is one flow per kind of
-   link load, after its latency.
+   group run at once, in the order of issue; any number of those that go by strategies. Of these channels it gets
+   the one that is free first where all have links and processor to themselves. It is one flow per kind of link
+   load, after its latency.
 3. A push waits in its server's queue, as does a pull in the other direction; between them the server
    updates the parameter.
 4. Where transfers pause each other by priority, all of a rank go through one sender, no faster than the library;
@@ -18,7 +19,7 @@ cores, and of links that are loaded alike the narrowest is kept.
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, deque
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -110,6 +111,14 @@ def lower(setting: Setting, steps: tuple[Step, ...], iterations: int, scale: Sca
     return _Lowering(setting, steps, scale).run(iterations)
 
 
+@dataclass
+class _Channel:
+    """What a library runs one collective after another on: when it is expected to be free, and the tasks of the last."""
+
+    free_s: float = 0.0
+    tasks: list[int] = field(default_factory=list)
+
+
 class _Lowering:
     """The working state of `lower`."""
 
@@ -128,7 +137,11 @@ class _Lowering:
         self.step_task: list[list[list[int]]] = []
         self.flow_tasks: list[list[list[int]]] = []
         self.done: list[list[list[int]]] = []
-        self.issued: list[list[int]] = []
+        self.alone_s = [cost.seconds(setting.place) * scale.network for cost in setting.costs]
+        self.expected_s = 0.0
+        self.ends_s: list[dict[int, float]] = []
+        self.channels: list[_Channel] = []
+        self.held: deque[list[int]] = deque(maxlen=setting.library.at_once)
         self.updates: list[dict[int, int]] = []
 
     def run(self, iterations: int) -> Lowered:
@@ -153,13 +166,22 @@ class _Lowering:
         self.flow_tasks.append([[] for _ in range(count)])
         self.done.append([[] for _ in range(count)])
         self.updates.append({})
+        self.ends_s.append({})
         self.step_task.append([[] for _ in self.ranks])
         for number, step in enumerate(self.steps):
+            self._expect(step)
             for place in range(len(self.ranks)):
                 self.step_task[-1][place].append(self._step(number, step, place))
             ended = [own[-1] for own in self.step_task[-1]]
             for transfer in step.sends:
                 self._send(transfer, ended)
+
+    def _expect(self, step: Step) -> None:
+        """When it ends where a rank, and each collective, has links and processor to itself."""
+        awaited_s = [self.ends_s[-1].get(transfer, 0.0) for transfer in step.waits]
+        if len(self.ends_s) > 1:
+            awaited_s += [self.ends_s[-2].get(transfer, 0.0) for transfer in step.waits_before]
+        self.expected_s = max([self.expected_s, *awaited_s]) + step.seconds * self.scale.compute
 
     def _step(self, number: int, step: Step, place: int) -> int:
         after = [task for transfer in step.waits for task in self._awaited(-1, transfer, place)]
@@ -192,11 +214,20 @@ class _Lowering:
         if self.setting.goes_by_strategy(transfer):
             self._transfer(number, after)
             return
-        at_once = self.setting.library.at_once
-        if len(self.issued) >= at_once:
-            after = after + self.issued[-at_once]
-        done = self._transfer(number, after)
-        self.issued.append(done)
+        channel, before = self._channel()
+        channel.tasks = self._transfer(number, after + before)
+        channel.free_s = max(channel.free_s, self.expected_s) + self.alone_s[number]
+        self.ends_s[-1][number] = channel.free_s
+
+    def _channel(self) -> tuple[_Channel, list[int]]:
+        """That of the next collective, and what has to end before it: what holds the channel, and, so that it
+        starts no sooner than those before it, what held theirs."""
+        if len(self.channels) < self.setting.library.at_once:
+            self.channels.append(_Channel())
+            return self.channels[-1], []
+        channel = min(self.channels, key=lambda channel: channel.free_s)
+        self.held.append(channel.tasks)
+        return channel, [task for tasks in self.held for task in tasks]
 
     def _push(self, number: int, after: list[int]) -> None:
         """To its server, updated there, and back."""

@@ -3,9 +3,10 @@
 Read from torch 2.13 (`torch/distributed/fsdp/_fully_shard`). A unit is a block, and the root with all
 parameters that are in no block.
 
-1. Forward gathers the root, then each block. On a GPU a block's gathering waits for the copy-out of the
-   block before it (`all_gather_state`), so it runs beside that block's computation: one block ahead. On a
-   CPU there are no streams: each gathering blocks the computation, just before the block.
+1. Forward gathers the root before it computes anything, then each block. On a GPU a block's gathering
+   waits for the copy-out of the block before it (`all_gather_state`), so it runs beside that block's
+   computation: one block ahead. On a CPU there are no streams: each gathering blocks the computation, just
+   before the block.
 2. After its forward a block is dropped; the root is kept (`reshard_after_forward=None`).
 3. Backward gathers each block again, issued before the computation of the block that comes before it in
    backward (`_backward_prefetch`); on a CPU that blocks too.
@@ -14,7 +15,8 @@ parameters that are in no block.
 5. Slices are along dimension 0, padded to equal rows: padding is sent too.
 6. The optimizer updates slices: each rank does its share of it.
 
-With gradient accumulation every micro-step gathers, and the last one reduces.
+With gradient accumulation every micro-step gathers, for its predecessor's backward has dropped all units
+(`reshard_after_backward`), and the last one reduces; until then gradients are kept whole.
 """
 
 from __future__ import annotations
@@ -76,14 +78,14 @@ class FSDP(Strategy):
             return ()
         shards = _Shards(graph, self._paths(graph), ranks)
         blocking = device == "cpu"
-        found = shards.forward(0 if blocking else self.prefetch, self.reshard_after_forward)
+        found = shards.forward(0 if blocking else self.prefetch)
         if self.reshard_after_forward:
             found += shards.backward(blocking)
         found += shards.reductions(blocking)
         return tuple(sorted(found, key=lambda t: (t.after, t.collective == "all-gather", t.before)))
 
     def memory_bytes(self, graph: Graph, ranks: int) -> float:
-        """A slice of everything, the root, the gathered blocks of the moment, and activations."""
+        """A slice of everything, the root, the gathered blocks of the moment, activations, and what is accumulated."""
         paths = self._paths(graph)
         unit = _unit_of_parameters(graph, paths)
         sizes = np.zeros(len(paths) + 1)
@@ -93,8 +95,9 @@ class FSDP(Strategy):
         blocks = np.sort(sizes[:-1])[::-1]
         gathered = blocks[: 1 + self.prefetch].sum() if self.reshard_after_forward else blocks.sum()
         reducing = blocks[:2].sum()
+        accumulated = trained if graph.operations.micro_step.any() else 0.0
         buffers = sum(buffer.size_bytes for buffer in graph.buffers)
-        return float(slices + sizes[-1] + gathered + reducing + buffers + graph.saved_bytes)
+        return float(slices + sizes[-1] + gathered + reducing + accumulated + buffers + graph.saved_bytes)
 
     def _paths(self, graph: Graph) -> tuple[str, ...]:
         paths = graph.blocks if self.units is None else self.units
@@ -121,15 +124,14 @@ class _Shards:
         self.forwards = [_passes(graph, unit, FORWARD, step, self.root) for step in steps]
         self.backwards = [_passes(graph, unit, BACKWARD, step, self.root) for step in steps]
 
-    def forward(self, prefetch: int, reshard: bool) -> list[Transfer]:
-        """Root first, then each block so many blocks ahead of its computation."""
+    def forward(self, prefetch: int) -> list[Transfer]:
+        """Root first, then each block so many blocks ahead of its computation; again in each micro-step."""
         found = []
         for step, blocks in enumerate(self.forwards):
-            kept = step > 0 and not reshard
             begin = self._begin(step)
-            if self._sizes(self.root)[0] and step == 0:
-                found.append(self._gather(self.root, -1, self._first_use(self.root, begin), "forward"))
-            for i, block in enumerate(blocks if not kept else []):
+            if self._sizes(self.root)[0]:
+                found.append(self._gather(self.root, begin - 1, begin, "forward"))
+            for i, block in enumerate(blocks):
                 ahead = i - prefetch
                 issued = blocks[ahead].first - 1 if ahead >= 0 else begin - 1
                 found.append(self._gather(block.unit, issued, block.first, "forward"))
@@ -199,10 +201,6 @@ class _Shards:
         operations = self.graph.operations
         found = np.flatnonzero((operations.phase == phase) & (operations.micro_step == step))
         return int(found[0]) if found.size else 0
-
-    def _first_use(self, unit: int, default: int) -> int:
-        uses = [self.graph.parameters[i].first_use for i in self._members(unit)]
-        return min((use for use in uses if use >= 0), default=default)
 
 
 def _passes(graph: Graph, unit: NDArray[np.int64], phase: int, step: int, units: int) -> list[_Pass]:

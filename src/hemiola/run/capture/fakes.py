@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import nn
+from torch.utils._pytree import tree_leaves
 
 from hemiola.core.errors import GraphError
 
@@ -27,10 +28,11 @@ class Fakes:
         self._made: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 
     def __call__(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The stand-in for a tensor: same shape, strides, type and flags."""
+        """The stand-in for a tensor: same shape, strides, type and flags. One that was made here stands for itself."""
         known = self._made.get(id(tensor))
         if known is None:
             known = self._made[id(tensor)] = (tensor, self._make(tensor))
+            self._made[id(known[1])] = (known[1], known[1])
         return known[1]
 
     def _make(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -61,10 +63,10 @@ class Fakes:
 
 
 @contextmanager
-def substituted(model: nn.Module, fakes: Callable[[torch.Tensor], torch.Tensor]) -> Iterator[None]:
+def substituted(model: nn.Module, fakes: Fakes) -> Iterator[None]:
     """Put stand-ins into every module, and everything back as it was at the end.
 
-    Attributes, and the lists, dicts and sets that they hold, get their old content back, whatever
+    Attributes, and the lists, dicts, deques and sets that they hold, get their old content back, whatever
     the model's own code did to them meanwhile.
     """
     saved = [(module, _Saved(vars(module))) for module in model.modules()]
@@ -89,12 +91,13 @@ class _Saved:
             if isinstance(value, (dict, list, set, deque))
         ]
 
-    def replace(self, fakes: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    def replace(self, fakes: Fakes) -> None:
         containers: list[Any] = [self._attributes, *(held for held, _ in self._held)]
         for container in containers:
             for place, value in _places(container):
-                if isinstance(value, torch.Tensor):
-                    container[place] = fakes(value)
+                within = tree_leaves(value) if type(value) is tuple else (value,)
+                if any(isinstance(each, torch.Tensor) for each in within):
+                    container[place] = fakes.within(value)
 
     def restore(self) -> None:
         for held, content in self._held:
@@ -108,7 +111,7 @@ class _Saved:
 
 
 def _places(container: Any) -> list[tuple[Any, Any]]:
-    """What can be put in the place of what, in a dict or a list."""
+    """What can be put in the place of what, in a dict, a list or a deque."""
     if isinstance(container, dict):
         return list(container.items())
-    return list(enumerate(container)) if isinstance(container, list) else []
+    return list(enumerate(container)) if isinstance(container, (list, deque)) else []

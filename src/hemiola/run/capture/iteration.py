@@ -84,7 +84,10 @@ class _Iteration:
         self._options = options
         self._parameters = [fakes(parameter) for parameter in inventory.parameters]
         owners = [paths.place(names[0].rpartition(".")[0]) for names in inventory.names]
-        self.recorder = Recorder(paths, self._parameters, owners, fakes)
+        known = {
+            id(real): names[0] for real, names in zip(inventory.parameters, inventory.names, strict=True)
+        }
+        self.recorder = Recorder(paths, self._parameters, owners, fakes, known)
         self.gradient_ready: dict[int, int] = {}
         self.gradient_bytes: dict[int, int] = {}
         for i, parameter in enumerate(self._parameters):

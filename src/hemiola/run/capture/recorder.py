@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -68,10 +68,16 @@ class Recorder(TorchDispatchMode):
         parameters: the model's parameters as they take part, in the graph's order.
         owners: the place of each parameter's module in `paths`.
         fakes: stands in for real tensors.
+        names: of the real parameters, by identity.
     """
 
     def __init__(
-        self, paths: ModulePaths, parameters: list[torch.Tensor], owners: list[int], fakes: Fakes
+        self,
+        paths: ModulePaths,
+        parameters: list[torch.Tensor],
+        owners: list[int],
+        fakes: Fakes,
+        names: Mapping[int, str],
     ) -> None:
         super().__init__()
         self.rows = Rows()
@@ -85,6 +91,7 @@ class Recorder(TorchDispatchMode):
         self._paths = paths
         self._owners = owners
         self._fakes = fakes
+        self._names = names
         self._facts: dict[Any, Facts] = {}
         self._weights = {}
         for i, parameter in enumerate(parameters):
@@ -121,6 +128,11 @@ class Recorder(TorchDispatchMode):
     def _stand_in(self, tensor: torch.Tensor) -> torch.Tensor:
         if isinstance(tensor, FakeTensor):
             return tensor
+        if tensor.requires_grad and id(tensor) in self._names:
+            raise GraphError(
+                f"the model's parameter {self._names[id(tensor)]!r} is reached around the model",
+                "read it from the model where it is used (`model.parameters()`, `model.layer.weight`)",
+            )
         if tensor.requires_grad:
             raise GraphError(
                 f"a trainable tensor of shape {tuple(tensor.shape)} takes part that is no parameter of the model",

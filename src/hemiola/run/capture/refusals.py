@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,7 +20,7 @@ from hemiola.core.errors import GraphError, HemiolaError
 
 __all__ = ["explained", "quiet"]
 
-_OURS = (str(Path(torch.__file__).parent), str(Path(__file__).parents[2]))
+_OURS = tuple(f"{folder}{os.sep}" for folder in (Path(torch.__file__).parent, Path(__file__).parents[2]))
 _TRACE = 'trace it instead while it really runs: "hemiola trace -- python train.py"'
 
 
