@@ -62,6 +62,16 @@ def test_a_peers_rules_cannot_be_changed(name: str) -> None:
         rules.changed(scale=0.5)
 
 
+@pytest.mark.parametrize("name", PEERS)
+def test_a_peer_knows_no_other_fabric(name: str) -> None:
+    rules, topology = semantics_by_name(name), cluster([4])
+    with pytest.raises(InputError, match=f"{name} .* recorded_on cannot be set") as caught:
+        simulate(
+            [job("a", 0, 1, 10)], topology, rules.default_policies, semantics=rules, recorded_on=topology
+        )
+    assert caught.value.remedy == "leave the option out, or use --semantics event-driven"
+
+
 def test_a_peer_knows_no_failures_and_no_constraints() -> None:
     jobs, topology = [job("a", 0, 1, 10)], cluster([2], [2])
     with pytest.raises(InputError, match="knows no failures"):

@@ -164,3 +164,44 @@ def test_a_job_that_never_found_a_place_says_so(rule: str) -> None:
         assert record.status == "waiting" and "4 GPUs" in record.why
     else:
         assert record.status == "finished"
+
+
+# ---- jobs that wait for ever -------------------------------------------------------------------
+
+NEVER = [job("a", 0, 1, 100), job("b", 5, 8, 10)]
+"""On a cluster whose second host is lost, b waits for ever."""
+
+
+@pytest.mark.parametrize("policy", ["fifo", "tiresias", "tiresias:thresholds=3600/1e9", "dally", "gandiva"])
+@pytest.mark.parametrize("later", [(), (NodeLost(1e6, 0), NodeBack(2e6, 0))], ids=["", "more fails"])
+def test_a_run_ends_with_the_last_job_that_ends(policy: str, later: tuple[NodeLost | NodeBack, ...]) -> None:
+    """Timers of jobs that ended, and hosts that fail when nothing runs, are no part of it."""
+    topology = cluster([4, 4])
+    run = replay(NEVER, topology, policy, failures=[NodeLost(10, 1), *later])
+    check_run(run, NEVER, topology)
+    assert run.end_s == 100
+    assert [(r.status, r.queueing_s) for r in run.records] == [("finished", 0), ("waiting", 95)]
+    assert (run.gpu_seconds.useful, run.gpu_seconds.down) == (100, 4 * 90)
+
+
+def test_time_in_which_nothing_runs_counts_where_something_runs_after_it() -> None:
+    topology = cluster([4, 4])
+    run = replay(NEVER, topology, "tiresias", failures=[NodeLost(10, 1), NodeBack(1e6, 1)])
+    check_run(run, NEVER, topology)
+    assert times(run) == {"a": (0, 100), "b": (1e6, 1e6 + 10)}
+    assert (run.end_s, run.gpu_seconds.down) == (1e6 + 10, 4 * (1e6 - 10))
+
+
+def test_a_run_lasts_until_the_last_arrival() -> None:
+    jobs = [*NEVER, job("late", 500, 8, 10)]
+    run = replay(jobs, cluster([4, 4]), "dally", failures=[NodeLost(10, 1)])
+    check_run(run, jobs, cluster([4, 4]))
+    assert run.end_s == 500
+
+
+def test_a_job_that_is_stopped_in_the_instant_it_starts_was_there() -> None:
+    jobs = [job("a", 0, 2, 10), job("b", 0, 2, 10)]
+    lines = {0.0: [start("a", (0, 3))], 50.0: [start("b", (0, 3)), Stop("b", "")], 90.0: []}
+    run = replay(jobs, TWO, Script(lines), costs=FREE)  # type: ignore[arg-type]
+    check_run(run, jobs, TWO)
+    assert times(run)["b"] == (50, None) and run.end_s == 50

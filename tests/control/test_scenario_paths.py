@@ -33,12 +33,17 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("recorded_on", "lingjun:topo.csv,nic=400gbit", "lingjun:{}/topo.csv,nic=400gbit"),
         ("journal", "j.db", "{}/j.db"),
         ("journal", "postgresql://hemiola@db/hemiola", None),
+        ("journal", "sqlite:///j.db", "sqlite:///{}/j.db"),
+        ("journal", "sqlite:///missing.db", None),
+        ("journal", "sqlite:///{}/j.db", "sqlite:///{}/j.db"),
+        ("journal", "postgresql:///j.db", None),
     ],
 )
 def test_what_is_there_is_found_beside_the_file(
     folder: Path, key: str, given: str, found: str | None
 ) -> None:
     file = folder / "scenario.toml"
+    given = given.replace("{}", str(folder))
     file.write_text(f'{key} = "{given}"\npolicies = ["fifo"]\n')
     expected = given if found is None else found.format(folder)
     assert getattr(load_scenario(file), key) == expected

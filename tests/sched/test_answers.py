@@ -174,6 +174,21 @@ def test_strict_order_goes_past_a_job_that_its_rule_can_never_place() -> None:
     assert "8 GPUs" in run.records[0].why
 
 
+def test_strict_order_goes_past_such_a_job_while_hosts_are_down() -> None:
+    """Whether it is known already, or comes when a host is down; and a job that could run on that host holds all."""
+    topology = cluster([4], [4, 4])
+    jobs = [
+        job("whole", 0, 12, 10), job("next", 1, 4, 5), job("other", 25, 9, 10), job("last", 26, 4, 5),
+        job("wide", 40, 8, 1), job("behind", 41, 4, 1),
+    ]  # fmt: skip
+    run = replay(jobs, topology, Fifo(Yarn()), failures=[NodeLost(0.5, 2), NodeBack(60, 2)])
+    check_run(run, jobs, topology)
+    assert times(run) == {
+        "whole": (None, None), "next": (1, 6), "other": (None, None), "last": (26, 31),
+        "wide": (60, 61), "behind": (60, 61),
+    }  # fmt: skip
+
+
 def test_strict_order_waits_for_a_host_that_is_down() -> None:
     topology = cluster([4, 4])
     jobs = [job("whole", 5, 8, 10), job("next", 6, 4, 5)]

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
+import math
+
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -39,6 +43,7 @@ class Watch(Policy):
     def __init__(self, script: Script) -> None:
         self.script = script
         self.seen: list[tuple[float, list[tuple[str, float]]]] = []
+        self.met: list[list[int]] = []
 
     def decide(self, view: ClusterView):  # type: ignore[no-untyped-def]
         decisions: list[Decision] = []
@@ -49,6 +54,7 @@ class Watch(Policy):
         crossers = index.settle()
         if crossers is not None:
             self.seen.append((view.now, [(one.job.id, one.alone_s) for one in crossers]))
+            self.met.append(meetings(crossers))
 
 
 def test_those_that_send_over_the_network_and_only_they() -> None:
@@ -75,6 +81,20 @@ def test_those_that_send_over_the_network_and_only_they() -> None:
     assert watch.seen == [
         (0, [("a", 2.0)]), (1, [("a", 2.0), ("b", 1.0)]), (first_s, rest), (last_s, []),
     ]  # fmt: skip
+
+
+def test_links_without_a_limit_are_shared_by_nobody() -> None:
+    """a and b meet on the first host's card alone, which has no limit; nor have both of c's."""
+    topology = cluster([3, 1, 1, 1])
+    nic = np.array([math.inf, math.inf, 1.0, 1.0])
+    topology = dataclasses.replace(topology, hosts=dataclasses.replace(topology.hosts, nic_bytes_per_s=nic))
+    jobs = [job(name, 0, 2, 10, profile=profile()) for name in "abc"]
+    places = {"a": ((0, 0b1), (2, 1)), "b": ((0, 0b10), (3, 1)), "c": ((0, 0b100), (1, 1))}
+    watch = Watch(Script({0.0: [start(name, *parts) for name, parts in places.items()]}))
+    run = replay(jobs, topology, watch)
+    assert watch.seen[0] == (0, [("a", 1.0), ("b", 1.0)])
+    assert watch.met[0] == [0, 0]
+    assert {record.status for record in run.records} == {"finished"}
 
 
 @given(st.lists(st.sets(st.integers(0, 6), min_size=1, max_size=3), max_size=9))

@@ -156,6 +156,12 @@ def test_jobs_that_never_meet_are_left_alone() -> None:
     assert not [entry for entry in run.decisions if isinstance(entry.decision, Pace)]
 
 
+def test_jobs_over_links_without_a_limit_are_left_alone() -> None:
+    run = replay([job("a", 0, 8, 10, profile=profile())], cluster([4, 4], nic=math.inf), Crux())
+    assert times(run) == {"a": (0, 10)}
+    assert not [entry for entry in run.decisions if isinstance(entry.decision, Pace)]
+
+
 def test_more_jobs_than_levels_are_compressed() -> None:
     """Five jobs of two GPUs on racks of one-GPU hosts all meet in the uplinks."""
     topology = cluster([1] * 5, [1] * 5)

@@ -14,7 +14,7 @@ from hemiola.control.simulated import Costs
 from hemiola.core.decisions import Decision
 from hemiola.core.errors import PolicyError
 from hemiola.core.events import Adopted, Arrived, Finished, NodeBack, NodeLost, Timer
-from hemiola.sched.policies.themis import Auction, ByAuction, Themis, finish_time_fairness, ideal_s
+from hemiola.sched.policies.themis import BIDDER, Auction, ByAuction, Themis, finish_time_fairness, ideal_s
 from hemiola.sched.policy import Policy
 from hemiola.sched.view import ClusterView
 from replays import FREE, CheckedMachine, check_run, cluster, job, profile, replay, steps, times
@@ -152,3 +152,16 @@ def test_every_job_ends_and_a_replay_repeats(seed: int, fairness: float) -> None
 def test_parameters_that_cannot_be(wrong: dict[str, float]) -> None:
     with pytest.raises(PolicyError, match=next(iter(wrong))):
         Themis(**wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("fairness", "jobs", "bidders"),
+    [(0.95, 20, 1), (0.95, 40, 2), (0.7, 10, 3), (0.7, 100, 30), (0.85, 20, 3), (0.8, 11, 3)],
+)
+def test_the_share_that_bids_is_the_one_that_was_asked_for(fairness: float, jobs: int, bidders: int) -> None:
+    """1 - 0.95 is a little more than 0.05: of 20 jobs, still one."""
+    machine = CheckedMachine(ClusterView(TWO, estimates=None))  # type: ignore[arg-type]
+    machine.apply(*(Arrived(0.0, job(f"j{n}", 0, 2, 1e6)) for n in range(jobs)))
+    auction: Auction = machine.view.index(Themis(fairness=fairness).auction)
+    auction.note()
+    assert [kind for kind, _ in auction.hold().places.values()].count(BIDDER) == bidders

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from workload_samples import PHILLY_JSON
 
-from hemiola.core.errors import FormatError, InputError
+from hemiola.core.errors import FormatError, InputError, RowError
 from hemiola.core.job import Demand, Job, Profile, Workload
 from hemiola.trace.workloads import read_workload, write_workload
 
@@ -54,6 +54,7 @@ def jobs(profile: st.SearchStrategy[Profile | None]) -> st.SearchStrategy[Job]:
         gpu_type=TEXT,
         required=TEXT,
         preferred=TEXT,
+        pinned=st.booleans(),
         estimate_s=st.none() | TIME,
         recorded_start_s=st.none() | TIME,
         recorded_state=TEXT,
@@ -101,6 +102,18 @@ def test_a_job_that_leaves_a_column_open_has_an_empty_cell(tmp_path: Path) -> No
     assert (tmp_path / "w.csv").read_text().splitlines() == [
         "id,submit_s,gpus,duration_s,hosts,gpus_max", "a,0.0,1,1.0,,", "b,0.0,8,1.0,2,16",
     ]  # fmt: skip
+
+
+def test_a_job_that_may_not_be_stopped_says_yes(tmp_path: Path) -> None:
+    (tmp_path / "w.csv").write_text(
+        "id,submit_s,gpus,duration_s,pinned\na,0.0,1,1.0,yes\nb,0.0,1,1.0,no\nc,0.0,1,1.0,\n"
+    )
+    read = read_workload(tmp_path / "w.csv")
+    assert [job.pinned for job in read.jobs] == [True, False, False]
+    (tmp_path / "w.csv").write_text("id,submit_s,gpus,duration_s,pinned\na,0.0,1,1.0,1\n")
+    with pytest.raises(RowError, match="neither yes nor no") as caught:
+        read_workload(tmp_path / "w.csv")
+    assert (caught.value.line, caught.value.column) == (2, "pinned")
 
 
 def test_equal_workloads_give_equal_files(tmp_path: Path) -> None:

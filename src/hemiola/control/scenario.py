@@ -107,8 +107,13 @@ def load_scenario(path: str | Path) -> Scenario:
 
 
 def _beside(file: Path, text: str) -> str:
-    """Such a text with its path made one beside this file, if that is there: `PATH`, `KIND:PATH`, either with `,OPTIONS`."""
-    kind, colon, rest = text.partition(":")
+    """Such a text with its path made one beside this file, if that is there.
+
+    `PATH` or `KIND:PATH`, either with `,OPTIONS`, or `sqlite:///PATH`. In other addresses nothing is a path.
+    """
+    kind, colon, rest = text.partition(":///" if text.startswith("sqlite:///") else ":")
+    if rest.startswith("//"):
+        return text
     for before, after in ((kind + colon, rest), ("", text)) if colon else (("", text),):
         path, comma, options = after.partition(",")
         for place, more in ((after, ""), (path, comma + options)):

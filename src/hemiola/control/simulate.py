@@ -100,6 +100,11 @@ def simulate(
     topology.check()
     _check_node_events(node_events, topology)
     semantics = semantics or Semantics()
+    if recorded_on is not None and not semantics.uses_profiles:
+        raise InputError(
+            f"{semantics.name} has its own fixed rules; recorded_on cannot be set",
+            "leave the option out, or use --semantics event-driven",
+        )
     named = policies_by_text(policies, semantics, baseline=baseline)
     if not seeds:
         raise InputError("no seed was given", "give at least one")

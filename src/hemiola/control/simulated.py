@@ -7,6 +7,7 @@ speed, and with it a new finish.
 
 from __future__ import annotations
 
+import copy
 import heapq
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -146,6 +147,7 @@ class SimulatedDriver(Replay):
         self._traffic: list[tuple[Any, ...]] | None = [] if record_traffic else None
         self.origin_s = jobs[0].submit_s if jobs else view.now
         self.now = self.origin_s
+        self._quiet: tuple[float, Ledger] | None = None  # since when nothing runs, and the ledger of then
         self.stop = False
         self._progress = progress
         self._tiers = len(view.topology.tiers)
@@ -157,7 +159,11 @@ class SimulatedDriver(Replay):
     # ---- events -----------------------------------------------------------------------------
 
     def events(self) -> Iterator[list[Event]]:
-        """One list per instant; in it failures, then finishes, timers and arrivals."""
+        """One list per instant; in it failures, then finishes, timers and arrivals.
+
+        Where jobs wait for ever, timers and failures may go on long after the last end. If nothing starts any more,
+        `now` and the ledger go back to when nothing ran and all had arrived.
+        """
         jobs, heap, view, tiers = self._jobs, self._heap, self.view, self._tiers
         pop, pass_time, tasks, inf = heapq.heappop, self.ledger.pass_time, self.tasks, math.inf
         total = len(jobs)
@@ -184,12 +190,16 @@ class SimulatedDriver(Replay):
             next_s = due_s if due_s < arrival_s else arrival_s
             if arrived == total:
                 if not heap or self.ended >= total:
+                    if self._quiet is not None:
+                        self.now, self.ledger = self._quiet
                     return
                 if view.running or self._node_events_left:
                     idle_timers = 0
                 else:
                     idle_timers += 1
                     self._check_alive(idle_timers)
+                if self._quiet is None and not view.running:
+                    self._quiet = now, copy.copy(self.ledger)
             if next_s > now:
                 pass_time(next_s - now, self._down_gpus)
                 now = self.now = next_s
@@ -306,6 +316,7 @@ class SimulatedDriver(Replay):
 
     def _begin(self, task: Task, placement: Placement) -> None:
         now = self.view.now
+        self._quiet = None
         job, hosts = task.job, placement.hosts
         elastic = job.is_elastic
         sized = job.sized(placement.gpus) if elastic else job

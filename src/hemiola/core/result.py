@@ -104,7 +104,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
         policy: as it was asked for ("dally:timer=break-even").
         semantics: the card: every rule that shaped the numbers, by name.
         origin_s: the first arrival.
-        end_s: the last job's end, or when it was interrupted.
+        end_s: the last job's end (or arrival, of one that waits for ever), or when it was interrupted.
         speed_changes: how often jobs that cross hosts ran on at another speed because others came or went.
         records: one record per submitted job, in order of arrival.
         interrupted: it was stopped before the end; what is there is true up to then.

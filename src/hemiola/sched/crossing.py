@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import inf
 
 import numpy as np
 
@@ -25,7 +26,7 @@ class Crosser:
 
     Attributes:
         job: the job.
-        links: the links it crosses.
+        links: the links it crosses that have a limit; what has none is shared by nobody.
         alone_s: time to send one iteration's traffic over the slowest of them, alone.
         weight: its share of links, as last asked for.
     """
@@ -40,7 +41,7 @@ class Crosser:
 
 
 class CrossingJobs(Index):
-    """All running jobs that send over the network; an index.
+    """All running jobs that send over links with a limit; an index.
 
     Attributes:
         changed: whether one came or went since `settle`.
@@ -64,10 +65,12 @@ class CrossingJobs(Index):
         traffic_bytes = self._view.estimates.demand(job)[1]
         if traffic_bytes:
             assert job.placement is not None
-            links = crossed_links(self._view.inventory, self._first_link, job.placement)
-            slowest = min(self._bytes_per_s[link] for link in links)
-            self._all[job.index] = Crosser(job, links, traffic_bytes / slowest)
-            self.changed = True
+            crossed = crossed_links(self._view.inventory, self._first_link, job.placement)
+            links = tuple([link for link in crossed if self._bytes_per_s[link] < inf])
+            if links:
+                slowest = min(self._bytes_per_s[link] for link in links)
+                self._all[job.index] = Crosser(job, links, traffic_bytes / slowest)
+                self.changed = True
 
     def leave(self, job: JobState) -> None:
         """It leaves its GPUs, if it had any."""

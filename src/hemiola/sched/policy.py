@@ -174,15 +174,11 @@ def _in_place_of(inventory: Inventory, victim: JobState, job: JobState) -> Place
 
 
 def is_hopeless(view: ClusterView, job: JobState, rule: Rule) -> bool:
-    """Whether this rule could not place the job even in an empty cluster (found once per shape, while all of it is ours)."""
-    inventory = view.inventory
-    if inventory.down_hosts or inventory.blocked or inventory.owed:
-        return False
+    """Whether this rule could not place the job even in an empty cluster, all of it up and ours (found once per shape)."""
     key = (rule, job.shape)
     if key not in view.hopeless:
-        with view.supposing() as trial:
-            trial.without(view.running.values())
-            view.hopeless[key] = find(inventory, job, rule) is None
+        pools = tuple([view.empty.pools[pool.gpu_type] for pool in job.pools])
+        view.hopeless[key] = find(view.empty, job, rule, pools=pools) is None
     return bool(view.hopeless[key])
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import cached_property
 from typing import Any, Protocol
 
 from hemiola.core.decisions import Placement
@@ -89,6 +90,11 @@ class ClusterView:
     def free(self) -> int:
         """Free GPUs."""
         return self.inventory.free
+
+    @cached_property
+    def empty(self) -> Inventory:
+        """The cluster as it would be with nothing running, every host up, and all GPUs ours."""
+        return Inventory(self.topology)
 
     @property
     def mean_work_s(self) -> float:

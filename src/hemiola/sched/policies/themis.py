@@ -164,7 +164,7 @@ class Auction(Index):
         jobs = [*view.waiting.values(), *view.running.values()]
         bids = sorted([(-self.bid(job)[0], job.index, job) for job in jobs])
         places: dict[int, tuple[int, float]] = {}
-        bidders = math.ceil(self._offered * len(jobs))
+        bidders = math.ceil(round(self._offered * len(jobs), 9))  # 1 - 0.95 is a little more than 0.05
         for place, (negative_rho, index, job) in enumerate(bids):
             if place < bidders:
                 places[index] = BIDDER, -self._gain(job) / job.gpus

@@ -92,6 +92,13 @@ class Cells:
         """A whole number from 0 up; 0 where the cell is empty or there is no such column."""
         return self.whole(column, of) if self.text(column) else 0
 
+    def yes(self, column: str) -> bool:
+        """Whether the cell says yes; no where it is empty or there is no such column."""
+        text = self.text(column)
+        if text not in ("yes", "no", ""):
+            raise self.bad(column, "is neither yes nor no", "write yes, or leave it empty")
+        return text == "yes"
+
     def gpus(self, column: str) -> int:
         """A whole number of GPUs, at least one."""
         value = self.whole(column)

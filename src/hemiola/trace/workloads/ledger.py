@@ -36,6 +36,7 @@ class Draft(msgspec.Struct, kw_only=True, gc=False):
     required: str = ""
     preferred: str = ""
     hosts: int = 0
+    pinned: bool = False
     gpus_min: int = 0
     gpus_max: int = 0
     estimate_s: float | None = None
@@ -156,6 +157,7 @@ def _job(draft: Draft, origin_s: float) -> Job:
         required=draft.required,
         preferred=draft.preferred,
         hosts=draft.hosts,
+        pinned=draft.pinned,
         gpus_min=draft.gpus_min,
         gpus_max=draft.gpus_max,
         estimate_s=draft.estimate_s,

@@ -20,8 +20,8 @@ _REQUIRED = ("id", "submit_s", "gpus", "duration_s")
 _TEXTS = ("model", "user", "queue", "gpu_type", "required", "preferred", "recorded_state")
 _TIMES = ("estimate_s", "recorded_start_s")
 _COUNTS = ("hosts", "gpus_min", "gpus_max")
-_RECORDED_HOSTS = "recorded_hosts"
-_OPTIONAL = (*_TEXTS, *_COUNTS, *_TIMES, _RECORDED_HOSTS)
+_PINNED, _RECORDED_HOSTS = "pinned", "recorded_hosts"
+_OPTIONAL = (*_TEXTS, *_COUNTS, _PINNED, *_TIMES, _RECORDED_HOSTS)
 _DEFAULTS = {field.name: field.default for field in msgspec.structs.fields(Job)}
 _BETWEEN_HOSTS = ";"
 _QUOTED = ',"\r\n'
@@ -60,6 +60,7 @@ def _draft(cells: Cells) -> Draft:
         hosts=cells.maybe_whole("hosts", "hosts"),
         gpus_min=cells.maybe_whole("gpus_min"),
         gpus_max=cells.maybe_whole("gpus_max"),
+        pinned=cells.yes(_PINNED),
         recorded_state=cells.text("recorded_state"),
     )
 
@@ -89,6 +90,8 @@ def _cell(job: Job, column: str) -> str:
     value = getattr(job, column)
     if value == _DEFAULTS[column]:
         return ""
+    if column == _PINNED:
+        return "yes"
     text = _BETWEEN_HOSTS.join(value) if column == _RECORDED_HOSTS else str(value)
     if any(character in text for character in _QUOTED):
         return '"' + text.replace('"', '""') + '"'

@@ -43,6 +43,7 @@ class _Entry(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_defa
     required: str = ""
     preferred: str = ""
     hosts: int = 0
+    pinned: bool = False
     gpus_min: int = 0
     gpus_max: int = 0
     estimate_s: float | None = None
