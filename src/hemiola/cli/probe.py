@@ -77,7 +77,7 @@ def _on(hosts: str, seconds: float, interface: str, remote_shell: str, python: s
     from hemiola.run.probe.meeting import Probed
 
     job = Job(
-        command=(python, "-m", "hemiola.run.probe", str(seconds), *([interface] if interface else [])),
+        command=(python, "-P", "-m", "hemiola.run.probe", str(seconds), *([interface] if interface else [])),
         hosts=hosts_of(hosts, fewest=2),
         ranks_per_host="1",
         environment=passed_on(),

@@ -63,10 +63,12 @@ if os.environ["RANK"] == "1":
 
 
 def test_the_store_is_there_for_ranks_that_end_later(tmp_path: Path, mark: str) -> None:
-    (tmp_path / "asks_late.py").write_text(ASKS_LATE, encoding="utf-8")
+    (tmp_path / "scripts").mkdir()
+    (tmp_path / "scripts" / "asks_late.py").write_text(ASKS_LATE, encoding="utf-8")
+    (tmp_path / "torch.py").write_text("raise ImportError('of the job, and no library')\n", encoding="utf-8")
     done = run(
         tmp_path, "--hosts", "a,b", "--nproc", 1, "--on-loss", "continue", "--env", f"{mark}=1", "--remote-shell",
-        remote_shell(tmp_path), "asks_late.py",
+        remote_shell(tmp_path), "scripts/asks_late.py",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert done.stdout == "[rank1] yes\n"

@@ -83,7 +83,7 @@ class Ray:
         use_token(environ)
         self._read = b""
         self._agent = subprocess.Popen(
-            [sys.executable, "-m", "hemiola.control.ray.agent", self.address], env=environ,
+            [sys.executable, "-P", "-m", "hemiola.control.ray.agent", self.address], env=environ,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True,
         )  # fmt: skip
         answer = self._answer(START_S)

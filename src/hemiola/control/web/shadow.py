@@ -106,7 +106,7 @@ class Shadow:
             process.wait()
 
     def _start(self) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-m", "hemiola.control.web.shadow"]
+        command = [sys.executable, "-P", "-m", "hemiola.control.web.shadow"]
         return subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
         )

@@ -33,7 +33,7 @@ def links_between(
     """See `hemiola.run.calibrate.calibrate_links`."""
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder) / "links.json"
-        command = [sys.executable, "-m", "hemiola.run.calibrate.links", "--output", str(output)]
+        command = [sys.executable, "-P", "-m", "hemiola.run.calibrate.links", "--output", str(output)]
         command += ["--backend", backend, "--seconds-per-size", str(seconds_per_size)]
         if sizes_bytes:
             command += ["--sizes", *map(str, sizes_bytes)]

@@ -141,7 +141,7 @@ class _Watch:
 
     def start(self) -> None:
         job, run = self.job, secrets.token_hex(8)
-        keeper = [job.python, "-m", "hemiola.run.elastic.keeper", str(self.world.port)]
+        keeper = [job.python, "-P", "-m", "hemiola.run.elastic.keeper", str(self.world.port)]
         for host, place in zip(self.hosts, self.world.places, strict=True):
             host.send("start", {
                 "command": job.command, "needs": job.needs, "cwd": str(Path.cwd()), "keyboard": host.keyboard,

@@ -184,7 +184,7 @@ class Demands:
             return
         del self._merging[number]
         home = str(Path(__file__).parents[3])
-        command = [sys.executable, "-c", _MERGE, home, str(self._folder(number)), str(self._target(number))]
+        command = [sys.executable, "-P", "-c", _MERGE, home, str(self._folder(number)), str(self._target(number))]
         self.mergers.append(subprocess.Popen(command, env=_plain_environment(), stdin=subprocess.DEVNULL))
 
     def _close(self) -> None:
