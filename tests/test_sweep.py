@@ -7,8 +7,10 @@ import socket
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from itertools import count
+from multiprocessing.connection import Connection
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -50,6 +52,10 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.syspath_prepend(str(tmp_path))
     yield tmp_path
     sys.modules.pop("own", None)
+
+
+LENGTH_BYTES = 4
+"""What a pipe sends before a message."""
 
 
 @dataclass(frozen=True)
@@ -297,6 +303,21 @@ def test_ctrl_c_keeps_what_is_finished(own: Path) -> None:
     assert kept(folder) == 2
 
 
+def test_ctrl_c_in_the_middle_of_an_answer_ends_the_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
+    receive, sizes = Connection._recv, list[int]()  # type: ignore[attr-defined]
+
+    def torn(pipe: Connection, size: int) -> Any:
+        if size <= LENGTH_BYTES:
+            return receive(pipe, size)
+        sizes.append(size)
+        receive(pipe, 1)  # what comes next would be taken for the length of something large
+        raise KeyboardInterrupt if len(sizes) == 1 else EOFError
+
+    monkeypatch.setattr(Connection, "_recv", torn)
+    assert results(Pool(1), [small()]) == {}
+    assert len(sizes) == 1, "nobody reads on in the middle of an answer"
+
+
 # ---- several scenarios -----------------------------------------------------------------------
 
 
@@ -374,6 +395,10 @@ class FromOutside:
 
     def put(self, _: bytes) -> None: ...
 
+    def init(self, **_: object) -> None: ...
+
+    def shutdown(self) -> None: ...
+
     def get_runtime_context(self) -> Any:
         return SimpleNamespace(gcs_address="10.0.0.1:6379")
 
@@ -385,17 +410,20 @@ class FromOutside:
         return f"what {reference} gives"
 
 
-def test_the_head_is_watched_where_a_client_reaches_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    def reach(address: str) -> None:
-        if address != "ray://head:10001":
+@pytest.mark.parametrize("address", ["ray://head:10001", "auto"])
+def test_the_head_is_watched_where_a_client_reaches_it(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def connect(where: tuple[str, int], timeout: float) -> Any:
+        if where != ("head", 10001):
             raise ConnectionRefusedError
+        return nullcontext()
 
-    monkeypatch.setattr(on_ray, "_reach", reach)
+    monkeypatch.setenv("RAY_ADDRESS", "ray://head:10001")
+    monkeypatch.setenv("RAY_USE_TLS", "1")  # so that nothing is said on the connection
+    monkeypatch.setattr(on_ray.socket, "create_connection", connect)
     monkeypatch.setattr(on_ray, "time", SimpleNamespace(monotonic=count(step=20).__next__))
+    monkeypatch.setattr(on_ray, "_imported", FromOutside)
     work = Work([small()], tasks_of([small()])[:1], EVERYTHING)
-    assert list(on_ray._spread(FromOutside(), work, "ray://head:10001")) == [
-        (work.tasks[0], "what the task gives")
-    ]
+    assert list(OnRay(address).answers(work)) == [(work.tasks[0], "what the task gives")]
     with pytest.raises(ConnectionError, match="has been away for 30 s"):
         list(on_ray._spread(FromOutside(), work, "10.0.0.1:6379"))
 

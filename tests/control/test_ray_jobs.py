@@ -11,6 +11,7 @@ import pytest
 
 from hemiola.control.live.remembered import Remembered
 from hemiola.control.ray.board import Place, Wrapper
+from hemiola.control.ray.changes import Changes
 from hemiola.control.ray.client import Ray
 from hemiola.control.ray.command import Command
 from hemiola.control.ray.driver import RayDriver
@@ -24,7 +25,7 @@ from hemiola.control.ray.memory import Clues
 from hemiola.control.ray.rows import Answer, GroupRow, JobRow, NodeRow, read_answer
 from hemiola.core.decisions import Move, Placement, Resize, Start, Stop, WakeAt
 from hemiola.core.errors import EngineError, InputError
-from hemiola.core.events import Requeued
+from hemiola.core.events import Arrived, Requeued
 from hemiola.core.job import Profile
 from hemiola.sched.view import ClusterView
 from replays import CheckedMachine, cluster
@@ -193,22 +194,103 @@ def test_gpus_that_ray_gave_to_a_job_that_cannot_be_taken_up_are_not_given_again
     events.close()
 
 
+def alone(job: str, gpus: int) -> GroupRow:
+    """On the first node, by Ray."""
+    return GroupRow(f"hemiola:{job}:0", "CREATED", "ab" * 18, ("0" * 8,) * gpus)
+
+
+def test_gpus_that_ray_gave_beyond_those_of_the_topology_are_not_given_again():
+    ray, machine = Asked("gpus=8"), CheckedMachine(ClusterView(cluster([4, 8]), estimates=None))  # type: ignore[arg-type]
+    full, free = ray.answer.nodes
+    ray.answer = msgspec.structs.replace(
+        ray.answer, groups=(alone("raysubmit_1", 8),), notes={"wrapper:raysubmit_1": '{"token": "t", "state": "runs"}'},
+        nodes=(msgspec.structs.replace(full, free_gpus=0.0), free),
+    )  # fmt: skip
+    events = RayDriver(ray, machine, acts=False, profile=no_profile).events()
+    machine.apply(*next(events))
+    assert machine.view.inventory.blocked == {0: 0xF}
+    assert not machine.view.running
+    events.close()
+
+
+def test_of_two_jobs_that_ray_put_where_the_topology_has_room_for_one_the_first_stays():
+    ray, machine = Asked("gpus=4"), CheckedMachine(ClusterView(cluster([4, 8]), estimates=None))  # type: ignore[arg-type]
+    runs = '{"token": "t", "state": "runs"}'
+    first, second = ray.answer.jobs[0], msgspec.structs.replace(ray.answer.jobs[0], id="a_later_one")
+    full, free = ray.answer.nodes
+    ray.answer = msgspec.structs.replace(
+        ray.answer, groups=(alone(first.id, 4),), notes={f"wrapper:{first.id}": runs},
+        nodes=(msgspec.structs.replace(full, free_gpus=4.0), free),
+    )  # fmt: skip
+    events = RayDriver(ray, machine, acts=False, profile=no_profile).events()
+    machine.apply(*next(events))
+    (job,) = machine.view.running
+    ray.answer = msgspec.structs.replace(
+        ray.answer, jobs=(first, second), groups=(alone(second.id, 4), alone(first.id, 4)),
+        notes={f"wrapper:{row.id}": runs for row in (first, second)},
+        nodes=(msgspec.structs.replace(full, free_gpus=0.0), free),
+    )  # fmt: skip
+    machine.apply(*next(events))
+    assert list(machine.view.running) == [job] and len(machine.view.waiting) == 1
+    ray.answer = msgspec.structs.replace(
+        ray.answer, jobs=(msgspec.structs.replace(first, status="SUCCEEDED"), second), groups=(alone(second.id, 4),),
+        nodes=(msgspec.structs.replace(full, free_gpus=4.0), free),
+    )  # fmt: skip
+    machine.apply(*next(events))
+    (other,) = machine.view.running
+    assert other != job
+    events.close()
+
+
+@pytest.mark.parametrize(
+    ("now_s", "waits"), [(61.0, True), (200.0, False)], ids=["within its grace", "long after"]
+)
+def test_a_job_waits_while_one_that_ray_placed_leaves_its_gpus(now_s: float, waits: bool):
+    job, _ = job_of(row("gpus=8"), "b", 60.0, no_profile)
+    machine = CheckedMachine(two_hosts())
+    machine.apply(Arrived(0.0, job))
+    assert not machine.execute(Start("b", Placement((0,), (0xFF,)), "it fits"))
+    known = Known(job, row("gpus=8"), "t", group="hemiola:raysubmit_1:1", wanted=Placement((0,), (0xFF,)))
+    leaves = Known(job, msgspec.structs.replace(known.row, id="a"), "t", left_s=1.0)
+    pending = GroupRow(known.group, "PENDING", "ab" * 18, ("",) * 8)
+    wrappers = {
+        "a": Wrapper(token="t", state="leaves", grace_s=100.0),
+        known.row.id: Wrapper(token="t", state="waits"),
+    }
+    groups = {group.name: group for group in (alone("a", 8), pending)}
+    look = Look({}, wrappers, {"a": Place(token="t", number=1)}, groups, ["0" * 8, "1" * 8], {})
+    changes = Changes(machine.view, look, now_s, {"a": leaves, known.row.id: known})
+    assert changes.job(known, known.row)
+    assert (changes.failed == []) is waits
+
+
+THERE = Place(token="t", number=2, group="hemiola:raysubmit_1:2")
+OTHERS = msgspec.structs.replace(THERE, token="of another one")
+NOWHERE = Place(token="t", number=3)
+
+
 @pytest.mark.parametrize(
     ("told", "wrapper", "handed", "removed"),
     [
-        ("t", '{"token": "t", "state": "runs"}', [], False),
-        ("t", None, [], True),
-        ("t", NESTED, [], True),
-        ("of another one", '{"token": "t", "state": "waits"}', ["raysubmit_1"], True),
+        (THERE, '{"token": "t", "state": "runs"}', [], False),
+        (THERE, None, [], True),
+        (THERE, NESTED, [], True),
+        (OTHERS, '{"token": "t", "state": "waits"}', ["raysubmit_1"], True),
+        (NOWHERE, '{"token": "t", "state": "runs", "number": 2}', [], False),
+        (NOWHERE, '{"token": "t", "state": "leaves", "number": 2}', [], False),
+        (NOWHERE, '{"token": "t", "state": "waits", "number": 2}', ["raysubmit_1"], True),
+        (NOWHERE, '{"token": "t", "state": "leaves", "number": 1}', [], True),
     ],
-    ids=["it runs there", "it has left", "its note is damaged", "it waits for another"],
-)
+    ids=[
+        "it runs there", "it has left", "its note is damaged", "it waits for another", "it is to leave", "it saves",
+        "it waits again", "it leaves another",
+    ],
+)  # fmt: skip
 def test_of_what_is_handed_back_no_group_is_left_that_nobody_removes(
-    told: str, wrapper: str | None, handed: list[str], removed: bool
+    told: Place, wrapper: str | None, handed: list[str], removed: bool
 ):
-    ray, name = Asked("gpus=8"), "hemiola:raysubmit_1:2"
-    place = Place(token=told, number=2, group=name)
-    notes = {"place:raysubmit_1": msgspec.json.encode(place).decode()}
+    ray, name = Asked("gpus=8"), THERE.group
+    notes = {"place:raysubmit_1": msgspec.json.encode(told).decode()}
     ray.answer = msgspec.structs.replace(
         ray.answer, groups=(GroupRow(name, "CREATED", "ab" * 18, ("0" * 8,) * 8),),
         notes={**notes, "wrapper:raysubmit_1": wrapper} if wrapper else notes,

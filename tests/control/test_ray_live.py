@@ -7,6 +7,7 @@ import signal
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 from live_policies import want
 from live_ray import NODES, LiveRay, until
@@ -14,7 +15,7 @@ from live_ray import NODES, LiveRay, until
 from hemiola.control.journal import Journal
 from hemiola.control.journal.replay import replay
 from hemiola.control.live.reading_doctor import Check
-from hemiola.control.ray.board import ADVICE, HOLDS, PLACE, WRAPPER
+from hemiola.control.ray.board import ADVICE, HOLDS, PLACE, WRAPPER, Place
 from hemiola.control.ray.client import Ray
 from hemiola.control.ray.doctor import ray_checks
 from hemiola.control.ray.driver import RayDriver
@@ -233,6 +234,28 @@ def test_when_it_is_handed_back_or_hemiola_is_silent_ray_places_what_waits(live:
     names = (tmp_path / "patient").read_text().strip().split(",")
     assert len(names) == 4 and set(names) <= {"h0", "h1", "h2", "h3"}
     until(lambda: all(group.state == "REMOVED" for group in live.look().groups), "their groups are gone")
+
+
+def test_what_saves_as_it_is_handed_back_keeps_its_group_until_it_has_left(live: LiveRay, tmp_path: Path):
+    saves, saved = tmp_path / "saves", tmp_path / "saved"
+    live.board.put(HOLDS, b"1")
+    command = f"trap 'touch {saves}; until test -e {saved}; do sleep 0.1; done; exit' TERM; test -e {saved} || sleep 600 & wait"
+    job = live.submit("gpus=4", command, hold="--grace 1min")
+    live.wait_state(job, "waits")
+    name, node = f"hemiola:{job}:1", next(iter(live.names()))
+    live.ray.ask("make", name, [{"GPU": 1}] * 4, [node] * 4)
+    place = Place(token=live.wrapper(job).token, number=1, group=name, nodes=(node,) * 4)
+    live.board.put(PLACE + job, msgspec.json.encode(place))
+    live.wait_state(job, "runs")
+    live.board.put(PLACE + job, msgspec.json.encode(Place(token=place.token, number=2)))
+    until(saves.exists, "it saves")
+    assert hand_back(live.ray) == []
+    assert [group.state for group in live.look().groups] == ["CREATED"]
+    saved.touch()
+    live.wait_state(job, "SUCCEEDED")
+    assert live.groups() <= {f"hemiola:{job}:0"}, (
+        "it has removed the one that it had, and begun again where Ray put it"
+    )
 
 
 def test_observing_and_advising_change_nothing_and_say_what_they_would_do(live: LiveRay, tmp_path: Path):

@@ -15,7 +15,7 @@ from lab_helpers import PYTHON, SEND, left_of, median_mbit_per_s
 
 from hemiola.core.errors import LabError
 from hemiola.lab import Lab, attach
-from hemiola.lab.network import _explained, apply_rates
+from hemiola.lab.network import _explained, apply_rates, tear_down
 from hemiola.lab.state import load
 
 
@@ -210,6 +210,17 @@ def test_a_lab_is_found_by_another_and_changed(name: str) -> None:
             lab.set_rate("h2", "10mbit")
         with pytest.raises(LabError, match="'h9'"):
             lab.start("h9", ["true"])
+
+
+def test_a_lab_that_was_taken_down_leaves_the_next_of_its_name_alone(name: str) -> None:
+    before = Lab(2, "1gbit", name=name).up()
+    tear_down(load(name))
+    with Lab(2, "1gbit", name=name) as lab:
+        with pytest.raises(LabError, match="is another one by now"):
+            before.set_rate("h1", "10mbit")
+        before.down()
+        assert load(name).spec.host_rates == (125e6, 125e6)
+        assert lab.run(["true"]).status == 0
 
 
 def test_a_kernel_without_the_parts_is_named() -> None:

@@ -33,6 +33,7 @@ from hemiola.lab import state
 from hemiola.lab.slurm import SlurmLab, attach, programs
 from hemiola.lab.slurm.finding import find
 from hemiola.lab.slurm.record import claim, load, load_all
+from hemiola.lab.slurm.teardown import tear_down
 
 
 @pytest.fixture(scope="module")
@@ -170,6 +171,18 @@ def test_two_stand_side_by_side_and_end_apart(slurm: SlurmLab, own: str) -> None
     slurm.run(["scancel", mine])
 
 
+def test_one_that_was_taken_down_leaves_the_next_of_its_name_alone(own: str) -> None:
+    before = SlurmLab(1, name=own).up()
+    tear_down(load(own))
+    with SlurmLab(1, name=own) as slurm:
+        job = submit(slurm, "-p", "other", "--output=/dev/null", script="sleep 60")
+        wait_for(slurm, job, "RUNNING")
+        wait_until(lambda: len(jobs_of(slurm)) == 2)  # the script, and its sleep
+        there = slurm.processes()
+        before.stop()
+        assert slurm.processes() == there
+
+
 def test_a_job_outlives_its_controller(own: str) -> None:
     with SlurmLab(2, name=own) as slurm:
         job = submit(slurm, "-p", "other", "-w", "h1", "--output=/dev/null", script="sleep 60")
@@ -278,6 +291,16 @@ def test_down_removes_what_a_killed_up_and_guardian_left_half_dead(own: str) -> 
     assert "2 slurmd" in status.stdout
     down = subprocess.run(cli("down", "--name", own), capture_output=True, text=True)
     assert (down.returncode, down.stdout) == (0, f"removed {own}\n"), down.stderr
+
+
+def test_down_from_within_a_job_of_another_slurm_ends_nothing_of_that(own: str) -> None:
+    with SlurmLab(1, name=own) as slurm:
+        around = {**os.environ, **slurm.environ, "SLURMD_NODENAME": "node17"}
+        with subprocess.Popen(["sleep", "60"], env=around) as theirs:
+            down = subprocess.run(cli("down", "--name", own), env=around, capture_output=True, text=True)
+            assert (down.returncode, down.stdout) == (0, f"removed {own}\n"), down.stderr
+            assert theirs.poll() is None
+            theirs.kill()
 
 
 def test_from_up_to_down_as_it_is_typed(own: str) -> None:

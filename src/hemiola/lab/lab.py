@@ -149,10 +149,15 @@ class Lab:
             rate: "100mbit", "unlimited".
 
         Raises:
-            LabError: no such host or rack, or no possible rate.
+            LabError: no such host or rack, no possible rate, or the lab is gone.
         """
         with state.locked():
             current = state.load(self._up.spec.name)
+            if current.id != self._up.id:
+                raise LabError(
+                    f"the lab {self.name!r} was taken down, and is another one by now",
+                    f"attach({self.name!r}) finds that one",
+                )
             changed = msgspec.structs.replace(current, spec=current.spec.with_rate(where, rate))
             network.apply_rates(changed)
             state.save(changed)

@@ -162,9 +162,12 @@ def choose(name: str, known: tuple[str, ...]) -> str:
 
 
 def forget(state: State) -> None:
-    """Delete what was written of a lab, the record last."""
-    state.hosts_file.unlink(missing_ok=True)
-    _path(state.spec.name).unlink(missing_ok=True)
+    """Delete what was written of a lab, the record last; nothing happens where its name is another's by now."""
+    with locked():
+        present = _read(state.spec.name)
+        if present is None or present.id == state.id:
+            state.hosts_file.unlink(missing_ok=True)
+            _path(state.spec.name).unlink(missing_ok=True)
 
 
 def _path(name: str) -> Path:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from hemiola.control.live.changing import Changing
 from hemiola.control.live.known import PATIENCE_S
 from hemiola.control.ray.board import ALONE, Wrapper, group_name
 from hemiola.control.ray.known import Known
+from hemiola.control.ray.leftovers import is_late
 from hemiola.control.ray.looks import Look
-from hemiola.control.ray.rows import ENDED, JobRow
+from hemiola.control.ray.rows import ENDED, GroupRow, JobRow
 from hemiola.core.decisions import Placement
 from hemiola.core.events import (
     Event,
@@ -25,14 +28,17 @@ __all__ = ["Changes", "outcome_of", "why_held"]
 class Changes(Changing):
     """The events of one look at Ray.
 
+    Args:
+        known: jobs by submission id.
+
     Attributes:
         ready: jobs whose group stands where it should, and whose wrapper is to be told.
         failed: jobs that were bound and do not start, and why.
     """
 
-    def __init__(self, view: ClusterView, look: Look, now_s: float) -> None:
+    def __init__(self, view: ClusterView, look: Look, now_s: float, known: Mapping[str, Known]) -> None:
         super().__init__(view, now_s)
-        self._look = look
+        self._look, self._known = look, known
         self.ready: list[Known] = []
         self.failed: list[tuple[Known, str]] = []
 
@@ -106,14 +112,18 @@ class Changes(Changing):
         assert known.wanted is not None
         wanted = {self._look.nodes[host] for host in known.wanted.hosts}
         return any(
-            group.state == "CREATED" and wanted & set(group.nodes) and self._is_left(group.name)
+            group.state == "CREATED" and wanted & set(group.nodes) and self._is_left(group)
             for group in self._look.groups.values()
         )
 
-    def _is_left(self, name: str) -> bool:
-        group = self._look.groups[name]
+    def _is_left(self, group: GroupRow) -> bool:
+        if group.number == ALONE:
+            known, wrapper = self._known.get(group.job), self._look.wrappers.get(group.job)
+            if known is None or wrapper is None or known.left_s is None:
+                return False
+            return not is_late(known, wrapper, self._now)
         place = self._look.places.get(group.job)
-        return group.number != ALONE and (place is None or place.group != name)
+        return place is None or place.group != group.name
 
     def _waits(self, known: Known, wrapper: Wrapper, state: JobState) -> None:
         alone = group_name(known.row.id, ALONE)

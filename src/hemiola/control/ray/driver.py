@@ -90,7 +90,7 @@ class RayDriver(LookingDriver[Known]):
         """A look against what is known."""
         self._gone.clear()
         self._seen = look
-        changes = Changes(self._view, look, now)
+        changes = Changes(self._view, look, now, self._by_id)
         lost = changes.hosts(lambda host: not look.nodes[host], look.blocked, self._blocked)
         self._blocked = look.blocked
         for known in list(self.known.values()):
@@ -190,8 +190,8 @@ class RayDriver(LookingDriver[Known]):
 
     def _identity(self, known: Known) -> Identity:
         return Identity(
-            engine_id=known.row.id, submit_s=known.row.start_ms / 1000, user=known.job.user, note=known.words,
-            memory=msgspec.json.encode(known.clues).decode(), binds_failed=known.binds_failed,
+            engine_id=known.row.id, submit_s=known.row.start_ms / 1000, user=known.job.user, note=known.why_not,
+            misread=known.note, memory=msgspec.json.encode(known.clues).decode(), binds_failed=known.binds_failed,
         )  # fmt: skip
 
     def advise(self, decision: Decision) -> None:

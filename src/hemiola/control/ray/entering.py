@@ -26,7 +26,9 @@ def take_up(known: Known, look: Look, now_s: float) -> None:
         known.group, known.wanted, known.bound_s, known.ran = alone, placement, now_s, True
     else:
         known.untold = told is not None and bool(told.group)
-        known.left_s = now_s if wrapper.state != "waits" else None
+        # where Ray has put it, it goes on, and is taken up there once it is seen to stand
+        stays = wrapper.state == "waits" or (wrapper.state == "runs" and wrapper.number == ALONE)
+        known.left_s = None if stays else now_s
 
 
 def adopted(known: Known, memory: Remembered[Clues] | None, now_s: float) -> Adopted:

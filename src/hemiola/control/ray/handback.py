@@ -19,6 +19,8 @@ Note = TypeVar("Note")
 def hand_back(ray: Ray) -> list[str]:
     """Take back that jobs are to wait, and remove groups in which nothing runs; the jobs that wait now.
 
+    A command that was told to leave has its grace: its wrapper removes the group then, for nobody says `HOLDS` any more.
+
     Raises:
         EngineError: Ray does not answer.
     """
@@ -32,7 +34,10 @@ def hand_back(ray: Ray) -> list[str]:
         if place is not None and (wrapper := wrappers[job]) is not None and place.token == wrapper.token
     }  # fmt: skip
     for group in answer.groups:
-        if group.job not in live or (group.number != ALONE and told.get(group.job) != group.name):
+        wrapper = wrappers.get(group.job)
+        in_use = wrapper is not None and wrapper.state != "waits" and wrapper.number == group.number
+        is_stray = group.number != ALONE and told.get(group.job) != group.name and not in_use
+        if group.job not in live or is_stray:
             ray.ask("remove", group.name)
     return sorted(
         job for job, wrapper in wrappers.items()

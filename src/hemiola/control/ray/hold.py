@@ -101,6 +101,7 @@ class Hold:
         try:
             while True:
                 self._say("waits", place.number if place else ALONE)
+                self._clear(place)
                 place = self._wait()
                 if place is None:
                     return 128 + signal.SIGTERM
@@ -236,15 +237,24 @@ class Hold:
                     return
 
     def _leave(self, place: Place | None) -> None:
-        """Nothing is left on the board; nor is a group, where Hemiola is not there to see to it."""
+        """Nothing is left on the board, nor a group."""
         self._give_up()
         try:
             self._board.delete(WRAPPER + self._job)
             self._board.delete(ADVICE + self._job)
+        except Exception:  # Ray is away
+            return
+        self._clear(place)
+
+    def _clear(self, place: Place | None) -> None:
+        """Take away the group that was said to be left, where Hemiola is not there to see to it."""
+        if place is None or place.number == ALONE:
+            return
+        try:
             notes = self._board.many([HOLDS])
         except Exception:  # Ray is away
             return
-        if place is not None and place.number != ALONE and not self._is_held(notes):
+        if not self._is_held(notes):
             ray = Ray(self._address)
             with contextlib.suppress(EngineError):  # `hemiola release` removes it, too
                 ray.ask("remove", place.group)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from hemiola.control.ray.board import ADVICE, ALONE, PLACE, WRAPPER
+from hemiola.control.ray.board import ADVICE, ALONE, PLACE, WRAPPER, Wrapper
 from hemiola.control.ray.known import Known
 from hemiola.control.ray.looks import Look
 from hemiola.control.ray.rows import ENDED, GroupRow
 
-__all__ = ["LEAVES_S", "stray_groups", "stray_notes"]
+__all__ = ["LEAVES_S", "is_late", "stray_groups", "stray_notes"]
 
 LEAVES_S = 10.0
 """So much longer than its grace a command may take to end before its group is taken away from under it."""
@@ -38,6 +38,11 @@ def _is_left(group: GroupRow, look: Look, known: Known, now_s: float) -> bool:
     wrapper = look.wrappers.get(group.job)
     if wrapper is None or wrapper.state == "waits" or wrapper.number != group.number:
         return True
+    return is_late(known, wrapper, now_s)
+
+
+def is_late(known: Known, wrapper: Wrapper, now_s: float) -> bool:
+    """Whether a command that was told to leave should have left long ago."""
     return known.left_s is not None and now_s - known.left_s > wrapper.grace_s + LEAVES_S
 
 

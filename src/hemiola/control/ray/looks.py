@@ -11,7 +11,7 @@ from typing import TypeVar
 
 import msgspec
 
-from hemiola.control.ray.board import PLACE, WRAPPER, Place, Wrapper
+from hemiola.control.ray.board import ALONE, PLACE, WRAPPER, Place, Wrapper
 from hemiola.control.ray.client import Ray
 from hemiola.control.ray.rows import Answer, GroupRow, JobRow, NodeRow, read_answer
 from hemiola.core.decisions import Placement
@@ -37,6 +37,7 @@ class Look:
         groups: of ours, by name.
         nodes: id by host; "" for one that is not there.
         blocked: by host, GPUs that are not ours to give.
+        beyond: names of groups for which the topology has too few GPUs: to us, somebody else's.
     """
 
     jobs: dict[str, JobRow]
@@ -45,11 +46,14 @@ class Look:
     groups: dict[str, GroupRow]
     nodes: list[str]
     blocked: dict[int, int]
+    beyond: frozenset[str] = frozenset()
 
     def placement(self, name: str) -> Placement | None:
         """Where a group stands, in the order of its bundles; None if it does not, or not on our hosts alone."""
         group = self.groups.get(name)
         if group is None or group.state != "CREATED" or not set(group.nodes) <= set(filter(None, self.nodes)):
+            return None
+        if name in self.beyond:
             return None
         counts = Counter(self.nodes.index(node) for node in group.nodes)
         return Placement(tuple(counts), tuple((1 << count) - 1 for count in counts.values()))
@@ -71,6 +75,7 @@ class Watcher:
         self._gpus = [int(count) for count in topology.hosts.gpus]
         self._others: dict[int, tuple[int, float]] = {}
         self._steady: dict[int, int] = {}
+        self._counted: frozenset[str] = frozenset()
         self._said: set[str] = set()
 
     def look(self, known: list[str], now_s: float) -> Look:
@@ -85,9 +90,10 @@ class Watcher:
         answer = read_answer(self._ray.ask("look", known))
         there = self._there(answer.nodes)
         nodes = [there[host].id if host in there else "" for host in range(len(self._gpus))]
+        ours, beyond = self._count(there, answer)
         return Look(
             {row.id: row for row in answer.jobs}, _notes(answer.notes, WRAPPER, Wrapper), _notes(answer.notes, PLACE, Place),
-            {row.name: row for row in answer.groups}, nodes, self._blocked(there, self._ours(there, answer), now_s),
+            {row.name: row for row in answer.groups}, nodes, self._blocked(there, ours, now_s), beyond,
         )  # fmt: skip
 
     def _there(self, nodes: tuple[NodeRow, ...]) -> dict[int, NodeRow]:
@@ -110,15 +116,27 @@ class Watcher:
             self._said.add(what)
             _log.warning("%s", what)
 
-    def _ours(self, there: dict[int, NodeRow], answer: Answer) -> Counter[str]:
-        """GPUs by node, in groups on our nodes alone, of jobs that may run here."""
-        ids, jobs = {node.id for node in there.values()}, {row.id: row for row in answer.jobs}
+    def _count(self, there: dict[int, NodeRow], answer: Answer) -> tuple[Counter[str], frozenset[str]]:
+        """GPUs by node, in groups on our nodes alone, of jobs that may run here; and those of these groups that are
+        too much for the topology. What has counted before still does, and what Hemiola made comes before the rest."""
+        room = {node.id: self._gpus[host] for host, node in there.items()}
+        jobs = {row.id: row for row in answer.jobs}
         groups = (
             group for group in answer.groups
-            if group.state == "CREATED" and ids.issuperset(group.nodes)
+            if group.state == "CREATED" and room.keys() >= set(group.nodes)
             and not ((row := jobs.get(group.job)) and self._is_refused(row))
         )  # fmt: skip
-        return Counter(node for group in groups for node in group.nodes)
+        ours, counted, beyond = Counter[str](), set(), set()
+        for group in sorted(groups, key=lambda g: (g.name not in self._counted, g.number == ALONE, g.name)):
+            if all(ours[node] + count <= room[node] for node, count in Counter(group.nodes).items()):
+                ours.update(group.nodes)
+                counted.add(group.name)
+            else:
+                beyond.add(group.name)
+                if group.number == ALONE:
+                    self._say(f"job {group.job} is on more GPUs than the topology has: it counts as waiting")
+        self._counted = frozenset(counted)
+        return ours, frozenset(beyond)
 
     def _blocked(self, there: dict[int, NodeRow], ours: Counter[str], now_s: float) -> dict[int, int]:
         blocked = {}

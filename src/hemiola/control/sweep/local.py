@@ -116,6 +116,7 @@ class _Worker:
 
     Attributes:
         task: what it is at.
+        torn: whether its answer was begun to be read, and not ended: what comes next from the pipe is no answer.
     """
 
     def __init__(self, packed: list[Packed], recording: Recording) -> None:
@@ -129,6 +130,7 @@ class _Worker:
         self._process = context.Process(target=_serve, args=(other, *self._needs), daemon=True)
         self._process.start()
         other.close()
+        self.torn = False
 
     def give(self, task: Task) -> None:
         """Begin with this; in a new process, where the last one has died."""
@@ -146,12 +148,14 @@ class _Worker:
         Raises:
             HemiolaError, Exception: what the task raised.
         """
+        self.torn = True
         try:
             found = self.pipe.recv()
         except (EOFError, OSError):
             self.end()
             self._start()
             return None
+        self.torn = False
         if isinstance(found, Refusal):
             raise found.error()
         if isinstance(found, BaseException):
@@ -204,7 +208,7 @@ def _once_more(task: Task, died: Counter[Task]) -> Task:
 
 def _interrupted(workers: Sequence[_Worker]) -> Answers:
     """Tell those that are at something, and give what they have."""
-    busy = {worker.pipe: worker for worker in workers if worker.task is not None}
+    busy = {worker.pipe: worker for worker in workers if worker.task is not None and not worker.torn}
     for worker in busy.values():
         worker.interrupt()
     end_s = time.monotonic() + GRACE_S

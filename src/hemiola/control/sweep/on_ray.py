@@ -52,19 +52,21 @@ class OnRay:
             InputError: Ray is not installed, or does not answer there.
             EngineError: it went away, or a task's worker died again and again.
         """
-        ray = _imported()
+        ray, address = _imported(), self.address
+        if address == "auto":  # as Ray does: what this leads to may be a client's address
+            address = os.environ.get("RAY_ADDRESS") or address
         for task in work.tasks:
             _send_along(ray, task.policy)
-        with _connected(ray, self.address):
+        with _connected(ray, address):
             try:
-                yield from _spread(ray, work, self.address)
+                yield from _spread(ray, work, address)
             except KeyboardInterrupt:
                 return
             except ray.exceptions.RayTaskError as error:
                 raise _unwrapped(error) from error
             except (ray.exceptions.RayError, ConnectionError) as error:
                 raise EngineError(
-                    f"the Ray cluster at {self.address} failed: {_first_line(error)}",
+                    f"the Ray cluster at {address} failed: {_first_line(error)}",
                     "give --resume FOLDER, and start it again: finished runs are kept there",
                 ) from error
 
@@ -152,8 +154,6 @@ def _init(ray: Any, address: str) -> None:
 
 def _reach(address: str) -> None:
     """Fail within seconds where nothing listens, or nothing of Ray's: Ray itself would try for minutes."""
-    if address == "auto":
-        address = os.environ.get("RAY_ADDRESS", address)
     host, colon, port = address.removeprefix("ray://").rpartition(":")
     if not colon:
         return

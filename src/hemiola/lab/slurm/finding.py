@@ -1,13 +1,15 @@
 """Finds and ends the processes of one Slurm lab, and of no other Slurm.
 
 Daemons carry a mark in their environment. A slurmstepd, and slurmctld's helper slurmscriptd, write their
-titles over that, but hold their daemon's log open. A job's processes have from slurmstepd the path of this lab's slurm.conf and the node's name; their
-descendants are found as such, whatever they made of their environment.
+titles over that, but hold their daemon's log open. A job's processes have from slurmstepd the path of this lab's
+slurm.conf and the node's name; their descendants are found as such, whatever they made of their environment. A shell
+in a job of another Slurm may have the path, too, but with a node of that one. The process that looks is none of them.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -70,7 +72,8 @@ def end(record: Record, wanted: Wanted, *, grace_s: float) -> None:
     Returns when they have let go of their ports and files.
     """
     found = find(record, wanted)
-    family = set(_descendants([pid for pid, role in found.items() if role.kind in (STEP, JOB)]))
+    jobs = [pid for pid, role in found.items() if role.kind in (STEP, JOB)]
+    family = set(_descendants(jobs)) - {Owner.me()}
     ended = {owner for pid in found if (owner := _owner(pid)) is not None} | family
 
     def test(pid: int) -> bool:
@@ -91,8 +94,9 @@ def _role(record: Record, pid: int) -> Role | None:
         return Role(STEP if command == STEP else kind, node)
     if command in (STEP, SCRIPTS):
         return _by_log(record, pid, command)
-    if variables.get("SLURM_CONF") == str(record.conf) and variables.get("SLURMD_NODENAME"):
-        return Role(JOB, variables["SLURMD_NODENAME"])
+    node = variables.get("SLURMD_NODENAME", "")
+    if variables.get("SLURM_CONF") == str(record.conf) and node in record.spec.nodes and pid != os.getpid():
+        return Role(JOB, node)
     return None
 
 

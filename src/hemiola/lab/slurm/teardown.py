@@ -24,9 +24,14 @@ LOOK_AGAIN_S = 0.05
 def tear_down(record: Record) -> None:
     """End the jobs, the daemons and all they left; then remove the network and the files.
 
+    Nothing happens where they are another lab's by now: its jobs look like those of this one.
+
     The order matters: jobs end through Slurm while it lives. Then nodes go before the controller, for
     steps without one wait for it, and munged goes last.
     """
+    present = read(record.folder)
+    if present is not None and present.id != record.id:
+        return
     kinds = {role.kind for role in finding.find(record).values()}
     if {"slurmctld", STEP} <= kinds:
         _cancel_jobs(record)
