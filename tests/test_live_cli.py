@@ -27,12 +27,12 @@ from hemiola.cli.live_explain import explain_live
 from hemiola.cli.live_frame import frame
 from hemiola.cli.live_top import _Engine, _look, top
 from hemiola.cli.simulate import explain
-from hemiola.control.journal import Journal
+from hemiola.control.journal import JobRecord, Journal
 from hemiola.control.live.reading import Cluster, read_cluster
 from hemiola.control.live.reading_forecast import forecast, predicted_loads
 from hemiola.control.live.reading_run import Following
 from hemiola.core.errors import InputError
-from hemiola.core.events import Blocked, Event, Held, NodeLost, Released, Requeued
+from hemiola.core.events import Blocked, Event, Finished, Held, NodeLost, Released, Requeued
 from hemiola.core.job import Demand, Job, Profile
 from hemiola.report.live.columns import ago, clock, columns, elapsed
 from hemiola.trace.topologies.read import read_topology
@@ -309,6 +309,10 @@ def test_names_cannot_move_the_cursor(tmp_path: Path, lines: Lines, at: Callable
         first = ("101",) if verb is explain_live else ()
         text = "\n".join(lines(verb, *first, journal=str(tmp_path / "j.db"), **more))
         assert "\x1b" not in text and "?[2Jwipe?out" in text
+    profile = Profile(name="learnt/ada/\x1b[2Jwipe", demands=(Demand(1, 1.0, 0.0),))
+    fill(tmp_path / "learnt.db", [job(1, 0, 1, 60.0, profile=profile)], BEGAN_S + 9)
+    text = "\n".join(lines(explain, "101", journal=str(tmp_path / "learnt.db")))
+    assert "\x1b" not in text and "for learnt/ada/?[2Jwipe." in text
 
 
 def test_ended_jobs_are_listed_when_asked_for(
@@ -335,6 +339,37 @@ def test_ended_jobs_are_listed_when_asked_for(
     everything = [line.split()[0] for line in lines(jobs, journal=path, all=True)]
     assert everything == ["JOBID", "102", "101", "103"]
     assert "  08:01:00  finished." in lines(explain, "101", journal=path)
+
+
+@pytest.mark.parametrize("ends_first", [True, False])
+def test_a_job_that_ends_while_it_is_read_is_told_of_once(
+    tmp_path: Path,
+    lines: Lines,
+    at: Callable[[float], None],
+    monkeypatch: pytest.MonkeyPatch,
+    ends_first: bool,
+) -> None:
+    path = tmp_path / "j.db"
+    run = fill(path, [job(1, 0, 8, 600.0)], BEGAN_S + 90)
+    at(91)
+    read = Journal.open_jobs
+
+    def open_jobs(journal: Journal) -> list[JobRecord]:
+        before = read(journal)
+        end_s = BEGAN_S + 90.5
+        ended = [
+            msgspec.structs.replace(one, status="ended", ended_s=end_s, outcome="finished") for one in before
+        ]
+        if ended:
+            with Journal.open(path) as writer:
+                writer.record_events(run, 99, [Finished(end_s, uuid_of(1))], ended)
+        return read(journal) if ends_first else before
+
+    monkeypatch.setattr(Journal, "open_jobs", open_jobs)
+    if ends_first:
+        assert lines(explain, "101", journal=str(path))[0] == "Job 101 (train1) of user ada: ended (CD)"
+    else:
+        assert [line.split()[0] for line in lines(jobs, journal=str(path), all=True)] == ["JOBID", "101"]
 
 
 def test_the_ended_jobs_of_a_day_are_those_that_ended_in_it(

@@ -1,4 +1,4 @@
-"""`hemiola doctor` without a Slurm: the journal, the alive file, and this host."""
+"""`hemiola doctor` without a Slurm: the journal, the alive file, which `hemiola release` reads, too, and this host."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 
 from hemiola.cli.live_doctor import doctor
+from hemiola.cli.serve import release
 from hemiola.control.journal import Journal
 from hemiola.control.live.reading_doctor import Check, alive_checks, host_checks, journal_checks
+from hemiola.core.errors import EngineError
 from hemiola.core.events import Held, Requeued
 from test_live_cli_filled import BEGAN_S, fill, job, uuid_of
 
@@ -64,6 +66,33 @@ def test_alive_files(tmp_path: Path) -> None:
     assert alive_checks(alive, 1100.0).state == "FAIL"
     alive.write_text("yes")
     assert "not a time" in alive_checks(alive, 1000.0).what
+    alive.write_text("9\u00b2")
+    assert "not a time" in alive_checks(alive, 1000.0).what
+
+
+def test_an_alive_file_that_cannot_be_read_ends_no_watch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    alive = tmp_path / "alive"
+    alive.write_bytes(b"\xff")
+    watched = 0
+
+    def sleep(seconds: float) -> None:
+        nonlocal watched
+        watched += 1
+        if watched > 2:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(time, "sleep", sleep)
+    for path in (alive, tmp_path):
+        found = alive_checks(path, 1000.0, mode="observe")
+        assert found.state == "FAIL" and "cannot be read" in found.what
+        with pytest.raises(EngineError, match="cannot be read"):
+            release(alive=path, when_silent="60s")
+        watched = 0
+        with pytest.raises(KeyboardInterrupt):
+            release(alive=path, when_silent="60s", watch=True)
+        assert capsys.readouterr().out.count("cannot be read") == 3
 
 
 def test_this_host_s_network_is_read() -> None:

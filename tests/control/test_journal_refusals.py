@@ -9,13 +9,16 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import journal_helpers
 import pytest
 from journal_helpers import file_of, fresh, record
+from test_outputs import as_nobody
 
 from hemiola.control.journal import Journal, JournalError
 from hemiola.control.journal.database import Database
@@ -103,6 +106,47 @@ def test_who_may_not_write_is_told(tmp_path: Path) -> None:
         assert reader.leader() == ("one", 1, 110.0)
         with pytest.raises(JournalError, match=r"(?s)it may not be written to.*writable for this user"):
             reader.lead("two", 200.0, 10.0)
+
+
+def test_who_may_only_read_reads_while_somebody_writes_and_after() -> None:
+    (asks, asked), (answers, answer) = os.pipe(), os.pipe()
+    with tempfile.TemporaryDirectory() as name:
+        Path(name).chmod(0o755)
+        path = Path(name) / "journal.db"
+
+        def follow() -> None:
+            with Journal.open(path, read_only=True) as journal:
+                assert len(journal.runs()) == 1, "nobody writes"
+                os.write(asked, b".")
+                os.read(answers, 1)
+                assert len(journal.runs()) == 2, "somebody does"
+            with Journal.open(path, read_only=True) as journal:
+                assert len(journal.runs()) == 2
+
+        with Journal.open(path) as journal:
+            begun(journal)
+        if not (writer := os.fork()):
+            os.close(asked)
+            os.read(asks, 1)
+            with Journal.open(path) as journal:
+                begun(journal)
+                os.write(answer, b".")
+                os.read(asks, 1)
+            os._exit(0)
+        os.close(answer)
+        said = as_nobody(follow)
+        os.close(asked)
+        os.waitpid(writer, 0)
+        assert said == ""
+
+
+def test_a_journal_in_a_folder_that_may_not_be_looked_into() -> None:
+    with tempfile.TemporaryDirectory() as name:  # of mode 0700
+        for read_only in (True, False):
+            said = as_nobody(partial(Journal.open, Path(name) / "journal.db", read_only=read_only))
+            assert said.startswith(
+                f"InputError: the journal '{name}/journal.db' cannot be looked at: Permission"
+            )
 
 
 def test_a_lock_that_somebody_keeps(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from live_slurm import until
 
+from hemiola.cli.counters import counters
 from hemiola.control.live.counting import cards, host_reports
 from hemiola.core.errors import InputError
 from hemiola.trace.reports import HostReport, Reports
@@ -44,6 +45,11 @@ def test_rates_are_of_the_time_between(tmp_path: Path) -> None:
     assert next(reports).received_bytes_per_s == 0.0
     counters.write_text(COUNTERS.format(lo=0, eth=1500))
     assert 0 < next(reports).received_bytes_per_s <= 1000 / 0.05
+
+
+def test_a_name_that_no_host_can_have_is_refused_at_once(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no report can be of a host 'node 1'"):
+        counters(reports=tmp_path, host="node 1", card=("lo",))
 
 
 def test_a_host_reports_what_really_went_through(tmp_path: Path) -> None:

@@ -13,12 +13,15 @@ from test_live_service import Scripted
 
 from hemiola.control.clock import Clock
 from hemiola.control.driver import run_loop
-from hemiola.control.journal import Journal
+from hemiola.control.journal import Journal, RunRecord
 from hemiola.control.journal.replay import replay
 from hemiola.control.live.book import Book
 from hemiola.control.live.engine import Identity
 from hemiola.control.live.journaled import Journaled
 from hemiola.control.live.learning import Learning
+from hemiola.control.live.reading_forecast import _adopted
+from hemiola.control.live.reading_run import RunSoFar
+from hemiola.control.live.remembered import remembered
 from hemiola.control.simulated import Costs, Estimates
 from hemiola.core.decisions import Placement
 from hemiola.core.events import Adopted, Arrived, Event, Finished, Measured, Profiled, Timer
@@ -33,16 +36,21 @@ from replays import CheckedMachine
 
 TOPOLOGY = read_topology("leaf-spine:hosts=4,gpus_per_host=4,hosts_per_rack=2,nic=10gbit,oversubscription=4")
 BEGAN_S = 1_800_000_000.0
+RUN = RunRecord(1, 1, OPENING, BEGAN_S, None, "")
 Step = Callable[["Cluster"], None] | list[Event]
 
 
 class Hand(Clock):
-    """Stands still until a test sets it."""
+    """Stands still until a test sets it, and the wall clock beside it."""
 
     now = BEGAN_S
+    behind = 0.0
 
     def now_s(self) -> float:
         return self.now
+
+    def behind_s(self) -> float:
+        return self.behind
 
 
 class Cluster(Scripted):
@@ -181,6 +189,19 @@ def test_what_was_learnt_of_a_job_outlives_the_daemon(tmp_path: Path) -> None:
     assert again.records["1"].job.profile == before.job.profile
 
 
+def test_work_goes_on_over_a_restart(tmp_path: Path) -> None:
+    """Nothing is written of a job while nothing happens to it: what it did in that time is not lost."""
+    later_s = BEGAN_S + 600.0
+    before = Cluster(tmp_path, arrives("1"), reported("1", 0.5, 0.2)).records["1"]
+    (memory,) = remembered([msgspec.structs.replace(before, memory="{}")], msgspec.Struct)
+    had = memory.history(later_s, running=True)
+    there: Step = [Adopted(later_s, before.job, before.placement, **had)]  # type: ignore[arg-type]
+    again = Cluster(tmp_path, there, reported("1", 0.5, 0.2, at_s=605.0), ends("1", 700.0))
+    assert again.records["1"].speed == pytest.approx(1.0)
+    asked = _adopted(RUN, RunSoFar(), IterationModel(TOPOLOGY), [before], later_s)
+    assert asked.view.jobs["1"].remaining_s(later_s) == pytest.approx(400.0)
+
+
 def test_a_job_that_was_moved_meanwhile_is_learnt_anew(tmp_path: Path) -> None:
     before = Cluster(tmp_path, arrives("1"), reported("1", 0.5, 0.2)).records["1"]
     elsewhere: Step = [Adopted(BEGAN_S + 10.0, before.job, Placement((0, 2), (15, 15)), BEGAN_S)]
@@ -198,6 +219,14 @@ def test_a_timer_that_comes_after_a_job_has_ended_changes_nothing(tmp_path: Path
 
 def test_a_report_from_before_it_ran_here_is_of_another_place(tmp_path: Path) -> None:
     assert not Cluster(tmp_path, arrives("1"), reported("1", 0.5, 0.2, at_s=-50.0), ends("1", 50.0)).seen
+
+
+def test_a_clock_that_was_set_back_keeps_no_report_away(tmp_path: Path) -> None:
+    def set_back(cluster: Cluster) -> None:
+        cluster.clock.behind = -3600.0
+
+    reports: Step = reported("1", 0.5, 0.2, at_s=20.0 - 3600.0)
+    assert Cluster(tmp_path, arrives("1"), set_back, reports, ends("1", 50.0)).seen
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can write in another user's name")

@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import logging
 import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import msgspec
+import numpy as np
 import pytest
 from journal_helpers import OPENING, ended, record
 from live_slurm import until
+from test_outputs import as_nobody
 
-from hemiola.cli.serve import _serve
+from hemiola.cli.serve import FOLDER, _journal, _serve
 from hemiola.control.clock import Clock
 from hemiola.control.driver import run_loop
 from hemiola.control.journal import Journal, JournalError, Leader
@@ -27,14 +32,15 @@ from hemiola.control.journal.replay import replay
 from hemiola.control.journal.workload import workload
 from hemiola.control.live.book import Book
 from hemiola.control.live.engine import Identity, LiveDriver
+from hemiola.control.live.files import check_folder
 from hemiola.control.live.guard import BrokenPolicyError, Guarded
 from hemiola.control.live.holder import holder_name, is_gone
 from hemiola.control.live.lease import Leadership
 from hemiola.control.live.logs import _Objects
 from hemiola.control.live.observing import Observing
-from hemiola.control.live.reading import read_cluster
+from hemiola.control.live.reading import read_cluster, read_daemon
 from hemiola.control.live.service import Run, Service, Settings
-from hemiola.core.decisions import Decision, Move, Start, Stop
+from hemiola.core.decisions import Decision, Move, Placement, Start, Stop
 from hemiola.core.errors import EngineError, InputError
 from hemiola.core.events import Adopted, Arrived, Event, Failed, Finished, Started, Timer
 from hemiola.core.topology import Topology
@@ -42,6 +48,7 @@ from hemiola.cost.iteration import IterationModel
 from hemiola.sched.policies import policy_from_text
 from hemiola.sched.policy import Policy
 from hemiola.sched.view import ClusterView
+from hemiola.trace.reports import check_reports
 from replays import CheckedMachine, at, cluster, job
 
 TWO = cluster([4, 4])
@@ -171,10 +178,10 @@ def test_observing_leaves_everything_as_it_was():
 
 def serve(
     tmp_path: Path, settings: Settings, *drivers: Scripted, before: Callable[[], object] = lambda: None,
-    topology: Topology = TWO,
+    topology: Topology = TWO, runs: list[Run] | None = None,
 ) -> tuple[Service, list[Run]]:  # fmt: skip
     """A service that has one of these drivers in each run, and ends after the last; something is done before it runs."""
-    runs: list[Run] = []
+    runs = [] if runs is None else runs
     left = list(drivers)
     with Journal.open(tmp_path / "j.db") as journal:
 
@@ -195,6 +202,39 @@ def arrivals(*names: str) -> list[Event]:
     return [Arrived(now, job(name, now, 2, 60.0)) for name in names]
 
 
+class Nonsense(Policy):
+    """Decides for its first job what has the shape of a decision, and is none."""
+
+    name = "nonsense"
+    placement: object = None
+
+    def decide(self, view: ClusterView) -> Iterable[Decision]:
+        for name in view.waiting:
+            yield Start(name, self.placement, "there")  # type: ignore[arg-type]
+
+
+class OfNumPy(Nonsense):
+    """Counts hosts as NumPy does."""
+
+    placement = Placement((np.int64(1),), (0b11,))
+
+
+class OfLists(Nonsense):
+    """Names two hosts in a list."""
+
+    placement = Placement([0, 1], [0b1, 0b1])  # type: ignore[arg-type]
+
+
+class Stubborn(Policy):
+    """Decides again and again what was refused."""
+
+    name = "stubborn"
+
+    def decide(self, view: ClusterView) -> Iterable[Decision]:
+        while view.waiting:
+            yield Stop("a", "it does not run")
+
+
 class Bad(Policy):
     """Breaks at its first job."""
 
@@ -206,18 +246,46 @@ class Bad(Policy):
         return ()
 
 
-def test_the_fallback_takes_over_from_a_policy_that_broke(tmp_path):
+@pytest.mark.parametrize(
+    ("policy", "why"),
+    [
+        ("Bad", "its own bug"), ("Nonsense", "Expected `object`, got `null`"), ("OfNumPy", "numpy.int64"),
+        ("OfLists", "it should be Start"),
+        ("Stubborn", "never ends"),
+    ],
+)  # fmt: skip
+def test_the_fallback_takes_over_from_a_policy_that_broke(tmp_path, monkeypatch, policy, why):
+    monkeypatch.setattr("hemiola.control.driver.DECISIONS_PER_INSTANT", 20)
     first, second = Scripted(arrivals("a")), Scripted(arrivals("a", "b"))
-    settings = Settings(policy=f"{__name__}:Bad", fallback="fifo", mode="enforce", engine="scripted")
+    settings = Settings(policy=f"{__name__}:{policy}", fallback="fifo", mode="enforce", engine="scripted")
     service, runs = serve(tmp_path, settings, first, second)
-    assert "its own bug" in service.broken and len(runs) == 2
+    assert why in service.broken and len(runs) == 2
     assert first.told == [] and [type(d).__name__ for d in second.told] == ["Start", "Start"]
     with Journal.open(tmp_path / "j.db") as journal:
         before, after = journal.runs()
-        assert (before.opening.policy, after.opening.policy) == (f"{__name__}:Bad", "fifo")
-        assert "its own bug" in before.reason
+        assert (before.opening.policy, after.opening.policy) == (settings.policy, "fifo")
+        assert why in before.reason
         assert replay(journal, after.id).difference is None
         assert {record.engine_id for record in journal.open_jobs()} == {"e-a", "e-b"}
+
+
+def test_who_breaks_off_again_and_again_does_not_say_that_it_lives(tmp_path, monkeypatch):
+    class Turns(Scripted):
+        def events(self) -> Iterator[list[Event]]:
+            runs[-1].turned()
+            for events in super().events():
+                yield events
+                runs[-1].turned()
+
+    monkeypatch.setattr("hemiola.control.live.service.AGAIN_S", 0.0)
+    alive = tmp_path / "alive"
+    bad = f"{__name__}:Bad"
+    settings = Settings(policy=bad, fallback=bad, mode="enforce", alive=alive)
+    runs: list[Run] = []
+    serve(tmp_path, settings, *(Turns(arrivals("a")) for _ in range(3)), runs=runs)
+    assert not alive.exists()
+    serve(tmp_path, msgspec.structs.replace(settings, policy="fifo"), Turns(arrivals("a")), runs=runs)
+    assert alive.read_text().endswith("stopped\n")
 
 
 def test_the_kill_switch_hands_back_and_decides_no_more(tmp_path):
@@ -233,6 +301,70 @@ def test_the_kill_switch_hands_back_and_decides_no_more(tmp_path):
             ["Arrived"],
             ["Undone"],
         ]
+
+
+def test_a_kill_switch_that_nobody_can_look_at_is_taken_to_be_thrown(tmp_path, monkeypatch, caplog):
+    settings = Settings(policy="fifo", mode="enforce", kill_switch=tmp_path / "off")
+    driver = Scripted(arrivals("a"))
+    with monkeypatch.context() as stale:
+
+        def fail(path: Path) -> bool:
+            raise OSError(errno.ESTALE, "stale file handle")
+
+        serve(tmp_path, settings, driver, before=lambda: stale.setattr(Path, "exists", fail))
+    assert driver.told == ["handed back"]
+    assert caplog.text.count("off is there, or cannot be looked at") == 1
+
+
+def test_a_kill_switch_in_a_folder_that_may_not_be_looked_into_is_refused():
+    with tempfile.TemporaryDirectory() as name:  # of mode 0700, below one that anyone may search
+        for switch in (Path(name) / "off", Path(name) / "below" / "off"):
+            assert as_nobody(partial(check_reports, switch)).startswith("InputError: the folder of reports")
+            said = as_nobody(partial(check_folder, switch, "--kill-switch"))
+            assert said.startswith(
+                f"InputError: --kill-switch {switch}: the folder {str(switch.parent)!r} is not there, or"
+            )
+
+
+def test_a_run_ends_once_many_jobs_have_however_they_ended(tmp_path, monkeypatch):
+    class Turns(Scripted):
+        def events(self) -> Iterator[list[Event]]:
+            for events in super().events():
+                yield events
+                runs[-1].turned()
+
+    monkeypatch.setattr("hemiola.control.live.one_run.ENDED_MOST", 2)
+    names, now = ("a", "b", "c"), Clock().now_s() + 9.0
+    ends: list[Event] = [Finished(now, "a"), Failed(now, "b", "cancelled"), Failed(now, "c", "timeout")]
+    runs: list[Run] = []
+    settings = Settings(policy="fifo", mode="enforce")
+    serve(tmp_path, settings, Turns(arrivals(*names), ends), Scripted(arrivals("d")), runs=runs)
+    with Journal.open(tmp_path / "j.db") as journal:
+        assert [run.reason for run in journal.runs()] == ["3 jobs have ended in it", "it was asked to stop"]
+
+
+def test_a_home_that_nobody_may_make_is_refused(monkeypatch):
+    if os.access(FOLDER, os.F_OK):
+        pytest.skip(f"there is a {FOLDER}")
+    monkeypatch.setenv("XDG_STATE_HOME", "/proc/nonexistent")
+    said = as_nobody(partial(_journal, "gpus"))
+    assert said.startswith("InputError: the folder /proc/nonexistent/hemiola of the journal cannot be made")
+
+
+def test_what_was_asked_for_a_job_that_ended_is_open_no_more(tmp_path):
+    asked: list[int] = []
+
+    class Silent(Scripted):
+        def events(self) -> Iterator[list[Event]]:
+            for events in super().events():
+                yield events
+                with Journal.open(tmp_path / "j.db", read_only=True) as journal:
+                    asked.append(len(journal.open_intents()))
+
+    now = Clock().now_s() + 9.0
+    driver = Silent(arrivals("a", "b"), [Failed(now, "a", "cancelled")], [Timer(now, "")])
+    serve(tmp_path, Settings(policy="fifo", mode="enforce"), driver)
+    assert asked == [2, 1, 1]
 
 
 def test_an_unknown_policy_is_refused_before_anything_is_served(tmp_path):
@@ -271,14 +403,14 @@ def test_who_leads_is_known_to_be_gone_on_the_same_host():
 
 
 def test_a_lease_that_somebody_else_took_is_lost(tmp_path):
-    clock, lost = Clock(), threading.Event()
+    lost = threading.Event()
     with Journal.open(tmp_path / "j.db") as journal:
-        epoch = journal.lead("me", clock.now_s(), 10.0)
+        epoch = journal.lead("me", time.time(), 10.0)
         assert epoch is not None
-        leadership = Leadership(journal, epoch, clock, None, lost.set)
+        leadership = Leadership(journal, epoch, None, lost.set)
         assert leadership.holds()
         journal.resign(epoch)
-        assert journal.lead("another", clock.now_s(), 60.0)
+        assert journal.lead("another", time.time(), 60.0)
         until(lost.is_set, "it is told")
         assert not leadership.holds()
         leadership.end()
@@ -286,12 +418,33 @@ def test_a_lease_that_somebody_else_took_is_lost(tmp_path):
         assert leader is not None and leader.holder == "another", "another's lease is not given back"
 
 
-def test_that_it_lives_is_said_only_while_it_acts(tmp_path):
-    clock, alive = Clock(), tmp_path / "alive"
+def test_who_leads_is_heard_though_the_clock_was_set_forward(tmp_path, monkeypatch):
+    monkeypatch.setattr("hemiola.control.live.lease.RENEW_S", 0.01)
+    wall_s = time.time
     with Journal.open(tmp_path / "j.db") as journal:
-        epoch = journal.lead("me", clock.now_s(), 10.0)
+        epoch = journal.lead("me", time.time(), 10.0)
         assert epoch is not None
-        leadership = Leadership(journal, epoch, clock, alive, lambda: None)
+        leadership = Leadership(journal, epoch, None, lambda: None)
+        monkeypatch.setattr(time, "time", lambda: wall_s() + 3600.0)
+        until(lambda: read_daemon(journal, time.time()).state == "leads", "it is heard")
+        leadership.end()
+
+
+def test_a_clock_that_was_set_forward_is_no_reason_to_take_over(tmp_path, monkeypatch):
+    with Journal.open(tmp_path / "j.db") as journal:
+        service = Service(Settings(policy="fifo"), journal, TWO, lambda run: pytest.fail("it must not lead"))
+        wall_s = time.time
+        assert journal.lead("another", wall_s(), 10.0)
+        monkeypatch.setattr(time, "time", lambda: wall_s() + 3600.0)
+        assert service._take_lead() is None
+
+
+def test_that_it_lives_is_said_only_while_it_acts(tmp_path):
+    alive = tmp_path / "alive"
+    with Journal.open(tmp_path / "j.db") as journal:
+        epoch = journal.lead("me", time.time(), 10.0)
+        assert epoch is not None
+        leadership = Leadership(journal, epoch, alive, lambda: None)
         leadership.turned(acts=True)
         until(alive.exists, "it says so")
         assert abs(int(alive.read_text()) - time.time()) < 30
@@ -382,6 +535,8 @@ def test_a_run_that_went_well_for_long_begins_the_pauses_anew(tmp_path, monkeypa
         @staticmethod
         def monotonic() -> float:
             return now_s
+
+        time = monotonic
 
     def make(run: Run) -> Scripted:
         nonlocal now_s

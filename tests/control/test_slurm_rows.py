@@ -387,6 +387,9 @@ def test_what_a_job_had_goes_on_while_nobody_looks():
     assert memory.history(80.0, running=False) == {
         "done_s": 0.0, "served_s": 35.0, "queued_s": 0.0, "withheld_s": 7.0, "preemptions": 0, "since_s": 80.0, "service_gpu_s": None,
     }  # fmt: skip
+    works = msgspec.structs.replace(memory, done_s=4.0, settled_s=60.0, pace=0.5)
+    for running in (True, False):
+        assert works.history(80.0, running=running)["done_s"] == 14.0, "it was written 10 s after it began"
     elastic = msgspec.structs.replace(memory, service_gpu_s=70.0, gpus=24)
     assert elastic.history(80.0, running=False)["service_gpu_s"] == 70.0 + 24 * 30
     assert elastic.history(80.0, running=True)["service_gpu_s"] == 70.0

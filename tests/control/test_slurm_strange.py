@@ -11,7 +11,6 @@ import pytest
 from fake_slurm import RUNS, node
 from live_slurm import Live, until
 
-from hemiola.control.clock import Clock
 from hemiola.control.journal import Journal
 from hemiola.control.live.lease import Leadership
 from hemiola.control.slurm.changes import Changes
@@ -169,11 +168,11 @@ def test_what_comes_back_held_after_the_kill_switch_is_handed_back_too():
 
 @pytest.mark.parametrize("how", ["end", "look on"])
 def test_whoever_stops_says_so_and_who_has_lost_the_lease_does_not(tmp_path: Path, how: str):
-    clock, alive = Clock(), tmp_path / "alive"
+    alive = tmp_path / "alive"
     with Journal.open(tmp_path / "j.db") as journal:
-        epoch = journal.lead("me", clock.now_s(), 10.0)
+        epoch = journal.lead("me", time.time(), 10.0)
         assert epoch is not None
-        leadership = Leadership(journal, epoch, clock, alive, lambda: None)
+        leadership = Leadership(journal, epoch, alive, lambda: None)
         leadership.turned(acts=True)
         until(alive.exists, "it says that it lives")
         assert silent_s(alive, time.time()) < 30 and alive.read_text().strip().isdigit()
@@ -183,12 +182,12 @@ def test_whoever_stops_says_so_and_who_has_lost_the_lease_does_not(tmp_path: Pat
         leadership.end()
         assert alive.read_text().endswith(" stopped\n") and silent_s(alive, time.time()) < 30
         alive.write_text("another's\n")
-        epoch = journal.lead("me", clock.now_s(), 10.0)
+        epoch = journal.lead("me", time.time(), 10.0)
         assert epoch is not None
-        leadership = Leadership(journal, epoch, clock, alive, lambda: None)
+        leadership = Leadership(journal, epoch, alive, lambda: None)
         leadership.turned(acts=True)
         journal.resign(epoch)
-        assert journal.lead("another", clock.now_s(), 60.0)
+        assert journal.lead("another", time.time(), 60.0)
         until(lambda: not leadership.holds(), "it is told")
         leadership.end()
         assert alive.read_text() == "another's\n"

@@ -8,6 +8,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 pytest.importorskip("fastapi", reason="needs hemiola[serve]")
@@ -74,6 +75,10 @@ def test_the_engines_word_goes_before_the_policys_and_that_before_ours():
         == "its start was refused: occupied"
     )
     assert room.why(seen(1), None, 1200) == f"{WAITS}; 1,200 arrived before it"
+    misread = msgspec.structs.replace(seen(65), misread="its comment says 'modle=gpt2'")
+    assert room.why(misread, None, 0) == (
+        "it wants 65 GPUs, and 64 are free: 1 short; its comment says 'modle=gpt2'"
+    )
 
 
 @given(

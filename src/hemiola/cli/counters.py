@@ -32,13 +32,19 @@ def counters(*, reports: Path, host: str = "", card: Cards = (), every: str = "5
     from hemiola.control.live.counting import cards, host_reports
     from hemiola.core.errors import InputError
     from hemiola.core.units import parse_duration
-    from hemiola.trace.reports import check_reports, write_report
+    from hemiola.trace.reports import HostReport, check_reports, write_report
 
     every_s = parse_duration(every)
     if not 0.1 <= every_s <= 3600:
         raise InputError(f"--every {every}", "give 0.1 s to 1 h")
     check_reports(reports)
     name = host or os.environ.get("SLURMD_NODENAME", "") or socket.gethostname().partition(".")[0]
+    try:
+        HostReport(host=name, time_s=0.0, sent_bytes_per_s=0.0, received_bytes_per_s=0.0)
+    except ValueError as problem:
+        raise InputError(
+            f"no report can be of a host {name!r}", "say what the topology calls this one: --host NAME"
+        ) from problem
     counted = cards(card)
     print(f"reporting {', '.join(counted)} of {name} to {reports} every {every}", flush=True)
     said = ""

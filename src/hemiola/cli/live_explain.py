@@ -99,7 +99,9 @@ class _Told:
         from hemiola.control.live.reading import Names, read_cluster
         from hemiola.control.live.reading_story import story
 
-        self.cluster: Cluster = read_cluster(journal, now_s, ended_since_s=record.ended_s)
+        # It may end before the cluster is read.
+        since_s = record.submitted_s if record.ended_s is None else record.ended_s
+        self.cluster: Cluster = read_cluster(journal, now_s, ended_since_s=since_s)
         found = [job for job in self.cluster.jobs if job.uuid == record.uuid]
         self.job: LiveJob = found[0]
         self._records = {open_job.uuid: open_job for open_job in journal.open_jobs()}
@@ -149,8 +151,8 @@ class _Told:
         from hemiola.report.live.columns import printable
 
         job = self.job
-        name = f" ({printable(job.name)})" if job.name else ""
-        yield f"Job {job.id}{name} of user {job.user}: {job.state} ({state_text(job)})"
+        name = f" ({job.name})" if job.name else ""
+        yield printable(f"Job {job.id}{name} of user {job.user}: {job.state} ({state_text(job)})")
         yield from _wrapped(f"It wants {self._wish()}. {self._served()}")
         yield from self._moments()
         yield from self._now()
@@ -274,21 +276,20 @@ class _Told:
 
 
 def _at(when: str, text: str) -> Iterator[str]:
-    indent = " " * (len(when) + 4)
-    yield textwrap.fill(
-        text, WIDTH, initial_indent=f"  {when}  ", subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
-    )  # fmt: skip
+    yield _filled(text, f"  {when}  ", " " * (len(when) + 4))
 
 
 def _wrapped(text: str) -> Iterator[str]:
-    yield textwrap.fill(
-        text,
-        WIDTH,
-        initial_indent="  ",
-        subsequent_indent="  ",
-        break_long_words=False,
+    yield _filled(text, "  ", "  ")
+
+
+def _filled(text: str, first: str, others: str) -> str:
+    from hemiola.report.live.columns import printable
+
+    return textwrap.fill(
+        printable(text), WIDTH, initial_indent=first, subsequent_indent=others, break_long_words=False,
         break_on_hyphens=False,
-    )
+    )  # fmt: skip
 
 
 def _named(names: Sequence[str]) -> str:

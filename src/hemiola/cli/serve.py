@@ -254,17 +254,16 @@ def release(
     )
     limit_s = parse_duration(when_silent) if when_silent else 0.0
     while True:
-        quiet_s = silent_s(alive, time.time()) if alive is not None else float("inf")
-        if quiet_s < limit_s:
-            if not watch:
-                print(f"Hemiola spoke {format_duration(quiet_s)} ago: nothing to do")
-        else:
-            try:
+        try:
+            quiet_s = silent_s(alive, time.time()) if alive is not None else float("inf")
+            if quiet_s >= limit_s:
                 _say(*give_back(), quietly=watch)
-            except EngineError as problem:
-                if not watch:
-                    raise
-                print(f"not now: {problem.what}", flush=True)
+            elif not watch:
+                print(f"Hemiola spoke {format_duration(quiet_s)} ago: nothing to do")
+        except EngineError as problem:
+            if not watch:
+                raise
+            print(f"not now: {problem.what}", flush=True)
         if not watch:
             return
         time.sleep(max(1.0, limit_s / 4))
@@ -389,7 +388,15 @@ def _journal(partition: str) -> Path:
     """Where it lies unless somebody says otherwise."""
     import os
 
+    from hemiola.core.errors import InputError
+
     home = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "hemiola"
     folder = FOLDER if os.access(FOLDER if FOLDER.exists() else FOLDER.parent, os.W_OK) else home
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as problem:
+        raise InputError(
+            f"the folder {folder} of the journal cannot be made: {problem.strerror}",
+            f"name a journal with --journal, or make {FOLDER} for this user: install -d -m 700 -o USER {FOLDER}",
+        ) from problem
     return folder / f"{partition}.db"

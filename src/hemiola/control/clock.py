@@ -16,3 +16,7 @@ class Clock:
     def now_s(self) -> float:
         """Now."""
         return self._origin_s + time.monotonic()
+
+    def behind_s(self) -> float:
+        """How far the wall clock is ahead of this one by now: it was set, or the host was suspended."""
+        return time.time() - self.now_s()

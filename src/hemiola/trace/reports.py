@@ -109,14 +109,15 @@ def write_report(folder: Path, report: JobReport | HostReport) -> None:
 
 
 def check_reports(folder: Path) -> None:
-    """Refuse a folder of reports that is not there.
+    """Refuse a folder of reports that is not there, or that this user may not look into.
 
     Raises:
-        InputError: it is not.
+        InputError: so it is.
     """
-    if not folder.is_dir():
+    if not os.access(f"{folder}/.", os.X_OK, effective_ids=True):  # unlike Path.is_dir it never raises
         raise InputError(
-            f"the folder of reports {str(folder)!r} is not there", f"make it: install -d -m 1777 {folder}"
+            f"the folder of reports {str(folder)!r} is not there, or this user may not look into it",
+            f"make it: install -d -m 1777 {folder}",
         )
 
 

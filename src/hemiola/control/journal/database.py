@@ -5,6 +5,7 @@ Knows nothing of what is in the tables.
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import Any, cast
 from urllib.parse import quote
 
-from sqlalchemy import URL, Connection, Engine, QueuePool, create_engine, event, make_url
+from sqlalchemy import URL, Connection, Engine, NullPool, QueuePool, create_engine, event, make_url
 from sqlalchemy.exc import ArgumentError
 
 from hemiola.control.failpoints import failpoint
@@ -155,26 +156,33 @@ def _url(where: str | Path) -> URL | None:
 
 def _sqlite(path: str, read_only: bool, patience_s: float) -> tuple[str, Engine]:
     file = Path(path).absolute()
-    if not path or path == ":memory:" or file.is_dir():
+    try:
+        is_folder, is_there = file.is_dir(), file.exists()
+    except OSError as error:
+        raise InputError(
+            f"the journal {path!r} cannot be looked at: {error.strerror}",
+            "check who may look into its folder",
+        ) from error
+    if not path or path == ":memory:" or is_folder:
         raise InputError(f"{path!r} is no file to keep a journal in", "name a file")
-    if read_only and not file.exists():
+    if read_only and not is_there:
         raise InputError(f"there is no journal {path!r}", "name the file that `hemiola serve` writes")
     uri = f"file:{quote(str(file))}?mode={'ro' if read_only else 'rwc'}"
+    # To read, SQLite wants a log beside the file: where this user cannot make one, a writer's, or nobody may write.
+    needs_log = read_only and not os.access(file.parent, os.W_OK, effective_ids=True)
 
     def connect() -> sqlite3.Connection:
-        # A pooled connection is used by one thread at a time, but not always by the same.
-        connection = sqlite3.connect(
-            uri, uri=True, timeout=patience_s, isolation_level=None, check_same_thread=False
-        )
         try:
-            for pragma in ("synchronous=FULL", "foreign_keys=ON", f"journal_size_limit={_WAL_LEFT_BYTES}"):
-                connection.execute(f"PRAGMA {pragma}")
-        except sqlite3.Error:
-            connection.close()
-            raise
-        return connection
+            return _connected(uri, patience_s, reads=needs_log)
+        except sqlite3.OperationalError:
+            if not needs_log or file.with_name(f"{file.name}-wal").exists():
+                raise
+        return _connected(f"{uri}&immutable=1", patience_s)
 
-    engine = create_engine("sqlite://", creator=connect, poolclass=QueuePool, max_overflow=-1)
+    if needs_log:  # each reading asks anew whether somebody writes
+        engine = create_engine("sqlite://", creator=connect, poolclass=NullPool)
+    else:
+        engine = create_engine("sqlite://", creator=connect, poolclass=QueuePool, max_overflow=-1)
 
     @event.listens_for(engine, "begin")
     def begin(connection: Connection) -> None:
@@ -183,6 +191,23 @@ def _sqlite(path: str, read_only: bool, patience_s: float) -> tuple[str, Engine]
         connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
 
     return str(file), engine
+
+
+def _connected(uri: str, patience_s: float, *, reads: bool = False) -> sqlite3.Connection:
+    """A connection; `reads`: that can read, and keeps the log that it reads from being taken away."""
+    # A pooled connection is used by one thread at a time, but not always by the same.
+    connection = sqlite3.connect(
+        uri, uri=True, timeout=patience_s, isolation_level=None, check_same_thread=False
+    )
+    try:
+        for pragma in ("synchronous=FULL", "foreign_keys=ON", f"journal_size_limit={_WAL_LEFT_BYTES}"):
+            connection.execute(f"PRAGMA {pragma}")
+        if reads:
+            _ask(connection, "schema_version")
+    except sqlite3.Error:
+        connection.close()
+        raise
+    return connection
 
 
 def _postgresql(url: URL, read_only: bool, patience_s: float) -> Engine:

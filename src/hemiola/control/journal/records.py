@@ -42,7 +42,8 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
         job: as policies see it.
         status, since_s: where it stands, and since when.
         placement: where it runs, or ran last; by the hosts of its run's topology.
-        done_s: of its work, what was done when this was written, in seconds at ideal speed.
+        done_s: of its work, what was done by `settled_s`, in seconds at ideal speed.
+        settled_s, pace: when this was written, and how much of its work it did per second from then on; 0 unless it ran.
         served_s, queued_s, withheld_s: seconds with GPUs, waiting, and held, before `since_s`.
         service_gpu_s: GPU-seconds that it had in `served_s`; None: `job.gpus` all the time.
         speed: mean work per second over `served_s`; None where nobody measured it.
@@ -67,6 +68,8 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
     placement: Placement | None = None
     since_s: float
     done_s: float = 0.0
+    settled_s: float = 0.0
+    pace: float = 0.0
     served_s: float = 0.0
     queued_s: float = 0.0
     withheld_s: float = 0.0
@@ -90,7 +93,7 @@ class Intent(msgspec.Struct, frozen=True):
 
     Attributes:
         job: the job's UUID.
-        state: "open" until the engine's answer is known; "dropped": it was not asked, and will not be.
+        state: "open" until the engine's answer is known; "dropped": it was not asked, and will not be, or its job has ended.
         epoch: who wrote it.
         outcome: the engine's words.
     """

@@ -24,7 +24,8 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
         submit_s: Unix time, as the engine says it.
         user, name: owner, and the owner's name for it.
         memory: what the driver wants back after a restart, to find the job again.
-        note: why it cannot be placed, or what of its wishes was not understood.
+        note: why it cannot be placed; "" if it can.
+        misread: what of its user's words was not understood.
         binds_failed: in a row.
         iteration_s: as the job reports it; None where it does not.
     """
@@ -35,6 +36,7 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
     name: str = ""
     memory: str = ""
     note: str = ""
+    misread: str = ""
     binds_failed: int = 0
     iteration_s: float | None = None
 

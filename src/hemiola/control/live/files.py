@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from hemiola.core.errors import InputError
 
-__all__ = ["check_folder"]
+__all__ = ["check_folder", "is_thrown"]
 
 
 def check_folder(path: Path | None, option: str) -> None:
@@ -19,8 +20,17 @@ def check_folder(path: Path | None, option: str) -> None:
     Raises:
         InputError: it can be in no such folder.
     """
-    if path is not None and not path.parent.is_dir():
+    # Only of a folder is there a `/.`; unlike Path.is_dir this never raises.
+    if path is not None and not os.access(f"{path.parent}/.", os.X_OK, effective_ids=True):
         raise InputError(
-            f"{option} {path}: the folder {str(path.parent)!r} is not there",
+            f"{option} {path}: the folder {str(path.parent)!r} is not there, or this user may not look into it",
             f"make it: install -d {path.parent}",
         )
+
+
+def is_thrown(switch: Path) -> bool:
+    """Whether a kill switch is thrown: its file is there, or nobody can tell."""
+    try:
+        return switch.exists()
+    except OSError:
+        return True

@@ -10,8 +10,9 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any, get_args
 
+from hemiola.control.journal.encoding import DECISION
 from hemiola.core.decisions import Decision
-from hemiola.core.errors import PolicyError
+from hemiola.core.errors import InternalError, PolicyError
 from hemiola.sched.policy import Policy
 from hemiola.sched.view import ClusterView
 
@@ -66,9 +67,9 @@ class Guarded(Policy):
                     f"the policy {who!r} raised {type(problem).__name__}: {problem}",
                     "its fallback takes over",
                 ) from problem
-            if not isinstance(decision, KINDS):
+            if why := _why_none(decision):
                 raise BrokenPolicyError(
-                    f"the policy {who!r} decided {str(decision)[:200]!r}, which is no decision",
+                    f"the policy {who!r} decided {str(decision)[:200]!r}, which is no decision{why}",
                     "its fallback takes over",
                 )
             spent_s += time.perf_counter() - began_s
@@ -77,6 +78,19 @@ class Guarded(Policy):
     def card(self) -> dict[str, str]:
         """The policy's own."""
         return self._policy.card()
+
+
+def _why_none(decision: object) -> str:
+    """Why nobody could carry it out, nor write it down; "" if it is a decision."""
+    if not isinstance(decision, KINDS):
+        return ": yield Start, Stop, Move, Resize, Pace or WakeAt"
+    try:
+        read = DECISION.decode(DECISION.encode(decision), "it")
+    except InternalError as problem:
+        return f": {problem.__cause__}"
+    # A NaN equals nothing; that it is no time, the state machine says.
+    alike = read == decision or repr(read) == repr(decision)
+    return "" if alike else f": it should be {read}"
 
 
 class _TooLong(BaseException):  # no `except Exception` of a policy may swallow it

@@ -8,7 +8,7 @@ from hemiola.control.journal import IntentState, Journal
 from hemiola.control.live.book import Book
 from hemiola.control.live.engine import Around, LiveDriver
 from hemiola.core.decisions import Decision
-from hemiola.core.events import Event
+from hemiola.core.events import Event, Failed, Finished
 
 __all__ = ["Journaled"]
 
@@ -34,6 +34,7 @@ class Journaled(Around):
             self.instants += 1
             self._settle()
             self._journal.record_events(self._run, self.instants, events)
+            self._drop(events)
             self._book.happened(events)
             yield events
             decisions, self._decisions = self._decisions, []
@@ -60,6 +61,12 @@ class Journaled(Around):
         ]
         if outcomes:
             self._journal.settle(outcomes)
+
+    def _drop(self, events: list[Event]) -> None:
+        """Of a job that has ended, the engine answers nothing more."""
+        ended = [event.job_id for event in events if isinstance(event, Finished | Failed)]
+        left = [self._open.pop(job) for job in ended if job in self._open]
+        self._journal.settle([(intent, "dropped", "the job ended") for intent in left])
 
     def note(self, decision: Decision, refused: str) -> None:
         """For the loop: a decision, and again if it was refused."""

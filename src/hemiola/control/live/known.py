@@ -54,9 +54,9 @@ class KnownJob:
     missing_s: float = 0.0
 
     @property
-    def words(self) -> str:
-        """What there is to say of it."""
-        return self.refused or self.held or self.note
+    def why_not(self) -> str:
+        """Why it cannot be placed; "" if it can."""
+        return self.refused or self.held
 
     def leave_alone(self, now_s: float, kept_s: float) -> float:
         """Its bind has failed, which kept GPUs from others for `kept_s`; for how long it is left alone now."""

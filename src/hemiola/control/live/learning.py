@@ -94,12 +94,13 @@ class Learning(Around):
         for gone in self._iteration_s.keys() - self._view.running.keys():
             del self._iteration_s[gone]
             self._quickest.pop(gone, None)
+        behind_s = self._clock.behind_s()
         for uid, report in jobs:
             assert isinstance(report, JobReport)
             if report.job not in running:
                 continue
             state, user = running[report.job]
-            if report.time_s < state.since_s:  # it ran elsewhere then
+            if report.time_s < state.since_s + behind_s:  # it ran elsewhere then
                 continue
             if uid not in (0, os.getuid()) and user and user_name(uid) != user:
                 _log.warning(

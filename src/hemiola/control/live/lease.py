@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from hemiola.control.clock import Clock
 from hemiola.control.journal import Journal
 from hemiola.core.errors import HemiolaError
 from hemiola.trace.atomic import replacing
@@ -29,11 +28,9 @@ class Leadership:
         lost: called once, when the lease could not be kept.
     """
 
-    def __init__(
-        self, journal: Journal, epoch: int, clock: Clock, alive: Path | None, lost: Callable[[], None]
-    ) -> None:
+    def __init__(self, journal: Journal, epoch: int, alive: Path | None, lost: Callable[[], None]) -> None:
         self.epoch = epoch
-        self._journal, self._clock, self._alive, self._lost = journal, clock, alive, lost
+        self._journal, self._alive, self._lost = journal, alive, lost
         self._until_s = time.monotonic() + LEASE_S
         self._turned_s = time.monotonic()
         self._acts = False
@@ -68,7 +65,8 @@ class Leadership:
         while not self._over.wait(RENEW_S):
             asked_s = time.monotonic()
             try:
-                kept = self._journal.renew(self.epoch, self._clock.now_s(), LEASE_S)
+                # By the wall clock, for those that read it; this process goes by `_until_s`.
+                kept = self._journal.renew(self.epoch, time.time(), LEASE_S)
             except HemiolaError as problem:
                 _log.warning("the lease could not be renewed: %s", problem.what)
                 kept = time.monotonic() < self._until_s

@@ -15,6 +15,7 @@ from hemiola.control.driver import run_loop
 from hemiola.control.journal import JobRecord, Journal, Mode, Opening
 from hemiola.control.live.book import Book
 from hemiola.control.live.engine import LiveDriver
+from hemiola.control.live.files import is_thrown
 from hemiola.control.live.guard import Guarded
 from hemiola.control.live.journaled import Journaled
 from hemiola.control.live.learning import Learning
@@ -105,7 +106,7 @@ class Watcher(Protocol):
 
 def is_killed(settings: Settings) -> bool:
     """Whether the kill switch is thrown."""
-    return settings.kill_switch is not None and settings.kill_switch.exists()
+    return settings.kill_switch is not None and is_thrown(settings.kill_switch)
 
 
 class OneRun:
@@ -139,6 +140,7 @@ class OneRun:
         others = [now for now, before in zip(self._remembered, left, strict=True) if now != before]
         self._number = journal.begin_run(leadership.epoch, self._opening(), self.view.now, others)
         self._reason = "it was asked to stop"
+        self._turns = False
         self.watcher: Watcher | None = None
         self._inner: Learning
         self._journaled: Journaled
@@ -212,8 +214,10 @@ class OneRun:
         return self._leadership.holds() and not is_killed(self._settings)
 
     def _turned(self) -> None:
-        """The driver has come around."""
-        self._leadership.turned(acts=self._acts)
+        """The driver has come around, or is about to for the first time: a run that breaks there has not turned."""
+        if self._turns:
+            self._leadership.turned(acts=self._acts)
+        self._turns = True
         self._inner.turned()
         if self.watcher is not None:
             seen = self._journaled.instants > 0
@@ -222,8 +226,8 @@ class OneRun:
             self._end("the lease is lost")  # perhaps before there was a driver to be stopped
         elif is_killed(self._settings) != self._killed:
             self._end("the kill switch was taken back" if self._killed else "the kill switch was thrown")
-        elif self.view.ended > ENDED_MOST:
-            self._end(f"{self.view.ended} jobs have ended in it")
+        elif (ended := self.view.ended + self.view.failed) > ENDED_MOST:
+            self._end(f"{ended} jobs have ended in it")
 
     def _end(self, reason: str) -> None:
         self._reason = reason

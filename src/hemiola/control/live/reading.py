@@ -87,7 +87,9 @@ def read_cluster(
     """
     records = journal.open_jobs()  # before the runs: what runs has been placed by one that is there then
     if ended_since_s is not None:
-        records += journal.jobs(ended_since_s=ended_since_s)
+        ended = journal.jobs(ended_since_s=ended_since_s)
+        uuids = {record.uuid for record in ended}  # some may have ended since they were read as open
+        records = [record for record in records if record.uuid not in uuids] + ended
     runs = journal.runs()
     run = runs[-1] if runs else None
     daemon = read_daemon(journal, now_s, runs)

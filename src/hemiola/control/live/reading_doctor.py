@@ -115,19 +115,22 @@ def _clock_of(journal: Journal, runs: list[RunRecord], now_s: float) -> Check:
 
 def alive_checks(alive: Path, now_s: float, *, mode: str = "") -> Check:
     """Whether the file says that the daemon turned a moment ago."""
-    if mode in ("observe", "advise") and not alive.exists():
-        return Check("OK", "alive", f"{alive} is not there: a daemon that only looks on does not write it")
     try:
         text = alive.read_text().strip()
-    except OSError as problem:
+    except (OSError, UnicodeDecodeError) as problem:
+        if isinstance(problem, FileNotFoundError) and mode in ("observe", "advise"):
+            return Check(
+                "OK", "alive", f"{alive} is not there: a daemon that only looks on does not write it"
+            )
+        why = problem.strerror if isinstance(problem, OSError) else problem
         return Check(
-            "FAIL", "alive", f"{alive} cannot be read: {problem.strerror}", f'give it to "hemiola serve --alive {alive}"'
+            "FAIL", "alive", f"{alive} cannot be read: {why}", f'give it to "hemiola serve --alive {alive}"'
         )  # fmt: skip
-    if text.endswith(STOPPED) and text.removesuffix(STOPPED).isdigit():
+    if text.endswith(STOPPED) and text.removesuffix(STOPPED).isdecimal():
         return Check(
             "WARN", "alive", f"{alive} says that Hemiola was stopped: jobs are not held for it", "start it"
         )
-    if not text.isdigit():
+    if not text.isdecimal():
         return Check(
             "FAIL", "alive", f"{alive} holds {text[:40]!r}, not a time", "give the file of serve --alive"
         )

@@ -15,6 +15,7 @@ import msgspec
 from hemiola.control.driver import is_quiet, run_loop
 from hemiola.control.journal import JobRecord, Journal, RunRecord
 from hemiola.control.live.reading_run import Following, RunSoFar
+from hemiola.control.live.remembered import done_by
 from hemiola.control.simulated import TIMER, Estimates, SimulatedDriver
 from hemiola.control.task import Task
 from hemiola.core.decisions import Decision, Move, Placement, Start, Stop, WakeAt
@@ -195,7 +196,7 @@ def _adopted(
 def _adoption(record: JobRecord, now_s: float) -> Adopted:
     placement = record.placement if record.status == "running" else None
     return Adopted(
-        now_s, record.job, placement, record.since_s, record.done_s, record.served_s, record.queued_s,
+        now_s, record.job, placement, record.since_s, done_by(record, now_s), record.served_s, record.queued_s,
         record.preemptions, record.service_gpu_s,
     )  # fmt: skip
 

@@ -9,7 +9,7 @@ import msgspec
 
 from hemiola.control.journal import JobRecord
 
-__all__ = ["Remembered", "remembered"]
+__all__ = ["Remembered", "done_by", "remembered"]
 
 Clues = TypeVar("Clues", bound=msgspec.Struct)
 
@@ -23,7 +23,8 @@ class Remembered(msgspec.Struct, Generic[Clues], frozen=True, kw_only=True):
         clues: by what the engine's driver finds it again.
         running: whether it ran.
         since_s: since when it did, or waited.
-        done_s, served_s, queued_s, withheld_s, preemptions, service_gpu_s: what it had had by then (`Adopted`).
+        served_s, queued_s, withheld_s, preemptions, service_gpu_s: what it had had by then (`Adopted`).
+        done_s, settled_s, pace: of its work, as the journal has it (`JobRecord`).
         gpus: that it had last.
     """
 
@@ -33,6 +34,8 @@ class Remembered(msgspec.Struct, Generic[Clues], frozen=True, kw_only=True):
     running: bool = False
     since_s: float = 0.0
     done_s: float = 0.0
+    settled_s: float = 0.0
+    pace: float = 0.0
     served_s: float = 0.0
     queued_s: float = 0.0
     withheld_s: float = 0.0
@@ -47,10 +50,15 @@ class Remembered(msgspec.Struct, Generic[Clues], frozen=True, kw_only=True):
         served_s, queued_s = (spent_s, 0.0) if self.running else (0.0, spent_s)
         service = self.service_gpu_s
         return {
-            "done_s": self.done_s, "served_s": self.served_s + served_s, "queued_s": self.queued_s + queued_s,
+            "done_s": done_by(self, now_s), "served_s": self.served_s + served_s, "queued_s": self.queued_s + queued_s,
             "withheld_s": self.withheld_s, "preemptions": self.preemptions, "since_s": now_s if changed else self.since_s,
             "service_gpu_s": None if service is None else service + self.gpus * served_s,
         }  # fmt: skip
+
+
+def done_by(job: JobRecord | Remembered[Clues], now_s: float) -> float:
+    """Of a job's work, what is done by then if it has gone on as it did, in seconds at ideal speed."""
+    return job.done_s + max(0.0, now_s - job.settled_s) * job.pace
 
 
 def remembered(records: Iterable[JobRecord], clues: type[Clues]) -> list[Remembered[Clues]]:
@@ -64,8 +72,9 @@ def remembered(records: Iterable[JobRecord], clues: type[Clues]) -> list[Remembe
         found.append(
             Remembered(
                 uuid=record.uuid, engine_id=record.engine_id, clues=its, running=record.status == "running",
-                since_s=record.since_s, done_s=record.done_s, served_s=record.served_s, queued_s=record.queued_s,
-                withheld_s=record.withheld_s, preemptions=record.preemptions, service_gpu_s=record.service_gpu_s,
+                since_s=record.since_s, done_s=record.done_s, settled_s=record.settled_s, pace=record.pace,
+                served_s=record.served_s, queued_s=record.queued_s, withheld_s=record.withheld_s,
+                preemptions=record.preemptions, service_gpu_s=record.service_gpu_s,
                 gpus=record.placement.gpus if record.placement else 0,
             )
         )  # fmt: skip

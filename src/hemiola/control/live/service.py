@@ -14,11 +14,10 @@ from hemiola.control.clock import Clock
 from hemiola.control.journal import Deposed, Journal, JournalError, Leader
 from hemiola.control.live.engine import LiveDriver
 from hemiola.control.live.files import check_folder
-from hemiola.control.live.guard import BrokenPolicyError
 from hemiola.control.live.holder import holder_name, is_gone
 from hemiola.control.live.lease import LEASE_S, Leadership
 from hemiola.control.live.one_run import MakeDriver, OneRun, Run, Settings, Watcher, is_killed
-from hemiola.core.errors import HemiolaError, InternalError
+from hemiola.core.errors import HemiolaError, InternalError, PolicyError
 from hemiola.core.topology import Topology
 from hemiola.sched.policies import policy_from_text
 from hemiola.sched.view import ClusterView
@@ -91,9 +90,11 @@ class Service:
             self._stop.wait(STANDBY_S)
 
     def _take_lead(self) -> int | None:
-        epoch = self._journal.lead(self.holder, self._clock.now_s(), LEASE_S)
+        # The earlier of both: that this host's clock was set is no reason to take over.
+        now_s = min(time.time(), self._clock.now_s())
+        epoch = self._journal.lead(self.holder, now_s, LEASE_S)
         if epoch is None and (self._inherit() or self._outwait()):
-            epoch = self._journal.lead(self.holder, self._clock.now_s(), LEASE_S)
+            epoch = self._journal.lead(self.holder, now_s, LEASE_S)
         return epoch
 
     def _outwait(self) -> bool:
@@ -118,7 +119,7 @@ class Service:
         return True
 
     def _lead(self, epoch: int) -> None:
-        leadership = Leadership(self._journal, epoch, self._clock, self._settings.alive, self._lose)
+        leadership = Leadership(self._journal, epoch, self._settings.alive, self._lose)
         pause_s = 0.0
         over = threading.Event()
         forgetting = threading.Thread(target=self._forget, args=(leadership, over), name="hemiola-forget")
@@ -157,10 +158,13 @@ class Service:
     def _one_run(self, leadership: Leadership, paused_s: float) -> float:
         """Until it has to begin anew; how long to wait before."""
         killed = self._killed()
+        if killed:
+            switch = self._settings.kill_switch
+            _log.warning("%s is there, or cannot be looked at: nothing is carried out", switch)
         text = self._settings.fallback if self.broken else self._settings.policy
         try:
             reason = self._loop(leadership, text, killed)
-        except BrokenPolicyError as problem:
+        except PolicyError as problem:
             if self.broken:
                 _log.error("the fallback broke, too: %s", problem.what)
                 return min(AGAIN_MOST_S, max(AGAIN_S, 2 * paused_s))

@@ -226,7 +226,7 @@ class SlurmDriver(LookingDriver[Known]):
     def _identity(self, known: Known) -> Identity:
         return Identity(
             engine_id=known.row.id, submit_s=float(known.row.submit_s), user=known.job.user, name=known.name,
-            memory=msgspec.json.encode(known.clues).decode(), note=known.words,
+            memory=msgspec.json.encode(known.clues).decode(), note=known.why_not, misread=known.note,
             binds_failed=known.binds_failed + known.limited,
         )  # fmt: skip
 

@@ -20,6 +20,7 @@ _log = logging.getLogger("hemiola.slurm")
 
 AT_ONCE = 500
 AGAIN_S = 1.0
+WRITTEN = "give the file that `hemiola serve --alive` writes"
 
 
 def held_jobs(slurm: Engine, partition: str) -> list[JobRow]:
@@ -110,15 +111,15 @@ def silent_s(alive: Path, now_s: float) -> float:
     """For how long Hemiola has said nothing; infinity if it never has.
 
     Raises:
-        EngineError: the file holds something else.
+        EngineError: the file cannot be read, or holds something else.
     """
     try:
         text = alive.read_text()
     except FileNotFoundError:
         return float("inf")
+    except (OSError, UnicodeDecodeError) as problem:
+        raise EngineError(f"{alive} cannot be read: {problem}", WRITTEN) from problem
     text = text.strip().removesuffix(STOPPED)
-    if not text.isdigit():
-        raise EngineError(
-            f"{alive} holds {text[:40]!r}, not a time", "give the file that `hemiola serve --alive` writes"
-        )
+    if not text.isdecimal():
+        raise EngineError(f"{alive} holds {text[:40]!r}, not a time", WRITTEN)
     return now_s - int(text)

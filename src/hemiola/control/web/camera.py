@@ -77,6 +77,7 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     binds_failed: int
     note: str
     submitted_s: float
+    misread: str = ""
     first_started_s: float | None = None
     ended_s: float | None = None
     outcome: str = ""
@@ -128,7 +129,7 @@ def seen_live(state: JobState, who: Identity | None) -> Seen:
         name=who.name if who else "", state=STATUS[state.status], since_s=state.since_s, placement=state.placement,
         served_s=state.served_s, queued_s=state.queued_s + state.withheld_s, preemptions=state.preemptions,
         binds_failed=who.binds_failed if who else 0, note=who.note if who else "", submitted_s=state.submit_s,
-        iteration_s=who.iteration_s if who else None,
+        misread=who.misread if who else "", iteration_s=who.iteration_s if who else None,
     )  # fmt: skip
 
 

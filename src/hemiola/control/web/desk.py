@@ -11,6 +11,7 @@ import msgspec
 
 from hemiola.control.journal import RunRecord
 from hemiola.control.journal.journal import Journal
+from hemiola.control.live.files import is_thrown
 from hemiola.control.live.places import Topologies
 from hemiola.control.live.service import Service
 from hemiola.control.web import history, values
@@ -260,13 +261,13 @@ class Desk:
 
     def kill_switch(self) -> bool | None:
         """Whether it is thrown; None where there is none."""
-        return None if self._kill_switch is None else self._kill_switch.exists()
+        return None if self._kill_switch is None else is_thrown(self._kill_switch)
 
     def throw(self, thrown: bool) -> values.KillSwitch:
         """Throw the kill switch, or take it back; the loop sees it at its next turn."""
         if self._kill_switch is None:
             raise NotThereError("there is no kill switch", "start the service with a file for it")
-        if thrown and not self._kill_switch.exists():
+        if thrown and not is_thrown(self._kill_switch):
             with replacing(self._kill_switch) as stream:
                 stream.write(f"thrown through the API at Unix time {time.time():.0f}\n".encode())
         elif not thrown:

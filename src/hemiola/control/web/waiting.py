@@ -23,11 +23,15 @@ class Room:
         self._answers: dict[tuple[int, str, str, int], str] = {}
 
     def why(self, seen: Seen, last: Note | None, ahead: int) -> str:
-        """The engine's own word, or the policy's last one about it, or what it lacks.
+        """The engine's own word, or the policy's last one about it, or what it lacks; and what its user seems not to know.
 
         Args:
             ahead: how many waiting jobs arrived before it.
         """
+        why = self._why(seen, last, ahead)
+        return f"{why}; {seen.misread}" if seen.misread else why
+
+    def _why(self, seen: Seen, last: Note | None, ahead: int) -> str:
         if seen.note:
             return seen.note
         if last is not None and isinstance(last.decision, Stop) and not last.refused:
