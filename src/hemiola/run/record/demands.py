@@ -183,8 +183,8 @@ class Demands:
         if ended < world and time.monotonic() - self._merging[number] < _PATIENCE_S:
             return
         del self._merging[number]
-        home = str(Path(__file__).parents[3])
-        command = [sys.executable, "-P", "-c", _MERGE, home, str(self._folder(number)), str(self._target(number))]
+        words = map(str, (Path(__file__).parents[3], self._folder(number), self._target(number)))
+        command = [sys.executable, "-P", "-c", _MERGE, *words]
         self.mergers.append(subprocess.Popen(command, env=_plain_environment(), stdin=subprocess.DEVNULL))
 
     def _close(self) -> None:
