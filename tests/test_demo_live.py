@@ -174,6 +174,19 @@ def test_an_ordinary_user_is_told_at_once(monkeypatch, capsys, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+def test_a_stream_without_jobs_of_two_nodes_is_refused_before_anything_starts(monkeypatch, capsys, tmp_path):
+    import demo_live
+
+    monkeypatch.setattr(demo_live, "check_machine", lambda: None)
+    monkeypatch.setattr(demo_live, "check_packages", lambda: None)
+    for jobs in ("8", "0", "-1"):
+        monkeypatch.setattr(
+            sys, "argv", ["demo_live.py", "--jobs", jobs, "--out", str(tmp_path / "page.html")]
+        )
+        assert demo_live.main() == 1
+        assert f"none of {jobs} jobs is of two nodes" in capsys.readouterr().out
+
+
 # ---- the page
 
 

@@ -6,6 +6,8 @@ import math
 import random
 from dataclasses import dataclass
 
+from hemiola.core.errors import InputError
+
 __all__ = ["COMPUTE_S", "GRADIENT_BYTES", "LAYERS", "START_S", "WIDTH", "Ask", "Mix", "stream"]
 
 COMPUTE_S = 0.08
@@ -72,6 +74,9 @@ def stream(seed: int, mix: Mix) -> list[Ask]:
 
     The cluster is busy from the start, as on any day: one-node jobs of unequal length hold its nodes and end one by
     one, here and there. Then jobs of one and of two nodes arrive at random (Poisson).
+
+    Raises:
+        InputError: none is of two nodes: there would be nothing to compare.
     """
     chance = random.Random(seed)
     node_s = (1 - mix.pairs) * mix.mean_s + mix.pairs * 2 * (mix.mean_s + START_S)
@@ -84,4 +89,9 @@ def stream(seed: int, mix: Mix) -> list[Ask]:
         work_s = math.exp(chance.uniform(math.log(mix.shortest_s), math.log(mix.longest_s)))
         asks.append(Ask(f"j{number:02d}", round(now, 3), hosts, round(work_s, 2)))
         now += FILL_EVERY_S if fills else chance.expovariate(1 / gap_s)
+    if all(ask.hosts == 1 for ask in asks):
+        raise InputError(
+            f"with seed {seed}, none of {mix.jobs} jobs is of two nodes",
+            f"ask for more, such as --jobs {Mix.jobs}, or give another --seed",
+        )
     return asks

@@ -25,9 +25,9 @@ class Acceleration(msgspec.Struct, frozen=True, kw_only=True):
         predicted_before_s: predicted, as DistributedDataParallel.
         predicted_s: predicted, by the plan or in other buckets.
         bound_s: no order of the same work takes less.
-        measured_s: median iteration by the plan.
+        measured_s: median iteration by the plan: the slowest rank's when it was judged, the first rank's latest since.
         exposed_before_s: of `before_s`, how long ranks waited for communication.
-        exposed_s: the same of `measured_s`.
+        exposed_s: the same of `measured_s`, on the first rank.
         words: all of that in one sentence.
     """
 

@@ -22,8 +22,10 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import hemiola
+from hemiola.core.acceleration import Acceleration
 from hemiola.core.errors import HemiolaError
 from hemiola.core.plan import Piece, Plan, PlannedTransfer
+from hemiola.trace.acceleration_json import read_acceleration
 
 
 def made(wrap: Any, width: int = 256, depth: int = 1) -> Any:
@@ -180,7 +182,10 @@ def stays_with_ddp(rank: int, file: str) -> None:
 
 
 def tries_other_buckets(rank: int, file: str) -> None:
-    """By a plan, then in DDP's other buckets, then whichever was faster: as with DDP to the bit all the while."""
+    """By a plan, then in DDP's other buckets, then whichever was faster: as with DDP to the bit all the while.
+
+    The plan's first iterations count as ones of seconds that are all waiting, on rank 1 more than on rank 0: all ranks
+    have to compare with the same time, and the report goes on with the plan's own."""
     from hemiola.run.accelerate import job as deciding
     from hemiola.run.accelerate.advised import Advised
 
@@ -189,25 +194,61 @@ def tries_other_buckets(rank: int, file: str) -> None:
 
     deciding.advised, deciding._LOSS = advised, 1e9
     other, other_optimizer = made(lambda m, o: (DistributedDataParallel(m), o))
-    train(other, other_optimizer, rank, 60)
+    train(other, other_optimizer, rank, 101)
+    os.environ["HEMIOLA_RUN_REPORT"] = f"{file}.report"
     for state, deciding._FASTER in (("on", 0.0), ("reverted", 1e9)):
         model, optimizer = made(lambda m, o: hemiola.accelerate(m, o, min_gain=0.0, quiet=True))
         by_plan: list[bool] = []
+        reports: list[Acceleration] = []
+
+        def after(number: int, job: Any = model.job, by_plan: Any = by_plan, reports: Any = reports) -> None:
+            by_plan.append(job.engine is not None)
+            if job.engine is not None and job._said.measured_s is None:
+                (took_s, waited_s), slow_s = job._times[-1], 10.0 * (1 + rank)
+                job._times[-1] = (took_s + slow_s, waited_s)
+                job.engine.waited_s += slow_s
+            if rank == 0 and number >= 60:
+                reports.append(read_acceleration(Path(f"{file}.report")))
+
+        train(model, optimizer, rank, 101, after)
         job = model.job
-        train(
-            model,
-            optimizer,
-            rank,
-            60,
-            lambda _, job=job, by_plan=by_plan: by_plan.append(job.engine is not None),
-        )
         changes = [b for a, b in itertools.pairwise([not by_plan[0], *by_plan]) if a != b]
         assert changes == [False, True, False, True][: 4 if state == "on" else 3], changes
         assert job.state == state
         assert "per iteration with DDP in buckets of 1 MiB" in job._said.words
+        assert job._said.measured_s > 20  # rank 1's
+        if rank == 0:
+            first, last = reports[0], reports[-1]
+            assert (first.measured_s, first.exposed_s > 9) == (job._said.measured_s, True), first
+            assert last.iterations == 100
+            if state == "on":
+                assert last.exposed_s <= last.measured_s < 5, last
+            else:
+                assert (last.measured_s, last.exposed_s) == (first.measured_s, first.exposed_s), last
         for a, b in zip(model.parameters(), other.parameters(), strict=True):
             assert torch.equal(a, b)
         model.flush()
+
+
+def reports_to_its_end(rank: int, file: str) -> None:
+    """What a given plan takes, and how many iterations there were, whoever was in charge."""
+    os.environ["HEMIOLA_RUN_REPORT"] = f"{file}.report"
+    path = Path(f"{file}.report")
+    for state, wrap in (
+        ("on", from_the_start),
+        ("off", lambda m, o: hemiola.accelerate(m, o, min_gain=1e9, quiet=True)),
+    ):
+        model, optimizer = made(wrap)
+        train(model, optimizer, rank, 30)
+        assert model.job.state == state
+        del model
+        gc.collect()
+        if rank == 0:
+            report = read_acceleration(path)
+            assert (report.state, report.iterations) == (state, 30)
+            if state == "on":
+                assert 0 <= report.exposed_s <= report.measured_s
+                assert report.words.endswith(" per iteration")
 
 
 def is_killed(rank: int, file: str) -> None:

@@ -54,6 +54,10 @@ def test_ddp_is_tried_in_buckets_that_may_be_faster_and_the_faster_one_stays(tmp
     assert run(HERE / "lives.py", 2, str(tmp_path / "meet"), "tries_other_buckets") == ["left"] * 2
 
 
+def test_the_report_says_what_a_given_plan_takes_and_goes_on_to_the_end(tmp_path):
+    assert run(HERE / "lives.py", 2, str(tmp_path / "meet"), "reports_to_its_end") == ["left"] * 2
+
+
 def test_copies_exchange_nothing_and_compiled_ones_are_refused(tmp_path):
     assert run(HERE / "lives.py", 2, str(tmp_path / "meet"), "is_copied") == ["left"] * 2
 

@@ -141,6 +141,17 @@ def test_a_host_without_the_script_or_the_folder_is_named(tmp_path: Path, folder
     assert "on a: there is no script 'other.py'" in done.stderr or "on b: there is no script" in done.stderr
 
 
+def test_a_program_that_lies_in_the_folder_is_found_wherever_a_login_begins(
+    tmp_path: Path, folder: Path, shell: str
+) -> None:
+    (tmp_path / "home").mkdir()
+    (folder / "run.sh").write_text("#!/bin/sh\npwd\n")
+    (folder / "run.sh").chmod(0o755)
+    elsewhere = f"env -C {tmp_path / 'home'} {shell}"
+    done = run(folder, "--hosts", "a", "--remote-shell", elsewhere, "--no-python", "./run.sh")
+    assert (done.returncode, done.stdout) == (0, f"{folder}\n"), done.stderr
+
+
 @pytest.mark.parametrize(
     ("template", "said"), [("'", "No closing quotation"), (" ", "--remote-shell is empty")]
 )

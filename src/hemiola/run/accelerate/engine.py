@@ -50,7 +50,7 @@ class Engine:
     Attributes:
         slots: by parameter's name.
         syncs: whether the backward of the last forward is to be exchanged (`no_sync`).
-        waited_s: how long the script has stood still for gradients.
+        waited_s: how long the script has stood still for gradients, since somebody set it to 0.
     """
 
     def __init__(

@@ -100,7 +100,7 @@ class Job:
         self._bucket_s: float | None = None
         self._followed: tuple[Plan, Carrier, dict[str, Table]] | None = None
         self._profile: Profile | None = None
-        self._count = self._judged_from = self._tried_from = 0
+        self._count = self._followed_from = self._tried_from = 0
         self._found: dict[str, float] = {}
         self._times: deque[tuple[float, float]] = deque(maxlen=_JUDGED)  # no more are looked at
         self._last = time.perf_counter()
@@ -122,10 +122,14 @@ class Job:
             self._profile = Profile(module, self.parameters, _UNTOUCHED + _MEASURED)
 
     @property
+    def _on_gpu(self) -> bool:
+        """Whether iterations cannot be measured from here."""
+        return any(p.device.type != "cpu" for p in self.parameters.values())
+
+    @property
     def _as_collectives(self) -> bool:
         """Whether the process group carries the transfers: on GPUs, or where that was asked for."""
-        on_gpu = any(p.device.type != "cpu" for p in self.parameters.values())
-        return on_gpu or self._settings.carrier == "collectives"
+        return self._on_gpu or self._settings.carrier == "collectives"
 
     def _as_ddp(self, again: bool = False) -> DistributedDataParallel:
         """The model under DDP; for the first time, or again in the buckets that are fastest here."""
@@ -202,7 +206,9 @@ class Job:
     def _ended(self) -> None:
         """An iteration has."""
         now = time.perf_counter()
-        waited_s = self.engine.waited_s if self.engine is not None else 0.0
+        waited_s = 0.0
+        if self.engine is not None:
+            waited_s, self.engine.waited_s = self.engine.waited_s, 0.0
         self._times.append((now - self._last, waited_s))
         self._last = now
         self._count += 1
@@ -212,14 +218,19 @@ class Job:
         elif self._profile is not None and self._count == 2 * _UNTOUCHED + _MEASURED + _BESIDE_NOTHING:
             self._decide()
             self._last = time.perf_counter()
-        elif self._judged_from and self._count == self._judged_from + _SETTLES + _JUDGED:
+        elif self._said.measured_s is None and self._by_plan == _SETTLES + _JUDGED and not self._on_gpu:
             self._judge()
             self._last = time.perf_counter()
         elif self._tried_from and self._count == self._tried_from + _SETTLES + _JUDGED:
             self._compare()
             self._last = time.perf_counter()
-        elif self.engine is not None and self._count % 100 == 0:
+        elif self._count % 100 == 0:
             self._note()
+
+    @property
+    def _by_plan(self) -> int:
+        """Iterations since it took over, if it is in charge."""
+        return self._count - self._followed_from if self.engine is not None else 0
 
     # --- deciding
 
@@ -281,11 +292,8 @@ class Job:
     def _judge(self) -> None:
         """Has it become faster?"""
         assert self.engine is not None
-        rows = list(self._times)
-        measured_s = self._usual_s(rows)
-        exposed_s = (rows[-1][1] - rows[0][1]) / (len(rows) - 1)
-        before_s, self._judged_from = self._said.before_s, 0
-        figures = {"measured_s": measured_s, "exposed_s": exposed_s}
+        before_s, measured_s = self._said.before_s, self._usual_s(self._times)
+        figures = {"measured_s": measured_s, "exposed_s": self._exposed_s()}
         if before_s is None:
             self._say("on", f"{format_duration(measured_s)} per iteration", **figures)
             return
@@ -327,6 +335,10 @@ class Job:
         """The median iteration, of the slowest rank."""
         return float(max(gathered(median(seconds for seconds, _ in rows), self._group)))
 
+    def _exposed_s(self) -> float:
+        """Of this rank's usual iteration by the plan: a median as that is, of which it is no more than all."""
+        return median(waited_s for _, waited_s in self._times)
+
     def _go_over(self, plan: Plan, end: Endpoint | None = None) -> None:
         """From DDP to a plan."""
         if plan.ranks != self.ranks:
@@ -350,11 +362,10 @@ class Job:
             self._end = end or meet(self._group, self._settings)
             carrier = Exchange(self._end, plan.chunk_bytes)
         self._follow(plan, carrier, tables)
-        self._judged_from = self._count
 
     def _follow(self, plan: Plan, carrier: Carrier, tables: dict[str, Table]) -> None:
         """By a plan from now on."""
-        self._followed = (plan, carrier, tables)
+        self._followed, self._followed_from = (plan, carrier, tables), self._count
         self.engine = Engine(
             self.module, self.parameters, plan, tables, carrier, self.updates, self.ranks, self._settings.timeout_s,
             None if carrier.is_seen else Teller(self._group, len(plan.transfers)),
@@ -410,6 +421,8 @@ class Job:
 
     def end(self) -> None:
         """Nobody has the accelerated model any more. What exchanges gradients is not kept by an optimizer that is."""
+        if not self.has_left:  # else another job may have said more since
+            self._note()
         self.close()
         self._leave_ddp()
 
@@ -440,16 +453,17 @@ class Job:
             print(line, file=sys.stderr, flush=True)
 
     def _note(self) -> None:
+        """Write it as it is by now. What decisions rest on stays what all ranks have found: this is rank 0's alone."""
         path = os.environ.get("HEMIOLA_RUN_REPORT", "")
         if self.rank == 0 and path:
             from hemiola.trace.acceleration_json import write_acceleration
 
-            if self.engine is not None and not self._judged_from and self._said.before_s is not None:
-                recent = median(t for t, _ in self._times)
-                self._said = msgspec.structs.replace(self._said, measured_s=recent)
-            self._said = msgspec.structs.replace(self._said, iterations=self._count)
+            said = msgspec.structs.replace(self._said, iterations=self._count)
+            if said.measured_s is not None and self._by_plan > _SETTLES + _JUDGED:
+                recent_s = median(seconds for seconds, _ in self._times)
+                said = msgspec.structs.replace(said, measured_s=recent_s, exposed_s=self._exposed_s())
             try:
-                write_acceleration(self._said, Path(path))
+                write_acceleration(said, Path(path))
             except InputError as problem:  # training goes on, seen or not
                 if not self._has_warned:
                     _log.warning("the report on the acceleration is missing: %s", problem)

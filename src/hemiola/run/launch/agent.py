@@ -335,7 +335,8 @@ def refusal(cwd: str, needs: list[str], environment: dict[str, str]) -> tuple[st
             f"there is no script {name!r} in {cwd}",
             "check the path; for a module write -m, for a program --no-python",
         )
-    if kind == "program" and shutil.which(name, path=environment.get("PATH")) is None:
+    program = str(Path(cwd, name)) if "/" in name else name  # this process need not be in that folder
+    if kind == "program" and shutil.which(program, path=environment.get("PATH")) is None:
         return f"there is no program {name!r}", "check that it is installed and spelled so"
     return None
 
