@@ -10,6 +10,7 @@ import itertools
 import os
 import shutil
 import sys
+import threading
 import time
 import weakref
 from pathlib import Path
@@ -76,6 +77,22 @@ def finds_a_plan(rank: int, file: str) -> None:
     for a, b in zip(model.parameters(), other.parameters(), strict=True):
         assert torch.equal(a, b)
     print("went through", *sorted(states), flush=True)
+
+
+def cannot_measure(rank: int, file: str) -> None:
+    """The first rank fails while the links are measured: the other is told, and neither keeps a connection."""
+    from hemiola.run.accelerate import job
+
+    def fails(*_: Any) -> None:
+        raise HemiolaError("no more memory", "free some")
+
+    if rank == 0:
+        job.probe = fails  # type: ignore[assignment]
+    model, optimizer = made(lambda m, o: hemiola.accelerate(m, o, min_gain=0.0, quiet=True), 512, 4)
+    begun = time.monotonic()
+    refused("no more memory" if rank == 0 else "rank 0", lambda: train(model, optimizer, rank, 40, batch=256))
+    assert time.monotonic() - begun < 25, "as long as the others are thought to live"
+    assert "hemiola-transport" not in [thread.name for thread in threading.enumerate()]
 
 
 def defers_transfers(rank: int, file: str) -> None:

@@ -42,6 +42,10 @@ def test_it_measures_plans_goes_over_and_judges(tmp_path):
     assert report.bound_s <= report.predicted_s * 1.001
 
 
+def test_where_the_links_cannot_be_measured_all_are_told_and_nothing_is_kept(tmp_path):
+    assert run(HERE / "lives.py", 2, str(tmp_path / "meet"), "cannot_measure") == ["left"] * 2
+
+
 def test_transfers_that_are_deferred_begin_after_backward_and_change_nothing(tmp_path):
     assert run(HERE / "lives.py", 3, str(tmp_path / "meet"), "defers_transfers") == ["left"] * 3
 

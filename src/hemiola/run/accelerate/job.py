@@ -260,7 +260,7 @@ class Job:
 
     def _decide(self) -> None:
         """Stay with DDP, or go over to a plan."""
-        (own, measured), found, gain = self._profiled(), self._found, self._settings.min_gain
+        (own, measured), found = self._profiled(), self._found
         if reason := next(filter(None, gathered(self._reason_against(), self._group)), ""):  # by now
             self._leave_ddp()
             self.ddp = self._as_ddp(again=True)
@@ -269,15 +269,11 @@ class Job:
         if self.rank == 0:
             self._tell("hemiola: measuring the links and making a plan ...")
         end = meet(self._group, self._settings)
-        exchange = Exchange(end, CHUNK_BYTES_MAX)
-        cores = cores_of(gathered(own_processors(own.busy), self._group))
-        threads = cores.threads if cores.cores <= cores.threads else 0
-        links = slowest(gathered(probe(exchange, self.ranks, self._settings.timeout_s, threads), self._group))
-        name = type(self.module).__name__
-        advice: Advised | None = None
-        if self.rank == 0:
-            advice = advised(name, measured, self.parameters, links, self.ranks, cores, gain)
-        advice = from_first(advice, self._group)
+        try:
+            advice = self._advised(measured, own, end)
+        except BaseException:
+            end.close(0.0)  # or it goes on saying that this rank lives
+            raise
         found |= advice.figures
         self._bucket_bytes, self._bucket_s = advice.bucket_bytes, advice.bucket_s
         if advice.plan is None:
@@ -288,6 +284,20 @@ class Job:
             return
         self._go_over(advice.plan, end)
         self._say("on", advice.words, **found)
+
+    def _advised(self, measured: Measured, own: Measured, end: Endpoint) -> Advised:
+        """What rank 0 makes of the links, which all measure."""
+        exchange = Exchange(end, CHUNK_BYTES_MAX)
+        cores = cores_of(gathered(own_processors(own.busy), self._group))
+        threads = cores.threads if cores.cores <= cores.threads else 0
+        links = slowest(gathered(probe(exchange, self.ranks, self._settings.timeout_s, threads), self._group))
+        name = type(self.module).__name__
+        advice: Advised | None = None
+        if self.rank == 0:
+            gain = self._settings.min_gain
+            advice = advised(name, measured, self.parameters, links, self.ranks, cores, gain)
+        found: Advised = from_first(advice, self._group)
+        return found
 
     def _judge(self) -> None:
         """Has it become faster?"""

@@ -27,7 +27,11 @@ def meet(group: Any, settings: Settings) -> Endpoint:
         store=dist.distributed_c10d._get_default_store(),
     )
     end = Endpoint(rank, ranks, from_first(os.urandom(32), group), options)
-    end.connect(gathered(end.address, group))
+    try:
+        end.connect(gathered(end.address, group))
+    except BaseException:
+        end.close(0.0)  # or it goes on saying that this rank lives
+        raise
     return end
 
 
