@@ -219,6 +219,29 @@ def test_policies_lists_all_with_parameters_and_sources(hemiola: Hemiola) -> Non
     assert "thresholds=3250/7200" in out
 
 
+def test_files_whose_names_are_no_utf_8(hemiola: Hemiola, tmp_path: Path) -> None:
+    jobs, racks = (tmp_path / os.fsdecode(b"caf\xe9" + ending) for ending in (b".csv", b".toml"))
+    table(jobs, "a,0,2,60")
+    racks.write_text('[[hosts]]\nnames = "n[0-1]"\ngpus = 4\nnic = "10gbit"\n')
+    outputs = [
+        word
+        for name in ("json", "jobs-csv", "decisions", "report", "timeline")
+        for word in (f"--{name}", tmp_path / name)
+    ]
+    done = hemiola("simulate", jobs.name, "--cluster", racks.name, "--policy", "fifo", *outputs)
+    assert done.code == 0, done.err
+    assert "caf\ufffd: 1 jobs on" in done.out
+    told = without_wall_clock(tmp_path / "json")
+    assert told["workload"]["name"] == "caf\ufffd" and "caf\ufffd.toml" in told["topology"]["source"]
+    assert "finished" in hemiola("explain", "decisions", "a").out
+    (folder := tmp_path / "scenarios").mkdir()
+    scenario = f"workload = {JOBS!r}\ncluster = {SMALL!r}\npolicies = ['fifo']\n"
+    (folder / racks.name).write_text(scenario, encoding="utf-8")
+    done = hemiola("simulate", "--scenario", folder)
+    assert done.code == 0, done.err
+    assert done.out.startswith("caf\ufffd ")
+
+
 def test_explain_tells_a_job_s_story(hemiola: Hemiola) -> None:
     done = hemiola("simulate", JOBS, "--cluster", RACKS, "--policy", "fifo", "srtf", "--decisions", "d.jsonl")
     assert done.code == 0, done.err

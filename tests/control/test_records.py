@@ -116,6 +116,16 @@ def test_an_interrupted_run_is_true_up_to_its_end() -> None:
     assert "stopped" in d.why, "nobody can say that no placement would have been found"
 
 
+def test_ideal_times_are_of_this_cluster_whatever_became_of_a_job() -> None:
+    """Ten seconds there are fifteen here; when a's end interrupts it, b has just begun, c waits, d is to come."""
+    topology, there = cluster([1, 1], nic=0.5), cluster([1, 1], nic=1.0)
+    jobs = [job(name, at, 2, 10, profile=profile()) for name, at in (("a", 0), ("b", 1), ("c", 2), ("d", 90))]
+    run = replay(jobs, topology, "fifo", recorded_on=there, progress=interrupt_after(1))
+    check_run(run, jobs, topology)
+    assert [r.status for r in run.records] == ["finished", "running", "waiting", "waiting"]
+    assert [r.ideal_s for r in run.records] == pytest.approx([15] * 4)
+
+
 @settings(max_examples=40)
 @given(
     st.lists(

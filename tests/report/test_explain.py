@@ -168,6 +168,19 @@ def test_a_job_that_is_moved_while_another_waits_has_not_started_again(tmp_path)
     assert "was pre-empted: it is time. a started there at that moment." in story(tmp_path, found, "b")
 
 
+def test_a_timer_that_was_set_while_it_ran_is_no_reason_to_wait(tmp_path):
+    """At 3250 s a's timer is due, the next is set, and b takes its GPU."""
+    topology = cluster(1, 1, 1)
+    work = tuple(
+        Job(id=name, submit_s=submit_s, gpus=1, duration_s=duration_s)
+        for name, submit_s, duration_s in (("a", 0.0, 10000.0), ("b", 100.0, 2000.0))
+    )
+    run = replay(work, topology, "tiresias:promote=0")
+    text = story(tmp_path, Comparison(topology, (run,), run.policy, workloads={0: work}), "a")
+    assert "00:54:10 was pre-empted" in text and "crosses a threshold" not in text
+    assert "The policy recorded no other reason for this wait." in text
+
+
 def test_a_job_that_still_waits_says_so(tmp_path):
     text = story(tmp_path, staged(), "f")
     assert "was still waiting: the simulation was stopped." in text
@@ -191,6 +204,22 @@ def test_every_job_of_a_run_can_be_explained(tmp_path):
 def test_overtakers_are_named_and_the_rest_counted(tmp_path):
     text = story(tmp_path, comparison(policies=("sjf",)), "job-013")
     assert re.search(r"job-\d+, job-\d+, job-\d+ and \d+ more had been submitted after it", text)
+
+
+def test_names_cannot_move_the_cursor(tmp_path):
+    found = staged()
+    records = tuple(
+        msgspec.structs.replace(record, user="\x1b[31mevil", model="m\x1b]0;t\x07", why="\x1b[2J", id=f"{record.id}\x1b")
+        for record in found.runs[0].records
+    )  # fmt: skip
+    path = tmp_path / "decisions.jsonl"
+    write_decisions(staged(records=records), path)
+    for job in records:
+        text = explain(path, job.id)
+        assert "of user ?[31mevil" in text and all(line.isprintable() for line in text.split("\n"))
+    with pytest.raises(InputError, match="no job 'a'") as caught:
+        explain(path, "a")
+    assert caught.value.remedy.isprintable()
 
 
 def test_an_unknown_job_names_the_closest(tmp_path):

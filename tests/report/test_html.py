@@ -80,6 +80,15 @@ def test_the_finding_owns_up_to_chance():
     assert "this could be chance" in render(comparison(seeds=(0, 1)))
 
 
+def test_a_comparison_that_was_cut_says_which_seeds_it_compares():
+    found = comparison(seeds=(0, 1), policies=("fifo", "sjf"), stop_s=9000.0)
+    page = without_plotly(render(replace(found, runs=found.runs[:3])))
+    assert "Figures are means over seed 0." in page and " · 1 seed<" in page
+    page = without_plotly(render(replace(found, runs=(found.runs[0], found.runs[3]))))
+    assert "which is best cannot be said" in page and "each policy's own seeds" in page
+    assert " · unlike seeds<" in page and "Lowest mean" not in page
+
+
 def test_no_run_no_page():
     with pytest.raises(InputError, match="no run"):
         render(Comparison(cluster(), (), "fifo"))

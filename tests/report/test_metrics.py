@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import msgspec
 import numpy as np
@@ -14,6 +15,7 @@ from hemiola.core.result import Comparison, Run
 from hemiola.core.series import queue_series
 from hemiola.core.topology import Topology
 from hemiola.report.metrics import Figures, difference, interval
+from hemiola.report.words import unfinished
 from report.build import cluster, comparison, jobs, simulate, simulate_with_queue
 
 
@@ -127,6 +129,31 @@ def test_difference_needs_a_partner_and_a_figure():
         difference(found, "sjf", "jct")
     with pytest.raises(InputError, match="policy 'lifo'"):
         difference(found, "lifo", "jct_mean_s")
+
+
+def test_of_a_comparison_that_was_cut_means_are_over_the_seeds_that_all_have():
+    found = comparison(seeds=(0, 1), policies=("fifo", "sjf"))
+    cut = replace(found, runs=found.runs[:3])
+    figures = Figures(cut)
+    assert figures.seeds == cut.seeds == (0,)
+    for policy in ("fifo", "sjf"):
+        (alone,) = [run for run in found.runs if (run.policy, run.seed) == (policy, 0)]
+        assert figures.mean(policy, "jct_mean_s") == interval([summary(alone, found.topology).jct_mean_s])
+    assert unfinished(cut, figures) == [
+        "of 2 seeds all policies have run 1, and means are over these (fifo: 2; sjf: 1)"
+    ]
+    assert unfinished(found, Figures(found)) == []
+
+
+def test_where_no_seed_was_run_under_every_policy_means_are_over_each_one_s_own():
+    found = comparison(seeds=(0, 1), policies=("fifo", "sjf"))
+    cut = replace(found, runs=(found.runs[0], found.runs[3]))
+    figures = Figures(cut)
+    assert figures.seeds == ()
+    assert figures.mean("sjf", "jct_mean_s").mean == figures.by_seed("sjf", "jct_mean_s")[1]
+    assert unfinished(cut, figures) == [
+        "no seed was run under every policy, so that means cannot be compared (fifo: 1; sjf: 1)"
+    ]
 
 
 def test_figures_of_parts_are_found_by_name():

@@ -53,6 +53,15 @@ def test_differences_show_their_uncertainty():
     assert "±" not in drawn(comparison(), 80)
 
 
+def test_a_comparison_that_was_cut_marks_what_its_means_are_over():
+    found = comparison(seeds=(0, 1), policies=("fifo", "sjf"))
+    cut = msgspec.structs.replace(found.runs[1], interrupted=True)
+    text = drawn(replace(found, runs=(found.runs[0], cut, found.runs[2])), 150)
+    assert "means over 1 seed," in text and "! of 2 seeds all policies have run 1" in text
+    assert "(interrupted)" not in text, "what was cut is in no mean"
+    assert "fifo, seed 1: INTERRUPTED" in text and "only they count" not in text
+
+
 def test_markup_in_names_is_text():
     found = comparison(policies=("fifo",))
     runs = tuple(msgspec.structs.replace(run, policy="[b]fifo[/b]") for run in found.runs)

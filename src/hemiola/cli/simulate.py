@@ -221,6 +221,7 @@ def _show(name: str, comparison: Comparison, files: dict[str, Path], console: Co
     """Write every file that can be written, and print the table; why others cannot."""
     from hemiola.core.errors import HemiolaError
     from hemiola.report.table import table
+    from hemiola.trace.struct_json import as_text
 
     written, unwritten = [], []
     for output, path in files.items():
@@ -232,7 +233,7 @@ def _show(name: str, comparison: Comparison, files: dict[str, Path], console: Co
             written.append(path)
     out = terminal()
     if name:
-        out.rule(name, align="left")
+        out.rule(as_text(name), align="left")
     out.print(table(comparison))
     for path in written:
         console.print(f"wrote {path}", style="dim", highlight=False, soft_wrap=True)

@@ -65,6 +65,10 @@ class Replay(Driver):
     def accounts(self) -> Mapping[str, Account]:
         """The jobs that arrived, by id."""
 
+    def ideal_s(self, job: Job) -> float:
+        """Run time of a job that can run here on its best placement, alone."""
+        return job.duration_s
+
     def resized(self) -> Iterable[tuple[float, float, float, float]]:
         """GPU-seconds (useful, exposed, checkpoint, lost) of each elastic job beyond its `gpus` times its seconds."""
         return ()
@@ -100,15 +104,7 @@ def build_run(
 ) -> Run:
     """Everything that the driver and the view know, as values."""
     records = tuple(
-        _record(
-            job,
-            driver.accounts.get(job.id),
-            view.jobs.get(job.id),
-            refused.get(job.id, ""),
-            driver.now,
-            interrupted,
-        )
-        for job in jobs
+        _record(job, driver, view.jobs.get(job.id), refused.get(job.id, ""), interrupted) for job in jobs
     )
     return Run(
         policy=policy,
@@ -155,15 +151,14 @@ def _gpu_seconds(driver: Replay, records: tuple[JobRecord, ...]) -> GpuSeconds:
     )
 
 
-def _record(
-    job: Job, task: Account | None, state: JobState | None, refused: str, now: float, interrupted: bool
-) -> JobRecord:
+def _record(job: Job, driver: Replay, state: JobState | None, refused: str, interrupted: bool) -> JobRecord:
+    task = driver.accounts.get(job.id)
     status, why = _status(task, state, refused, interrupted)
     model = job.profile.name if job.profile is not None else job.model
     if task is None or state is None:
         return JobRecord(
             id=job.id, submit_s=job.submit_s, gpus=job.gpus, model=model, user=job.user, queue=job.queue,
-            status=status, why=why, ideal_s=job.duration_s, **_NOTHING,
+            status=status, why=why, ideal_s=job.duration_s if refused else driver.ideal_s(job), **_NOTHING,
         )  # fmt: skip
     finish_s = task.finish_s
     tiers_s = tuple(task.tiers_s)
@@ -179,7 +174,7 @@ def _record(
         first_start_s=task.first_start_s,
         finish_s=finish_s,
         jct_s=finish_s - job.submit_s if finish_s is not None else None,
-        queueing_s=state.waited_s(now),
+        queueing_s=state.waited_s(driver.now),
         run_s=sum(tiers_s),
         useful_s=task.useful_s,
         exposed_communication_s=task.exposed_s,

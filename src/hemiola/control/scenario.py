@@ -289,13 +289,14 @@ def _mix(scenario: Scenario, semantics: Rules, library: ProfileLibrary) -> str:
 def _served(journal: str) -> Topology:
     """The cluster of the journal's last run."""
     from hemiola.control.journal import Journal
+    from hemiola.trace.struct_json import as_text
     from hemiola.trace.topologies.native import read_native
 
     with Journal.open(journal, read_only=True) as opened:
         runs = opened.runs()
     if not runs:
         raise InputError(f"the journal {journal} has no run", "wait until it was served, or give --cluster")
-    return read_native(runs[-1].opening.topology, journal)
+    return read_native(runs[-1].opening.topology, as_text(journal))
 
 
 def _of_journal(scenario: Scenario) -> Workload:

@@ -224,7 +224,7 @@ class SimulatedDriver(Replay):
                 job = jobs[arrived]
                 make = ElasticTask if job.gpus_min or job.gpus_max else Task
                 tasks[job.id] = make(
-                    job, arrived, job.duration_s, [0.0] * tiers, job.duration_s, self._interval_s
+                    job, arrived, job.duration_s, [0.0] * tiers, self.ideal_s(job), self._interval_s
                 )
                 batch.append(Arrived(now, job))
                 arrived += 1
@@ -335,9 +335,7 @@ class SimulatedDriver(Replay):
             alone = task.alone
             if alone is None:
                 alone = task.alone = self._model.alone(job)
-                recorded_s = task.best_s = self._model.recorded_s(job)
-                if self._elsewhere:
-                    task.ideal_s = job.duration_s * alone.best_s / recorded_s
+                task.best_s = self._model.recorded_s(job)
             if elastic:
                 task.best_s = self._model.recorded_s(job) * sized.gpus / job.gpus
                 alone = self._model.alone(sized)
@@ -496,6 +494,12 @@ class SimulatedDriver(Replay):
     def accounts(self) -> Mapping[str, Account]:
         """The jobs that arrived, by id."""
         return self.tasks
+
+    def ideal_s(self, job: Job) -> float:
+        """Run time on its best placement here, alone."""
+        if job.profile is None or not self._elsewhere:
+            return job.duration_s
+        return job.duration_s * self._model.alone(job).best_s / self._model.recorded_s(job)
 
     def resized(self) -> Iterable[tuple[float, float, float, float]]:
         """GPU-seconds (useful, exposed, checkpoint, lost) of each elastic job beyond its `gpus` times its seconds."""

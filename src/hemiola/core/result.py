@@ -147,6 +147,14 @@ class Comparison:
     notes: tuple[str, ...] = ()
     workloads: dict[int, tuple[Job, ...]] = field(default_factory=dict)
 
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        """Those that every policy has run, in the order of the runs; of an interrupted comparison perhaps none."""
+        ran = {(run.policy, run.seed) for run in self.runs}
+        policies = {run.policy for run in self.runs}
+        every = dict.fromkeys(run.seed for run in self.runs)
+        return tuple(seed for seed in every if all((policy, seed) in ran for policy in policies))
+
     def run(self, policy: str, seed: int | None = None) -> Run:
         """The run of a policy (of the first seed, unless one is given)."""
         for run in self.runs:

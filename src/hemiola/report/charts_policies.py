@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hemiola.core.result import Comparison
+from hemiola.core.result import Run
 from hemiola.core.series import has_timeline
 from hemiola.core.topology import Topology
 from hemiola.report.chart import Chart, Drawing, policy_color, policy_dash, time_scale, words_for
@@ -142,8 +142,8 @@ def _dots(figures: Figures, columns: list[Column], index: int, policy: str) -> d
 
 
 def completion(figures: Figures) -> Chart:
-    """The distribution of completion times of all seeds, on a logarithmic axis."""
-    times = {policy: _jct(figures.comparison, policy) for policy in figures.policies}
+    """The distribution of completion times of the seeds that all have run, on a logarithmic axis."""
+    times = {policy: _jct(figures.runs(policy)) for policy in figures.policies}
     scale, unit = time_scale(min((float(np.median(t)) for t in times.values() if len(t)), default=0.0))
     traces = [_curve(times[policy] / scale, policy, i, unit) for i, policy in enumerate(figures.policies)]
     layout = {
@@ -164,11 +164,10 @@ def completion(figures: Figures) -> Chart:
     )
 
 
-def _jct(comparison: Comparison, policy: str) -> Floats:
+def _jct(runs: list[Run]) -> Floats:
     times = [
         record.jct_s
-        for run in comparison.runs
-        if run.policy == policy
+        for run in runs
         for record in run.records
         if record.status == "finished" and record.jct_s is not None
     ]
@@ -213,7 +212,7 @@ def tiers(figures: Figures) -> Chart | None:
     if not all(has_timeline(run) for run in figures.comparison.runs):
         return None
     topology = figures.comparison.topology
-    held = {policy: _held_by_tier(figures.comparison, policy) / 3600 for policy in figures.policies}
+    held = {policy: _held_by_tier(figures.runs(policy), topology) / 3600 for policy in figures.policies}
     traces = []
     for tier, name in enumerate(topology.tiers):
         hours = [float(held[policy][tier]) for policy in figures.policies]
@@ -238,12 +237,12 @@ def tier_words(tier: str) -> str:
     return "the whole cluster" if tier == "cluster" else f"within one {tier}"
 
 
-def _held_by_tier(comparison: Comparison, policy: str) -> Floats:
+def _held_by_tier(runs: list[Run], topology: Topology) -> Floats:
     """GPU-seconds, the mean over seeds."""
-    tiers = len(comparison.topology.tiers)
+    tiers = len(topology.tiers)
     held = []
-    for run in comparison.runs:
-        if run.policy == policy and run.timeline is not None:
+    for run in runs:
+        if run.timeline is not None:
             spans = run.timeline
             gpu_s = np.bitwise_count(spans.gpu_mask) * (spans.end_s - spans.start_s)
             held.append(np.bincount(spans.tier, weights=gpu_s, minlength=tiers))

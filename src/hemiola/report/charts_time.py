@@ -22,11 +22,9 @@ _HEAT_LINKS = 60
 
 
 def first_runs(comparison: Comparison) -> list[Run]:
-    """Each policy's run of its first seed: what charts over time show."""
-    runs: dict[str, Run] = {}
-    for run in comparison.runs:
-        runs.setdefault(run.policy, run)
-    return list(runs.values())
+    """Each policy's run of the first seed that all have run, or else of its own first: what charts over time show."""
+    first = next(iter(comparison.seeds), None)
+    return [comparison.run(policy, first) for policy in dict.fromkeys(run.policy for run in comparison.runs)]
 
 
 def over_time(comparison: Comparison) -> Iterator[Chart]:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from hemiola.core.errors import InputError
 from hemiola.core.units import format_duration
+from hemiola.report.live.columns import printable
 from hemiola.report.story import Story, clock
 from hemiola.trace.decision_log import DecisionLog, JobFacts, RunFacts, read_decisions
 
@@ -62,13 +63,17 @@ def _job(run: RunFacts, job_id: str) -> JobFacts | None:
 def _unknown_job(runs: list[RunFacts], job_id: str) -> InputError:
     names = list(dict.fromkeys(job.id for run in runs for job in run.jobs))
     close = difflib.get_close_matches(job_id, names, n=3, cutoff=0.5)
-    hint = f"did you mean {' or '.join(close)}?" if close else f"its {len(names)} jobs begin with {names[:3]}"
+    hint = (
+        f"did you mean {printable(' or '.join(close))}?"
+        if close
+        else f"its {len(names)} jobs begin with {names[:3]}"
+    )
     return InputError(f"there is no job {job_id!r} in the decisions", hint)
 
 
 def _paragraphs(log: DecisionLog, run: RunFacts, job: JobFacts) -> Iterator[str]:
     mark = ", INTERRUPTED before its end" if run.interrupted else ""
-    yield f"Job {job.id} under {run.policy} (seed {run.seed}{mark})"
+    yield printable(f"Job {job.id} under {run.policy} (seed {run.seed}{mark})")
     alone = format_duration(job.ideal_s)
     yield _wrapped(f"It wanted {_wish(job)}; alone on its best placement it would run {alone}.", 2)
     yield "  Times count from the first arrival, as days and h:min:s."
@@ -112,7 +117,7 @@ def _totals(job: JobFacts, run: RunFacts) -> Iterator[str]:
 def _wrapped(text: str, hanging: int) -> str:
     indent = "  "
     return textwrap.fill(
-        text,
+        printable(text),
         WIDTH,
         initial_indent=indent,
         subsequent_indent=" " * hanging,

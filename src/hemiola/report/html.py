@@ -75,7 +75,7 @@ def _body(figures: Figures, drawn: list[Chart]) -> Iterator[str]:
     yield header(figures)
     yield overview(figures)
     yield '<section class="grid">' + "".join(card(chart) for chart in drawn if chart.small) + "</section>"
-    yield _seeds(comparison)
+    yield _seeds(figures)
     yield from (card(chart) for chart in drawn if not chart.small)
     yield slowest_jobs(comparison)
     yield semantics(comparison)
@@ -84,13 +84,14 @@ def _body(figures: Figures, drawn: list[Chart]) -> Iterator[str]:
     yield notes(comparison)
 
 
-def _seeds(comparison: Comparison) -> str:
-    seeds = sorted({run.seed for run in comparison.runs})
-    if len(seeds) == 1:
+def _seeds(figures: Figures) -> str:
+    if len({run.seed for run in figures.comparison.runs}) == 1:
         return ""
+    named = f"seed{'s' * (len(figures.seeds) > 1)} {', '.join(map(str, figures.seeds))}"
+    over = named if figures.seeds else "each policy's own seeds"
     return (
-        f'<p class="aside">Figures are means over seeds {escape(", ".join(map(str, seeds)))}. '
-        f"Charts over time, links and GPUs show each policy's first seed.</p>"
+        f'<p class="aside">Figures are means over {over}. '
+        "Charts over time, links and GPUs show the first of them.</p>"
     )
 
 

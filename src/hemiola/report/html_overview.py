@@ -7,7 +7,7 @@ from html import escape
 
 from hemiola.report.chart import policy_color
 from hemiola.report.metrics import Figures
-from hemiola.report.words import COLUMNS, Column, cell, change, unfinished
+from hemiola.report.words import COLUMNS, Column, cell, change, seed_count, unfinished
 
 __all__ = ["header", "overview"]
 
@@ -16,13 +16,12 @@ def header(figures: Figures) -> str:
     """Title, the cluster and the jobs in a line, the finding, and warnings."""
     comparison, topology = figures.comparison, figures.comparison.topology
     jobs = max(whole.jobs_submitted for whole in figures.summaries)
-    seeds = len({run.seed for run in comparison.runs})
     facts = [
         f"{jobs:,} jobs",
         f"{len(topology.hosts):,} hosts, {topology.gpus:,} GPUs"
         + "".join(f" {escape(name)}" for name in topology.gpu_types if name),
         f"{len(figures.policies)} {'policies' if len(figures.policies) > 1 else 'policy'}",
-        f"{seeds} seed{'s' if seeds > 1 else ''}",
+        seed_count(figures),
     ]
     title = escape(comparison.workload_name or "Comparison of policies")
     warnings = "".join(f'<p class="warning">{escape(text)}.</p>' for text in unfinished(comparison, figures))
@@ -34,6 +33,8 @@ def header(figures: Figures) -> str:
 
 def _finding(figures: Figures) -> str:
     """Which policy has the lowest mean completion time, and whether that is certain."""
+    if not figures.seeds:
+        return "No seed was run under every policy: which is best cannot be said."
     base = figures.comparison.baseline
     means = {policy: figures.mean(policy, "jct_mean_s") for policy in figures.policies}
     known = {policy: mean.mean for policy, mean in means.items() if mean is not None}
@@ -66,13 +67,15 @@ def overview(figures: Figures) -> str:
 
 
 def _legend(figures: Figures) -> str:
-    seeds = len({run.seed for run in figures.comparison.runs})
-    means = f"Means over {seeds} seeds; ± is half of the 95 % confidence interval. " if seeds > 1 else ""
+    several = len({run.seed for run in figures.comparison.runs}) > 1
+    means = (
+        f"Means over {seed_count(figures)}; ± is half of the 95 % confidence interval. " if several else ""
+    )
     return f"{means}Small print: difference to {escape(figures.comparison.baseline)}, the baseline."
 
 
 def _row(figures: Figures, index: int, policy: str) -> str:
-    cut = any(run.interrupted for run in figures.comparison.runs if run.policy == policy)
+    cut = any(run.interrupted for run in figures.runs(policy))
     mark = ' <span class="warning">interrupted</span>' if cut else ""
     swatch = f'<span class="swatch" style="background:var({policy_color(index)})"></span>'
     cells = "".join(_cell(figures, policy, column) for column in COLUMNS)

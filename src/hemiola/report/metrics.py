@@ -13,7 +13,7 @@ import msgspec
 
 from hemiola.core.errors import InputError
 from hemiola.core.metrics import Fairness, Summary, conservation, finish_time_fairness, summary
-from hemiola.core.result import Comparison, GpuSeconds
+from hemiola.core.result import Comparison, GpuSeconds, Run
 
 __all__ = [
     "Fairness",
@@ -61,13 +61,23 @@ class Figures:
 
     Attributes:
         policies: in the order of their first run.
+        seeds: those that means are over, which all policies have run; of () each policy's means are over its own.
         summaries: one per run, in the order of `comparison.runs`.
     """
 
     def __init__(self, comparison: Comparison) -> None:
         self.comparison = comparison
         self.policies = tuple(dict.fromkeys(run.policy for run in comparison.runs))
+        self.seeds = comparison.seeds
         self.summaries = tuple(summary(run, comparison.topology) for run in comparison.runs)
+
+    def counts(self, run: Run) -> bool:
+        """Whether it is in its policy's means."""
+        return not self.seeds or run.seed in self.seeds
+
+    def runs(self, policy: str) -> list[Run]:
+        """Those that are in a policy's means."""
+        return [run for run in self.comparison.runs if run.policy == policy and self.counts(run)]
 
     def by_seed(self, policy: str, metric: str) -> dict[int, float | None]:
         """A figure of each of a policy's seeds."""
@@ -79,8 +89,9 @@ class Figures:
         return values
 
     def mean(self, policy: str, metric: str) -> Interval | None:
-        """A figure's mean over a policy's seeds; None if a seed has no such figure."""
-        values = list(self.by_seed(policy, metric).values())
+        """A figure's mean over the seeds that all policies have run; None if one has no such figure."""
+        of_seed = self.by_seed(policy, metric)
+        values = [of_seed[run.seed] for run in self.runs(policy)]
         known = [value for value in values if value is not None]
         return interval(known) if len(known) == len(values) else None
 

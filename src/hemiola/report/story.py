@@ -28,6 +28,7 @@ class Story:
         self.cluster = log.header.topology
         mine = [line for line in log.lines if (line.policy, line.seed) == (run.policy, run.seed)]
         self.lines = [line for line in mine if line.job == job.id]
+        self.wakes = list(self._wakes())
         self.starts = [
             line for line in mine if line.kind in _PLACING and not line.refused and line.job != job.id
         ]
@@ -77,9 +78,22 @@ class Story:
         if self.job.status != "refused" and until > since:
             yield since, until
 
+    def _wakes(self) -> Iterator[Line]:
+        """The timers that the policy set while the job waited; others are no reason to wait, even of that instant."""
+        lost_s = [span.end_s for span in self.job.spans if span.outcome == "host lost"]
+        holds = False
+        for line in self.lines:
+            while lost_s and lost_s[0] <= line.time_s:  # before what is decided then
+                del lost_s[0]
+                holds = False
+            if line.kind == "wake" and not line.refused and not holds:
+                yield line
+            elif line.kind in (*_PLACING, "stop") and not line.refused:
+                holds = line.kind != "stop"
+
     def _timers(self, from_s: float, to_s: float) -> Iterator[tuple[float, str]]:
-        """The timers that the policy set while the job waited; equal ones in a row once."""
-        mine = [line for line in self.lines if line.kind == "wake" and from_s <= line.time_s < to_s]
+        """Those of a wait; equal ones in a row once."""
+        mine = [line for line in self.wakes if from_s <= line.time_s < to_s]
         for reason, same in groupby(mine, key=lambda line: line.reason):
             lines = list(same)
             again = f" (said {len(lines)} times)" if len(lines) > 1 else ""
@@ -104,7 +118,7 @@ class Story:
             else:
                 earlier = list(dict.fromkeys(other.id for other in passed))
                 text += f" (all submitted earlier): {_named(earlier)}"
-        reasoned = any(line.kind == "wake" and from_s <= line.time_s < to_s for line in self.lines)
+        reasoned = any(from_s <= line.time_s < to_s for line in self.wakes)
         return f"{text}." + ("" if reasoned else " The policy recorded no other reason for this wait.")
 
     def _decision(self, line: Line) -> Iterator[str]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from hemiola.core.result import Comparison
 from hemiola.report.metrics import Figures
-from hemiola.report.words import COLUMNS, Column, cell, change, semantics_card, unfinished
+from hemiola.report.words import COLUMNS, Column, cell, change, seed_count, semantics_card, unfinished
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderableType
@@ -53,9 +53,9 @@ class ComparisonTable:
         jobs = max((whole.jobs_submitted for whole in self.figures.summaries), default=0)
         text = Text(comparison.workload_name or "workload", style="bold")
         text.append(f": {jobs:,} jobs on {topology.name}, {topology.gpus:,} GPUs", style="none")
-        seeds = len({run.seed for run in comparison.runs})
-        if seeds > 1:
-            text.append(f"; means over {seeds} seeds, differences paired, ± 95 % confidence", style="none")
+        if len({run.seed for run in comparison.runs}) > 1:
+            means = f"; means over {seed_count(self.figures)}, differences paired, ± 95 % confidence"
+            text.append(means, style="none")
         return text
 
     def _table(self, columns: Sequence[Column], *, with_change: bool) -> Table:
@@ -83,7 +83,7 @@ class ComparisonTable:
     def _name(self, policy: str) -> RenderableType:
         from rich.text import Text
 
-        cut = any(run.interrupted for run in self.comparison.runs if run.policy == policy)
+        cut = any(run.interrupted for run in self.figures.runs(policy))
         return Text(policy) + Text(" (interrupted)", style="bold red") if cut else Text(policy)
 
     def _notes(self) -> Iterator[RenderableType]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -9,7 +11,7 @@ from hemiola.core.result import Comparison
 from hemiola.core.units import format_duration
 from hemiola.report.metrics import Figures, Interval
 
-__all__ = ["COLUMNS", "Column", "cell", "change", "semantics_card", "unfinished"]
+__all__ = ["COLUMNS", "Column", "cell", "change", "seed_count", "semantics_card", "unfinished"]
 
 
 @dataclass(frozen=True)
@@ -84,15 +86,22 @@ def change(difference: Interval | None) -> str:
     return f"{text} ± {100 * (difference.high - difference.mean):.1f}"
 
 
+def seed_count(figures: Figures) -> str:
+    """How many seeds means are over: "3 seeds"; "unlike seeds" where there is none that all policies have run."""
+    count = len(figures.seeds)
+    return f"{count} seed{'s' * (count != 1)}" if count else "unlike seeds"
+
+
 def unfinished(comparison: Comparison, figures: Figures) -> list[str]:
-    """A sentence for each run that was interrupted or left jobs unfinished."""
-    told = []
+    """A sentence where policies ran unlike seeds, and for each run that was interrupted or left jobs unfinished."""
+    told = list(_unlike(comparison, figures))
     for run, whole in zip(comparison.runs, figures.summaries, strict=True):
         name = f"{run.policy}, seed {run.seed}"
         if run.interrupted:
             told.append(
                 f"{name}: INTERRUPTED after {format_duration(whole.makespan_s)} of simulated time; "
-                f"{whole.jobs_finished} of {whole.jobs_submitted} jobs had finished, and only they count"
+                f"{whole.jobs_finished} of {whole.jobs_submitted} jobs had finished"
+                f"{', and only they count' if figures.counts(run) else ''}"
             )
         elif whole.jobs_unfinished:
             told.append(
@@ -100,6 +109,18 @@ def unfinished(comparison: Comparison, figures: Figures) -> list[str]:
                 f"and do not count in JCT and queueing"
             )
     return told
+
+
+def _unlike(comparison: Comparison, figures: Figures) -> Iterator[str]:
+    every, common = len({run.seed for run in comparison.runs}), len(figures.seeds)
+    if common == every:
+        return
+    ran = Counter(run.policy for run in comparison.runs)
+    text = "; ".join(f"{policy}: {count}" for policy, count in ran.items())
+    if common:
+        yield f"of {every} seeds all policies have run {common}, and means are over these ({text})"
+    else:
+        yield f"no seed was run under every policy, so that means cannot be compared ({text})"
 
 
 def semantics_card(comparison: Comparison) -> list[tuple[str, dict[str, str]]]:

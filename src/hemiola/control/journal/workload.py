@@ -11,6 +11,7 @@ from hemiola.control.journal.journal import Journal
 from hemiola.control.journal.records import JobRecord
 from hemiola.core.errors import InputError
 from hemiola.core.job import Job, Workload
+from hemiola.trace.struct_json import as_text
 
 __all__ = ["workload"]
 
@@ -43,7 +44,7 @@ def workload(journal: Journal, since_s: float | None = None, until_s: float | No
     origin_s = kept[0].submitted_s
     return Workload(
         jobs=tuple(_job(record, origin_s) for record in kept),
-        name=journal.name,
+        name=as_text(journal.name),
         format=FORMAT,
         why="it is the journal of `hemiola serve`",
         skipped=dict(skipped),

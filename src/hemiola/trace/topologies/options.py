@@ -13,6 +13,7 @@ from typing import TypeVar
 
 from hemiola.core.errors import HemiolaError, InputError
 from hemiola.core.units import parse_duration, parse_rate
+from hemiola.trace.struct_json import as_text
 
 __all__ = ["Options", "split_options", "whole"]
 
@@ -85,7 +86,7 @@ class Options:
 
     def notes(self, facts: Iterable[str]) -> str:
         """One line for `Topology.source`: the facts, the options given, the defaults assumed."""
-        given = ", ".join(f"{key}={value}" for key, value in self.values.items())
+        given = ", ".join(f"{key}={as_text(value)}" for key, value in self.values.items())
         assumed = ", ".join(f"{key}={value}" for key, value in self.assumed.items())
         lines = [*facts, given and f"given: {given}", assumed and f"assumed: {assumed}"]
         return "; ".join(line for line in lines if line)

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from hemiola.core.errors import FormatError, InputError
 from hemiola.core.topology import Topology
+from hemiola.trace.struct_json import as_text
 from hemiola.trace.topologies.generate import GENERATORS, generate
 from hemiola.trace.topologies.native import read_native
 from hemiola.trace.topologies.nodes import read_nodes
@@ -88,7 +89,7 @@ def _read_path(path: Path, kind: str | None, options: Options) -> Topology:
         if kind not in (None, "slurm"):
             raise FormatError(f"{path} is a folder, not {FORMATS[str(kind)].sign}", "give a file")
         files = {name: _text(path / name) for name in _SLURM_FILES if (path / name).is_file()}
-        return read_slurm(files, str(path), options)
+        return read_slurm(files, as_text(path), options)
     text = _text(path)
     recognised = kind or recognise(text, str(path))
     topology = FORMATS[recognised].read(text, path, options)
@@ -119,14 +120,14 @@ def _has_columns(names: Sequence[str]) -> Callable[[str], bool]:
 
 
 def _toml(text: str, path: Path, options: Options) -> Topology:
-    topology = read_native(text, str(path))
+    topology = read_native(text, as_text(path))
     name = options.only(("name",)).values.get("name", topology.name)
     return replace(topology, name=name)
 
 
 def _nodes(text: str, path: Path, options: Options) -> Topology:
     kueue = _text(Path(options.values["kueue"])) if "kueue" in options else None
-    return read_nodes(text, str(path), options, kueue)
+    return read_nodes(text, as_text(path), options, kueue)
 
 
 def _exists(path: Path) -> bool:
@@ -154,19 +155,19 @@ FORMATS: dict[str, Format] = {
     "lingjun": Format(
         f"the columns {','.join(LINGJUN_COLUMNS)}",
         _has_columns(LINGJUN_COLUMNS),
-        lambda text, path, options: read_lingjun(text, str(path), options),
+        lambda text, path, options: read_lingjun(text, as_text(path), options),
     ),
     "tiresias": Format(
         f"the columns {','.join(TIRESIAS_COLUMNS)}",
         _has_columns(TIRESIAS_COLUMNS),
-        lambda text, path, options: read_tiresias(text, str(path), options),
+        lambda text, path, options: read_tiresias(text, as_text(path), options),
     ),
     "slurm": Format(
         "a line SwitchName= or BlockName=",
         lambda text: (
             re.search(r"^\s*(SwitchName|BlockName)\s*=", text, re.MULTILINE | re.IGNORECASE) is not None
         ),
-        lambda text, path, options: read_slurm({"topology.conf": text}, str(path), options),
+        lambda text, path, options: read_slurm({"topology.conf": text}, as_text(path), options),
     ),
     "nodes": Format(
         "a JSON list of Kubernetes nodes",

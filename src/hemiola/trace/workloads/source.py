@@ -15,6 +15,7 @@ from functools import cached_property
 from pathlib import Path
 
 from hemiola.core.errors import FormatError, InputError, RowError
+from hemiola.trace.struct_json import as_text
 
 __all__ = ["Source", "load"]
 
@@ -48,7 +49,7 @@ class Source:
     @property
     def name(self) -> str:
         """The file's name without folder and endings."""
-        return Path(self.path).name.removesuffix(".gz").rsplit(".", 1)[0]
+        return as_text(Path(self.path).name).removesuffix(".gz").rsplit(".", 1)[0]
 
     @cached_property
     def head(self) -> str:
