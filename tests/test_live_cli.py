@@ -208,6 +208,16 @@ def test_a_forecast_without_the_policy_s_memory_says_so(
     assert "Expected start: about 08:03" in text and "so far is not known" in text
 
 
+def test_who_is_made_smaller_for_another_is_not_said_to_end(
+    tmp_path: Path, lines: Lines, at: Callable[[float], None]
+) -> None:
+    work = [job(1, 0, 16, 9000.0, gpus_min=8, gpus_max=16), job(2, 0, 16, 600.0), job(3, 1, 24, 60.0)]
+    fill(tmp_path / "j.db", work, BEGAN_S + 9, policy="elastic")
+    at(10)
+    text = " ".join(line.strip() for line in lines(explain, "103", journal=str(tmp_path / "j.db")))
+    assert "held by job 101 (to be resized about 08:10) and job 102 (to end about 08:10)" in text
+
+
 def test_a_story_has_preemptions_requeues_and_lost_hosts(
     tmp_path: Path, lines: Lines, at: Callable[[float], None]
 ) -> None:
@@ -224,6 +234,15 @@ def test_a_story_has_preemptions_requeues_and_lost_hosts(
     assert "What it waits for is held by job 101 (to be pre-empted about 08:07)." in told
     assert told.endswith("and was pre-empted once.")
     assert "  08:05:00  lost host n2, and went back to the queue." in lines(explain, "103", journal=path)
+
+
+def test_an_ended_job_loses_no_host(tmp_path: Path, lines: Lines, at: Callable[[float], None]) -> None:
+    work = [job(1, 0, 8, 60.0), job(2, 0, 8, 9000.0)]
+    fill(tmp_path / "j.db", work, BEGAN_S + 400, nodes=[NodeLost(BEGAN_S + 300, host) for host in range(4)])
+    at(401)
+    ended, lost = (lines(explain, name, journal=str(tmp_path / "j.db")) for name in ("101", "102"))
+    assert any("finished" in line for line in ended) and not any("lost host" in line for line in ended)
+    assert any("lost host" in line for line in lost)
 
 
 def test_what_the_engine_said_is_told(tmp_path: Path, lines: Lines, at: Callable[[float], None]) -> None:
@@ -257,6 +276,15 @@ def test_an_observing_run_tells_what_would_have_been(
     text = " ".join(line.strip() for line in lines(explain, "101", journal=str(tmp_path / "j.db")))
     assert "dally, which only looks on, would have started on n[0-1]" in text
     assert "(which only looks on: the engine itself decides)" in text
+
+
+def test_whoever_would_have_been_started_is_not_told_to_have_been_kept_waiting(
+    tmp_path: Path, lines: Lines, at: Callable[[float], None]
+) -> None:
+    fill(tmp_path / "j.db", [job(1, 0, 8, 600.0)], BEGAN_S + 9, policy="tiresias", observes=True)
+    at(10)
+    text = " ".join(line.strip() for line in lines(explain, "101", journal=str(tmp_path / "j.db")))
+    assert "would have started on n0" in text and "kept waiting" not in text
 
 
 @pytest.mark.parametrize(

@@ -149,6 +149,13 @@ def test_a_journal_in_a_folder_that_may_not_be_looked_into() -> None:
             )
 
 
+def test_a_journal_that_cannot_be_looked_at(tmp_path: Path) -> None:
+    loop = tmp_path / "journal.db"
+    loop.symlink_to(loop)
+    with pytest.raises(InputError, match="cannot be looked at: Too many levels"):
+        Journal.open(loop, read_only=True)
+
+
 def test_a_lock_that_somebody_keeps(tmp_path: Path) -> None:
     with Journal.open(tmp_path / "journal.db", patience_s=0.05) as journal:
         run = begun(journal)

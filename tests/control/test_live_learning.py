@@ -19,6 +19,7 @@ from hemiola.control.live.book import Book
 from hemiola.control.live.engine import Identity
 from hemiola.control.live.journaled import Journaled
 from hemiola.control.live.learning import Learning
+from hemiola.control.live.places import is_same_place
 from hemiola.control.live.reading_forecast import _adopted
 from hemiola.control.live.reading_run import RunSoFar
 from hemiola.control.live.remembered import remembered
@@ -76,7 +77,7 @@ class Cluster(Scripted):
             run = journal.begin_run(epoch, opening, BEGAN_S)
             reports = Reports(self.reports)
             self.learning = Learning(self, self.view, model, journal, self.clock, reports)
-            book = Book(self.view, self.learning, model)
+            book = Book(self.view, self.learning, model, journal.open_jobs())
             journaled = Journaled(self.learning, journal, run, book, intents=True)
             run_loop(journaled, CheckedMachine(self.view), policy_from_text("fifo"), journaled.note)
             self.records = {record.uuid: record for record in journal.jobs()}
@@ -177,16 +178,23 @@ def test_a_job_of_the_same_name_is_known_when_it_is_submitted_again(tmp_path: Pa
 
 
 def test_what_was_learnt_of_a_job_outlives_the_daemon(tmp_path: Path) -> None:
-    """After a restart a neighbour's slowness is told from the job's own by what was known before."""
+    """After a restart a neighbour's slowness is told from the job's own by what was known before.
+
+    The engine tells neither the order of its ranks nor which GPUs it has.
+    """
     before = Cluster(tmp_path, arrives("1"), reported("1", 0.5, 0.2)).records["1"]
     assert before.placement is not None
     job = msgspec.structs.replace(before.job, profile=None)
-    there: Step = [Adopted(BEGAN_S + 10.0, job, before.placement, BEGAN_S)]
+    place = Placement(before.placement.hosts[::-1], before.placement.masks)
+    there: Step = [Adopted(BEGAN_S + 10.0, job, place, BEGAN_S)]
     slow = reported("1", 1.0, 0.2, at_s=15.0)
     again = Cluster(tmp_path, there, slow, ends("1", 100.0))
     (measured,) = again.seen
     assert isinstance(measured, Measured) and measured.speed == pytest.approx(0.5, rel=1e-3)
-    assert again.records["1"].job.profile == before.job.profile
+    after = again.records["1"]
+    assert after.job.profile == before.job.profile
+    assert after.predicted_iteration_s is None, "it was measured before anything was predicted there"
+    assert is_same_place(Placement((0,), (0xF0,)), Placement((0,), (0x0F,)))
 
 
 def test_work_goes_on_over_a_restart(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import errno
 import logging
 import os
 import signal
@@ -38,11 +37,13 @@ from hemiola.control.live.holder import holder_name, is_gone
 from hemiola.control.live.lease import Leadership
 from hemiola.control.live.logs import _Objects
 from hemiola.control.live.observing import Observing
-from hemiola.control.live.reading import read_cluster, read_daemon
+from hemiola.control.live.reading import Names, read_cluster, read_daemon
+from hemiola.control.live.reading_story import story
 from hemiola.control.live.service import Run, Service, Settings
-from hemiola.core.decisions import Decision, Move, Placement, Start, Stop
+from hemiola.core.decisions import Decision, Move, Placement, Resize, Start, Stop
 from hemiola.core.errors import EngineError, InputError
-from hemiola.core.events import Adopted, Arrived, Event, Failed, Finished, Started, Timer
+from hemiola.core.events import Adopted, Arrived, Event, Failed, Finished, Measured, Started, Timer
+from hemiola.core.job import Job
 from hemiola.core.topology import Topology
 from hemiola.cost.iteration import IterationModel
 from hemiola.sched.policies import policy_from_text
@@ -176,6 +177,32 @@ def test_observing_leaves_everything_as_it_was():
     assert view.running.keys() == {"moves"} and view.waiting.keys() == {"waits"}
 
 
+@pytest.mark.parametrize("speed", [0.5, 0.0])
+def test_observing_falsifies_neither_a_jobs_service_nor_its_speed(speed):
+    """It runs on other GPUs than it was submitted for, slower than there it should; or is suspended."""
+    view = ClusterView(TWO, estimates=None)  # type: ignore[arg-type]
+    elastic = job("e", 0.0, 4, 1000.0, gpus_min=1, gpus_max=8)
+    times_s = (2.0, 3.0, 4.0)
+    driver = Observing(
+        Scripted(
+            [Adopted(0.0, elastic, at((0, 0b1111), (1, 0b1111)), 0.0)], [Measured(1.0, "e", speed)],
+            *([Timer(time_s, "")] for time_s in times_s),
+        ),
+        view,
+    )  # fmt: skip
+    seen = []
+
+    class Restless(Policy):
+        def decide(self, view: ClusterView) -> Iterable[Decision]:
+            now, state = view.now, view.jobs["e"]
+            seen.append((state.gpus, state.service_gpu_s(now), state.speed, state.done_at(now)))
+            if now in times_s:
+                yield Stop("e", "for another") if now < 3.0 else Resize("e", at((0, 0b1)), "for another")
+
+    run_loop(driver, CheckedMachine(view), Restless(), driver.note)
+    assert seen[1:] == [(8, 8 * time_s, speed, 2.0 + speed * (time_s - 1.0)) for time_s in times_s]
+
+
 def serve(
     tmp_path: Path, settings: Settings, *drivers: Scripted, before: Callable[[], object] = lambda: None,
     topology: Topology = TWO, runs: list[Run] | None = None,
@@ -303,15 +330,11 @@ def test_the_kill_switch_hands_back_and_decides_no_more(tmp_path):
         ]
 
 
-def test_a_kill_switch_that_nobody_can_look_at_is_taken_to_be_thrown(tmp_path, monkeypatch, caplog):
-    settings = Settings(policy="fifo", mode="enforce", kill_switch=tmp_path / "off")
+def test_a_kill_switch_that_nobody_can_look_at_is_taken_to_be_thrown(tmp_path, caplog):
+    switch = tmp_path / "off"
+    switch.symlink_to(switch)
     driver = Scripted(arrivals("a"))
-    with monkeypatch.context() as stale:
-
-        def fail(path: Path) -> bool:
-            raise OSError(errno.ESTALE, "stale file handle")
-
-        serve(tmp_path, settings, driver, before=lambda: stale.setattr(Path, "exists", fail))
+    serve(tmp_path, Settings(policy="fifo", mode="enforce", kill_switch=switch), driver)
     assert driver.told == ["handed back"]
     assert caplog.text.count("off is there, or cannot be looked at") == 1
 
@@ -464,13 +487,15 @@ def test_log_lines_for_machines_have_all_that_was_said():
     assert set(line) == {"time", "level", "from", "message", "peer"}
 
 
-def test_what_was_only_decided_has_never_run(tmp_path):
+@pytest.mark.parametrize("policy", ["fifo", "tiresias", "gittins"])
+def test_what_was_only_decided_has_never_run(tmp_path, policy):
+    """Some policies ask for a timer as they start a job."""
     cancelled: list[Event] = [Failed(Clock().now_s() + 300.0, "a", "cancelled")]
-    serve(tmp_path, Settings(policy="fifo"), Scripted(arrivals("a"), cancelled))
+    serve(tmp_path, Settings(policy=policy), Scripted(arrivals("a"), cancelled))
     with Journal.open(tmp_path / "j.db") as journal:
         (run,) = journal.runs()
         decisions = [made for instant in journal.instants(run.id) for made in instant.decisions or ()]
-        assert [type(decision).__name__ for decision, _ in decisions] == ["Start"]
+        assert [decision.job_id for decision, _ in decisions if isinstance(decision, Start)] == ["a"]
         (found,) = journal.jobs()
         assert (found.status, found.first_started_s, found.placement) == ("ended", None, None)
         (shown,) = read_cluster(journal, Clock().now_s(), ended_since_s=0.0).jobs
@@ -489,6 +514,25 @@ def test_a_job_that_ended_while_nobody_looked_has_waited_until_then(status, wait
     book = Book(view, Without(), IterationModel(TWO), [record("a", 100.0, status=status, queued_s=0.0)])
     (found,) = book.due()
     assert (found.queued_s + found.withheld_s, found.served_s) == (waited_s, 60.0 - waited_s)
+
+
+def test_a_job_that_can_run_here_no_longer_keeps_what_it_had():
+    class Refuses(Scripted):
+        def refused(self) -> list[tuple[Job, str]]:
+            return [(job("a", 100.0, 64, 50.0), "the cluster has 8 GPUs")]
+
+    before = record(
+        "a", 100.0, status="running", placement=at((0, 0b11)), since_s=120.0, done_s=5.0, settled_s=130.0, pace=0.5,
+        served_s=100.0, queued_s=20.0, first_started_s=110.0, preemptions=1,
+    )  # fmt: skip
+    held = msgspec.structs.replace(
+        before, job=job("a", 100.0, 64, 50.0), status="held", since_s=160.0, done_s=20.0, settled_s=160.0, pace=0.0,
+        served_s=140.0, note="it can never run here: the cluster has 8 GPUs",
+    )  # fmt: skip
+    still = msgspec.structs.replace(held, since_s=200.0, settled_s=200.0, withheld_s=40.0)
+    for now_s, known, expected in ((160.0, before, held), (200.0, held, still)):
+        view = ClusterView(TWO, estimates=None, now=now_s)  # type: ignore[arg-type]
+        assert Book(view, Refuses(), IterationModel(TWO), [known]).due() == [expected]
 
 
 def named(*names: str) -> Topology:
@@ -514,6 +558,17 @@ def test_hosts_are_called_by_name_after_others_have_gone(tmp_path):
             found.append({one.uuid: one.where for one in shown.jobs})
     there = (("n3", 1),)
     assert found == [{"a": there, "b": there}, {"a": there, "b": there}, {"a": there, "b": ()}]
+
+
+def test_a_job_that_runs_on_where_it_did_has_no_new_story(tmp_path):
+    """The engine tells its hosts in an order of its own."""
+    for place in (at((1, 1), (0, 1)), at((0, 1), (1, 1))):
+        there: list[Event] = [Adopted(Clock().now_s(), job("a", 1.0, 2, 60.0), place, 1.0)]
+        serve(tmp_path, Settings(policy="fifo", mode="enforce"), Scripted(there))
+    with Journal.open(tmp_path / "j.db") as journal:
+        (its,) = journal.open_jobs()
+        (found,) = story(journal, its, Names(journal, [its]))
+    assert "was found running on" in found.text and found.times == 1
 
 
 class Waits(threading.Event):

@@ -14,11 +14,12 @@ import pytest
 pytest.importorskip("fastapi", reason="needs hemiola[serve]")
 from hypothesis import given
 from hypothesis import strategies as st
+from journal_helpers import record
 from web_helpers import GPT, RESNET, topology
 
 from hemiola.control.live.engine import Identity
 from hemiola.control.simulated import Costs, Estimates
-from hemiola.control.web.camera import Camera, Note, Seen
+from hemiola.control.web.camera import Camera, Note, Seen, seen_in_journal
 from hemiola.control.web.loads import Predictor
 from hemiola.control.web.snapshot import Frame
 from hemiola.control.web.waiting import Room
@@ -212,6 +213,13 @@ def test_a_picture_counts_every_gpu_once_whatever_happens_and_does_not_change(
     assert [frame.job(index, 99.0) for index in range(len(frame.seen))] == before, (
         "what happens later is not in it"
     )
+
+
+def test_a_standby_shows_elastic_jobs_at_the_size_they_run_at():
+    job = Job(id="e", submit_s=0.0, gpus=4, duration_s=60.0, gpus_min=2, gpus_max=8)
+    runs = record("e", job=job, status="running", placement=Placement((0, 1), (0b1111, 0b1111)))
+    assert seen_in_journal(runs).job.gpus == 8
+    assert seen_in_journal(msgspec.structs.replace(runs, status="waiting")).job.gpus == 4
 
 
 def test_decisions_are_counted_once_refused_or_not():

@@ -28,7 +28,12 @@ SAID = {
     "default": "the default of 1 d, as nobody said",
 }
 
-HOW = {"ends": "to end", "is pre-empted": "to be pre-empted", "moves": "to move"}
+HOW = {
+    "ends": "to end",
+    "is pre-empted": "to be pre-empted",
+    "moves": "to move",
+    "is resized": "to be resized",
+}
 
 
 def is_journal(where: str) -> bool:

@@ -160,6 +160,8 @@ class Undone(msgspec.Struct, frozen=True, gc=False, tag=True):
         placement: where it runs; None: it waits.
         since_s, served_s, queued_s, preemptions, migrations: as they were.
         done_s: of its work, by now.
+        speed: of its work per second, where it runs; None: as if it began there.
+        service_gpu_s: GPU-seconds that it had in `served_s`; None: a job of one size.
     """
 
     time_s: float
@@ -171,6 +173,8 @@ class Undone(msgspec.Struct, frozen=True, gc=False, tag=True):
     queued_s: float
     preemptions: int
     migrations: int
+    speed: float | None = None
+    service_gpu_s: float | None = None
 
 
 Event = (

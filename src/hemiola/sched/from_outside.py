@@ -13,7 +13,17 @@ import msgspec
 
 from hemiola.core.decisions import Placement
 from hemiola.core.errors import InternalError
-from hemiola.core.events import Adopted, Blocked, Held, Profiled, Released, Requeued, Started, Undone
+from hemiola.core.events import (
+    Adopted,
+    Blocked,
+    Held,
+    Measured,
+    Profiled,
+    Released,
+    Requeued,
+    Started,
+    Undone,
+)
 from hemiola.sched.gpus import pick
 from hemiola.sched.job_state import ENDED, HELD, RUNNING, WAITING, JobState
 
@@ -91,6 +101,8 @@ def outside_handlers(machine: StateMachine) -> dict[type, Callable[[Any], None]]
             machine._reaches.resize(job, gpus)
         job.done_s, job.settled_s = event.done_s, view.now
         job.served_s, job.queued_s = event.served_s, event.queued_s
+        if event.service_gpu_s is not None:
+            job.other_gpu_s = event.service_gpu_s - job.gpus * job.served_s
         job.preemptions, job.migrations, job.stopped_in = event.preemptions, event.migrations, -1
         for index in view.indexes.values():
             index.undone(job, view.now)
@@ -98,6 +110,8 @@ def outside_handlers(machine: StateMachine) -> dict[type, Callable[[Any], None]]
             machine._requeue(job, event.since_s)
         else:
             _goes_on(machine, job, placement, event.since_s)
+            if event.speed is not None:
+                machine._measured(Measured(event.time_s, job.id, event.speed))
 
     return {
         Undone: undone,

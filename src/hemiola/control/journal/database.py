@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from stat import S_ISDIR
 from typing import Any, cast
 from urllib.parse import quote
 
@@ -157,15 +158,17 @@ def _url(where: str | Path) -> URL | None:
 def _sqlite(path: str, read_only: bool, patience_s: float) -> tuple[str, Engine]:
     file = Path(path).absolute()
     try:
-        is_folder, is_there = file.is_dir(), file.exists()
+        mode = file.stat().st_mode  # Path.exists says of all errors, since Python 3.14, that it is not there
+    except (FileNotFoundError, NotADirectoryError):
+        mode = 0
     except OSError as error:
         raise InputError(
             f"the journal {path!r} cannot be looked at: {error.strerror}",
             "check who may look into its folder",
         ) from error
-    if not path or path == ":memory:" or is_folder:
+    if not path or path == ":memory:" or S_ISDIR(mode):
         raise InputError(f"{path!r} is no file to keep a journal in", "name a file")
-    if read_only and not is_there:
+    if read_only and not mode:
         raise InputError(f"there is no journal {path!r}", "name the file that `hemiola serve` writes")
     uri = f"file:{quote(str(file))}?mode={'ro' if read_only else 'rwc'}"
     # To read, SQLite wants a log beside the file: where this user cannot make one, a writer's, or nobody may write.

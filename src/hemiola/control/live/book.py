@@ -8,6 +8,8 @@ import msgspec
 
 from hemiola.control.journal import JobRecord, Status
 from hemiola.control.live.engine import LiveDriver
+from hemiola.control.live.places import is_same_place
+from hemiola.control.live.remembered import done_by
 from hemiola.core.decisions import Decision, WakeAt
 from hemiola.core.events import Adopted, Arrived, Event, Failed, Finished, NodeLost
 from hemiola.core.job import Job
@@ -46,6 +48,7 @@ class Book:
             record.uuid: record.speed for record in self._known.values() if record.speed is not None
         }
         self._touched: dict[str, None] = {}
+        self._supposed: set[str] = set()
         self._outcomes: dict[str, str] = {}
 
     def happened(self, events: Iterable[Event]) -> None:
@@ -76,10 +79,12 @@ class Book:
         if not name or refused:
             return
         state = self._view.jobs.get(name)
-        if self._acts or wakes or state is None or state.status == ENDED:
-            self._touched[name] = None
-        else:
+        if not (self._acts or wakes or state is None or state.status == ENDED):
+            self._supposed.add(name)
+        if name in self._supposed:
             self._touched.pop(name, None)
+        else:
+            self._touched[name] = None
         if not (wakes and name in self._view.running):
             self._notes[name] = decision.reason  # why it runs there, not why it is looked at again
 
@@ -91,6 +96,7 @@ class Book:
     def due(self) -> list[JobRecord]:
         """What is to be written now."""
         touched, self._touched = self._touched, {}
+        self._supposed.clear()
         records = [
             self._record(state) for name in touched if (state := self._view.jobs.get(name)) is not None
         ]
@@ -99,21 +105,33 @@ class Book:
         return [record for record in records if record is not None]
 
     def _refused(self, job: Job, why: str) -> JobRecord | None:
-        """It is held for good, as far as the journal goes."""
+        """It is held for good, as far as the journal goes, with what it had until now."""
         who = self._driver.identity(job.id)
         if who is None:
             return None
-        record = self._known[job.id] = JobRecord(
-            uuid=job.id, engine_id=who.engine_id, engine_submit_s=who.submit_s, user=who.user, name=who.name, job=job,
-            status="held", since_s=self._view.now, submitted_s=job.submit_s, note=f"it can never run here: {why}",
-            memory=who.memory,
-        )  # fmt: skip
+        note = f"it can never run here: {why}"
+        if (before := self._known.get(job.id)) is not None:
+            record = msgspec.structs.replace(
+                self._so_far(before), job=job, status="held", note=note, memory=who.memory
+            )
+        else:
+            record = JobRecord(
+                uuid=job.id, engine_id=who.engine_id, engine_submit_s=who.submit_s, user=who.user, name=who.name,
+                job=job, status="held", since_s=self._view.now, submitted_s=job.submit_s, note=note, memory=who.memory,
+            )  # fmt: skip
+        self._known[job.id] = record
         return record
 
     def _vanished(self, uuid: str, outcome: str) -> JobRecord | None:
         record = self._known.get(uuid)
         if record is None:
             return None
+        return msgspec.structs.replace(
+            self._so_far(record), status="ended", ended_s=self._view.now, outcome=outcome
+        )
+
+    def _so_far(self, record: JobRecord) -> JobRecord:
+        """With the time since it was written, taken to have gone on as it was."""
         now = self._view.now
         spent_s = max(0.0, now - record.since_s)
         ran_s, queued_s, withheld_s = (
@@ -122,14 +140,14 @@ class Book:
         service, gpus = record.service_gpu_s, record.placement.gpus if record.placement else 0
         return msgspec.structs.replace(
             record,
-            status="ended",
             since_s=now,
-            ended_s=now,
+            done_s=done_by(record, now),
+            settled_s=now,
+            pace=0.0,
             served_s=record.served_s + ran_s,
             queued_s=record.queued_s + queued_s,
             withheld_s=record.withheld_s + withheld_s,
             service_gpu_s=None if service is None else service + gpus * ran_s,
-            outcome=outcome,
         )
 
     def _record(self, state: JobState) -> JobRecord | None:
@@ -174,9 +192,9 @@ class Book:
         return record
 
     def _predict(self, state: JobState) -> None:
-        """What is expected of it where it runs now: once for each placement, before it says anything itself."""
+        """What is expected of it where it runs now: once for each place, before it says anything itself."""
         place, job = state.placement, state.job
-        if place is None or self._predicted.get(state.id, (None,))[0] == place:
+        if place is None or is_same_place(self._predicted.get(state.id, (None,))[0], place):
             return
         predicted_s = iteration_s = None
         if job.profile is not None:

@@ -15,6 +15,7 @@ import msgspec
 from hemiola.control.clock import Clock
 from hemiola.control.journal import JobRecord, Journal, JournalError
 from hemiola.control.live.engine import Around, Identity, LiveDriver
+from hemiola.control.live.places import is_same_place
 from hemiola.control.live.users import user_name
 from hemiola.core.events import Adopted, Arrived, Event, Measured, Profiled
 from hemiola.core.job import Job, Profile
@@ -149,7 +150,11 @@ class Learning(Around):
         if place is None or record is None or record.placement is None or record.iteration_s is None:
             return None
         profile = record.job.profile
-        if profile is None or not profile.name.startswith(LEARNT) or record.placement.hosts != place.hosts:
+        if (
+            profile is None
+            or not profile.name.startswith(LEARNT)
+            or not is_same_place(record.placement, place)
+        ):
             return None
         job = msgspec.structs.replace(event.job.sized(place.gpus), profile=profile)
         self._quickest[job.id] = place.hosts, self._model.alone_s(job, place)

@@ -51,7 +51,8 @@ class Observing(Around):
             return
         self._before[job.id] = Undone(
             self._view.now, job.id, job.placement, job.since_s, job.done_at(self._view.now),
-            job.served_s, job.queued_s, job.preemptions, job.migrations,
+            job.served_s, job.queued_s, job.preemptions, job.migrations, job.speed,
+            job.gpus * job.served_s + job.other_gpu_s if job.elastic else None,
         )  # fmt: skip
 
     def execute(self, decision: Decision) -> None:

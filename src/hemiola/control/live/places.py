@@ -10,7 +10,7 @@ from hemiola.core.decisions import Placement
 from hemiola.core.topology import Topology
 from hemiola.trace.topologies.native import read_native
 
-__all__ = ["Topologies", "fits", "renumbered"]
+__all__ = ["Topologies", "fits", "is_same_place", "renumbered"]
 
 
 def fits(placement: Placement, topology: Topology) -> bool:
@@ -32,6 +32,18 @@ def renumbered(placement: Placement | None, before: Topology, now: Topology) -> 
         return None
     found = Placement(tuple(numbers[name] for name in names), placement.masks)
     return found if fits(found, now) else None
+
+
+def is_same_place(one: Placement | None, other: Placement | None) -> bool:
+    """Whether they have as many GPUs of the same hosts: engines tell neither which GPUs, nor the order of ranks."""
+    return _counts(one) == _counts(other)
+
+
+def _counts(placement: Placement | None) -> dict[int, int]:
+    if placement is None:
+        return {}
+    counts = (mask.bit_count() for mask in placement.masks)
+    return dict(zip(placement.hosts, counts, strict=True))
 
 
 class Topologies:

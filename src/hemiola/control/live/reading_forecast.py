@@ -18,7 +18,7 @@ from hemiola.control.live.reading_run import Following, RunSoFar
 from hemiola.control.live.remembered import done_by
 from hemiola.control.simulated import TIMER, Estimates, SimulatedDriver
 from hemiola.control.task import Task
-from hemiola.core.decisions import Decision, Move, Placement, Start, Stop, WakeAt
+from hemiola.core.decisions import Decision, Move, Placement, Resize, Start, Stop, WakeAt
 from hemiola.core.errors import HemiolaError
 from hemiola.core.events import Adopted, Blocked, Event, Finished, Held, NodeLost
 from hemiola.core.events import Timer as TimerEvent
@@ -36,6 +36,8 @@ REPLAYED_MOST = 20_000
 """Of a run with more instants the policy's memory is not rebuilt: that would take seconds."""
 LIMIT_S = 3.0
 OVERRUN_SHARE = 0.1
+How = Literal["ends", "is pre-empted", "moves", "is resized"]
+_GIVES_UP: dict[type[Decision], How] = {Stop: "is pre-empted", Move: "moves", Resize: "is resized"}
 
 
 class Holder(msgspec.Struct, frozen=True):
@@ -44,13 +46,13 @@ class Holder(msgspec.Struct, frozen=True):
     Attributes:
         job: the engine's id, or a UUID as `forecast` gives it.
         until_s: Unix time.
-        how: "ends", "is pre-empted" or "moves".
+        how: "ends", "is pre-empted", "moves" or "is resized".
         overrun: whether it has run longer than estimated already.
     """
 
     job: str
     until_s: float
-    how: Literal["ends", "is pre-empted", "moves"]
+    how: How
     overrun: bool = False
 
 
@@ -212,7 +214,7 @@ class _Onward(SimulatedDriver):
         super().__init__(view, (), model, MaxMin().sharing(), costs=run.opening.costs, record=False)
         self._wanted = wanted
         self._until = time.monotonic() + LIMIT_S
-        self._ends: dict[str, tuple[float, Literal["ends", "is pre-empted", "moves"]]] = {}
+        self._changes: dict[str, list[tuple[float, How, Placement | None]]] = {}
         self._holders: list[tuple[str, Placement]] = []
         self._overrun: set[str] = set()
         self._first: dict[str, None] = {}
@@ -263,7 +265,7 @@ class _Onward(SimulatedDriver):
         for events in super().events():
             for event in events:
                 if isinstance(event, Finished):
-                    self._ends.setdefault(event.job_id, (event.time_s, "ends"))
+                    self._changes.setdefault(event.job_id, []).append((event.time_s, "ends", None))
             if time.monotonic() > self._until:
                 self._late = True
                 return
@@ -278,11 +280,9 @@ class _Onward(SimulatedDriver):
         if not self.stop:
             if isinstance(decision, Start):
                 self._first[decision.job_id] = None
-            elif isinstance(decision, Stop | Move):
-                how: Literal["is pre-empted", "moves"] = (
-                    "moves" if isinstance(decision, Move) else "is pre-empted"
-                )
-                self._ends.setdefault(decision.job_id, (self.view.now, how))
+            elif how := _GIVES_UP.get(type(decision)):
+                change = self.view.now, how, getattr(decision, "placement", None)
+                self._changes.setdefault(decision.job_id, []).append(change)
             super().execute(decision)
 
     def found(self, *, remembers: bool) -> Forecast:
@@ -298,13 +298,20 @@ class _Onward(SimulatedDriver):
                 or "it does not start, whatever ends: nothing that will be free is as it needs it",
             )
         start_s, placement, reason = self._start
-        taken = dict(zip(placement.hosts, placement.masks, strict=True))
+        wanted = set(placement.ranks())
         holders = [
-            Holder(job, *self._ends.get(job, (start_s, "ends")), job in self._overrun)
+            Holder(job, *self._leaves(job, its, start_s), job in self._overrun)
             for job, held in self._holders
-            if any(taken.get(host, 0) & mask for host, mask in zip(held.hosts, held.masks, strict=True))
+            if (its := wanted.intersection(held.ranks()))
         ]
         return Forecast(
             start_s=start_s, placement=placement, reason=reason, holders=tuple(holders), remembers=remembers,
             first=tuple(self._first),
         )  # fmt: skip
+
+    def _leaves(self, job: str, gpus: set[tuple[int, int]], start_s: float) -> tuple[float, How]:
+        """When it has none of these GPUs any more, and how that came."""
+        for time_s, how, place in self._changes.get(job, ()):
+            if place is None or gpus.isdisjoint(place.ranks()):
+                return time_s, how
+        return start_s, "ends"

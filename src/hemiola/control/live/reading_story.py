@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import msgspec
 
 from hemiola.control.journal import Instant, JobRecord, Journal, RunRecord
-from hemiola.control.live.places import renumbered
+from hemiola.control.live.places import is_same_place, renumbered
 from hemiola.control.live.reading import Names, host_names
 from hemiola.core.decisions import Decision, Move, Pace, Placement, Resize, Start, Stop, WakeAt
 from hemiola.core.events import (
@@ -114,11 +114,14 @@ class _Chapter:
                 yield Moment(event.time_s, self._names.told(text))
         now_s = instant.events[0].time_s
         made = instant.decisions or ()
+        where = self.where
         for decision, refused in made:
             if decision.job_id == self._record.uuid:
                 for text in self._decision(decision, refused, made):
                     due_s = decision.time_s if isinstance(decision, WakeAt) else None
                     yield Moment(now_s, self._names.told(text), due_s=due_s)
+        if self._observes:
+            self.where = where  # nothing of it was carried out
 
     def _event(self, event: Event) -> str:
         if isinstance(event, Arrived | Adopted):
@@ -142,7 +145,7 @@ class _Chapter:
         before, self.where = self.where, event.placement
         if event.placement is None:
             return "was found waiting when Hemiola began anew" if before else ""
-        if before is not None and before.hosts == event.placement.hosts:
+        if is_same_place(before, event.placement):
             return ""
         return f"was found running on {self._place(event.placement)} when Hemiola began anew"
 
@@ -161,9 +164,10 @@ class _Chapter:
             return "may start again"
         if isinstance(event, Measured) and event.speed == 0:
             return "was suspended"
-        if isinstance(event, Finished):
-            return "finished"
-        return f"ended: {event.reason}" if isinstance(event, Failed) else ""
+        if isinstance(event, Finished | Failed):
+            self.where = None
+            return f"ended: {event.reason}" if isinstance(event, Failed) else "finished"
+        return ""
 
     def _decision(
         self, decision: Decision, refused: str, made: tuple[tuple[Decision, str], ...]
@@ -174,8 +178,7 @@ class _Chapter:
             yield f"a {kind} was refused: {refused} (the policy's reason was: {decision.reason})"
         elif isinstance(decision, Start | Move | Resize):
             yield f"{would}{_VERBS[type(decision)]} {self._place(decision.placement)}: {decision.reason}"
-            if not self._observes:
-                self.where = decision.placement
+            self.where = decision.placement
         elif isinstance(decision, Stop):
             yield f"{would or 'was '}pre-empted{' it' if would else ''}: {decision.reason}{self._takers(made)}"
             if not self._observes:

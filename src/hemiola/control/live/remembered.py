@@ -21,8 +21,8 @@ class Remembered(msgspec.Struct, Generic[Clues], frozen=True, kw_only=True):
         uuid: ours.
         engine_id: the engine's.
         clues: by what the engine's driver finds it again.
-        running: whether it ran.
-        since_s: since when it did, or waited.
+        running, held: whether it ran, or was held; else it waited.
+        since_s: since when it did.
         served_s, queued_s, withheld_s, preemptions, service_gpu_s: what it had had by then (`Adopted`).
         done_s, settled_s, pace: of its work, as the journal has it (`JobRecord`).
         gpus: that it had last.
@@ -32,6 +32,7 @@ class Remembered(msgspec.Struct, Generic[Clues], frozen=True, kw_only=True):
     engine_id: str
     clues: Clues
     running: bool = False
+    held: bool = False
     since_s: float = 0.0
     done_s: float = 0.0
     settled_s: float = 0.0
@@ -44,14 +45,21 @@ class Remembered(msgspec.Struct, Generic[Clues], frozen=True, kw_only=True):
     gpus: int = 0
 
     def history(self, now_s: float, running: bool) -> dict[str, float | None]:
-        """As an `Adopted` event tells it; while nobody looked, it is taken to have gone on as it was."""
-        changed = running != self.running
-        spent_s = max(0.0, now_s - self.since_s) if changed else 0.0
-        served_s, queued_s = (spent_s, 0.0) if self.running else (0.0, spent_s)
+        """As an `Adopted` event tells it; while nobody looked, it is taken to have gone on as it was.
+
+        An adopted job runs or waits; one that was held and is so still is held anew from then on.
+        """
+        since_s = min(self.since_s, now_s)  # the clock by which it was written may have been ahead
+        changed = self.held or running != self.running
+        spent_s = now_s - since_s if changed else 0.0
+        served_s, queued_s, withheld_s = (
+            spent_s * its for its in (self.running, not (self.running or self.held), self.held)
+        )
         service = self.service_gpu_s
         return {
             "done_s": done_by(self, now_s), "served_s": self.served_s + served_s, "queued_s": self.queued_s + queued_s,
-            "withheld_s": self.withheld_s, "preemptions": self.preemptions, "since_s": now_s if changed else self.since_s,
+            "withheld_s": self.withheld_s + withheld_s, "preemptions": self.preemptions,
+            "since_s": now_s if changed else since_s,
             "service_gpu_s": None if service is None else service + self.gpus * served_s,
         }  # fmt: skip
 
@@ -72,8 +80,8 @@ def remembered(records: Iterable[JobRecord], clues: type[Clues]) -> list[Remembe
         found.append(
             Remembered(
                 uuid=record.uuid, engine_id=record.engine_id, clues=its, running=record.status == "running",
-                since_s=record.since_s, done_s=record.done_s, settled_s=record.settled_s, pace=record.pace,
-                served_s=record.served_s, queued_s=record.queued_s, withheld_s=record.withheld_s,
+                held=record.status == "held", since_s=record.since_s, done_s=record.done_s, settled_s=record.settled_s,
+                pace=record.pace, served_s=record.served_s, queued_s=record.queued_s, withheld_s=record.withheld_s,
                 preemptions=record.preemptions, service_gpu_s=record.service_gpu_s,
                 gpus=record.placement.gpus if record.placement else 0,
             )

@@ -36,5 +36,5 @@ def adopted(known: Known, memory: Remembered[Clues] | None, now_s: float) -> Ado
     if memory is not None:
         known.binds_failed = memory.clues.binds_failed
     had = memory.history(now_s, running=known.wanted is not None) if memory else {}
-    since_s = had.pop("since_s", now_s if known.wanted else known.job.submit_s)
+    since_s = had.pop("since_s", now_s if known.wanted else min(now_s, known.job.submit_s))
     return Adopted(now_s, known.job, known.wanted, since_s, **had)  # type: ignore[arg-type]

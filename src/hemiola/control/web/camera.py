@@ -144,10 +144,13 @@ def seen_impossible(job: Job, who: Identity | None) -> Seen:
 
 
 def seen_in_journal(record: JobRecord) -> Seen:
-    """A job of the journal."""
+    """A job of the journal, which has it at the size that it was submitted for."""
+    job, place = record.job, record.placement
+    if record.status == "running" and place is not None and job.is_elastic:
+        job = job.sized(place.gpus)
     return Seen(
-        job=record.job, engine_id=record.engine_id, user=record.user, name=record.name, state=record.status,
-        since_s=record.since_s, placement=record.placement, served_s=record.served_s,
+        job=job, engine_id=record.engine_id, user=record.user, name=record.name, state=record.status,
+        since_s=record.since_s, placement=place, served_s=record.served_s,
         queued_s=record.queued_s + record.withheld_s, preemptions=record.preemptions, binds_failed=record.binds_failed, note=record.note,
         submitted_s=record.submitted_s, first_started_s=record.first_started_s, ended_s=record.ended_s,
         outcome=record.outcome, iteration_s=record.iteration_s,
