@@ -134,7 +134,7 @@ def test_the_launch_is_the_callers() -> None:
     commands: list[list[str]] = []
     with pytest.raises(InputError, match="wrote no result"):
         calibrate_links(launch=commands.append)
-    assert commands[0][1:3] == ["-m", "hemiola.run.calibrate.links"]
+    assert commands[0][2:4] == ["-m", "hemiola.run.calibrate.links"]
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")

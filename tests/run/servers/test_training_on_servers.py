@@ -160,6 +160,7 @@ def test_ssp_lets_nobody_be_further_ahead_than_its_bound(said):
 def test_what_lies_in_the_present_folder_is_nobodys_module(tmp_path, monkeypatch):
     (tmp_path / "queue.py").write_text("raise RuntimeError('of the job, and no library')\n")
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if path])  # a script's own has its folder
     config = {
         "place": 0, "places": 1, "secret": bytes(32), "options": Options(interface="127.0.0.1"), "paces": {}, "cores": (),
     }  # fmt: skip
