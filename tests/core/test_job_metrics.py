@@ -560,3 +560,19 @@ def test_waiting_for_one_transfer_is_no_waiting_for_who_is_late_to_the_next():
     build.every(0, 0, 7)
     (late, _) = job_metrics(build.timeline()).stragglers
     assert (late.rank, late.waited_s) == (1, 2)
+
+
+def test_waits_for_several_late_ranks_that_overlap_count_once():
+    """Rank 0 awaits two collectives from 5 s on; rank 1 comes last to the one, at 10 s, rank 2 to the other, at 12 s."""
+    build = Build(3)
+    for rank, (a, b) in enumerate(((5, 5), (10, 5), (5, 12))):
+        come = max(a, b)
+        build.span(rank, "compute", 0, come)
+        one = build.transfer(rank, "a", a, a, 10, come, max(come, 10))
+        two = build.transfer(rank, "b", b, b, 12, come, 12)
+        build.span(rank, "wait", come, max(come, 10), transfer=one)
+        build.span(rank, "wait", max(come, 10), 12, transfer=two)
+    build.every(0, 0, 20)
+    found = job_metrics(build.timeline())
+    assert found.waiting_share == found.exposed_share_worst == pytest.approx(0.35)
+    assert {rank.rank: rank.waited_s for rank in found.stragglers} == {0: 0, 1: 5, 2: 7 + 2}

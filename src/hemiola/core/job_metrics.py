@@ -172,7 +172,7 @@ def job_metrics(timeline: JobTimeline) -> JobMetrics:
     ranks = tuple(_rank(timeline, found, rank) for rank in np.unique(found.rank).tolist())
     worst = max(ranks, key=lambda rank: rank.exposed_share)
     path = _path(timeline, every, transfers, numbers)
-    held = waits_per_iteration(waits, every, numbers)
+    held = waits_per_iteration(waiting(transfers, late, acts, together=True), every, numbers)
     return JobMetrics(
         timeline=timeline,
         evidence=whole.evidence,

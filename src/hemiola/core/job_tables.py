@@ -210,7 +210,7 @@ def straggler_table(
 
 
 def waits_per_iteration(waits: Waiting, every: Parts, numbers: Ints) -> Floats:
-    """For each iteration the longest that a rank was held up for others, over the iteration's time."""
+    """For each iteration the longest that a rank was held up for others, over the iteration's time; of waits told together."""
     held = np.bincount(waits.row, weights=waits.waited_s, minlength=len(every)) / every.duration_s
     place = np.searchsorted(numbers, every.number)
     mine = np.isin(every.number, numbers)

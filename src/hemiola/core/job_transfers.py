@@ -150,7 +150,7 @@ class Waiting:
 
     Attributes:
         rank: who waited.
-        culprit: for whom.
+        culprit: for whom; -1 for whomever, where that is not told apart.
         row: index into `Parts`.
         waited_s: exposed time of `rank` between its own arrival (or its first asking for the result,
             if that is later) and the culprit's arrival.
@@ -162,8 +162,12 @@ class Waiting:
     waited_s: Floats
 
 
-def waiting(found: Matched, late: Lateness, acts: list[Activity]) -> Waiting:
-    """Who waited for whom. Several collectives that a rank awaits at once count once per culprit."""
+def waiting(found: Matched, late: Lateness, acts: list[Activity], *, together: bool = False) -> Waiting:
+    """Who waited for whom. Several collectives that a rank awaits at once count once per culprit.
+
+    Args:
+        together: count them once whoever the culprits are, and tell these not apart.
+    """
     log = found.log
     culprit_of = np.full(found.instances + 1, -1, dtype=np.int64)
     arrival_of = np.full(found.instances + 1, np.nan)
@@ -171,6 +175,7 @@ def waiting(found: Matched, late: Lateness, acts: list[Activity]) -> Waiting:
     culprit, arrival = culprit_of[found.instance], arrival_of[found.instance]
     low = np.fmax(found.arrival_s, log.needed_s)
     use = (culprit >= 0) & (culprit != log.rank) & (arrival > low) & (found.row >= 0) & (found.instance >= 0)
+    culprit = np.full_like(culprit, -1) if together else culprit
     group = _dense(log.rank[use], culprit[use], found.row[use])
     example = np.zeros(int(group.max(initial=-1)) + 1, dtype=np.int64)
     example[group] = np.flatnonzero(use)

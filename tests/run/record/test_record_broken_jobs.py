@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -11,11 +12,12 @@ from pathlib import Path
 import pytest
 from record_jobs import TRACE, TRAIN, ranks, run, start
 
-from hemiola.cli.trace import merged
+from hemiola.cli.trace import alone, merged, trace
 from hemiola.core.errors import InputError
 from hemiola.run.record import collect, record
+from hemiola.run.record.api import options_for
 from hemiola.run.record.parts import PartWriter, read_parts
-from hemiola.run.record.values import Head, Options
+from hemiola.run.record.values import End, Head, Options
 from hemiola.trace.jobs.timeline_json import read_timeline
 
 
@@ -71,11 +73,7 @@ def test_parts_that_cannot_be_put_together_are_kept_and_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     parts = tmp_path / "parts"
-    writer = PartWriter(parts / "rank00000-1", 10)
-    writer.write(
-        Head(rank=0, world_size=1, host="h", device="cpu", pid=1, mode="light", monotonic_ns=0, unix_ns=0)
-    )
-    writer.close()
+    leave_a_part(parts, "rank00000-1")
     (tmp_path / "run.json").mkdir()
     assert merged(Options(path=str(tmp_path / "run.json"), parts=str(parts))) is None
     said = capsys.readouterr().err
@@ -83,6 +81,46 @@ def test_parts_that_cannot_be_put_together_are_kept_and_named(
     assert "Is a directory\n  hint: name a file" in said
     assert f"are kept in {parts}: python -m hemiola.run.record {parts} {tmp_path / 'run.json'}\n" in said
     assert read_parts(parts)
+
+
+def leave_a_part(parts: Path, stem: str, host: str = "h") -> None:
+    writer = PartWriter(parts / stem, 10)
+    writer.write(
+        Head(rank=0, world_size=1, host=host, device="cpu", pid=1, mode="light", monotonic_ns=0, unix_ns=0)
+    )
+    writer.write(End(why="", iterations=0, cost_ns=0))
+    writer.close()
+
+
+def test_parts_stay_until_a_later_recording_has_left_its_own(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = options_for(tmp_path / "run.json")
+    parts = Path(options.parts)
+    leave_a_part(parts, "rank00000-1-1", "earlier")
+    with pytest.raises(InputError, match="cannot run 'no-such-command'"):
+        trace("no-such-command", output=tmp_path / "run.json")
+    with pytest.raises(SystemExit, match="0"):
+        trace("true", output=tmp_path / "run.json")
+    assert "nothing was recorded" in capsys.readouterr().err
+    assert [part.head.host for part in read_parts(parts)] == ["earlier"]
+    with alone(options) as since_ns:
+        leave_a_part(parts, "rank00000-2-1", "later")
+        timeline = merged(options, since_ns)
+    assert timeline is not None
+    assert [rank.host for rank in timeline.ranks] == ["later"]
+    assert [path.name for path in tmp_path.iterdir()] == ["run.json"]
+
+
+def test_two_do_not_record_into_one_file(tmp_path: Path) -> None:
+    path = tmp_path / "run.json"
+    with (
+        alone(options_for(path)),
+        pytest.raises(InputError, match=rf"run\.json is being recorded by process {os.getpid()} on"),
+    ):
+        trace("true", output=path)
+    with pytest.raises(SystemExit, match="0"):
+        trace("true", output=path)
 
 
 HANGS = """

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import sys
 import sysconfig
+import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
+from hemiola.run.record import clock
 from hemiola.run.record.demands import Demands, demand_path
 from hemiola.run.record.keeper import Keeper
 from hemiola.run.record.parts import PartWriter, read_parts
+from hemiola.run.record.peers import Peers
 from hemiola.run.record.profile import Profiling
 from hemiola.run.record.recorder import Recorder
 from hemiola.run.record.session import Session
@@ -113,6 +118,33 @@ def test_ranks_that_are_all_asked_at_once_agree_on_one_trace(rank: Callable[...,
     }
     assert not longer.answered.is_set()
     assert not store.check(["demand/2"])
+
+
+def test_a_rank_that_gets_no_time_asks_again_and_talks_on(
+    rank: Callable[..., Rank], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(clock, "_TIMEOUT_S", 0.5)
+    goes_on = threading.Event()
+    server = clock.ClockServer(lambda: time.perf_counter_ns() * goes_on.wait(60), only_this_host=True)
+    store = torch_distributed.HashStore()
+    asking = rank(1, store)
+    peers = Peers(asking.keeper, asking.demands, time.perf_counter_ns, 1)
+    peers._store, peers._rank, peers._world = store, 1, 2
+    address = {"run": "a run", "hosts": ["127.0.0.1"], "port": server.port, "token": server.token}
+    store.set("clock", msgspec.json.encode(address).decode())
+    totals = asking.keeper.totals
+    try:
+        totals.add(Iteration(0, 0, 10**9, True, False, [], []))
+        asking.visit()
+        assert (totals.clock_error_s, asking.demands.store) == (None, store)
+        assert store.check(["pace/1"])
+        goes_on.set()
+        peers._next_clock = 0.0
+        asking.visit()
+        assert totals.clock_error_s is not None
+    finally:
+        peers.close()
+        server.close()
 
 
 def test_a_request_that_was_given_up_is_not_carried_out(tmp_path: Path, rank: Callable[..., Rank]) -> None:

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import socket
+import time
 import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -21,7 +22,7 @@ from torch import nn
 from hemiola.core.job_timeline import SPAN_KINDS, JobTimeline
 from hemiola.run.record import record
 from hemiola.run.record.collectives import PYTHON, Collectives, Groups, Payload
-from hemiola.run.record.profile import LIGHT_FIRST
+from hemiola.run.record.profile import LIGHT_FIRST, Profiling
 from hemiola.run.record.recorder import Recorder
 from hemiola.run.record.session import Session
 from hemiola.trace.jobs.timeline_json import read_timeline
@@ -209,6 +210,26 @@ def test_iterations_inside_one_annotation_go_without_operations(
     assert caplog.text.count("spans several") == 1
     late = timeline.spans.iteration == LIGHT_FIRST + 3
     assert timeline.spans.end_s[late].min() > timeline.iterations.start_s[LIGHT_FIRST + 3]
+
+
+def test_starting_the_profiler_belongs_to_no_iteration(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start, pause_s = Profiling._start, 0.05
+
+    def slowly(profiling: Profiling) -> None:
+        time.sleep(pause_s)
+        start(profiling)
+
+    monkeypatch.setattr(Profiling, "_start", slowly)
+    with record(tmp_path / "run.json", mode="full") as recorder:
+        iterate(recorder, LIGHT_FIRST + 1)
+    timeline = read_timeline(tmp_path / "run.json")
+    begin_s = timeline.iterations.end_s[LIGHT_FIRST - 1]
+    assert timeline.iterations.start_s[LIGHT_FIRST] >= begin_s + pause_s
+    recording = timeline.spans.name == timeline.names.index("recording")
+    assert timeline.spans.start_s[recording].min() >= begin_s
+    assert timeline.spans.end_s[recording].min() == timeline.iterations.start_s[LIGHT_FIRST]
 
 
 def test_a_profiler_of_the_scripts_own_takes_the_place_of_ours(

@@ -154,3 +154,11 @@ with hemiola.record(f"{sys.argv[1]}/run.json") as recorder:
 def test_a_script_may_end_before_the_backend_has_told_of_its_last_collective(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", LEAVES, str(tmp_path)], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_a_gather_counts_on_every_rank(tmp_path: Path) -> None:
+    """Who gives and gets nothing has an empty list in the place of what it would get."""
+    said = run_ranks(SCRIPTS / "gathering.py", 2, str(tmp_path))
+    assert [json.loads(line) for line in said] == [
+        [["gather", 0, size_bytes], ["all-reduce", 1, 12]] for size_bytes in (24, 12)
+    ]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 import weakref
 from pathlib import Path
 
@@ -9,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hemiola.run.record import profile
 from hemiola.run.record.keeper import Keeper
 from hemiola.run.record.merge import collect
 from hemiola.run.record.parts import PartWriter, read_parts
@@ -94,6 +97,63 @@ def test_an_iteration_is_kept_until_nobody_can_wait_for_its_transfers_any_more(t
     first, second = (row for iteration in part.iterations for row in iteration.transfers)
     assert first[8:] == (awaited.needed, awaited.released)
     assert second[8:] == (None, None)
+
+
+class HungDevice:
+    """Stands for a GPU that hangs: it comes to no event, and who wants to know when it did hangs, too."""
+
+    def __init__(self) -> None:
+        self.freed = threading.Event()
+
+    def is_known(self, event: object) -> bool:
+        return self.freed.is_set()
+
+    def resolve(self, event: object) -> int:
+        self.freed.wait(60)
+        return event if isinstance(event, int) else time.perf_counter_ns()
+
+
+def test_what_a_device_hangs_on_is_named_meanwhile(tmp_path: Path) -> None:
+    recorder, device = Recorder(), HungDevice()
+    writer = PartWriter(tmp_path / "rank00000-1-1", 10)
+    head = Head(rank=0, world_size=1, host="", device="", pid=1, mode="light", monotonic_ns=0, unix_ns=0)
+    keeper = Keeper(recorder, writer, lambda: head, patience_s=0.1)
+    keeper.device = device
+    keeper._identify()
+    hangs = recorder.transfer("all-reduce", 0, 4, recorder.now())
+    recorder.boundary()
+    hangs.last = object()
+    keeper.start()
+    end_s = time.monotonic() + 30
+    while not (found := read_parts(tmp_path)[0].under_way) and time.monotonic() < end_s:
+        time.sleep(0.02)
+    device.freed.set()
+    keeper.finish("", 10.0)
+    assert [row[2] for row in found] == ["all-reduce"]
+    (part,) = read_parts(tmp_path)
+    assert [row[7] is None for one in part.iterations for row in one.transfers] == [False]
+
+
+class Event:
+    """Stands for what PyTorch's profiler tells of one event."""
+
+    def __init__(self, name: str, device: str, *, annotation: bool = False) -> None:
+        self.name, self.device_type = (lambda: name), (lambda: device)
+        self.is_user_annotation = lambda: annotation
+        self.start_ns = self.duration_ns = self.device_resource_id = self.start_thread_id = lambda: 7
+
+
+class Results:
+    def __init__(self, *events: Event) -> None:
+        self.events = lambda: events
+
+
+def test_beside_a_gpu_the_host_only_asks_and_annotations_are_no_work() -> None:
+    host, gemm = Event("aten::mm", "DeviceType.CPU"), Event("sgemm", "DeviceType.CUDA")
+    around = Event("FSDP::all_gather (layers.0)", "DeviceType.CUDA", annotation=True)
+    found = profile.rows(Results(host, gemm, around), 0)
+    assert [(name, kind) for _, name, kind, _, _ in found] == [("aten::mm", "other"), ("sgemm", "compute")]
+    assert [kind for _, _, kind, _, _ in profile.rows(Results(host), 0)] == ["compute"]
 
 
 def test_what_fails_beside_the_training_is_said_in_the_part(tmp_path: Path) -> None:
@@ -186,3 +246,21 @@ def test_totals_are_those_of_the_iterations() -> None:
     assert 'hemiola_iteration_seconds_bucket{rank="0",host="a\\"b\\\\",le="0.03"} 2' in text
     assert 'hemiola_iteration_seconds_bucket{rank="0",host="a\\"b\\\\",le="0.01"} 0' in text
     assert "straggler" not in text
+
+
+@pytest.mark.parametrize(
+    ("phases", "awaited", "expected_s"),
+    [
+        ([("next batch", "input", 0, 40), ("input", "input", 5, 40)], [], (0.0, 0.04, 0.06)),
+        ([("input", "input", 0, 40)], [(10, 40)], (0.03, 0.01, 0.06)),
+    ],
+)
+def test_what_is_loading_and_what_waits_count_once(
+    phases: list[tuple[str, str, int, int]], awaited: list[tuple[int, int]], expected_s: tuple[float, ...]
+) -> None:
+    """A span around the loader; a broadcast inside the loader's call."""
+    totals, ms = Totals(), 1_000_000
+    scaled = [(name, kind, start * ms, end * ms) for name, kind, start, end in phases]
+    rows = [(0, "", "broadcast", 0, 64, 0, 0, 0, needed * ms, released * ms) for needed, released in awaited]
+    totals.add(Iteration(0, 0, 100 * ms, True, False, scaled, rows))
+    assert (totals.exposed_s, totals.input_s, totals.compute_s) == pytest.approx(expected_s)

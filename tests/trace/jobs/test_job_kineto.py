@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from job_samples import nccl_trace, write_json
 
 from hemiola.core.errors import InputError
+from hemiola.core.job_metrics import job_metrics
 from hemiola.core.job_timeline import SPAN_KINDS
 from hemiola.trace.jobs.clocks import offset_between
 from hemiola.trace.jobs.collectives import collective_of, size_of_type, tensors_bytes
@@ -74,6 +75,30 @@ def test_launches_are_dependencies_and_give_the_iteration(nccl):
         timeline.spans.start_s[copied] > timeline.iterations.end_s[0]
     )  # it ran after the step that asked for it
     assert timeline.spans.iteration[copied] == 4
+
+
+def test_collectives_are_of_the_step_that_launched_them_on_every_rank(tmp_path):
+    """Of two steps of 100 µs with two all-reduces each, the first one's second begins after its end on one of the ranks."""
+    launches, paths = (80, 95, 180, 190), []
+    for rank, begins in enumerate(((85, 105, 185, 195), (85, 99, 185, 195))):
+        trace = nccl_trace(rank)
+        said = {"Collective name": "allreduce", "Process Group Ranks": "[0, 1]"}
+        events = [("user_annotation", f"ProfilerStep#{step}", 100 * step, 100, {}) for step in (0, 1)]
+        for number, (launch, begin) in enumerate(zip(launches, begins, strict=True), 1):
+            one = {"correlation": number}
+            events.append(("cuda_runtime", "cudaLaunchKernel", launch, 2, one))
+            events.append(("kernel", "ncclDevKernel_AllReduce_Sum_f32", begin, 3, one | said))
+        trace["traceEvents"] = [
+            {"ph": "X", "cat": cat, "name": name, "ts": ts, "dur": dur, "pid": 1, "tid": 1, "args": args}
+            for cat, name, ts, dur, args in events
+        ]
+        paths.append(write_json(trace, tmp_path / f"{rank}.json"))
+    timeline = read_kineto(paths)
+    for rank in (0, 1):
+        assert [(row[0], row[-1]) for row in rows(timeline, rank)] == [
+            ("all-reduce 0", 0), ("all-reduce 1", 0), ("all-reduce 0", 1), ("all-reduce 1", 1)
+        ]  # fmt: skip
+    assert [rank.collectives for rank in job_metrics(timeline).stragglers] == [4, 4]
 
 
 def test_what_is_left_out_is_counted(nccl):

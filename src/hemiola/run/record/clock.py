@@ -3,7 +3,8 @@
 A question takes a round trip; rank 0's clock was read somewhere within it. So half the round trip
 bounds the error, whatever the two directions took (Cristian, "Probabilistic clock synchronization",
 Distributed Computing 3, 1989). Of many questions the one with the shortest round trip counts. Asked at the start, now and
-then, and at the end; a drift that shows beyond the error is taken out as a straight line.
+then, and at the end; a drift that shows beyond the error is taken out as a straight line. Where nobody has answered for
+long, the error grows by the drift that the answers do not rule out.
 """
 
 from __future__ import annotations
@@ -12,17 +13,20 @@ import os
 import selectors
 import socket
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from hemiola.run.record.values import ClockSample
 
-__all__ = ["ClockClient", "ClockFit", "ClockServer", "fit_clock"]
+__all__ = ["DRIFT_MAX", "ClockClient", "ClockFit", "ClockServer", "fit_clock"]
+
+DRIFT_MAX = 1e-4
+"""Two clocks of quartz, each off by some tens of parts in a million, drift apart by no more than this."""
 
 _TOKEN_BYTES = 16
 _TIMEOUT_S = 2.0
 _EDGE_NS = 2_000_000_000
-"""Samples within so much of the first or the last count as the first or the last."""
+"""Samples within so much of the first or the last, but a third of all at most, count as the first or the last."""
 
 
 class ClockServer:
@@ -136,28 +140,40 @@ class ClockFit(NamedTuple):
         return local_ns + self.offset_ns + self.drift * (local_ns - self.at_ns)
 
     def then(self, following: ClockFit) -> ClockFit:
-        """From this rank's clock, by one without drift, to that which the other's fit leads to."""
-        at_ns = round(following.at_ns - self.offset_ns)
-        offset_ns, error_ns = self.offset_ns + following.offset_ns, self.error_ns + following.error_ns
-        return ClockFit(at_ns, offset_ns, following.drift, error_ns)
+        """From this rank's clock, by the one that this fit leads to, to that which the other's leads to."""
+        further_ns = following.offset_ns + following.drift * (self.at_ns + self.offset_ns - following.at_ns)
+        drift = self.drift + following.drift * (1 + self.drift)
+        error_ns = self.error_ns + following.error_ns
+        return ClockFit(self.at_ns, self.offset_ns + further_ns, drift, error_ns)
 
 
-def fit_clock(samples: Sequence[ClockSample]) -> ClockFit:
+def fit_clock(samples: Sequence[ClockSample], times_ns: Iterable[int] = ()) -> ClockFit:
     """The offset and drift that the samples show, with an error that holds at the first and the last.
 
     Between the two it holds if the clocks drift evenly. While the two agree within their errors no
     drift is assumed: a line through two uncertain points would bend what it should put right.
+
+    Args:
+        samples: in the order of time.
+        times_ns: on this rank's clock, for which the error is to hold as well. Before and after the samples it
+            grows by the drift that these leave open, up to `DRIFT_MAX`.
     """
-    first = min((s for s in samples if s.local_ns - samples[0].local_ns <= _EDGE_NS), key=_error)
-    last = min((s for s in samples if samples[-1].local_ns - s.local_ns <= _EDGE_NS), key=_error)
+    edge_ns = min(_EDGE_NS, (samples[-1].local_ns - samples[0].local_ns) / 3)
+    first = min((s for s in samples if s.local_ns - samples[0].local_ns <= edge_ns), key=_error)
+    last = min((s for s in samples if samples[-1].local_ns - s.local_ns <= edge_ns), key=_error)
+    apart_ns, risen_ns = last.local_ns - first.local_ns, last.offset_ns - first.offset_ns
     low = max(first.offset_ns - first.error_ns, last.offset_ns - last.error_ns)
     high = min(first.offset_ns + first.error_ns, last.offset_ns + last.error_ns)
     if low <= high:
-        offset = (low + high) / 2
-        error = max(abs(s.offset_ns - offset) + s.error_ns for s in (first, last))
-        return ClockFit(first.local_ns, offset, 0.0, error)
-    drift = (last.offset_ns - first.offset_ns) / (last.local_ns - first.local_ns)
-    return ClockFit(first.local_ns, first.offset_ns, drift, max(first.error_ns, last.error_ns))
+        offset_ns, drift = (low + high) / 2, 0.0
+        error_ns = max(abs(s.offset_ns - offset_ns) + s.error_ns for s in (first, last))
+    else:
+        offset_ns, drift = float(first.offset_ns), risen_ns / apart_ns
+        error_ns = float(max(first.error_ns, last.error_ns))
+    left_ns = abs(risen_ns - drift * apart_ns) + first.error_ns + last.error_ns
+    left = min(DRIFT_MAX + abs(drift), left_ns / apart_ns) if apart_ns else DRIFT_MAX
+    beyond_ns = max((max(first.local_ns - time, time - last.local_ns, 0) for time in times_ns), default=0)
+    return ClockFit(first.local_ns, offset_ns, drift, error_ns + left * beyond_ns)
 
 
 def _error(sample: ClockSample) -> int:

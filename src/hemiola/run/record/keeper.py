@@ -15,7 +15,7 @@ from typing import Any
 from hemiola.run.record.parts import PartWriter
 from hemiola.run.record.profile import refine, rows
 from hemiola.run.record.recorder import Recorder
-from hemiola.run.record.settle import FirstBytes, is_settled, settle, under_way
+from hemiola.run.record.settle import FirstBytes, is_settled, is_told, settle, under_way
 from hemiola.run.record.totals import Totals
 from hemiola.run.record.values import Draft, End, Group, Head, Instant, Iteration, Line, TransferRow, UnderWay
 
@@ -89,8 +89,8 @@ class Keeper:
             while True:
                 self._identify()
                 self._take()
-                self._drain(force=False)
                 self._tell_under_way()
+                self._drain(force=False)
                 for action in self.every:
                     action()
                 if self._recorder.closed.wait(_TICK_S):
@@ -128,8 +128,9 @@ class Keeper:
             self.writer.write(self._lines.popleft())
         while self._unsettled:
             draft, since = self._unsettled[0]
-            late = force or time.monotonic() - since > self._patience_s
-            if not late and not is_settled(draft, self._is_known):
+            late = time.monotonic() - since > self._patience_s
+            ready = is_told if late else is_settled  # a device that hangs would have this thread hang, too
+            if not force and not ready(draft, self._is_known):
                 return
             self._unsettled.popleft()
             self._keep(draft)

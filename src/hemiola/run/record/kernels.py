@@ -74,7 +74,7 @@ def _kernel(collectives: Collectives, operator: Any, name: str) -> Callable[...,
     caller = sys._getframe
 
     def enter(values: Any, origin: str, blocking: bool) -> Transfer | None:
-        first = _first(values[tensors_at[0]])
+        first = _first([values[n] for n in tensors_at if n < len(values)])
         if type(first) not in real:  # one that a compiler sends through a program to learn its shapes
             return None
         size_bytes = 0 if name == "barrier" else max(_bytes(values[n]) for n in tensors_at if n < len(values))
@@ -134,8 +134,9 @@ def _flat(value: Any) -> Iterable[Any]:
 
 
 def _first(value: Any) -> Any:
-    while isinstance(value, list | tuple):
-        value = value[0] if value else None
+    """The first tensor in lists of lists; None without any. A rank that gets nothing has an empty list for it."""
+    if isinstance(value, list | tuple):
+        return next((first for entry in value if (first := _first(entry)) is not None), None)
     return value
 
 

@@ -37,9 +37,7 @@ def collect(folder: Path, name: str = "", since_ns: int = 0) -> JobTimeline:
     """
     parts = read_parts(folder, since_ns)
     fits, how = _fits(parts)
-    origin = min(
-        (fits[p.head.rank].apply(_begin(p)) for p in parts if p.iterations or p.under_way), default=0.0
-    )
+    origin = min((fits[p.head.rank].apply(time) for p in parts for time in p.times_ns), default=0.0)
     builder = TimelineBuilder(as_text(name or folder.name))
     unfinished: list[dict[str, Any]] = []
     for part in parts:
@@ -54,10 +52,6 @@ def collect(folder: Path, name: str = "", since_ns: int = 0) -> JobTimeline:
         facts=facts,
         source=f"recorded: {as_text(folder)}",
     )
-
-
-def _begin(part: Part) -> int:
-    return min([iteration.start for iteration in part.iterations] + [row[5] for row in part.under_way])
 
 
 def _key(row: TransferRow) -> tuple[int, str, int]:
@@ -171,13 +165,14 @@ def _fits(parts: Sequence[Part]) -> tuple[dict[int, ClockFit], dict[str, str]]:
     """Each rank's clock against rank 0's, and how it was found; against the first one's where nobody has asked rank 0's."""
     asked = [part for part in parts if part.clocks]
     reference = asked[0] if asked and parts[0].head.rank > 0 else parts[0]
-    own = fit_clock(reference.clocks) if reference.clocks else ClockFit(0, 0.0, 0.0, 0.0)
+    own = fit_clock(reference.clocks, reference.times_ns) if reference.clocks else ClockFit(0, 0.0, 0.0, 0.0)
     fits: dict[int, ClockFit] = {}
     how: dict[str, str] = {}
     for part in parts:
         rank = part.head.rank
         if part.clocks:
-            fits[rank], how[str(rank)] = fit_clock(part.clocks), f"asked {len(part.clocks)} times"
+            fit = fit_clock(part.clocks, part.times_ns)
+            fits[rank], how[str(rank)] = fit, f"asked {len(part.clocks)} times"
         elif part is reference:
             fits[rank], how[str(rank)] = own, "the reference"
         elif (bound := bound_by_causality(reference, part)) is not None:

@@ -143,6 +143,12 @@ class Part(msgspec.Struct):
     end: End | None
     under_way: list[TransferRow] = []
 
+    @property
+    def times_ns(self) -> list[int]:
+        """When its iterations began and ended and what is under way was handed over, on the rank's own clock."""
+        iterations = [time for one in self.iterations for time in (one.start, one.end)]
+        return iterations + [row[5] for row in self.under_way]
+
 
 def part_files(folder: Path, since_ns: int = 0) -> list[Path]:
     """The files of the parts in a folder, without those of recordings that processes have begun meanwhile.

@@ -1,7 +1,8 @@
 """What the ranks tell each other beside the training: the time, their pace, requests for a trace.
 
 Through a connection of its own to the job's store, so that no collective is added and the store that the script
-uses is never held up. Runs on the keeper's thread; a store that has gone ends the talk, not the recording.
+uses is never held up. Runs on the keeper's thread; a store that has gone ends the talk, not the recording. A clock that
+does not answer ends neither: it is asked again later.
 """
 
 from __future__ import annotations
@@ -20,11 +21,12 @@ from hemiola.run.record.clock import ClockClient, ClockServer
 from hemiola.run.record.demands import Demands
 from hemiola.run.record.keeper import Keeper
 from hemiola.run.record.recorder import logger
-from hemiola.run.record.values import ClockSample
 
 __all__ = ["Peers"]
 
 _CLOCK_EVERY_S = 2.0
+_CLOCK_EVERY_S_MAX = 64.0
+"""Where nobody answers: each question may hold this thread up for seconds."""
 _PACE_EVERY_S = 2.0
 _TIMEOUT = timedelta(seconds=5)
 
@@ -51,6 +53,8 @@ class Peers:
         self._world = 1
         self._server: ClockServer | None = None
         self._client: ClockClient | None = None
+        self._address: _ClockAddress | None = None
+        self._clock_every_s = _CLOCK_EVERY_S
         self._next_clock = 0.0
         self._next_pace = 0.0
         self._pace = ""
@@ -74,8 +78,8 @@ class Peers:
     def close(self) -> None:
         """Ask for the time once more, and hang up."""
         try:
-            if self._client is not None:
-                self._tell_clock(self._client.sample())
+            if self._keeper.totals.clock_error_s is not None:  # it has answered before
+                self._ask_clock()
         except OSError:
             logger.debug("rank 0 is gone: its clock could not be asked at the end")
         self._leave(None)
@@ -103,19 +107,39 @@ class Peers:
         return True
 
     def _visit_clock(self) -> None:
-        if self._rank == 0 and self._server is None:
-            self._serve()
-        elif self._rank > 0 and self._client is None and self._store.check(["clock"]):
-            address = msgspec.json.decode(self._store.get("clock"), type=_ClockAddress)
-            self.run = address.run
-            try:
-                self._client = ClockClient(address.hosts, address.port, address.token, self._now)
-            except OSError as problem:
-                logger.warning("rank 0's clock cannot be asked at %s: %s", address.hosts, problem)
-                raise
-        if self._client is not None and time.monotonic() >= self._next_clock:
-            self._next_clock = time.monotonic() + _CLOCK_EVERY_S
-            self._tell_clock(self._client.sample())
+        """Give the time, or ask for it if that is due."""
+        if time.monotonic() < self._next_clock:
+            return
+        try:
+            if self._rank == 0 and self._server is None:
+                self._serve()
+            elif self._rank > 0 and (self._address is not None or self._store.check(["clock"])):
+                self._next_clock = time.monotonic() + _CLOCK_EVERY_S
+                self._ask_clock()
+                self._clock_every_s = _CLOCK_EVERY_S
+        except OSError as problem:  # rank 0 is held up or has ended, or a firewall is between
+            if self._clock_every_s == _CLOCK_EVERY_S:
+                say = logger.warning if self._keeper.totals.clock_error_s is None else logger.info
+                say("rank 0's clock cannot be asked, and is asked again later: %s", problem)
+            self._next_clock = time.monotonic() + self._clock_every_s
+            self._clock_every_s = min(2 * self._clock_every_s, _CLOCK_EVERY_S_MAX)
+
+    def _ask_clock(self) -> None:
+        """Over the connection that there is, or else a new one: one that has failed may still bring an old answer."""
+        if self._address is None:
+            self._address = msgspec.json.decode(self._store.get("clock"), type=_ClockAddress)
+            self.run = self._address.run
+        if self._client is None:
+            address = self._address
+            self._client = ClockClient(address.hosts, address.port, address.token, self._now)
+        try:
+            sample = self._client.sample()
+        except OSError:
+            self._client.close()
+            self._client = None
+            raise
+        self._keeper.tell(sample)
+        self._keeper.totals.clock_error_s = sample.error_ns / 1e9
 
     def _serve(self) -> None:
         host = os.environ.get("MASTER_ADDR", "")
@@ -125,10 +149,6 @@ class Peers:
         hosts = ["127.0.0.1"] if alone else [name for name in (host, socket.gethostname()) if name]
         address = _ClockAddress(self.run, hosts, self._server.port, self._server.token)
         self._store.set("clock", msgspec.json.encode(address))
-
-    def _tell_clock(self, sample: ClockSample) -> None:
-        self._keeper.tell(sample)
-        self._keeper.totals.clock_error_s = sample.error_ns / 1e9
 
     def _visit_pace(self) -> None:
         """Give one's own pace, take the median: rank 0 reckons it, so that not everybody reads everybody's."""

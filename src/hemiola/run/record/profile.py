@@ -129,14 +129,21 @@ class Profiling:
             demand is not None and demand.holds(following)
         )
         if self._running is None:
-            if wanted and not last:
-                self._start()
-            return False
+            return wanted and not last and self._begin(draft)
         self._hand_on()
         self._waiting = draft
         self._annotations.when_closed(partial(self._turn, wanted and not last))
         if last:  # whatever ends later finds nobody who fetches it
             self._hand_on()
+        return True
+
+    def _begin(self, draft: Draft) -> bool:
+        """Start after an iteration that was recorded lightly; whether that has been, and the iteration handed on."""
+        begin = self._recorder.stream_now()
+        self._start()
+        if self._running is None:
+            return False
+        self._recorder.resume(draft, begin)
         return True
 
     def _turn(self, again: bool) -> None:
@@ -249,17 +256,25 @@ def rows(results: Any, shift_ns: int) -> list[Span]:
 
 
 def _spans(events: Sequence[Any], shift_ns: int) -> Iterator[Span]:
+    on_gpu = any(map(_on_gpu, events))
     for event in events:
         name, start = event.name(), event.start_ns() + shift_ns
         end = start + event.duration_ns()
         if name.startswith("gloo:"):
             yield (f"gloo thread {event.end_thread_id()}", name, "gloo", start, end)
-        elif str(event.device_type()).endswith("CUDA"):
+        elif _on_gpu(event):
+            if event.is_user_annotation():  # drawn by the profiler around what was launched inside
+                continue
             kind = "copy" if "emcpy" in name or "emset" in name else "compute"
             kind = "communication" if "nccl" in name.lower() else kind
             yield (f"stream {event.device_resource_id()}", name, kind, start, end)
         elif "::" in name and not name.startswith(_ANNOTATIONS):
-            yield (f"operations of thread {event.start_thread_id()}", name, "compute", start, end)
+            kind = "other" if on_gpu else "compute"  # beside a GPU the host only asks
+            yield (f"operations of thread {event.start_thread_id()}", name, kind, start, end)
+
+
+def _on_gpu(event: Any) -> bool:
+    return str(event.device_type()).endswith("CUDA")
 
 
 def refine(transfers: Sequence[Transfer], spans: Sequence[Span]) -> None:

@@ -18,7 +18,7 @@ from operator import attrgetter
 
 from hemiola.run.record.values import Draft, Gate, Instant, Iteration, Transfer, TransferRow
 
-__all__ = ["GLOO_THREADS", "FirstBytes", "is_settled", "settle", "under_way"]
+__all__ = ["GLOO_THREADS", "FirstBytes", "is_settled", "is_told", "settle", "under_way"]
 
 GLOO_THREADS = 2
 """Threads that torch gives each gloo group on each device."""
@@ -53,10 +53,14 @@ class FirstBytes:
 
 def is_settled(draft: Draft, is_known: Callable[[Instant], bool]) -> bool:
     """Whether every transfer has ended, nobody can wait for one any more, and the device has told every time."""
+    open_ended = any(one.last is None or _may_be_awaited(one) for one in draft.transfers)
+    return not open_ended and is_told(draft, is_known)
+
+
+def is_told(draft: Draft, is_known: Callable[[Instant], bool]) -> bool:
+    """Whether the device has told every time that there is: to read another is to wait for the device."""
     times = [draft.start, draft.end, *(time for phase in draft.phases for time in phase[2:])]
     for transfer in draft.transfers:
-        if transfer.last is None or _may_be_awaited(transfer):
-            return False
         times += [transfer.last, transfer.needed, transfer.released, transfer.first]
         if transfer.gate is not None:
             times += [transfer.gate.needed, transfer.gate.released]

@@ -1,9 +1,10 @@
 """What a rank's iterations add up to, for Prometheus: counted as they end, nothing kept of each. Knows no PyTorch.
 
 **Exposed communication** is the time in which the rank's computation stood still for communication: the
-union of its waits. **Compute** is an iteration less that and less the waiting for input. The **straggler index** is the
-rank's compute time over the median of all ranks', both over the same few seconds: 1 is the median, 1.2
-is a rank that computes for a fifth longer than its peers, who wait for it.
+union of its waits. **Input** is the time in which it waited for, or made, batches and waited for no
+communication. **Compute** is an iteration less both. The **straggler index** is the rank's compute time over
+the median of all ranks', both over the same few seconds: 1 is the median, 1.2 is a rank that computes for a
+fifth longer than its peers, who wait for it.
 """
 
 from __future__ import annotations
@@ -44,13 +45,14 @@ class Totals:
             return
         duration = (iteration.end - iteration.start) / 1e9
         exposed = union_ns(waits(iteration)) / 1e9
-        loading = sum(end - start for name, kind, start, end in iteration.phases if kind == "input") / 1e9
-        compute = max(0.0, duration - exposed - loading)
+        loading = [(start, end) for _, kind, start, end in iteration.phases if kind == "input"]
+        input_s = union_ns([*loading, *waits(iteration)]) / 1e9 - exposed
+        compute = max(0.0, duration - exposed - input_s)
         self.iterations += 1
         self.last_iteration = iteration.number
         self.seconds += duration
         self.exposed_s += exposed
-        self.input_s += loading
+        self.input_s += input_s
         self.compute_s += compute
         self.histogram[bisect_left(_BUCKETS_S, duration)] += 1
         self._window_s += compute

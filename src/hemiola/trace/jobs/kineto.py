@@ -110,7 +110,6 @@ class _Rank:
             (number, (start - file.first_us) * 1e-6 + first_s, (end - file.first_us) * 1e-6 + first_s)
             for number, start, end in file.steps
         ]
-        self._launch = _launches(file)
         self._inside = _inside(file, comms)
 
     def add(self) -> None:
@@ -131,7 +130,7 @@ class _Rank:
                 transfer=self._transfer(found, iteration) if found else -1,
                 attributes=arguments.get(row),
             )  # fmt: skip
-        for kernel, launch in self._launch.items():
+        for kernel, launch in file.launches.items():
             builder.depend(first + launch, first + kernel)
         for number, start_s, end_s in self._steps:
             builder.iteration(self._place, number, start_s, end_s)
@@ -148,7 +147,7 @@ class _Rank:
         return "other" if asks else "compute"
 
     def _transfer(self, found: Communication, iteration: Ints) -> int:
-        enqueued = found.enqueued_by if found.enqueued_by >= 0 else self._launch.get(found.row, -1)
+        enqueued = found.enqueued_by
         return self._builder.transfer(
             self._place,
             f"{found.collective} {found.ordinal}",
@@ -167,24 +166,9 @@ class _Rank:
         for found in self._comms.values():
             if found.enqueued_by >= 0:
                 begins[found.row] = self._start_s[found.enqueued_by]
-        if self._launch:
-            begins[list(self._launch)] = self._start_s[list(self._launch.values())]
+        if launches := self._file.launches:
+            begins[list(launches)] = self._start_s[list(launches.values())]
         return steps_at(self._steps, begins)
-
-
-def _launches(file: KinetoFile) -> dict[int, int]:
-    """The launching call's row, by the row of what ran on the GPU."""
-    on_gpu = [KinetoFile.SORTS[sort] in ("kernel", "copy") for sort in file.sort]
-    calls = {
-        correlation: row
-        for row, correlation in enumerate(file.correlation)
-        if correlation > 0 and not on_gpu[row]
-    }
-    return {
-        row: calls[correlation]
-        for row, correlation in enumerate(file.correlation)
-        if on_gpu[row] and correlation in calls
-    }
 
 
 def _inside(file: KinetoFile, comms: list[Communication]) -> set[int]:

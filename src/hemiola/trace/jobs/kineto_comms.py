@@ -33,7 +33,7 @@ class Communication:
         ordinal: how many of the same collective in the same group came before it in its iteration.
         size_bytes: that the rank puts in (or gets, where it puts nothing in); NaN if not told.
         group: numbers of the ranks; empty if not told.
-        enqueued_by: row of the operation that asked for it; -1 if not told.
+        enqueued_by: row of the operation that asked for it, or of the call that launched it; -1 if not told.
         key: what is the same on every rank that takes part.
     """
 
@@ -64,9 +64,9 @@ def communications(file: KinetoFile) -> list[Communication]:
 _Part = tuple[int, str, float, tuple[int, ...], int, Hashable]
 
 
-def _issued(file: KinetoFile) -> Callable[[_Part], tuple[float, int]]:
-    """The order of asking, which is the same on every rank: gloo's threads may begin in another one."""
-    return lambda part: (file.start_us[part[4] if part[4] >= 0 else part[0]], part[0])
+def _issued(file: KinetoFile) -> Callable[[_Part], tuple[float, float, int]]:
+    """The order of asking, which is the same on every rank: gloo's threads and a GPU's streams may begin in another one."""
+    return lambda part: (file.start_us[part[4] if part[4] >= 0 else part[0]], file.start_us[part[0]], part[0])
 
 
 def _nccl(file: KinetoFile) -> list[_Part]:
@@ -84,7 +84,8 @@ def _nccl(file: KinetoFile) -> list[_Part]:
             collective = collective_of(str(told.get("Collective name", ""))) or collective_of(event.name)
             sequence = told.get("Seq")
             identity = (told.get("Process Group Name"), sequence) if isinstance(sequence, int) else None
-            parts.append((event.row, collective or "unknown", _size(told), _group(told), -1, identity))
+            launch = file.launches.get(event.row, -1)
+            parts.append((event.row, collective or "unknown", _size(told), _group(told), launch, identity))
     return parts
 
 

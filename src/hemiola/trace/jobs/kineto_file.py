@@ -15,6 +15,7 @@ from array import array
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +100,21 @@ class KinetoFile:
     def on_gpu(self) -> bool:
         """Whether the process computed on a GPU, as far as the file shows."""
         return bool(self.devices)
+
+    @cached_property
+    def launches(self) -> dict[int, int]:
+        """The launching call's row, by the row of what ran on a GPU, of a file that has been read."""
+        on_gpu = [self.SORTS[sort] in ("kernel", "copy") for sort in self.sort]
+        calls = {
+            correlation: row
+            for row, correlation in enumerate(self.correlation)
+            if correlation > 0 and not on_gpu[row]
+        }
+        return {
+            row: calls[correlation]
+            for row, correlation in enumerate(self.correlation)
+            if on_gpu[row] and correlation in calls
+        }
 
     @property
     def base_ns(self) -> int:
