@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,12 +11,12 @@ from tiny_graphs import device, flat, layers
 
 from hemiola.core.errors import InputError
 from hemiola.core.graph import Graph
-from hemiola.core.hardware import Hardware
+from hemiola.core.hardware import CollectiveCost, Hardware
 from hemiola.core.topology import Level, Topology, equal_hosts
 from hemiola.cost.job_profile import fit_profile, profile_file
 from hemiola.cost.profiles import load_library
 from hemiola.cost.strategies import DDP, FSDP, ParameterServer, parse_strategy
-from hemiola.cost.whatif import Question, halved_placement, scaled_network, what_ifs
+from hemiola.cost.whatif import Question, halved_placement, scaled_collectives, scaled_network, what_ifs
 
 LAYERS = 12
 
@@ -73,6 +74,21 @@ def test_a_scaled_network_leaves_the_hosts_inside_alone() -> None:
         doubled.levels[0].uplink_bytes_per_s == 2e9
     ).all()
     assert (doubled.hosts.fabric_bytes_per_s == 100e9).all()
+
+
+def test_collectives_are_scaled_by_the_links_of_the_hosts_that_have_ranks() -> None:
+    measured = CollectiveCost(
+        backend="nccl", collective="all-reduce", ranks=16, hosts=("n0",) * 8 + ("n1",) * 8, alpha_s=1e-5, bytes_per_s=1.2e9,
+    )  # fmt: skip
+    hosts = replace(
+        equal_hosts(3, 8), gpus=np.array([8, 8, 0]), nic_bytes_per_s=np.array([1.25e9, 1.25e9, 0.125e9])
+    )
+    with_login_node = Topology("with a login node", hosts)
+    for topology in (with_login_node, flat(2, 8, rate=1.25e9)):
+        (scaled,) = scaled_collectives(
+            Question(model(), device(collectives=(measured,)), topology, 16, DDP()), 2.0
+        ).collectives
+        assert scaled.bytes_per_s == 2.4e9
 
 
 @pytest.mark.parametrize("text", ["ddp", "ddp:bucket=100MiB", "fsdp"])

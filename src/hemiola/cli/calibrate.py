@@ -65,6 +65,7 @@ def calibrate(
     from hemiola.run.calibrate.links import read_links
     from hemiola.trace.graph_json import read_graph
     from hemiola.trace.hardware_json import write_hardware
+    from hemiola.trace.struct_json import as_text
 
     writable(output)
     if ranks < 0 or ranks == 1:
@@ -77,7 +78,7 @@ def calibrate(
     try:
         hardware = measure(
             given, device=device, threads=threads, rounds=rounds, budget_s=parse_duration(budget),
-            name=name, small=quick, progress=told.progress,
+            name=as_text(name), small=quick, progress=told.progress,
         )  # fmt: skip
         if ranks:
             told.progress(f"gloo between {ranks} processes", 0, 1)

@@ -61,6 +61,7 @@ def capture(
         What to call the graph; the model's class unless given.
     """
     from hemiola.run.capture import capture as capture_model
+    from hemiola.trace.struct_json import as_text
 
     if output is not None:
         writable(output)
@@ -68,7 +69,7 @@ def capture(
         model, inputs, loss = _example(target)
         graph = capture_model(
             model, inputs, loss, _optimizer(optimizer),
-            accumulate=accumulate, autocast=autocast, device=device or "", name=name,
+            accumulate=accumulate, autocast=autocast, device=device or "", name=as_text(name),
         )  # fmt: skip
     if output is not None:
         from hemiola.trace.graph_json import write_graph
@@ -93,6 +94,10 @@ def _example(target: str) -> tuple[Any, Any, Any]:
         returned = function()
     except ImportError as error:
         raise InputError(f"{target} failed: {error}", "install what it imports") from error
+    except SystemExit as error:
+        raise InputError(
+            f"{target} ends the program{_last_line(error)}", "have it return the model and its inputs"
+        ) from error
     except Exception as error:
         raise InputError(
             f"{target} failed: {type(error).__name__}: {error}{_last_line(error)}",
@@ -116,6 +121,11 @@ def _load(target: str) -> Callable[[], Any]:
         module = _module(place)
     except InputError:
         raise
+    except SystemExit as error:
+        raise InputError(
+            f"{place!r} cannot be imported: it ends the program{_last_line(error)}",
+            'leave to the script what is not for an import: if __name__ == "__main__":',
+        ) from error
     except Exception as error:
         raise InputError(
             f"{place!r} cannot be imported: {type(error).__name__}: {error}{_last_line(error)}",
@@ -151,7 +161,7 @@ def _module(place: str) -> Any:
     return module
 
 
-def _last_line(error: Exception) -> str:
+def _last_line(error: BaseException) -> str:
     """Where in the user's code it happened."""
     import traceback
 

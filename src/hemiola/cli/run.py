@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import inspect
-import shutil
 import sys
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -102,6 +102,7 @@ def run(
         With --on-loss continue: end all when fewer are left.
     """
     from hemiola.cli.run_report import conclude
+    from hemiola.cli.trace import alone
     from hemiola.run.launch import REMOTE_SHELL, Job, launch
 
     writable(trace, report)
@@ -123,15 +124,14 @@ def run(
         ranks_min=min_ranks,
     )
     read = _plan(plan)
-    if recording is not None and node_rank == 0:
-        shutil.rmtree(recording.parts, ignore_errors=True)
-    outcome = launch(
-        job,
-        lambda world: output_of(world, logs, _shown(show, world)),
-        lambda world: _admit(world, job, read, plan),
-        _say_lost,
-    )
-    conclude(outcome, command, recording, report, job.nodes)
+    with alone(recording) if recording is not None and node_rank == 0 else nullcontext(0) as since_ns:
+        outcome = launch(
+            job,
+            lambda world: output_of(world, logs, _shown(show, world)),
+            lambda world: _admit(world, job, read, plan),
+            _say_lost,
+        )
+        conclude(outcome, command, recording, report, job.nodes, since_ns)
     if outcome.lost and outcome.failure is None:
         print(
             f"hemiola run: warning: {len(outcome.lost)} lost on the way, the others ended well",

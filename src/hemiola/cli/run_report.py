@@ -26,10 +26,14 @@ def conclude(
     recording: Options | None,
     report: Path | None,
     nodes: Nodes | None = None,
+    since_ns: int = 0,
 ) -> None:
     """Say it on standard error, and write the report if one was asked for.
 
     Of hosts that were started by hand (`nodes`) the first knows of all: the others leave the recording to it.
+
+    Args:
+        since_ns: when the recording began; see `merged`.
 
     Raises:
         InputError: the report cannot be written.
@@ -40,7 +44,7 @@ def conclude(
     if outcome.failure is not None:
         console.print(_failed(outcome, outcome.failure), soft_wrap=True)
     knows = nodes is None or nodes.rank == 0
-    metrics = _measured(recording, outcome, nodes) if recording is not None and knows else None
+    metrics = _measured(recording, outcome, nodes, since_ns) if recording is not None and knows else None
     acceleration = _acceleration(outcome)
     if acceleration is not None:
         print_acceleration(console, acceleration)
@@ -72,7 +76,7 @@ def _failed(outcome: Outcome, failure: Failure) -> str:
     )
 
 
-def _measured(recording: Options, outcome: Outcome, nodes: Nodes | None) -> JobMetrics | None:
+def _measured(recording: Options, outcome: Outcome, nodes: Nodes | None, since_ns: int) -> JobMetrics | None:
     """Of the recording, which is put together now; ranks that others have started may take a while longer."""
     from hemiola.cli.trace import merged
     from hemiola.core.job_metrics import job_metrics
@@ -80,8 +84,8 @@ def _measured(recording: Options, outcome: Outcome, nodes: Nodes | None) -> JobM
 
     parts = Path(recording.parts)
     if nodes is not None and parts.is_dir():
-        wait_for_parts(parts, outcome.ranks, crashed=outcome.status != 0)
-    timeline = merged(recording)
+        wait_for_parts(parts, outcome.ranks, crashed=outcome.status != 0, since_ns=since_ns)
+    timeline = merged(recording, since_ns)
     return job_metrics(timeline) if timeline is not None and len(timeline.iterations) > 1 else None
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shlex
 import shutil
 import signal
+import socket
 import subprocess
 import sys
+from contextlib import contextmanager, suppress
 from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -22,7 +25,7 @@ if TYPE_CHECKING:
     from hemiola.core.job_timeline import JobTimeline
     from hemiola.run.record.values import Options
 
-__all__ = ["merged", "trace"]
+__all__ = ["alone", "merged", "trace"]
 
 _NOTHING = "no process of the command ran a collective or a backward pass of PyTorch"
 
@@ -57,9 +60,62 @@ def trace(
         raise InputError("nothing to run", "give the command after --: hemiola trace -- torchrun … train.py")
     writable(output)
     options = options_for(output, mode="full" if full else "light", listen=listen, keep_iterations=keep)
-    status = _run(command, options)
-    merged(options)
+    with alone(options) as since_ns:
+        status = _run(command, options)
+        merged(options, since_ns)
     raise SystemExit(status)
+
+
+@contextmanager
+def alone(options: Options) -> Iterator[int]:
+    """Keep others from recording into the same file meanwhile; when this began, in nanoseconds by the clock of the files.
+
+    One that began on another host is of the same job: each host has a command of its own.
+
+    Raises:
+        InputError: another process of this host is recording into it.
+    """
+    from hemiola.core.errors import InputError
+
+    path = Path(f"{options.path}.lock")
+    try:
+        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    except OSError as error:
+        raise InputError(f"{path} cannot be written: {error.strerror}", "name another file") from error
+    try:
+        is_first = _claim(handle, options.path)
+        try:
+            yield os.fstat(handle).st_mtime_ns
+        finally:
+            if is_first:
+                path.unlink(missing_ok=True)
+    finally:
+        os.close(handle)
+
+
+def _claim(handle: int, recorded: str) -> bool:
+    """Lock the file, say in it by whom, and set its time; the lock ends with the process, however that ends.
+
+    False where it has been by another host.
+    """
+    from hemiola.core.errors import InputError
+
+    here = f" on {socket.gethostname()}"
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        who = os.pread(handle, 1000, 0).decode() or f"another process{here}"
+        if not who.endswith(here):
+            return False
+        raise InputError(
+            f"{recorded} is being recorded by {who}", "wait for its end, or name another file"
+        ) from error
+    except OSError:  # a file system that knows no locks
+        pass
+    os.ftruncate(handle, 0)
+    with suppress(OSError):  # a full disk
+        os.write(handle, f"process {os.getpid()}{here}".encode())
+    return True
 
 
 def _run(command: tuple[str, ...], options: Options) -> int:
@@ -67,7 +123,6 @@ def _run(command: tuple[str, ...], options: Options) -> int:
     from hemiola.core.errors import InputError
     from hemiola.run.record.injected import variables
 
-    shutil.rmtree(options.parts, ignore_errors=True)
     try:
         process = subprocess.Popen(command, env=os.environ | variables(options, os.environ))
     except OSError as error:
@@ -87,15 +142,27 @@ def _run(command: tuple[str, ...], options: Options) -> int:
     return 128 - status if status < 0 else status
 
 
-def merged(options: Options) -> JobTimeline | None:
-    """Put the parts together and say in a few lines what was recorded; None if nothing was, or they cannot be."""
+def merged(options: Options, since_ns: int = 0) -> JobTimeline | None:
+    """Put the parts together and say in a few lines what was recorded; None if nothing was, or they cannot be.
+
+    Args:
+        since_ns: when the recording began (`alone`): what lies there from before gives way to what it has left, and
+            stays if that is nothing.
+    """
     from hemiola.core.errors import InputError
     from hemiola.run.record.api import finish
 
     path, parts = Path(options.path), Path(options.parts)
-    if not any(parts.glob("rank*")):
+    earlier = []
+    for part in parts.glob("*"):
+        with suppress(FileNotFoundError):  # another host of the job has just put them together
+            earlier += [part] * (part.stat().st_mtime_ns < since_ns)
+    if not any(part not in earlier for part in parts.glob("rank*")):
         print(f"nothing was recorded: {_NOTHING}", file=sys.stderr)
         return None
+    for part in earlier:
+        with suppress(OSError):
+            shutil.rmtree(part) if part.is_dir() else part.unlink()
     try:
         timeline = finish(path, parts)
     except InputError as error:

@@ -101,7 +101,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         ranks: for how many it was made.
         update: "together", once everything is reduced, before the next iteration; or "on-arrival": each parameter
             by itself before its first use in the next forward.
-        chunk_bytes: so much goes on its way at a time; what is more urgent waits for no more than that.
+        chunk_bytes: so much goes on its way at a time, or less; what is more urgent waits for no more than that.
         transfers: all of them, in any order.
         operation_order: the graph's operations in the order in which they are to be executed; () as they stand.
         changes: what was changed against the usual way, and why, in sentences.

@@ -92,7 +92,7 @@ def _changes(question: Question, others: Sequence[Hardware]) -> Iterator[tuple[s
             replace(
                 question,
                 topology=scaled_network(question.topology, 2.0),
-                hardware=scaled_collectives(question.hardware, question.topology, 2.0),
+                hardware=scaled_collectives(question, 2.0),
             ),
         )
         spread = halved_placement(question)
@@ -125,13 +125,15 @@ def scaled_network(topology: Topology, factor: float) -> Topology:
     return replace(topology, name=f"{topology.name} ×{factor:g}", hosts=hosts, levels=levels)
 
 
-def scaled_collectives(hardware: Hardware, topology: Topology, factor: float) -> Hardware:
+def scaled_collectives(question: Question, factor: float) -> Hardware:
     """The same hardware with collectives so many times as fast, where the network was what limited them.
 
-    That is taken to be so of what was measured between hosts at 0.8 to 1.1 times the topology's rate: such
-    a measurement says what the links carry, not what the library could.
+    That is taken to be so of what was measured between hosts at 0.8 to 1.1 times the rate of the slowest link of the
+    ranks' hosts: such a measurement says what the links carry, not what the library could.
     """
-    nic = float(topology.hosts.nic_bytes_per_s.min())
+    hardware, hosts = question.hardware, question.topology.hosts
+    place = place_ranks(question.topology, question.ranks, question.placement)
+    nic = min(float(hosts.nic_bytes_per_s[host]) for host, _ in place.counts)
     collectives = tuple(
         msgspec.structs.replace(c, bytes_per_s=c.bytes_per_s * factor)
         if len(set(c.hosts)) > 1 and 0.8 <= c.bytes_per_s / nic <= 1.1

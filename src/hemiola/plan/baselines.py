@@ -1,4 +1,4 @@
-"""What others do, as plans: P3's slices and ByteScheduler's partitions with credit. To compare with."""
+"""What others do, as plans: P3's slices and ByteScheduler's partitions. To compare with."""
 
 from __future__ import annotations
 
@@ -34,9 +34,10 @@ def p3(problem: Problem, elements: int = P3_ELEMENTS) -> Plan:
 
 
 def bytescheduler(problem: Problem, partition_bytes: int = BYTESCHEDULER_BYTES, partitions: int = 4) -> Plan:
-    """ByteScheduler (Peng et al., SOSP 2019): partitions by first use; what is in flight, the credit, is not pre-empted.
+    """ByteScheduler (Peng et al., SOSP 2019): partitions by first use.
 
-    Predictions pre-empt at any instant, so the credit has no effect in them; who executes the plan reads it.
+    Its credit, so many bytes in flight that are not pre-empted, is written down as `chunk_bytes` and delays nothing here:
+    predictions pre-empt at any instant, and the transport that executes plans after 256 KiB at most.
 
     Args:
         partition_bytes: BytePS' own size unless told otherwise; the paper tunes it.

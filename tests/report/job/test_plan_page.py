@@ -118,6 +118,15 @@ def test_the_page_says_steps_bound_and_changes(advice: Advice) -> None:
     assert all(note.replace("'", "&#x27;") in page for note in advice.after.notes)
 
 
+def test_no_step_is_drawn_wider_than_its_column(advice: Advice) -> None:
+    (first, seconds), *others = advice.steps
+    page = render_plan(replace(advice, steps=((first, seconds), ("slower", 1.25 * seconds), *others)))
+    widths = [float(width) for width in re.findall(r'<i style="width:([\d.]+)%', page)]
+    assert widths[:2] == [80.0, 100.0]
+    assert max(widths) == 100.0
+    assert "<td>+25.0 %</td>" in page
+
+
 def test_the_page_is_whole_and_names_stay_text() -> None:
     page = render_plan(make_plan(Problem(graph(EVIL), hardware(), flat(2, rate=70e6), 2)))
     elements = Elements()

@@ -22,9 +22,9 @@ from hemiola.trace.graph_json import write_graph
 def test_a_file_is_written_and_a_table_shown(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     graph, output = tmp_path / "job.graph.json", tmp_path / "here.hardware.json"
     write_graph(capture(nn.Linear(33, 7), (torch.zeros(5, 33),), name="job"), graph)
-    calibrate(graph, output=output, rounds=1, budget="1s", quick=True, name="bench")
+    calibrate(graph, output=output, rounds=1, budget="1s", quick=True, name=os.fsdecode(b"bench \xe9"))
     hardware = load_hardware(output)
-    assert hardware.name == "bench"
+    assert hardware.name == "bench \ufffd"
     assert any("float32[5,33]" in key for key in hardware.measured)
     shown, told = capfd.readouterr()
     assert "bench" in shown

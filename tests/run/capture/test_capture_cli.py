@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -72,6 +73,11 @@ def test_a_name_is_printed_as_it_is(hemiola: Hemiola) -> None:
     assert "a [red]net[/old] :ram:: " in hemiola(TINY, "--name", "a [red]net[/old] :ram:").out
 
 
+def test_a_name_need_not_be_text(hemiola: Hemiola, tmp_path: Path) -> None:
+    assert "wrote job.json" in hemiola(TINY, "-o", "job.json", "--name", os.fsdecode(b"caf\xe9")).err
+    assert read_graph(tmp_path / "job.json").name == "caf\ufffd"
+
+
 def test_json_is_all_that_is_printed(hemiola: Hemiola, tmp_path: Path) -> None:
     (tmp_path / "talks.py").write_text(
         "import torch\nprint('loading')\n"
@@ -136,6 +142,8 @@ def test_options(hemiola: Hemiola) -> None:
         (["bad.py:wants"], "bad.py:wants failed: TypeError"),
         (["bad.py:asks"], "asks for a tensor's value .*\n  at .*bad.py:9, in forward"),
         (["broken.py:make"], "'broken.py' cannot be imported: SyntaxError"),
+        (["script.py:make"], "'script.py' cannot be imported: it ends the program\n  at .*script.py:2, in"),
+        (["bad.py:ends"], "bad.py:ends ends the program\n  at .*bad.py:11, in ends\n  hint: have it return"),
         (["bad.py:one"], "bad.py:one returned 1 values"),
         ([TINY, "--optimizer", "magic"], "torch.optim has no 'magic'\n  hint: choose one of .*AdamW"),
         ([TINY, "--accumulate", 0], "accumulate is 0"),
@@ -144,6 +152,7 @@ def test_options(hemiola: Hemiola) -> None:
 )
 def test_refusals(hemiola: Hemiola, tmp_path: Path, arguments: list[object], said: str) -> None:
     (tmp_path / "broken.py").write_text("def make(:\n")
+    (tmp_path / "script.py").write_text("import sys\nsys.exit()\n")
     (tmp_path / "bad.py").write_text(
         "import torch\n"
         "def one(): return (3,)\n"
@@ -155,6 +164,7 @@ def test_refusals(hemiola: Hemiola, tmp_path: Path, arguments: list[object], sai
         "        value = super().forward(inputs)\n"
         "        return value if value.sum() > 0 else -value\n"
         "def asks(): return Asks(2, 2), torch.zeros(1, 2)\n"
+        "def ends(): raise SystemExit\n"
     )
     done = hemiola(*arguments)
     assert re.search(said, done.error), done.error

@@ -118,6 +118,20 @@ def test_a_plan_reaches_the_script_and_must_fit_the_ranks(folder: Path) -> None:
     assert "is not a plan" in done.stderr
 
 
+def test_what_is_refused_leaves_the_parts_of_an_earlier_recording(folder: Path) -> None:
+    write_plan(
+        Plan(name="p", graph="g", ranks=2, update="together", chunk_bytes=1, transfers=()),
+        folder / "plan.json",
+    )
+    part = folder / "run.json.parts" / "rank00000-1-1.a.jsonl"
+    part.parent.mkdir()
+    part.touch()
+    for words in (["nowhere.py"], ["--plan", "plan.json", "leaves.py"]):
+        assert run(folder, "--trace", "run.json", *words).returncode == 2
+        assert part.exists()
+    assert not (folder / "run.json.lock").exists()
+
+
 @pytest.mark.slow
 def test_a_recording_says_what_was_measured(folder: Path) -> None:
     (folder / "train.py").write_text(TRAINS)

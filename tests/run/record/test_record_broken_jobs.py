@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -208,3 +209,13 @@ def test_a_folder_that_cannot_be_written_to_is_refused_before_training(
 def test_a_folder_without_parts_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no rank left anything"):
         collect(tmp_path)
+
+
+def test_hosts_of_one_job_record_into_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    options = options_for(tmp_path / "run.json")
+    with alone(options) as first_ns:
+        monkeypatch.setattr(socket, "gethostname", lambda: "another")
+        with alone(options) as second_ns:
+            assert second_ns == first_ns
+        assert (tmp_path / "run.json.lock").exists()
+    assert not any(tmp_path.iterdir())
