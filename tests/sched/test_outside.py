@@ -60,6 +60,8 @@ def outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     (package / "__init__.py").write_text("")
     (package / "ideas.py").write_text(OUTSIDE)
     (package / "broken.py").write_text("import no_such_module_anywhere\n")
+    (package / "exits.py").write_text("raise SystemExit(0)\n")
+    (package / "typo.py").write_text("import math\nmath.sqroot(2)\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     yield "someones_lab.ideas"
     for name in [name for name in sys.modules if name.startswith("someones_lab")]:
@@ -103,6 +105,8 @@ def test_its_parameters_are_read_by_their_types(outside: str) -> None:
         ("{0}:Needy", "what"),
         ("someones_lab.broken:Any", "no_such_module_anywhere"),
         ("someones_lab.absent:Any", "someones_lab.absent"),
+        ("someones_lab.exits:Any", "it ends the program"),
+        ("someones_lab.typo:Any", "AttributeError: module 'math' has no attribute 'sqroot'"),
         ("nobodys_lab.ideas:Any", "nobodys_lab"),
         ("nobodys_lab:Any", "nobodys_lab"),
         ("nobodys_lab.py:Any", "nobodys_lab.py"),

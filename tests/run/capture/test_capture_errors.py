@@ -65,6 +65,10 @@ def raises(value: Tensor) -> Tensor:
     raise KeyError("no such head")  # line raises
 
 
+def exits(value: Tensor) -> Tensor:
+    raise SystemExit(0)  # line exits
+
+
 @pytest.mark.parametrize(
     ("something", "said", "remedy"),
     [
@@ -76,6 +80,7 @@ def raises(value: Tensor) -> Tensor:
         (chooses, "functions as arguments of an operator (`torch.cond` and the like): cond", "plain Python"),
         (breaks, "RuntimeError", "check that the model runs"),
         (raises, "KeyError: 'no such head'", "check that the model runs"),
+        (exits, "ends the program", "raise an exception"),
     ],
 )
 def test_the_line_is_named(something: Callable[[Tensor], Any], said: str, remedy: str) -> None:

@@ -36,7 +36,7 @@ def explained(doing: str, remedy: str = "") -> Iterator[None]:
         yield
     except HemiolaError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         what, usual = _reason(error)
         raise GraphError(f"{doing} cannot be captured: {what}{_where(error)}", remedy or usual) from error
 
@@ -52,7 +52,9 @@ def quiet() -> Iterator[None]:
         log.disabled = before
 
 
-def _reason(error: Exception) -> tuple[str, str]:
+def _reason(error: BaseException) -> tuple[str, str]:
+    if isinstance(error, SystemExit):
+        return "it ends the program", "have it raise an exception instead"
     if isinstance(error, DataDependentOutputException):
         return (
             "it asks for a tensor's value (`.item()`, `if tensor:`, `.tolist()`), and there are no values in a capture",
@@ -88,7 +90,7 @@ def _reason(error: Exception) -> tuple[str, str]:
     )
 
 
-def _where(error: Exception) -> str:
+def _where(error: BaseException) -> str:
     """The deepest line that is neither PyTorch's nor ours."""
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         if not frame.filename.startswith(_OURS) and not frame.filename.startswith("<"):

@@ -59,11 +59,17 @@ def _outside(module: str, attribute: str, text: str) -> type[Policy]:
     if not module or module.startswith("."):
         raise PolicyError(f"{text!r}: {module!r} is no module", remedy)
     try:
-        found = getattr(importlib.import_module(module), attribute)
+        imported = importlib.import_module(module)
     except ImportError as error:
         raise PolicyError(f"{text!r}: cannot import {module!r}: {error}", remedy) from error
-    except AttributeError:
-        raise PolicyError(f"{text!r}: {module} has no {attribute!r}", "write package.module:Class") from None
+    except (Exception, SystemExit) as error:
+        what = "it ends the program" if isinstance(error, SystemExit) else f"{type(error).__name__}: {error}"
+        raise PolicyError(
+            f"{text!r}: cannot import {module!r}: {what}", f"see where, and mend it: python -c 'import {module}'"
+        ) from error
+    found = getattr(imported, attribute, None)
+    if found is None:
+        raise PolicyError(f"{text!r}: {module} has no {attribute!r}", "write package.module:Class")
     if not callable(getattr(found, "decide", None)):
         raise PolicyError(f"{text!r} has no method decide(view)", "derive it from hemiola.Policy")
     return found  # type: ignore[no-any-return]
