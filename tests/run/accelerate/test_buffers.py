@@ -24,11 +24,17 @@ def buffers(rank):
     ]  # fmt: skip
 
 
-def test_all_have_those_of_the_first_rank_whatever_their_types():
+def shared(end, own, device):
+    with torch.device(device):
+        share_buffers(end, own)
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_all_have_those_of_the_first_rank_whatever_their_types_and_the_default_device(device):
     own, expected = [buffers(rank) for rank in range(3)], buffers(0)
     places = [[buffer.data_ptr() for buffer in each] for each in own]
     with connected(3) as ends:
-        assert together(lambda end: share_buffers(end, own[end.rank]), ends) == [None] * 3
+        assert together(lambda end: shared(end, own[end.rank], device), ends) == [None] * 3
         assert together(lambda end: share_buffers(end, []), ends) == [None] * 3
     for each, before in zip(own, places, strict=True):
         assert all(torch.equal(a, b) for a, b in zip(each, expected, strict=True))

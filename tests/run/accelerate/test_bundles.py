@@ -6,6 +6,7 @@ import copy
 from collections.abc import Sequence
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor, nn
 
@@ -190,10 +191,11 @@ class Looking(nn.Module):
         self.first, self.second = nn.Embedding(9, 2), nn.Embedding(7, 2)
 
     def forward(self, rows: list[int]) -> Tensor:
-        return self.first(torch.tensor(rows)).sum()
+        return self.first(torch.tensor(rows, device="cpu")).sum()
 
 
-def test_what_is_looked_up_is_told_once_and_what_is_touched_once_for_all_tables():
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_what_is_looked_up_is_told_once_and_what_is_touched_once_for_all_tables(device):
     model = Looking()
     parameters = dict(model.named_parameters())
     plan = Plan(
@@ -204,24 +206,25 @@ def test_what_is_looked_up_is_told_once_and_what_is_touched_once_for_all_tables(
         ),
     )  # fmt: skip
     optimizer, carrier = torch.optim.SGD(model.parameters(), 0.1), Telling()
-    engine = Engine(
-        model,
-        parameters,
-        plan,
-        planned_tables(plan, model, parameters),
-        carrier,
-        Updates(optimizer, None),
-        2,
-        10.0,
-    )
-    for rows in ([3, 5], [4]):
-        engine.forward_begins(True)
-        loss = model(rows) + parameters["first.weight"][0].sum()  # by hand, which cannot be seen
-        engine.forward_ends()
-        engine.forward_ends()
-        loss.backward()
-        engine.step(optimizer.step)
-        optimizer.zero_grad()
+    with torch.device(device):
+        engine = Engine(
+            model,
+            parameters,
+            plan,
+            planned_tables(plan, model, parameters),
+            carrier,
+            Updates(optimizer, None),
+            2,
+            10.0,
+        )
+        for rows in ([3, 5], [4]):
+            engine.forward_begins(True)
+            loss = model(rows) + parameters["first.weight"][0].sum()  # by hand, which cannot be seen
+            engine.forward_ends()
+            engine.forward_ends()
+            loss.backward()
+            engine.step(optimizer.step)
+            optimizer.zero_grad()
     assert carrier.said == [
         [[3, 5], []], ([[0, 3, 5], []], [True, False]), [[4], []], ([[0, 4], []], [True, False]),
     ]  # fmt: skip

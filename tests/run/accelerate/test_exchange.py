@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import sys
 from pathlib import Path
@@ -15,7 +16,9 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "transport"))
 
 from endpoints import connected, together  # noqa: E402
 from hemiola.core.errors import TransportError  # noqa: E402
+from hemiola.run.accelerate import exchange as exchanges  # noqa: E402
 from hemiola.run.accelerate.exchange import Exchange  # noqa: E402
+from hemiola.run.accelerate.schedule import Part, Step  # noqa: E402
 from hemiola.run.accelerate.settings import Settings  # noqa: E402
 from hemiola.run.accelerate.tables import touched_rows  # noqa: E402
 from hemiola.run.accelerate.under_way import Ticket  # noqa: E402
@@ -164,6 +167,32 @@ def test_a_lost_rank_ends_the_transfer_with_its_name():
         late = exchange.all_reduce(2, "the gradient v", torch.ones(10))
         with pytest.raises(TransportError, match="rank 1"):
             late.wait(10.0)
+
+
+def test_of_all_the_numbers_of_rows_that_are_sent_few_schedules_are_kept():
+    before = sum(type(one) is Step for one in gc.get_objects())
+    with connected(2) as ends:
+        both = [Exchange(end, 1 << 20) for end in ends]
+
+        def work(end):
+            for rows in range(600):
+                ticket = both[end.rank].all_reduce(0, "the gradient t", torch.ones(rows), algorithm="ring")
+                ticket.wait(10.0)
+
+        assert together(work, ends) == [None] * 2
+        assert sum(type(one) is Step for one in gc.get_objects()) - before < 600
+
+
+def test_however_many_steps_have_come_they_follow_one_another(monkeypatch):
+    step = Step((), (Part(1, 0, 4),), False)
+    monkeypatch.setattr(exchanges, "_steps", lambda *_: (step,) * 1000)
+    with connected(2) as ends:
+        flat, exchange = torch.zeros(4), Exchange(ends[0], 1 << 20)
+        for number in range(1000):
+            ends[1].send(0, exchange._tag(0) + number, bytes(16))
+        ends[1].send(0, 0, b"last")
+        ends[0].receive(1, 0, bytearray(4)).wait(10.0)
+        exchange.all_reduce(0, "the gradient w", flat, algorithm="ring").wait(10.0)
 
 
 def test_who_never_gives_up_waits_as_well():

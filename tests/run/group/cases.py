@@ -262,6 +262,46 @@ def again_and_again(rank: int, ranks: int) -> str:
     return "right"
 
 
+def leaving(rank: int, ranks: int) -> str:
+    """Who leaves ends first what it has begun; the next rank is late for it."""
+    for size in (8, LARGE):
+        group = dist.new_group(timeout=SOON)
+        if rank == 1:
+            time.sleep(0.5)
+        flat = torch.ones(size)
+        work = dist.all_reduce(flat, group=group, async_op=True)
+        if rank:
+            work.wait()
+            assert torch.equal(flat, torch.full((size,), float(ranks)))
+        dist.destroy_process_group(group)
+    return "right"
+
+
+def failing(rank: int, ranks: int) -> str:
+    """Who leaves because it has failed, or after it has waited in vain, waits for nobody who does not come."""
+    begun_s = time.monotonic()
+    for fails in (True, False):
+        group = dist.new_group(timeout=SOON)
+        if rank:
+            dist.barrier()
+            dist.destroy_process_group(group)
+            continue
+        work = dist.all_reduce(torch.ones(8), group=group, async_op=True)
+        try:
+            if fails:
+                raise ValueError("within 0.2 s")
+            work.wait(timedelta(seconds=0.2))
+        except Exception as problem:
+            assert "within 0.2 s" in str(problem), problem
+            if fails:
+                dist.destroy_process_group(group)
+        if not fails:
+            dist.destroy_process_group(group)
+        dist.barrier()
+    assert time.monotonic() - begun_s < 15
+    return "soon"
+
+
 def main(rank: int, ranks: int, file: str, case: str) -> None:
     torch.set_num_threads(1)
     if case == "averages" and rank == 1:

@@ -58,6 +58,18 @@ def test_a_rank_that_does_not_come_ends_all_waits_in_time(strategy, late, tmp_pa
     assert case("unanswered", 2, tmp_path) == {"raised"}
 
 
+@pytest.mark.parametrize(("strategy", "late"), [("", ""), ("ring.json", ""), ("", "relay")])
+def test_who_leaves_ends_first_what_it_has_begun(strategy, late, tmp_path, monkeypatch):
+    write_strategy(ring([1, 2, 0]), tmp_path / "ring.json")
+    monkeypatch.setenv("HEMIOLA_STRATEGY", str(tmp_path / strategy) if strategy else "")
+    monkeypatch.setenv("HEMIOLA_STRAGGLERS", late)
+    assert case("leaving", 3, tmp_path) == {"right"}
+
+
+def test_who_fails_leaves_at_once(tmp_path):
+    assert case("failing", 2, tmp_path) == {"soon"}
+
+
 def test_checkpoints_are_written_and_read(tmp_path):
     assert case("checkpoints", 2, tmp_path) == {"as they were"}
 

@@ -42,6 +42,11 @@ def test_what_was_seen_can_be_resized():
     assert tensor.fill_(2.0).sum() == 200_000
 
 
+def test_what_is_not_on_the_processor_is_refused():
+    with pytest.raises(InputError, match="on meta"):
+        view(torch.empty(3, device="meta"))
+
+
 def test_what_lies_there_otherwise_is_refused():
     tensor = torch.tensor([1 + 2j]).conj()
     for one in (tensor, tensor.imag):

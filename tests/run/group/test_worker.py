@@ -56,6 +56,17 @@ def test_what_is_under_way_and_what_follows_ends_with_the_problem():
         worker.leave(10.0)
 
 
+def test_what_is_called_after_it_was_left_fails():
+    worker = Worker(None)
+    worker.leave(10.0)
+    pending = Pending("a collective", 10.0, in_time=True)
+    worker.do(lambda channel: None, Channel(None, 0, 1, 0, 10.0), pending, [])
+    with pytest.raises(TransportError, match="the process group was closed"):
+        pending.wait()
+    with pytest.raises(Exception, match="the process group was closed"):
+        pending.get_future().wait()
+
+
 def test_what_was_carried_out_is_held_no_longer():
     worker = Worker(None)
     tensor, pending = torch.ones(5), Pending("a collective", 10.0)

@@ -61,6 +61,15 @@ def test_kinds_that_are_under_way_together_are_told_apart(
     assert found == pytest.approx(each_s, rel=0.2)
 
 
+def test_what_one_of_the_first_kind_costs_is_known_however_long_none_comes() -> None:
+    costs = Costs(LIKE)
+    now_s = together(costs, 0.0, 1.0, {0: MB})
+    for _ in range(40):
+        now_s = together(costs, now_s + 1.0, 6.0, {1: 2 * MB, 2: 2 * MB})
+    found = [costs.seconds(kind, MB) for kind in range(3)]
+    assert found == pytest.approx([2.0, 2.0, 1.0], rel=0.1)
+
+
 def test_what_was_slow_at_first_is_forgotten() -> None:
     costs, now_s = Costs(LIKE), 0.0
     now_s = together(costs, now_s, 10.0, {0: MB})

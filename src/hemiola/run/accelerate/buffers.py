@@ -27,7 +27,7 @@ def share_buffers(end: Endpoint, buffers: list[Tensor]) -> None:
             end.send(peer, _TAG, view(data), priority=_FIRST)
         return
     sizes = [sum(buffer.nbytes for buffer in own) for own in kinds]
-    data = torch.empty(sum(sizes), dtype=torch.uint8)
+    data = torch.empty(sum(sizes), dtype=torch.uint8, device="cpu")
     end.receive(0, _TAG, view(data)).wait()
     with torch.no_grad():
         for own, part in zip(kinds, data.split(sizes), strict=True):

@@ -335,8 +335,10 @@ class Rows(Bundle):
             self.is_head,
         )  # fmt: skip
         if not self.is_head:
-            nothing = self.absent and base is None
-            self.touched = torch.zeros(len(table), dtype=torch.bool) if nothing else touched_rows(table, base)
+            if self.absent and base is None:
+                self.touched = torch.zeros(len(table), dtype=torch.bool, device="cpu")
+            else:
+                self.touched = touched_rows(table, base)
 
 
 def end_rows(bundles: Sequence[Rows], carrier: Carrier) -> None:

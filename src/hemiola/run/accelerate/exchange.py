@@ -8,6 +8,7 @@ any order, and a more urgent one overtakes and pauses what is on its way.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 import torch
@@ -29,6 +30,8 @@ _TAGS, _LANE = 1 << 62, 12
 """Tags are above all others'; a transfer's number begins at bit 32, its lane's at this one, the step's at 0."""
 _BEFORE, _AGAIN = 1, 1 << 19
 """Of rows: the step in which they are named before; the first lane of those that are named at the end alone."""
+_KNOWN = 256
+"""Schedules that are kept: of rows, another number is sent nearly every time."""
 
 
 class Exchange:
@@ -42,7 +45,6 @@ class Exchange:
         self._end = end
         self._lane_bytes = chunk_bytes * end.ranks
         self.rooms = Rooms()
-        self._known: dict[tuple[str, int], tuple[Step, ...]] = {}
         self._rows: dict[int, Tensor] = {}
 
     def all_reduce(
@@ -115,7 +117,7 @@ class Exchange:
         """For so many of a table's rows: the same every time, for fresh pages cost more than copying."""
         room, width = self._rows.get(number), table.shape[1]
         if room is None or len(room) < rows or room.dtype != table.dtype:
-            room = self._rows[number] = torch.empty(rows, width, dtype=table.dtype)
+            room = self._rows[number] = table.new_empty(rows, width)
         return room[:rows]
 
     @staticmethod
@@ -149,6 +151,7 @@ class Exchange:
         tag: int, fill: Fill | None,
     ) -> None:  # fmt: skip
         size, small = flat.element_size(), self._small(flat, algorithm)
+        rank, ranks = self._end.rank, self._end.ranks
         if small:
             if fill is not None:
                 fill(0, flat.numel())
@@ -156,7 +159,7 @@ class Exchange:
         given = flat.clone() if small else flat  # what is added to is not what is sent
         into, out = view(flat), view(given)
         for number, (start, stop) in enumerate(lanes):
-            steps = self._steps("everybody" if small else algorithm, stop - start)
+            steps = _steps("everybody" if small else algorithm, rank, ranks, stop - start)
             span, part = slice(start * size, stop * size), flat[start:stop]
             if not small and fill is not None:
                 fill(start, stop)
@@ -169,21 +172,19 @@ class Exchange:
         """As `Carrier.share`, before everything else that is under way."""
         share_buffers(self._end, buffers)
 
-    def _steps(self, algorithm: str, count: int) -> tuple[Step, ...]:
-        found = self._known.get((algorithm, count))
-        if found is None:
-            rank, ranks = self._end.rank, self._end.ranks
-            everybody = algorithm == "everybody"
-            found = _everybody(rank, ranks, count) if everybody else schedule(algorithm, rank, ranks, count)
-            self._known[algorithm, count] = found
-        return found
-
     # on the transport's thread alone
 
     @property
     def end(self) -> Endpoint:
         """This rank's end of the transport."""
         return self._end
+
+
+@lru_cache(maxsize=_KNOWN)
+def _steps(algorithm: str, rank: int, ranks: int, count: int) -> tuple[Step, ...]:
+    """As `schedule`, which does not know "everybody"."""
+    everybody = algorithm == "everybody"
+    return _everybody(rank, ranks, count) if everybody else schedule(algorithm, rank, ranks, count)
 
 
 def _everybody(rank: int, ranks: int, count: int) -> tuple[Step, ...]:
@@ -196,7 +197,8 @@ class _Lane:
     """A part of a tensor on its way through the steps of its algorithm. Lives on the transport's thread."""
 
     __slots__ = (
-        "_came", "_exchange", "_flat", "_given", "_into", "_left", "_number", "_priority", "_steps", "_tag", "_ticket",
+        "_came", "_exchange", "_flat", "_given", "_goes_on", "_into", "_left", "_number", "_priority", "_steps", "_tag",
+        "_ticket",
     )  # fmt: skip
 
     def __init__(
@@ -209,14 +211,24 @@ class _Lane:
         self._steps, self._into, self._given = steps, into, given
         self._number = -1
         self._left = 0
+        self._goes_on = False
         self._came: list[tuple[int, Room]] = []
 
     def begin(self) -> None:
-        """The first step, or the next one."""
+        """The first step, or the next one, and those behind it for which all has come.
+
+        One after the other: for a late rank that may be all of them, each within the one before it.
+        """
+        if self._goes_on:  # the loop below does
+            return
+        self._goes_on = True
         try:
-            self._begin()
+            while not self._left and self._number < len(self._steps):
+                self._begin()
         except HemiolaError as problem:  # closed meanwhile
             self._fail(problem)
+        finally:
+            self._goes_on = False
 
     def _begin(self) -> None:
         self._number += 1

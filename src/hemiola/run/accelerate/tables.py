@@ -87,7 +87,7 @@ class Lookups:
         self._hooks: list[Any] = [
             part.register_forward_pre_hook(self._looks_up, with_kwargs=True) for part in table.lookups
         ]
-        self.looked_up = torch.zeros(len(table.parameter), dtype=torch.bool)
+        self.looked_up = torch.zeros(len(table.parameter), dtype=torch.bool, device="cpu")
 
     def _looks_up(self, _: nn.Module, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
         places = arguments[0] if arguments else named.get("input")
@@ -183,7 +183,7 @@ def touched_rows(gradient: Tensor, base: Tensor | None = None) -> Tensor:
         (rows,) of booleans; what is no number counts as different.
     """
     rows, width = gradient.shape
-    found = torch.empty(rows, dtype=torch.bool)
+    found = torch.empty(rows, dtype=torch.bool, device="cpu")
     step = max(1, _BLOCK_BYTES // (width * gradient.element_size()))
     for start in range(0, rows, step):
         block = gradient[start : start + step]

@@ -7,6 +7,7 @@ import time
 from contextlib import suppress
 
 from hemiola.core.errors import HemiolaError, TransportError
+from hemiola.run.transport.gate import Gate
 from hemiola.run.transport.messages import Outgoing
 
 __all__ = ["Ticket"]
@@ -27,8 +28,7 @@ class Ticket:
         self._ended_s = 0.0
         self._left = lanes
         self._guard = threading.Lock()
-        self._gate = threading.Lock()
-        self._gate.acquire()
+        self._gate = Gate()
         self.sends: list[Outgoing] = []
         self.done = False
         self.problem: HemiolaError | None = None
@@ -39,25 +39,21 @@ class Ticket:
         Raises:
             TransportError: it failed, or is not reduced in time.
         """
-        if not self._gate.acquire(timeout=timeout_s):
+        if not self._gate.wait(timeout_s):
             raise TransportError(
                 f"{self._what} was not reduced within {timeout_s:g} s",
                 "do all ranks run the same number of iterations?",
             )
-        self._gate.release()
         if self.problem is not None:
             raise self.problem
 
     def soon(self, timeout_s: float) -> bool:
         """Whether it has ended, after at most so long."""
-        if self._gate.acquire(timeout=timeout_s):
-            self._gate.release()
-        return self.done
+        return self._gate.wait(timeout_s)
 
     def wait_sent(self) -> None:
         """Until this rank's memory may be written again."""
-        self._gate.acquire()
-        self._gate.release()
+        self._gate.wait()
         for handle in self.sends:
             handle.wait()
 
@@ -87,4 +83,4 @@ class Ticket:
                 return
             self.done = True
             self._ended_s = time.monotonic()
-        self._gate.release()
+        self._gate.open()

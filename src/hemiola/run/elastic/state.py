@@ -219,7 +219,7 @@ def _broadcast(value: Any, root: int) -> Any:
     dist.broadcast_object_list(head, src=root, device=torch.device("cpu"))
     words_, shapes = head[0]
     if value is None:
-        tensors = [torch.empty(shape, dtype=dtype) for shape, dtype in shapes]
+        tensors = [torch.empty(shape, dtype=dtype, device="cpu") for shape, dtype in shapes]
     for tensor in tensors:
         if tensor.numel():
             dist.broadcast(tensor, src=root)

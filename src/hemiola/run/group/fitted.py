@@ -53,6 +53,7 @@ class Fitted:
     Attributes:
         rank, ranks: within the group.
         used: names of the strategies that were used, by collective.
+        begun: what is under way here.
     """
 
     def __init__(
@@ -84,6 +85,7 @@ class Fitted:
         self._usual = UnderWay("collectives")
         """Those that go the usual way."""
         self.used: dict[Collective, set[str]] = {}
+        self.begun: set[Pending] = set()
 
     def start(
         self, kind: Collective, given: Tensor, join: Join, put: Put, result: list[Tensor], root: int = 0,
@@ -104,6 +106,7 @@ class Fitted:
                 self.used.setdefault(kind, set()).add(NAME)
                 pending = Pending("a collective", self._timeout_s)
                 self._balanced.start(given, join, put, partial(pending.end, result))
+                pending.note_in(self.begun)
                 return pending
             strategy = self._used(kind, size_bytes, root)
             if strategy is None:
@@ -117,6 +120,7 @@ class Fitted:
                 pending.end(result, problem)
 
             self._runner.start(strategy, given.clone() if keeps else given, join, put, ended)
+            pending.note_in(self.begun)
         return pending
 
     def add_up(self, given: Tensor, how: Reduction, put: Put, result: list[Tensor]) -> Pending | None:
@@ -129,6 +133,7 @@ class Fitted:
             self._holds = True
             pending = Pending("a collective", self._timeout_s)
             late.start(given, how, put, partial(pending.end, result))
+            pending.note_in(self.begun)
         return pending
 
     def timed(

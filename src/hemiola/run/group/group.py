@@ -8,8 +8,10 @@ wait for that rank to call it too. Point-to-point messages do not wait for colle
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -54,6 +56,8 @@ class Group(dist.ProcessGroup):
         """
         super().__init__(rank, ranks)
         self._fitted = fitted
+        self._begun: set[Pending] = fitted.begun if fitted is not None else set()
+        """What goes on without the group's thread."""
         self._doubling = Doubling(rank, ranks)
         self._watch = Watch(end) if end is not None else None
         self._end, self._rank, self._ranks, self._timeout_s = end, rank, ranks, timeout_s
@@ -83,8 +87,12 @@ class Group(dist.ProcessGroup):
         return self if device.type == "cpu" else super()._get_backend(device)
 
     def shutdown(self) -> None:
-        """End what is queued, and leave."""
+        """End what was begun, and leave; where the script has failed, only what is queued: others may never come."""
         self._worker.leave(self._timeout_s)
+        if isinstance(sys.exception(), SystemExit | None):
+            with suppress(Exception):  # whoever waits for it is told
+                for pending in list(self._begun):
+                    pending.wait()
         if self._fitted is not None:
             self._fitted.close()
         if self._end is not None:
@@ -126,6 +134,7 @@ class Group(dist.ProcessGroup):
         assert self._watch is not None
         pending = Pending("a collective", self._timeout_s)
         self._watch.begin(partial(pending.end, result), partial(action, self._channel()))
+        pending.note_in(self._begun)
         return pending
 
     def _is_small(self, tensors: Sequence[Tensor]) -> bool:

@@ -36,10 +36,12 @@ def view(tensor: Tensor) -> memoryview:
     """The memory of a contiguous tensor on the processor, of any type; who resizes it meanwhile takes it away.
 
     Raises:
-        InputError: what lies there is the tensor's conjugate or its negative.
+        InputError: what lies there is the tensor's conjugate or its negative; it is not on the processor.
     """
     if not tensor.numel():
         return memoryview(bytearray())
+    if not tensor.is_cpu:  # its address is none of this process
+        raise InputError(f"the tensor is on {tensor.device}", "give tensor.cpu()")
     if tensor.is_conj() or tensor.is_neg():
         raise InputError("the tensor's memory has other numbers", "give tensor.resolve_conj().resolve_neg()")
     memory = _Memory.from_address(tensor.data_ptr())

@@ -17,6 +17,7 @@ from torch import Tensor
 from hemiola.core.errors import TransportError
 from hemiola.run.group.deadlines import Deadlines
 from hemiola.run.group.helpers import Helpers
+from hemiola.run.transport.gate import Gate
 
 __all__ = ["Pending"]
 
@@ -40,12 +41,12 @@ class Pending(dist.Work):
         """
         super().__init__()
         self._what, self._in_time = what, in_time
+        self._begun: set[Pending] = set()
         self.timeout_s = timeout_s
         self.source = -1
         self._future: Any = None  # made for who asks: it costs as much as a small message
         self._guard = threading.Lock()
-        self._gate = threading.Lock()
-        self._gate.acquire()
+        self._gate = Gate()
         self._result: list[Tensor] | None = None
         self._problem: BaseException | None = None
 
@@ -56,12 +57,22 @@ class Pending(dist.Work):
             TransportError: it failed, or did not become complete in time.
         """
         limit_s = self.timeout_s if not timeout else timeout.total_seconds()
-        if not self._gate.acquire(timeout=limit_s):
-            raise self._incomplete(limit_s)
-        self._gate.release()
+        try:
+            if not self._gate.wait(limit_s):
+                raise self._incomplete(limit_s)
+        except BaseException:  # an interrupt, too
+            self._begun.discard(self)
+            raise
         if self._problem is not None:
             raise self._problem
         return True
+
+    def note_in(self, begun: set[Pending]) -> None:
+        """Be one of these until it has ended, or somebody has waited for it in vain."""
+        with self._guard:
+            if self._result is None:
+                self._begun = begun
+                begun.add(self)
 
     def _source_rank(self) -> int:
         return self.source
@@ -98,7 +109,8 @@ class Pending(dist.Work):
                 return
             self._problem, self._result = problem, result
             future = self._future
-        self._gate.release()
+            self._begun.discard(self)
+        self._gate.open()
         if future is not None:
             _deadlines.drop(self)
             _helpers.do(lambda: future.set_result(result))

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from hemiola.core.errors import HemiolaError
+from hemiola.core.errors import HemiolaError, TransportError
 from hemiola.run.group.collectives import Channel
 from hemiola.run.group.pending import Pending
 from hemiola.run.strategy.grace import GRACE_S, stop_later
@@ -37,6 +37,8 @@ class Worker:
         """Over a connected endpoint; None for a group of one."""
         self._end = end
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._guard = threading.Lock()
+        self._left = False
         self._channel: Channel | None = None
         """Of what is under way."""
         self._broken: HemiolaError | None = None
@@ -48,8 +50,12 @@ class Worker:
     def do(
         self, action: Callable[[Channel], None], channel: Channel, pending: Pending, result: list[Tensor]
     ) -> None:
-        """Carry it out after all others, and end what is held of it."""
-        self._jobs.put(_Job(action, channel, pending, result))
+        """Carry it out after all others, and end what is held of it; with an error, once this has been left."""
+        with self._guard:
+            if not self._left:
+                self._jobs.put(_Job(action, channel, pending, result))
+                return
+        pending.end(result, TransportError("the process group was closed", "open a new one"))
 
     def stop(self, problem: HemiolaError) -> None:
         """End what is under way, and whatever follows."""
@@ -60,7 +66,9 @@ class Worker:
 
     def leave(self, timeout_s: float) -> None:
         """End what was called, and the thread."""
-        self._jobs.put(None)
+        with self._guard:  # nothing comes behind the last one: the thread would not look at it
+            self._left = True
+            self._jobs.put(None)
         self._thread.join(timeout_s)
 
     def _break(self, problem: HemiolaError) -> None:

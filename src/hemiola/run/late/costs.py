@@ -58,10 +58,10 @@ class Costs:
         return None if self._each is None else float(self._each[kind]) * size_bytes
 
     def _fitted(self) -> np.ndarray | None:
-        """Seconds of a byte of each kind; None if nothing is known of the first."""
+        """Seconds of a byte of each kind; None before anything of the first has ended."""
         took_s = np.array([seconds for seconds, _ in self._known])
         sizes = np.array([sizes for _, sizes in self._known])
-        if not sizes[:, 0].any():
+        if self._each is None and not sizes[:, 0].any():
             return None
         weights = np.sqrt(_FORGOTTEN ** np.arange(len(took_s))[::-1])[:, None]
         usual = (

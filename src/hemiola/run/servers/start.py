@@ -245,7 +245,7 @@ def _kept(number: int, trained: Sequence[Trained], layout: Layout, states: Mappi
     shapes = tuple(
         shape_of(stretch, member.tensor) for stretch, member in zip(parcel.stretches, members, strict=True)
     )
-    elements = torch.zeros(parcel.size_bytes, dtype=torch.uint8)
+    elements = torch.zeros(parcel.size_bytes, dtype=torch.uint8, device="cpu")
     for stretch, member in zip(parcel.stretches, members, strict=True):
         part: Tensor = (
             member.tensor.detach().reshape(-1)[stretch.start : stretch.stop].cpu().view(torch.uint8)

@@ -57,6 +57,6 @@ def joined(
                     state.setdefault(name, value)
                     continue
                 if name not in state:
-                    state[name] = torch.zeros(parameter.shape, dtype=value.dtype)
+                    state[name] = torch.zeros(parameter.shape, dtype=value.dtype, device="cpu")
                 state[name].view(-1)[stretch.start : stretch.stop] = value.reshape(-1)
     return found

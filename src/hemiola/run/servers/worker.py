@@ -160,11 +160,13 @@ class Worker:
         PUSH_HEAD.pack_into(state.push.memory.numpy(), 0, own, floor, state.priority)
         if not averaged:
             has = [member.tensor.grad is not None for member in state.members]
-            state.push.present.copy_(torch.tensor(has, dtype=torch.uint8))
+            state.push.present.copy_(torch.tensor(has, dtype=torch.uint8, device="cpu"))
             first = state.members[0]
             assert first.hyper is not None
             state.sent = first.hyper.numbers(first.group)
-            state.push.numbers[: len(state.sent)] = torch.tensor(state.sent, dtype=torch.float64)
+            state.push.numbers[: len(state.sent)] = torch.tensor(
+                state.sent, dtype=torch.float64, device="cpu"
+            )
         state.busy = True
         state.quiet = asks and not self._scheme.own_lag
         state.asked |= asks

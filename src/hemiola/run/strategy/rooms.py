@@ -38,7 +38,7 @@ class Rooms:
             whole = free.pop()
         else:
             with torch.inference_mode(False):  # who uses it next may be in another mode
-                tensor = torch.empty(size, dtype=dtype)
+                tensor = torch.empty(size, dtype=dtype, device="cpu")
             whole = tensor, view(tensor)
         return Room(whole[0][:count], whole[1][: count * dtype.itemsize], whole)
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from hemiola.core.errors import HemiolaError, TransportError
+from hemiola.run.transport.gate import Gate
 
 __all__ = ["Handle", "Incoming", "Outgoing"]
 
@@ -31,8 +33,7 @@ class Handle:
     def __init__(self, peer: int, tag: int, size_bytes: int) -> None:
         self.peer, self.tag, self.size_bytes = peer, tag, size_bytes
         self.done = False
-        self._gate = threading.Lock()
-        self._gate.acquire()
+        self._gate = Gate()
         self._guard = threading.Lock()
         self._callbacks: list[Callable[[Handle], None]] = []
         self._problem: HemiolaError | None = None
@@ -48,11 +49,10 @@ class Handle:
         Raises:
             TransportError: it failed, or did not end in time (it goes on).
         """
-        if not self._gate.acquire(timeout=-1 if timeout_s is None else timeout_s):
+        if not self._gate.wait(math.inf if timeout_s is None else timeout_s):
             raise TransportError(
                 f"message {self.tag} with rank {self.peer} did not end within {timeout_s:g} s", "wait longer"
             )
-        self._gate.release()
         if self._problem is not None:
             raise self._problem
 
@@ -73,7 +73,7 @@ class Handle:
             if self.done:
                 return
             self._problem, self.done = problem, True
-            self._gate.release()
+            self._gate.open()
         for callback in self._callbacks:
             try:
                 callback(self)

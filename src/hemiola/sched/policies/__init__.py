@@ -65,7 +65,8 @@ def _outside(module: str, attribute: str, text: str) -> type[Policy]:
     except (Exception, SystemExit) as error:
         what = "it ends the program" if isinstance(error, SystemExit) else f"{type(error).__name__}: {error}"
         raise PolicyError(
-            f"{text!r}: cannot import {module!r}: {what}", f"see where, and mend it: python -c 'import {module}'"
+            f"{text!r}: cannot import {module!r}: {what}",
+            f"see where, and mend it: python -c 'import {module}'",
         ) from error
     found = getattr(imported, attribute, None)
     if found is None:
