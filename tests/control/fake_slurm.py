@@ -91,13 +91,16 @@ class FakeSlurm:
 
 
 class Hands(Clock):
-    """A clock that a test sets."""
+    """A clock that a test sets, and the wall clock beside it."""
 
     def __init__(self) -> None:
-        self.time_s = 0.0
+        self.time_s, self.ahead_s = 0.0, 0.0
 
     def now_s(self) -> float:
         return self.time_s
+
+    def behind_s(self) -> float:
+        return self.ahead_s
 
 
 class Driven:

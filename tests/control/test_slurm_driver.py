@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import time
+
 import msgspec
 import pytest
 from fake_slurm import RUNS, Driven, FakeSlurm, node
 
 from hemiola.control.live.remembered import Remembered
 from hemiola.control.slurm.client import Slurm
-from hemiola.control.slurm.handback import held_jobs
+from hemiola.control.slurm.handback import hand_back, held_jobs
 from hemiola.control.slurm.jobs import HELD
 from hemiola.control.slurm.memory import Clues
+from hemiola.control.slurm.ranks import ranks
 from hemiola.control.slurm.rows import PARKED_S, JobRow, Words, job_rows
 from hemiola.control.slurm.topology import slurm_topology
 from hemiola.core.decisions import Move, Placement, Stop
-from hemiola.core.events import Adopted, Blocked, Failed, Held, Released, Requeued, Started
+from hemiola.core.events import Adopted, Arrived, Blocked, Failed, Held, Released, Requeued, Started
 from hemiola.sched.job_state import RUNNING
 from replays import cluster
 
@@ -71,6 +74,26 @@ def test_a_running_job_that_ends_in_a_special_exit_goes_back_into_the_queue():
     slurm.rows = job_rows(SPECIAL, (24, 11))
     assert [type(event) for event in driven.look(1.0)] == [Requeued, Held]
     assert driven.look(2.0) == [] and only(driven) == uuid
+
+
+@pytest.mark.parametrize(
+    ("state", "reason"),
+    [
+        ("PENDING", "launch failed requeued held"), ("REQUEUE_HOLD", "JobHoldMaxRequeue"),
+        ("REQUEUE_HOLD", "launch failure limit exceeded requeued held"),
+    ],
+)  # fmt: skip
+def test_a_job_that_slurm_could_not_launch_waits_until_it_is_released(state: str, reason: str):
+    line = SPECIAL.replace("SPECIAL_EXIT|JobHeldUser", f"{state}|{reason}")
+    slurm = FakeSlurm([runs()], NODES)
+    driven = Driven(slurm, TWO)
+    driven.look(0.0)
+    slurm.rows = job_rows(line, (24, 11))
+    assert [type(event) for event in driven.look(1.0)] == [Requeued, Held] and driven.look(2.0) == []
+    assert driven.driver.known[only(driven)].held == "Slurm could not launch it, and holds it"
+    assert slurm.told == [] and held_jobs(slurm, "hemiola") == [], "it is not Hemiola's to release"
+    slurm.rows = job_rows(line.replace(reason, "None").replace("|1000|0|100|", "|1000|5|100|"), (24, 11))
+    assert [type(event) for event in driven.look(3.0)] == [Released] and slurm.told == ["uhold 7"]
 
 
 # ---- stops
@@ -173,6 +196,11 @@ def test_a_job_whose_nodes_have_left_the_topology_is_slurms():
 # ---- what users change and hold
 
 
+def test_a_hold_of_a_job_in_a_reservation_is_not_handed_back():
+    slurm = FakeSlurm([waits(reservation="maint")], NODES)
+    assert hand_back(slurm, "hemiola") == ([], []) and slurm.told == []
+
+
 def test_what_its_user_changes_is_read_after_a_failed_bind_too():
     slurm = FakeSlurm([waits(hosts=2, most_hosts=2)], NODES)
     driven = Driven(slurm, TWO)
@@ -185,7 +213,13 @@ def test_what_its_user_changes_is_read_after_a_failed_bind_too():
 
 
 DEPENDS = "afterok:1(unfulfilled)"
-PARK = [f"update jobid=7 StartTime=now+{PARKED_S}", "release 7"]
+PARKED = f"hemiola:{'0' * 36}:ranks=:begin="
+"""What the AdminComment of a parked job says, and then when its user wants it to begin."""
+
+
+def park(driven: Driven, begin_s: int) -> list[str]:
+    words = f"AdminComment=hemiola:{only(driven)}:ranks=:begin={begin_s}"
+    return [f"update jobid=7 StartTime=now+{PARKED_S} {words}", "release 7"]
 
 
 def test_a_job_that_waits_for_others_is_parked_until_it_need_not():
@@ -193,20 +227,21 @@ def test_a_job_that_waits_for_others_is_parked_until_it_need_not():
     driven = Driven(slurm, TWO)
     driven.look(0.0)
     driven.look(1.0)
-    assert slurm.told == PARK
+    told = park(driven, 500)
+    assert slurm.told == told
     slurm.rows = [
         waits(dependency=DEPENDS, eligible_s=PARKED_S)
     ]  # told, and scontrol died before the release
     driven.look(2.0)
-    assert slurm.told == PARK * 2
+    assert slurm.told == told * 2
     slurm.rows = [waits(dependency=DEPENDS, eligible_s=PARKED_S, priority=5, reason="Dependency")]
     driven.look(3.0)
-    assert slurm.told == PARK * 2
+    assert slurm.told == told * 2
     slurm.rows = [waits(eligible_s=PARKED_S, priority=5, reason="BeginTime")]
     driven.look(4.0)
     slurm.rows = [waits(eligible_s=PARKED_S)]  # held again, and scontrol died there
     driven.look(5.0)
-    assert slurm.told == PARK * 2 + ["uhold 7", "update jobid=7 StartTime=now+496"] + [
+    assert slurm.told == told * 2 + ["uhold 7", "update jobid=7 StartTime=now+496"] + [
         "uhold 7", "update jobid=7 StartTime=now+495",
     ]  # fmt: skip
 
@@ -227,6 +262,7 @@ def test_a_hold_of_somebody_elses_is_not_lifted_for_a_dependency(reason: str):
 def test_a_parked_job_that_its_user_holds_is_parked_again_when_that_is_lifted():
     parked = {"dependency": DEPENDS, "eligible_s": PARKED_S}
     slurm = FakeSlurm([waits(**parked, priority=5, reason="Dependency")], NODES)
+    slurm.said["7"] = Words(admin=f"{PARKED}500")
     driven = Driven(slurm, TWO)
     driven.look(0.0)
     driven.look(1.0)
@@ -236,7 +272,7 @@ def test_a_parked_job_that_its_user_holds_is_parked_again_when_that_is_lifted():
     assert slurm.told == [] and driven.driver.known[only(driven)].held == "its user holds it"
     slurm.said["7"] = Words()
     driven.look(6.0)
-    assert slurm.told == PARK
+    assert slurm.told == park(driven, 500)
 
 
 def test_a_begin_time_that_a_user_sets_is_kept():
@@ -247,10 +283,63 @@ def test_a_begin_time_that_a_user_sets_is_kept():
     driven.look(1.0)
     assert slurm.told == [] and driven.driver.known[only(driven)].clues.begin_s == 200 * 86400
     slurm = FakeSlurm([waits(eligible_s=PARKED_S, priority=5)], NODES)
+    slurm.said["7"] = Words(admin=f"{PARKED}500")
     driven = Driven(slurm, TWO, [remembered(begin_s=500.0)])
     driven.look(0.0)
     driven.look(1.0)
     assert slurm.told == ["uhold 7", "update jobid=7 StartTime=now+499"]
+
+
+def test_a_begin_time_far_away_is_kept_where_the_job_is_not_held():
+    """It came while Hemiola was silent."""
+    slurm = FakeSlurm([waits(eligible_s=200 * 86400, priority=9, reason="BeginTime")], NODES)
+    driven = Driven(slurm, TWO)
+    driven.look(0.0)
+    driven.look(1.0)
+    assert slurm.told == ["uhold 7"]
+    slurm.rows = [waits(eligible_s=200 * 86400)]
+    assert driven.look(2.0) == [] and slurm.told == ["uhold 7"]
+
+
+@pytest.mark.parametrize(("said", "told"), [("", []), (f"{PARKED}0", ["update jobid=7 StartTime=now"])])
+def test_only_the_begin_time_of_a_parked_job_is_taken_back_with_it(said: str, told: list[str]):
+    far_s = int(time.time()) + 200 * 86400
+    slurm = FakeSlurm([waits(eligible_s=far_s, priority=9, reason="BeginTime")], NODES)
+    slurm.said["7"] = Words(admin=said)
+    assert hand_back(slurm, "hemiola") == ([], []) and slurm.told == told
+    slurm.said["7"] = Words(admin=f"{PARKED}{far_s - 86400}")
+    hand_back(slurm, "hemiola")
+    begin_s = int(slurm.told[-1].removeprefix("update jobid=7 StartTime=now+"))
+    assert 198 * 86400 < begin_s <= 199 * 86400, "as its user wants it"
+
+
+def test_begin_times_go_by_the_wall_clock():
+    """It was set forward by an hour while the daemon ran."""
+    slurm = FakeSlurm([], NODES)
+    driven = Driven(slurm, TWO)
+    driven.clock.ahead_s = 3600.0
+    driven.look(0.0)
+    slurm.rows = [waits(submit_s=3601, eligible_s=3601)]
+    assert [type(event) for event in driven.look(1.0)] == [Arrived] and driven.look(2.0) == []
+    slurm.rows = [waits(submit_s=3601, eligible_s=3605)]
+    assert [type(event) for now_s in (3.0, 4.0, 6.0) for event in driven.look(now_s)] == [Held, Released]
+
+
+def test_a_parked_jobs_begin_time_goes_by_the_wall_clock():
+    slurm = FakeSlurm([waits(eligible_s=PARKED_S, priority=5)], NODES)
+    slurm.said["7"] = Words(admin=f"{PARKED}5000")
+    driven = Driven(slurm, TWO, [remembered(begin_s=5000.0)])
+    driven.clock.ahead_s = 3600.0
+    driven.look(0.0)
+    driven.look(1.0)
+    assert slurm.told == ["uhold 7", "update jobid=7 StartTime=now+1399"]
+
+
+def test_who_was_submitted_by_a_clock_that_is_ahead_has_not_waited_yet():
+    driven = Driven(FakeSlurm([waits(submit_s=100)], NODES), TWO)
+    driven.look(1.0)
+    state = driven.machine.view.jobs[only(driven)]
+    assert (state.since_s, state.queued_s) == (1.0, 0.0)
 
 
 @pytest.mark.parametrize(
@@ -299,3 +388,22 @@ class Shown(Slurm):
 def test_nodes_without_gpus_may_stand_in_the_tree():
     hosts = slurm_topology(Shown()).hosts
     assert dict(zip(hosts.names, hosts.gpus.tolist(), strict=True)) == {"h0": 8, "h1": 8, "c0": 0}
+
+
+# ---- its ranks
+
+
+class Elements(Slurm):
+    """A Slurm with an array of two elements: the later one has the number of the whole."""
+
+    def ask(self, command: str, *arguments: str) -> str:
+        mark = f"AdminComment=hemiola:{'0' * 36}:ranks="
+        later, earlier = f"JobId=40 {mark}h1,h0 JobName=a\n", f"JobId=41 {mark}h0,h1 JobName=a\n"
+        return {"40": later + earlier, "40_2": later, "40_1": earlier}[arguments[-1]]
+
+
+def test_an_element_of_an_array_has_its_own_order_of_ranks():
+    environ = {"SLURM_JOB_NODELIST": "h[0-1]", "SLURM_ARRAY_JOB_ID": "40"}
+    for job, element, order in ("40", "2", ["h1", "h0"]), ("41", "1", ["h0", "h1"]):
+        own = {"SLURM_JOB_ID": job, "SLURM_ARRAY_TASK_ID": element}
+        assert ranks(Elements(), environ | own) == (order, True)

@@ -88,6 +88,20 @@ def test_a_limit_under_which_nothing_runs_does_not_stop_an_array_for_ever():
     assert startable(jobs) == ["7_2"]
 
 
+def test_who_has_run_is_behind_nobody_when_it_waits_again():
+    limits, jobs = Limits(), array(True, True, False, False)
+    limits.met(jobs[2], jobs, 0.0)
+    jobs[3].bound_s = 0.0
+    limits.line_up(jobs, 0.1)
+    assert jobs[3].behind, "it is bound, and the limit is reached"
+    jobs = jobs[1:]  # one has ended, and Slurm starts the two others
+    jobs[1].ran = jobs[2].ran = True
+    limits.line_up(jobs, 1.0)
+    jobs[2].ran, jobs[2].bound_s = False, None  # it is pre-empted
+    limits.line_up(jobs, 2.0)
+    assert startable(jobs) == ["7_4"]
+
+
 def test_who_meets_a_limit_again_and_again_is_tried_less_often():
     limits, (one,) = Limits(), array(False)
     one.row = msgspec.structs.replace(one.row, reason="Licenses")

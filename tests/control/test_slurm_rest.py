@@ -10,17 +10,20 @@ from typing import Any
 
 import msgspec
 import pytest
+from fake_slurm import RUNS
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from rest_server import EMPTY, NONE, ONE, SAMPLES, SECRET, FakeRest, answer, sample, sample_of, slurm_at
 
 from hemiola.control.slurm import orders, rest, rest_rows
 from hemiola.control.slurm.client import Slurm
+from hemiola.control.slurm.known import Known
 from hemiola.control.slurm.rest_offer import offer_of
 from hemiola.control.slurm.rest_orders import Requeue, Update, requests_of
 from hemiola.control.slurm.rows import PARKED_S, job_rows, node_rows
 from hemiola.control.slurm.serve import rest_slurm
 from hemiola.core.errors import EngineError
+from hemiola.core.job import Job
 
 REAL = {"24.11.5": ((24, 11), "v0.0.42", ""), "26.05.5": ((26, 5), "v0.0.44", "/slurm/v0.0.45/jobs/requeue")}
 
@@ -228,8 +231,10 @@ def test_orders_as_requests():
     first = requests_of(orders.go_first(["1", "2_3"]))
     assert [r.fields["priority"]["number"] for r in first] == [orders.TOP] * 2  # type: ignore[union-attr]
     assert [r.order for r in first] == [f"update jobid={one} Priority={orders.TOP}" for one in ("1", "2_3")]  # type: ignore[union-attr]
-    later, free = (request for order in orders.park("7") for request in requests_of(order))
-    assert isinstance(later, Update) and later.fields == {"begin_time": f"now+{PARKED_S}"}
+    known = Known(Job(id="u", submit_s=0.0, gpus=8, duration_s=1.0), RUNS, begin_s=60.0)
+    later, free = (request for order in orders.park(known) for request in requests_of(order))
+    assert isinstance(later, Update)
+    assert later.fields == {"begin_time": f"now+{PARKED_S}", "admin_comment": "hemiola:u:ranks=:begin=60"}
     assert isinstance(free, Update) and free.order == "release 7"
     held, begins = (request for order in orders.unpark("7", 60.0) for request in requests_of(order))
     assert held == "uhold 7" and isinstance(begins, Update) and begins.fields == {"begin_time": "now+60"}
@@ -357,14 +362,17 @@ def test_parts_of_heterogeneous_jobs_are_slurms_and_words_for_people_are_taken(f
 
 
 @pytest.mark.parametrize(
-    ("flag", "why"), [("SPECIAL_EXIT", "special exit"), ("RESV_DEL_HOLD", "reservation")]
-)
-def test_jobs_that_slurm_holds_by_itself_wait(fake: FakeRest, flag: str, why: str):
+    ("flag", "says", "why"),
+    [
+        ("SPECIAL_EXIT", "", "special exit"), ("RESV_DEL_HOLD", "Reservation night was deleted", "reservation"),
+        ("REQUEUE_HOLD", "launch failure limit exceeded requeued held", "could not launch it"),
+    ],
+)  # fmt: skip
+def test_jobs_that_slurm_holds_by_itself_wait(fake: FakeRest, flag: str, says: str, why: str):
     body = sample_of(fake)
     job = next(job for job in body["jobs"] if job["job_state"] == ["PENDING"])
     job["job_state"].append(flag)
-    if flag == "RESV_DEL_HOLD":
-        job["state_description"] = "Reservation night was deleted"
+    job["state_description"], job["priority"]["number"] = says, 0
     body["jobs"] = [job]
     fake.say("GET jobs/", body)
     (row,) = slurm_at(fake).jobs(states="PENDING")

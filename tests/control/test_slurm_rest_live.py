@@ -22,6 +22,7 @@ from rest_server import answer
 from hemiola.control.journal import Journal
 from hemiola.control.journal.replay import replay
 from hemiola.control.slurm import orders, rest_offer
+from hemiola.control.slurm.known import Known
 from hemiola.control.slurm.rest import RestSlurm
 from hemiola.control.slurm.rest_address import Address, Token
 from hemiola.control.slurm.rest_http import Http
@@ -29,6 +30,7 @@ from hemiola.control.slurm.rows import JobRow
 from hemiola.control.slurm.serve import rest_slurm
 from hemiola.core.errors import EngineError
 from hemiola.core.hostlist import expand
+from hemiola.core.job import Job
 from hemiola.lab.slurm import SlurmLab, programs
 
 TAKES_LISTS = (23, 11)
@@ -223,7 +225,10 @@ def test_orders_do_what_scontrol_does(live: RestLive):
         )
     assert rest.tell([f"update jobid={one} ReqNodeList=" for one in ids]) == ""
     assert {live.rows()[one].bound_to for one in ids} == {""}
-    assert rest.tell([order for one in ids for order in orders.park(one)]) == ""
+    wanted = Job(id="u", submit_s=0.0, gpus=2, duration_s=60.0)
+    known = [Known(wanted, row, begin_s=60.0) for row in rest.jobs(ids=ids)]
+    assert rest.tell([order for one in known for order in orders.park(one)]) == ""
+    assert {words.admin for words in rest.words(ids).values()} == {"hemiola:u:ranks=:begin=60"}
     assert all(live.rows()[one].is_parked(time.time()) and live.rows()[one].priority for one in ids)
     assert rest.tell([order for one in ids for order in orders.unpark(one, 0.0)]) == ""
     assert {live.rows()[one].reason for one in ids} == {"JobHeldUser"}, "as its own user holds it"

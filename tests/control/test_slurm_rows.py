@@ -9,11 +9,12 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from journal_helpers import record
 
-from hemiola.control.live.remembered import Remembered
+from hemiola.control.live.remembered import Remembered, remembered
 from hemiola.control.slurm.changes import Changes, outcome_of, why_held
 from hemiola.control.slurm.client import VERSION_S, Slurm
-from hemiola.control.slurm.jobs import hosts_of, is_slurms, job_of, shape, shrinks_live
+from hemiola.control.slurm.jobs import begin_of, hosts_of, is_slurms, job_of, shape, shrinks_live
 from hemiola.control.slurm.known import Known
 from hemiola.control.slurm.memory import Clues
 from hemiola.control.slurm.orders import bind, shrink, unbind, unpark
@@ -327,7 +328,8 @@ def test_a_job_for_two_to_four_nodes_is_elastic():
         row(state="RUNNING", hosts=3, most_hosts=3, gpus_per_host=8),
         f"hemiola:{UUID}:ranks=n[1-3]:nodes=2-4",
     )
-    assert hosts_of(bound, Words(admin=mark)) == (2, 4)
+    assert hosts_of(bound, Words(admin=mark)) == hosts_of(bound, Words(admin=f"{mark}:begin=60")) == (2, 4)
+    assert begin_of(Words(admin=f"{mark}:begin=60")) == 60.0 and begin_of(Words(admin=mark)) is None
     again = job_of(bound, "u", Words(admin=mark), EIGHT, 1.0, unknown)[0]
     assert (again.gpus, again.hosts, list(again.sizes)) == (16, 2, [16, 24, 32])
     for admin in ("", "(null)", mark + "x", f"x{mark}", f"hemiola:{UUID}:ranks=n1"):
@@ -395,6 +397,18 @@ def test_what_a_job_had_goes_on_while_nobody_looks():
     assert elastic.history(80.0, running=True)["service_gpu_s"] == 70.0
     waited = msgspec.structs.replace(elastic, running=False)
     assert waited.history(80.0, running=True)["service_gpu_s"] == 70.0
+    ahead = msgspec.structs.replace(elastic, since_s=180.0)  # by a clock that was set back since
+    assert ahead.history(80.0, running=True)["since_s"] == 80.0
+    assert ahead.history(80.0, running=False)["served_s"] == 5.0
+
+
+@pytest.mark.parametrize("running", [True, False])
+def test_what_was_held_while_nobody_looked_has_not_waited(running: bool):
+    clues = msgspec.json.encode(Clues((10,), 0, 0)).decode()
+    its = record("u", 10.0, status="held", since_s=50.0, queued_s=40.0, withheld_s=7.0, memory=clues)
+    (memory,) = remembered([its], Clues)
+    had = memory.history(80.0, running=running)
+    assert (had["since_s"], had["queued_s"], had["withheld_s"]) == (80.0, 40.0, 37.0)
 
 
 def known(**other: object) -> Known:

@@ -18,7 +18,7 @@ from hemiola.control.slurm.client import shares_in
 from hemiola.control.slurm.handback import HandingBack, silent_s
 from hemiola.control.slurm.jobs import asks_otherwise
 from hemiola.control.slurm.known import Known
-from hemiola.control.slurm.looks import Watcher
+from hemiola.control.slurm.looks import Watcher, everywhere
 from hemiola.control.slurm.rows import JobRow, NodeRow, Words
 from hemiola.core.decisions import Placement, Start
 from hemiola.core.errors import EngineError
@@ -65,6 +65,10 @@ def test_what_runs_on_a_node_that_has_left_goes_on(seen: list[NodeRow], lost: bo
     machine.validate()
     assert (machine.view.jobs["u"].status == RUNNING) is not lost
     assert not machine.view.inventory.is_free_on(1, 1)
+
+
+def test_a_partition_without_nodes_has_no_features():
+    assert everywhere([], "hemiola") == frozenset()
 
 
 def test_what_is_taken_on_a_host_that_is_down_is_not_counted():

@@ -97,6 +97,22 @@ def test_reservations_are_slurms_and_their_nodes_are_not_given_away(live: Live):
         assert live.wait_outcome(wide) == "finished"
 
 
+def test_a_users_hold_of_a_job_in_a_reservation_is_the_users(live: Live):
+    live.command(
+        "scontrol", "create", "reservation", "ReservationName=night", "StartTime=now", "Duration=10",
+        "Users=nobody", "Nodes=h0",
+    )  # fmt: skip
+    try:
+        words = ("-p", "hemiola", "--reservation=night", "-o", "/dev/null", "--wrap", "true")
+        held = as_nobody(live, "sbatch", "--parsable", "--hold", *words)
+        assert hand_back(live.slurm, "hemiola") == ([], []) and is_marked(live, held)
+        as_nobody(live, "scontrol", "release", held)
+        live.wait_state(held, "COMPLETED")
+    finally:
+        live.command("scancel", "-u", "nobody")
+        live.command("scontrol", "delete", "ReservationName=night")
+
+
 def test_jobs_that_name_their_nodes_are_slurms_and_keep_them(live: Live):
     with live.serving():
         named = live.submit("-N1 --gres=gpu:8 -w h2", "sleep 3")
@@ -211,6 +227,17 @@ def test_a_job_that_waits_for_others_may_be_held_and_released_by_its_user(live: 
         assert live.wait_outcome(second) == "finished"
 
 
+def test_a_job_that_waits_for_others_is_handed_back_to_begin_when_its_user_wants(live: Live):
+    with live.serving():
+        first = live.submit("--gres=gpu:1", "sleep 60")
+        second = live.submit(f"--gres=gpu:1 --begin=now+1hour --dependency=afterany:{first}")
+        until(lambda: live.rows()[second].is_parked(time.time()), "its dependency is left to Slurm")
+    hand_back(live.slurm, "hemiola")
+    live.command("scancel", first)
+    until(lambda: live.rows()[second].reason == "BeginTime", "it waits for its own time alone")
+    assert 3000 < (live.rows()[second].eligible_s or 0) - time.time() <= 3600
+
+
 def test_an_administrators_hold_goes_with_the_job_to_another_partition(live: Live):
     with live.serving():
         job = live.submit("--gres=gpu:1 --begin=now+2")
@@ -269,8 +296,9 @@ def test_hemiola_lends_nodes_and_takes_them_back(live: Live, capfd: pytest.Captu
             live.wait_state(stays, "RUNNING")
             live.wait_state(leaves, "RUNNING")
             assert (live.hosts(stays), live.hosts(leaves)) == ("h0", "h1")
-            lend("h[0-1]", to="infer", now=True, slurm_conf=conf)
+            lend("h[0-1],h1", to="infer", now=True, slurm_conf=conf)
             said = capfd.readouterr().out
+            assert said.startswith("2 nodes went from hemiola to infer\n")
             assert f"back in the queue: {leaves}" in said and f"{stays} may not be requeued" in said
             live.wait_state(live.submit("-w h1 --gres=gpu:8", "sleep 1", partition="infer"), "COMPLETED")
             assert live.wait_outcome(leaves) == "finished"
@@ -341,9 +369,12 @@ def test_a_users_own_hold_is_kept_until_the_user_lifts_it(live: Live):
         "sleep 1",
     )
     with live.serving():
-        held, other = as_nobody(live, "sbatch", "-H", *job), as_nobody(live, "sbatch", *job)
-        assert live.wait_outcome(other) == "finished"
+        held = as_nobody(live, "sbatch", "-H", *job)
         until(lambda: live.reason(held) == "its user holds it", "its reason is the hold")
+        as_nobody(live, "scontrol", "update", f"jobid={held}", "comment=hemiola model=resnet50")
+        assert live.wait_outcome(as_nobody(live, "sbatch", *job)) == "finished"
+        assert live.reason(held) == "its user holds it"
+        assert live.slurm.words([held])[held].comment == f"{HELD} hemiola model=resnet50"
         assert hand_back(live.slurm, "hemiola") == ([], []), "nor is it handed back"
         as_nobody(live, "scontrol", "release", held)
         assert live.wait_outcome(held) == "finished"

@@ -117,6 +117,21 @@ def test_only_an_operator_releases_a_job_of_the_managed_partition(slurm: SlurmLa
     wait_for(slurm, job, "CANCELLED")
 
 
+@pytest.mark.parametrize(
+    ("option", "mark"),
+    [("--hold", "hemiola:held-by-its-user"), ("--nodelist=h2", "hemiola:names-its-nodes")],
+)
+def test_what_is_marked_in_a_comment_outlives_a_new_one(slurm: SlurmLab, option: str, mark: str) -> None:
+    words = ("sbatch", "--parsable", "--output=/dev/null", "--begin=now+1hour", option, "--wrap=true")
+    job = as_nobody(slurm, *words).stdout.strip()
+    for said in ("hemiola model=resnet50", f"{mark} hemiola", ""):
+        done = as_nobody(slurm, "scontrol", "update", f"jobid={job}", f"comment={said}")
+        assert done.returncode == 0, done.stderr
+        shown = slurm.run(["squeue", "-h", "-j", job, "-o", "%k"]).strip()
+        assert shown == f"{mark} {said.removeprefix(mark).strip()}".strip()
+    slurm.run(["scancel", job])
+
+
 def test_a_job_that_moves_into_the_managed_partition_is_held(slurm: SlurmLab) -> None:
     words = (
         "sbatch",

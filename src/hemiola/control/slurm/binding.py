@@ -197,15 +197,16 @@ class Binder:
 
     def _park(self, changes: Changes) -> None:
         """Dependencies are Slurm's to look after, and it does not for held jobs; what their users hold stays held."""
-        now, told = self._clock.now_s(), []
+        wall_s = self._clock.now_s() + self._clock.behind_s()  # as begin times are
+        told: list[str] = []
         for known in self._not_users(changes.parked):
-            if not known.row.begins_far(now):
+            if not known.row.begins_far(wall_s):
                 known.begin_s = float(known.row.eligible_s or 0)
             known.parked = True
-            told += orders.park(known.row.id)
+            told += orders.park(known)
         for known in changes.unparked:
-            told += orders.unpark(known.row.id, known.begin_s - now)
-        told += [orders.begin(known.row.id, known.begin_s - now) for known in changes.moved]
+            told += orders.unpark(known.row.id, known.begin_s - wall_s)
+        told += [orders.begin(known.row.id, known.begin_s - wall_s) for known in changes.moved]
         self.tell(told)
 
     def _not_users(self, held: Sequence[Known]) -> list[Known]:

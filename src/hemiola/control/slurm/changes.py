@@ -33,6 +33,7 @@ class Changes(Changing):
 
     Args:
         leaving: hosts of which jobs are about to go.
+        behind_s: `now_s` is so far behind the wall clock, by which Slurm's own times go.
 
     Attributes:
         loose: jobs that Slurm would start by itself, though nobody has placed them.
@@ -45,10 +46,10 @@ class Changes(Changing):
     """
 
     def __init__(
-        self, view: ClusterView, watcher: Watcher, now_s: float, leaving: Set[int] = frozenset()
-    ) -> None:
+        self, view: ClusterView, watcher: Watcher, now_s: float, leaving: Set[int] = frozenset(), behind_s: float = 0.0
+    ) -> None:  # fmt: skip
         super().__init__(view, now_s)
-        self._watcher, self._leaving = watcher, leaving
+        self._watcher, self._leaving, self._behind_s = watcher, leaving, behind_s
         self.loose: list[Known] = []
         self.late: list[Known] = []
         self.began: list[tuple[Known, str]] = []
@@ -142,7 +143,7 @@ class Changes(Changing):
                 self.failed.append((known, f"Slurm does not start it: {row.reason}"))
             return
         # once it is held again, by us or by its user, a parked job still has the begin time that it was given
-        known.parked = row.begins_far(self._now) and (known.parked or row.priority > 0)
+        known.parked = known.parked and row.begins_far(self._now + self._behind_s)
         is_held = bool(row.kept) or known.user_held
         if row.dependency and not row.priority and not is_held:
             self.parked.append(known)
@@ -150,7 +151,7 @@ class Changes(Changing):
             self.unparked.append(known)
         elif row.priority and not known.parked:
             self.loose.append(known)
-        known.held = why_held(known, row, self._now)
+        known.held = why_held(known, row, self._now, self._behind_s)
         self._may_start(state, known.held)
 
     def _kept_s(self, known: Known, row: JobRow) -> float:
@@ -170,7 +171,7 @@ class Changes(Changing):
         """It waits again, though nobody here has stopped it."""
         known.wanted, known.bound_s, known.ran = None, None, False
         self._freed.append(Requeued(self._now, known.job.id, reason))
-        if why := why_held(known, known.row, self._now):
+        if why := why_held(known, known.row, self._now, self._behind_s):
             known.held = why
             self._others.append(Held(self._now, known.job.id, why))
 
@@ -204,15 +205,15 @@ def placement_of(parts: dict[int, int]) -> Placement | None:
     return Placement(hosts, tuple((1 << parts[host]) - 1 for host in hosts)) if hosts else None
 
 
-def why_held(known: Known, row: JobRow, now_s: float) -> str:
-    """Why policies may not start it now; "" if they may."""
+def why_held(known: Known, row: JobRow, now_s: float, behind_s: float = 0.0) -> str:
+    """Why policies may not start it now, which is so far behind the wall clock; "" if they may."""
     if row.kept:
         return row.kept
     if known.user_held:
         return "its user holds it"
     if row.dependency:
         return f"it waits for {row.dependency.replace('(unfulfilled)', '')}"
-    if row.eligible_s is not None and row.eligible_s > now_s and not row.restarts:
+    if row.eligible_s is not None and row.eligible_s > now_s + behind_s and not row.restarts:
         return "it is to begin later"
     if known.behind:
         return WHY_ARRAY

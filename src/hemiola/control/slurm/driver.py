@@ -72,8 +72,9 @@ class SlurmDriver(LookingDriver[Known]):
         self._acts = acts
         self._by_id: dict[str, Known] = {}
         self._entrance = Entrance(
-            slurm, machine, self._watcher, acts=acts, remembered=remembered, profile=profile, usual_s=usual_s
-        )
+            slurm, machine, self._watcher, self._clock, acts=acts, remembered=remembered, profile=profile,
+            usual_s=usual_s,
+        )  # fmt: skip
         self._limits = Limits()
         self._binder = Binder(
             slurm,
@@ -110,7 +111,7 @@ class SlurmDriver(LookingDriver[Known]):
         self._gone.clear()
         self._see_holds(now)
         self._limits.line_up(self.known.values(), now)
-        changes = Changes(self._view, self._watcher, now, self._leaving(look))
+        changes = Changes(self._view, self._watcher, now, self._leaving(look), self._clock.behind_s())
         new: list[JobRow] = []
         for row in look.jobs.values():
             known = self._by_id.get(row.id)
@@ -144,10 +145,11 @@ class SlurmDriver(LookingDriver[Known]):
         looks_at_all = now - self._comments_s > COMMENTS_S
         if looks_at_all:
             self._comments_s = now
+        wall_s = now + self._clock.behind_s()
         waiting = [
             (known, row)
             for row in look.jobs.values()
-            if row.state == "PENDING" and not row.is_parked(now)
+            if row.state == "PENDING" and not row.is_parked(wall_s)
             and (known := self._by_id.get(row.id)) is not None and known.wanted is None and known.is_same(row)
             and (looks_at_all or self._asks_otherwise(known, row))
         ]  # fmt: skip
@@ -201,7 +203,7 @@ class SlurmDriver(LookingDriver[Known]):
             if row is None and now - known.missing_s < LOST_S:
                 continue
             if row is not None and row.state == "PENDING":
-                if row.begins_far(now) and (row.priority or known.parked):
+                if known.parked and row.begins_far(now + self._clock.behind_s()):
                     changes.moved.append(known)
                 if not row.priority and not row.kept:
                     left.append(row.id)

@@ -7,10 +7,12 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Sequence
 
+from hemiola.control.clock import Clock
 from hemiola.control.live.remembered import Remembered
 from hemiola.control.slurm.changes import outcome_of, placement_of, why_held
 from hemiola.control.slurm.engine import Engine
 from hemiola.control.slurm.jobs import (
+    begin_of,
     is_alike,
     is_slurms,
     is_user_held,
@@ -41,6 +43,7 @@ class Entrance:
 
     Args:
         machine: whose view they enter; read, never changed.
+        clock: the driver's, which may be behind that of Slurm's times.
         acts: whether decisions are carried out.
         remembered: jobs of the time before, by the journal.
         profile: of a model by its name.
@@ -51,10 +54,11 @@ class Entrance:
     """
 
     def __init__(
-        self, slurm: Engine, machine: StateMachine, watcher: Watcher, *, acts: bool, remembered: Sequence[Remembered[Clues]],
-        profile: Callable[[str], Profile], usual_s: float,
+        self, slurm: Engine, machine: StateMachine, watcher: Watcher, clock: Clock, *, acts: bool,
+        remembered: Sequence[Remembered[Clues]], profile: Callable[[str], Profile], usual_s: float,
     ) -> None:  # fmt: skip
         self._slurm, self._machine, self._watcher, self._acts = slurm, machine, watcher, acts
+        self._clock = clock
         self._remembered = {memory.engine_id: memory for memory in remembered}
         self._profile, self._usual_s = profile, usual_s
         self._most_gpus = most_gpus(machine.view.topology)
@@ -133,9 +137,11 @@ class Entrance:
             submits={row.submit_s, *(memory.clues.submits if memory else ())},
         )
         known.user_held = is_user_held(words)
-        known.begin_s = (
-            memory.clues.begin_s if memory else 0.0 if row.is_parked(now) else float(row.eligible_s or 0)
-        )
+        begin_s = begin_of(words) if row.begins_far(now + self._clock.behind_s()) else None
+        known.parked = begin_s is not None
+        if begin_s is None:
+            begin_s = memory.clues.begin_s if memory else float(row.eligible_s or 0)
+        known.begin_s = begin_s
         known.refused = self._machine.admission(job)
         if known.refused:
             _log.warning("job %s can never run here: %s", row.id, known.refused)
@@ -170,7 +176,7 @@ class Entrance:
         else:
             # policies ask for timers as they start a job: of one that is there already they are told here
             events = [self._adopted(known, memory, now, taken), Timer(now, ours)]
-        if known.wanted is None and (why := why_held(known, known.row, now)):
+        if known.wanted is None and (why := why_held(known, known.row, now, self._clock.behind_s())):
             known.held = why
             events.append(Held(now, ours, why))
         return events
@@ -208,7 +214,7 @@ class Entrance:
                 taken.update(dict.fromkeys(hosts, each))
                 known.wanted, known.bound_s = placement_of(dict.fromkeys(hosts, each)), now
         had = memory.history(now, running=known.wanted is not None) if memory else {}
-        since_s = had.pop("since_s", now if known.wanted else float(row.submit_s))
+        since_s = had.pop("since_s", now if known.wanted else min(now, float(row.submit_s)))
         return Adopted(now, job, known.wanted, since_s, **had)  # type: ignore[arg-type]
 
 

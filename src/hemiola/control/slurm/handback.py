@@ -10,7 +10,7 @@ from pathlib import Path
 from hemiola.control.live.lease import STOPPED
 from hemiola.control.slurm import orders
 from hemiola.control.slurm.engine import Engine
-from hemiola.control.slurm.jobs import hosts_of, is_marked, is_user_held, names_nodes
+from hemiola.control.slurm.jobs import begin_of, hosts_of, is_marked, is_user_held, names_nodes
 from hemiola.control.slurm.rows import JobRow, Words
 from hemiola.core.errors import EngineError
 
@@ -26,35 +26,41 @@ WRITTEN = "give the file that `hemiola serve --alive` writes"
 def held_jobs(slurm: Engine, partition: str) -> list[JobRow]:
     """Jobs of the partition that are held, but for those that an administrator holds, or Slurm by itself.
 
-    Nor those that their own users hold, where job_submit.lua has marked them.
+    Nor those that their own users hold, where job_submit.lua has marked them, nor those that are to run in a
+    reservation: these are never Hemiola's.
     """
     return [row for row, _ in _held(slurm, partition)]
 
 
 def _held(slurm: Engine, partition: str) -> list[tuple[JobRow, Words]]:
     rows = [
-        row for row in slurm.jobs(partition=partition, states="PENDING") if not row.priority and not row.kept
+        row
+        for row in slurm.jobs(partition=partition, states="PENDING")
+        if not (row.priority or row.kept or row.reservation)
     ]
     words = slurm.words([row.id for row in rows])
     both = [(row, words.get(row.id, Words())) for row in rows]
     return [(row, said) for row, said in both if not is_user_held(said) and not names_nodes(said)]
 
 
+def _parked(slurm: Engine, partition: str, wall_s: float) -> dict[str, float]:
+    """Jobs that Slurm has to look after their dependencies, and when their users want them to begin."""
+    rows = slurm.jobs(partition=partition, states="PENDING")
+    words = slurm.words([row.id for row in rows if row.begins_far(wall_s)])
+    begins = {name: begin_of(said) for name, said in words.items()}
+    return {name: begin_s for name, begin_s in begins.items() if begin_s is not None}
+
+
 def hand_back(slurm: Engine, partition: str) -> tuple[list[str], list[str]]:
-    """Release them, unbound: (released, still held).
+    """Release them, unbound, to begin when their users want: (released, still held).
 
     Raises:
         EngineError: Slurm does not answer.
     """
     held = _held(slurm, partition)
     now = time.time()
-    slurm.tell(
-        [
-            orders.begin(row.id, 0.0)
-            for row in slurm.jobs(partition=partition, states="PENDING")
-            if row.begins_far(now) and (row.priority or row.dependency)  # else its user wants it so
-        ]
-    )
+    parked = _parked(slurm, partition, now)
+    slurm.tell([orders.begin(name, begin_s - now) for name, begin_s in parked.items()])
     for start in range(0, len(held), AT_ONCE):
         some = held[start : start + AT_ONCE]
         slurm.tell(

@@ -17,6 +17,7 @@ from hemiola.core.job import Job, Profile
 
 __all__ = [
     "asks_otherwise",
+    "begin_of",
     "hosts_of",
     "is_alike",
     "is_marked",
@@ -36,7 +37,8 @@ NAMING = "hemiola:names-its-nodes"
 SHRINK = {"live": True, "restart": False}
 """How an elastic job gives up nodes: they are taken from it as it runs, or it begins again on the others."""
 _MARK = re.compile(r"hemiola:[0-9a-f-]{36}:ranks=[\w.,\[\]-]*")
-_NODES = re.compile(_MARK.pattern + r":nodes=(\d{1,6})-(\d{1,6})")
+_NODES = re.compile(_MARK.pattern + r":nodes=(\d{1,6})-(\d{1,6})(?::begin=\d{1,12})?")
+_BEGIN = re.compile(_MARK.pattern + r"(?::nodes=[\d-]{3,13})?:begin=(\d{1,12})")
 
 
 def is_user_held(words: Words) -> bool:
@@ -63,8 +65,14 @@ def is_slurms(row: JobRow, words: Words, everywhere: Set[str] = frozenset()) -> 
 
 
 def is_marked(words: Words) -> bool:
-    """Whether Hemiola has bound it."""
+    """Whether Hemiola has bound or parked it."""
     return _MARK.match(words.admin) is not None
+
+
+def begin_of(words: Words) -> float | None:
+    """When its user wants a job to begin that was parked, Unix time, 0 for any time; None if it was not."""
+    mark = _BEGIN.fullmatch(words.admin)
+    return float(mark[1]) if mark else None
 
 
 def per_host(row: JobRow, most: int) -> int:

@@ -45,7 +45,7 @@ def lend(slurm: Slurm, nodes: str, *, giver: str, taker: str, now: bool = False)
         InputError: a node that the giver has not, its last ones, or a partition that is none.
         EngineError: Slurm refuses or does not answer; it is as before then, or the message says how it stands.
     """
-    wanted = expand(nodes)
+    wanted = list(dict.fromkeys(expand(nodes)))  # each once
     if not wanted or giver == taker:
         raise InputError(
             f"nothing can be lent: {nodes!r} from {giver!r} to {taker!r}", "name nodes and two partitions"

@@ -70,6 +70,8 @@ class Limits:
         of_arrays = [one for one in jobs if one.row.array in self._arrays]
         running = Counter(one.row.array for one in of_arrays if one.ran)
         waiting = [one for one in of_arrays if not one.ran]
+        for one in of_arrays:
+            one.behind = one.behind and not one.ran  # its array may be forgotten before it waits again
         for array in self._arrays.keys() - {one.row.array for one in waiting}:
             del self._arrays[array]
         for array, known in self._arrays.items():

@@ -53,8 +53,9 @@ class Look:
 
 
 def everywhere(nodes: Iterable[NodeRow], partition: str) -> frozenset[str]:
-    """Features that each node of a partition has."""
-    return frozenset.intersection(*(node.features for node in nodes if node.partition == partition))
+    """Features that each node of a partition has; none where it has no nodes."""
+    features = [node.features for node in nodes if node.partition == partition]
+    return frozenset.intersection(*features) if features else frozenset()
 
 
 class Watcher:

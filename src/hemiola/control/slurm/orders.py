@@ -98,9 +98,10 @@ def unbind(row: JobRow, hosts: tuple[int, int]) -> str:
     return f"update jobid={row.id} ReqNodeList=" + (f" {_sized(row, *hosts)}" if hosts[0] < hosts[1] else "")
 
 
-def park(job_id: str) -> list[str]:
-    """Leave its dependency to Slurm, but not its start: it begins in a year."""
-    return [f"update jobid={job_id} StartTime=now+{PARKED_S}", release([job_id])]
+def park(known: Known) -> list[str]:
+    """Leave its dependency to Slurm, but not its start: it begins in a year. When its user wants that is written down."""
+    words = f"AdminComment={_mark(known, '')}:begin={round(known.begin_s)}"
+    return [f"update jobid={known.row.id} StartTime=now+{PARKED_S} {words}", release([known.row.id])]
 
 
 def unpark(job_id: str, begin_s: float) -> list[str]:

@@ -19,7 +19,8 @@ def ranks(slurm: Slurm, environ: Mapping[str, str]) -> tuple[list[str], bool]:
     """One host per rank, and whether Hemiola chose their order (else it is Slurm's).
 
     Args:
-        environ: of a process of the job: SLURM_JOB_ID, SLURM_JOB_NODELIST, SLURM_TASKS_PER_NODE.
+        environ: of a process of the job: SLURM_JOB_ID, SLURM_JOB_NODELIST, SLURM_TASKS_PER_NODE; of an array's
+            element also SLURM_ARRAY_JOB_ID and SLURM_ARRAY_TASK_ID.
 
     Raises:
         InputError: this is no process of a job.
@@ -32,6 +33,9 @@ def ranks(slurm: Slurm, environ: Mapping[str, str]) -> tuple[list[str], bool]:
         )
     hosts = expand(listed)
     tasks = dict(zip(hosts, _counts(environ.get("SLURM_TASKS_PER_NODE", ""), len(hosts)), strict=True))
+    array, element = environ.get("SLURM_ARRAY_JOB_ID", ""), environ.get("SLURM_ARRAY_TASK_ID", "")
+    if array.isdigit() and element.isdigit():
+        job = f"{array}_{element}"  # one element has the number of the whole array
     marks = _MARK.findall(slurm.ask("scontrol", "-o", "show", "job", job))
     chosen = expand(marks[-1]) if marks else []
     ours = sorted(chosen) == sorted(hosts)

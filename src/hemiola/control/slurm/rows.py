@@ -49,6 +49,8 @@ _KEPT = {
     "ReservationDeleted": "its reservation is gone, and it is held",
 }
 """Reasons for which a job is held by others than its user or Hemiola, in words."""
+_UNLAUNCHED = (" requeued held", "JobHoldMaxRequeue")
+"""How the reasons end for which Slurm holds a job that it could not launch: after a failed Prolog, or too many of them."""
 
 
 class JobRow(msgspec.Struct, frozen=True, gc=False):
@@ -126,15 +128,17 @@ class JobRow(msgspec.Struct, frozen=True, gc=False):
     @property
     def kept(self) -> str:
         """Why it is held by others than its user or Hemiola, until somebody releases it, in words; "" if it is not."""
+        if not self.priority and self.reason.endswith(_UNLAUNCHED):
+            return "Slurm could not launch it, and holds it"
         return _KEPT.get(self.reason, "")
 
-    def begins_far(self, now_s: float) -> bool:
-        """Whether its begin time is so far away as that of a job that is parked."""
-        return self.eligible_s is not None and self.eligible_s > now_s + PARKED_S / 2
+    def begins_far(self, wall_s: float) -> bool:
+        """Whether its begin time is, by the wall clock, so far away as that of a job that is parked."""
+        return self.eligible_s is not None and self.eligible_s > wall_s + PARKED_S / 2
 
-    def is_parked(self, now_s: float) -> bool:
+    def is_parked(self, wall_s: float) -> bool:
         """Whether it was given back to Slurm with a begin time far away, to have its dependency looked after."""
-        return bool(self.priority) and self.begins_far(now_s)
+        return bool(self.priority) and self.begins_far(wall_s)
 
 
 @dataclass(frozen=True)
@@ -331,6 +335,8 @@ def row_of(fields: dict[str, Any], strange: str) -> JobRow:
     elif fields["state"] == "RESV_DEL_HOLD":  # so is this one, and so it is called still when it was released
         is_held = fields["reason"].startswith("Reservation ")
         fields |= {"state": "PENDING", "reason": "ReservationDeleted" if is_held else fields["reason"]}
+    elif fields["state"] == "REQUEUE_HOLD":  # and this one, that could not be launched again and again
+        fields |= {"state": "PENDING"}
     asked = {name: fields[name] for name in _ASKED}
     fields |= {name: count for name, (count, _) in asked.items()}
     fields["exclusive"] = fields["exclusive"] or strange != ""

@@ -43,16 +43,25 @@ local function is_managed(wanted, partitions)
   return false
 end
 
+local function begins_with(comment, sign)
+  return string.sub(comment or "", 1, #sign) == sign
+end
+
+-- A comment with what is written before it here, once: users may write another comment, but not one without that.
+local function signed(comment, sign)
+  return begins_with(comment, sign) and comment or sign .. (comment or "")
+end
+
 -- A user's own hold looks like ours to Slurm, so it is marked in the job's comment.
 local mark = "hemiola:held-by-its-user "
 
 local function is_marked(comment)
-  return string.sub(comment or "", 1, #mark) == mark
+  return begins_with(comment, mark)
 end
 
--- Whether it is to run in a reservation, whose nodes are not Hemiola's to give.
+-- Whether it is to run in a reservation, whose nodes are not Hemiola's to give; Slurm's own record has another word.
 local function is_reserved(job)
-  return job.reservation ~= nil and job.reservation ~= ""
+  return (job.reservation or job.resv_name or "") ~= ""
 end
 
 -- A job that names its nodes (--nodelist, --exclude) leaves Hemiola no choice: it is Slurm's. To refuse such jobs
@@ -63,17 +72,16 @@ local function names_nodes(job)
   return (job.req_nodes or "") ~= "" or (job.exc_nodes or "") ~= ""
 end
 
-local function is_slurms(record)
-  return is_reserved(record) or string.sub(record.comment or "", 1, #naming) == naming
-end
-
--- Slurm itself holds a job that ended in a special exit (RequeueExitHold, requeuehold state=SpecialExit), and one whose
--- reservation is gone. Its user may release it: Hemiola holds it as it looks next.
-local special_exit, reservation_gone = 2 ^ 12, 2 ^ 21
+-- Slurm itself holds a job that it could not launch again and again (MaxBatchRequeue), one that ended in a special exit
+-- (RequeueExitHold, requeuehold state=SpecialExit), and one whose reservation is gone. Its user may release it: Hemiola
+-- holds it as it looks next.
+local slurms_holds = { 2 ^ 11, 2 ^ 12, 2 ^ 21 }
 
 local function is_slurms_to_hold(record)
-  local state = record.job_state or 0
-  return state % (2 * special_exit) >= special_exit or state % (2 * reservation_gone) >= reservation_gone
+  for _, flag in ipairs(slurms_holds) do
+    if (record.job_state or 0) % (2 * flag) >= flag then return true end
+  end
+  return false
 end
 
 -- Whether it is in the queue: a hold of one that runs comes to nothing.
@@ -82,40 +90,48 @@ local function is_pending(record)
 end
 
 function slurm_job_submit(job, partitions, uid)
-  if is_reserved(job) then return slurm.SUCCESS end
   if not is_managed(job.partition, partitions) then return slurm.SUCCESS end
-  local alive = is_alive()
-  if alive and names_nodes(job) then
-    job.comment = naming .. (job.comment or "")
+  local ours = is_alive() and not is_reserved(job)
+  if ours and names_nodes(job) then
+    job.comment = signed(job.comment, naming)
     return slurm.SUCCESS
   end
-  if job.priority == 0 then job.comment = mark .. (job.comment or "") end
-  if not alive then return slurm.SUCCESS end
+  if job.priority == 0 then job.comment = signed(job.comment, mark) end
+  if not ours then return slurm.SUCCESS end
   job.priority = 0
   wake()
   return slurm.SUCCESS
 end
 
 function slurm_job_modify(job, record, partitions, uid)
-  if is_slurms(record) then return slurm.SUCCESS end
+  if begins_with(record.comment, naming) then
+    if job.comment ~= nil then job.comment = signed(job.comment, naming) end
+    return slurm.SUCCESS
+  end
   if not is_managed(job.partition or record.partition, partitions) then return slurm.SUCCESS end
   local sets_priority = job.priority ~= slurm.NO_VAL and job.priority ~= 0
   local lifts = sets_priority and is_marked(record.comment)
   if lifts then
-    local rest = string.sub(record.comment, #mark + 1)
+    local rest = job.comment or record.comment
+    if is_marked(rest) then rest = string.sub(rest, #mark + 1) end
     job.comment = rest ~= "" and rest or "hemiola"  -- an empty one would change nothing
+  elseif is_marked(record.comment) and job.comment ~= nil then
+    job.comment = signed(job.comment, mark)
   end
   if operators[uid] then return slurm.SUCCESS end
+  local moves_in = not is_managed(record.partition, partitions)
+  local holds = is_pending(record) and (job.priority == 0 or (moves_in and record.priority == 0))
+  if holds and not is_marked(record.comment) then
+    job.comment = signed(job.comment or record.comment, mark)
+  end
+  if is_reserved(record) then return slurm.SUCCESS end
   if lifts then  -- from now on only Hemiola holds it, if it is there
     if is_alive() then job.priority = 0 end
     return slurm.SUCCESS
   end
-  local moves_in = not is_managed(record.partition, partitions)
   if sets_priority and (moves_in or record.priority == 0) and not is_slurms_to_hold(record) then
     return slurm.ESLURM_ACCESS_DENIED or slurm.ERROR
   end
-  local holds = is_pending(record) and (job.priority == 0 or (moves_in and record.priority == 0))
-  if holds and not is_marked(record.comment) then job.comment = mark .. (record.comment or "") end
   if moves_in and is_alive() then job.priority = 0 end
   return slurm.SUCCESS
 end
