@@ -242,6 +242,20 @@ def test_of_two_jobs_that_ray_put_where_the_topology_has_room_for_one_the_first_
     events.close()
 
 
+def test_what_is_left_of_a_job_that_is_no_more_takes_no_place_of_one_that_lives():
+    ray, machine = Asked("gpus=8"), CheckedMachine(two_hosts())
+    full, free = ray.answer.nodes
+    ray.answer = msgspec.structs.replace(
+        ray.answer, groups=(alone("ended", 1), alone("raysubmit_1", 8)),
+        notes={"wrapper:raysubmit_1": '{"token": "t", "state": "runs"}'},
+        nodes=(msgspec.structs.replace(full, free_gpus=0.0), free),
+    )  # fmt: skip
+    events = RayDriver(ray, machine, acts=False, profile=no_profile).events()
+    machine.apply(*next(events))
+    assert [job.placement for job in machine.view.running.values()] == [Placement((0,), (0xFF,))]
+    events.close()
+
+
 @pytest.mark.parametrize(
     ("now_s", "waits"), [(61.0, True), (200.0, False)], ids=["within its grace", "long after"]
 )

@@ -118,7 +118,8 @@ class Watcher:
 
     def _count(self, there: dict[int, NodeRow], answer: Answer) -> tuple[Counter[str], frozenset[str]]:
         """GPUs by node, in groups on our nodes alone, of jobs that may run here; and those of these groups that are
-        too much for the topology. What has counted before still does, and what Hemiola made comes before the rest."""
+        too much for the topology. What has counted before still does, what is left of jobs that are no more comes after
+        all that live, and what Hemiola made before the rest."""
         room = {node.id: self._gpus[host] for host, node in there.items()}
         jobs = {row.id: row for row in answer.jobs}
         groups = (
@@ -127,7 +128,11 @@ class Watcher:
             and not ((row := jobs.get(group.job)) and self._is_refused(row))
         )  # fmt: skip
         ours, counted, beyond = Counter[str](), set(), set()
-        for group in sorted(groups, key=lambda g: (g.name not in self._counted, g.number == ALONE, g.name)):
+
+        def order(group: GroupRow) -> tuple[bool, bool, bool, str]:
+            return group.name not in self._counted, group.job not in jobs, group.number == ALONE, group.name
+
+        for group in sorted(groups, key=order):
             if all(ours[node] + count <= room[node] for node, count in Counter(group.nodes).items()):
                 ours.update(group.nodes)
                 counted.add(group.name)
