@@ -228,9 +228,14 @@ def _widened(reduced: Reduced) -> str:
         for case, one in cases.items()
     }
     most, least = max(gains, key=lambda case: gains[case]), min(gains, key=lambda case: gains[case])
+    loses = (
+        f"\n  and loses {-100 * gains[least]:.1f} % at most ({least[0]}, {least[1]} hosts, {least[2]})"
+        if gains[least] < 0
+        else ""
+    )
     return (
-        f"- **PyTorch's eager autograd does not follow `widened`.** By itself the pass gains {100 * gains[most]:.1f} % at most "
-        f"({most[0]}, {most[1]} hosts, {most[2]})\n  and loses {abs(100 * gains[least]):.1f} % at most ({least[0]}, {least[1]} hosts, {least[2]}); "
+        f"- **PyTorch's eager autograd does not follow `widened`.** By itself the pass gains {max(0.0, 100 * gains[most]):.1f} % at most "
+        f"({most[0]}, {most[1]} hosts, {most[2]}){loses}; "
         "nothing in a chain,\n  where one operation computes the gradients of weights and input together."
     )
 

@@ -196,8 +196,9 @@ def test_a_job_whose_nodes_have_left_the_topology_is_slurms():
 # ---- what users change and hold
 
 
-def test_a_hold_of_a_job_in_a_reservation_is_not_handed_back():
+def test_a_users_hold_of_a_job_in_a_reservation_is_not_handed_back():
     slurm = FakeSlurm([waits(reservation="maint")], NODES)
+    slurm.said["7"] = Words(HELD)
     assert hand_back(slurm, "hemiola") == ([], []) and slurm.told == []
 
 

@@ -85,6 +85,23 @@ def test_it_is_made_by_a_process_of_its_own_and_kept(tmp_path: Path):
         assert here.get("shadow")["made_s"] == found["made_s"], "it is not made anew so soon"
 
 
+def test_a_policy_of_ones_own_is_found_as_the_service_finds_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    now_s = time.time()
+    filled(tmp_path / "journal.db", now_s - 1000)
+    (tmp_path / "mine_alone.py").write_text(
+        "from hemiola.sched.policies.fifo import Fifo\n\n\nclass Mine(Fifo):\n    pass\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend("")
+    shadow = Shadow(tmp_path / "journal.db", ("mine_alone:Mine",), every_s=3600, window_s=7200)
+    with scene(tmp_path, cluster=CLUSTER, shadow=shadow) as here:
+        here.get("shadow")
+        wait_until(lambda: here.get("shadow")["state"] != "running", 60)
+        assert here.get("shadow")["state"] == "ready", here.get("shadow")["problem"]
+
+
 def test_nothing_to_compare_is_said(tmp_path: Path):
     with scene(tmp_path, shadow=Shadow(tmp_path / "journal.db", ("fifo",))) as here:
         here.get("shadow")

@@ -136,7 +136,7 @@ def _show(console: Console, found: Synthesis) -> None:
     table = Table("strategy", "pieces", "time")
     table.columns[2].justify = "right"
     for one in found.candidates[:SHOWN]:
-        pieces = format_bytes(one.strategy.chunk_bytes) if one.strategy.chunk_bytes else "whole"
+        pieces = format_bytes(one.strategy.chunk_bytes) if one.strategy.chunk_bytes else "usual"
         table.add_row(one.strategy.name, pieces, format_duration(one.seconds))
     console.print(table)
 
@@ -200,7 +200,7 @@ def _write_nccl(advice: NcclAdvice, folder: Path) -> None:
 
     try:
         folder.mkdir(exist_ok=True)
-        if not advice.xml:  # an earlier one would be used: RCCL takes every file of a folder
+        if not advice.xml and _is_written(folder):  # RCCL takes every file of a folder, an earlier one, too
             for name in STRATEGIES:
                 (folder / name).unlink(missing_ok=True)
     except OSError as problem:
@@ -212,3 +212,11 @@ def _write_nccl(advice: NcclAdvice, folder: Path) -> None:
             stream.write(text.encode())
     if advice.xml:
         write_strategy(advice.found.chosen.strategy, folder / "strategy.json")
+
+
+def _is_written(folder: Path) -> bool:
+    """Whether an earlier call has, so that strategies there are its."""
+    try:
+        return "hemiola strategy --nccl" in (folder / "nccl.env").read_text(encoding="utf-8")
+    except (FileNotFoundError, UnicodeDecodeError):
+        return False

@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from contextlib import contextmanager, suppress
 from math import inf
 from pathlib import Path
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["alone", "merged", "trace"]
 
+_ASKED, _ASK_AGAIN_S = 10, 0.1
 _NOTHING = "no process of the command ran a collective or a backward pass of PyTorch"
 
 
@@ -83,7 +85,7 @@ def alone(options: Options) -> Iterator[int]:
     except OSError as error:
         raise InputError(f"{path} cannot be written: {error.strerror}", "name another file") from error
     try:
-        is_first = _claim(handle, options.path)
+        is_first = _claim(path, handle, options.path)
         try:
             yield os.fstat(handle).st_mtime_ns
         finally:
@@ -93,7 +95,7 @@ def alone(options: Options) -> Iterator[int]:
         os.close(handle)
 
 
-def _claim(handle: int, recorded: str) -> bool:
+def _claim(path: Path, handle: int, recorded: str) -> bool:
     """Lock the file, say in it by whom, and set its time; the lock ends with the process, however that ends.
 
     False where it has been by another host.
@@ -104,7 +106,7 @@ def _claim(handle: int, recorded: str) -> bool:
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
-        who = os.pread(handle, 1000, 0).decode() or f"another process{here}"
+        who = _holder(path)
         if not who.endswith(here):
             return False
         raise InputError(
@@ -116,6 +118,16 @@ def _claim(handle: int, recorded: str) -> bool:
     with suppress(OSError):  # a full disk
         os.write(handle, f"process {os.getpid()}{here}".encode())
     return True
+
+
+def _holder(path: Path) -> str:
+    """Who has locked it; "" if that is not said soon. It is said just behind the lock, and over a network it takes a while."""
+    for _ in range(_ASKED):
+        time.sleep(_ASK_AGAIN_S)
+        with suppress(OSError):
+            if said := path.read_text(encoding="utf-8"):
+                return said
+    return ""
 
 
 def _run(command: tuple[str, ...], options: Options) -> int:

@@ -280,7 +280,7 @@ def leaving(rank: int, ranks: int) -> str:
 def failing(rank: int, ranks: int) -> str:
     """Who leaves because it has failed, or after it has waited in vain, waits for nobody who does not come."""
     begun_s = time.monotonic()
-    for fails in (True, False):
+    for problem in (ValueError("within 0.2 s"), SystemExit("within 0.2 s"), None):
         group = dist.new_group(timeout=SOON)
         if rank:
             dist.barrier()
@@ -288,14 +288,14 @@ def failing(rank: int, ranks: int) -> str:
             continue
         work = dist.all_reduce(torch.ones(8), group=group, async_op=True)
         try:
-            if fails:
-                raise ValueError("within 0.2 s")
+            if problem is not None:
+                raise problem
             work.wait(timedelta(seconds=0.2))
-        except Exception as problem:
-            assert "within 0.2 s" in str(problem), problem
-            if fails:
+        except (Exception, SystemExit) as raised:
+            assert "within 0.2 s" in str(raised), raised
+            if problem is not None:
                 dist.destroy_process_group(group)
-        if not fails:
+        if problem is None:
             dist.destroy_process_group(group)
         dist.barrier()
     assert time.monotonic() - begun_s < 15

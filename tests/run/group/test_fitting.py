@@ -93,7 +93,7 @@ def test_who_waits_for_the_word_of_a_first_rank_that_is_gone_is_told() -> None:
 def test_who_waits_where_the_store_is_gone_is_told_whether_the_first_rank_is_too(
     leaves: bool, told: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hemiola.run.group.fitting.LOOK_S", 0.5)
+    monkeypatch.setattr("hemiola.run.group.fitting.LOOK_S", 2.0 if leaves else 0.5)
     kept: list[dist.Store] = [dist.TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False)]
     store = dist.TCPStore("127.0.0.1", kept[0].port, None, False)
     with connected(2) as ends:

@@ -180,6 +180,22 @@ def test_a_loader_that_is_read_ahead_in_another_thread_is_not_waited_for(tmp_pat
     assert set(timeline.spans.iteration[loading].tolist()) == {2}
 
 
+def test_a_script_may_train_in_another_thread_than_the_one_that_began_the_recording(tmp_path: Path) -> None:
+    model = nn.Linear(2, 1)
+    loader = torch.utils.data.DataLoader(torch.ones(4, 2))
+
+    def train() -> None:
+        for _ in range(2):
+            model(next(iter(loader))).sum().backward()
+            recorder.step()
+
+    with record(tmp_path / "run.json") as recorder, ThreadPoolExecutor(1) as pool:
+        pool.submit(train).result()
+    timeline = read_timeline(tmp_path / "run.json")
+    loading = timeline.spans.kind == SPAN_KINDS.index("input")
+    assert set(timeline.spans.iteration[loading].tolist()) == {0, 1}
+
+
 def iterate(recorder: Recorder, iterations: int) -> None:
     for _ in range(iterations):
         (torch.ones(8, 8) @ torch.ones(8, 8)).sum()

@@ -143,9 +143,13 @@ class Hold:
         if (advice := notes.get(ADVICE + self._job)) != self._advice:
             self._advice = advice
             print(f"hemiola hold: would run on {(advice or b'').decode(errors='replace')}", flush=True)
+        self._hear(notes)
+        return notes
+
+    def _hear(self, notes: dict[str, bytes]) -> None:
+        """Whether Hemiola has spoken since."""
         if notes.get(HOLDS) != self._spoke[0]:
             self._spoke = notes.get(HOLDS), time.monotonic()
-        return notes
 
     def _told(self, notes: dict[str, bytes]) -> Place | None:
         """What Hemiola says to this very process."""
@@ -254,6 +258,7 @@ class Hold:
             notes = self._board.many([HOLDS])
         except Exception:  # Ray is away
             return
+        self._hear(notes)  # nobody listened while the command ended
         if not self._is_held(notes):
             ray = Ray(self._address)
             with contextlib.suppress(EngineError):  # `hemiola release` removes it, too

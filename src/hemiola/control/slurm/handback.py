@@ -26,17 +26,14 @@ WRITTEN = "give the file that `hemiola serve --alive` writes"
 def held_jobs(slurm: Engine, partition: str) -> list[JobRow]:
     """Jobs of the partition that are held, but for those that an administrator holds, or Slurm by itself.
 
-    Nor those that their own users hold, where job_submit.lua has marked them, nor those that are to run in a
-    reservation: these are never Hemiola's.
+    Nor those that their own users hold, where job_submit.lua has marked them.
     """
     return [row for row, _ in _held(slurm, partition)]
 
 
 def _held(slurm: Engine, partition: str) -> list[tuple[JobRow, Words]]:
     rows = [
-        row
-        for row in slurm.jobs(partition=partition, states="PENDING")
-        if not (row.priority or row.kept or row.reservation)
+        row for row in slurm.jobs(partition=partition, states="PENDING") if not row.priority and not row.kept
     ]
     words = slurm.words([row.id for row in rows])
     both = [(row, words.get(row.id, Words())) for row in rows]

@@ -43,6 +43,7 @@ class _Request(msgspec.Struct, frozen=True):
     since_s: float
     until_s: float
     policies: tuple[str, ...]
+    path: tuple[str, ...]
 
 
 class _Answer(msgspec.Struct, frozen=True):
@@ -113,7 +114,7 @@ class Shadow:
 
     def _wait(self, process: subprocess.Popen[bytes]) -> None:
         until_s = time.time()
-        request = _Request(self._where, until_s - self._window_s, until_s, self._policies)
+        request = _Request(self._where, until_s - self._window_s, until_s, self._policies, tuple(sys.path))
         try:
             out, _ = process.communicate(
                 msgspec.json.encode(request), timeout=LIMIT_S
@@ -186,6 +187,7 @@ def main() -> None:
     """Read a request, write an answer."""
     os.nice(10)
     request = msgspec.json.decode(sys.stdin.buffer.read(), type=_Request)
+    sys.path += request.path  # behind what is there: policies are found that the service has found
     try:
         with Journal.open(request.where, read_only=True) as journal:
             found = compare(journal, request.since_s, request.until_s, request.policies)

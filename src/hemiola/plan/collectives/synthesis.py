@@ -195,7 +195,7 @@ def _until_slower(groups: Iterable[list[Candidate]]) -> Iterator[Candidate]:
 
 def _usual(place: Place, collective: Collective, root: int) -> Iterator[tuple[Strategy, Sequence[int]]]:
     """Strategies of known shapes, and in pieces of which sizes."""
-    ranks, whole = place.ranks, (0,)
+    ranks, usual = place.ranks, (0,)
     few = ranks <= PAIRS_MAX
     if collective == "all-to-all":
         raise StrategyError("an all-to-all is not synthesised", "use all_pairs")
@@ -206,12 +206,12 @@ def _usual(place: Place, collective: Collective, root: int) -> Iterator[tuple[St
             star = [-1 if rank == root else root for rank in range(ranks)]
             yield _named(trees([star], (), collective), "star"), PIECES_BYTES
         return
-    yield ring(_ring_order(place), collective), whole
+    yield ring(_ring_order(place), collective), usual
     if few:
-        yield all_pairs(ranks, collective), whole
+        yield all_pairs(ranks, collective), usual
     if collective == "all-reduce":
         if ranks & (ranks - 1) == 0:
-            yield halving_doubling(ranks), whole
+            yield halving_doubling(ranks), usual
         yield _named(trees(double_tree(_ring_order(place))), "double tree"), PIECES_BYTES
 
 

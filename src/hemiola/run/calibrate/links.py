@@ -134,8 +134,9 @@ def _measure(options: argparse.Namespace) -> tuple[list[str], dict[str, _Measure
     else:
         torch.set_num_threads(1)
     said: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(said, (platform.node(), _refused(options.output)))
-    if said[0][1]:  # it is rank 0 that writes
+    refused = _refused(options.output) if dist.get_rank() == 0 else ""  # it is rank 0 that writes
+    dist.all_gather_object(said, (platform.node(), refused))
+    if said[0][1]:
         raise InputError(said[0][1], "name a path that rank 0 may write to")
     found = {}
     for collective, prepare in _COLLECTIVES.items():
@@ -151,14 +152,17 @@ def _measure(options: argparse.Namespace) -> tuple[list[str], dict[str, _Measure
 
 def _refused(output: Path) -> str:
     """Why nothing can be written there; "" if something can."""
-    folder = output.resolve().parent
-    if output.is_dir():
-        return f"{output} is a folder"
-    if output.exists() and not output.is_file():
-        return ""  # a pipe, or a device
-    if not folder.is_dir():
-        return f"there is no folder {folder}"
-    return "" if os.access(folder, os.W_OK | os.X_OK) else f"the folder {folder} cannot be changed"
+    try:
+        folder = output.resolve().parent
+        if output.is_dir():
+            return f"{output} is a folder"
+        if output.exists() and not output.is_file():
+            return ""  # a pipe, or a device
+        if not folder.is_dir():
+            return f"there is no folder {folder}"
+        return "" if os.access(folder, os.W_OK | os.X_OK) else f"the folder {folder} cannot be changed"
+    except OSError as problem:
+        return f"{output} cannot be written: {problem.strerror}"
 
 
 def _timed(call: Callable[[], None], seconds: float, device: str) -> tuple[float, float, float, int]:

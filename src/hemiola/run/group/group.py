@@ -89,7 +89,8 @@ class Group(dist.ProcessGroup):
     def shutdown(self) -> None:
         """End what was begun, and leave; where the script has failed, only what is queued: others may never come."""
         self._worker.leave(self._timeout_s)
-        if isinstance(sys.exception(), SystemExit | None):
+        problem = sys.exception()
+        if problem is None or (isinstance(problem, SystemExit) and not problem.code):
             with suppress(Exception):  # whoever waits for it is told
                 for pending in list(self._begun):
                     pending.wait()

@@ -52,9 +52,9 @@ class Recorder:
         self._sequences: dict[tuple[int, bool], int] = {}
         self._forward: Instant = None
         self._training = False
-        self._thread = threading.get_ident()
-        """The one that trains, as far as is known."""
-        self._first: tuple[Instant, int, list[tuple[str, str, Instant, Instant]]] | None = None
+        self._thread: int | None = None
+        """The one that trains, once that is known."""
+        self._first: tuple[int, tuple[Instant, int, list[tuple[str, str, Instant, Instant]]]] | None = None
 
     def step(self) -> None:
         """Say that an iteration ends here; from now on optimizer steps no longer say it."""
@@ -95,7 +95,7 @@ class Recorder:
 
         A thread that reads ahead is not the one that waits for it.
         """
-        if threading.get_ident() != self._thread:
+        if self._thread is not None and threading.get_ident() != self._thread:
             return
         if self._training and self.draft is not None:
             self.draft.phases.append(("input", "input", start, end))
@@ -120,18 +120,23 @@ class Recorder:
 
     def optimizer(self, start: Instant, end: Instant) -> None:
         """An optimizer's step lasted from `start` to `end`."""
+        self._thread = threading.get_ident()
         self._training_draft(start).phases.append(("optimizer", "compute", start, end))
 
     def _remember(self, start: Instant, phases: list[tuple[str, str, Instant, Instant]]) -> None:
         """Iteration 0 begins here, if nothing later says so before its backward pass."""
-        self._first = (start, len(self.draft.transfers) if self.draft is not None else 0, phases)
+        transfers = len(self.draft.transfers) if self.draft is not None else 0
+        self._first = threading.get_ident(), (start, transfers, phases)
 
     def _training_draft(self, start: Instant) -> Draft:
         """The iteration under way; the first is cut off here from what set the training up."""
         if self._training:
             return self.open_draft(start)
         setup = self.open_draft(start)
-        begin, transfers, phases = self._first or (start, len(setup.transfers), [])
+        thread, first = self._first or (0, None)
+        if first is None or thread != threading.get_ident():  # that one reads ahead
+            first = start, len(setup.transfers), []
+        begin, transfers, phases = first
         self._training = True
         self.draft = Draft(self.number, begin)
         self.draft.phases += phases
