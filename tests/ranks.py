@@ -8,10 +8,11 @@ import os
 import select
 import signal
 import socket
-import struct
 import subprocess
 import sys
 from pathlib import Path
+
+from forks import NUMBER
 
 __all__ = ["SOURCE", "Rank", "run", "start"]
 
@@ -19,7 +20,6 @@ SOURCE = str(Path(__file__).parents[1] / "src")
 _ENVIRONMENT = {
     "PYTHONPATH": SOURCE, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "PYTHONWARNINGS": "ignore",
 }  # fmt: skip
-_NUMBER = struct.Struct("=i")
 
 
 class Rank:
@@ -75,7 +75,7 @@ class Rank:
         return self.returncode is not None
 
     def _heard(self) -> int:
-        return int(_NUMBER.unpack(os.read(self._status, _NUMBER.size))[0])
+        return int(NUMBER.unpack(os.read(self._status, NUMBER.size))[0])
 
 
 def start(script: Path, rank: int, ranks: int, *more: str) -> Rank:

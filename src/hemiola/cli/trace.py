@@ -165,11 +165,14 @@ def merged(options: Options, since_ns: int = 0) -> JobTimeline | None:
     from hemiola.run.record.api import finish
 
     path, parts = Path(options.path), Path(options.parts)
-    earlier = []
+    earlier, has_own = [], False
     for part in parts.glob("*"):
         with suppress(FileNotFoundError):  # another host of the job has just put them together
-            earlier += [part] * (part.stat().st_mtime_ns < since_ns)
-    if not any(part not in earlier for part in parts.glob("rank*")):
+            if part.stat().st_mtime_ns < since_ns:
+                earlier.append(part)
+            else:
+                has_own |= part.name.startswith("rank")
+    if not has_own:
         print(f"nothing was recorded: {_NOTHING}", file=sys.stderr)
         return None
     for part in earlier:
