@@ -285,24 +285,34 @@ class Begins:
         return self._live.slurm.tell(orders)
 
 
+def starts(journal_path: Path) -> list[Started]:
+    """Of the last run."""
+    with Journal.open(journal_path, read_only=True) as journal:
+        instants = journal.instants(journal.runs()[-1].id)
+        return [event for instant in instants for event in instant.events if isinstance(event, Started)]
+
+
+def wait_starts(journal_path: Path, count: int) -> None:
+    until(lambda: len(starts(journal_path)) >= count, f"{count} starts are in the journal")
+
+
 def test_what_slurm_begins_as_it_is_about_to_be_bound_runs_on_there(
-    live: Live, monkeypatch: pytest.MonkeyPatch
+    live: Live, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):
     slurm = Begins(live)
     monkeypatch.setattr(live, "engine", lambda: slurm)
     with live.serving(f"{__name__}:Backwards"):
-        job = live.submit("-N3 -n3 --gres=gpu:8", "sleep 2")
-        assert live.wait_outcome(job) == "finished"
-        after = live.submit("-N3 -n3 --gres=gpu:8", "sleep 0.1")
-        assert live.wait_outcome(after) == "finished"
-    assert slurm.job == job
-    row = live.rows(ended=True)[job]
+        for number in (1, 2):  # each runs until it has been seen to
+            end = tmp_path / f"end-{number}"
+            job = live.submit("-N3 -n3 --gres=gpu:8", f"until [ -e {end} ]; do sleep 0.1; done")
+            wait_starts(live.journal_path, number)
+            end.touch()
+            assert live.wait_outcome(job) == "finished"
+    row = live.rows(ended=True)[slurm.job]
     assert row.restarts == 0
     with Journal.open(live.journal_path, read_only=True) as journal:
-        run = journal.runs()[-1]
-        events = [event for instant in journal.instants(run.id) for event in instant.events]
-        assert replay(journal, run.id).difference is None
-    first, second = (event for event in events if isinstance(event, Started))
+        assert replay(journal, journal.runs()[-1].id).difference is None
+    first, second = starts(live.journal_path)
     assert first.placement is not None
     assert [f"h{host}" for host in first.placement.hosts] == expand(row.host_list)
     assert second.placement is None, "it ran where it was placed"
