@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import socket
 from itertools import pairwise
 
@@ -11,7 +10,6 @@ from hypothesis import strategies as st
 
 from hemiola.run.transport.inbox import Inbox
 from hemiola.run.transport.link import Link
-from hemiola.run.transport.messages import Outgoing
 from hemiola.run.transport.options import Options
 from hemiola.run.transport.wire import HEADER_BYTES, Header, Kind
 
@@ -43,19 +41,6 @@ def test_messages_come_whole_however_they_are_cut(data, sizes, chunk):
         assert all(handle.done and handle.problem is None for handle in handles.values())
     assert into == contents
     assert inbox.unexpected_bytes == 0
-
-
-def test_a_small_rest_goes_with_the_chunk_before_it():
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        link = Link(ours, 1, Inbox(1, 1 << 20), Options(chunk_bytes=1000))
-        for size, lengths in ((1250, [1250]), (1251, [1000, 251]), (3200, [1000, 1000, 1200])):
-            message = Outgoing(1, 0, 0, memoryview(bytes(size)), 0.0, math.inf, 0)
-            found = []
-            while message.sent_bytes < size:
-                found.append(link.begin(message))
-                message.sent_bytes += found[-1]
-            assert found == lengths
 
 
 def _frames(tag: int, content: bytes, chunk: int) -> bytes:

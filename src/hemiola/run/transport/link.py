@@ -29,9 +29,6 @@ _READS = 8
 """Frames' parts read at a time before others get their turn."""
 _UNREAD_BYTES = 4096
 """Read at a time where a frame may begin: a small message comes with its header, and often alone."""
-_WORTH_BYTES, _AT_ONCE_BYTES = 16 << 10, 128 << 10
-"""Where so much of a frame is still to come, the kernel is to wake nobody before all of it has, or the latter: every waking
-costs more than to read what there is."""
 _NOWHERE = memoryview(b"")
 
 
@@ -90,18 +87,11 @@ class Link:
         self._unread_bytes = 0
         self._header: Header | None = None
         self._place = self._rest = _NOWHERE
-        self._awaited = 1
-        """Bytes that have to be there for the kernel to say that any are (`SO_RCVLOWAT`)."""
 
     @property
     def writing(self) -> bool:
         """Whether a frame has been begun and not been finished."""
         return bool(self._parts)
-
-    @property
-    def is_quiet(self) -> bool:
-        """Whether something may have come of which the kernel says nothing yet."""
-        return self._awaited > 1
 
     @property
     def received_bytes(self) -> int:
@@ -128,8 +118,7 @@ class Link:
     def begin(self, message: Outgoing) -> int:
         """Begin the next chunk of a message; how many bytes it has."""
         offset = message.sent_bytes
-        left = message.size_bytes - offset
-        length = left if left <= self._chunk + self._chunk // 4 else self._chunk  # a small rest is no chunk of its own
+        length = min(self._chunk, message.size_bytes - offset)
         header = Header(Kind.DATA, length, message.tag, message.sequence, message.size_bytes, offset)
         self._parts = [memoryview(header.pack())]
         if length:
@@ -175,7 +164,7 @@ class Link:
             try:
                 count = self._receive(into)
             except (BlockingIOError, InterruptedError):
-                break
+                return
             if self._rest.nbytes:
                 self._rest = self._rest[count:]
                 if not self._rest.nbytes:
@@ -184,11 +173,7 @@ class Link:
                 self._unread_bytes += count
                 self._begin_frames()
             if count < into.nbytes:
-                break  # there is no more yet
-        awaited = min(self._rest.nbytes, _AT_ONCE_BYTES) if self._rest.nbytes >= _WORTH_BYTES else 1
-        if awaited != self._awaited:
-            self._awaited = awaited
-            self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, awaited)
+                return  # there is no more yet
 
     def _receive(self, into: memoryview) -> int:
         count = self.sock.recv_into(into)

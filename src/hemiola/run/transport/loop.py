@@ -300,11 +300,6 @@ class Loop:
         self._looked_s = now
         for peer, links in list(self._links.items()):
             paused_s = self._paused_s.get(peer)
-            for link in list(links) if paused_s is None else ():
-                if link.is_quiet:
-                    self._guarded(link, link.read)
-            if peer in self.lost:
-                continue
             if paused_s is not None and now - paused_s > timeout_s:
                 self._lose(peer, self._unwanted(peer))
             elif paused_s is None and now - min(link.heard_s for link in links) > timeout_s:
