@@ -349,6 +349,38 @@ def waits_at_the_end(rank: int, file: str) -> None:
         model.flush()
 
 
+class Apart(nn.Module):
+    """Tables and layers of which an iteration may use a part."""
+
+    def __init__(self) -> None:
+        torch.manual_seed(0)
+        super().__init__()
+        self.tables = nn.ModuleList(nn.Embedding(300, 20) for _ in range(2))
+        self.layers = nn.ModuleList(nn.Linear(20, 20) for _ in range(2))
+
+    def forward(self, used: tuple[int, ...]) -> torch.Tensor:
+        words = torch.tensor([3, 7])
+        return sum((self.layers[n](self.tables[n](words)).pow(2).sum() for n in used), torch.zeros(()))
+
+
+def leaves_before_its_step(rank: int, file: str) -> None:
+    """Each has begun to send what the other has not come to, rows and whole gradients; neither waits for it at its end."""
+    module = Apart()
+    plan = each(module.named_parameters())
+    transfers = tuple(
+        msgspec.structs.replace(one, part="rows") if one.name.startswith("tables") else one
+        for one in plan.transfers
+    )
+    plan = msgspec.structs.replace(plan, transfers=transfers)
+    model, optimizer = hemiola.accelerate(
+        module, torch.optim.SGD(module.parameters(), 0.1), plan=plan, quiet=True
+    )
+    model((0, 1)).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    model((rank,)).backward()
+
+
 def trains_for_long(rank: int, file: str) -> None:
     """The folder of its report goes away meanwhile, and what it remembers of iterations does not grow."""
     os.environ["HEMIOLA_RUN_REPORT"] = f"{file}.{rank}/report"

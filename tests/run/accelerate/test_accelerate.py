@@ -78,6 +78,10 @@ def test_a_rank_that_is_done_waits_for_one_that_is_not(tmp_path):
     assert run(HERE / "lives.py", 2, str(tmp_path / "meet"), "waits_at_the_end") == ["left"] * 2
 
 
+def test_who_leaves_before_its_step_waits_for_nobody(tmp_path):
+    assert run(HERE / "lives.py", 2, str(tmp_path / "meet"), "leaves_before_its_step") == ["left"] * 2
+
+
 def test_a_recording_holds_every_transfer_of_the_plan(tmp_path):
     assert run(HERE / "lives.py", 2, str(tmp_path / "meet"), "is_recorded") == ["left"] * 2
     timeline = read_timeline(tmp_path / "meet.json")

@@ -21,7 +21,7 @@ from hemiola.run.accelerate.updates import Updates
 class Back:
     """A transfer that is over as soon as it has begun."""
 
-    begun_s, done, sent, moved_s = 0.0, True, True, (0.0, 0.0)
+    stood_s, done, sent, moved_s = 0.0, True, True, (0.0, 0.0)
     whole, present = False, False
     parts: tuple[Any, ...] = ()
 

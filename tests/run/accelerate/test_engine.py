@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -12,15 +13,18 @@ torch = pytest.importorskip("torch")
 from torch import Tensor, nn  # noqa: E402
 from torch.optim.optimizer import register_optimizer_step_post_hook  # noqa: E402
 
+from endpoints import connected  # noqa: E402
+from hemiola.core.errors import TransportError  # noqa: E402
 from hemiola.core.plan import Piece, Plan, PlannedTransfer  # noqa: E402
 from hemiola.run.accelerate.engine import Engine  # noqa: E402
+from hemiola.run.accelerate.exchange import Exchange  # noqa: E402
 from hemiola.run.accelerate.updates import Updates  # noqa: E402
 
 
 class Transfer:
     """It is reduced once somebody waits for it, and sent once somebody waits for that."""
 
-    begun_s, moved_s = 0.0, (0.0, 0.0)
+    stood_s, moved_s = 0.0, (0.0, 0.0)
 
     def __init__(self, done: bool) -> None:
         self.done, self.sent = done, False
@@ -69,7 +73,9 @@ def model():
 ROWS = torch.randn(5, 8, generator=torch.Generator().manual_seed(1))
 
 
-def engine_of(model: nn.Module, optimizer: torch.optim.Optimizer, carrier: Any) -> Engine:
+def engine_of(
+    model: nn.Module, optimizer: torch.optim.Optimizer, carrier: Any, timeout_s: float = 10.0
+) -> Engine:
     """Every parameter goes by itself."""
     parameters = dict(model.named_parameters())
     plan = Plan(
@@ -78,7 +84,7 @@ def engine_of(model: nn.Module, optimizer: torch.optim.Optimizer, carrier: Any) 
             PlannedTransfer(name=name, pieces=(Piece(name, 0, p.numel()),)) for name, p in parameters.items()
         ),
     )  # fmt: skip
-    return Engine(model, parameters, plan, {}, carrier, Updates(optimizer, None), 1, 10.0)
+    return Engine(model, parameters, plan, {}, carrier, Updates(optimizer, None), 1, timeout_s)
 
 
 def nothing(model: nn.Module) -> None:
@@ -202,3 +208,33 @@ def test_gradients_that_are_views_are_zeroed(model):
     engine.zero_grad(model.parameters(), False)
     assert not flat.any()
     engine.detach()
+
+
+def test_hours_in_which_all_is_stopped_count_little_against_a_gradient(model, monkeypatch):
+    now_s = [0.0]
+
+    def soon(transfer: Transfer, timeout_s: float) -> bool:
+        transfer.done = now_s[0] > 0
+        now_s[0] += 1e4
+        return transfer.done
+
+    monkeypatch.setattr(Transfer, "soon", soon)
+    monkeypatch.setattr(time, "monotonic", lambda: now_s[0])
+    engine = engine_of(model, torch.optim.SGD(model.parameters(), 0.1), Late())
+    engine.forward_begins(True)
+    model(ROWS).sum().backward()
+    engine.barrier()
+    assert now_s[0] > 1e4
+    engine.detach()
+
+
+def test_a_gradient_that_does_not_come_is_given_up_in_time_and_not_waited_for_again(model):
+    with connected(2) as ends:
+        carrier = Exchange(ends[0], 1 << 16)
+        engine = engine_of(model, torch.optim.SGD(model.parameters(), 0.1), carrier, 0.3)
+        engine.forward_begins(True)
+        model(ROWS).sum().backward()
+        with pytest.raises(TransportError, match=r"first.weight was not reduced within 0\.3 s"):
+            engine.barrier()
+        engine.drain(600.0)
+        engine.detach()

@@ -22,6 +22,7 @@ from hemiola.run.accelerate.schedule import Part, Step  # noqa: E402
 from hemiola.run.accelerate.settings import Settings  # noqa: E402
 from hemiola.run.accelerate.tables import touched_rows  # noqa: E402
 from hemiola.run.accelerate.under_way import Ticket  # noqa: E402
+from hemiola.run.transport.gate import Gate  # noqa: E402
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 4])
@@ -199,6 +200,19 @@ def test_who_never_gives_up_waits_as_well():
     ticket = Ticket("the gradient w", 1)
     ticket.end_lane(None)
     assert ticket.soon(Settings(timeout_s=math.inf).timeout_s)
+
+
+def test_what_is_done_can_be_waited_for_at_once(monkeypatch):
+    ticket, opened = Ticket("the gradient w", 1), Gate.open
+
+    def opens(gate: Gate) -> None:
+        if ticket.done:
+            ticket.wait(0.0)  # as another thread may, that has seen it
+        opened(gate)
+
+    monkeypatch.setattr(Gate, "open", opens)
+    ticket.end_lane(None)
+    assert ticket.done
 
 
 def test_what_is_not_reduced_in_time_says_what_it_was():

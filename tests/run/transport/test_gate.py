@@ -60,3 +60,21 @@ def test_who_stood_before_it_goes_on_soon() -> None:
     gate.is_open = True  # opened, and the lock was kept by one who was interrupted
     stands.join(5)
     assert not stands.is_alive()
+
+
+def test_that_all_is_stopped_for_long_counts_as_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s, looks = [0.0], []
+
+    class Stopping:
+        """A lock that is not to be had, and hours go by at the first look."""
+
+        def acquire(self, timeout: float) -> bool:
+            looks.append(timeout)
+            now_s[0] += timeout if looks[1:] else 1e4
+            return False
+
+    gate = Gate()
+    gate._lock = Stopping()  # type: ignore[assignment]
+    monkeypatch.setattr(time, "monotonic", lambda: now_s[0])
+    assert not gate.wait(3.5)
+    assert looks == [1.0, 1.0, 1.0, 0.5]

@@ -65,7 +65,7 @@ def accelerate(
         interface: network interface or address to reach the other ranks by; `HEMIOLA_INTERFACE` unless given.
         rate: send no faster ("950mbit", or bytes per second); `HEMIOLA_RATE` unless given. A little below the link's own
             keeps its queue empty, so that urgent gradients do not wait in it.
-        timeout_s: a gradient that is not reduced so long after it began is given up; `math.inf` for never.
+        timeout_s: a gradient for which a rank has stood still for so long is given up; `math.inf` for never.
         quiet: print nothing.
         group: the process group; the default one.
 

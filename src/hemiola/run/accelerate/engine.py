@@ -37,6 +37,8 @@ __all__ = ["Engine"]
 
 _LOOK_S = 2e-3
 """While one gradient is awaited, it is looked so often whether another one can be updated meanwhile."""
+_STOPPED_S = 1.0
+"""It is looked so often at least, and no look counts for more: for what is beyond it, this process was stopped."""
 _SMALL_BYTES = 1 << 20
 """Parameters up to this size are updated together as soon as they have come: one call for many."""
 
@@ -268,12 +270,19 @@ class Engine:
                 unwatch(slot.parameter)
 
     def drain(self, patience_s: float) -> None:
-        """Let what has begun end, for others need it too; at most for so long. Updates nothing."""
+        """Let what has begun end, for others need it too; at most for so long. Updates nothing.
+
+        What this rank has given up, or leaves in the middle of an iteration, ends nowhere, and is not waited for.
+        """
+        if self._open and not all(slot.handed for slot in self.slots.values()):
+            return
+        tickets = [b.ticket for slot in self.slots.values() for b in slot.under_way if b.ticket is not None]
+        if any(ticket.stood_s >= self._timeout_s for ticket in tickets):
+            return
         until = time.monotonic() + patience_s
-        for slot in self.slots.values():
-            for bundle in slot.under_way:
-                if bundle.ticket is not None and bundle.ticket.soon(max(0.0, until - time.monotonic())):
-                    bundle.ticket.sent_soon(until)
+        for ticket in tickets:
+            if ticket.soon(max(0.0, until - time.monotonic())):
+                ticket.sent_soon(until)
 
     def detach(self) -> None:
         """Leave the parameters alone, whatever is under way."""
@@ -401,10 +410,12 @@ class Engine:
             for bundle in slot.under_way:
                 self._teller.needed(bundle)
         start = time.monotonic()
-        ended = ticket.soon(_LOOK_S if len(self._due) > 1 else self._timeout_s)
-        self.waited_s += time.monotonic() - start
-        if not ended and time.monotonic() - ticket.begun_s > self._timeout_s:
-            ticket.wait(0.0)
+        ended = ticket.soon(min(_LOOK_S if len(self._due) > 1 else _STOPPED_S, self._timeout_s))
+        waited_s = time.monotonic() - start
+        self.waited_s += waited_s
+        ticket.stood_s += min(waited_s, _STOPPED_S)
+        if not ended and ticket.stood_s >= self._timeout_s:
+            ticket.wait(self._timeout_s)
 
     def _back(self, slot: Slot) -> None:
         with _plainly(), torch.no_grad():

@@ -32,7 +32,8 @@ class GroupTicket:
 
     def __init__(self, what: str, flat: Tensor) -> None:
         self._what, self._flat = what, flat
-        self.begun_s = time.monotonic()
+        self._begun_s = time.monotonic()
+        self.stood_s = 0.0
         self.work: Any = None
         self.problem: HemiolaError | None = None
         self._waited = False
@@ -68,7 +69,7 @@ class GroupTicket:
             if self._flat.is_cuda:
                 self.work.wait()
             else:
-                self.work.wait(timedelta(seconds=max(timeout_s, 1.0)))
+                self.work.wait(timedelta(seconds=max(timeout_s - self.stood_s, 1.0)))
         except RuntimeError as problem:
             self.problem = TransportError(
                 f"{self._what} failed: {problem}", "look at what the other ranks logged"
@@ -83,7 +84,7 @@ class GroupTicket:
     @property
     def moved_s(self) -> tuple[float, float]:
         """Not known here: recordings see collectives by themselves."""
-        return self.begun_s, self.begun_s
+        return self._begun_s, self._begun_s
 
     def sent_soon(self, until_s: float) -> None:
         """Collectives end by themselves."""

@@ -25,7 +25,7 @@ class Settings:
             messages on processors and collectives on GPUs.
         interface: to reach the others by; "" for the one that leads to the master.
         rate_bytes_per_s: to send at most; None for as fast as it goes.
-        timeout_s: a gradient that is not reduced so long after it began is given up; `math.inf` for never.
+        timeout_s: a gradient for which a rank has stood still for so long is given up; `math.inf` for never.
         quiet: print nothing.
     """
 

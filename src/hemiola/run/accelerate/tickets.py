@@ -14,10 +14,10 @@ class Ticket(Protocol):
     """A transfer under way.
 
     Attributes:
-        begun_s: when, by the monotonic clock.
+        stood_s: how long the engine has stood still for it.
     """
 
-    begun_s: float
+    stood_s: float
 
     @property
     def done(self) -> bool:
@@ -32,7 +32,7 @@ class Ticket(Protocol):
         """When its first byte went and its last one came, by the monotonic clock."""
 
     def wait(self, timeout_s: float) -> None:
-        """Until it is reduced; raises what went wrong."""
+        """Until it is reduced, or was stood still for so long in all; raises what went wrong."""
 
     def soon(self, timeout_s: float) -> bool:
         """Whether it is done, after at most so long."""

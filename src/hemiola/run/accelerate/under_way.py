@@ -17,29 +17,33 @@ class Ticket:
     """A transfer under way.
 
     Attributes:
-        done: whether it is reduced, or has failed.
         problem: why it failed.
-        begun_s: when, by the monotonic clock.
+        stood_s: how long the engine has stood still for it.
     """
 
     def __init__(self, what: str, lanes: int) -> None:
         self._what = what
-        self.begun_s = time.monotonic()
+        self._begun_s = time.monotonic()
         self._ended_s = 0.0
         self._left = lanes
         self._guard = threading.Lock()
         self._gate = Gate()
         self.sends: list[Outgoing] = []
-        self.done = False
+        self.stood_s = 0.0
         self.problem: HemiolaError | None = None
 
+    @property
+    def done(self) -> bool:
+        """Whether it is reduced, or has failed."""
+        return self._gate.is_open
+
     def wait(self, timeout_s: float) -> None:
-        """Until it is reduced.
+        """Until it is reduced, or was stood still for so long in all.
 
         Raises:
             TransportError: it failed, or is not reduced in time.
         """
-        if not self._gate.wait(timeout_s):
+        if not self._gate.wait(timeout_s - self.stood_s):
             raise TransportError(
                 f"{self._what} was not reduced within {timeout_s:g} s",
                 "do all ranks run the same number of iterations?",
@@ -72,7 +76,7 @@ class Ticket:
     def moved_s(self) -> tuple[float, float]:
         """When its first chunk went and its last one came, by the monotonic clock."""
         started = [handle.started_s for handle in self.sends if handle.started_s]
-        return min(started, default=self.begun_s), self._ended_s
+        return min(started, default=self._begun_s), self._ended_s
 
     def end_lane(self, problem: HemiolaError | None) -> None:
         """For the exchange: one of its parts has ended."""
@@ -81,6 +85,5 @@ class Ticket:
             self.problem = self.problem or problem
             if self.done or (self._left and not self.problem):
                 return
-            self.done = True
             self._ended_s = time.monotonic()
-        self._gate.open()
+            self._gate.open()

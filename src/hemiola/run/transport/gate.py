@@ -32,11 +32,13 @@ class Gate:
         self._lock.release()
 
     def wait(self, timeout_s: float = math.inf) -> bool:
-        """Whether it is open, after at most so long."""
+        """Whether it is open, after at most so long; that this process is stopped meanwhile counts as a second at most."""
         if self.is_open:
             return True
-        until_s = time.monotonic() + timeout_s
-        while not self.is_open and (left_s := until_s - time.monotonic()) > 0:
+        left_s = timeout_s
+        while not self.is_open and left_s > 0:
+            begun_s = time.monotonic()
             if self._lock.acquire(timeout=min(left_s, _LOOK_AGAIN_S)):
                 self._lock.release()
+            left_s -= min(time.monotonic() - begun_s, _LOOK_AGAIN_S)
         return self.is_open
