@@ -84,6 +84,12 @@ def ready(process: subprocess.Popen[str], ranks: int, word: str = "ready") -> No
         assert word in process.stdout.readline()
 
 
+def parents(process: subprocess.Popen[str], ranks: int) -> list[int]:
+    """The ranks' parents, one a host, once each rank has said "ready" and its own; of the hosts in any order."""
+    assert process.stdout is not None
+    return list({int(process.stdout.readline().split()[-1]) for _ in range(ranks)})
+
+
 def none_left(mark: str) -> bool:
     return _met(lambda: not alive(mark))
 

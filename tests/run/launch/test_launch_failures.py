@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from launching import PATIENCE_S, STAYS, alive, none_left, ready, run, start
+from launching import PATIENCE_S, STAYS, alive, none_left, parents, ready, run, start
 
 
 @pytest.fixture
@@ -85,20 +86,26 @@ def test_an_interrupt_ends_a_plain_script(folder: Path, mark: str) -> None:
     assert not alive(mark)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    ("number", "to"),
+    [
+        (signal.SIGINT, "launcher"), (signal.SIGTERM, "launcher"), (signal.SIGINT, "agent"), (signal.SIGTERM, "agent"),
+    ],
+)  # fmt: skip
 def test_who_saves_after_an_interrupt_is_not_ended_by_who_does_not(
-    folder: Path, mark: str, number: signal.Signals
+    folder: Path, mark: str, number: signal.Signals, to: str
 ) -> None:
+    """A scheduler may take the ranks' parent for the job, and signal that alone."""
     (folder / "saves.py").write_text(
-        "import os, signal, sys, time\nsignal.signal(signal.SIGTERM, signal.default_int_handler)\n"
-        "try:\n    print('ready', flush=True)\n    time.sleep(600)\n"
+        f"import os, signal, sys, time\nsignal.signal({int(number)}, signal.default_int_handler)\n"
+        "try:\n    print('ready', os.getppid(), flush=True)\n    time.sleep(600)\n"
         "except KeyboardInterrupt:\n    if os.environ['RANK'] == '1': raise\n"
         "    time.sleep(1)\n    print('saved', flush=True)\n",
         encoding="utf-8",
     )
     process = start(folder, "--nproc", 2, "--env", f"{mark}=1", "saves.py")
-    ready(process, 2)
-    process.send_signal(number)
+    [agent] = parents(process, 2)
+    os.kill(agent if to == "agent" else process.pid, number)
     out, err = process.communicate(timeout=PATIENCE_S)
     assert out == "saved\n", err
     assert process.returncode == 130
@@ -122,16 +129,42 @@ def test_the_second_interrupt_kills(folder: Path, mark: str) -> None:
     assert not alive(mark)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2])
-def test_other_signals_are_passed_on(folder: Path, number: signal.Signals) -> None:
-    (folder / "told.py").write_text(
-        f"import signal, sys, time\nsignal.signal({int(number)}, lambda *_: sys.exit(0))\nprint('ready', flush=True)\n"
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_to_all_processes_is_passed_on_once_and_is_no_second_interrupt(
+    folder: Path, number: signal.Signals
+) -> None:
+    (folder / "hears.py").write_text(
+        f"import os, signal, sys, time\nsignal.signal({int(number)}, lambda *_: print('heard', flush=True))\n"
+        "signal.signal(signal.SIGUSR1, lambda *_: sys.exit(0))\nprint('ready', os.getppid(), flush=True)\n"
         "while True: time.sleep(1)\n",
         encoding="utf-8",
     )
-    process = start(folder, "--nproc", 2, "told.py")
-    ready(process, 2)
+    process = start(folder, "--nproc", 2, "hears.py")
+    [agent] = parents(process, 2)
+    os.kill(agent, number)
     process.send_signal(number)
+    ready(process, 2, "heard")
+    process.send_signal(signal.SIGUSR1)
+    out, err = process.communicate(timeout=PATIENCE_S)
+    assert (process.returncode, out) == (0, ""), err
+
+
+@pytest.mark.parametrize(
+    ("number", "to"),
+    [
+        (signal.SIGTERM, "launcher"), (signal.SIGUSR1, "launcher"), (signal.SIGUSR2, "launcher"),
+        (signal.SIGUSR1, "agent"),
+    ],
+)  # fmt: skip
+def test_other_signals_are_passed_on(folder: Path, number: signal.Signals, to: str) -> None:
+    (folder / "told.py").write_text(
+        f"import os, signal, sys, time\nsignal.signal({int(number)}, lambda *_: sys.exit(0))\n"
+        "print('ready', os.getppid(), flush=True)\nwhile True: time.sleep(1)\n",
+        encoding="utf-8",
+    )
+    process = start(folder, "--nproc", 2, "told.py")
+    [agent] = parents(process, 2)
+    os.kill(agent if to == "agent" else process.pid, number)
     _, err = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0, err
 

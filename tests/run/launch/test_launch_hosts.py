@@ -8,7 +8,7 @@ import signal
 from pathlib import Path
 
 import pytest
-from launching import PATIENCE_S, STAYS, alive, none_left, ready, reaped, remote_shell, run, start
+from launching import PATIENCE_S, STAYS, alive, none_left, parents, ready, reaped, remote_shell, run, start
 
 SHOW = "import json, os, sys\nprint(json.dumps({'argv': sys.argv[1:], 'cwd': os.getcwd(), 'env': dict(os.environ)}))\n"
 
@@ -100,6 +100,17 @@ def test_an_interrupt_reaches_every_host(folder: Path, shell: str, mark: str) ->
     process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 130
     assert not alive(mark)
+
+
+def test_a_host_that_is_asked_to_end_ends_the_job(folder: Path, shell: str) -> None:
+    (folder / "saves.py").write_text(
+        "import os, signal, sys, time\nsignal.signal(signal.SIGTERM, lambda *_: sys.exit(print('saved')))\n"
+        "print('ready', os.getppid(), flush=True)\nwhile True: time.sleep(1)\n"
+    )
+    process = start(folder, "--nproc", 2, "--hosts", "a,b", "--remote-shell", shell, "saves.py")
+    os.kill(parents(process, 4)[0], signal.SIGTERM)
+    out, err = process.communicate(timeout=PATIENCE_S)
+    assert (process.returncode, out.count("saved")) == (0, 4), err
 
 
 @pytest.mark.slow

@@ -10,7 +10,9 @@ import time
 from pathlib import Path
 
 import pytest
-from launching import PATIENCE_S, alive, none_left, remote_shell, run, start
+from launching import PATIENCE_S, alive, none_left, parents, remote_shell, run, start
+
+from hemiola.trace.jobs.timeline_json import read_timeline
 
 MEMBER = Path(__file__).parents[1] / "elastic" / "member.py"
 
@@ -22,8 +24,8 @@ def test_the_others_go_on_without_rank_0_and_the_run_ends_well(tmp_path: Path, m
         "membership": {"silence_s": 60.0},
     }  # the launcher says who has ended
     done = run(
-        tmp_path, "--nproc", 3, "--on-loss", "continue", "--env", f"{mark}=1", "--report", "report.json", MEMBER,
-        json.dumps(what),
+        tmp_path, "--nproc", 3, "--on-loss", "continue", "--env", f"{mark}=1", "--report", "report.json", "--trace",
+        "run.json", MEMBER, json.dumps(what),
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "warning: rank 0 was lost, with signal 9 (SIGKILL); 2 ranks go on" in done.stderr
@@ -35,6 +37,7 @@ def test_the_others_go_on_without_rank_0_and_the_run_ends_well(tmp_path: Path, m
     first, second = (json.loads(line.partition("] ")[2]) for line in done.stdout.splitlines())
     assert first["weights"] == second["weights"]
     assert [lost["rank"] for lost in json.loads((tmp_path / "report.json").read_text())["lost"]] == [0]
+    assert [rank.rank for rank in read_timeline(tmp_path / "run.json").ranks] == [0, 1, 2]
     assert not alive(mark)
 
 
@@ -153,6 +156,26 @@ def test_an_interrupt_is_no_loss(tmp_path: Path, mark: str) -> None:
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=60)
     assert process.returncode == 130
+    assert "was lost" not in said
+    assert not alive(mark)
+
+
+def test_a_host_that_is_asked_to_end_is_a_loss_and_all_of_them_are_none(tmp_path: Path, mark: str) -> None:
+    (tmp_path / "sits.py").write_text(
+        "import os, time\nprint('ready', os.getppid(), flush=True)\ntime.sleep(600)\n", encoding="utf-8"
+    )
+    process = start(
+        tmp_path, "--hosts", "a,b", "--nproc", 1, "--on-loss", "continue", "--env", f"{mark}=1", "--remote-shell",
+        remote_shell(tmp_path), "sits.py",
+    )  # fmt: skip
+    assert process.stderr is not None
+    first, second = parents(process, 2)
+    os.kill(first, signal.SIGTERM)
+    while "was lost, with signal 15 (SIGTERM); 1 rank goes on" not in process.stderr.readline():
+        assert process.poll() is None
+    os.kill(second, signal.SIGTERM)
+    _, said = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 128 + signal.SIGTERM
     assert "was lost" not in said
     assert not alive(mark)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import resource
+import socket
 import time
 from pathlib import Path
 
@@ -40,6 +42,27 @@ def test_a_stranger_gets_no_answer() -> None:
     finally:
         client.close()
         server.close()
+
+
+def test_a_server_without_a_handle_to_spare_answers_later() -> None:
+    server = ClockServer(time.perf_counter_ns, only_this_host=True)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with socket.socket() as asks, socket.socket() as spare:
+        lowest = spare.fileno()
+        spare.close()
+        resource.setrlimit(resource.RLIMIT_NOFILE, (lowest, hard))
+        try:
+            asks.connect(("127.0.0.1", server.port))
+            asks.sendall(server.token)
+            asks.settimeout(0.2)
+            with pytest.raises(TimeoutError):
+                asks.recv(1)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        asks.settimeout(10.0)
+        asks.sendall(b"?")
+        assert len(asks.recv(8)) == 8
+    server.close()
 
 
 def test_a_server_that_is_not_there_is_an_error() -> None:

@@ -117,6 +117,28 @@ def test_explicit_steps_and_several_waits(tmp_path: Path) -> None:
     assert timeline.transfers.size_bytes.tolist() == [20.0] * 6
 
 
+def test_what_an_optimizer_leaves_of_an_iteration_is_no_iteration(tmp_path: Path) -> None:
+    """The first call of `step` comes when the optimizer has ended the first iteration."""
+    model = nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with record(tmp_path / "run.json") as recorder:
+        for _ in range(3):
+            model(torch.ones(4, 2)).sum().backward()
+            optimizer.step()
+            recorder.step()
+    assert read_timeline(tmp_path / "run.json").iterations.number.tolist() == [0, 1, 2]
+
+
+def test_a_port_that_is_none_is_no_failure_of_the_recording(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    with record(tmp_path / "run.json", listen=65535) as recorder:
+        recorder.step()
+    assert recorder.failure == ""
+    assert "no metrics are served at 65535" in caplog.text
+
+
 def test_sparse_tensors_are_as_large_as_their_indices_and_values(tmp_path: Path) -> None:
     model = nn.parallel.DistributedDataParallel(nn.Embedding(5, 2, sparse=True))
     with record(tmp_path / "run.json") as recorder:

@@ -11,13 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hemiola.core.errors import InputError
+from hemiola.run.record.keeper import Keeper
 from hemiola.run.record.parts import PartWriter, ended_parts, part_files, read_parts
+from hemiola.run.record.recorder import Recorder
 from hemiola.run.record.values import ClockSample, End, Facts, Group, Head, Iteration, Line, UnderWay
 
 
-def head(rank: int = 0, unix_ns: int = 1, run: str = "") -> Head:
+def head(rank: int = 0, unix_ns: int = 1, run: str = "", number: int = -1) -> Head:
     return Head(
-        rank=rank, world_size=2, host="h", device="cpu", pid=5, mode="light", monotonic_ns=0, unix_ns=unix_ns, run=run
+        rank=rank, world_size=2, host="h", device="cpu", pid=5, mode="light", monotonic_ns=0, unix_ns=unix_ns, run=run,
+        number=number,
     )  # fmt: skip
 
 
@@ -62,6 +65,20 @@ def test_the_file_begun_last_has_the_last_word(tmp_path: Path) -> None:
     (part,) = read_parts(tmp_path)
     assert [entry.number for entry in part.iterations] == [1, 2]
     assert part.under_way == [ROW]
+
+
+def test_ranks_keep_the_number_that_they_began_with(tmp_path: Path) -> None:
+    """Rank 1 is lost; the next group numbers rank 2 anew."""
+    write(tmp_path / "rank00001-5", [head(1, number=1), iteration(0)])
+    write(tmp_path / "rank00002-6", [head(2, number=2), iteration(0), head(1, number=2), iteration(1)])
+    assert [part.head.rank for part in read_parts(tmp_path)] == [1, 2]
+
+
+def test_an_end_is_seen_whatever_a_rank_has_crashed_with(tmp_path: Path) -> None:
+    keeper = Keeper(Recorder(), PartWriter(tmp_path / "rank00000-5", 100), head)
+    keeper.start()
+    keeper.finish("crashed: ValueError: " + "\x1b[31m" * 2000, 60.0)
+    assert ended_parts(tmp_path, 0) == 1
 
 
 def test_ends_of_an_earlier_run_are_not_counted(tmp_path: Path) -> None:

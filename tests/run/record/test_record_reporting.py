@@ -88,6 +88,18 @@ def test_a_transfer_of_a_group_is_shared_by_the_ranks_of_that_group(
     assert report.traffic_bytes == pytest.approx(800 + 200)
 
 
+def test_what_is_received_has_the_other_direction_of_a_link(
+    tmp_path: Path, heard: Callable[[], list[JobReport]]
+) -> None:
+    """A stage of a pipeline: activations go to the next one, gradients come back."""
+    job = Job(tmp_path)
+    job.iterate(10, 20, 5, send=800, recv=900, broadcast=100)
+    job.now_s += 6
+    job.visit()
+    (report,) = heard()
+    assert (report.traffic_bytes, report.all_reduced) == (1000.0, 0.0)
+
+
 def test_only_rank_0_reports(tmp_path: Path, heard: Callable[[], list[JobReport]]) -> None:
     job = Job(tmp_path, rank=1)
     job.iterate(10, 20, 5, all_reduce=800)

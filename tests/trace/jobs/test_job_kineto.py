@@ -125,6 +125,44 @@ def test_clocks_of_two_hosts_meet_in_collectives(tmp_path):
     assert timeline.facts["clocks"].startswith("several hosts: offsets from the ends")
 
 
+def in_groups(groups, folder, *, names=(None, None), config=False):
+    """Files of two ranks, in which the list of a group's ranks is cut short; the name may be left out, too."""
+    paths = []
+    for rank, name in enumerate(names):
+        trace = nccl_trace(rank, late_s=20e-6 * rank)
+        trace["distributedInfo"]["pg_count"] = groups
+        if config:
+            trace["distributedInfo"]["pg_config"] = [{"pg_name": name, "ranks": [rank, *range(2, 64)]}]
+        for event in trace["traceEvents"]:
+            arguments = event.get("args", {})
+            if "Process Group Ranks" in arguments:
+                arguments |= {"Process Group Ranks": "[0, 1, ..., 62]", "Process Group Name": name}
+                if name is None:
+                    del arguments["Process Group Name"]
+        paths.append(write_json(trace, folder / f"{rank}.json"))
+    return paths
+
+
+@pytest.mark.parametrize("names", [(None, None), ("1", "2")])
+@pytest.mark.parametrize("hosts", [1, 2])
+def test_collectives_of_unknown_groups_are_not_one(tmp_path, names, hosts):
+    paths = in_groups(2, tmp_path, names=names)
+    if hosts == 2:
+        write_json(json.loads(paths[1].read_text()) | {"host_name": "node-b"}, paths[1])
+    timeline = read_kineto(paths)
+    assert math.isinf(timeline.ranks[1].clock_error_s) == (hosts == 2)
+    assert len({*timeline.transfers.name}) == 4
+    assert not any(rank.collectives for rank in job_metrics(timeline).stragglers)
+
+
+def test_groups_whose_ranks_were_cut_short_are_known_by_their_names(tmp_path):
+    assert read_kineto(in_groups(1, tmp_path)).groups == ((0, 1),)  # there is no other
+    timeline = read_kineto(in_groups(2, tmp_path, names=("1", "1")))
+    assert [rank.collectives for rank in job_metrics(timeline).stragglers] == [2, 2]
+    timeline = read_kineto(in_groups(2, tmp_path, names=("1", "2"), config=True))
+    assert timeline.groups == tuple((rank, *range(2, 64)) for rank in (0, 1))
+
+
 def test_ranks_of_one_host_share_its_clock_beside_another_host(tmp_path):
     """Ranks 0 and 1 on one host, 2 and 3 on one that is 3 s ahead; the all-gather is bounded by whoever comes last."""
     files = [nccl_trace(0), nccl_trace(1, late_s=20e-6)]

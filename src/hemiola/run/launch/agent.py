@@ -9,11 +9,12 @@ standard output, bytes as Latin-1:
          ["end", grace_s]             ["out", rank, text], ["err", rank, text]
          ["lost", line]               ["ended", rank, status]
                                       ["report", text]
-                                      ["unkept", status]
+                                      ["unkept", status], ["signalled", number]
 
 Standard input ends with the launcher, however that ends; the ranks then end as by "end". Orphans of ranks become
 this process's children (it is their "subreaper"), so what a rank leaves behind is found wherever it wandered. It ends
-with the host's last rank; what keeps the store for the ranks of all hosts stays until "end".
+with the host's last rank; what keeps the store for the ranks of all hosts stays until "end". A signal to this process
+is one to its ranks: behind a remote shell it may be what a scheduler or an init system takes for the job.
 """
 
 from __future__ import annotations
@@ -44,6 +45,10 @@ CHUNKS_AT_END = 32
 GRACE_S = 10.0
 STRAYS_GRACE_S = 2.0
 LOOK_AGAIN_S = 0.05
+PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+ASK_TO_END = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+TOGETHER_S = 5.0
+"""Where all processes of a job are signalled, this one and the launcher hear of it within so much of each other."""
 
 
 def facts() -> dict[str, Any]:
@@ -91,6 +96,7 @@ class Agent:
         self._report: tuple[int, Path] | None = None
         self._kill_at_s: float | None = None
         self._asked: set[int] = set()
+        self._passed_on: dict[int, tuple[str, float]] = {}  # which way a signal came last, and when
         self._started = self._over = self._clearing = self._strays = False
 
     def run(self) -> None:
@@ -136,6 +142,7 @@ class Agent:
         environment = what["defaults"] | os.environ | what["environment"]
         refused = refusal(what["cwd"], what["needs"], environment)
         if refused is None:
+            self._heed_signals()
             try:
                 self._start_keeper(what, environment)
                 for rank, own in what["ranks"]:
@@ -216,8 +223,15 @@ class Agent:
         if os.getppid() != parent:
             os._exit(1)
 
-    def _signal(self, number: int) -> None:
-        """An interrupt as a terminal gives it, to all of a rank's processes; others to the rank alone, as `kill` does."""
+    def _signal(self, number: int, way: str = "from the launcher") -> None:
+        """An interrupt as a terminal gives it, to all of a rank's processes; others to the rank alone, as `kill` does.
+
+        What has just come another way is passed on already.
+        """
+        before, when_s = self._passed_on.get(number, (way, 0.0))
+        if before != way and time.monotonic() < when_s + TOGETHER_S:
+            return
+        self._passed_on[number] = way, time.monotonic()
         for process in self._living:
             with contextlib.suppress(ProcessLookupError):
                 (os.killpg if number == signal.SIGINT else os.kill)(process, number)
@@ -322,7 +336,21 @@ class Agent:
             os.set_blocking(handle, False)
         signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda number, frame: None)
-        self._selector.register(reader, selectors.EVENT_READ, partial(os.read, reader, CHUNK_BYTES))
+        self._selector.register(reader, selectors.EVENT_READ, partial(self._hear_signals, reader))
+
+    def _heed_signals(self) -> None:
+        """Have them passed on, but for what is ignored, as by a shell's "&"; `exec` takes the handlers from the ranks."""
+        for number in PASSED_ON:
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                signal.signal(number, lambda number, frame: None)
+
+    def _hear_signals(self, reader: int) -> None:
+        """A byte for each that has come."""
+        for number in os.read(reader, CHUNK_BYTES):
+            if number in PASSED_ON:
+                self._signal(number, "to this process")
+            if number in ASK_TO_END:
+                self._say("signalled", number)
 
 
 def refusal(cwd: str, needs: list[str], environment: dict[str, str]) -> tuple[str, str] | None:

@@ -133,6 +133,8 @@ class _Watch:
     failure: Failure | None = None
     lost: list[Failure] = field(default_factory=list)
     gone: set[int] = field(default_factory=set)
+    asked: set[Host] = field(default_factory=set)
+    by_hand: bool = False
     interrupted: bool = False
     report: str = ""
     begun_s: float = 0.0
@@ -171,8 +173,9 @@ class _Watch:
 
     def pass_on(self, number: int) -> None:
         """A signal to the launcher is one to all ranks; the second interrupt kills."""
-        again = self.interrupted and number == signal.SIGINT
-        self.interrupted |= number in (signal.SIGINT, signal.SIGTERM)
+        again = self.by_hand and number == signal.SIGINT
+        self.by_hand |= number in (signal.SIGINT, signal.SIGTERM)
+        self.interrupted |= self.by_hand
         if again:
             self._end(0.0)
         else:
@@ -192,6 +195,8 @@ class _Watch:
                 self.output.take(values[0], verb, values[1].encode("latin-1"))
             elif verb == "ended":
                 self._ended(host, *values)
+            elif verb == "signalled":
+                self._signalled(host, values[0])
             elif verb == "report":
                 self.report = values[0]
             elif verb == "unkept":
@@ -203,6 +208,16 @@ class _Watch:
                 raise InputError(f"{where}{values[0]}", values[1])
         if not host.alive:
             self._lost(host)
+
+    def _signalled(self, host: Host, number: int) -> None:
+        """A host was asked to end, and so is the job, unless it goes on with the others."""
+        self.asked.add(host)
+        others = [other for other in self.hosts if other.alive and other not in self.asked]
+        if self.interrupted or (self.job.goes_on and others):
+            return
+        self.interrupted = True
+        for other in others:
+            other.send("signal", number)
 
     def _ended(self, host: Host, rank: int, status: int) -> None:
         self.statuses[rank] = status

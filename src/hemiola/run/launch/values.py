@@ -95,7 +95,7 @@ class Outcome(msgspec.Struct, frozen=True):
     Attributes:
         status: as a shell gives it: 0, or that of the rank that failed first, 128 + the signal that ended it.
         failure: who failed first.
-        interrupted: a signal to the launcher came before.
+        interrupted: the launcher or a host was asked to end before.
         ranks: of the whole job.
         hosts: of the whole job.
         wall_s: from the ranks' start to the end of the last.

@@ -13,6 +13,7 @@ import os
 import selectors
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
@@ -25,6 +26,7 @@ DRIFT_MAX = 1e-4
 
 _TOKEN_BYTES = 16
 _TIMEOUT_S = 2.0
+_PAUSE_S = 0.05
 _EDGE_NS = 2_000_000_000
 """Samples within so much of the first or the last, but a third of all at most, count as the first or the last."""
 
@@ -56,7 +58,10 @@ class ClockServer:
                 try:
                     self._answer(key.fileobj)  # type: ignore[arg-type]
                 except OSError:
-                    self._drop(key.fileobj)  # type: ignore[arg-type]
+                    if key.fileobj is self._socket:  # who comes waits until there are handles again
+                        time.sleep(_PAUSE_S)
+                    else:
+                        self._drop(key.fileobj)  # type: ignore[arg-type]
         for entry in list(self._selector.get_map().values()):
             self._drop(entry.fileobj)  # type: ignore[arg-type]
 

@@ -26,6 +26,8 @@ _PATIENCE_S = 10.0
 """So long an iteration waits for its last transfers to end, and to be waited for, before it is written without that.
 A transfer that has been on its way for so long is named before its iteration ends: the rank may hang on it until it is
 killed."""
+_WHY_CHARACTERS = 1000
+"""So much is kept of what a rank crashed with: who waits for a part's end looks at the end of the file (`parts`)."""
 
 
 class Keeper:
@@ -162,7 +164,7 @@ class Keeper:
         while self._lines:
             self.writer.write(self._lines.popleft())
         end = End(
-            why=self._why,
+            why=self._why[:_WHY_CHARACTERS],
             iterations=self.totals.iterations,
             cost_ns=self._recorder.cost_ns,
             forgotten_iterations=self.writer.forgotten_iterations,

@@ -31,6 +31,8 @@ __all__ = ["NoPart", "Part", "PartWriter", "ended_parts", "part_files", "read_pa
 
 _LIMIT_BYTES = 256 * 2**20
 _END_TAG = b'\n["end"'
+_END_BYTES = 8192
+"""More than an end takes: `keeper` cuts what it says off after 1,000 characters, of up to six bytes each."""
 _TOGETHER_NS = 600 * 10**9
 
 _encode = msgspec.json.Encoder().encode
@@ -181,7 +183,8 @@ def _stems(paths: Iterable[Path]) -> dict[str, list[Path]]:
 def read_parts(folder: Path, since_ns: int = 0) -> list[Part]:
     """The parts of the latest run in a folder, one per rank in the order of ranks; of a rank that began again, the latest.
 
-    A line that was cut off by a crash is left out, as is all after a damaged one.
+    Ranks have the numbers that they began with. A line that was cut off by a crash is left out, as is all after a damaged
+    one.
 
     Args:
         since_ns: leaves out what is of a later recording; see `part_files`.
@@ -213,7 +216,7 @@ def ended_parts(folder: Path, since_ns: int) -> int:
 
 def _tail(path: Path) -> bytes:
     with path.open("rb") as stream:
-        stream.seek(max(0, path.stat().st_size - 1000))
+        stream.seek(max(0, path.stat().st_size - _END_BYTES))
         return stream.read()
 
 
@@ -240,6 +243,8 @@ def _read_part(paths: list[Path]) -> Part | None:
             end = line
     if head is None:
         return None
+    if head.number >= 0:
+        head = msgspec.structs.replace(head, rank=head.number)
     part.iterations.sort(key=lambda iteration: iteration.start)
     part.clocks = sorted({sample.local_ns: sample for sample in part.clocks}.values(), key=_local)
     return msgspec.structs.replace(part, head=head, end=end)

@@ -58,9 +58,10 @@ class Recorder:
 
     def step(self) -> None:
         """Say that an iteration ends here; from now on optimizer steps no longer say it."""
+        ended_otherwise = self.number > 0 and not self.explicit
         self.explicit = True
         self._thread = threading.get_ident()
-        self.guarded(self.boundary)
+        self.guarded(self._cut_off if ended_otherwise else self.boundary)
 
     @contextmanager
     def span(self, name: str, kind: str = "other") -> Iterator[None]:
@@ -165,6 +166,15 @@ class Recorder:
         self.draft = Draft(self.number, end)
         if not self.on_boundary(draft, False):
             self.finished.append(draft)
+
+    def _cut_off(self) -> None:
+        """An optimizer has ended the iteration already: what has passed since then is none, and the next begins."""
+        end = self.stream_now()
+        draft = self.open_draft(end)
+        draft.end = end
+        self._forward = None
+        self.draft = Draft(self.number, end)
+        self.finished.append(draft)
 
     def resume(self, draft: Draft, begin: Instant) -> None:
         """Something that is no part of any iteration has taken place since `begin`; the iteration before it is ready."""

@@ -50,7 +50,7 @@ class Reporting:
 
     def _clear(self) -> None:
         self._count = self._time_ns = self._exposed_ns = 0
-        self._reduced_bytes = self._other_bytes = 0.0
+        self._reduced_bytes = self._other_bytes = self._sent_bytes = self._received_bytes = 0.0
 
     def _add(self, draft: Draft, iteration: Iteration) -> None:
         if not iteration.complete or iteration.profiled:
@@ -64,6 +64,10 @@ class Reporting:
             part = 1.0 - 1.0 / self._keeper.ranks_of.get(row[3], world)
             if row[2] == _ALL_REDUCE:
                 self._reduced_bytes += 2 * part * row[4]
+            elif row[2] == "send":
+                self._sent_bytes += row[4]
+            elif row[2] == "recv":
+                self._received_bytes += row[4]
             else:
                 self._other_bytes += (part if row[2] in _SHARED else 1.0) * row[4]
 
@@ -73,7 +77,8 @@ class Reporting:
             return
         if self._count < LEAST or self._now() < self._began_s + EVERY_S:
             return
-        sent = self._reduced_bytes + self._other_bytes
+        # what comes has a link's other direction; collectives fill both
+        sent = self._reduced_bytes + self._other_bytes + max(self._sent_bytes, self._received_bytes)
         iteration_s = self._time_ns / self._count / 1e9
         report = JobReport(
             job=self._job, time_s=self._began_s, gpus=head.world_size, iterations=self._total, iteration_s=iteration_s,

@@ -14,6 +14,7 @@ import socket
 import sys
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,7 @@ class Session:
         self._early: list[Group] = []
         self._started = (self.recorder.now(), time.time_ns())
         self._place = (int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1")))
+        self._number = -1
         self._keeper: Keeper | None = None
         self._demands: Demands | None = None
         self._peers: Peers | None = None
@@ -173,7 +175,9 @@ class Session:
         import torch.distributed as dist
 
         if dist.is_available() and dist.is_initialized():
-            self._place = (dist.get_rank(), dist.get_world_size())
+            with suppress(ValueError):  # the group is being left
+                self._place = (dist.get_rank(), dist.get_world_size())
+                self._number = self._place[0] if self._number < 0 else self._number
         device = f"cuda:{torch.cuda.current_device()}" if torch.cuda.is_initialized() else "cpu"
         return Head(
             rank=self._place[0],
@@ -187,6 +191,7 @@ class Session:
             run=self._peers.run if self._peers is not None else "",
             listen=self._server.address if self._server is not None else "",
             versions={"torch": str(torch.__version__)},
+            number=self._number,
         )
 
     def _listen(self) -> None:
@@ -196,7 +201,7 @@ class Session:
         local = int(os.environ.get("LOCAL_RANK", "0"))
         try:
             self._server = Server((host, port + local if port else 0), self._metrics, self._health, self._ask)
-        except OSError as problem:
+        except (OSError, OverflowError) as problem:  # there is no port 65536
             logger.warning("no metrics are served at %s: %s", self.options.listen, problem)
 
     def _metrics(self) -> str:

@@ -142,7 +142,11 @@ Sends and receives are counted apart from collectives.
 
 
 class Head(msgspec.Struct, tag="head", array_like=True, kw_only=True):
-    """Who writes the part, in which run (a word that the ranks agree on, once they can talk). The last one holds."""
+    """Who writes the part, in which run (a word that the ranks agree on, once they can talk). The last one holds.
+
+    Where ranks come and go, those that are left get new ranks; the `number` is the one in the first process group that
+    this one was in, -1 before there was any.
+    """
 
     schema: str = PART_SCHEMA
     rank: int
@@ -156,6 +160,7 @@ class Head(msgspec.Struct, tag="head", array_like=True, kw_only=True):
     run: str = ""
     listen: str = ""
     versions: dict[str, str] = {}
+    number: int = -1
 
 
 class Group(msgspec.Struct, tag="group", array_like=True):

@@ -74,7 +74,8 @@ def read_kineto_job(paths: Sequence[Path], *, salvage: bool = False) -> KinetoJo
             clock_error_s=error,
         )
         first = len(builder)
-        _Rank(builder, place, file, comms, _seconds(files, file, file.first_us) + offset - first_s).add()
+        begin_s = _seconds(files, file, file.first_us) + offset - first_s
+        _Rank(builder, place, file, comms, begin_s, f" of rank {number}" if len(files) > 1 else "").add()
         records = {record: first + row for row, record in enumerate(file.record) if record >= 0}
         spans_of[file.process] = (
             {} if file.process in spans_of else records
@@ -98,11 +99,13 @@ class _Rank:
         file: KinetoFile,
         comms: list[Communication],
         first_s: float,
+        whose: str,
     ) -> None:
         self._builder = builder
         self._place = place
         self._file = file
         self._comms = {found.row: found for found in comms}
+        self._whose = whose
         self._start_s, self._end_s = (
             (np.array(times) - file.first_us) * 1e-6 + first_s for times in (file.start_us, file.end_us)
         )
@@ -148,9 +151,12 @@ class _Rank:
 
     def _transfer(self, found: Communication, iteration: Ints) -> int:
         enqueued = found.enqueued_by
+        name = f"{found.collective} {found.ordinal}"
+        if not found.group:  # with one name on two ranks they would be taken for one collective
+            name += f" of group {found.group_name}" if found.group_name else self._whose
         return self._builder.transfer(
             self._place,
-            f"{found.collective} {found.ordinal}",
+            name,
             found.collective,
             found.size_bytes,
             float(self._start_s[enqueued]) if enqueued >= 0 else math.nan,
@@ -241,7 +247,7 @@ def _meetings(files: list[KinetoFile], file: KinetoFile, comms: list[Communicati
             _seconds(files, file, file.end_us[found.row]),
         )
         for found in comms
-        if found.collective in MEETINGS
+        if found.collective in MEETINGS and found.key is not None
     }
 
 

@@ -33,8 +33,9 @@ class Communication:
         ordinal: how many of the same collective in the same group came before it in its iteration.
         size_bytes: that the rank puts in (or gets, where it puts nothing in); NaN if not told.
         group: numbers of the ranks; empty if not told.
+        group_name: of the process group; "" if not told.
         enqueued_by: row of the operation that asked for it, or of the call that launched it; -1 if not told.
-        key: what is the same on every rank that takes part.
+        key: what is the same on every rank that takes part; None where the group cannot be told.
     """
 
     row: int
@@ -42,6 +43,7 @@ class Communication:
     ordinal: int
     size_bytes: float
     group: tuple[int, ...]
+    group_name: str
     enqueued_by: int
     key: Hashable
 
@@ -49,27 +51,36 @@ class Communication:
 def communications(file: KinetoFile) -> list[Communication]:
     """The communication in a file, in the order in which it was asked for."""
     parts = sorted(_nccl(file) + _gloo(file), key=_issued(file))
-    asked_us = np.array([file.start_us[part[4] if part[4] >= 0 else part[0]] for part in parts])
+    asked_us = np.array([file.start_us[_asked_by(part)] for part in parts])
     steps = steps_at(file.steps, asked_us).tolist()
     counts: Counter[Hashable] = Counter()
     found = []
-    for (row, collective, size_bytes, group, enqueued_by, identity), step in zip(parts, steps, strict=True):
-        place = (collective, group, step)
-        key = (collective, group, identity) if identity is not None else (*place, counts[place])
-        found.append(Communication(row, collective, counts[place], size_bytes, group, enqueued_by, key))
+    for part, step in zip(parts, steps, strict=True):
+        row, collective, size_bytes, group, name, enqueued_by, sequence = part
+        place = (collective, group or name, step)
+        key: Hashable = None
+        if group or name:
+            key = (collective, group, name, sequence) if sequence is not None else (*place, counts[place])
+        found.append(Communication(row, collective, counts[place], size_bytes, group, name, enqueued_by, key))
         counts[place] += 1
     return found
 
 
-_Part = tuple[int, str, float, tuple[int, ...], int, Hashable]
+_Part = tuple[int, str, float, tuple[int, ...], str, int, int | None]
+
+
+def _asked_by(part: _Part) -> int:
+    """The row of what asked for it, or its own."""
+    return part[5] if part[5] >= 0 else part[0]
 
 
 def _issued(file: KinetoFile) -> Callable[[_Part], tuple[float, float, int]]:
     """The order of asking, which is the same on every rank: gloo's threads and a GPU's streams may begin in another one."""
-    return lambda part: (file.start_us[part[4] if part[4] >= 0 else part[0]], file.start_us[part[0]], part[0])
+    return lambda part: (file.start_us[_asked_by(part)], file.start_us[part[0]], part[0])
 
 
 def _nccl(file: KinetoFile) -> list[_Part]:
+    groups, only = _groups(file), _only_group(file)
     asked = {
         event.arguments.get("External id"): event.arguments
         for event in file.communication
@@ -82,10 +93,15 @@ def _nccl(file: KinetoFile) -> list[_Part]:
             if "Collective name" not in told:
                 told = asked.get(told.get("External id"), {})
             collective = collective_of(str(told.get("Collective name", ""))) or collective_of(event.name)
+            name = str(told.get("Process Group Name", ""))
+            group = _group(told) or groups.get(name, () if name and groups else only)
             sequence = told.get("Seq")
-            identity = (told.get("Process Group Name"), sequence) if isinstance(sequence, int) else None
-            launch = file.launches.get(event.row, -1)
-            parts.append((event.row, collective or "unknown", _size(told), _group(told), launch, identity))
+            parts.append(
+                (
+                    event.row, collective or "unknown", _size(told), group, name, file.launches.get(event.row, -1),
+                    sequence if isinstance(sequence, int) else None,
+                )
+            )  # fmt: skip
     return parts
 
 
@@ -96,7 +112,7 @@ def _size(told: dict[str, Any]) -> float:
 
 
 def _group(told: dict[str, Any]) -> tuple[int, ...]:
-    """The ranks; none where the profiler cut the list short ("[0, 1, ...]") and the gap cannot be told."""
+    """The ranks; none where the profiler cut the list short, as it does beyond 30 ("[0, 1, ...]")."""
     text = str(told.get("Process Group Ranks", ""))
     try:
         return tuple(msgspec.json.decode(text.encode(), type=list[int]))
@@ -105,7 +121,7 @@ def _group(told: dict[str, Any]) -> tuple[int, ...]:
 
 
 def _gloo(file: KinetoFile) -> list[_Part]:
-    everyone = _everyone(file)
+    group = _only_group(file)
     calls = _calls(file)
     parts: list[_Part] = []
     for event in file.communication:
@@ -115,7 +131,7 @@ def _gloo(file: KinetoFile) -> list[_Part]:
             if collective == "barrier" and math.isnan(size_bytes):
                 size_bytes = 0.0
             call = _call(file, calls.get(collective, []), event)
-            parts.append((event.row, collective, size_bytes, everyone, call, None))
+            parts.append((event.row, collective, size_bytes, group, "", call, None))
     return parts
 
 
@@ -137,8 +153,27 @@ def _call(file: KinetoFile, calls: list[tuple[int, int]], event: Event) -> int:
     return row if file.start_us[row] <= file.start_us[event.row] else -1
 
 
-def _everyone(file: KinetoFile) -> tuple[int, ...]:
-    """All ranks, if there is no other group that a collective could be of."""
+class _Told(msgspec.Struct):
+    """Of a process group in "pg_config"."""
+
+    pg_name: str
+    ranks: list[int]
+
+
+def _groups(file: KinetoFile) -> dict[str, tuple[int, ...]]:
+    """The ranks of each group that this one is in, by the group's name, as far as the file says."""
+    about = file.about.get("distributedInfo")
+    try:
+        told = msgspec.convert(about.get("pg_config") if isinstance(about, dict) else [], list[_Told])
+    except msgspec.ValidationError:
+        return {}
+    return {group.pg_name: tuple(group.ranks) for group in told}
+
+
+def _only_group(file: KinetoFile) -> tuple[int, ...]:
+    """The ranks of a collective that does not say its group, if there is but one set of ranks that it can be of."""
+    if sets := set(_groups(file).values()):
+        return sets.pop() if len(sets) == 1 else ()
     about = file.about.get("distributedInfo")
     if not isinstance(about, dict) or about.get("pg_count", 1) != 1:
         return ()
