@@ -280,6 +280,12 @@ def test_with_too_few_left_all_end() -> None:
     clock, board, calls = rolls(3, {0: 1, 2: 1}, Rules(6.0, 1000.0, ranks_min=3))
     with pytest.raises(TransportError, match=r"member 1 was lost: nothing .*; 2 are left of at least 3"):
         until_decided(clock, board, calls)
+    for late in (
+        RollCall(board, 1, calls[0].before, 1, 3, RULES, lambda: clock[0]),  # it was stopped
+        RollCall(board, 3, None, -1, 3, RULES, lambda: clock[0]),  # it asks to join
+    ):
+        with pytest.raises(TransportError, match=r"2 are left of at least 3\n.*start the job again"):
+            late.poll()
 
 
 def test_who_does_not_come_is_waited_for_with_patience_and_then_no_more() -> None:

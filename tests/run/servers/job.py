@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import hashlib
+import io
+import itertools
 import json
 import os
 import socket
@@ -326,6 +329,45 @@ def unfrozen() -> None:
     optimizer.close()
 
 
+def tuned() -> None:
+    """One layer of two, with an optimizer that has trained both; and the model is copied on the way."""
+    model, _ = small()
+    given = torch.optim.AdamW(model.parameters(), lr=0.01)
+    model(batch(RANK, 0)).square().mean().backward()
+    given.step()
+    model[0].requires_grad_(False)
+    had = means(given)
+    model, optimizer = synchronise(model, given, "bsp", servers=1, options=OPTIONS)
+    copied = []
+    ways = itertools.product((copy.deepcopy, loaded), (model, model[2]))
+    for step, (how, module) in enumerate(ways):
+        optimizer.zero_grad()
+        model(batch(RANK, step)).square().mean().backward()
+        optimizer.step()
+        other = how(module)
+        optimizer.wait()
+        inputs = torch.ones(1, next(module.parameters()).shape[1])
+        copied.append(digest(other) == digest(module) and torch.equal(other(inputs), module(inputs)))
+    averaged = torch.optim.swa_utils.AveragedModel(model)
+    averaged(batch(RANK, 0)).sum().backward()
+    say(had=had, kept=means(optimizer), copied=copied)
+    optimizer.close()
+
+
+def means(optimizer: Any) -> list[float]:
+    """Of the first two parameters' gradients; a state is there of four."""
+    state = optimizer.state_dict()["state"]
+    assert state.keys() == {0, 1, 2, 3}
+    return [float(state[number]["exp_avg"].sum()) for number in range(2)]
+
+
+def loaded(module: nn.Module) -> Any:
+    file = io.BytesIO()
+    torch.save(module, file)
+    file.seek(0)
+    return torch.load(file, weights_only=False)
+
+
 def tidy() -> None:
     """After all the others: what is left of them, and where a rate goes."""
     gc.collect()
@@ -351,8 +393,19 @@ def tidy() -> None:
     )
 
 
+def child() -> int:
+    """A process that this one has forked; it sleeps, also when this one is gone."""
+    process = os.fork()
+    if not process:
+        os.close(1)  # who reads what its parent says is not to wait for it
+        os.close(2)
+        time.sleep(60)
+        os._exit(0)
+    return process
+
+
 def failing() -> None:
-    """Three times the same: trains until somebody is killed, says what it was told, and begins anew."""
+    """Four times the same: trains until somebody is gone, says what it was told, and begins anew."""
     for turn, scheme in enumerate(("bsp", "asp", "bsp", "bsp")):
         model, optimizer = synchronise(*small(), scheme, servers=1, options=OPTIONS)
         pids = {
@@ -367,6 +420,8 @@ def failing() -> None:
                 optimizer.step()
                 step += 1
                 if step == 3:
+                    if turn == 3 and RANK == 1:
+                        pids["child"] = [child()]
                     say(turn=turn, pids=pids)
                 if turn == 0 and RANK == 1 and step == 5:
                     optimizer.close()
@@ -391,6 +446,7 @@ if __name__ == "__main__":
         "local": local,
         "failing": failing,
         "unfrozen": unfrozen,
+        "tuned": tuned,
         "tidy": tidy,
     }
     for name in SCENARIOS:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -20,6 +21,9 @@ from hemiola.run.transport import Options
 
 HERE = Path(__file__).parent
 pytestmark = pytest.mark.slow
+ALONE = {
+    "place": 0, "places": 1, "secret": bytes(32), "options": Options(interface="127.0.0.1"), "paces": {}, "cores": (),
+}  # fmt: skip
 
 
 class Job:
@@ -97,7 +101,7 @@ def start(tmp_path: Path) -> Iterator[Any]:
 @pytest.fixture(scope="module")
 def said(tmp_path_factory: pytest.TempPathFactory) -> list[list[dict[str, Any]]]:
     """What two ranks say that train undisturbed under one scheme after the other."""
-    job = Job(tmp_path_factory.mktemp("calm"), "equal,local,bounded,resumed,unfrozen,tidy")
+    job = Job(tmp_path_factory.mktemp("calm"), "equal,local,bounded,resumed,unfrozen,tuned,tidy")
     output = [process.communicate(timeout=240)[0] for process in job.ranks]
     assert [process.returncode for process in job.ranks] == [0, 0], job.log()
     assert job.nothing_left()
@@ -134,20 +138,31 @@ def test_what_is_unfrozen_as_the_refusal_says_goes_on_with_the_state_of_the_othe
         assert rank[7]["end"] == said[0][7]["end"]
 
 
+def test_what_an_optimizer_has_of_frozen_parameters_stays_and_is_rank_0s(said):
+    assert said[0][8]["had"] != said[1][8]["had"]
+    for rank in said:
+        assert rank[8]["kept"] == said[0][8]["had"]
+
+
+def test_copies_hold_what_the_rank_has_done_and_are_modules_by_themselves(said):
+    for rank in said:
+        assert rank[8]["copied"] == [True] * 4
+
+
 def test_what_was_closed_is_gone(said):
     for rank in said:
-        assert rank[8]["alive"] == 0
-        assert rank[8]["more_pipes"] <= 6  # of its own server and of the two last ones, which may still end
+        assert rank[9]["alive"] == 0
+        assert rank[9]["more_pipes"] <= 6  # of its own server and of the two last ones, which may still end
 
 
 def test_cores_that_were_shared_out_are_given_back(said):
     for rank in said:
-        assert rank[8]["confined"] and rank[8]["given_back"]
+        assert rank[9]["confined"] and rank[9]["given_back"]
 
 
 def test_pushes_to_another_rank_have_the_whole_rate(said):
-    assert said[1][8]["pace"] == 64e6
-    assert said[0][8]["pace"] > 1e9  # its server is beside it
+    assert said[1][9]["pace"] == 64e6
+    assert said[0][9]["pace"] > 1e9  # its server is beside it
 
 
 def test_ssp_lets_nobody_be_further_ahead_than_its_bound(said):
@@ -161,13 +176,24 @@ def test_what_lies_in_the_present_folder_is_nobodys_module(tmp_path, monkeypatch
     (tmp_path / "queue.py").write_text("raise RuntimeError('of the job, and no library')\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [path for path in sys.path if path])  # a script's own has its folder
-    config = {
-        "place": 0, "places": 1, "secret": bytes(32), "options": Options(interface="127.0.0.1"), "paces": {}, "cores": (),
-    }  # fmt: skip
-    child = Child("a communication process", "hemiola.run.servers.courier", config)
+    child = Child("a communication process", "hemiola.run.servers.courier", ALONE)
     try:
         assert child.address()[0] == "127.0.0.1"
     finally:
+        child.kill()
+
+
+def test_a_communication_process_ends_with_who_started_it_whatever_that_has_forked():
+    child = Child("a communication process", "hemiola.run.servers.courier", ALONE)
+    child.address()
+    forked = multiprocessing.get_context("fork").Process(target=time.sleep, args=(60,))
+    forked.start()
+    try:
+        child.release()
+        assert child._process.wait(20) == 0
+    finally:
+        forked.kill()
+        forked.join()
         child.kill()
 
 
@@ -202,8 +228,10 @@ def test_whoever_is_missing_ends_the_job_on_all_ranks_with_its_name(start):
     os.kill(pids[0]["server"][0], signal.SIGKILL)
     for rank in range(2):
         assert "a parameter server is lost" in job.next(rank)["problem"]
-    training()
+    (child,) = training()[1]["child"]
     job.ranks[1].kill()
     assert "rank 1 was lost before it said goodbye" in job.next(0)["problem"]
+    assert Path(f"/proc/{child}/cmdline").read_bytes(), "it was told only once that had ended"
+    os.kill(child, signal.SIGKILL)
     job.end(0)
     assert job.nothing_left()

@@ -162,8 +162,9 @@ class RollCall:
 
     def _found(self) -> Epoch | None:
         """What the others have decided."""
+        joins = self.before is None and self.me >= self.launched
         found = self.board.decided(self._number)
-        while self.before is None and self.me >= self.launched and found and self.me not in found.members:
+        while joins and found and not found.end and self.me not in found.members:
             self._number += 1  # it was before this one asked
             found = self.board.decided(self._number)
         return found
@@ -171,14 +172,14 @@ class RollCall:
     def _admitted(self, epoch: Epoch | None) -> Epoch | None:
         if epoch is None:
             return None
+        if epoch.end:
+            raise TransportError(epoch.end, "start the job again from a checkpoint")
         if self.me not in epoch.members:
             why = epoch.lost.get(self.me, "the others do not know it")
             raise TransportError(
                 f"member {self.me} is none any more from epoch {epoch.number} on: {why}",
                 "the others go on without it; a new process can join them with join=True",
             )
-        if epoch.end:
-            raise TransportError(epoch.end, "start the job again from a checkpoint")
         return epoch
 
     def _proposed(self) -> Epoch | None:

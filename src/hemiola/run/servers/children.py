@@ -1,8 +1,9 @@
 """Processes that belong to a rank: how they are started, meet the others, and go when the rank goes.
 
 A child is a fresh Python that runs one function of this package; the user's script is not imported in it.
-Its configuration comes over its standard input, which stays open: its end is the end of the rank. It shares
-no terminal with the rank, so Ctrl-C reaches it as the rank's end.
+Its configuration comes over its standard input, which stays open: its end is the end of the rank. What a
+rank forks otherwise, such as workers that load data, keeps none of that open. A child shares no terminal with the
+rank, so Ctrl-C reaches it as the rank's end.
 """
 
 from __future__ import annotations
@@ -13,14 +14,19 @@ import os
 import pickle
 import subprocess
 import sys
+import weakref
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
 from hemiola.core.errors import HemiolaError, TransportError
 from hemiola.run.transport import Address, Endpoint
 
-__all__ = ["Child", "answer", "asked", "clear_up", "greet", "settle"]
+__all__ = ["Child", "answer", "asked", "clear_up", "greet", "only_here", "settle"]
+
+_ends: weakref.WeakSet[Any] = weakref.WeakSet()
+"""Of pipes and sockets to children, for who is forked off."""
 
 
 class Child:
@@ -46,6 +52,7 @@ class Child:
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, pass_fds=files, env={**os.environ, "PYTHONPATH": path},
             start_new_session=True,
         )  # fmt: skip
+        only_here(self._process.stdin, self._process.stdout)
         self._send(config)
 
     @property
@@ -165,6 +172,23 @@ def clear_up() -> None:
 def _wait_for_all() -> None:
     for child, timeout_s in _LEFT.items():
         child.wait(timeout_s)
+
+
+def only_here(*ends: Any) -> None:
+    """These pipes or sockets are to end with this process, whatever it has forked by then."""
+    _ends.update(ends)
+
+
+def _disown() -> None:
+    """In a process that was forked off. It closes none of them, which could wait for a thread that is not here."""
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for end in list(_ends):
+        with suppress(OSError, ValueError):  # it was closed before
+            os.dup2(nothing, end.fileno(), inheritable=False)
+    os.close(nothing)
+
+
+os.register_at_fork(after_in_child=_disown)
 
 
 def greet() -> tuple[dict[str, Any], Endpoint | None]:

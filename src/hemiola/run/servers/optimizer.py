@@ -6,7 +6,7 @@ import atexit
 import contextlib
 import os
 import sys
-from collections.abc import Callable, Iterator, Set
+from collections.abc import Callable, Iterator, Mapping, Set
 from pathlib import Path
 from typing import Any, Self
 
@@ -51,18 +51,19 @@ class Synchronised(torch.optim.Optimizer):
         self._exchanging = True
         self._called: dict[nn.Module, None] | None = {}
         self._guards: dict[nn.Module, list[int]] = {}
-        self._hooks = [model.register_state_dict_pre_hook(self._before_saving)]
+        self._hooks = [model.register_state_dict_pre_hook(_Hook(self._before_saving, self._before_copying))]
         if not coupled:
             self._watch()
         self._cores_before = (os.sched_getaffinity(0), torch.get_num_threads()) if cores else None
         if cores:
             _use_cores(cores, len(cores))
-        atexit.register(self._at_exit)
+        atexit.register(self._at_exit, os.getpid())
 
     def _watch(self) -> None:
         """Have modules wait for their parameters, and gradients go when they are ready."""
+        before = _Hook(self._before, self._before_copying)
         for module in self._model.modules():
-            self._hooks.append(module.register_forward_pre_hook(self._before))
+            self._hooks.append(module.register_forward_pre_hook(before))
         for number, one in enumerate(self._trained):
             self._hooks.append(
                 one.tensor.register_post_accumulate_grad_hook(lambda _, number=number: self._after(number))
@@ -70,6 +71,13 @@ class Synchronised(torch.optim.Optimizer):
 
     def _before_saving(self, *_: Any) -> None:
         self.wait()
+
+    def _before_copying(self, copied: Mapping[int, Any]) -> None:
+        """A copy holds what this rank has done. A module's own parameters are copied before its hooks: mend those."""
+        self.wait()
+        for one in self._trained:
+            if id(one.tensor) in copied:
+                copied[id(one.tensor)].detach().copy_(one.tensor.detach())
 
     def _before(self, module: nn.Module, _: Any) -> None:
         if self._called is not None:
@@ -225,8 +233,10 @@ class Synchronised(torch.optim.Optimizer):
             self.abort()
             raise
 
-    def _at_exit(self) -> None:
-        """A script that ends well says goodbye; one that fails does not."""
+    def _at_exit(self, process: int) -> None:
+        """A script that ends well says goodbye; one that fails does not. What it has forked has nothing to say."""
+        if os.getpid() != process:
+            return
         self.abort() if hasattr(sys, "last_type") else self.close()
 
     def state_dict(self) -> Any:
@@ -247,7 +257,7 @@ class Synchronised(torch.optim.Optimizer):
         places = {id(one.tensor): number for number, one in enumerate(self._trained)}
         tensors = [tensor for group in self.param_groups for tensor in group["params"]]
         numbers = [places.get(id(tensor), -1) for tensor in tensors]
-        found["state"] = {place: whole[number] for place, number in enumerate(numbers) if number in whole}
+        found["state"] |= {place: whole[number] for place, number in enumerate(numbers) if number in whole}
         return found
 
     def load_state_dict(self, state_dict: Any) -> None:
@@ -270,6 +280,33 @@ class Synchronised(torch.optim.Optimizer):
 
     def __exit__(self, kind: object, *problem: object) -> None:
         self.abort() if kind is not None else self.close()
+
+
+class _Hook:
+    """Of modules. That of a copy does nothing, and copies can be saved.
+
+    Attributes:
+        does: what it is called for.
+        copied: is told, when somebody copies or saves it, what was copied before, by the identity of the original.
+    """
+
+    def __init__(self, does: Callable[..., None], copied: Callable[[Mapping[int, Any]], None]) -> None:
+        self.does, self.copied = does, copied
+
+    def __call__(self, *given: Any) -> None:
+        self.does(*given)
+
+    def __deepcopy__(self, memo: Mapping[int, Any]) -> _Hook:
+        self.copied(memo)
+        return _Hook(_nothing, _nothing)
+
+    def __reduce__(self) -> Any:
+        self.copied({})  # torch.save writes tensors last
+        return _Hook, (_nothing, _nothing)
+
+
+def _nothing(*_: Any) -> None:
+    return None
 
 
 def _use_cores(cores: Set[int], threads: int) -> None:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from hemiola.core.errors import HemiolaError, InputError, TransportError
 from hemiola.plan.shares import Shares
-from hemiola.run.servers.children import Child, clear_up
+from hemiola.run.servers.children import Child, clear_up, only_here
 from hemiola.run.servers.courier import Courier, RemoteCourier
 from hemiola.run.servers.hyper import by_element, hyper_of, refuse_unknown
 from hemiola.run.servers.layout import Layout, lay_out
@@ -23,7 +23,7 @@ from hemiola.run.servers.optimizer import Synchronised
 from hemiola.run.servers.places import Places
 from hemiola.run.servers.schemes import Scheme, scheme_of
 from hemiola.run.servers.shard import Kept
-from hemiola.run.servers.state import State, part_of, shape_of
+from hemiola.run.servers.state import State, beside, part_of, shape_of
 from hemiola.run.servers.worker import Trained, Worker
 from hemiola.run.transport import Endpoint, Options
 
@@ -80,7 +80,9 @@ def synchronise(
     trained = _trained(model, optimizer, rule)
     places = Places(dist.get_rank(group), dist.get_world_size(group), servers, options, shares)
     _same_start(model, group)
-    states = {} if rule.period else _same_state(trained, optimizer, group)
+    frozen = [tensor for of in optimizer.param_groups for tensor in of["params"] if not tensor.requires_grad]
+    tensors = [*(one.tensor for one in trained), *frozen]
+    states = {} if rule.period else _same_state(tensors, optimizer, group)
     layout = lay_out([_size(one, optimizer, rule) for one in trained], places.servers)
     members: list[Child] = []
     try:
@@ -95,7 +97,10 @@ def synchronise(
         layout=layout, group=group, cores=places.compute_cores,
     )  # fmt: skip
     if not rule.period:
-        optimizer.state.clear()  # it would be old soon: the servers have it
+        optimizer.state.clear()  # it would be old soon: the servers have it, but of what is frozen
+        for number, tensor in enumerate(frozen, len(trained)):
+            if number in states:
+                optimizer.state[tensor] = beside(tensor, states[number])
     return model, made
 
 
@@ -137,13 +142,13 @@ def _same_start(model: nn.Module, group: Any) -> None:
         dist.broadcast(tensor.detach(), _root(group), group=group)
 
 
-def _same_state(trained: Sequence[Trained], optimizer: Any, group: Any) -> dict[int, State]:
+def _same_state(tensors: Sequence[Any], optimizer: Any, group: Any) -> dict[int, State]:
     """Rank 0's for all, by the number of the parameter."""
     found: list[Any] = [
         {
-            number: dict(optimizer.state[one.tensor])
-            for number, one in enumerate(trained)
-            if optimizer.state.get(one.tensor)
+            number: dict(optimizer.state[tensor])
+            for number, tensor in enumerate(tensors)
+            if optimizer.state.get(tensor)
         }
     ]
     dist.broadcast_object_list(found, _root(group), group=group)
@@ -167,6 +172,7 @@ def _join(
         for server in places.hosted:
             children.append(_server(server, trained, layout, rule, places, secret[0], states))
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        only_here(ours)
         memory = _Memory(layout.memory_bytes)
         if coupled:
             end = Endpoint(places.rank, places.count, secret[0], places.worker_options)

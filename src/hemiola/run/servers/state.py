@@ -10,7 +10,7 @@ from torch import Tensor
 
 from hemiola.run.servers.layout import Layout, Stretch
 
-__all__ = ["State", "joined", "part_of", "shape_of"]
+__all__ = ["State", "beside", "joined", "part_of", "shape_of"]
 
 State = dict[str, Any]
 """Of one parameter, by name: tensors with an element for each of the parameter's, others, and numbers."""
@@ -34,6 +34,15 @@ def part_of(state: Mapping[str, Any], parameter: Tensor, stretch: Stretch) -> St
         return part.reshape(shape_of(stretch, parameter)).clone()
 
     return {name: cut(value) for name, value in state.items()}
+
+
+def beside(parameter: Tensor, state: Mapping[str, Any]) -> State:
+    """One that another rank had, on this rank's device; what was not on a device of that kind stays where it is."""
+    kind = parameter.device.type
+    return {
+        name: value.to(parameter.device) if isinstance(value, Tensor) and value.device.type == kind else value
+        for name, value in state.items()
+    }
 
 
 def joined(
