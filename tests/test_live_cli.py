@@ -32,7 +32,7 @@ from hemiola.control.live.reading import Cluster, read_cluster
 from hemiola.control.live.reading_forecast import forecast, predicted_loads
 from hemiola.control.live.reading_run import Following
 from hemiola.core.errors import InputError
-from hemiola.core.events import Blocked, Event, Finished, Held, NodeLost, Released, Requeued
+from hemiola.core.events import Adopted, Blocked, Event, Finished, Held, NodeLost, Released, Requeued
 from hemiola.core.job import Demand, Job, Profile
 from hemiola.report.live.columns import ago, clock, columns, elapsed
 from hemiola.trace.topologies.read import read_topology
@@ -262,6 +262,44 @@ def test_what_the_engine_said_is_told(tmp_path: Path, lines: Lines, at: Callable
         "  08:01:00  may start again.",
     ):
         assert text in told
+
+
+def test_nothing_is_expected_where_nobody_said_anything(
+    tmp_path: Path, lines: Lines, at: Callable[[float], None]
+) -> None:
+    """Its model is known, and so how its place is predicted to slow down a run time that is none."""
+    fill(tmp_path / "j.db", [job(1, 0, 16, 86400.0, hosts=2, profile=SENDS)], BEGAN_S + 9)
+    at(10)
+    (row,) = lines(jobs, journal=str(tmp_path / "j.db"))[1:]
+    assert row.split()[3:9] == ["R", "16", "2", "0:10", "-", "0:00"]
+
+
+def test_what_a_user_of_ray_says_is_no_limit(
+    tmp_path: Path, lines: Lines, at: Callable[[float], None]
+) -> None:
+    work = [job(1, 0, 8, 7200.0, estimate_s=7200.0)]
+    fill(tmp_path / "j.db", work, BEGAN_S + 9, engine="ray 2.51.1")
+    at(10)
+    told = "\n".join(lines(explain, "101", journal=str(tmp_path / "j.db")))
+    assert "about 2.0 h left, by what its user said." in told
+
+
+def test_why_a_job_runs_there_outlives_a_restart(
+    tmp_path: Path, lines: Lines, at: Callable[[float], None]
+) -> None:
+    path = tmp_path / "j.db"
+    run = fill(path, [job(1, 0, 8, 600.0), job(2, 0, 8, 600.0)], BEGAN_S + 9, leads_s=None)
+    with Journal.open(path) as journal:
+        ours, theirs = journal.open_jobs()
+        assert ours.note
+        epoch = journal.lead("n0/1234-5/78/1/ab", BEGAN_S + 20, 10.0)
+        assert epoch is not None
+        after = journal.begin_run(epoch, journal.run(run).opening, BEGAN_S + 20)
+        there = [Adopted(BEGAN_S + 20, its.job, its.placement, its.since_s) for its in (ours, theirs)]
+        journal.record_events(after, 1, there, [msgspec.structs.replace(theirs, note="")])
+    at(21)
+    told = json.loads("\n".join(lines(jobs, journal=str(path), json=True)))
+    assert [row["reason"] for row in told["jobs"]] == [ours.note, "the engine chose"]
 
 
 def test_an_observing_run_tells_what_would_have_been(

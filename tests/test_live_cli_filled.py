@@ -91,22 +91,23 @@ class SimulatedEngine(LiveDriver):
 def fill(
     where: Path, jobs: list[Job], until_s: float, *, policy: str = "dally", topology: Topology | None = None,
     others: list[Event] | None = None, nodes: list[NodeLost | NodeBack] | None = None, observes: bool = False,
-    leads_s: float | None = 10.0,
+    leads_s: float | None = 10.0, engine: str = "slurm-wlm 22.05.8",
 ) -> int:  # fmt: skip
     """Run these jobs until then and write it down; the run's number.
 
     Args:
         leads_s: the daemon leads for so long after `until_s`; None: it has ended.
+        engine: its name and version.
     """
     topology = topology or read_topology(RACKS)
     model = IterationModel(topology)
     view = ClusterView(topology, Estimates(model, Costs()), now=BEGAN_S)
     inner = SimulatedDriver(view, jobs, model, MaxMin().sharing(), node_events=nodes or ())
-    engine = SimulatedEngine(inner, jobs, until_s, others or [])
+    simulated = SimulatedEngine(inner, jobs, until_s, others or [])
     mode = "observe" if observes else "enforce"
     opening = Opening(
         policy=policy,
-        engine="slurm-wlm 22.05.8",
+        engine=engine,
         mode=mode,
         topology=topology_text(topology),
         version="0.1.0",
@@ -115,8 +116,8 @@ def fill(
         epoch = journal.lead("n0/1234-5/77/1/ab", BEGAN_S, until_s - BEGAN_S + (leads_s or 1.0))
         assert epoch is not None
         run = journal.begin_run(epoch, opening, BEGAN_S)
-        driver: LiveDriver = Observing(engine, view) if observes else engine
-        book = Book(view, engine, IterationModel(view.topology), acts=not observes)
+        driver: LiveDriver = Observing(simulated, view) if observes else simulated
+        book = Book(view, simulated, IterationModel(view.topology), acts=not observes)
         journaled = Journaled(driver, journal, run, book, intents=not observes)
 
         def note(decision: Decision, refused: str) -> None:

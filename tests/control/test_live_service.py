@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
+from heapq import heappop, heappush
 from pathlib import Path
 
 import msgspec
@@ -40,7 +41,8 @@ from hemiola.control.live.observing import Observing
 from hemiola.control.live.reading import Names, read_cluster, read_daemon
 from hemiola.control.live.reading_story import story
 from hemiola.control.live.service import Run, Service, Settings
-from hemiola.core.decisions import Decision, Move, Placement, Resize, Start, Stop
+from hemiola.control.simulated import Costs, Estimates
+from hemiola.core.decisions import Decision, Move, Placement, Resize, Start, Stop, WakeAt
 from hemiola.core.errors import EngineError, InputError
 from hemiola.core.events import Adopted, Arrived, Event, Failed, Finished, Measured, Started, Timer
 from hemiola.core.job import Job
@@ -201,6 +203,46 @@ def test_observing_falsifies_neither_a_jobs_service_nor_its_speed(speed):
 
     run_loop(driver, CheckedMachine(view), Restless(), driver.note)
     assert seen[1:] == [(8, 8 * time_s, speed, 2.0 + speed * (time_s - 1.0)) for time_s in times_s]
+
+
+class Ticking(Scripted):
+    """It says when timers are due, too, until the last of what it is given."""
+
+    def __init__(self, *instants: list[Event]) -> None:
+        super().__init__(*instants)
+        self.timers: list[tuple[float, str]] = []
+
+    def events(self) -> Iterator[list[Event]]:
+        for events in self.instants:
+            while self.timers and self.timers[0][0] < events[0].time_s:
+                yield [Timer(*heappop(self.timers))]
+            yield events
+
+    def execute(self, decision: Decision) -> None:
+        super().execute(decision)
+        assert isinstance(decision, WakeAt)
+        heappush(self.timers, (decision.time_s, decision.job_id))
+
+
+@pytest.mark.parametrize(
+    ("policy", "after_s"),
+    [("tiresias", 3250 / 4), ("gittins", 3250 / 4), ("dally", 3250 / 4), ("elastic", 300.0)],
+)
+def test_what_is_decided_again_and_again_and_never_carried_out_has_one_timer(policy, after_s):
+    """The engine lets both wait for 20 minutes, and then starts the first; something happens every 10 s."""
+    view = ClusterView(TWO, Estimates(IterationModel(TWO), Costs()))
+    jobs = [job(name, 0.0, gpus, 1e6, gpus_min=1, gpus_max=8) for name, gpus in (("a", 4), ("b", 2))]
+    inner = Ticking(
+        [Arrived(0.0, one) for one in jobs],
+        *([Timer(float(time_s), "")] for time_s in range(10, 1200, 10)),
+        [Started(1200.0, "a", at((0, 0b1111)))],
+        [Timer(2100.0, "")],
+    )
+    driver = Observing(inner, view)
+    run_loop(driver, CheckedMachine(view), policy_from_text(policy), driver.note)
+    woken = [decision for decision in inner.told if isinstance(decision, WakeAt)]
+    assert len(woken) < 30
+    assert pytest.approx(1200 + after_s) in [wake.time_s for wake in woken if wake.job_id == "a"]
 
 
 def serve(
@@ -462,6 +504,27 @@ def test_a_clock_that_was_set_forward_is_no_reason_to_take_over(tmp_path, monkey
         assert service._take_lead() is None
 
 
+def test_a_clock_that_was_set_forward_begins_a_run_that_goes_by_it(tmp_path, monkeypatch):
+    wall_s = time.time
+
+    class Sleeps(Scripted):
+        def events(self) -> Iterator[list[Event]]:
+            for events in super().events():
+                yield events
+                monkeypatch.setattr(time, "time", lambda: wall_s() + 3600.0)
+                runs[-1].turned()  # the first turn is the beginning of a run
+                runs[-1].turned()
+
+    runs: list[Run] = []
+    drivers = Sleeps(arrivals("a"), ends=False), Scripted()
+    serve(tmp_path, Settings(policy="fifo", mode="enforce"), *drivers, runs=runs)
+    assert runs[1].clock.behind_s() == pytest.approx(0.0, abs=1.0)
+    with Journal.open(tmp_path / "j.db") as journal:
+        before, after = journal.runs()
+        assert before.reason == "the clock was set forward, or this host slept"
+        assert after.began_s - before.began_s > 3599.0
+
+
 def test_that_it_lives_is_said_only_while_it_acts(tmp_path):
     alive = tmp_path / "alive"
     with Journal.open(tmp_path / "j.db") as journal:
@@ -569,6 +632,26 @@ def test_a_job_that_runs_on_where_it_did_has_no_new_story(tmp_path):
         (its,) = journal.open_jobs()
         (found,) = story(journal, its, Names(journal, [its]))
     assert "was found running on" in found.text and found.times == 1
+
+
+def test_why_a_job_runs_there_is_kept_only_of_our_own_starts(tmp_path):
+    serving = Settings(policy="fifo", mode="enforce")
+
+    def noted() -> str:
+        with Journal.open(tmp_path / "j.db") as journal:
+            (its,) = journal.open_jobs()
+            return its.note
+
+    serve(tmp_path, serving, Scripted(arrivals("a")))
+    why = noted()
+    assert why
+    now = Clock().now_s()
+    there = [Adopted(now, job("a", now, 2, 60.0), at((0, 0b11)), now)]
+    serve(tmp_path, serving, Scripted(there))
+    assert noted() == why
+    elsewhere = [Started(now + 1.0, "a", at((1, 0b11)))]
+    serve(tmp_path, serving, Scripted(there, elsewhere))
+    assert noted() == "", "the engine has begun it elsewhere"
 
 
 class Waits(threading.Event):

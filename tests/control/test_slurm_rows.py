@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Sequence
 
 import msgspec
 import pytest
@@ -16,6 +17,7 @@ from hemiola.control.slurm.changes import Changes, outcome_of, why_held
 from hemiola.control.slurm.client import VERSION_S, Slurm
 from hemiola.control.slurm.jobs import begin_of, hosts_of, is_slurms, job_of, shape, shrinks_live
 from hemiola.control.slurm.known import Known
+from hemiola.control.slurm.lending import lend
 from hemiola.control.slurm.memory import Clues
 from hemiola.control.slurm.orders import bind, shrink, unbind, unpark
 from hemiola.control.slurm.rows import JobRow, NodeRow, Words, job_format, job_rows, node_rows
@@ -505,3 +507,28 @@ def test_a_job_that_slurm_begins_before_it_is_released_runs_on(bound_to: str, ho
     there = Placement((2,), (0xFF,)) if why else None
     assert changes.with_new([]) == [Started(1.0, "u", there)]
     assert (one.ran, one.bound_s) == (True, 1.0)
+
+
+class Lending(Slurm):
+    """Two partitions; on a node that is lent run both parts of a heterogeneous job, and another one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.told: list[str] = []
+
+    def ask(self, command: str, *arguments: str) -> str:
+        return "PartitionName=ours Nodes=h[0-1] \nPartitionName=theirs Nodes=(null) \n"
+
+    def table(self, command: str, *arguments: str) -> str:
+        return "12+0\n12+1\n13\n"
+
+    def tell(self, orders: Sequence[str]) -> str:
+        self.told += orders
+        return ""
+
+
+def test_parts_of_a_heterogeneous_job_on_lent_nodes_are_seen_and_requeued_together():
+    slurm = Lending()
+    lent = lend(slurm, "h0", giver="ours", taker="theirs", now=True)
+    assert (lent.requeued, lent.stay) == ((), ("12+0", "12+1", "13"))
+    assert slurm.told[2:] == ["requeue 12", "requeue 13"]

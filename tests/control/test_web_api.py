@@ -8,12 +8,14 @@ from math import log2
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 pytest.importorskip("fastapi", reason="needs hemiola[serve]")
 schemathesis = pytest.importorskip("schemathesis", reason="needs schemathesis")
 from hypothesis import HealthCheck, Phase, given, settings  # noqa: E402
 from hypothesis.errors import Unsatisfiable  # noqa: E402
+from journal_helpers import OPENING, record  # noqa: E402
 from prometheus_client.parser import text_string_to_metric_families  # noqa: E402
 from schemathesis import GenerationMode  # noqa: E402
 from schemathesis.config import SchemathesisConfig  # noqa: E402
@@ -22,12 +24,14 @@ from web_helpers import GPT, Scene, busy, job, scene, topology, wait_until  # no
 from hemiola.control.journal import Journal  # noqa: E402
 from hemiola.control.live.service import Service, Settings  # noqa: E402
 from hemiola.control.web.app import make_app  # noqa: E402
+from hemiola.control.web.camera import Camera  # noqa: E402
 from hemiola.control.web.desk import Desk  # noqa: E402
 from hemiola.control.web.security import Rates, Tokens  # noqa: E402
 from hemiola.control.web.server import WebServer  # noqa: E402
 from hemiola.core.decisions import Placement  # noqa: E402
-from hemiola.core.events import Adopted, Arrived, Finished, Timer  # noqa: E402
+from hemiola.core.events import Adopted, Arrived, Blocked, Finished, Held, Requeued, Timer  # noqa: E402
 from hemiola.trace.reports import HostReport, JobReport, write_report  # noqa: E402
+from hemiola.trace.topologies.native_write import topology_text  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -147,6 +151,7 @@ def test_metrics_are_prometheus_text_and_agree_with_the_api(here: Scene):
         assert values["hemiola_gpus", ("state", state)] == count
     for state, count in status["jobs"].items():
         assert values["hemiola_jobs", ("state", state)] == count
+    assert values["hemiola_queue_wanted_gpus",] == status["wanted_gpus"] == 8 + 24 + 16
     assert values["hemiola_decisions_total", ("kind", "start"), ("refused", "false")] == 3
     assert values["hemiola_decision_seconds_count",] >= 3
     assert (
@@ -229,6 +234,43 @@ def test_what_waits_for_another_leader_shows_the_journal(tmp_path: Path):
             assert [each["id"] for each in waiting.get("decisions")["items"]] == ["1-1", "1-0"]
 
 
+def test_a_standby_says_why_a_job_waits_and_not_why_it_ran(tmp_path: Path):
+    with scene(tmp_path) as here:
+        here.happen(Arrived(time.time(), job("a", 64)))
+        other = Service(
+            Settings(policy="fifo"), here.journal, topology(), lambda run: pytest.fail("it must not lead")
+        )
+        with WebServer(other, here.journal, address="127.0.0.1:0") as second:
+            standby = Scene(other, here.journal, tmp_path, None)  # type: ignore[arg-type]
+            standby.url = second.url
+            now_s = time.time()
+            here.happen(Requeued(now_s, "a", "the engine put it back"), Blocked(now_s, 0, 1))
+            (found,) = standby.get("jobs?state=waiting")["items"]
+            assert found["why"] == "the engine put it back"
+            here.happen(Held(time.time(), "a", "its user holds it"))
+            wait_until(lambda: standby.get("jobs?state=held")["items"])
+            (found,) = standby.get("jobs?state=held")["items"]
+            assert found["why"] == "its user holds it"
+
+
+def test_a_clock_that_is_set_back_stops_no_standby(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("hemiola.control.web.desk.STANDBY_S", 0.0)
+    with Journal.open(tmp_path / "j.db") as journal:
+        service = Service(
+            Settings(policy="fifo"), journal, topology(), lambda run: pytest.fail("it must not lead")
+        )
+        wall_s, began_s = time.time, time.time()
+        epoch = journal.lead("another", began_s, 10.0)
+        assert epoch is not None
+        opening = msgspec.structs.replace(OPENING, topology=topology_text(topology()))
+        run = journal.begin_run(epoch, opening, began_s)
+        desk = Desk(service, journal, Camera())
+        assert desk.frame().counts.waiting == 0
+        monkeypatch.setattr(time, "time", lambda: wall_s() - 3600.0)
+        journal.record_events(run, 1, [Timer(began_s, "")], [record("a")])
+        assert desk.frame().counts.waiting == 1
+
+
 def test_before_the_first_run_there_is_no_picture(tmp_path: Path):
     with Journal.open(tmp_path / "j.db") as journal:
         service = Service(
@@ -251,6 +293,20 @@ def test_restart_brings_the_last_decisions_back(tmp_path: Path):
         wait_until(lambda: here.get("decisions")["items"])
         (found,) = here.get("decisions")["items"]
         assert (found["job"], found["engine_id"], found["id"]) == ("a", "1000", "1-0")
+
+
+def test_why_a_job_runs_there_outlives_a_restart(tmp_path: Path):
+    with scene(tmp_path) as here:
+        here.happen(Arrived(time.time(), job("a", 8)))
+        wait_until(lambda: here.get("status")["jobs"]["running"] == 1)
+        before = here.get("jobs/a")["job"]
+        assert before["why"]
+    with scene(tmp_path) as here:
+        place = Placement((int(before["placement"][0]["host"].removeprefix("n")),), (0xFF,))
+        now_s = time.time()
+        here.happen(Adopted(now_s, job("a", 8), place, before["since_s"]), Blocked(now_s, 5, 4))
+        wait_until(lambda: here.get("status")["gpus"]["blocked"] == 4)
+        assert here.get("jobs/a")["job"]["why"] == before["why"]
 
 
 def test_a_service_that_begins_while_the_engine_is_away_shows_what_was_last(tmp_path: Path):

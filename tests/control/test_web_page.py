@@ -8,13 +8,18 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 pytest.importorskip("fastapi", reason="needs hemiola[serve]")
 playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright")
-from web_helpers import EVIL, Scene, busy, job, scene  # noqa: E402
+from journal_helpers import OPENING, ended  # noqa: E402
+from web_helpers import EVIL, Scene, busy, job, scene, topology  # noqa: E402
 
-from hemiola.core.events import Arrived, Finished  # noqa: E402
+from hemiola.control.journal import Journal  # noqa: E402
+from hemiola.core.decisions import Placement  # noqa: E402
+from hemiola.core.events import Adopted, Arrived, Finished, Timer  # noqa: E402
+from hemiola.trace.topologies.native_write import topology_text  # noqa: E402
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(CHROMIUM is None, reason="no browser: install chromium")]
@@ -223,6 +228,48 @@ def test_the_page_says_that_the_server_is_gone_and_comes_back(tmp_path: Path, br
         here.happen(Arrived(time.time(), job("c", 8)))
         tab.page.wait_for_selector('button[data-key="running c"]', timeout=15000)
         assert tab.page.locator("#warnings").inner_text() == ""
+
+
+def test_who_runs_is_shown_however_many_wait_before(tmp_path: Path, browser: Any):
+    """The API gives at most 1,000 jobs at a time, in order of arrival."""
+    with scene(tmp_path) as here:
+        now_s = time.time()
+        many = [Arrived(now_s, job(f"w{i}", 64, age_s=60.0)) for i in range(1001)]
+        here.happen(*many, Adopted(now_s, job("late", 8), Placement((0,), (0xFF,)), now_s))
+        with Tab(browser, here.url) as tab:
+            page = tab.page
+            page.wait_for_selector('button[data-key="running late"]')
+            assert page.locator("#gantt rect.stint").count() == 1
+            assert "want 64,064 GPUs" in page.locator("#figures").inner_text()
+            queue = page.locator("#queue-body")
+            assert "801 more jobs not shown; the API has them." in queue.inner_text()
+            page.locator("#filter").fill("w999")
+            assert queue.inner_text().endswith("\n1 job not looked through; the API has them.")
+            assert tab.complaints == []
+
+
+def test_the_gantt_chart_draws_what_ran_and_says_what_it_leaves_out(tmp_path: Path, browser: Any):
+    """A job that the engine put back has waited in between; many more have ended."""
+    ended_s = time.time() - 600.0
+    began_s = ended_s - 36_000.0
+    back = ended(
+        "back", began_s, placement=Placement((0,), (0b11,)), first_started_s=began_s, served_s=7200.0, since_s=ended_s,
+        ended_s=ended_s,
+    )  # fmt: skip
+    with Journal.open(tmp_path / "journal.db") as journal:
+        epoch = journal.lead("before", began_s, 10.0)
+        opening = msgspec.structs.replace(OPENING, topology=topology_text(topology()))
+        run = journal.begin_run(epoch, opening, began_s)
+        before = [ended(f"j{i}", began_s - 60.0) for i in range(300)]
+        journal.record_events(run, 1, [Timer(ended_s, "")], [back, *before])
+        journal.end_run(run, "asked to stop", ended_s)
+        journal.resign(epoch)
+    with scene(tmp_path) as here, Tab(browser, here.url) as tab:
+        tab.page.wait_for_selector(DRAWN)
+        title = tab.page.locator('#gantt rect[data-job="back"] title').text_content()
+        assert title.endswith(", 2 h"), title
+        about = tab.page.locator("#gantt-about").inner_text()
+        assert about.endswith("only the 300 jobs submitted last are drawn.")
 
 
 def test_the_files_need_no_network_and_no_build():

@@ -14,14 +14,15 @@ import pytest
 pytest.importorskip("fastapi", reason="needs hemiola[serve]")
 from hypothesis import given
 from hypothesis import strategies as st
-from journal_helpers import record
+from journal_helpers import ended, record
 from web_helpers import GPT, RESNET, topology
 
 from hemiola.control.live.engine import Identity
+from hemiola.control.live.looking import USUAL_S
 from hemiola.control.simulated import Costs, Estimates
 from hemiola.control.web.camera import Camera, Note, Seen, seen_in_journal
 from hemiola.control.web.loads import Predictor
-from hemiola.control.web.snapshot import Frame
+from hemiola.control.web.snapshot import Frame, ended_job
 from hemiola.control.web.waiting import Room
 from hemiola.core.decisions import Placement, Start, Stop, WakeAt
 from hemiola.core.events import Arrived, Blocked, Finished, Held, NodeLost
@@ -220,6 +221,12 @@ def test_a_standby_shows_elastic_jobs_at_the_size_they_run_at():
     runs = record("e", job=job, status="running", placement=Placement((0, 1), (0b1111, 0b1111)))
     assert seen_in_journal(runs).job.gpus == 8
     assert seen_in_journal(msgspec.structs.replace(runs, status="waiting")).job.gpus == 4
+
+
+def test_what_nobody_declared_is_not_known():
+    silent = Job(id="e", submit_s=0.0, gpus=1, duration_s=USUAL_S)
+    assert ended_job(None, ended("e", job=silent)).declared_s is None
+    assert ended_job(None, ended("e")).declared_s == 50.0
 
 
 def test_decisions_are_counted_once_refused_or_not():

@@ -137,6 +137,13 @@ def test_without_tokens_nothing_can_be_changed(tmp_path: Path):
         assert here.ask("/api/v1/kill-switch", "POST", **bearer(OPERATE)).status == 403 and not stop.exists()
 
 
+def test_a_kill_switch_that_cannot_be_taken_back_says_so(tmp_path: Path):
+    (stop := tmp_path / "stop").mkdir()
+    with scene(tmp_path, tokens=token_file(tmp_path), kill_switch=stop) as here:
+        answer = here.ask("/api/v1/kill-switch", "DELETE", **bearer(OPERATE))
+        assert answer.status == 503 and str(stop) in answer.json["what"] and answer.json["remedy"]
+
+
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o660, 0o622])
 def test_tokens_that_others_can_read_are_refused(tmp_path: Path, mode: int):
     with pytest.raises(InputError, match=f"open to others .mode {mode:04o}") as problem:

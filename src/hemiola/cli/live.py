@@ -238,7 +238,7 @@ def job_row(job: LiveJob, now_s: float) -> tuple[str, ...]:
 
     where = compress([name for name, _ in job.where])
     expected_s = job.predicted_s if job.predicted_s is not None else job.estimate_s
-    known = job.predicted_s is not None or job.estimate_from != "default"
+    known = job.estimate_from != "default"  # what is predicted rests on it
     reason = f"({reason_text(job, now_s)})"
     return (
         job.id, job.name or "-", job.user, state_text(job), str(job.gpus), str(len(job.where) or job.hosts or "-"),

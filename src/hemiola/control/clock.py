@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import time
 
-__all__ = ["Clock"]
+__all__ = ["BEHIND_MOST_S", "Clock"]
+
+BEHIND_MOST_S = 30.0
+"""Who reads what was written by it goes by the wall clock: further behind, a new one is taken."""
 
 
 class Clock:

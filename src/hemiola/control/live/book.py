@@ -11,15 +11,17 @@ from hemiola.control.live.engine import LiveDriver
 from hemiola.control.live.places import is_same_place
 from hemiola.control.live.remembered import done_by
 from hemiola.core.decisions import Decision, WakeAt
-from hemiola.core.events import Adopted, Arrived, Event, Failed, Finished, NodeLost
+from hemiola.core.events import Adopted, Arrived, Event, Failed, Finished, NodeLost, Started, Undone
 from hemiola.core.job import Job
 from hemiola.cost.iteration import IterationModel, speed_at
 from hemiola.sched.job_state import ENDED, HELD, RUNNING, WAITING, JobState
 from hemiola.sched.view import ClusterView
 
-__all__ = ["STATUS", "Book"]
+__all__ = ["NEVER", "STATUS", "Book"]
 
 STATUS: dict[int, Status] = {WAITING: "waiting", RUNNING: "running", ENDED: "ended", HELD: "held"}
+NEVER = "it can never run here"
+"""So begins the note of a job that is held for good."""
 
 
 class Book:
@@ -60,12 +62,25 @@ class Book:
                 self._touched.update(dict.fromkeys(self._on(event.host)))
             elif job_id := getattr(event, "job_id", ""):
                 self._touched[job_id] = None
+            if isinstance(event, Adopted | Started | Undone) and self._is_theirs(event):
+                self._notes.pop(event.job.id if isinstance(event, Adopted) else event.job_id, None)
             if isinstance(event, Finished | Failed):
                 self._measure(event.job_id, event.time_s)
             if isinstance(event, Finished):
                 self._outcomes[event.job_id] = "finished"
             elif isinstance(event, Failed):
                 self._outcomes[event.job_id] = event.reason
+
+    def _is_theirs(self, event: Adopted | Started | Undone) -> bool:
+        """Whether a job runs where the engine has put it: no decision of ours says why."""
+        if event.placement is None:
+            return False
+        if not isinstance(event, Adopted):
+            return True
+        before = self._known.get(event.job.id)
+        if before is None or before.status != "running":
+            return True
+        return not is_same_place(before.placement, event.placement)
 
     def _measure(self, job_id: str, now: float) -> None:
         """Its mean speed so far, if it reports."""
@@ -109,7 +124,7 @@ class Book:
         who = self._driver.identity(job.id)
         if who is None:
             return None
-        note = f"it can never run here: {why}"
+        note = f"{NEVER}: {why}"
         if (before := self._known.get(job.id)) is not None:
             record = msgspec.structs.replace(
                 self._so_far(before), job=job, status="held", note=note, memory=who.memory

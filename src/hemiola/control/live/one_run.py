@@ -10,7 +10,7 @@ from typing import Protocol
 
 import msgspec
 
-from hemiola.control.clock import Clock
+from hemiola.control.clock import BEHIND_MOST_S, Clock
 from hemiola.control.driver import run_loop
 from hemiola.control.journal import JobRecord, Journal, Mode, Opening
 from hemiola.control.live.book import Book
@@ -94,8 +94,15 @@ MakeDriver = Callable[[Run], LiveDriver]
 class Watcher(Protocol):
     """Looks on from the loop's own thread, where nothing changes meanwhile. It must be quick, and never raise."""
 
-    def turned(self, view: ClusterView, driver: LiveDriver, run: int, *, seen: bool) -> None:
-        """The loop has come around; whether the engine has been looked at in this run."""
+    def turned(
+        self, view: ClusterView, driver: LiveDriver, run: int, *, seen: bool, remembered: Sequence[JobRecord]
+    ) -> None:
+        """The loop has come around.
+
+        Args:
+            seen: whether the engine has been looked at in this run.
+            remembered: jobs that had not ended when it began.
+        """
 
     def decided(self, now_s: float, decision: object, refused: str) -> None:
         """A decision, and again if it was refused."""
@@ -221,11 +228,13 @@ class OneRun:
         self._inner.turned()
         if self.watcher is not None:
             seen = self._journaled.instants > 0
-            self.watcher.turned(self.view, self._inner, self._number, seen=seen)
+            self.watcher.turned(self.view, self._inner, self._number, seen=seen, remembered=self._remembered)
         if not self._leadership.holds():
             self._end("the lease is lost")  # perhaps before there was a driver to be stopped
         elif is_killed(self._settings) != self._killed:
             self._end("the kill switch was taken back" if self._killed else "the kill switch was thrown")
+        elif self._clock.behind_s() > BEHIND_MOST_S:
+            self._end("the clock was set forward, or this host slept")
         elif (ended := self.view.ended + self.view.failed) > ENDED_MOST:
             self._end(f"{ended} jobs have ended in it")
 

@@ -19,6 +19,7 @@ from hemiola.control.live.places import Topologies, fits
 from hemiola.control.live.reading_run import Following, Made, RunSoFar
 from hemiola.control.live.reading_values import Cluster, Daemon, LiveHost, LiveJob
 from hemiola.core.decisions import Placement
+from hemiola.core.job import Job
 from hemiola.core.topology import Topology
 
 __all__ = [
@@ -99,11 +100,12 @@ def read_cluster(
     topology = topologies.at()
     names = Names(journal, records)
     observes = run is not None and run.opening.mode != "enforce"
+    has_limits = run is None or not run.opening.engine.startswith("ray")
     hosts = list(_hosts(topology, told, records)) if topology is not None else []
-    free = sum(host.free for host in hosts)
+    free = None if observes else sum(host.free for host in hosts)
     records.sort(key=lambda record: (record.status == "ended", record.submitted_s, _number(record.engine_id)))
     jobs = [
-        _job(record, told, topologies.at(record.ended_s), names, as_of_s, None if observes else free)
+        _job(record, told, topologies.at(record.ended_s), names, as_of_s, free, has_limits)
         for record in records
     ]
     return Cluster(
@@ -124,9 +126,14 @@ def host_names(placement: Placement | None, topology: Topology | None) -> tuple[
     )
 
 
-def estimate_from(record: JobRecord) -> Literal["user", "limit", "default"]:
-    """Whose word a job's run time is."""
-    job = record.job
+def estimate_from(job: Job, *, has_limits: bool = True) -> Literal["user", "limit", "default"]:
+    """Whose word a job's run time is.
+
+    Args:
+        has_limits: whether its engine has time limits; on one that has none, only users say anything.
+    """
+    if job.duration_s == job.estimate_s and not has_limits:
+        return "user"
     if job.duration_s == job.estimate_s:
         return "limit" if job.duration_s < NO_LIMIT_S else "default"
     return "default" if job.estimate_s is None and job.duration_s == USUAL_S else "user"
@@ -144,8 +151,9 @@ def _job(
     names: Names,
     as_of_s: float,
     free: int | None,
+    has_limits: bool,
 ) -> LiveJob:
-    """As `LiveJob`; `free` is how many GPUs are, or None where the engine decides."""
+    """As `LiveJob`; `free` is how many GPUs are, or None where the engine decides; `has_limits` as for `estimate_from`."""
     since_s = max(0.0, as_of_s - record.since_s) if record.status != "ended" else 0.0
     runs = record.status == "running"
     last = told.placed.get(record.uuid)
@@ -159,7 +167,7 @@ def _job(
         run_s=record.served_s + (since_s if runs else 0.0), span_s=since_s if runs else 0.0,
         waited_s=record.queued_s + record.withheld_s + (0.0 if runs else since_s), predicted_s=record.predicted_s, speed=record.speed,
         predicted_iteration_s=record.predicted_iteration_s, iteration_s=record.iteration_s,
-        estimate_s=record.job.duration_s, estimate_from=estimate_from(record), preemptions=record.preemptions,
+        estimate_s=record.job.duration_s, estimate_from=estimate_from(record.job, has_limits=has_limits), preemptions=record.preemptions,
         reason=names.told(reason), until_s=until_s,
     )  # fmt: skip
 
@@ -170,9 +178,10 @@ def _reason(record: JobRecord, told: RunSoFar, as_of_s: float, free: int | None)
     if record.status == "ended":
         return record.outcome, None
     if record.status == "running":
-        return (told.placed[uuid][1] or "the engine chose") if uuid in told.placed else record.note, None
+        why = told.placed[uuid][1] if uuid in told.placed else None
+        return (record.note if why is None else why) or "the engine chose", None
     if record.status == "held":
-        return told.held.get(uuid) or record.note or "it is held", None
+        return told.why_held(record), None
     if free is None:
         return "the engine decides: Hemiola changes nothing in this mode", None
     before = told.put_back.get(uuid, "")

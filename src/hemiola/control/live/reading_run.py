@@ -6,7 +6,8 @@ from collections import deque
 
 import msgspec
 
-from hemiola.control.journal import Instant, Journal
+from hemiola.control.journal import Instant, JobRecord, Journal
+from hemiola.control.live.book import NEVER
 from hemiola.core.decisions import Decision, Move, Placement, Resize, Start, Stop, WakeAt
 from hemiola.core.events import (
     Adopted,
@@ -61,7 +62,7 @@ class RunSoFar(msgspec.Struct):
         timers: by job, the last that is about its present wait.
         held: by job, why it may not start.
         put_back: by job that went back to the queue, why; until it starts again.
-        placed: by job, where it was last, with the reason ("" where the engine chose).
+        placed: by job, where it was last, with the reason: "" where the engine chose, None where it ran before this run.
         recent: the last decisions, oldest first.
     """
 
@@ -72,8 +73,13 @@ class RunSoFar(msgspec.Struct):
     timers: dict[str, Timer] = {}
     held: dict[str, str] = {}
     put_back: dict[str, str] = {}
-    placed: dict[str, tuple[Placement, str]] = {}
+    placed: dict[str, tuple[Placement, str | None]] = {}
     recent: deque[Made] = deque(maxlen=RECENT)
+
+    def why_held(self, record: JobRecord) -> str:
+        """Why a job may not start; its note may be why it ran before."""
+        never = record.note if record.note.startswith(NEVER) else ""
+        return self.held.get(record.uuid) or never or "it is held"
 
 
 class Following:
@@ -134,7 +140,7 @@ def _event(run: RunSoFar, event: object) -> None:
         if event.placement is not None:
             run.placed[event.job_id] = event.placement, ""
     elif isinstance(event, Adopted) and event.placement is not None:
-        run.placed[event.job.id] = event.placement, ""
+        run.placed[event.job.id] = event.placement, None
 
 
 def _decision(run: RunSoFar, decision: Decision, refused: str) -> None:

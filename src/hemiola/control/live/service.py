@@ -1,7 +1,7 @@
 """`hemiola serve` without its command line: leads, runs the loop, and begins anew where it has to.
 
 A run ends when the policy breaks, when the view no longer fits what the engine shows, when the kill switch is
-thrown, or when the lease is lost. The next one begins with what is there.
+thrown, when the wall clock has left its own behind, or when the lease is lost. The next one begins with what is there.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import logging
 import threading
 import time
 
-from hemiola.control.clock import Clock
+from hemiola.control.clock import BEHIND_MOST_S, Clock
 from hemiola.control.journal import Deposed, Journal, JournalError, Leader
 from hemiola.control.live.engine import LiveDriver
 from hemiola.control.live.files import check_folder
@@ -188,6 +188,8 @@ class Service:
         return 0.0
 
     def _loop(self, leadership: Leadership, text: str, killed: bool) -> str:
+        if self._clock.behind_s() > BEHIND_MOST_S:
+            self._clock = Clock()
         run = OneRun(self._settings, self._journal, self._topology, self._clock, leadership, text, killed)
         run.watcher = self.watcher
         inner = run.make(self._make)

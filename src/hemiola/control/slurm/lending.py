@@ -16,7 +16,8 @@ __all__ = ["Lent", "lend"]
 
 _NAME = re.compile(r"PartitionName=([\w.-]{1,255})\s")
 _NODES = re.compile(r"(?:^|\s)Nodes=([\w.,\[\]-]*|\(null\))(?:\s|$)")
-_IDS = re.compile(r"\d+(_\d+)?")
+_IDS = re.compile(r"\d+([_+]\d+)?")
+"""Of jobs, of elements of an array ("12_3"), of parts of a heterogeneous job ("12+0")."""
 
 
 @dataclass(frozen=True)
@@ -71,8 +72,8 @@ def lend(slurm: Slurm, nodes: str, *, giver: str, taker: str, now: bool = False)
         _set(slurm, giver, has)
         raise
     there = _jobs_on(slurm, giver, wanted)
-    if now:
-        slurm.tell([f"requeue {job}" for job in there])
+    if now:  # of a heterogeneous job the whole, by its leader
+        slurm.tell([f"requeue {job}" for job in dict.fromkeys(job.partition("+")[0] for job in there)])
     stay = _jobs_on(slurm, giver, wanted) if now else there
     return Lent(tuple(wanted), tuple(job for job in there if job not in stay), tuple(stay))
 

@@ -11,13 +11,14 @@ import threading
 import time
 from bisect import bisect_left
 from collections import Counter, deque
+from collections.abc import Sequence
 
 import msgspec
 
 from hemiola.control.journal import JobRecord
-from hemiola.control.live.book import STATUS
+from hemiola.control.live.book import NEVER, STATUS
 from hemiola.control.live.engine import Identity, LiveDriver
-from hemiola.core.decisions import Decision, WakeAt
+from hemiola.core.decisions import Decision, Start, WakeAt
 from hemiola.core.job import Job
 from hemiola.core.topology import Topology
 from hemiola.sched.job_state import ENDED, JobState
@@ -138,7 +139,7 @@ def seen_impossible(job: Job, who: Identity | None) -> Seen:
     return Seen(
         job=job, engine_id=who.engine_id if who else "", user=who.user if who else job.user,
         name=who.name if who else "", state="held", since_s=job.submit_s, placement=None, served_s=0.0, queued_s=0.0,
-        preemptions=0, binds_failed=0, note=f"it can never run here: {who.note if who else 'no place is large enough'}",
+        preemptions=0, binds_failed=0, note=f"{NEVER}: {who.note if who else 'no place is large enough'}",
         submitted_s=job.submit_s,
     )  # fmt: skip
 
@@ -155,6 +156,13 @@ def seen_in_journal(record: JobRecord) -> Seen:
         submitted_s=record.submitted_s, first_started_s=record.first_started_s, ended_s=record.ended_s,
         outcome=record.outcome, iteration_s=record.iteration_s,
     )  # fmt: skip
+
+
+def _started(record: JobRecord, run: int) -> Note | None:
+    """Why a job runs there that a run before has started, as the decision that it was; it is none of this run's."""
+    if record.status != "running" or record.placement is None or not record.note:
+        return None
+    return Note(run, -1, record.since_s, Start(record.uuid, record.placement, record.note), "", None)
 
 
 class Camera:
@@ -180,13 +188,16 @@ class Camera:
 
     # ---- the loop's side
 
-    def turned(self, view: ClusterView, driver: LiveDriver, run: int, *, seen: bool = True) -> None:
+    def turned(
+        self, view: ClusterView, driver: LiveDriver, run: int, *, seen: bool = True, remembered: Sequence[JobRecord] = (),
+    ) -> None:  # fmt: skip
         """The loop has come around; a picture, if one is wanted and it is time, and there is something to see."""
         self.turned_s = time.time()
         self._settle()
         self._driver = driver
         if run != self._run:
-            self._run, self._number, self._last = run, 0, {}
+            self._run, self._number = run, 0
+            self._last = {job.uuid: note for job in remembered if (note := _started(job, run)) is not None}
             self._next_s = 0.0
         began_s = time.monotonic()
         self._seen = seen

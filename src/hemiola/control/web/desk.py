@@ -13,6 +13,7 @@ from hemiola.control.journal import RunRecord
 from hemiola.control.journal.journal import Journal
 from hemiola.control.live.files import is_thrown
 from hemiola.control.live.places import Topologies
+from hemiola.control.live.reading_run import Following
 from hemiola.control.live.service import Service
 from hemiola.control.web import history, values
 from hemiola.control.web.camera import KEEP, Camera, Note, Picture, Seen
@@ -57,6 +58,7 @@ class Desk:
         self._reading = threading.Lock()
         self._from_before: list[Note] = []
         self._last_notes, self._next_s = history.LastNotes(KEEP), 0.0
+        self._following, self._stale_s = Following(), 0.0
 
     # ---- the present picture
 
@@ -69,11 +71,10 @@ class Desk:
         picture = self.camera.look() if self._service.view is not None else None
         with self._lock:
             if picture is None:
-                old = self._frame
-                young_s = time.time() - STANDBY_S
-                if old is not None and old.picture.masks is None and old.picture.taken_s > young_s:
-                    return old
-                picture = self._from_journal()
+                now_s = time.monotonic()
+                if self._frame is not None and self._frame.picture.masks is None and now_s < self._stale_s:
+                    return self._frame
+                picture, self._stale_s = self._from_journal(), now_s + STANDBY_S
             if self._frame is None or self._frame.picture is not picture:
                 self._frame = self._framed(picture)
             return self._frame
@@ -98,7 +99,10 @@ class Desk:
             self._topology = run.id, history.run_topology(run)
         driver = self._service.driver
         away = driver.away if driver is not None else ""
-        return history.picture_of(self._journal, run, self._topology[1], leads=driver is not None, away=away)
+        told = self._following.read(self._journal, run.id)
+        return history.picture_of(
+            self._journal, run, self._topology[1], told, leads=driver is not None, away=away
+        )
 
     def status(self) -> values.StatusView:
         """How the service stands."""
@@ -115,6 +119,7 @@ class Desk:
             policy=opening.policy if opening else "", fallback=opening.fallback if opening else "",
             broken_policy=self._service.broken, kill_switch=self.kill_switch(), run=picture.run,
             run_began_s=run.began_s if run else None, topology=frame.topology.name, jobs=frame.counts, gpus=frame.gpus,
+            wanted_gpus=frame.wanted_gpus,
         )  # fmt: skip
 
     def _the_run(self, number: int | None) -> RunRecord | None:
@@ -264,14 +269,24 @@ class Desk:
         return None if self._kill_switch is None else is_thrown(self._kill_switch)
 
     def throw(self, thrown: bool) -> values.KillSwitch:
-        """Throw the kill switch, or take it back; the loop sees it at its next turn."""
+        """Throw the kill switch, or take it back; the loop sees it at its next turn.
+
+        Raises:
+            HemiolaError: its file cannot be written, or not be removed.
+        """
         if self._kill_switch is None:
             raise NotThereError("there is no kill switch", "start the service with a file for it")
         if thrown and not is_thrown(self._kill_switch):
             with replacing(self._kill_switch) as stream:
                 stream.write(f"thrown through the API at Unix time {time.time():.0f}\n".encode())
         elif not thrown:
-            self._kill_switch.unlink(missing_ok=True)
+            try:
+                self._kill_switch.unlink(missing_ok=True)
+            except OSError as problem:
+                raise HemiolaError(
+                    f"cannot remove {str(self._kill_switch)!r}: {problem.strerror}",
+                    "remove it as a user who may write to its folder",
+                ) from problem
         return values.KillSwitch(thrown)
 
 

@@ -12,6 +12,7 @@ import msgspec
 from hemiola.control.journal import Instant, JobRecord, RunRecord
 from hemiola.control.journal.journal import Journal
 from hemiola.control.live.places import fits
+from hemiola.control.live.reading_run import RunSoFar
 from hemiola.control.web.camera import Note, Picture
 from hemiola.core.decisions import WakeAt
 from hemiola.core.errors import InputError
@@ -45,20 +46,30 @@ def run_topology(run: RunRecord) -> Topology:
 
 
 def picture_of(
-    journal: Journal, run: RunRecord | None, topology: Topology, *, leads: bool = False, away: str = ""
-) -> Picture:
+    journal: Journal, run: RunRecord | None, topology: Topology, told: RunSoFar, *, leads: bool = False, away: str = ""
+) -> Picture:  # fmt: skip
     """What the journal says of a cluster that somebody else schedules, or that has not been looked at yet; of hosts it
-    knows only who runs there."""
-    jobs = (
-        job
-        if job.placement is None or fits(job.placement, topology)
-        else msgspec.structs.replace(job, placement=None)
-        for job in journal.open_jobs()
-    )
+    knows only who runs there.
+
+    Args:
+        told: the run so far.
+    """
+    jobs = (_as_it_stands(job, topology, told) for job in journal.open_jobs())
     return Picture(
         run=run.id if run else None, taken_s=time.time(), topology=topology, jobs=tuple(jobs), masks=None,
         down=(False,) * len(topology.hosts), blocked={}, away=away, last={}, decided=0, leads=leads,
     )  # fmt: skip
+
+
+def _as_it_stands(job: JobRecord, topology: Topology, told: RunSoFar) -> JobRecord:
+    """Where it is by this topology, and why it waits or is held: the note that the journal has may be of its last start."""
+    if job.placement is not None and not fits(job.placement, topology):
+        job = msgspec.structs.replace(job, placement=None)
+    if job.status == "held":
+        return msgspec.structs.replace(job, note=told.why_held(job))
+    if job.status == "waiting":
+        return msgspec.structs.replace(job, note=told.put_back.get(job.uuid, ""))
+    return job
 
 
 def ended_page(

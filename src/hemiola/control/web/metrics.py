@@ -120,9 +120,7 @@ def _cluster(status: StatusView, frame: Frame) -> Iterator[Metric]:
     down = sum(host.down for host in frame.hosts)
     yield _by("hosts", "Hosts by state.", "state", {"up": len(frame.hosts) - down, "down": down})
     waiting = [seen for seen in frame.seen if seen.state == "waiting"]
-    yield _gauge(
-        "queue_wanted_gpus", "GPUs that all waiting jobs want.", sum(seen.job.gpus for seen in waiting)
-    )
+    yield _gauge("queue_wanted_gpus", "GPUs that all waiting jobs want.", status.wanted_gpus)
     longest_s = max((time.time() - seen.since_s for seen in waiting), default=0.0)
     yield _gauge("queue_longest_wait_seconds", "Present wait of who has waited longest.", max(0.0, longest_s))
     failing = sum(seen.binds_failed > 0 for seen in frame.seen)

@@ -9,6 +9,7 @@ from itertools import islice
 from math import isfinite
 
 from hemiola.control.journal import JobRecord
+from hemiola.control.live.reading import estimate_from
 from hemiola.control.web import values
 from hemiola.control.web.camera import Note, Picture, Seen, seen_impossible, seen_in_journal, seen_live
 from hemiola.control.web.history import NotThereError
@@ -58,12 +59,13 @@ def _job(
 ) -> values.JobView:
     since_s, lasts_s = seen.since_s, max(0.0, now_s - seen.since_s)
     running, ended = seen.state == "running", seen.state == "ended"
+    declared_s = None if estimate_from(seen.job) == "default" else seen.job.duration_s
     return values.JobView(
         id=seen.job.id, engine_id=seen.engine_id, user=seen.user, name=seen.name, model=seen.job.model,
         state=seen.state, gpus=seen.job.gpus, required=seen.job.required, submitted_s=seen.submitted_s,  # type: ignore[arg-type]
         since_s=since_s, first_started_s=seen.first_started_s, ended_s=seen.ended_s, outcome=seen.outcome, why=why,
         placement=_parts(topology, seen.placement), served_s=seen.served_s + (lasts_s if running else 0.0),
-        queued_s=seen.queued_s + (0.0 if running or ended else lasts_s), declared_s=seen.job.duration_s,
+        queued_s=seen.queued_s + (0.0 if running or ended else lasts_s), declared_s=declared_s,
         preemptions=seen.preemptions, binds_failed=seen.binds_failed,
         predicted_iteration_s=speed[0], predicted_slowdown=speed[1], measured_iteration_s=seen.iteration_s,
     )  # fmt: skip
@@ -223,6 +225,11 @@ class Frame:
         """Jobs by state."""
         found = Counter(seen.state for seen in self.seen)
         return values.JobCounts(found["waiting"], found["held"], found["running"])
+
+    @cached_property
+    def wanted_gpus(self) -> int:
+        """What all waiting jobs want."""
+        return sum(seen.job.gpus for seen in self.seen if seen.state == "waiting")
 
     # ---- links
 

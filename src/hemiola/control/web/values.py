@@ -79,6 +79,7 @@ class StatusView(msgspec.Struct, frozen=True, kw_only=True):
         broken_policy: why the fallback decides; "" if it does not.
         kill_switch: whether it is thrown; null where there is none.
         run: the journal's number of the run that goes on, or was last.
+        wanted_gpus: what all waiting jobs want.
     """
 
     version: str
@@ -101,6 +102,7 @@ class StatusView(msgspec.Struct, frozen=True, kw_only=True):
     topology: str
     jobs: JobCounts
     gpus: GpuCounts
+    wanted_gpus: int
 
 
 class JobOnHost(msgspec.Struct, frozen=True):
@@ -170,7 +172,7 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True):
         since_s: since when it has its state.
         placement: where it runs, or ran last.
         served_s, queued_s: seconds with and without GPUs up to now.
-        declared_s: the run time that its user, or its time limit, says.
+        declared_s: the run time that its user, or its time limit, says; null where neither does.
         predicted_iteration_s, predicted_slowdown: by the cost model, on its placement and beside the present
             others; over the best placement alone. Null where its profile is not known, or it does not run.
         measured_iteration_s: as the job reports it; null where it does not.
@@ -194,7 +196,7 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True):
     placement: tuple[JobPart, ...]
     served_s: float
     queued_s: float
-    declared_s: float
+    declared_s: float | None
     preemptions: int
     binds_failed: int
     predicted_iteration_s: float | None

@@ -20,6 +20,15 @@ async function ask(path, options = {}) {
 
 export const get = async (path) => (await ask(`/api/v1/${path}`)).json();
 
+/** The items of all pages. */
+export async function getAll(path) {
+  const items = [];
+  for (let page = await get(path); ; page = await get(`${path}&after=${encodeURIComponent(page.next)}`)) {
+    items.push(...page.items);
+    if (page.next === null) return items;
+  }
+}
+
 /** Call `changed` whenever the server says so; ends with an error when the connection does. */
 export async function follow(changed) {
   const reader = (await ask("/api/v1/events")).body.pipeThrough(new TextDecoderStream()).getReader();

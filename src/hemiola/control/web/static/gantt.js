@@ -5,12 +5,13 @@ import { by, clock, count, duration, label, s, show } from "./dom.js";
 const LEFT = 76, TOP = 6, BOTTOM = 22, GAP = 5;
 const STEPS = [60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 43200, 86400];
 
+/** Of a job that ran several times one bar, as long as all of them, up to its end: it may have waited in between. */
 function spans(state, from, to) {
   const found = [];
   for (const job of state.running) found.push({ job, begin: job.since_s, end: to });
   for (const job of state.ended)
     if (job.first_started_s !== null && job.ended_s > from && job.placement.length)
-      found.push({ job, begin: job.preemptions ? Math.max(job.first_started_s, job.ended_s - job.served_s) : job.first_started_s, end: job.ended_s });
+      found.push({ job, begin: Math.max(job.first_started_s, job.ended_s - job.served_s), end: job.ended_s });
   return found.filter((span) => span.end > from && span.begin < to);
 }
 
@@ -55,6 +56,7 @@ export function drawGantt(state) {
     return [bar, text];
   })).flat()).filter(Boolean);
   const words = `${count(drawn.length, "job")} on ${count(hosts.length, "host")} from ${clock(from, true)} to ${clock(to)}; the tables have them in words.`;
-  by("gantt-about").textContent = `A row per host, a lane per GPU. ${words}`;
+  const cut = state.endedBefore ? ` Of jobs that have ended, only the ${count(state.ended.length, "job")} submitted last are drawn.` : "";
+  by("gantt-about").textContent = `A row per host, a lane per GPU. ${words}${cut}`;
   show("gantt", s("svg", { width, height: y + BOTTOM, viewBox: `0 0 ${width} ${y + BOTTOM}`, role: "img", "aria-label": `Gantt chart: ${words}` }, rows.flat().filter(Boolean), marks, bars));
 }

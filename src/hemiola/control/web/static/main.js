@@ -1,6 +1,6 @@
 // The page: asks, keeps what was answered, and has it drawn anew when something has changed.
 
-import { NeedsToken, follow, get, keepToken } from "./api.js";
+import { NeedsToken, follow, get, getAll, keepToken } from "./api.js";
 import { drawCluster } from "./cluster.js";
 import { by, clock, count, duration, h, label, places, rate, show } from "./dom.js";
 import { drawGantt } from "./gantt.js";
@@ -11,7 +11,7 @@ const MODES = { enforce: "decisions are carried out", advise: "decisions are wri
 const colours = new Map();
 
 const state = {
-  status: null, jobs: new Map(), waiting: [], running: [], ended: [], decisions: [], chosen: null, filter: "", span: 3600, offset: 0,
+  status: null, jobs: new Map(), waiting: [], unread: 0, running: [], ended: [], endedBefore: false, decisions: [], chosen: null, filter: "", span: 3600, offset: 0,
   /** Whether a job is in one of the pictures. */
   coloured(id) {
     const job = state.jobs.get(id);
@@ -37,13 +37,13 @@ const state = {
 // ---- asking
 
 async function refresh() {
-  const [status, cluster, links, jobs, ended, decisions, shadow] = await Promise.all(
-    ["status", "cluster", "links", "jobs?limit=1000", "jobs?state=ended&limit=300", "decisions?limit=50", "shadow"].map(get));
-  Object.assign(state, { status, cluster, links, ended: ended.items, decisions: decisions.items, shadow });
+  const [running, status, cluster, links, waiting, held, ended, decisions, shadow] = await Promise.all([getAll("jobs?state=running&limit=1000"),
+    ...["status", "cluster", "links", "jobs?state=waiting&limit=1000", "jobs?state=held&limit=1000", "jobs?state=ended&limit=300", "decisions?limit=50", "shadow"].map(get)]);
+  Object.assign(state, { status, cluster, links, running, ended: ended.items, endedBefore: ended.next !== null, decisions: decisions.items, shadow });
   state.offset = status.now_s - Date.now() / 1000;
-  state.jobs = new Map([...ended.items, ...jobs.items].map((job) => [job.id, job]));
-  state.running = jobs.items.filter((job) => job.state === "running");
-  state.waiting = jobs.items.filter((job) => job.state !== "running");
+  state.waiting = [...waiting.items, ...held.items].sort((a, b) => a.submitted_s - b.submitted_s);
+  state.unread = waiting.total + held.total - state.waiting.length;
+  state.jobs = new Map([...ended.items, ...state.waiting, ...running].map((job) => [job.id, job]));
   for (const job of state.running) state.colour(job.id);
   draw();
 }
@@ -118,11 +118,10 @@ function drawFacts(status) {
   show("facts", facts.map(([name, value, title]) => h("li", { title: title || null }, h("span", {}, name), ` ${value}`)));
 }
 
-function drawFigures({ gpus, jobs }) {
+function drawFigures({ gpus, jobs, wanted_gpus: wanted }) {
   const all = gpus.free + gpus.used + gpus.blocked + gpus.down;
   const parts = [["used", gpus.used, "used"], ["free", gpus.free, "free"], ["blocked", gpus.blocked, "not ours"], ["down", gpus.down, "down"]];
   const bar = parts.filter(([, n]) => n).map(([kind, n]) => { const part = h("span", { class: `segment ${kind}` }); part.style.flexGrow = n; return part; });
-  const wanted = state.waiting.filter((job) => job.state === "waiting").reduce((sum, job) => sum + job.gpus, 0);
   const words = parts.map(([, n, name]) => `${n} ${name}`).join(", ");
   show("figures",
     h("div", { class: "card figure grow" }, h("p", {}, h("strong", {}, `${gpus.used}`), ` of ${all} GPUs used`), h("div", { class: "stack", role: "img", "aria-label": `GPUs: ${words}` }, bar), h("p", { class: "soft" }, words)),

@@ -15,7 +15,12 @@ const chooser = (where, id, text, state) =>
 
 const since = (seconds) => h("time", { "data-since": seconds });
 const two = (above, below) => [above, below ? h("small", {}, below) : null];
-const some = (all, state, shown) => all.length > shown.length ? h("p", { class: "about" }, `${count(all.length - shown.length, "more job")} not shown; the API has them.`) : null;
+/** Below a table, what of its jobs it leaves out; `unread` are those that were not asked for, so that no filter has seen them. */
+function leaveOut(id, below, unread, filter) {
+  const more = below + (filter ? 0 : unread), unseen = filter ? unread : 0;
+  const words = [more && `${count(more, "more job")} not shown`, unseen && `${count(unseen, "job")} not looked through`].filter(Boolean).join(", ");
+  if (words) by(id).append(h("p", { class: "about" }, `${words}; the API has them.`));
+}
 
 /** What an iteration takes, as the job reports it, over what was predicted beside the present others. */
 function iteration(job) {
@@ -34,11 +39,12 @@ export function drawTables(state) {
   table("queue-body", state.filter ? "No waiting job matches the filter." : "Nobody waits.",
     [["Job", "who"], ["User", ""], ["GPUs", "n"], ["Waits", "n"], ["Why", "wide"]],
     shown.map((job) => ({ job: job.id, cells: [two(chooser("queue", job.id, label(job), state), job.name ? job.engine_id : ""), job.user, String(job.gpus), since(job.since_s), [job.state === "held" ? h("span", { class: "tag" }, "held") : null, job.why, job.binds_failed ? h("small", { class: "bad" }, `the engine did not take it ${job.binds_failed} times in a row`) : null]] })));
-  const more = some(queue, state, shown);
-  if (more) by("queue-body").append(more);
+  leaveOut("queue-body", queue.length - shown.length, state.unread, state.filter);
+  const first = running.slice(0, 300);
   table("running-body", state.filter ? "No running job matches the filter." : "Nothing runs.",
     [["Job", "who"], ["User", ""], ["GPUs", "n"], ["Runs for", "n"], ["Slowdown", "n"], ["Iteration", "n"], ["Where", "wide"], ["Why there", "wide"]],
-    running.slice(0, 300).map((job) => ({ job: job.id, cells: [two(chooser("running", job.id, label(job), state), [job.name ? job.engine_id : "", job.model].filter(Boolean).join(", ")), job.user, String(job.gpus), since(job.since_s), job.predicted_slowdown === null ? h("span", { class: "soft", title: "it named no model" }, "not known") : `${job.predicted_slowdown.toFixed(2)}×`, iteration(job), places(job.placement), job.why] })));
+    first.map((job) => ({ job: job.id, cells: [two(chooser("running", job.id, label(job), state), [job.name ? job.engine_id : "", job.model].filter(Boolean).join(", ")), job.user, String(job.gpus), since(job.since_s), job.predicted_slowdown === null ? h("span", { class: "soft", title: "it named no model" }, "not known") : `${job.predicted_slowdown.toFixed(2)}×`, iteration(job), places(job.placement), job.why] })));
+  leaveOut("running-body", running.length - first.length, 0, state.filter);
   table("ended-body", "No job has ended yet.",
     [["Job", "who"], ["User", ""], ["GPUs", "n"], ["Ended", "n"], ["Waited", "n"], ["Ran", "n"], ["How", "wide"]],
     state.ended.filter(matching).slice(0, 25).map((job) => ({ job: job.id, cells: [two(chooser("ended", job.id, label(job), state), job.name ? job.engine_id : ""), job.user, String(job.gpus), clock(job.ended_s), duration(job.queued_s), job.first_started_s === null ? "never" : duration(job.served_s), [job.outcome, job.preemptions ? h("small", {}, `stopped ${count(job.preemptions, "time")}`) : null]] })));
