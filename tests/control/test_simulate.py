@@ -18,6 +18,7 @@ from hemiola.core.events import NodeBack, NodeLost
 from hemiola.core.job import Workload
 from hemiola.core.topology import Hosts, Topology
 from hemiola.cost.contention import Isolated
+from hemiola.sched.placement import Random
 from hemiola.sched.policies.fifo import Fifo
 from hemiola.sched.policies.tiresias import Tiresias
 from hemiola.sched.policy import Policy
@@ -60,6 +61,21 @@ def test_one_policy_object_can_run_twice() -> None:
     policy = Tiresias(thresholds="10/20", promote=1.0)
     runs = [simulate(JOBS, ONE, [policy], seeds=[0, 1]).runs for _ in range(2)]
     assert len({run.records for pair in runs for run in pair}) == 1
+
+
+def test_each_seed_places_anew_what_is_placed_at_random() -> None:
+    jobs = [job(f"j{n}", n, 1, 100) for n in range(8)]
+    hosts = cluster([4] * 8)
+
+    def drawn(policy: Policy | str) -> list[tuple[Any, ...]]:
+        result = simulate(jobs, hosts, [policy], seeds=range(3), recording=Recording(decisions=True))
+        return [tuple(entry.decision for entry in run.decisions) for run in result.runs]
+
+    by_run = drawn("fifo:placement=random")
+    assert len(set(by_run)) == 3
+    assert drawn(Fifo(Random(1))) == [by_run[1]] * 3, "a seed of its own stays"
+    both = simulate(jobs, hosts, [Fifo(Random(seed)) for seed in (1, 2)])
+    assert [run.policy for run in both.runs] == [f"fifo:placement=random:seed={seed}" for seed in (1, 2)]
 
 
 def test_two_forms_of_one_policy_can_be_compared() -> None:

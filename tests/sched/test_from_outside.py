@@ -214,6 +214,24 @@ def test_who_is_started_by_the_engine_goes_down_the_queues_too(policy):
     assert isinstance(wake, WakeAt) and (wake.job_id, wake.time_s) == ("a", 10.0 + 3250.0 / 2)
 
 
+@pytest.mark.parametrize("policy", ["tiresias", "gittins", "dally"])
+def test_who_is_held_is_not_promoted_until_it_may_wait_again(policy):
+    """It ran for 5 s and would be promoted after 8 times as long; its timer of before was for its service."""
+    topology = cluster([4])
+    machine = CheckedMachine(ClusterView(topology, Estimates(IterationModel(topology), FREE)))
+    chosen = policy_from_text(policy)
+    machine.apply(Arrived(0.0, job("a", 0.0, 2, 1e6)))
+    assert [type(decision) for decision in decided(machine, chosen)] == [Start, WakeAt]
+    machine.apply(Requeued(5.0, "a", "its prolog failed"), Held(5.0, "a", "its prolog failed"))
+    assert decided(machine, chosen) == []
+    for time_s in (45.0, 3250.0 / 2):
+        machine.apply(Timer(time_s, "a"))
+        assert decided(machine, chosen) == []
+    machine.apply(Blocked(2000.0, 0, 4), Released(2000.0, "a"))
+    (wake,) = decided(machine, chosen)
+    assert isinstance(wake, WakeAt) and (wake.job_id, wake.time_s) == ("a", 2000.0 + 8 * 5.0)
+
+
 EVENTS = st.one_of(
     st.tuples(st.just("block"), st.integers(0, 3), st.integers(0, 6)),
     st.tuples(st.sampled_from(["lost", "back"]), st.integers(0, 3), st.just(0)),

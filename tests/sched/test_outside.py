@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from hemiola.core.errors import PolicyError
-from hemiola.sched.placement import BestFit, Yarn
-from hemiola.sched.policies import POLICIES, parameters, policy_from_text
+from hemiola.sched.placement import BestFit, Random, Yarn
+from hemiola.sched.policies import POLICIES, parameters, policy_from_text, policy_text
 from hemiola.sched.policies.fifo import Fifo
 from hemiola.sched.policies.tiresias import Tiresias
 from replays import check_run, cluster, job, replay, times
@@ -124,6 +124,8 @@ def test_whatever_is_wrong_with_it_is_named(outside: str, text: str, what: str) 
 def test_known_policies_by_name_and_parameter() -> None:
     assert policy_from_text("fifo") == Fifo()
     assert policy_from_text("fifo:placement=best-fit") == Fifo(BestFit())
+    drawn, text = Fifo(Random(7)), "fifo:placement=random:seed=7"
+    assert policy_from_text(text) == drawn and policy_text(drawn) == text
     assert policy_from_text("tiresias:thresholds=5/10,promote=0") == Tiresias(thresholds="5/10", promote=0)
     for name, policy in POLICIES.items():
         assert type(policy_from_text(name)) is policy

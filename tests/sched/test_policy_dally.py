@@ -204,6 +204,17 @@ def test_who_runs_wide_soon_after_a_review_is_reviewed_too() -> None:
     assert moves == [(610, "x"), (910, "y")]
 
 
+def test_what_a_review_leaves_whole_is_offered_at_once() -> None:
+    """From 1,000 s on three GPUs are free on each host beside x, which the review at 1,010 s gathers on one of them."""
+    jobs = [
+        job("l", 0, 3, 1000), job("r", 0, 3, 1000), job("x", 10, 2, 5000, profile=SENSITIVE),
+        job("w", 1005, 4, 100, profile=SENSITIVE),
+    ]  # fmt: skip
+    run = replay(jobs, FLAT, f"dally:timer=manual,host_s=400,{NO_QUEUES}")
+    check_run(run, jobs, FLAT)
+    assert steps(run)[-2:] == [(1010, "Move", "x"), (1010, "Start", "w")]
+
+
 # ---- GPU types
 
 

@@ -306,14 +306,33 @@ def test_a_job_that_was_made_smaller_grows_back_when_it_may() -> None:
 
 
 def test_each_job_has_one_timer_whatever_became_of_it() -> None:
-    """Growing never pays here. From the last resize on j is looked at when its timer is due, and only then asks anew."""
+    """Growing never pays here. The timer of before the resizes asks for that of the last; from then on each for the next."""
     dear = Costs(checkpoint_s=1e6, restore_s=0.0)
     jobs = [elastic("j", 0, 4, 20_000, 1, 4), *(job(f"y{n}", 10 + 20 * n, 1, 5000) for n in range(3))]
     run = replay(jobs, ONE, "elastic", costs=dear)
     assert sizes(run, "j") == [(0.0, 4), (10.0, 3), (30.0, 2), (50.0, 1)]
     asked = [(e.time_s, e.decision.time_s) for e in run.decisions if isinstance(e.decision, WakeAt)]
-    assert asked[:5] == [(0.0, 300.0), (10.0, 310.0), (30.0, 330.0), (50.0, 350.0), (350.0, 650.0)]
-    assert [now for now, _ in asked[5:]] == [due_s for _, due_s in asked[4:-1]]
+    assert asked[:3] == [(0.0, 300.0), (300.0, 350.0), (350.0, 650.0)]
+    assert [now for now, _ in asked[1:]] == [due_s for _, due_s in asked[:-1]]
+
+
+def test_who_grew_onto_one_host_leaves_another_to_those_who_wait() -> None:
+    """e has one GPU of each host beside l and r, until it may grow at 301 s; w wants a host."""
+    jobs = [
+        job("l", 0, 3, 100), job("r", 0, 3, 100), elastic("e", 1, 2, 10_000, 2, 4),
+        job("w", 2, 4, 100, required="host"),
+    ]  # fmt: skip
+    run = replay(jobs, TWO, "elastic")
+    check_run(run, jobs, TWO)
+    assert sizes(run, "e") == [(1.0, 2), (301.0, 4)]
+    assert times(run)["w"][0] == 301
+
+
+def test_a_job_may_grow_when_its_timer_is_due_however_sums_are_rounded() -> None:
+    """1300.1 - 1000.1 is a little less than 300."""
+    jobs = [job("a", 0, 3, 1100), elastic("e", 1000.1, 2, 10_000, 1, 4)]
+    run = replay(jobs, ONE, "elastic")
+    assert sizes(run, "e") == [(1000.1, 1), (1000.1 + 300, 4)]
 
 
 def test_no_job_grows_onto_slower_gpus() -> None:

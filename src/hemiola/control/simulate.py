@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gc
 import signal
 import threading
@@ -24,7 +25,8 @@ from hemiola.core.result import Comparison, LoggedDecision, Run
 from hemiola.core.topology import Topology
 from hemiola.cost.iteration import IterationModel, goes_by_strategies, recorded_as
 from hemiola.sched.machine import StateMachine
-from hemiola.sched.policies import policy_from_text, policy_text
+from hemiola.sched.placement import Rule
+from hemiola.sched.policies import parameters, policy_from_text, policy_text
 from hemiola.sched.policy import Policy
 from hemiola.sched.view import ClusterView
 from hemiola.sim.fluid import warm_up
@@ -281,6 +283,7 @@ def run_one(
     progress: Progress | None,
 ) -> Run:
     """One policy on one workload; ends early, marked as interrupted, on Ctrl-C."""
+    policy = _seeded(policy, seed)
     model = IterationModel(topology, recorded_on, fitted=semantics.fitted)
     view = ClusterView(topology, semantics.estimates(model), now=jobs[0].submit_s)
     machine = StateMachine(view)
@@ -307,6 +310,16 @@ def run_one(
         decisions=tuple(log), decisions_made=made, decisions_refused=declined, wall_s=wall, cpu_s=cpu,
         interrupted=driver.stop,
     )  # fmt: skip
+
+
+def _seeded(policy: Policy, seed: int) -> Policy:
+    """The same policy; what its rules of placement draw, they draw by this seed."""
+    rules = {
+        name: seeded
+        for name in parameters(type(policy))
+        if isinstance(rule := getattr(policy, name), Rule) and (seeded := rule.seeded(seed)) is not rule
+    }
+    return dataclasses.replace(policy, **rules) if rules else policy  # type: ignore[type-var]
 
 
 def _admit(

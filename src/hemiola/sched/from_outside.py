@@ -70,6 +70,7 @@ def outside_handlers(machine: StateMachine) -> dict[type, Callable[[Any], None]]
             job.withheld_s += event.time_s - job.since_s
             job.status, job.since_s = WAITING, event.time_s
             machine._wait(job)
+            view.returned.append(job)
 
     def blocked(event: Blocked) -> None:
         view.inventory.block(event.host, event.gpus)

@@ -58,7 +58,8 @@ class ClusterView:
         estimates: what the cost model knows of each job.
         reaches: where jobs of a kind could ever run.
         timers: jobs whose `WakeAt` is due at this moment.
-        returned: jobs that a failing host or the engine itself put into the queue, or onto GPUs, at this moment.
+        returned: jobs that a failing host or the engine itself put into the queue, or onto GPUs, at this moment, those that
+            were held and are released among them.
         sizes: how many jobs wait, by the GPUs they want.
         wanted_gpus: GPUs that all waiting jobs want together.
         ended, ended_work_s: how many jobs finished, and their work in sum.

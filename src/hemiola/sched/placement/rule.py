@@ -31,6 +31,10 @@ class Rule(ABC):
     def choose(self, inventory: Inventory, pool: Pool, job: JobState, widest: int) -> Placement | None:
         """GPUs of this pool for the whole gang, spanning no tier wider than `widest`; None to wait."""
 
+    def seeded(self, seed: int) -> Rule:
+        """This rule in a run with this seed; the same where it draws nothing, or by a seed of its own."""
+        return self
+
 
 def find(
     inventory: Inventory,

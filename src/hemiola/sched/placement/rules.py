@@ -81,14 +81,22 @@ class FirstFit(Rule):
 
 @dataclass(frozen=True)
 class Random(Rule):
-    """Free GPUs at random, host by host; the seed and the job decide, so a run repeats."""
+    """Free GPUs at random, host by host; the seed and the job decide, so a run repeats.
 
-    seed: int = 0
+    Args:
+        seed: the run's unless given; 0 where a run has none.
+    """
+
+    seed: int | None = None
     name = "random"
     says = "free GPUs drawn at random"
 
+    def seeded(self, seed: int) -> Random:
+        """The same with this seed, if it has none."""
+        return Random(seed) if self.seed is None else self
+
     def choose(self, inventory: Inventory, pool: Pool, job: JobState, widest: int) -> Placement | None:
-        chance = Chance(f"{self.seed}/{job.id}/{job.preemptions}")
+        chance = Chance(f"{self.seed or 0}/{job.id}/{job.preemptions}")
         if widest == 0:
             enough = list(members(_with_at_least(pool, job.gpus)))
             return build(inventory, [(chance.choice(enough), job.gpus)]) if enough else None

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
-from typing import Any
+from typing import Any, TypeVar
 
 from hemiola.core.errors import PolicyError
-from hemiola.sched.placement import rule_by_name
+from hemiola.sched.placement import Rule, rule_by_name
 from hemiola.sched.policies.crux import Crux
 from hemiola.sched.policies.dally import Dally
 from hemiola.sched.policies.elastic import Elastic
@@ -24,6 +24,8 @@ from hemiola.sched.policies.tiresias import Tiresias
 from hemiola.sched.policy import Policy
 
 __all__ = ["POLICIES", "parameters", "policy_from_text", "policy_text"]
+
+Its = TypeVar("Its", Policy, Rule)
 
 POLICIES: dict[str, type[Policy]] = {
     policy.name: policy
@@ -76,12 +78,12 @@ def _outside(module: str, attribute: str, text: str) -> type[Policy]:
     return found  # type: ignore[no-any-return]
 
 
-def parameters(policy: type[Policy]) -> dict[str, dataclasses.Field[Any]]:
-    """The parameters of a policy by name."""
+def parameters(policy: type[Policy | Rule]) -> dict[str, dataclasses.Field[Any]]:
+    """The parameters of a policy, or of a rule, by name."""
     return {f.name: f for f in dataclasses.fields(policy)} if dataclasses.is_dataclass(policy) else {}
 
 
-def _build(policy: type[Policy], options: str, text: str) -> Policy:
+def _build(policy: type[Its], options: str, text: str) -> Its:
     fields = parameters(policy)
     values: dict[str, Any] = {}
     for option in filter(None, options.split(",")):
@@ -107,10 +109,10 @@ def _has_default(field: dataclasses.Field[Any]) -> bool:
     return not (field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING)
 
 
-def policy_text(policy: Policy) -> str:
+def policy_text(policy: Policy | Rule) -> str:
     """What `policy_from_text` reads back: the name, and the parameters that are not default."""
     set_ = [
-        f"{name}={getattr(value, 'name', value)}"
+        f"{name}={policy_text(value) if isinstance(value, Rule) else value}"
         for name, f in parameters(type(policy)).items()
         if (value := getattr(policy, name)) != f.default
     ]
@@ -120,9 +122,11 @@ def policy_text(policy: Policy) -> str:
 
 def _value(value: str, field: dataclasses.Field[Any], text: str) -> Any:
     kind = field.type if isinstance(field.type, str) else field.type.__name__
+    kind = kind.removesuffix(" | None")
     try:
         if kind == "Rule":
-            return rule_by_name(value)
+            rule, _, options = value.partition(":")
+            return _build(type(rule_by_name(rule)), options, text)
         if kind == "bool":
             return {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}[
                 value.lower()

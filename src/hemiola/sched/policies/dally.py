@@ -138,6 +138,12 @@ class Dally(Policy):
         accepted: Accepted = view.index(self.accepted)
         queue = view.queue(self.order)
         yield from self._hold_out(view, accepted)
+        yield from self._offer(view, queue)
+        if self.preempt and self.review_s:
+            yield from self._review(view, queue)
+
+    def _offer(self, view: ClusterView, queue: Queue) -> Iterator[Decision]:
+        """To each in turn who waits, until nobody is left whom it has not been offered to."""
         while (job := queue.next(None if self.preempt else view.free)) is not None:
             offer = find(view.inventory, job, self.placement)
             if offer is None:
@@ -152,8 +158,6 @@ class Dally(Policy):
                 yield from self._decline(view, queue, job, tier)
             if job.status == WAITING:
                 queue.block(job)
-        if self.preempt and self.review_s:
-            yield from self._review(view)
 
     # ---- (i) delay scheduling ---------------------------------------------------------------
 
@@ -279,8 +283,8 @@ class Dally(Policy):
         why = f"moving {len(chosen)} jobs aside costs {cost:.0f} GPU-s and saves it {gain:.0f}"
         return moves, target, why
 
-    def _review(self, view: ClusterView) -> Iterator[Decision]:
-        """Now and then move jobs that run wide to narrower places, if delta > 0."""
+    def _review(self, view: ClusterView, queue: Queue) -> Iterator[Decision]:
+        """Now and then move jobs that run wide to narrower places, if delta > 0, and offer what they leave."""
         wide: WideIndex = view.index(WIDE)
         if not wide.jobs:
             return
@@ -288,6 +292,7 @@ class Dally(Policy):
             wide.next_s = view.now + self.review_s
             if view.free:
                 yield from self._gather(view, list(wide.jobs.values()))
+                yield from self._offer(view, queue)
         if wide.jobs and wide.asked_s < wide.next_s:
             wide.asked_s = wide.next_s
             yield WakeAt(wide.next_s, "", "review of jobs that run wide")

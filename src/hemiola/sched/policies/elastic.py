@@ -72,10 +72,10 @@ class Elastic(Policy):
         yield from self._admit(view)
         if view.free:
             yield from self._grow(view)
+            yield from self._admit(view)  # who grew on one host may have left another
         for job in dict.fromkeys((*view.timers, *view.returned)):
             if job.status == RUNNING and job.wake_s <= view.now and job.gpus < view.sizes_of(job)[-1]:
-                later_s = max(REVIEW_S, REVIEW_SHARE * job.held_s(view.now))
-                yield _wake(view, job, later_s, "growing may pay later")
+                yield from self._wake(view, job)
 
     def card(self) -> dict[str, str]:
         return {
@@ -101,7 +101,7 @@ class Elastic(Policy):
                     yield Resize(
                         other.id, kept, f"{job.id} needs {other.gpus - kept.gpus} of its {other.gpus} GPUs"
                     )
-                    yield _wake(view, other, self.settle_s)
+                    yield from self._wake(view, other)
                 names = ", ".join(other.id for other, _ in shrinking)
                 yield Start(
                     job.id,
@@ -114,7 +114,7 @@ class Elastic(Policy):
             if job.status == WAITING:  # refused
                 queue.block(job)
             elif job.elastic:
-                yield _wake(view, job, self.settle_s)
+                yield from self._wake(view, job)
 
     def _largest(self, view: ClusterView, job: JobState, most: int) -> Placement | None:
         """A place at the largest of its sizes up to `most` for which there is one, on no slower GPUs than it has."""
@@ -160,7 +160,7 @@ class Elastic(Policy):
         growing = [
             job
             for job in view.running.values()
-            if _may_change(job) and job.gpus < view.sizes_of(job)[-1] and now - job.since_s >= self.settle_s
+            if _may_change(job) and job.gpus < view.sizes_of(job)[-1] and job.since_s + self.settle_s <= now
         ]
         for job, most in self._shared_out(view, growing):
             with view.supposing() as trial:
@@ -169,7 +169,7 @@ class Elastic(Policy):
             if placement is not None and placement.gpus > job.gpus and self._pays(view, job, placement):
                 more = placement.gpus - job.gpus
                 yield Resize(job.id, placement, f"nobody else can use {more} GPU{'s' * (more > 1)} more")
-                yield _wake(view, job, self.settle_s)
+                yield from self._wake(view, job)
 
     def _shared_out(self, view: ClusterView, jobs: list[JobState]) -> list[tuple[JobState, int]]:
         """Who gets up to how many GPUs: each step to the job that it speeds up most per GPU."""
@@ -198,11 +198,15 @@ class Elastic(Policy):
         left_s = work_left_s(view, job, self.oracle)
         return left_s / job.speed - left_s / then > 2 * estimates.switch_s(job)
 
-
-def _wake(view: ClusterView, job: JobState, later_s: float, why: str = "it may grow from then on") -> WakeAt:
-    """The job's one timer: an earlier one is out of date."""
-    job.wake_s = view.now + later_s
-    return WakeAt(job.wake_s, job.id, why)
+    def _wake(self, view: ClusterView, job: JobState) -> Iterator[Decision]:
+        """The job's one timer; none while an earlier one is on its way, which asks for it then."""
+        due_s, why = job.since_s + self.settle_s, "it may grow from then on"
+        if due_s <= view.now:
+            later_s, why = max(REVIEW_S, REVIEW_SHARE * job.held_s(view.now)), "growing may pay later"
+            due_s = view.now + later_s
+        if not view.now < job.wake_s <= due_s:
+            job.wake_s = due_s
+            yield WakeAt(due_s, job.id, why)
 
 
 def _step(view: ClusterView, job: JobState, gpus: int, free: int) -> Step | None:

@@ -16,7 +16,7 @@ from math import inf
 
 from hemiola.core.decisions import Decision, Start, Stop, WakeAt
 from hemiola.core.errors import PolicyError
-from hemiola.sched.job_state import RUNNING, JobState
+from hemiola.sched.job_state import RUNNING, WAITING, JobState
 from hemiola.sched.placement import Rule, TierAware
 from hemiola.sched.policy import Policy, by_order
 from hemiola.sched.queues import Order
@@ -56,16 +56,16 @@ class ByAttainedService(Order):
         return self.level(job.service_gpu_s(now) - job.mark), 0, job.since_s
 
     def next_change_s(self, job: JobState, now: float) -> float | None:
-        """When this job's queue changes if nothing else happens; None for never."""
+        """When this job's queue changes if nothing else happens; None for never. Who is held waits for no promotion."""
         if job.status == RUNNING:
             service = job.service_gpu_s(now) - job.mark
             level = self.level(service)
             if level == len(self.thresholds_gpu_s):
                 return None
             return now + (self.thresholds_gpu_s[level] - service) / job.gpus
-        if not self.promote or not job.served_s or job.service_gpu_s(now) <= job.mark:
+        if job.status != WAITING or not self.promote or not job.served_s:
             return None
-        return job.since_s + self.promote * job.served_s
+        return job.since_s + self.promote * job.served_s if job.service_gpu_s(now) > job.mark else None
 
 
 def with_timers(
@@ -81,9 +81,9 @@ def with_timers(
 
 
 def _wake(view: ClusterView, order: ByAttainedService, job: JobState) -> Iterator[Decision]:
+    """A timer for the job's next change of queue; none while an earlier one is on its way, which asks for it then."""
     at = order.next_change_s(job, view.now)
-    job.wake_s = 0.0
-    if at is not None:
+    if at is not None and not view.now < job.wake_s <= at:
         job.wake_s = at = max(at, view.now + SOONEST_S)
         what = (
             "its attained service crosses a threshold"
