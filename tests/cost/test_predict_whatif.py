@@ -91,6 +91,19 @@ def test_collectives_are_scaled_by_the_links_of_the_hosts_that_have_ranks() -> N
         assert scaled.bytes_per_s == 2.4e9
 
 
+@pytest.mark.parametrize(
+    ("rate", "scaled"), [(0.96e9, 1.92e9), (3.8e9, 7.6e9), (2e9, 2e9)], ids=["uplink", "nic", "library"]
+)
+def test_collectives_are_scaled_by_the_link_that_limited_them(rate: float, scaled: float) -> None:
+    level = Level("rack", ("a", "b"), np.array([0, 0, 1, 1]), np.array([1e9, 1e9]))
+    racks = Topology("racks", equal_hosts(4, 1, nic_bytes_per_s=4e9), (level,))
+    measured = CollectiveCost(
+        backend="nccl", collective="all-reduce", ranks=4, hosts=("n0", "n1", "n2", "n3"), alpha_s=1e-5, bytes_per_s=rate,
+    )  # fmt: skip
+    question = Question(model(), device(collectives=(measured,)), racks, 4, DDP())
+    assert scaled_collectives(question, 2.0).collectives[0].bytes_per_s == scaled
+
+
 @pytest.mark.parametrize("text", ["ddp", "ddp:bucket=100MiB", "fsdp"])
 @pytest.mark.parametrize(
     ("rate", "mean", "most"), [(0.3e9, 0.02, 0.05), (3e9, 0.06, 0.12), (50e9, 0.03, 0.08)]

@@ -64,6 +64,14 @@ def test_more_pieces_than_are_executed_are_reckoned(pieces_max: int) -> None:
     assert found == pytest.approx((80 + 2 - 1) * 0.1 + 2 * 0.5)
 
 
+def test_fewer_pieces_than_the_most_that_are_executed_are_reckoned_between() -> None:
+    """101 pieces, between half of 201 and all of them."""
+    place, chain = hosts(10, 10, 10), trees([[-1, 0, 1]], collective="broadcast")
+    found = strategy_seconds_in_pieces(chain, 201.0, place, [1, 2], latency_s=0.5)
+    alone = [strategy_seconds(in_pieces(chain, size), 201.0, place, latency_s=0.5) for size in (1, 2)]
+    assert found == pytest.approx(alone)
+
+
 def test_a_slow_host_is_a_leaf_and_half_a_root() -> None:
     """400, 400, 400 and 100 Mbit/s, 16 MB: the ring takes 3/2 of the bound, trees in pieces 1 % more than it."""
     place = hosts(50 * MB, 50 * MB, 50 * MB, 12.5 * MB)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import re
 import subprocess
 from contextlib import redirect_stdout
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple, TextIO
 
@@ -13,6 +15,7 @@ import numpy as np
 import pytest
 from test_packing import hosts
 
+from hemiola.cli.strategy import Kind
 from hemiola.cli.strategy import strategy as verb
 from hemiola.core.errors import InputError
 from hemiola.core.strategy_shapes import double_tree, ring, trees
@@ -83,6 +86,21 @@ def test_times_are_those_of_the_same_strategies(place: Place, pieces: int) -> No
     assert seconds(place, "ring") == pytest.approx(executed, rel=2e-3)
     both = msgspec.structs.replace(trees(double_tree(order)), chunk_bytes=pieces)
     assert seconds(place, "tree") == pytest.approx(strategy_seconds(both, 64 * MB, place), rel=0.05)
+
+
+def test_names_as_text_and_by_number_are_orders_of_their_own() -> None:
+    """torchrun numbers n10 before n2, Slurm behind it."""
+    place = hosts([50 * MB, 12.5 * MB, 50 * MB, 50 * MB])
+    named = replace(place.topology.hosts, names=("n10", "n2", "n1", "n30"))
+    found = nccl_order(replace(place, topology=replace(place.topology, hosts=named)), 64 * MB)
+    times = NcclTimes(place)
+    for name, order in (
+        ("names as text (torchrun)", [2, 0, 1, 3]),
+        ("names by number (Slurm)", [2, 1, 0, 3]),
+    ):
+        assert found.others[name][1] == times.in_order(order).choices(64 * MB)[0]
+    alike = nccl_order(hosts([MB] * 11), 64 * MB)
+    assert list(alike.others) == ["as the topology has them", "names as text (torchrun)"]
 
 
 def test_ranks_are_numbered_along_the_order() -> None:
@@ -300,6 +318,19 @@ def test_the_verb_for_other_collectives(tmp_path: Path, capsys: pytest.CaptureFi
 
 
 @pytest.mark.parametrize(
+    ("collective", "times"),
+    [("all-gather", 4 / (15 / 16)), ("reduce", 15 / 8), ("all-reduce", 15 / 8), ("broadcast", 1)],
+)
+def test_the_verb_compares_with_what_the_group_does(
+    collective: Kind, times: float, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of 16 ranks on two hosts, direct exchange sends 8 times 8 / 16 of the data over a link, a ring 15 / 16 each way round."""
+    verb("flat:hosts=2,gpus_per_host=8,nic=1gbit", collective=collective)
+    found = re.search(r"(\S+) times as fast as the usual way", capsys.readouterr().out)
+    assert float(found[1] if found else 1) == pytest.approx(times, rel=0.05)
+
+
+@pytest.mark.parametrize(
     ("options", "words"),
     [
         ({"collective": "broadcast", "nccl": True}, "--nccl with --collective broadcast"),
@@ -318,6 +349,24 @@ def test_what_the_verb_refuses(options: dict[str, object], words: str, tmp_path:
     with pytest.raises(InputError, match=words):
         verb("flat:hosts=4,gpus_per_host=1,nic=1gbit", **options)  # type: ignore[arg-type]
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("nccl", "ranks", "words"),
+    [("none/nccl", 0, "there is no folder"), ("file", 0, "file is a file"), ("nccl", 1, "one rank"), ("own.json", 0, "same file")],
+)  # fmt: skip
+def test_nothing_is_written_where_the_folder_for_nccl_cannot_be(
+    nccl: str, ranks: int, words: str, tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match=words):
+        verb(
+            "flat:hosts=4,gpus_per_host=1,nic=1gbit",
+            ranks=ranks,
+            nccl=tmp_path / nccl,
+            output=tmp_path / "own.json",
+        )
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
 def test_hundreds_of_hosts_are_done() -> None:

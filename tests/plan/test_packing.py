@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from best_mix import best_mix, game, load
 from hemiola.core.errors import StrategyError
+from hemiola.core.strategy_shapes import ring
 from hemiola.core.topology import Level, Topology
 from hemiola.cost.collectives import GROUP, collective_cost
 from hemiola.cost.places import Place, place_ranks
@@ -243,6 +244,34 @@ def test_what_is_gathered_goes_round_a_ring_where_everybody_to_everybody_takes_l
     if found is not None:
         usual_s = collective_cost("all-gather", 16 * MB, planner.place, GROUP).seconds(planner.place)
         assert strategy_seconds(found, 16 * MB, planner.place) < usual_s / 3
+
+
+@pytest.mark.parametrize("root", [0, 3])
+def test_a_reduction_goes_down_a_tree_where_the_groups_ring_takes_longer(root: int) -> None:
+    """Of the data, 15 / 8 leave a host by the all-reduce round a ring that the group does without a strategy."""
+    topology = Topology.flat(hosts=2, gpus_per_host=8, nic_bytes_per_s=12.5 * MB)
+    planner = Planner(topology, [name for name in topology.hosts.names for _ in range(8)])
+    found = planner.strategy("reduce", 16 * MB, root=root)
+    assert found is not None and (found.collective, found.root) == ("reduce", root)
+    ring_s = strategy_seconds(ring(range(16)), 16 * MB, planner.place)
+    assert strategy_seconds(found, 16 * MB, planner.place) < 0.6 * ring_s
+
+
+@pytest.mark.parametrize("root", [0, 3])
+def test_a_broadcast_crosses_once_between_hosts_on_which_ranks_are_dealt_in_turns(root: int) -> None:
+    """The group's tree of rank numbers would cross four times."""
+    topology = Topology.flat(hosts=2, gpus_per_host=4, nic_bytes_per_s=12.5 * MB)
+    found = Planner(topology, topology.hosts.names * 4).strategy("broadcast", 16 * MB, root=root)
+    assert found is not None and found.root == root
+    between = [move for move in found.moves if (move.source.rank - move.target.rank) % 2]
+    assert len(between) == found.chunks
+
+
+@pytest.mark.parametrize("names", ["aaaabbbb", "bbbbaaaa"])
+def test_a_broadcast_goes_the_usual_way_where_ranks_of_a_host_stand_together(names: str) -> None:
+    flat = Topology.flat(hosts=2, gpus_per_host=4, nic_bytes_per_s=12.5 * MB)
+    topology = replace(flat, hosts=replace(flat.hosts, names=("a", "b")))
+    assert Planner(topology, list(names)).strategy("broadcast", 16 * MB) is None
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -33,6 +35,12 @@ def test_the_link_is_shared_by_bytes_so_that_both_end_together():
 def test_nothing_is_paced_that_sends_nothing():
     found = share(Demand(1.0, 100.0, 0.0), 2, 1000.0)
     assert (found.push_bytes_per_s, found.pull_bytes_per_s) == (1000.0, None)
+
+
+def test_a_link_without_a_limit_is_not_shared():
+    found = share(Demand(1.0, 12e6, 12e6), 8, math.inf)
+    assert (found.push_bytes_per_s, found.pull_bytes_per_s) == (None, None)
+    assert found.iteration_s == pytest.approx(1 / 8)
 
 
 def test_waiting_for_a_core_is_what_cores_of_ones_own_save():

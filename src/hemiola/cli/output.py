@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["fail", "terminal", "writable"]
+__all__ = ["fail", "folder_writable", "terminal", "writable"]
 
 _ELSEWHERE = "name a path that you may write to"
 
@@ -43,6 +43,19 @@ def writable(*paths: Path | None) -> None:
         if place in named and (path.is_file() or not path.exists()):  # a device takes both
             raise InputError(f"two outputs would both be {path}", "give each a path of its own")
         named.add(place)
+
+
+def folder_writable(path: Path) -> None:
+    """Refuse a folder that can neither be written into nor be made, before the work."""
+    from hemiola.core.errors import InputError
+
+    try:
+        is_folder, is_there = path.is_dir(), path.exists()
+    except OSError as error:
+        raise InputError(f"{path} cannot be written: {error.strerror}", _ELSEWHERE) from error
+    if is_there and not is_folder:
+        raise InputError(f"{path} is a file", "give the path of a folder")
+    _check(path / "README.txt" if is_folder else path)
 
 
 def _check(path: Path) -> None:

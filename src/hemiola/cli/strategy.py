@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from cyclopts import Parameter
 
 from hemiola.cli.arguments import placement_of
-from hemiola.cli.output import terminal, writable
+from hemiola.cli.output import folder_writable, terminal, writable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -70,6 +70,7 @@ def strategy(
     from hemiola.core.errors import InputError
     from hemiola.core.units import parse_size
     from hemiola.cost.places import place_ranks
+    from hemiola.plan.collectives.planner import usual_seconds
     from hemiola.plan.collectives.synthesis import synthesise
     from hemiola.trace.topologies import read_topology
 
@@ -80,16 +81,19 @@ def strategy(
     if (
         nccl is not None
         and output is not None
-        and output.resolve() in [nccl.resolve() / name for name in STRATEGIES]
+        and output.resolve() in [nccl.resolve() / name for name in ("", *STRATEGIES)]
     ):
         raise InputError(
             f"--nccl {nccl} and --output {output} would write the same file", "name another path"
         )
+    if nccl is not None:
+        folder_writable(nccl)
     size_bytes = parse_size(size)
     network = read_topology(topology)
     per_host = placement_of(placement)
     count = ranks or (sum(per_host) if per_host else network.gpus)
     found: Synthesis | None = None
+    usual_s = 0.0
     equal: Equal | None = None
     advice: NcclAdvice | None = None
     if nccl is None or output is not None:
@@ -98,16 +102,18 @@ def strategy(
             raise InputError(f"--root {root} of {count} ranks", f"give 0 to {count - 1}")
         paces = output is None or output.suffix.lower() != ".xml"
         found = synthesise(place, size_bytes, collective, root=root, paces=paces)
-        if output is not None:
-            equal = _write(found.chosen.strategy, output)
+        usual_s = usual_seconds(found, place, range(count))
     if nccl is not None:
         from hemiola.plan.collectives.nccl_files import advise_nccl
 
         advice = advise_nccl(network, count, size_bytes, placement=per_host)
+    if found is not None and output is not None:
+        equal = _write(found.chosen.strategy, output)
+    if advice is not None and nccl is not None:
         _write_nccl(advice, nccl)
     console = terminal(highlight=False)
     if found is not None:
-        _show(console, found)
+        _show(console, found, usual_s)
     if equal is not None:
         _show_equal(console, equal)
     if output is not None:
@@ -118,13 +124,14 @@ def strategy(
         print(f"wrote {files} files into {nccl}; README.txt says how to use them", file=sys.stderr)
 
 
-def _show(console: Console, found: Synthesis) -> None:
+def _show(console: Console, found: Synthesis, usual_s: float) -> None:
     from rich.table import Table
 
     from hemiola.core.units import format_bytes, format_duration
 
     chosen = found.chosen
-    gain = f", {found.gain + 1:.2f} times as fast as the usual way" if chosen is not found.usual else ""
+    times = usual_s / chosen.seconds if chosen.seconds else 1.0
+    gain = f", {times:.2f} times as fast as the usual way" if round(times, 2) > 1 else ""
     console.print(
         f"{chosen.strategy.collective} of {format_bytes(found.size_bytes)} among {chosen.strategy.ranks} ranks: "
         f"{chosen.strategy.name}, {format_duration(chosen.seconds)} predicted{gain}",

@@ -101,6 +101,8 @@ def strategy_seconds_in_pieces(
             return took(count)
         filling_s = (took(half) - took(many)) / (1 / half - 1 / many)
         reckoned_s = took(many) - filling_s * (1 / many - 1 / count)
+        if count < many:
+            return reckoned_s
         return max(reckoned_s, columns.busiest_s + (took(many) - columns.busiest_s) * many / count)
 
     return [seconds(count) for count in pieces]

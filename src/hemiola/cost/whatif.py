@@ -128,15 +128,15 @@ def scaled_network(topology: Topology, factor: float) -> Topology:
 def scaled_collectives(question: Question, factor: float) -> Hardware:
     """The same hardware with collectives so many times as fast, where the network was what limited them.
 
-    That is taken to be so of what was measured between hosts at 0.8 to 1.1 times the rate of the slowest link of the
-    ranks' hosts: such a measurement says what the links carry, not what the library could.
+    That is taken to be so of what was measured between hosts at 0.8 to 1.1 times the rate of a link between the ranks'
+    hosts, a NIC or an uplink: such a measurement says what the link carries, not what the library could.
     """
-    hardware, hosts = question.hardware, question.topology.hosts
+    hardware = question.hardware
     place = place_ranks(question.topology, question.ranks, question.placement)
-    nic = min(float(hosts.nic_bytes_per_s[host]) for host, _ in place.counts)
+    rates = [link.bytes_per_s for link in place.links if not link.inner]
     collectives = tuple(
         msgspec.structs.replace(c, bytes_per_s=c.bytes_per_s * factor)
-        if len(set(c.hosts)) > 1 and 0.8 <= c.bytes_per_s / nic <= 1.1
+        if len(set(c.hosts)) > 1 and any(0.8 <= c.bytes_per_s / rate <= 1.1 for rate in rates)
         else c
         for c in hardware.collectives
     )

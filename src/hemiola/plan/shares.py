@@ -114,6 +114,8 @@ def share(demand: Demand, cores: int, link_bytes_per_s: float) -> Shares:
 
 def _rates(demand: Demand, link_bytes_per_s: float) -> tuple[float | None, float | None, float]:
     """The link by the bytes that each class sends, so that both end together; and when."""
+    if link_bytes_per_s == math.inf:
+        return None, None, 0.0
     total = demand.push_bytes + demand.answer_bytes
     wire_s = total / link_bytes_per_s
     push = link_bytes_per_s * (demand.push_bytes / total) if demand.push_bytes else None

@@ -118,7 +118,8 @@ def main(rank: int, ranks: int, file: str) -> None:
                 lambda: torch.zeros(size),
                 lambda g, t: dist.scatter(t, given if rank == root else None, root, g),
             )
-            same_at_root(rank, root, size, gloo, ours)
+            for op, dtype in zip(ops, DTYPES[:1] + DTYPES[-3:], strict=True):
+                same_at_root(data(rank, size, dtype), root, op, gloo, ours)
     # uneven all-to-all
     out, into = [r + 1 for r in range(ranks)], [rank + 1] * ranks
     rows = torch.cat([torch.full((r + 1, 2), 10.0 * rank + r) for r in range(ranks)])
@@ -192,14 +193,14 @@ def main(rank: int, ranks: int, file: str) -> None:
     print(f"all the same{used}", flush=True)
 
 
-def same_at_root(rank: int, root: int, size: int, gloo: Any, ours: Any) -> None:
+def same_at_root(given: torch.Tensor, root: int, op: Any, gloo: Any, ours: Any) -> None:
     """Of a reduce only the root's result is defined."""
     results = []
     for group in (gloo, ours):
-        tensor = data(rank, size, torch.float32)
-        dist.reduce(tensor, root, group=group)
+        tensor = given.clone()
+        dist.reduce(tensor, root, op, group)
         results.append(tensor)
-    assert rank != root or torch.equal(*results), "reduce"
+    assert dist.get_rank() != root or torch.equal(*results), f"reduce {op} {given.dtype}"
 
 
 if __name__ == "__main__":

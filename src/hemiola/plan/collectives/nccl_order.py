@@ -9,6 +9,7 @@ is faster all the same, the order stays.
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -50,17 +51,21 @@ class NcclOrder:
 def nccl_order(place: Place, size_bytes: float) -> NcclOrder:
     """The order for an all-reduce of this size.
 
-    Beside it stand the order of the topology and that of the hosts' names, in which torchrun's rendezvous and Slurm
-    number hosts, and that of hosts of different domains in turns.
+    Beside it stand the order of the topology, those of the hosts' names, as text, in which torchrun's rendezvous numbers
+    hosts, and by the numbers in them, in which Slurm does, and that of hosts of different domains in turns.
     """
     start = NcclTimes(place)
     others = {"as the topology has them": start.order.tolist()}
     if len(place.counts) > 1:
         names = [place.topology.hosts.names[host] for host, _ in place.counts]
         whole = domains(place)
-        by_name = sorted(range(len(names)), key=names.__getitem__)
-        if by_name != start.order.tolist():
-            others["by their names"] = by_name
+        hosts = range(len(names))
+        as_text = sorted(hosts, key=names.__getitem__)
+        by_number = sorted(hosts, key=lambda host: _numbered(names[host]))
+        by_name = {"names as text (torchrun)": as_text, "names by number (Slurm)": by_number}
+        if as_text == by_number:
+            by_name = {"by their names": as_text}
+        others |= {name: order for name, order in by_name.items() if order != start.order.tolist()}
         if any(part.parts for part in whole.parts):
             others["domains in turns"] = _in_turns(whole)
         start = start.in_order(_search(start, _nested(whole), size_bytes))
@@ -81,6 +86,11 @@ def reordered(place: Place, order: tuple[int, ...]) -> Place:
 
 def _both(times: NcclTimes, size_bytes: float) -> tuple[Choice, Choice]:
     return times.usual(size_bytes), times.choices(size_bytes)[0]
+
+
+def _numbered(name: str) -> list[str | int]:
+    """What names are sorted by so that n2 comes before n10."""
+    return [int(part) if at % 2 else part for at, part in enumerate(re.split("([0-9]+)", name))]
 
 
 Nested = list["int | Nested"]

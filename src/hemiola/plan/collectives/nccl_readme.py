@@ -38,12 +38,12 @@ NCCL's rings and trees go through hosts in the order of their ranks. Ranks are t
 Start the job so that the first host of the list has the first ranks:
 
   {run}
-  torchrun, on each host; with --rdzv-backend c10d it would number hosts by their names instead:
+  torchrun, on each host; with --rdzv-backend c10d it would number hosts by their names instead, n10 before n2:
     torchrun --nnodes {len(hosts)} --nproc-per-node {each} --master-addr {hosts[0][0]} --master-port 29500 \\
       --node-rank $(($(tr ',' '\\n' < hosts.txt | grep -nx "$(hostname)" | cut -d: -f1) - 1)) train.py
   Open MPI, outside of a resource manager:
     mpirun --hostfile hostfile --map-by slot -n {advice.place.ranks} python train.py
-  Slurm, which sorts hosts by their names otherwise:
+  Slurm, which sorts hosts by their names otherwise, n2 before n10:
     SLURM_HOSTFILE=$PWD/slurm-hostfile srun --distribution=arbitrary -n {advice.place.ranks} python train.py
 
 2. Ring or tree (tuner.csv, nccl.env)

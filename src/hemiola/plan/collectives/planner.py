@@ -11,18 +11,21 @@ import msgspec
 
 from hemiola.core.errors import InputError
 from hemiola.core.strategy import Collective, Move, Pace, Place, Strategy
-from hemiola.core.strategy_shapes import all_pairs, ring
+from hemiola.core.strategy_shapes import binomial, ring, trees
 from hemiola.core.topology import Topology
+from hemiola.cost.collectives import Variant, algorithm, variant_cost
 from hemiola.cost.fitted_links import KEEP_RING
 from hemiola.cost.places import Place as Ranks
 from hemiola.cost.places import place_ranks
 from hemiola.cost.strategy_time import strategy_seconds
 from hemiola.plan.collectives.synthesis import Synthesis, synthesise
 
-__all__ = ["Planner", "fitted_to", "size_class"]
+__all__ = ["Planner", "fitted_to", "size_class", "usual_seconds"]
 
 _log = logging.getLogger("hemiola.strategy")
 _LEAST, _MOST = 16, 26
+DIRECT = Variant(algorithm("all-gather", "direct"), 0.0, 0.0, 0.0)
+"""From everybody to everybody: it takes what its busiest link does, and a message's latency."""
 
 
 def size_class(size_bytes: float) -> int:
@@ -70,7 +73,8 @@ class Planner:
         self.place = place_ranks(topology, len(hosts), tuple(counts))
         self._order = sorted(range(len(hosts)), key=lambda rank: (known[hosts[rank]], rank))
         """The rank of each place."""
-        self._at = {rank: place for place, rank in enumerate(self._order)}
+        self._at = sorted(range(len(hosts)), key=self._order.__getitem__)
+        """The place of each rank."""
 
     def strategy(
         self, collective: Collective, size_bytes: float, root: int = 0, keep: Strategy | None = None
@@ -82,18 +86,18 @@ class Planner:
         """
         if collective == "all-to-all" or len(self.place.counts) < 2:
             return None
-        ranks = self.place.ranks
-        in_order = self._order == list(range(ranks))
+        in_order = self._order == list(range(self.place.ranks))
         if collective in ("reduce-scatter", "all-gather") and not in_order:
             return None  # whose part is whose would change with the places
         found = synthesise(self.place, size_bytes, collective, root=self._at[root])
         chosen, usual_s = found.chosen, found.usual.seconds
         is_usual = chosen.strategy.source == "binomial"
-        if collective == "all-gather" or chosen.strategy.source == "ring":
-            usual_s = strategy_seconds(self._usual(collective), size_bytes, self.place)
+        # What synthesis calls the usual one may be another ring or tree than the group's.
+        if collective in ("all-gather", "reduce") or not in_order or chosen.strategy.source == "ring":
+            usual_s = usual_seconds(found, self.place, self._at)
             is_usual = usual_s <= chosen.seconds * (1 + KEEP_RING)
         if keep is not None:
-            kept = keep if in_order else _relabelled(keep, [self._at[rank] for rank in range(ranks)])
+            kept = keep if in_order else _relabelled(keep, self._at)
             seconds = strategy_seconds(kept, size_bytes, self.place)
             if seconds <= (usual_s if is_usual else chosen.seconds) * (1 + KEEP_RING):
                 return keep
@@ -102,11 +106,26 @@ class Planner:
         _log.info("%s", _words(found, collective, usual_s))
         return chosen.strategy if in_order else _relabelled(chosen.strategy, self._order)
 
-    def _usual(self, collective: Collective) -> Strategy:
-        """As `cost.collectives.GROUP` has it: what is gathered goes from everybody to everybody, other things round a ring."""
-        if collective == "all-gather":
-            return all_pairs(self.place.ranks, collective)
-        return ring([self._at[rank] for rank in range(self.place.ranks)], collective)
+
+def usual_seconds(found: Synthesis, place: Ranks, at: Sequence[int]) -> float:
+    """How long a process group takes for what was found without a strategy (`run.group`), in seconds.
+
+    What is gathered goes from everybody to everybody, a broadcast down a binomial tree in pieces of the size that is best
+    there, other things round a ring: a reduction too, as an all-reduce of which only the root keeps the result.
+
+    Args:
+        at: the place of each rank: ring and tree go by the numbers of ranks.
+    """
+    collective = found.chosen.strategy.collective
+    if collective == "all-gather":
+        return variant_cost(DIRECT, found.size_bytes, place).seconds(place)
+    if collective == "broadcast":
+        tree = trees([binomial(place.ranks, at.index(found.chosen.strategy.root))], (), collective)
+        chunk_bytes = found.usual.strategy.chunk_bytes
+        usual = _relabelled(msgspec.structs.replace(tree, chunk_bytes=chunk_bytes), at)
+    else:
+        usual = ring(at, "all-reduce" if collective == "reduce" else collective)
+    return strategy_seconds(usual, found.size_bytes, place)
 
 
 def _words(found: Synthesis, collective: Collective, usual_s: float) -> str:
