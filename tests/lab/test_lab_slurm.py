@@ -10,9 +10,11 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from slurm_helpers import (
     apart_from_the_machine,
@@ -29,10 +31,10 @@ from slurm_helpers import (
 )
 
 from hemiola.core.errors import LabError
-from hemiola.lab import state
-from hemiola.lab.slurm import SlurmLab, attach, programs
+from hemiola.lab import Lab, state
+from hemiola.lab.slurm import SlurmLab, attach, finding, programs
 from hemiola.lab.slurm.finding import find
-from hemiola.lab.slurm.record import claim, load, load_all
+from hemiola.lab.slurm.record import Record, claim, load, load_all
 from hemiola.lab.slurm.teardown import tear_down
 
 
@@ -196,6 +198,13 @@ def test_one_that_was_taken_down_leaves_the_next_of_its_name_alone(own: str) -> 
         there = slurm.processes()
         before.stop()
         assert slurm.processes() == there
+
+
+def test_a_network_of_another_lab_is_left_alone(own: str) -> None:
+    before = msgspec.structs.replace(claim(SlurmLab(1, name=own).spec, secrets.token_hex(8)), lab=True)
+    with Lab(1, name=before.spec.lab_name) as lab:
+        tear_down(before)
+        assert lab.run(["true"]).status == 0
 
 
 def test_a_job_outlives_its_controller(own: str) -> None:
@@ -374,6 +383,32 @@ def anyones() -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="hemiola-", dir="/var/tmp") as folder:
         Path(folder).chmod(0o777)
         yield Path(folder)
+
+
+def test_a_slow_removal_leaves_the_next_of_its_name_alone(
+    monkeypatch: pytest.MonkeyPatch, anyones: Path
+) -> None:
+    """Another one is done, and the next lab runs a job, before this one has ended the first processes."""
+    monkeypatch.setattr(state, "FOLDER", anyones)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(anyones))
+    spec, end = SlurmLab(1, name="x").spec, finding.end
+    before = claim(spec, "before")
+    with ExitStack() as jobs:
+
+        def end_late(record: Record, wanted: finding.Wanted, *, grace_s: float) -> None:
+            monkeypatch.setattr(finding, "end", end)
+            tear_down(before)
+            conf = str(claim(spec, "after").conf)
+            around = {**os.environ, "SLURM_CONF": conf, "SLURMD_NODENAME": "h0"}
+            job = jobs.enter_context(subprocess.Popen(["sleep", "60"], env=around))
+            jobs.callback(job.kill)
+            end(record, wanted, grace_s=grace_s)
+
+        monkeypatch.setattr(finding, "end", end_late)
+        tear_down(before)
+        after = load("x")
+        assert after.id == "after"
+        assert list(find(after).values()) == [finding.Role("job", "h0")]
 
 
 def test_an_ordinary_user_has_a_slurm_too(ready: None, anyones: Path) -> None:

@@ -288,6 +288,12 @@ def test_a_line_that_is_continued_at_the_end_of_the_file_counts() -> None:
     assert read(TWO.rstrip() + " \\", "gpus_per_host=1").hosts.names == ("n0", "n1", "n2", "n3")
 
 
+def test_a_list_of_nodes_goes_on_in_the_next_line() -> None:
+    """As Slurm joins lines: without a space."""
+    assert read(TWO, "", slurm="NodeName=n0,\\\nn[1-3] Gres=gpu:8").hosts.gpus.tolist() == [8] * 4
+    assert read("SwitchName=a Nodes=n[0-1],\\\nn[2-3]\n").hosts.names == ("n0", "n1", "n2", "n3")
+
+
 @pytest.mark.parametrize(
     ("gres", "gpus"),
     [

@@ -74,11 +74,12 @@ class Lab:
     ) -> None:
         self.down()
 
-    def up(self, *, stays: bool = False) -> Self:
+    def up(self, *, stays: bool = False, id_: str = "") -> Self:
         """Build the lab.
 
         Args:
             stays: let it outlive this process; else it goes when this process ends.
+            id_: by which it is told from earlier ones of its name; random unless given.
 
         Raises:
             LabError: the name is taken, or the rights or the kernel do not allow a lab.
@@ -86,7 +87,7 @@ class Lab:
         check_rights()
         if self._state is not None:
             raise LabError(f"the lab {self.name!r} is up already", "take it down first, or make another")
-        id_ = secrets.token_hex(8)
+        id_ = id_ or secrets.token_hex(8)
         self._guardian = Guardian("lab", self.name, id_)  # before there is anything to leave
         try:
             self._state = claim(self._spec, id_)

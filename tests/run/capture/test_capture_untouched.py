@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections import deque
+from collections import OrderedDict, deque
 from typing import Any
 
 import pytest
@@ -87,6 +87,51 @@ def test_a_model_that_fails_is_untouched() -> None:
     with pytest.raises(GraphError):
         capture(model, torch.zeros(4, 8))
     assert facts(model) == before
+
+
+class Frozen(OrderedDict[str, Any]):
+    """Refuses to be changed, by some ways; can be emptied. So are the configurations of diffusers' models."""
+
+    def update(self, *given: Any, **named: Any) -> None:
+        raise TypeError("cannot be updated")
+
+
+@pytest.mark.parametrize("value", [8, torch.ones(8)], ids=["number", "tensor"])
+def test_a_frozen_configuration_is_untouched(value: Any) -> None:
+    model = nn.Linear(8, 8)
+    model.config = Frozen(value=value)
+    before = facts(model)
+    assert capture(model, torch.zeros(4, 8)).operations
+    assert facts(model) == before
+    assert model.config["value"] is value
+
+
+class Sealed(dict[str, int]):
+    """Cannot be emptied."""
+
+    def clear(self) -> None:
+        raise TypeError("cannot be emptied")
+
+
+class Counting(nn.Module):
+    """Counts its calls."""
+
+    def __init__(self, calls: dict[str, int]) -> None:
+        super().__init__()
+        self.layer, self.calls = nn.Linear(8, 8), calls
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        self.calls["forward"] += 1
+        return self.layer(inputs)
+
+
+def test_one_that_refuses_its_old_content_is_named_and_stops_no_other() -> None:
+    model = nn.Sequential(Counting(Sealed(forward=0)), Counting({"forward": 0}))
+    before = facts(model)
+    with pytest.raises(GraphError, match=r"the model's 0\.calls .* cannot be emptied"):
+        capture(model, torch.zeros(4, 8))
+    assert facts(model) == before
+    assert model[1].calls == {"forward": 0}
 
 
 @functools.lru_cache

@@ -38,7 +38,7 @@ def build(record: Record) -> Record:
     begun = msgspec.structs.replace(record, lab=True)
     save(begun)
     try:
-        lab.up(stays=True)
+        lab.up(stays=True, id_=record.id)  # so that it is known as ours, however far this comes
     except LabError:
         save(record)  # it has cleared up itself, or the lab of that name is someone else's
         raise
@@ -50,7 +50,7 @@ def build(record: Record) -> Record:
 
 
 def tear_down(record: Record) -> None:
-    """Remove the cable and the lab of namespaces; nothing happens where there is none any more."""
+    """Remove the cable and the lab of namespaces; nothing happens where there is none any more, or another's."""
     if not record.lab:
         return
     from pyroute2 import IPRoute
@@ -59,7 +59,7 @@ def tear_down(record: Record) -> None:
         for index in ip.link_lookup(ifname=record.cable):
             ip.link("del", index=index)
     for made in state.load_all():
-        if made.spec.name == record.spec.lab_name:
+        if made.id == record.id:
             network.tear_down(made)
 
 

@@ -213,14 +213,17 @@ def choose(name: str) -> Record:
 
 def forget(record: Record) -> None:
     """Delete all files of a lab, its record last; nothing happens where they are another's by now."""
-    present = read(record.folder)
-    if present is None or present.id != record.id:
+    if not record.folder.exists():
         return
-    for path in record.folder.iterdir():
-        if path.name != FILE:
-            shutil.rmtree(path, ignore_errors=True)
-    (record.folder / FILE).unlink(missing_ok=True)
-    shutil.rmtree(record.folder, ignore_errors=True)
+    with _locked():  # nobody is about to claim the name
+        present = read(record.folder)
+        if present is None or present.id != record.id:
+            return
+        for path in record.folder.iterdir():
+            if path.name != FILE:
+                shutil.rmtree(path, ignore_errors=True)
+        (record.folder / FILE).unlink(missing_ok=True)
+        shutil.rmtree(record.folder, ignore_errors=True)
 
 
 def forget_claim(base: Path) -> None:
@@ -256,7 +259,7 @@ def _delete_claimed(base: Path) -> None:
 
 @contextmanager
 def _locked() -> Iterator[None]:
-    """One process at a time claims a lab, its name and its ports."""
+    """One process at a time claims a lab, its name and its ports, or gives them back."""
     place = folder()
     try:
         place.mkdir(mode=0o755, exist_ok=True)

@@ -24,18 +24,20 @@ LOOK_AGAIN_S = 0.05
 def tear_down(record: Record) -> None:
     """End the jobs, the daemons and all they left; then remove the network and the files.
 
-    Nothing happens where they are another lab's by now: its jobs look like those of this one.
+    Nothing more happens where they are another lab's by now, for its jobs look like those of this one: somebody
+    else has taken this one down.
 
     The order matters: jobs end through Slurm while it lives. Then nodes go before the controller, for
     steps without one wait for it, and munged goes last.
     """
-    present = read(record.folder)
-    if present is not None and present.id != record.id:
+    if _is_anothers(record):
         return
     kinds = {role.kind for role in finding.find(record).values()}
     if {"slurmctld", STEP} <= kinds:
         _cancel_jobs(record)
     for ended in ({"slurmrestd", "slurmd"}, {STEP, JOB}, CONTROLLER, {"munged"}):
+        if _is_anothers(record):
+            return
         finding.end(record, _of(ended), grace_s=0.0)
     if record.lab:
         from hemiola.lab.slurm import network  # needs pyroute2
@@ -51,6 +53,11 @@ def clear_up(base: str, id_: str) -> None:
         forget_claim(Path(base))
     elif record.id == id_:
         tear_down(record)
+
+
+def _is_anothers(record: Record) -> bool:
+    present = read(record.folder)
+    return present is not None and present.id != record.id
 
 
 def _cancel_jobs(record: Record) -> None:

@@ -67,16 +67,26 @@ def substituted(model: nn.Module, fakes: Fakes) -> Iterator[None]:
     """Put stand-ins into every module, and everything back as it was at the end.
 
     Attributes, and the lists, dicts, deques and sets that they hold, get their old content back, whatever
-    the model's own code did to them meanwhile.
+    the model's own code did to them meanwhile. What holds what it held is left alone: a frozen configuration
+    cannot be filled again.
+
+    Raises:
+        GraphError: one that was changed refuses its old content; all others have theirs.
     """
-    saved = [(module, _Saved(vars(module))) for module in model.modules()]
+    saved = [(path, _Saved(vars(module))) for path, module in model.named_modules()]
     try:
         for _, state in saved:
             state.replace(fakes)
         yield
     finally:
-        for _, state in saved:
-            state.restore()
+        refused = [(f"{path}.{name}", error) for path, state in saved for name, error in state.restore()]
+        if refused:
+            name, error = refused[0]
+            raise GraphError(
+                f"the model's {name.removeprefix('.')} was changed while it was captured, and refuses its "
+                f"old content: {error}",
+                "make the model anew, and keep in that attribute what forward does not change",
+            ) from error
 
 
 class _Saved:
@@ -86,28 +96,47 @@ class _Saved:
         self._attributes = attributes
         self._content = dict(attributes)
         self._held = [
-            (value, value.copy())
-            for value in attributes.values()
+            (name, value, dict(value) if isinstance(value, dict) else list(value))
+            for name, value in attributes.items()
             if isinstance(value, (dict, list, set, deque))
         ]
 
     def replace(self, fakes: Fakes) -> None:
-        containers: list[Any] = [self._attributes, *(held for held, _ in self._held)]
+        containers: list[Any] = [self._attributes, *(held for _, held, _ in self._held)]
         for container in containers:
             for place, value in _places(container):
                 within = tree_leaves(value) if type(value) is tuple else (value,)
                 if any(isinstance(each, torch.Tensor) for each in within):
                     container[place] = fakes.within(value)
 
-    def restore(self) -> None:
-        for held, content in self._held:
-            held.clear()
-            if isinstance(held, (list, deque)):
-                held.extend(content)
-            else:
-                held.update(content)
+    def restore(self) -> list[tuple[str, Exception]]:
+        """Put everything back; return the attributes whose containers refuse, and what each said."""
+        refused = []
+        for name, held, content in self._held:
+            try:
+                if _identities(held) != _identities(content):
+                    _refill(held, content)
+            except Exception as error:  # whatever the model's own classes raise
+                refused.append((name, error))
         self._attributes.clear()
         self._attributes.update(self._content)
+        return refused
+
+
+def _identities(container: Any) -> list[int]:
+    """Of what a container holds, in its order: equality is no question to ask a tensor."""
+    return list(map(id, [*container, *(container.values() if isinstance(container, dict) else ())]))
+
+
+def _refill(container: Any, content: Any) -> None:
+    container.clear()
+    if isinstance(container, dict):
+        for key, value in content.items():  # as stand-ins were put in, not by an `update` of its own
+            container[key] = value
+    elif isinstance(container, set):
+        container.update(content)
+    else:
+        container.extend(content)
 
 
 def _places(container: Any) -> list[tuple[Any, Any]]:

@@ -30,7 +30,7 @@ def read_conf(text: str, path: str) -> Iterator[tuple[str, dict[str, str]]]:
         line = line.split("#", 1)[0].rstrip()
         first = first if held else number
         if line.endswith("\\"):
-            held += line[:-1] + " "
+            held += line[:-1]  # without a space, as Slurm joins them: a list of nodes may go on
             continue
         line, held = (held + line).strip(), ""
         if line and _PAIR.sub("", line).strip(_BETWEEN):
