@@ -65,7 +65,10 @@ def _about(emulated: bool) -> str:
             f"Layers that sleep, which frees the processor as a GPU does, with the parameters of the real models scaled "
             f"to {format_bytes(SIZE_BYTES)} together, in their order, and times by their share of FLOP. 1 Gbit/s. "
             f"Embeddings that are the output layer's weight too are looked up in for real: {TOKENS:,} words of each rank in "
-            "each iteration, by Zipf's law, so that two ranks together touch a tenth of GPT-2's rows."
+            "each iteration, by Zipf's law, so that two ranks together touch a tenth of GPT-2's rows. Freed memory is kept, as a "
+            "GPU's is (glibc's `MALLOC_MMAP_MAX_=0`). Four ranks share two processors: of GPT-2 XL's 580 parameters, hooks and "
+            "transport take 0.2 s of each rank's processor time an iteration (DDP's take 0.1 s), which predictions and bounds do "
+            "not know."
         )
     return (
         "Real models on two cores, a rank bound to each, at the rate that gives the ratio (10 Gbit/s at most). Gloo's threads and Hemiola's "

@@ -248,6 +248,21 @@ def test_whatever_changes_a_result_changes_its_key(own: Path) -> None:
     assert key(workload=str(moved)) == keys[-1]
 
 
+def test_runs_of_a_policy_in_another_encoding_and_with_a_built_in_base_are_kept(own: Path) -> None:
+    (own / "other.py").write_text(
+        "# coding: latin-1, as in café\nfrom own import Own\nclass Other(Own, dict): ...\n",
+        encoding="latin-1",
+    )
+    ran: list[tuple[str, int]] = []
+    try:
+        prepared = small(policies=("other:Other",), seeds=1)
+        for _ in range(2):
+            list(sweep([prepared], Counted(ran), recording=EVERYTHING, folder=own / "kept"))
+    finally:
+        sys.modules.pop("other", None)
+    assert ran == [("other:Other", 0)]
+
+
 # ---- killed, interrupted ---------------------------------------------------------------------
 
 

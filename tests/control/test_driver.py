@@ -70,6 +70,12 @@ def test_accepted_decisions_reach_the_driver_and_refused_ones_do_not() -> None:
     assert [s.id for s in machine.view.running.values()] == ["a"]
 
 
+def test_a_timer_that_is_refused_counts_among_decisions() -> None:
+    policy = Says(lambda view: [WakeAt(view.now - 1, "", "too late")])
+    counted, _ = loop(Tape([Arrived(0.0, job("a", 0, 2, 10))]), policy)
+    assert counted == (1, 1)
+
+
 def test_a_view_is_current_after_each_decision() -> None:
     seen = []
 

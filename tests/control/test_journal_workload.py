@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import msgspec
 import pytest
 from journal_helpers import ended, record
 
+from hemiola import cli
 from hemiola.control.journal import JobRecord, Journal
 from hemiola.control.journal.workload import workload
 from hemiola.control.simulate import simulate
@@ -89,3 +91,21 @@ def test_it_is_simulated(journal: Journal) -> None:
     written(journal, *FIVE)
     (run,) = simulate(workload(journal), cluster([2]), ["fifo"]).runs
     assert [(r.id, r.first_start_s, r.finish_s) for r in run.records] == [("a", 0.0, 40.0), ("b", 40.0, 55.0)]
+
+
+def test_a_flag_goes_before_the_other_kind_of_workload_in_a_scenario(
+    journal: Journal, tmp_path: Path
+) -> None:
+    written(journal, *FIVE)
+    scenario, figures = tmp_path / "study.toml", tmp_path / "figures.json"
+    served, jobs = str(tmp_path / "journal.db"), str(tmp_path / "jobs.csv")
+    Path(jobs).write_text("id,submit_s,gpus,duration_s\na,0,2,60\n")
+    more = "cluster = 'flat:hosts=1,gpus_per_host=2'\npolicies = ['fifo']\n"
+    scenario.write_text(f"workload = 'jobs.csv'\n{more}")
+    cli.simulate(journal=served, scenario=(scenario,), json=figures)
+    assert json.loads(figures.read_bytes())["workload"]["format"] == "journal"
+    scenario.write_text(f"journal = 'journal.db'\n{more}")
+    cli.simulate(jobs, scenario=(scenario,), json=figures)
+    assert json.loads(figures.read_bytes())["workload"]["format"] == "native-csv"
+    with pytest.raises(InputError, match="a workload and a journal were given"):
+        cli.simulate(jobs, journal=served, scenario=(scenario,))

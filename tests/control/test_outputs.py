@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from hemiola import cli
-from hemiola.cli.output import writable
+from hemiola.cli.output import folder_writable, writable
+from hemiola.control.sweep.store import Store
 from hemiola.core.errors import InputError
 from hemiola.core.result import Comparison
 
@@ -79,6 +80,22 @@ def test_a_folder_that_cannot_be_looked_into_is_refused(open_folder: Path) -> No
     closed.mkdir()
     closed.chmod(0o600)
     assert as_nobody(lambda: writable(closed / "run.json")).startswith("InputError: ")
+
+
+def test_a_folder_in_which_no_run_can_be_kept_is_refused(open_folder: Path) -> None:
+    closed = open_folder / "closed"
+    closed.mkdir()
+    closed.chmod(0o555)
+    assert as_nobody(lambda: Store(closed)).startswith(f"InputError: cannot keep runs in '{closed}'")
+
+
+@pytest.mark.parametrize("name", ["", "new"])
+def test_a_folder_that_can_neither_be_filled_nor_made_is_refused(open_folder: Path, name: str) -> None:
+    closed = open_folder / "closed"
+    closed.mkdir()
+    closed.chmod(0o555)
+    said = as_nobody(lambda: folder_writable(closed / name))
+    assert said.startswith("InputError: ") and f"the folder {closed} cannot be changed" in said
 
 
 def test_a_link_counts_as_what_it_points_to(open_folder: Path) -> None:

@@ -122,7 +122,7 @@ def test_difference_is_paired_by_seed():
 
 def test_difference_needs_a_partner_and_a_figure():
     found = comparison(seeds=(0, 1), policies=("fifo", "sjf"))
-    alone = Comparison(found.topology, found.runs[1:], "fifo", workloads=found.workloads)
+    alone = Comparison(found.topology, found.runs[1:3], "fifo", workloads=found.workloads)
     assert difference(alone, "sjf", "jct_mean_s") is None
     assert difference(found, "sjf", "preemptions") is None
     with pytest.raises(InputError, match="no metric 'jct'"):
@@ -154,6 +154,25 @@ def test_where_no_seed_was_run_under_every_policy_means_are_over_each_one_s_own(
     assert unfinished(cut, figures) == [
         "no seed was run under every policy, so that means cannot be compared (fifo: 1; sjf: 1)"
     ]
+
+
+@pytest.mark.parametrize("baseline", ["fifo", "srtf"])
+def test_of_a_comparison_that_was_cut_differences_are_over_the_seeds_that_count(baseline):
+    found = comparison(seeds=(0, 1))
+    cut = replace(found, runs=found.runs[:5], baseline=baseline)
+    first = replace(found, runs=found.runs[::2], baseline=baseline)
+    for policy in ("fifo", "sjf", "srtf"):
+        got = difference(cut, policy, "jct_mean_s")
+        assert got is not None and got == difference(first, policy, "jct_mean_s")
+
+
+def test_where_no_seed_was_run_under_every_policy_differences_are_over_the_baseline_s_own():
+    found = comparison(seeds=(0, 1))
+    fifo, later, sjf, _, _, srtf = found.runs
+    cut = replace(found, runs=(fifo, later, sjf, srtf), baseline="sjf")
+    first = replace(cut, runs=(fifo, sjf))
+    assert difference(cut, "fifo", "jct_mean_s") == difference(first, "fifo", "jct_mean_s")
+    assert difference(cut, "srtf", "jct_mean_s") is None
 
 
 def test_figures_of_parts_are_found_by_name():

@@ -117,6 +117,8 @@ def simulate(
     }  # fmt: skip
     changes: dict[str, object] = {name: value for name, value in given.items() if value}
     changes |= {name: n for name, n in (("seeds", seeds), ("limit", limit)) if n is not None}
+    if workload or journal:  # either goes before whichever of them a file has
+        changes |= {"workload": workload, "journal": journal}
     bases = [load_scenario(file) for file in files] or [DEMO if demo else Scenario()]
     asked = [msgspec.structs.replace(base, **changes) for base in bases]
     if demo and report is None:

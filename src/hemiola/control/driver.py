@@ -58,7 +58,7 @@ def run_loop(
         note: called before each decision is carried out, with it and why it was refused ("" if not).
 
     Returns:
-        Decisions made, and how many of them were refused.
+        Decisions made, timers among them only where they were refused, and how many of them were refused.
     """
     apply, execute, view, jobs = machine.apply, machine.execute, machine.view, machine.view.jobs
     decide, carry_out = policy.decide, driver.execute
@@ -79,7 +79,7 @@ def run_loop(
             if note is not None:
                 note(decision, "")
             problem = execute(decision)
-            if type(decision) is not WakeAt:
+            if problem or type(decision) is not WakeAt:
                 made += 1
             if not problem:
                 carry_out(decision)

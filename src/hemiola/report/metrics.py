@@ -97,21 +97,22 @@ class Figures:
 
     def difference(self, policy: str, metric: str) -> Interval | None:
         """See the function `difference`."""
-        partners = self.by_seed(self.comparison.baseline, metric)
+        of_seed, partners = self.by_seed(policy, metric), self.by_seed(self.comparison.baseline, metric)
         ratios = []
-        for seed, value in self.by_seed(policy, metric).items():
-            base = partners.get(seed)
+        for seed in (run.seed for run in self.runs(policy) if run.seed in partners):
+            value, base = of_seed[seed], partners[seed]
             if value is None or not base:
                 return None
             ratios.append(value / base - 1.0)
-        return interval(ratios)
+        return interval(ratios) if ratios else None
 
 
 def difference(comparison: Comparison, policy: str, metric: str) -> Interval | None:
     """Mean relative difference to the baseline (-0.2: a fifth less), over paired seeds.
 
-    `metric` is a field of `Summary`, `Fairness` or `GpuSeconds`. None where a seed lacks the
-    figure, the baseline's is 0, or a seed has no partner.
+    Paired are those of the policy's means that the baseline has run, too. `metric` is a field of
+    `Summary`, `Fairness` or `GpuSeconds`. None where a seed lacks the figure, the baseline's is 0,
+    or no seed has a partner.
 
     Raises:
         InputError: for a policy or metric that is not there.

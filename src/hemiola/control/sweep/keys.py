@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+import sys
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -32,6 +33,8 @@ ELSEWHERE = (
     "failures",
 )
 """Keys of a scenario whose content counts, or that belong to the task, rather than what is written there."""
+NOT_FROM_OUTSIDE = frozenset({"hemiola", "abc", *sys.builtin_module_names})
+"""Packages whose classes are no program of a user's; what is built into Python has no file to read either."""
 
 
 @cache
@@ -70,12 +73,13 @@ def task_key(scenario: bytes, task: Task, recording: Recording) -> str:
     """
     digest = hashlib.sha256(scenario)
     for part in (hemiola_digest(), task.name, str(task.seed), repr(recording), *_from_outside(task.policy)):
-        digest.update(part.encode() + b"\0")
+        digest.update(part.encode(errors="surrogateescape") + b"\0")
     return digest.hexdigest()
 
 
 def _from_outside(policy: Policy) -> Iterator[str]:
-    """The program of a policy that is none of Hemiola's."""
-    for kind in type(policy).__mro__[:-1]:
-        if kind.__module__.partition(".")[0] not in ("hemiola", "abc"):
-            yield Path(inspect.getfile(kind)).read_text(encoding="utf-8")
+    """The program of a policy that is none of Hemiola's, whatever it is encoded in."""
+    for kind in type(policy).__mro__:
+        if kind.__module__.partition(".")[0] not in NOT_FROM_OUTSIDE:
+            file = Path(inspect.getfile(kind))
+            yield file.read_text(encoding="utf-8", errors="surrogateescape")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
+import os
 import zlib
 from pathlib import Path
 
@@ -32,6 +34,8 @@ class Store:
         self.folder = folder
         try:
             folder.mkdir(parents=True, exist_ok=True)
+            if not os.access(folder, os.W_OK | os.X_OK):  # it was there before
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
         except OSError as error:
             raise InputError(
                 f"cannot keep runs in {str(folder)!r}: {error.strerror}", "name a folder that can be written"
