@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import select
+import signal
 import threading
+import time
 
 import pytest
 import torch
 
 from hemiola.core.errors import TransportError
+from hemiola.run.group.deadlines import Deadlines
 from hemiola.run.group.pending import Pending
 
 
@@ -33,6 +38,30 @@ def test_futures_end_in_time_however_long_others_have():
             pending.wait()
         with pytest.raises(Exception, match=f"was not complete within {pending.timeout_s} s"):
             pending.get_future().wait()
+
+
+def test_time_in_which_all_is_stopped_does_not_count():
+    hears, tells = os.pipe()
+    if not (process := os.fork()):
+
+        class Waiting:
+            def expire(self) -> None:
+                os.write(tells, b"over")
+
+        Deadlines().set(Waiting(), 2.0)
+        os.write(tells, b"set")
+        time.sleep(60)
+        os._exit(1)
+    try:
+        assert os.read(hears, 10) == b"set"
+        os.kill(process, signal.SIGSTOP)
+        time.sleep(2.2)
+        os.kill(process, signal.SIGCONT)
+        assert not select.select([hears], [], [], 0.3)[0]
+        assert os.read(hears, 10) == b"over"
+    finally:
+        os.kill(process, signal.SIGKILL)
+        os.waitpid(process, 0)
 
 
 def test_what_ends_in_time_has_its_result():

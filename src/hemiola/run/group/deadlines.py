@@ -1,7 +1,7 @@
 """By when things have to end: one thread looks after all of a process.
 
 PyTorch's futures have no timeout, and DDP, whose hooks wait for nothing else, would wait for ever for a rank that lives and
-does not come.
+does not come. Time in which the process is stopped does not count: a suspended job goes on.
 """
 
 from __future__ import annotations
@@ -13,6 +13,9 @@ import time
 from typing import Protocol
 
 __all__ = ["Deadlines"]
+
+_LOOK_S = 1.0
+"""It is looked so often at least: for what is beyond it, this process was stopped."""
 
 
 class _Limited(Protocol):
@@ -32,13 +35,16 @@ class Deadlines:
         self._until_s: dict[_Limited, float] = {}
         self._look_s = math.inf
         """When the thread looks again."""
+        self._looked_s = 0.0
         self._thread: threading.Thread | None = None
 
     def set(self, one: _Limited, after_s: float) -> None:
         """Have it expire after so long, unless it is dropped before."""
-        until_s = time.monotonic() + after_s
         with self._changed:
-            self._until_s[one] = until_s
+            now = time.monotonic()
+            if not self._until_s:  # nobody had to look until now
+                self._looked_s = now
+            until_s = self._until_s[one] = now + after_s
             if until_s < self._look_s:
                 self._look_s = until_s
                 self._changed.notify()
@@ -60,10 +66,13 @@ class Deadlines:
         """Those whose time is over; waits until one's is, or may be."""
         with self._changed:
             now = time.monotonic()
+            if (stopped_s := now - self._looked_s - _LOOK_S) > 0:
+                self._until_s = {one: until_s + stopped_s for one, until_s in self._until_s.items()}
+            self._looked_s = now
             expired = [one for one, until_s in self._until_s.items() if until_s <= now]
             for one in expired:
                 del self._until_s[one]
-            self._look_s = min(self._until_s.values(), default=math.inf)
+            self._look_s = min(*self._until_s.values(), now + _LOOK_S) if self._until_s else math.inf
             if not expired:
-                self._changed.wait(min(self._look_s - now, threading.TIMEOUT_MAX))
+                self._changed.wait(None if self._look_s == math.inf else self._look_s - now)
         return expired

@@ -164,7 +164,7 @@ class Keeper:
         while self._lines:
             self.writer.write(self._lines.popleft())
         end = End(
-            why=self._why[:_WHY_CHARACTERS],
+            why=self._why[:_WHY_CHARACTERS].encode(errors="backslashreplace").decode(),
             iterations=self.totals.iterations,
             cost_ns=self._recorder.cost_ns,
             forgotten_iterations=self.writer.forgotten_iterations,

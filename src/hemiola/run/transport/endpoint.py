@@ -326,8 +326,9 @@ class _Guests(threading.Thread):
                 sock, address = self._listener.accept()
             except TimeoutError:
                 continue
-            except OSError:
-                return
+            except OSError:  # closed, or there are no handles for the moment
+                time.sleep(0.05)
+                continue
             threading.Thread(target=self._greet, args=(sock, address), daemon=True).start()
 
     def _greet(self, sock: socket.socket, address: Address) -> None:
