@@ -313,7 +313,7 @@ def test_an_agent_that_hangs_or_dies_is_replaced_and_nothing_is_lost(
         os.kill(driver._ray._agent.pid, signal.SIGSTOP)
         # a question that was under way has the longer limit
         until(lambda: "no answer within" in caplog.text, "it is away")
-        until(lambda: not driver.away, "it answers again")
+        until(lambda: driver._ray._agent is not None and not driver.away, "another one answers")
         driver._ray._limit_s = 15.0
         driver._ray._agent.kill()
         # by a look or by an order, whichever asks first
