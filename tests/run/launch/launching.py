@@ -90,6 +90,11 @@ def parents(process: subprocess.Popen[str], ranks: int) -> list[int]:
     return list({int(process.stdout.readline().split()[-1]) for _ in range(ranks)})
 
 
+def all_there(mark: str, count: int) -> bool:
+    """One that has just been started has no environment for a moment."""
+    return _met(lambda: len(alive(mark)) == count)
+
+
 def none_left(mark: str) -> bool:
     return _met(lambda: not alive(mark))
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from launching import PATIENCE_S, STAYS, alive, none_left, parents, ready, run, start
+from launching import PATIENCE_S, STAYS, alive, all_there, none_left, parents, ready, run, start
 
 
 @pytest.fixture
@@ -172,7 +172,7 @@ def test_other_signals_are_passed_on(folder: Path, number: signal.Signals, to: s
 def test_a_killed_launcher_leaves_nothing(folder: Path, mark: str) -> None:
     process = start(folder, "--nproc", 2, "--env", f"{mark}=1", "stays.py")
     ready(process, 2)
-    assert len(alive(mark)) == 4
+    assert all_there(mark, 4)
     process.kill()
     process.communicate(timeout=PATIENCE_S)
     assert none_left(mark)
