@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from journal_helpers import OPENING
-from test_live_service import Scripted
+from scripted import Scripted
 
 from hemiola.control.clock import Clock
 from hemiola.control.driver import run_loop

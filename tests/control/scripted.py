@@ -1,0 +1,87 @@
+"""An engine that does what a test has written down, and a service on it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from hemiola.control.clock import Clock
+from hemiola.control.journal import Journal
+from hemiola.control.live.engine import Identity, LiveDriver
+from hemiola.control.live.service import Run, Service, Settings
+from hemiola.core.decisions import Decision
+from hemiola.core.events import Arrived, Event
+from hemiola.core.topology import Topology
+from replays import cluster, job
+
+TWO = cluster([4, 4])
+
+
+class Scripted(LiveDriver):
+    """An engine that says what it is given, and does nothing."""
+
+    away = ""
+
+    def __init__(self, *instants: list[Event], ends: bool = True) -> None:
+        self.instants, self.ends = instants, ends
+        self.told: list[Decision] = []
+        self.stopped = threading.Event()
+
+    def events(self) -> Iterator[list[Event]]:
+        yield from self.instants
+        if not self.ends:
+            self.stopped.wait(30)
+
+    def execute(self, decision: Decision) -> None:
+        self.told.append(decision)
+
+    def render(self, decision: Decision) -> str:
+        return f"do {decision}"
+
+    def identity(self, job_id: str) -> Identity | None:
+        return Identity(engine_id=f"e-{job_id}", submit_s=1.0, user="ada")
+
+    def vanished(self) -> list[tuple[str, str]]:
+        return []
+
+    def answers(self) -> list[tuple[str, bool, str]]:
+        return []
+
+    def advise(self, decision: Decision) -> None:
+        self.told.append(decision)
+
+    def hand_back(self) -> None:
+        self.told.append("handed back")  # type: ignore[arg-type]
+
+    def add(self, events: Sequence[Event]) -> None:
+        raise AssertionError(events)
+
+    def stop(self) -> None:
+        self.stopped.set()
+
+
+def serve(
+    tmp_path: Path, settings: Settings, *drivers: Scripted, before: Callable[[], object] = lambda: None,
+    topology: Topology = TWO, runs: list[Run] | None = None,
+) -> tuple[Service, list[Run]]:  # fmt: skip
+    """A service that has one of these drivers in each run, and ends after the last; something is done before it runs."""
+    runs = [] if runs is None else runs
+    left = list(drivers)
+    with Journal.open(tmp_path / "j.db") as journal:
+
+        def make(run: Run) -> Scripted:
+            runs.append(run)
+            if len(left) == 1:
+                service.stop()
+            return left.pop(0)
+
+        service = Service(settings, journal, topology, make)
+        before()
+        service.run()
+        return service, runs
+
+
+def arrivals(*names: str) -> list[Event]:
+    now = Clock().now_s()
+    return [Arrived(now, job(name, now, 2, 60.0)) for name in names]
