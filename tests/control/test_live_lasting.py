@@ -26,7 +26,7 @@ from hemiola.control.live.book import Book
 from hemiola.control.live.holder import holder_name, is_gone
 from hemiola.control.live.lease import Leadership
 from hemiola.control.live.logs import _Objects
-from hemiola.control.live.reading import Names, read_cluster, read_daemon
+from hemiola.control.live.reading import Names, engine_ids, read_cluster, read_daemon
 from hemiola.control.live.reading_story import story
 from hemiola.control.live.service import Run, Service, Settings
 from hemiola.core.decisions import Start
@@ -213,7 +213,7 @@ def test_a_job_that_runs_on_where_it_did_has_no_new_story(tmp_path):
         serve(tmp_path, Settings(policy="fifo", mode="enforce"), Scripted(there))
     with Journal.open(tmp_path / "j.db") as journal:
         (its,) = journal.open_jobs()
-        (found,) = story(journal, its, Names(journal, [its]))
+        (found,) = story(journal, its, Names(journal, engine_ids([its])))
     assert "was found running on" in found.text and found.times == 1
 
 

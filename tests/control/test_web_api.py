@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import uuid
 from collections.abc import Iterator
 from math import log2
 from pathlib import Path
@@ -307,6 +308,26 @@ def test_why_a_job_runs_there_outlives_a_restart(tmp_path: Path):
         here.happen(Adopted(now_s, job("a", 8), place, before["since_s"]), Blocked(now_s, 5, 4))
         wait_until(lambda: here.get("status")["gpus"]["blocked"] == 4)
         assert here.get("jobs/a")["job"]["why"] == before["why"]
+
+
+def test_reasons_call_other_jobs_as_the_engine_does(tmp_path: Path):
+    long, short = str(uuid.uuid4()), str(uuid.uuid4())
+    with scene(tmp_path, settings=Settings(policy="srtf", mode="enforce", engine="test 1.0")) as here:
+        here.happen(Arrived(time.time(), job(long, 64)))
+        here.happen(Arrived(time.time(), job(short, 64, hours=0.1)))
+        wait_until(lambda: here.get("jobs?state=waiting")["items"])
+        (waits,) = here.get("jobs?state=waiting")["items"]
+        assert waits["id"] == long and waits["why"].startswith("stopped: job 1001 goes first"), waits["why"]
+        detail = here.get(f"jobs/{long}")
+        assert detail["job"]["why"] == waits["why"]
+        told = [made["reason"] for made in detail["decisions"] + here.get("decisions")["items"]]
+        assert any(reason.startswith("job 1001 goes first") for reason in told)
+        (runs,) = here.get("jobs?state=running")["items"]
+        assert "in place of job 1000" in runs["why"], runs["why"]
+        assert not any(short in reason or long in reason for reason in [*told, runs["why"]])
+        here.happen(Finished(time.time(), short))
+        wait_until(lambda: not here.get("jobs?state=waiting")["items"])
+        assert "in place of job 1000" in here.get("jobs?state=ended")["items"][0]["why"]
 
 
 def test_a_service_that_begins_while_the_engine_is_away_shows_what_was_last(tmp_path: Path):

@@ -101,7 +101,7 @@ class _Told:
     """All that is told of a job."""
 
     def __init__(self, journal: Journal, record: JobRecord, now_s: float) -> None:
-        from hemiola.control.live.reading import Names, read_cluster
+        from hemiola.control.live.reading import Names, engine_ids, read_cluster
         from hemiola.control.live.reading_story import story
 
         # It may end before the cluster is read.
@@ -110,7 +110,7 @@ class _Told:
         found = [job for job in self.cluster.jobs if job.uuid == record.uuid]
         self.job: LiveJob = found[0]
         self._records = {open_job.uuid: open_job for open_job in journal.open_jobs()}
-        self.names: Names = Names(journal, self._records.values())
+        self.names: Names = Names(journal, engine_ids(self._records.values()))
         self.moments: list[Moment] = story(journal, record, self.names)
         self.forecast: Forecast | None = self._forecast(journal, record)
         if self.forecast is not None:  # while the journal is open

@@ -78,7 +78,7 @@ def top(
 def _look(journal: Journal, engine: _Engine, following: Following) -> Seen:
     """Read all that a picture needs; of the run what has come since the last one."""
     from hemiola.cli.live_frame import Seen
-    from hemiola.control.live.reading import Names, read_cluster
+    from hemiola.control.live.reading import Names, engine_ids, read_cluster
     from hemiola.control.live.reading_forecast import predicted_loads
     from hemiola.core.errors import HemiolaError
 
@@ -86,7 +86,7 @@ def _look(journal: Journal, engine: _Engine, following: Following) -> Seen:
     loads, problem = [], ""
     if cluster.run is not None:
         records = journal.open_jobs()
-        names = Names(journal, records)
+        names = Names(journal, engine_ids(records))
         try:
             loads = [
                 (load, [names.of(uuid) for uuid in load.jobs])

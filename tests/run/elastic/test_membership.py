@@ -20,7 +20,7 @@ import torch.distributed as dist
 from member import ENTRIES, MOMENTUM
 
 from hemiola.run.elastic import Cursor, Deck
-from hemiola.run.elastic.board import reached
+from hemiola.run.elastic.board import Board, reached
 from ranks import SOURCE, Rank
 
 HERE = Path(__file__).parent
@@ -165,19 +165,42 @@ def test_all_end_with_the_store() -> None:
         assert f"the store of this job at 127.0.0.1:{started.port} is gone" in started.problem(1)
 
 
-def test_a_keeper_started_by_hand_minds_no_keystroke() -> None:
+@contextmanager
+def kept() -> Iterator[tuple[subprocess.Popen[str], Board]]:
     with subprocess.Popen(
         [sys.executable, "-m", "hemiola.run.elastic.keeper", "0"],
         env={**os.environ, "PYTHONPATH": SOURCE}, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
     ) as keeper:  # fmt: skip
         assert keeper.stdin is not None and keeper.stdout is not None
         port = int(keeper.stdout.readline().rpartition(" ")[2])
-        keeper.stdin.write("\nq\n3 signal 9 (SIGKILL)\n")
-        keeper.stdin.flush()
-        board = reached("127.0.0.1", port, LIMIT_S, LIMIT_S)
-        until_s = time.monotonic() + LIMIT_S
-        while not board.left(3) and keeper.poll() is None:
-            assert time.monotonic() < until_s
-            time.sleep(0.02)
-        assert board.left(3) == "its process ended with signal 9 (SIGKILL)"
+        try:
+            yield keeper, reached("127.0.0.1", port, LIMIT_S, LIMIT_S)
+        finally:
+            keeper.stdin.close()
+            keeper.terminate()
+
+
+def tells_of_3(keeper: subprocess.Popen[str], board: Board) -> None:
+    assert keeper.stdin is not None
+    keeper.stdin.write("\nq\n3 signal 9 (SIGKILL)\n")
+    keeper.stdin.flush()
+    until_s = time.monotonic() + LIMIT_S
+    while not board.left(3) and keeper.poll() is None:
+        assert time.monotonic() < until_s
+        time.sleep(0.02)
+    assert board.left(3) == "its process ended with signal 9 (SIGKILL)"
+
+
+def test_a_keeper_started_by_hand_minds_no_keystroke() -> None:
+    with kept() as (keeper, board):
+        tells_of_3(keeper, board)
+
+
+def test_a_keeper_that_is_asked_to_end_serves_until_its_input_does() -> None:
+    with kept() as (keeper, board):
         keeper.terminate()
+        tells_of_3(keeper, board)
+        assert keeper.poll() is None
+        assert keeper.stdin is not None
+        keeper.stdin.close()
+        assert keeper.wait(LIMIT_S) == 0

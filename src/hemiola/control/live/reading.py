@@ -6,7 +6,8 @@ Needs no daemon and writes nothing. Jobs are called by the engine's ids everywhe
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import Literal
 
 import msgspec
@@ -28,6 +29,7 @@ __all__ = [
     "LiveHost",
     "LiveJob",
     "Names",
+    "engine_ids",
     "estimate_from",
     "host_names",
     "read_cluster",
@@ -40,11 +42,15 @@ NO_LIMIT_S = 365 * 86400.0
 
 
 class Names:
-    """The engine's ids in place of UUIDs."""
+    """The engine's ids in place of UUIDs.
 
-    def __init__(self, journal: Journal, known: Iterable[JobRecord] = ()) -> None:
+    Args:
+        known: those that need not be looked up, by UUID.
+    """
+
+    def __init__(self, journal: Journal, known: Mapping[str, str] = MappingProxyType({})) -> None:
         self._journal = journal
-        self._ids = {record.uuid: record.engine_id for record in known}
+        self._ids = dict(known)
 
     def of(self, uuid: str) -> str:
         """The engine's id of a job; the UUID itself where the journal no longer has it."""
@@ -56,6 +62,11 @@ class Names:
     def told(self, text: str) -> str:
         """A reason for people: "job 17 goes first"."""
         return _UUID.sub(lambda found: f"job {self.of(found[0])}", text)
+
+
+def engine_ids(records: Iterable[JobRecord]) -> dict[str, str]:
+    """By UUID."""
+    return {record.uuid: record.engine_id for record in records}
 
 
 def read_daemon(journal: Journal, now_s: float, runs: list[RunRecord] | None = None) -> Daemon:
@@ -98,7 +109,7 @@ def read_cluster(
     as_of_s = now_s if daemon.state == "leads" else max(told.seen_s, daemon.heard_s or 0.0)
     topologies = Topologies(runs, journal.name)
     topology = topologies.at()
-    names = Names(journal, records)
+    names = Names(journal, engine_ids(records))
     observes = run is not None and run.opening.mode != "enforce"
     has_limits = run is None or not run.opening.engine.startswith("ray")
     hosts = list(_hosts(topology, told, records)) if topology is not None else []

@@ -13,6 +13,7 @@ from hemiola.control.journal import RunRecord
 from hemiola.control.journal.journal import Journal
 from hemiola.control.live.files import is_thrown
 from hemiola.control.live.places import Topologies
+from hemiola.control.live.reading import Names, engine_ids
 from hemiola.control.live.reading_run import Following
 from hemiola.control.live.service import Service
 from hemiola.control.web import history, values
@@ -136,13 +137,16 @@ class Desk:
         if state == "ended":
             records, following = history.ended_page(self._journal, user, after, limit)
             topologies = self._topologies()
-            found = tuple(ended_job(topologies.at(record.ended_s), record) for record in records)
-            return values.Jobs(found, following, None)
+            names = Names(self._journal, engine_ids(records))
+            found = (ended_job(topologies.at(record.ended_s), record) for record in records)
+            return values.Jobs(tuple(_named(view, names) for view in found), following, None)
 
         def wanted(seen: Seen) -> bool:
             return (state == "open" or seen.state == state) and (user is None or seen.user == user)
 
-        return self.frame().jobs(wanted, after, limit, time.time())
+        frame = self.frame()
+        names, page = self._names(frame), frame.jobs(wanted, after, limit, time.time())
+        return msgspec.structs.replace(page, items=tuple(_named(view, names) for view in page.items))
 
     def job(self, name: str) -> values.JobDetail:
         """A job by UUID or by the engine's id, with the last decisions about it."""
@@ -160,6 +164,7 @@ class Desk:
                 )
             view = ended_job(self._topologies().at(record.ended_s), record)
         about = [note for note in self.notes() if note.decision.job_id == view.id]
+        view = _named(view, self._names(frame))
         return values.JobDetail(job=view, decisions=tuple(self._told(reversed(about[-100:]))))
 
     # ---- decisions and runs
@@ -185,7 +190,16 @@ class Desk:
 
     def _told(self, notes: Iterable[Note]) -> list[values.Decided]:
         known: dict[str, tuple[str, str]] = {}
-        return [decided(self._topology_of(note.run), note, self._who(note, known)) for note in notes]
+        names = self._names(self.frame())
+        found = [decided(self._topology_of(note.run), note, self._who(note, known)) for note in notes]
+        return [
+            msgspec.structs.replace(one, reason=names.told(one.reason), refused=names.told(one.refused))
+            for one in found
+        ]
+
+    def _names(self, frame: Frame) -> Names:
+        """What reasons call other jobs: as the engine does, not by UUID."""
+        return Names(self._journal, {seen.job.id: seen.engine_id for seen in frame.seen if seen.engine_id})
 
     def _topologies(self) -> Topologies:
         return Topologies(self._journal.runs(), self._journal.name)
@@ -288,6 +302,11 @@ class Desk:
                     "remove it as a user who may write to its folder",
                 ) from problem
         return values.KillSwitch(thrown)
+
+
+def _named(view: values.JobView, names: Names) -> values.JobView:
+    why = names.told(view.why)
+    return view if why == view.why else msgspec.structs.replace(view, why=why)
 
 
 def _mark(frame: Frame) -> int:

@@ -1,7 +1,8 @@
 """Keeps the store of a job in a process of its own, so that any rank may be lost: `python -m hemiola.run.elastic.keeper PORT`.
 
 Standard input may name ranks that have ended, a line each ("3 signal 9 (SIGKILL)"): nobody has to wait until they are
-silent. A terminal is not read. It serves one run, and ends with a signal, or by itself if it cannot keep a store.
+silent. A terminal is not read. It serves one run, and ends with a signal, or by itself if it cannot keep a store. While its
+input lasts, SIGTERM ends it no earlier than that: a time limit tells all processes of a job, and ranks may want to save yet.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ def main(port: int) -> None:
     """Until a signal ends it."""
     import torch.distributed as dist
 
+    asked = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: asked.set())
     try:
         store = dist.TCPStore("0.0.0.0", port, is_master=True, wait_for_workers=False)
     except RuntimeError as problem:
@@ -30,7 +33,8 @@ def main(port: int) -> None:
         if rank.isdecimal():
             board.left(int(rank), f"its process ended with {how}")
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    threading.Event().wait()
+    if not asked.is_set():
+        threading.Event().wait()
 
 
 if __name__ == "__main__":

@@ -213,7 +213,7 @@ class Agent:
 
     def _tell_keeper(self, line: str) -> None:
         """Which rank has ended, so that nobody has to find out."""
-        if self._keeper is not None and self._keeper.stdin is not None:
+        if self._keeper is not None and self._keeper.stdin is not None and not self._keeper.stdin.closed:
             with contextlib.suppress(BrokenPipeError):
                 self._keeper.stdin.write(line.encode() + b"\n")
 
@@ -281,6 +281,8 @@ class Agent:
         if strays and not self._clearing:
             self._clearing = True
             self._kill_by(STRAYS_GRACE_S)
+        if self._keeper is not None and self._keeper.stdin is not None and not self._spared:
+            self._keeper.stdin.close()  # as long as it is open, the keeper only notes that it is to end
         self._send(signal.SIGTERM, strays - self._asked)
         self._asked |= strays
         return bool(strays)
