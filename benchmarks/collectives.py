@@ -58,7 +58,7 @@ class Case:
     sizes_bytes: tuple[int, ...]
     order: tuple[str, ...] = ()
     target: float = 0.0
-    seconds: float = 0.0
+    seconds: float = 0.5
     drifts: bool = False
     computes: float | None = None
     model: str = ""

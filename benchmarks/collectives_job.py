@@ -57,18 +57,16 @@ def main() -> None:
 
 
 def measured(groups: dict[str, Any], size_bytes: int, rounds: int, seconds: float) -> dict[str, list[float]]:
-    """Of the slowest rank, each; several in a row where one is shorter than `seconds`."""
+    """Of the slowest rank, each; several in a row where one is shorter than `seconds`, as many by every group."""
     flat = torch.ones(max(1, size_bytes // 4))
-    counts = {}
-    for name, group in groups.items():
-        once = timed(flat, group, 2)
-        counts[name] = max(1, min(200, int(seconds / once)))
-    check(groups, size_bytes)
+    check(groups, size_bytes)  # the first ones choose strategies, and TCP finds its rates
+    once = min(timed(flat, group, 2) for group in groups.values())
+    count = max(1, min(200, int(seconds / once)))
     found: dict[str, list[float]] = {name: [] for name in groups}
     for _ in range(rounds):
         for name, group in groups.items():
             flat.fill_(1.0)
-            found[name].append(timed(flat, group, counts[name]))
+            found[name].append(timed(flat, group, count))
     return found
 
 

@@ -49,7 +49,7 @@ With one slow link no strategy can be more than 2 (N - 1) / N = 1.5 times as fas
 HOW = """## How it was measured
 
 Four network namespaces joined by a bridge, tbf queues (burst 1 ms, 20 ms of queue), segmentation offload on, no delay added, TCP as
-named; float32, sums; the least, the median and the greatest ratio of neighbouring runs. "Of the bound" is max(M / min B, 2 (N - 1) M / sum B), or what an
+named; float32, sums; as many in a row as take half a second, at least one; the least, the median and the greatest ratio of neighbouring runs. "Of the bound" is max(M / min B, 2 (N - 1) M / sum B), or what an
 uplink has to carry, with headers (1514 bytes on the wire for 1448 of data), over the median. *Opening* is what
 making the group took, measuring included. All four hosts share two processors.
 

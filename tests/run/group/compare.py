@@ -120,6 +120,28 @@ def main(rank: int, ranks: int, file: str) -> None:
             )
             for op, dtype in zip(ops, DTYPES[:1] + DTYPES[-3:], strict=True):
                 same_at_root(data(rank, size, dtype), root, op, gloo, ours)
+    # several at once, none at all, parts of several sizes
+    several = [data(rank, size, torch.float32, size) for size in (*SIZES, 300_000)]
+    dist.all_reduce_coalesced(several, group=ours)
+    for tensor in several:
+        size = tensor.numel()
+        assert torch.equal(tensor, sum(data(r, size, torch.float32, size) for r in range(ranks))), size
+    dist.all_reduce_coalesced([], group=ours)
+    parts = [data(rank, 30_000 * r + 1, torch.float32, r) for r in range(ranks)]
+    found = torch.zeros(30_000 * rank + 1)
+    dist.reduce_scatter(found, parts, group=ours)
+    assert torch.equal(found, sum(data(r, 30_000 * rank + 1, torch.float32, rank) for r in range(ranks)))
+    assert torch.equal(parts[0], data(rank, 1, torch.float32, 0))
+    # one after the other: each finds what the one before has left
+    if not (os.environ.get("HEMIOLA_STRATEGY") or os.environ.get("HEMIOLA_STRAGGLERS")):
+        part, whole = torch.zeros(100_000), data(rank, 100_000 * ranks, torch.float32)
+        dist.reduce_scatter_tensor(part, whole, group=ours, async_op=True)
+        dist.all_gather_into_tensor(whole, part, group=ours, async_op=True)
+        dist.all_reduce(whole, group=ours, async_op=True)
+        dist.reduce_scatter_tensor(part, whole, group=ours)
+        total = sum(data(r, 100_000 * ranks, torch.float32) for r in range(ranks)) * ranks
+        assert torch.equal(whole, total)
+        assert torch.equal(part, total.chunk(ranks)[rank] * ranks)
     # uneven all-to-all
     out, into = [r + 1 for r in range(ranks)], [rank + 1] * ranks
     rows = torch.cat([torch.full((r + 1, 2), 10.0 * rank + r) for r in range(ranks)])

@@ -95,7 +95,7 @@ def script_of(strategy: Strategy, rank: int, single: bool) -> Script:
                 tuple(lands[number]),
             )
         )
-    places = (place for move in strategy.moves for place in _ends(move, rank) if place.buffer == "scratch")
+    places = (place for n in here for place in _ends(strategy.moves[n], rank) if place.buffer == "scratch")
     return Script(tuple(steps), max((place.index + 1 for place in places), default=0))
 
 
