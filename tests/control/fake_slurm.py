@@ -43,8 +43,10 @@ RUNS = JobRow(
 )
 
 
-def node(name: str, state: str = "idle", gpus: int = 8) -> NodeRow:
-    return NodeRow(name, state, False, gpus, "hemiola", frozenset())
+def node(
+    name: str, state: str = "idle", gpus: int = 8, *, silent: bool = False, partition: str = "hemiola"
+) -> NodeRow:
+    return NodeRow(name, state, silent, gpus, partition, frozenset())
 
 
 @dataclass

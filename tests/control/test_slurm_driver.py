@@ -10,13 +10,15 @@ from fake_slurm import RUNS, Driven, FakeSlurm, node
 
 from hemiola.control.live.remembered import Remembered
 from hemiola.control.slurm.client import Slurm
+from hemiola.control.slurm.doctor import _loose
 from hemiola.control.slurm.handback import hand_back, held_jobs
 from hemiola.control.slurm.jobs import HELD
 from hemiola.control.slurm.memory import Clues
+from hemiola.control.slurm.orders import TOP
 from hemiola.control.slurm.ranks import ranks
 from hemiola.control.slurm.rows import PARKED_S, JobRow, Words, job_rows
 from hemiola.control.slurm.topology import slurm_topology
-from hemiola.core.decisions import Move, Placement, Stop
+from hemiola.core.decisions import Move, Placement, Start, Stop
 from hemiola.core.events import Adopted, Arrived, Blocked, Failed, Held, Released, Requeued, Started
 from hemiola.sched.job_state import RUNNING
 from replays import cluster
@@ -160,6 +162,15 @@ def test_gpus_by_socket_are_taken_where_slurm_says():
     assert Driven(slurm, TWO).look(0.0) == [Blocked(0.0, 0, 4), Blocked(0.0, 1, 2)]
 
 
+def test_what_a_job_wants_goes_by_hosts_that_the_partition_has():
+    nodes = [node("n0", partition="other"), node("n1", gpus=4), node("n2", gpus=4)]
+    eight = waits(gpus_per_host=0, gpus_per_job=8)
+    whole = waits(id="8", array="8", gpus_per_host=1, exclusive=True)
+    driven = Driven(FakeSlurm([eight, whole], nodes), cluster([8, 4, 4]))
+    driven.look(0.0)
+    assert [(known.job.gpus, known.job.hosts) for known in driven.driver.known.values()] == [(8, 2), (4, 1)]
+
+
 DEALT = {"gpus_per_host": 0, "gpus_per_job": 12, "hosts": 2, "host_list": "n[0-1]"}
 """Only Slurm's details say how many GPUs it has on which node."""
 
@@ -186,6 +197,28 @@ def test_a_remembered_job_that_ends_before_that_is_known_has_ended():
     assert driven.driver.vanished() == [("u", "it ended while nobody watched")]
 
 
+def test_gpus_that_slurm_divides_otherwise_than_was_decided_are_counted_where_they_are():
+    """Of the one that was to have the rest of a host nothing is left."""
+    wide = {key: value for key, value in DEALT.items() if key != "host_list"}
+    slurm = FakeSlurm([waits(**wide), waits(id="8", array="8", gpus_per_host=2)], NODES)
+    driven = Driven(slurm, TWO)
+    driven.look(200.0)
+    first, second = driven.driver.known
+    slurm.rows = [
+        msgspec.structs.replace(row, bound_to=nodes)
+        for row, nodes in zip(slurm.rows, ("n[0-1]", "n0"), strict=True)
+    ]
+    driven.carry_out(Start(first, Placement((1, 0), (0x3F, 0x3F)), ""))
+    driven.carry_out(Start(second, Placement((0,), (0xC0,)), ""))
+    late = msgspec.structs.replace(slurm.rows[1], priority=9, reason="Resources")
+    slurm.rows, slurm.dealt = [runs(**DEALT, bound_to="n[0-1]"), late], {"n0": 8, "n1": 4}
+    why = "Slurm has given its GPUs to another job"
+    there = Placement((1, 0), (0xF, 0xFF))
+    assert driven.look(201.0) == [Requeued(201.0, second, why), Started(201.0, first, there)]
+    inventory = driven.machine.view.inventory
+    assert driven.look(202.0) == [] and [mask.bit_count() for mask in inventory.masks] == [0, 4]
+
+
 def test_a_job_whose_nodes_have_left_the_topology_is_slurms():
     slurm = FakeSlurm([runs(host_list="x9")], NODES)
     driven = Driven(slurm, TWO, [remembered()])
@@ -194,6 +227,44 @@ def test_a_job_whose_nodes_have_left_the_topology_is_slurms():
 
 
 # ---- what users change and hold
+
+
+def test_an_administrators_hold_of_a_job_that_was_to_start_is_kept():
+    slurm = FakeSlurm([waits()], NODES)
+    driven = Driven(slurm, TWO)
+    driven.look(200.0)
+    uuid = only(driven)
+    slurm.rows = [waits(bound_to="n0")]
+    driven.carry_out(Start(uuid, Placement((0,), (0xFF,)), ""))
+    assert slurm.told[1:] == ["release 7", f"update jobid=7 Priority={TOP}"]
+    slurm.rows = [waits(bound_to="n0", reason="JobHeldAdmin")]
+    assert [type(event) for event in driven.look(201.0)] == [Requeued, Held] and driven.look(204.0) == []
+    known = driven.driver.known[uuid]
+    assert (known.held, known.binds_failed) == ("an administrator holds it", 0)
+    assert len(slurm.told) == 3, "nor is it made its user's"
+
+
+def test_an_administrators_hold_that_comes_as_a_job_is_bound_is_kept():
+    slurm = FakeSlurm([waits()], NODES)
+    driven = Driven(slurm, TWO)
+    driven.look(200.0)
+    uuid = only(driven)
+    slurm.rows = [waits(bound_to="n0", reason="JobHeldAdmin")]
+    driven.carry_out(Start(uuid, Placement((0,), (0xFF,)), ""))
+    assert len(slurm.told) == 1, "it is not released"
+    assert driven.driver.answers() == [(uuid, False, "an administrator holds it")]
+    assert [type(event) for event in driven.driver._soon] == [Requeued, Held]
+
+
+def test_what_is_handed_back_waits_for_no_nodes_whoever_holds_it():
+    mark = Words(admin=f"{PARKED.removesuffix(':begin=')}n1")
+    released = waits(bound_to="n1", priority=TOP, reason="ReqNodeNotAvail")
+    theirs, named = waits(id="8", bound_to="n1"), waits(id="9", bound_to="n1", priority=5)
+    slurm = FakeSlurm([released, theirs, named], NODES)
+    slurm.said = {"7": mark, "8": Words(HELD, admin=mark.admin)}
+    assert hand_back(slurm, "hemiola") == ([], [])
+    told = ["update jobid=7 ReqNodeList=", "release 7", "update jobid=8 ReqNodeList="]
+    assert slurm.told == told, "the released one goes before nobody any more"
 
 
 def test_a_users_hold_of_a_job_in_a_reservation_is_not_handed_back():
@@ -359,6 +430,18 @@ def test_a_job_that_leaves_the_partition_takes_the_holds_of_others_with_it(
     assert slurm.told == (["release 7"] if lifted else [])
 
 
+def test_a_job_that_leaves_the_partition_does_not_wait_for_the_nodes_that_it_was_given():
+    slurm = FakeSlurm([waits()], NODES)
+    driven = Driven(slurm, TWO)
+    driven.look(0.0)
+    slurm.rows = [waits(bound_to="n0")]
+    driven.look(1.0)
+    slurm.rows = [waits(bound_to="n0", priority=TOP, partition="other")]
+    driven.look(2.0)
+    driven.look(5.0)
+    assert slurm.told == ["update jobid=7 ReqNodeList=", "release 7"]
+
+
 def test_a_parked_job_that_leaves_the_partition_begins_when_its_user_wants():
     slurm = FakeSlurm([waits(dependency=DEPENDS)], NODES)
     driven = Driven(slurm, TWO)
@@ -369,6 +452,26 @@ def test_a_parked_job_that_leaves_the_partition_begins_when_its_user_wants():
     driven.look(2.0)
     driven.look(5.0)
     assert slurm.told == ["update jobid=7 StartTime=now+95"]
+
+
+# ---- its doctor
+
+
+def test_jobs_that_are_slurms_are_not_looked_for_among_those_that_are_held():
+    free = {"priority": 5, "reason": "Priority"}
+    slurm = FakeSlurm(
+        [
+            waits(**free, gpus_per_host=0), waits(id="8", **free, features="ib"), waits(id="9", **free),
+            waits(id="10", **free, strange="it is part of a heterogeneous job"), waits(id="11"),
+        ],
+        NODES,
+        said={"9": Words("hemiola:names-its-nodes")},
+    )  # fmt: skip
+    (check,) = _loose(slurm, "hemiola", "enforce")  # type: ignore[arg-type]
+    assert (check.state, check.what) == ("OK", "jobs that wait in hemiola: 5, of them held: 1")
+    slurm.rows.append(waits(id="12", **free))
+    (check,) = _loose(slurm, "hemiola", "enforce")  # type: ignore[arg-type]
+    assert check.what == "1 waiting jobs are not held, and Slurm may place them: 12"
 
 
 # ---- its network

@@ -11,6 +11,8 @@ import pytest
 from live_slurm import Live, need_slurm, until
 
 from hemiola.control.slurm.client import Slurm
+from hemiola.control.slurm.handback import hand_back
+from hemiola.control.slurm.orders import TOP
 from hemiola.control.slurm.topology import slurm_topology
 from hemiola.core.hostlist import expand
 from hemiola.core.topology import Topology
@@ -113,16 +115,54 @@ def test_a_job_waits_for_one_that_takes_its_time_to_leave(live: Live, caplog: py
         live.command("scancel", stubborn)
 
 
+def take_processors(live: Live) -> None:
+    """Of both nodes with one type of GPUs."""
+    for node in ("h0", "h1"):
+        live.command("sbatch", "-o/dev/null", "-pother", f"-w{node}", "--wrap=sleep 30")
+    until(lambda: sum(row.state == "RUNNING" for row in live.rows().values()) == 2, "they run")
+
+
 def test_a_node_that_lacks_processors_is_given_back_soon(live: Live):
     with live.serving():
-        for node in ("h0", "h1"):
-            live.command("sbatch", "-o/dev/null", "-pother", f"-w{node}", "--wrap=sleep 30")
-        until(lambda: sum(row.state == "RUNNING" for row in live.rows().values()) == 2, "they run")
+        take_processors(live)
         greedy = live.submit("-N1 --gres=gpu:a100:4 -c 16")
         until(lambda: live.record(greedy).binds_failed > 0, "it is tried in vain", limit_s=8.0)
         modest = live.submit("-N2 --gres=gpu:a100:4")
         assert live.wait_outcome(modest) == "finished"
         live.command("scancel", greedy)
+
+
+def placed_in_vain(live: Live) -> str:
+    """A job that is placed, and for some seconds lacks processors there."""
+    job = live.submit("-N1 --gres=gpu:a100:4 -c 16")
+    until(lambda: live.rows()[job].bound_to and live.rows()[job].priority == TOP, "it is placed")
+    return job
+
+
+def test_an_administrators_hold_of_a_job_that_is_placed_is_kept(live: Live):
+    with live.serving():
+        take_processors(live)
+        job = placed_in_vain(live)
+        live.command("scontrol", "hold", job)
+        until(lambda: live.reason(job) == "an administrator holds it", "its reason is the hold")
+        assert live.wait_outcome(live.submit("--gres=gpu:h100:1")) == "finished", (
+            "it has looked again and again"
+        )
+        row = live.rows()[job]
+        assert (row.priority, row.reason) == (0, "JobHeldAdmin")
+        live.command("scontrol", "release", job)
+        until(lambda: live.record(job).binds_failed > 0, "it is tried again")
+        live.command("scancel", job)
+
+
+def test_a_job_that_is_placed_and_has_not_begun_is_handed_back_to_any_nodes(live: Live):
+    with live.serving():
+        take_processors(live)
+        job = placed_in_vain(live)
+    assert live.rows()[job].bound_to
+    hand_back(live.slurm, "hemiola")
+    row = live.rows()[job]
+    assert (row.state, row.bound_to) == ("PENDING", "") and 0 < row.priority < TOP
 
 
 def test_jobs_that_are_slurms_and_wait_keep_nobody_else_waiting(live: Live):

@@ -40,7 +40,7 @@ def test_jobs_of_every_kind_run_once_where_they_were_placed(live: Live):
     for job in jobs:
         assert rows[job].state == "COMPLETED" and rows[job].restarts == 0, rows[job]
         assert rows[job].host_list == rows[job].bound_to, "it ran where it was bound to"
-    assert len(expand(rows[jobs[2]].host_list)) == 2, "twelve GPUs on hosts of eight: six on each of two"
+    assert len(expand(rows[jobs[2]].host_list)) == 2, "twelve GPUs on hosts of eight"
     with Journal.open(live.journal_path, read_only=True) as journal:
         (run,) = journal.runs()
         assert replay(journal, run.id).difference is None, "the journal's decisions come out again"

@@ -432,7 +432,8 @@ def test_garbage_in_any_field_is_refused_or_read_never_a_crash(data: st.DataObje
         (["ALLOCATED", "FAIL"], "failing", False), (["IDLE", "MAINTENANCE", "RESERVED"], "maint", False),
         (["IDLE", "PLANNED", "RESERVED"], "reserved", False), (["DOWN", "RESERVED"], "down", False),
         (["ALLOCATED", "MAINTENANCE"], "maint", False), (["IDLE", "REBOOT_REQUESTED"], "reboot", False),
-        (["IDLE", "POWERED_DOWN"], "idle", False), (["DOWN", "INVALID_REG"], "inval", False),
+        (["IDLE", "POWERED_DOWN"], "idle", False), (["IDLE", "NOT_RESPONDING"], "idle", True),
+        (["IDLE", "NOT_RESPONDING", "POWERED_DOWN"], "idle", False), (["DOWN", "INVALID_REG"], "inval", False),
         (["IDLE", "COMPLETING"], "completing", False), (["IDLE", "COMPLETING", "DRAIN"], "draining", False),
     ],
 )  # fmt: skip

@@ -532,3 +532,9 @@ def test_parts_of_a_heterogeneous_job_on_lent_nodes_are_seen_and_requeued_togeth
     lent = lend(slurm, "h0", giver="ours", taker="theirs", now=True)
     assert (lent.requeued, lent.stay) == ((), ("12+0", "12+1", "13"))
     assert slurm.told[2:] == ["requeue 12", "requeue 13"]
+
+
+def test_all_nodes_may_be_lent_and_so_taken_back_by_who_had_none():
+    slurm = Lending()
+    assert lend(slurm, "h[0-1]", giver="ours", taker="theirs").hosts == ("h0", "h1")
+    assert slurm.told == ["update PartitionName=ours Nodes=", "update PartitionName=theirs Nodes=h[0-1]"]

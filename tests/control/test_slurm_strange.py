@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from fake_slurm import RUNS, node
+from fake_slurm import RUNS, FakeSlurm, node
 from live_slurm import Live, until
 
 from hemiola.control.journal import Journal
@@ -18,7 +18,7 @@ from hemiola.control.slurm.client import shares_in
 from hemiola.control.slurm.handback import HandingBack, silent_s
 from hemiola.control.slurm.jobs import asks_otherwise
 from hemiola.control.slurm.known import Known
-from hemiola.control.slurm.looks import Watcher, everywhere
+from hemiola.control.slurm.looks import Watcher, everywhere, most_gpus
 from hemiola.control.slurm.rows import JobRow, NodeRow, Words
 from hemiola.core.decisions import Placement, Start
 from hemiola.core.errors import EngineError
@@ -45,8 +45,12 @@ class Shows:
 
 
 @pytest.mark.parametrize(
-    ("seen", "lost"), [([], False), ([node("n1", "inval", 7)], False), ([node("n1", "down")], True)]
-)
+    ("seen", "lost"),
+    [
+        ([], False), ([node("n1", "inval", 7)], False), ([node("n1", "mixed", silent=True)], False),
+        ([node("n1", "down")], True),
+    ],
+)  # fmt: skip
 def test_what_runs_on_a_node_that_has_left_goes_on(seen: list[NodeRow], lost: bool):
     topology = cluster([8, 8])
     machine = StateMachine(ClusterView(topology, estimates=None))  # type: ignore[arg-type]
@@ -69,6 +73,25 @@ def test_what_runs_on_a_node_that_has_left_goes_on(seen: list[NodeRow], lost: bo
 
 def test_a_partition_without_nodes_has_no_features():
     assert everywhere([], "hemiola") == frozenset()
+
+
+def test_all_nodes_of_a_partition_may_be_lent_while_it_is_managed():
+    lent = [node("n0", partition="infer"), node("n1", partition="infer")]
+    slurm = Shows([RUNS], [node("n0"), node("n1")])
+    watcher = Watcher(slurm, cluster([8, 8]), "hemiola")  # type: ignore[arg-type]
+    assert watcher.look(0.0).closed == {}
+    slurm.seen = lent
+    look = watcher.look(2.0)
+    assert (look.down, look.closed) == (set(), {0: 8, 1: 8}) and list(look.jobs) == ["7"]
+    with pytest.raises(EngineError, match="has no nodes"):
+        Watcher(slurm, cluster([8, 8]), "hemiola").look(2.0)  # type: ignore[arg-type]
+
+
+def test_only_hosts_of_the_partition_are_counted_for_the_largest_one():
+    topology = cluster([8, 4, 2], types=("h100", "a100", "a100"))
+    nodes = [node("n0", partition="other"), node("n1"), node("n2")]
+    assert most_gpus(topology, nodes, "hemiola") == {"": 4, "a100": 4, "h100": 8}
+    assert most_gpus(topology, nodes, "none") == {"": 8, "a100": 4, "h100": 8}
 
 
 def test_what_is_taken_on_a_host_that_is_down_is_not_counted():
@@ -168,6 +191,17 @@ def test_what_comes_back_held_after_the_kill_switch_is_handed_back_too():
     slurm.rows, slurm.told = [held], []
     handing.seen(slurm.rows, 16.0)
     assert slurm.told == [], "whoever holds it now has the right to"
+
+
+def test_what_is_put_back_after_the_kill_switch_waits_for_no_nodes():
+    waits = msgspec.structs.replace(RUNS, state="PENDING", reason="BeginTime", host_list="")
+    slurm = FakeSlurm([], [], said={"7": Words(admin=f"hemiola:{'0' * 36}:ranks=n1")})
+    handing = HandingBack(slurm, "hemiola")  # type: ignore[arg-type]
+    handing.seen([RUNS], 10.0)
+    slurm.rows = [waits, msgspec.structs.replace(waits, id="8")]
+    for _ in range(2):
+        handing.seen(slurm.rows, 10.0)
+    assert slurm.told == ["update jobid=7 ReqNodeList="], "once; what its user has bound stays so"
 
 
 @pytest.mark.parametrize("how", ["end", "look on"])

@@ -287,7 +287,7 @@ def test_nodes_are_lent_to_another_partition_and_come_back(live: Live):
 
 
 def test_hemiola_lends_nodes_and_takes_them_back(live: Live, capfd: pytest.CaptureFixture[str]):
-    live.command("scontrol", "create", "PartitionName=infer", "Nodes=h3")
+    live.command("scontrol", "create", "PartitionName=infer")
     conf = Path(live.lab.environ["SLURM_CONF"])
     try:
         with live.serving("fifo:placement=first-fit"):
@@ -309,13 +309,18 @@ def test_hemiola_lends_nodes_and_takes_them_back(live: Live, capfd: pytest.Captu
             assert live.wait_outcome(four) == live.wait_outcome(stays) == "finished"
             for nodes, giver, taker, why in (
                 ("h9", "hemiola", "infer", "has no node 'h9'"),
-                ("h[0-3]", "hemiola", "infer", "all nodes of 'hemiola'"),
                 ("h1", "hemiola", "nowhere", "nowhere"),
                 ("h1", "hemiola", "hemiola", "nothing can be lent"),
             ):
                 with pytest.raises(HemiolaError, match=why):
                     lend(nodes, to=taker, from_=giver, slurm_conf=conf)
             assert live.wait_outcome(live.submit("-N4 --gres=gpu:1")) == "finished", "nothing was changed"
+            lend("h[0-3]", to="infer", slurm_conf=conf)
+            until(lambda: len(live.service.view.inventory.blocked) == 4, "nothing is Hemiola's to give")
+            last = live.submit("-N4 --gres=gpu:1")
+            until(lambda: live.known(last) is not None, "it is seen")
+            lend("h[0-3]", to="hemiola", from_="infer", slurm_conf=conf)
+            assert live.wait_outcome(last) == "finished"
     finally:
         live.command("scontrol", "update", "PartitionName=hemiola", "Nodes=h[0-3]")
         live.command("scontrol", "delete", "PartitionName=infer")

@@ -13,7 +13,7 @@ from hemiola.control.slurm.engine import Engine
 from hemiola.control.slurm.jobs import is_user_held
 from hemiola.control.slurm.known import UNHEARD, Known
 from hemiola.control.slurm.limits import Limits
-from hemiola.control.slurm.rows import JobRow
+from hemiola.control.slurm.rows import JobRow, Words
 from hemiola.core.decisions import Decision, Move, Placement, Resize, Start, Stop
 from hemiola.core.errors import EngineError
 from hemiola.core.events import Event, Held, Requeued
@@ -87,6 +87,7 @@ class Binder:
         if unwanted:
             self.tell([orders.release(unwanted)])
         self._park(changes)
+        self.tell([order for known in changes.bound for order in orders.give_back(known.row, known.hosts)])
         for known, why in changes.failed:
             self._failed(known, why, now)
         for known in changes.limited:
@@ -142,11 +143,13 @@ class Binder:
             _log.warning("bound jobs could not be looked at, and are bound again: %s", problem.what)
             return False
         for known in waiting:
-            known.user_held = is_user_held(found[known.row.id][1]) if known.row.id in found else False
-            if known.user_held:  # its user has come to hold it meanwhile
-                self._take_back(known, "its user holds it")
+            row, words = found.get(known.row.id, (known.row, Words()))
+            known.user_held = is_user_held(words)
+            why = row.kept or ("its user holds it" if known.user_held else "")
+            if why:  # somebody has come to hold it meanwhile
+                self._take_back(known, why)
         rows = {job_id: row for job_id, (row, _) in found.items()}
-        self._release([known for known in waiting if not known.user_held], rows, complaints)
+        self._release([known for known in waiting if known.wanted is not None], rows, complaints)
         return True
 
     def _release(self, waiting: list[Known], rows: dict[str, JobRow], complaints: str) -> None:

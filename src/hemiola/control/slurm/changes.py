@@ -43,6 +43,7 @@ class Changes(Changing):
         limited: jobs that were bound, and do not start within some limit of Slurm's.
         parked, unparked: jobs whose dependency is to be left to Slurm, and those for which it is fulfilled.
         moved: parked jobs that are no longer ours.
+        bound: jobs that are no longer ours, and wait for the nodes that they were given.
     """
 
     def __init__(
@@ -58,6 +59,7 @@ class Changes(Changing):
         self.parked: list[Known] = []
         self.unparked: list[Known] = []
         self.moved: list[Known] = []
+        self.bound: list[Known] = []
 
     def job(self, known: Known, row: JobRow) -> bool:
         """One job; whether it is still there."""
@@ -97,7 +99,8 @@ class Changes(Changing):
     def _confirm(self, known: Known, row: JobRow, state: JobState) -> None:
         if known.ran:
             return
-        hosts = set(self._watcher.parts(row))
+        parts = self._watcher.parts(row)
+        hosts = {host for host, gpus in parts.items() if gpus}
         if known.bound_s is None and known.wanted is not None:
             if row.state != "RUNNING":
                 return
@@ -115,9 +118,18 @@ class Changes(Changing):
         assert state.placement is not None
         if hosts == set(state.placement.hosts):
             known.ran, known.binds_failed, known.limited = True, 0, 0
-            self._started.append(Started(self._now, known.job.id))
+            self._started.append(Started(self._now, known.job.id, self._dealt(known, state.placement, parts)))
         else:
             self._start(known, row)
+
+    @staticmethod
+    def _dealt(known: Known, placement: Placement, parts: dict[int, int]) -> Placement | None:
+        """As Slurm has divided its GPUs among these hosts; None if so was decided."""
+        masks = tuple((1 << parts[host]) - 1 for host in placement.hosts)
+        if [mask.bit_count() for mask in masks] == [mask.bit_count() for mask in placement.masks]:
+            return None
+        known.wanted = Placement(placement.hosts, masks)
+        return known.wanted
 
     def _start(self, known: Known, row: JobRow) -> None:
         """It runs where nobody has placed it."""
@@ -129,6 +141,22 @@ class Changes(Changing):
         known.bound_restarts = row.restarts
         self._started.append(Started(self._now, known.job.id, placement))
 
+    def give_way(self, jobs: Iterable[Known]) -> None:
+        """Where jobs have begun otherwise than was decided, those that were to have some of their GPUs wait again."""
+        if not any(isinstance(event, Started) and event.placement is not None for event in self._started):
+            return
+        left = dict(enumerate(self._view.topology.hosts.gpus.tolist()))
+        for known in sorted(jobs, key=lambda known: not known.ran):
+            if known.wanted is None:
+                continue
+            masks = zip(known.wanted.hosts, known.wanted.masks, strict=True)
+            parts = {host: mask.bit_count() for host, mask in masks}
+            if not known.ran and any(left[host] < gpus for host, gpus in parts.items()):
+                self.requeued(known, "Slurm has given its GPUs to another job")
+                continue
+            for host, gpus in parts.items():
+                left[host] -= gpus
+
     def _waits(self, known: Known, row: JobRow, state: JobState) -> None:
         known.stopped_s, known.stays = None, False
         if state.status == RUNNING:
@@ -137,6 +165,8 @@ class Changes(Changing):
             )  # it ran between two looks
             if known.ran or known.wanted is None or unseen:
                 self.requeued(known, f"Slurm put it back: {row.reason}")
+            elif row.kept:
+                self.requeued(known, row.kept)
             elif known.bound_s is not None and is_limited(row):
                 self.limited.append(known)
             elif known.bound_s is not None and self._kept_s(known, row) > patience_s(row):

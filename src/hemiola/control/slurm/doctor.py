@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Set
 from pathlib import Path
 from typing import Literal
 
@@ -21,9 +21,9 @@ from hemiola.control.slurm.doctor_settings import (
     select_checks,
     version_check,
 )
-from hemiola.control.slurm.entering import most_gpus
-from hemiola.control.slurm.jobs import is_slurms, job_of
-from hemiola.control.slurm.looks import everywhere
+from hemiola.control.slurm.jobs import is_slurms, job_of, shape
+from hemiola.control.slurm.looks import everywhere, most_gpus
+from hemiola.control.slurm.rows import JobRow, Words
 from hemiola.control.slurm.topology import slurm_topology
 from hemiola.core.errors import EngineError, HemiolaError
 from hemiola.core.hostlist import compress
@@ -83,19 +83,31 @@ def why_unknown(slurm: Slurm, job_id: str, partition: str, topology: Topology) -
     row, words = found
     if partition not in row.partition.split(","):
         return f"it is in the partition {row.partition}, and Hemiola manages {partition}"
-    if row.reservation:
-        return f"it is to run in the reservation {row.reservation}, so Slurm starts it by itself"
-    if row.strange:
-        return f"{row.strange}, so Slurm starts it by itself"
-    job, _ = job_of(row, job_id, words, most_gpus(topology), USUAL_S, profiles_by_model(None))
-    if not job.gpus:
-        return "it wants no GPU, so Slurm starts it by itself"
-    if is_slurms(row, words, everywhere(slurm.nodes(partition), partition)):
-        return "it says on which nodes it may run, so Slurm starts it by itself"
+    nodes = slurm.nodes(partition)
+    if why := _why_slurms(row, words, everywhere(nodes, partition)):
+        return f"{why}, so Slurm starts it by itself"
+    job, _ = job_of(
+        row, job_id, words, most_gpus(topology, nodes, partition), USUAL_S, profiles_by_model(None)
+    )
     machine = StateMachine(ClusterView(topology, Estimates(IterationModel(topology), Costs())))
     if never := machine.admission(job):
         return f"it can never run here: {never}"
     return f"Hemiola has not looked at it yet; Slurm has it as {row.state.lower()} ({row.reason})"
+
+
+def _why_slurms(row: JobRow, words: Words, features: Set[str]) -> str:
+    """Why a job of the partition is not Hemiola's to place, in words; "" if it is.
+
+    Args:
+        features: that all nodes have.
+    """
+    if row.reservation:
+        return f"it is to run in the reservation {row.reservation}"
+    if row.strange:
+        return row.strange
+    if not shape(row, 1)[0]:
+        return "it wants no GPU"
+    return "it says on which nodes it may run" if is_slurms(row, words, features) else ""
 
 
 def _partition(slurm: Slurm, partition: str) -> Iterator[Check]:
@@ -128,10 +140,13 @@ def _loose(slurm: Slurm, partition: str, mode: str) -> Iterator[Check]:
     rows = slurm.jobs(partition=partition, states="PENDING")
     rows = [row for row in rows if not row.reservation]
     held = [row for row in rows if not row.priority]
-    loose = [row.id for row in rows if row.priority and not row.bound_to and not row.dependency]
-    if mode == "enforce" and loose:
+    loose = [row for row in rows if row.priority and not row.bound_to and not row.dependency]
+    words = slurm.words([row.id for row in loose])
+    features = everywhere(slurm.nodes(partition), partition)
+    ours = [row.id for row in loose if not _why_slurms(row, words.get(row.id, Words()), features)]
+    if mode == "enforce" and ours:
         yield Check(
-            "WARN", "holds", f"{len(loose)} waiting jobs are not held, and Slurm may place them: {', '.join(loose[:5])}",
+            "WARN", "holds", f"{len(ours)} waiting jobs are not held, and Slurm may place them: {', '.join(ours[:5])}",
             "the daemon holds such jobs when it looks next; if they stay, see job_submit above",
         )  # fmt: skip
     else:
@@ -151,7 +166,7 @@ def _cluster(slurm: Slurm, partition: str, topology: Topology | None) -> Iterato
     missing, strangers = [n for n in names if n not in nodes], [n for n in nodes if n not in ours]
     if missing:
         yield Check(
-            "WARN", "topology", f"of its hosts, {partition} has no {compress(missing)}", "they are taken to be down"
+            "WARN", "topology", f"of its hosts, {partition} has no {compress(missing)}", "nothing is placed there"
         )  # fmt: skip
     if strangers:
         yield Check(

@@ -126,6 +126,7 @@ class SlurmDriver(LookingDriver[Known]):
             elif not changes.job(known, row):
                 self._forget(known)
         self._missing(look, changes, now)
+        changes.give_way(self.known.values())
         jobs, arrived = self._entrance.enter(new, now, first=self._first)
         for known in jobs:
             self.known[known.job.id] = self._by_id[known.row.id] = known
@@ -205,6 +206,9 @@ class SlurmDriver(LookingDriver[Known]):
             if row is not None and row.state == "PENDING":
                 if known.parked and row.begins_far(now + self._clock.behind_s()):
                     changes.moved.append(known)
+                if row.bound_to and row.bound_to == known.row.bound_to:
+                    known.row = row
+                    changes.bound.append(known)
                 if not row.priority and not row.kept:
                     left.append(row.id)
             self._depart(known, rows, changes)

@@ -28,10 +28,9 @@ from hemiola.control.slurm.rows import JobRow, Words
 from hemiola.core.events import Adopted, Arrived, Event, Held, Timer
 from hemiola.core.hostlist import expand
 from hemiola.core.job import Job, Profile
-from hemiola.core.topology import Topology
 from hemiola.sched.machine import StateMachine
 
-__all__ = ["HOLDS_S", "Entrance", "most_gpus"]
+__all__ = ["HOLDS_S", "Entrance"]
 
 _log = logging.getLogger("hemiola.slurm")
 HOLDS_S = 1.0
@@ -61,7 +60,6 @@ class Entrance:
         self._clock = clock
         self._remembered = {memory.engine_id: memory for memory in remembered}
         self._profile, self._usual_s = profile, usual_s
-        self._most_gpus = most_gpus(machine.view.topology)
         self._not_before: dict[tuple[str, int], float] = {}
         self._vanished: list[tuple[str, str]] = []
         self._refused: list[tuple[Job, str]] = []
@@ -120,7 +118,7 @@ class Entrance:
     def _known(self, row: JobRow, words: Words, memory: Remembered[Clues] | None, now: float) -> Known | None:
         """The job; None if it is Slurm's."""
         ours = memory.uuid if memory else str(uuid.uuid4())
-        job, note = job_of(row, ours, words, self._most_gpus, self._usual_s, self._profile)
+        job, note = job_of(row, ours, words, self._watcher.most_gpus, self._usual_s, self._profile)
         left = row.strange or self._elsewhere(row)
         if left or not job.gpus or (memory is None and is_slurms(row, words, self._watcher.everywhere)):
             if memory is not None and left:
@@ -155,7 +153,7 @@ class Entrance:
 
     def is_changed(self, known: Known, row: JobRow, words: Words) -> bool:
         """Whether its user has changed what it asks for."""
-        job, _ = job_of(row, known.job.id, words, self._most_gpus, self._usual_s, self._profile)
+        job, _ = job_of(row, known.job.id, words, self._watcher.most_gpus, self._usual_s, self._profile)
         return not is_alike(job, known.job)
 
     def _leave(self, row: JobRow, words: Words, now: float) -> None:
@@ -216,15 +214,6 @@ class Entrance:
         had = memory.history(now, running=known.wanted is not None) if memory else {}
         since_s = had.pop("since_s", now if known.wanted else min(now, float(row.submit_s)))
         return Adopted(now, job, known.wanted, since_s, **had)  # type: ignore[arg-type]
-
-
-def most_gpus(topology: Topology) -> dict[str, int]:
-    """The GPUs of the largest host of each type, where types are known; under "": of all hosts."""
-    most: dict[str, int] = {"": 0}
-    for kind, gpus in zip(topology.hosts.gpu_types, topology.hosts.gpus, strict=True):
-        for key in {kind, ""}:
-            most[key] = max(most.get(key, 0), int(gpus))
-    return most
 
 
 def _line(row: JobRow) -> tuple[int, int, int]:

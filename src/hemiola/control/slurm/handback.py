@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from hemiola.control.live.lease import STOPPED
@@ -28,60 +28,66 @@ def held_jobs(slurm: Engine, partition: str) -> list[JobRow]:
 
     Nor those that their own users hold, where job_submit.lua has marked them.
     """
-    return [row for row, _ in _held(slurm, partition)]
+    return [row for row, words in _waiting(slurm, partition) if _is_held(row, words)]
 
 
-def _held(slurm: Engine, partition: str) -> list[tuple[JobRow, Words]]:
-    rows = [
-        row for row in slurm.jobs(partition=partition, states="PENDING") if not row.priority and not row.kept
-    ]
+def _waiting(slurm: Engine, partition: str) -> list[tuple[JobRow, Words]]:
+    return _worded(slurm, slurm.jobs(partition=partition, states="PENDING"))
+
+
+def _worded(slurm: Engine, rows: Sequence[JobRow]) -> list[tuple[JobRow, Words]]:
+    """With what is written of them."""
     words = slurm.words([row.id for row in rows])
-    both = [(row, words.get(row.id, Words())) for row in rows]
-    return [(row, said) for row, said in both if not is_user_held(said) and not names_nodes(said)]
+    return [(row, words.get(row.id, Words())) for row in rows]
 
 
-def _parked(slurm: Engine, partition: str, wall_s: float) -> dict[str, float]:
-    """Jobs that Slurm has to look after their dependencies, and when their users want them to begin."""
-    rows = slurm.jobs(partition=partition, states="PENDING")
-    words = slurm.words([row.id for row in rows if row.begins_far(wall_s)])
-    begins = {name: begin_of(said) for name, said in words.items()}
-    return {name: begin_s for name, begin_s in begins.items() if begin_s is not None}
+def _is_held(row: JobRow, words: Words) -> bool:
+    return not (row.priority or row.kept or is_user_held(words) or names_nodes(words))
+
+
+def _unbind(slurm: Engine, waiting: Sequence[tuple[JobRow, Words]]) -> None:
+    """Those of them that Hemiola has bound, whoever holds them."""
+    told = [
+        order
+        for row, words in waiting
+        if is_marked(words)
+        for order in orders.give_back(row, hosts_of(row, words))
+    ]
+    for start in range(0, len(told), AT_ONCE):
+        slurm.tell(told[start : start + AT_ONCE])
 
 
 def hand_back(slurm: Engine, partition: str) -> tuple[list[str], list[str]]:
     """Release them, unbound, to begin when their users want: (released, still held).
 
+    Those that were released already and have not begun are unbound, too.
+
     Raises:
         EngineError: Slurm does not answer.
     """
-    held = _held(slurm, partition)
+    waiting = _waiting(slurm, partition)
+    held = [row.id for row, words in waiting if _is_held(row, words)]
     now = time.time()
-    parked = _parked(slurm, partition, now)
-    slurm.tell([orders.begin(name, begin_s - now) for name, begin_s in parked.items()])
+    parked = [(row.id, begin_of(words)) for row, words in waiting if row.begins_far(now)]
+    slurm.tell([orders.begin(name, begin_s - now) for name, begin_s in parked if begin_s is not None])
+    _unbind(slurm, waiting)
     for start in range(0, len(held), AT_ONCE):
-        some = held[start : start + AT_ONCE]
-        slurm.tell(
-            [
-                orders.unbind(row, hosts_of(row, words))
-                for row, words in some
-                if row.bound_to and is_marked(words)
-            ]
-        )
-        slurm.tell([orders.release([row.id for row, _ in some])])
+        slurm.tell([orders.release(held[start : start + AT_ONCE])])
     left = {row.id for row in held_jobs(slurm, partition)}
-    ids = [row.id for row, _ in held]
-    return [name for name in ids if name not in left], [name for name in ids if name in left]
+    return [name for name in held if name not in left], [name for name in held if name in left]
 
 
 class HandingBack:
     """Hands back, and again where that failed and as jobs come back held that had just been stopped.
 
-    No longer than that: what users hold later is theirs.
+    No longer than that: what users hold later is theirs. What Slurm puts back later is unbound
+    then: of a job that runs the nodes cannot be taken away.
     """
 
     def __init__(self, slurm: Engine, partition: str) -> None:
         self._slurm, self._partition = slurm, partition
         self._leaving: set[str] | None = None
+        self._bound: set[str] = set()
         self._again = True  # a job may have been on its way in
         self._next_s = 0.0
 
@@ -100,14 +106,29 @@ class HandingBack:
         """What a look has shown of the partition."""
         rows = list(rows)
         leaving = {row.id for row in rows if row.state == "COMPLETING"}
+        waiting = [row for row in rows if row.state == "PENDING"]
         if self._leaving is None:
             self._leaving = leaving
-        held = {row.id for row in rows if row.state == "PENDING" and not row.priority}
+        held = {row.id for row in waiting if not row.priority}
         self._again = self._again or not held.isdisjoint(self._leaving)
         self._leaving &= leaving
         if self._again and now_s >= self._next_s:
             self._next_s = now_s + AGAIN_S
             self._again = not self.do()
+            return
+        bound = {row.id: row for row in waiting if row.bound_to}
+        self._bound &= bound.keys()
+        self._unbind([row for name, row in bound.items() if name not in self._bound])
+
+    def _unbind(self, rows: list[JobRow]) -> None:
+        """Those of them that Hemiola has bound; at the next look again where that fails."""
+        try:
+            if rows:
+                _unbind(self._slurm, _worded(self._slurm, rows))
+        except EngineError as problem:
+            _log.warning("jobs that are back in the queue could not be unbound: %s", problem.what)
+            return
+        self._bound |= {row.id for row in rows}
 
 
 def silent_s(alive: Path, now_s: float) -> float:

@@ -43,7 +43,7 @@ def lend(slurm: Slurm, nodes: str, *, giver: str, taker: str, now: bool = False)
         now: send the giver's jobs that run there back into the queue; if not they go on to their ends.
 
     Raises:
-        InputError: a node that the giver has not, its last ones, or a partition that is none.
+        InputError: a node that the giver has not, or a partition that is none.
         EngineError: Slurm refuses or does not answer; it is as before then, or the message says how it stands.
     """
     wanted = list(dict.fromkeys(expand(nodes)))  # each once
@@ -60,12 +60,7 @@ def lend(slurm: Slurm, nodes: str, *, giver: str, taker: str, now: bool = False)
         raise InputError(
             f"the partition {giver!r} has no node {strange[0]!r}", f"its nodes are {compress(has)}"
         )
-    left = [name for name in has if name not in wanted]
-    if not left:
-        raise InputError(
-            f"{nodes!r} are all nodes of {giver!r}", "leave it one, or end `hemiola serve` first"
-        )
-    _set(slurm, giver, left)
+    _set(slurm, giver, [name for name in has if name not in wanted])
     try:
         _set(slurm, taker, [*gets, *(name for name in wanted if name not in gets)])
     except EngineError:

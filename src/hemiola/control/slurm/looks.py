@@ -13,7 +13,7 @@ from hemiola.core.errors import EngineError
 from hemiola.core.hostlist import expand
 from hemiola.core.topology import Topology
 
-__all__ = ["ENDED", "HOLDS", "Look", "Watcher", "everywhere"]
+__all__ = ["ENDED", "HOLDS", "Look", "Watcher", "everywhere", "most_gpus"]
 
 _log = logging.getLogger("hemiola.slurm")
 HOLDS = frozenset(
@@ -58,6 +58,23 @@ def everywhere(nodes: Iterable[NodeRow], partition: str) -> frozenset[str]:
     return frozenset.intersection(*features) if features else frozenset()
 
 
+def most_gpus(topology: Topology, nodes: Iterable[NodeRow], partition: str) -> dict[str, int]:
+    """The GPUs of the largest host of each type, where types are known; under "": of all hosts.
+
+    A partition's own hosts alone count where it has any: its jobs never have others.
+    """
+    names = {node.name for node in nodes if node.partition == partition}
+    hosts = topology.hosts
+    most: dict[str, int] = {"": 0}
+    ours: dict[str, int] = {}
+    for name, kind, gpus in zip(hosts.names, hosts.gpu_types, hosts.gpus.tolist(), strict=True):
+        for key in {kind, ""}:
+            most[key] = max(most.get(key, 0), gpus)
+            if name in names and gpus:
+                ours[key] = max(ours.get(key, 0), gpus)
+    return most | ours
+
+
 class Watcher:
     """Looks at Slurm through the eyes of a topology.
 
@@ -67,16 +84,18 @@ class Watcher:
     Attributes:
         hosts: the topology's, by name.
         everywhere: features that each node of the partition has.
+        most_gpus: of the partition's largest host of each type.
     """
 
     def __init__(self, slurm: Engine, topology: Topology, partition: str) -> None:
-        self._slurm, self._partition = slurm, partition
+        self._slurm, self._topology, self._partition = slurm, topology, partition
         self.hosts = {name: index for index, name in enumerate(topology.hosts.names)}
         self._gpus = [int(count) for count in topology.hosts.gpus]
         self._nodes_seen: list[NodeRow] | None = None
         self._nodes_s = 0.0
         self._parts: dict[tuple[str, int, int, str], dict[int, int]] = {}
         self.everywhere: frozenset[str] = frozenset()
+        self.most_gpus: dict[str, int] = {"": 0}
         self._left: set[tuple[str, int]] = set()
         self._said: set[tuple[str, str]] = set()
 
@@ -171,12 +190,14 @@ class Watcher:
 
     def _ask_nodes(self) -> list[NodeRow]:
         nodes = self._slurm.nodes()
-        if not any(node.partition == self._partition for node in nodes):
+        if any(node.partition == self._partition for node in nodes):
+            self.everywhere = everywhere(nodes, self._partition)
+            self.most_gpus = most_gpus(self._topology, nodes, self._partition)
+        elif self._nodes_seen is None:  # later all of them may be lent
             raise EngineError(
                 f"the partition {self._partition!r} has no nodes",
                 "name the partition that Hemiola manages: --partition",
             )
-        self.everywhere = everywhere(nodes, self._partition)
         return nodes
 
     def _nodes(self, nodes: list[NodeRow]) -> tuple[set[int], dict[int, int]]:
@@ -186,7 +207,9 @@ class Watcher:
         blocked = {
             host: self._gpus[host]
             for host, node in there.items()
-            if node.state in _CLOSED or host not in ours  # lent to another partition, perhaps for a while
+            if node.state in _CLOSED
+            or node.silent  # for minutes, before Slurm takes it to be down
+            or host not in ours  # lent to another partition, perhaps for a while
         }
         missing = set(self.hosts.values()) - there.keys()  # of no partition: what runs there goes on, too
         blocked |= {host: self._gpus[host] for host in missing}

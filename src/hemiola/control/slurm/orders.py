@@ -14,6 +14,7 @@ __all__ = [
     "advise",
     "begin",
     "bind",
+    "give_back",
     "go_first",
     "hold",
     "nodes_of",
@@ -96,6 +97,12 @@ def hold(ids: Sequence[str]) -> str:
 def unbind(row: JobRow, hosts: tuple[int, int]) -> str:
     """Name no nodes any more, and let it have as many as it was submitted for."""
     return f"update jobid={row.id} ReqNodeList=" + (f" {_sized(row, *hosts)}" if hosts[0] < hosts[1] else "")
+
+
+def give_back(row: JobRow, hosts: tuple[int, int]) -> list[str]:
+    """Let a job that waits have any nodes, and go before nobody. Whoever holds it holds it still."""
+    unbound = [unbind(row, hosts)] if row.bound_to else []
+    return [*unbound, release([row.id])] if row.priority == TOP else unbound
 
 
 def park(known: Known) -> list[str]:

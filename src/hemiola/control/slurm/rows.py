@@ -356,13 +356,14 @@ def node_rows(text: str) -> list[NodeRow]:
 def node_state(words: list[str]) -> tuple[str, bool]:
     """As sinfo sums it up, and whether the node is silent.
 
-    Where jobs run, sinfo says no more that a node is reserved or in maintenance; that it is counts here.
+    Where jobs run, sinfo says no more that a node is reserved or in maintenance; that it is counts here. A node whose
+    power is off answers nobody, and is woken for jobs.
 
     Args:
         words: its state, and its flags.
     """
     base, flags = words[0], frozenset(words[1:])
-    return _state(base, flags), "NOT_RESPONDING" in flags
+    return _state(base, flags), "NOT_RESPONDING" in flags and "POWERED_DOWN" not in flags
 
 
 def _state(base: str, flags: frozenset[str]) -> str:
