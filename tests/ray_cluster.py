@@ -37,13 +37,14 @@ def need_ray() -> None:
 
 @dataclass(frozen=True)
 class RayNode:
-    """What a node has: also its name, which Ray reports as `NodeName`."""
+    """What a node has: also its name, which Ray reports as `NodeName`, and variables of its own."""
 
     name: str
     num_cpus: int = 1
     num_gpus: int = 0
     labels: dict[str, str] = field(default_factory=dict)
     resources: dict[str, float] = field(default_factory=dict)
+    environ: dict[str, str] = field(default_factory=dict)
 
 
 class RayCluster:
@@ -154,7 +155,7 @@ class RayCluster:
         ]  # fmt: skip
         with self._log(node.name).open("wb") as log:
             self._machines[node.name] = subprocess.Popen(
-                words, env=self._environ, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                words, env={**self._environ, **node.environ}, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
                 start_new_session=True,
             )  # fmt: skip
 

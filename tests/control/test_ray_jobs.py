@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from hemiola.control.live.remembered import Remembered
-from hemiola.control.ray.board import Place, Wrapper
+from hemiola.control.ray.board import ALONE, HOLDS, Place, Wrapper
 from hemiola.control.ray.changes import Changes
 from hemiola.control.ray.client import Ray
 from hemiola.control.ray.command import Command
@@ -52,6 +52,7 @@ def no_profile(model: str) -> Profile:
         ("gpus=16", Wish(16, 0, 1)),
         ("gpus=16 hosts=2 cpus=0 model=x", Wish(16, 2, 0)),
         ("gpus=8 requeue=no", Wish(8, 0, 1)),
+        ("gpus=8 gpu_type=A100", Wish(8, gpu_type="A100")),
         ("max_gpus=32 gpus=16 min_gpus=8 hosts=2", Wish(16, 2, 1, 8, 32)),
         ("gpus=3 max_gpus=4", Wish(3, max_gpus=4)),
     ],
@@ -140,7 +141,8 @@ class Asked(Ray):
 
     def ask(self, request: str, *arguments: object) -> msgspec.Raw:
         self.asked.setdefault(request, []).append(arguments)
-        return msgspec.Raw(msgspec.json.encode(self.answer if request == "look" else None))
+        answers = {"look": self.answer, "delete": self.asked[request].count(arguments) == 1}
+        return msgspec.Raw(msgspec.json.encode(answers.get(request)))
 
 
 def test_each_rank_of_the_size_that_was_decided_has_a_bundle():
@@ -231,7 +233,8 @@ def test_of_two_jobs_that_ray_put_where_the_topology_has_room_for_one_the_first_
         nodes=(msgspec.structs.replace(full, free_gpus=0.0), free),
     )  # fmt: skip
     machine.apply(*next(events))
-    assert list(machine.view.running) == [job] and len(machine.view.waiting) == 1
+    assert list(machine.view.running) == [job] and len(machine.view.jobs) == 2
+    assert not machine.view.waiting, "where Ray has put it, the other one goes on"
     ray.answer = msgspec.structs.replace(
         ray.answer, jobs=(msgspec.structs.replace(first, status="SUCCEEDED"), second), groups=(alone(second.id, 4),),
         nodes=(msgspec.structs.replace(full, free_gpus=4.0), free),
@@ -283,6 +286,31 @@ OTHERS = msgspec.structs.replace(THERE, token="of another one")
 NOWHERE = Place(token="t", number=3)
 
 
+@pytest.mark.parametrize("told", [None, THERE], ids=["by Ray", "by Hemiola"])
+def test_a_command_that_runs_outside_the_topology_is_left_alone(told: Place | None):
+    ray, machine = Asked("gpus=8"), CheckedMachine(two_hosts())
+    number = told.number if told is not None else ALONE
+    place = {"place:raysubmit_1": msgspec.json.encode(told).decode()} if told is not None else {}
+    stranger = msgspec.structs.replace(ray.answer.nodes[0], id="2" * 8, names=("n2",), free_gpus=0.0)
+    ray.answer = msgspec.structs.replace(
+        ray.answer, nodes=(*ray.answer.nodes, stranger),
+        groups=(GroupRow(f"hemiola:raysubmit_1:{number}", "CREATED", "ab" * 18, (stranger.id,) * 8),),
+        notes={"wrapper:raysubmit_1": f'{{"token": "t", "state": "runs", "number": {number}}}', **place},
+    )  # fmt: skip
+    driver = RayDriver(ray, machine, profile=no_profile)
+    events = driver.events()
+    machine.apply(*next(events))
+    (job,) = machine.view.jobs
+    assert driver.known[job].why_not == "it runs outside the topology"
+    assert machine.execute(Start(job, Placement((0,), (0xFF,)), "it fits")) == "it is not waiting"
+    ray.answer = msgspec.structs.replace(ray.answer, nodes=ray.answer.nodes[:2])
+    machine.apply(*next(events))
+    assert list(machine.view.waiting) == [job], "its node has died"
+    events.close()
+    assert {key for key, _ in ray.asked["put"]} == {HOLDS}
+    assert "make" not in ray.asked and "remove" not in ray.asked
+
+
 @pytest.mark.parametrize(
     ("told", "wrapper", "handed", "removed"),
     [
@@ -312,6 +340,7 @@ def test_of_what_is_handed_back_no_group_is_left_that_nobody_removes(
     assert hand_back(ray) == handed
     assert list(ray.asked)[:2] == ["delete", "look"], "whoever leaves from now on removes its own"
     assert ray.asked.get("remove", []) == [(name,)] * removed
+    assert hand_back(ray) == [], "they wait for Ray, and are released no more"
 
 
 def test_what_was_advised_is_taken_away_with_its_job():

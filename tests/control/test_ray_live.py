@@ -22,7 +22,7 @@ from hemiola.control.ray.driver import RayDriver
 from hemiola.control.ray.handback import hand_back
 from hemiola.core.decisions import Move, Placement, Stop
 from hemiola.core.topology import Topology
-from ray_cluster import RayCluster
+from ray_cluster import RayCluster, RayNode
 from replays import cluster
 
 
@@ -230,10 +230,36 @@ def test_when_it_is_handed_back_or_hemiola_is_silent_ray_places_what_waits(live:
     live.wait_state(silent, "SUCCEEDED")
     assert live.state(patient) == "waits"
     assert hand_back(live.ray) == [patient]
+    assert hand_back(live.ray) == [], "it waits for Ray now"
     live.wait_state(patient, "SUCCEEDED")
     names = (tmp_path / "patient").read_text().strip().split(",")
     assert len(names) == 4 and set(names) <= {"h0", "h1", "h2", "h3"}
     until(lambda: all(group.state == "REMOVED" for group in live.look().groups), "their groups are gone")
+
+
+def test_a_place_from_ray_has_the_hosts_and_the_type_of_gpus_that_were_asked_for(
+    live: LiveRay, tmp_path: Path
+):
+    def ranks_of(name: str, words: str) -> list[str]:
+        job = live.submit(words, f"echo $HEMIOLA_NODES > {tmp_path}/{name}")
+        live.wait_state(job, "SUCCEEDED")
+        return (tmp_path / name).read_text().strip().split(",")
+
+    divided = ranks_of("divided", "gpus=6 hosts=2")
+    assert divided[:3] == divided[:1] * 3 and divided[3:] == divided[3:4] * 3 and len(set(divided)) == 2
+    assert len(set(ranks_of("together", "gpus=4 hosts=1"))) == 1
+    assert len(set(ranks_of("apart", "gpus=3 hosts=3"))) == 3
+    assert len(ranks_of("any", "gpus=2 gpu_type=A100")) == 2
+    assert "gpu_type=A100 is left out" in live.log(live.submitted[-1])
+    label = {"RAY_OVERRIDE_LABELS": '{"ray.io/accelerator-type": "A100"}'}
+    live.cluster.add(RayNode("h4", num_cpus=16, num_gpus=16, environ=label))
+    try:
+        assert set(ranks_of("typed", "gpus=2 gpu_type=A100")) == {"h4"}
+        other = live.submit("gpus=1 gpu_type=H100")
+        until(lambda: "no node of Ray has GPUs of type H100" in live.log(other), "it says what it waits for")
+        assert live.state(other) == "waits"
+    finally:
+        live.cluster.kill("h4")
 
 
 def test_what_saves_as_it_is_handed_back_keeps_its_group_until_it_has_left(live: LiveRay, tmp_path: Path):

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from hemiola.control.ray.board import GROUP, GROUPS, HOLDS, JOB, NAMESPACE, PLACE, WRAPPER, Board
+from hemiola.control.ray.board import GROUP, GROUPS, HOLDS, JOB, NAMESPACE, NODE, PLACE, WRAPPER, Board
 
 __all__ = ["Agent", "main"]
 
@@ -51,6 +51,8 @@ class Agent:
             "put": self.put,
             "delete": self._board.delete,
             "make": self.make,
+            "make_own": self.make_own,
+            "labels": self.labels,
             "remove": self.remove,
         }
 
@@ -90,6 +92,12 @@ class Agent:
     def names(self) -> dict[str, str]:
         """Of nodes, by id."""
         return {node["NodeID"]: _names(node)[0] for node in self._ray.nodes()}
+
+    def labels(self) -> list[dict[str, str]]:
+        """Of each node with GPUs."""
+        return [
+            node["Labels"] for node in self._ray.nodes() if node["Alive"] and node["Resources"].get("GPU")
+        ]
 
     def _group(self, name: str) -> dict[str, Any]:
         now = time.monotonic()
@@ -133,12 +141,26 @@ class Agent:
         self._board.put(key, value.encode())
 
     def make(self, name: str, bundles: list[dict[str, float]], nodes: list[str]) -> str:
-        """A placement group, each bundle on its node; its id. Without nodes Ray chooses, and it ends with this process."""
+        """A placement group, each bundle on its node; its id."""
+        return self._make(name, bundles, "PACK", [{NODE: node} for node in nodes], "detached")
+
+    def make_own(
+        self, name: str, bundles: list[dict[str, float]], strategy: str, labels: list[dict[str, str]]
+    ) -> str:
+        """A placement group that ends with this process, where Ray wants it.
+
+        Args:
+            labels: that the node of each bundle has to have.
+        """
+        return self._make(name, bundles, strategy, labels, None)
+
+    def _make(
+        self, name: str, bundles: list[dict[str, float]], strategy: str, labels: list[dict[str, str]], lifetime: str | None
+    ) -> str:  # fmt: skip
         self._board.put(GROUPS + name, b"")
-        selectors = [{"ray.io/node-id": node} for node in nodes]
         group = self._ray.util.placement_group(
-            bundles, strategy="PACK", name=name, lifetime="detached" if nodes else None,
-            bundle_label_selector=selectors or None,
+            bundles, strategy=strategy, name=name, lifetime=lifetime,
+            bundle_label_selector=labels if any(labels) else None,
         )  # fmt: skip
         self._board.put(GROUPS + name, b"")  # somebody may have tidied up between the two
         return str(group.id.hex())

@@ -26,7 +26,9 @@ __all__ = [
     "HOLDS",
     "JOB",
     "NAMESPACE",
+    "NODE",
     "PLACE",
+    "TYPE",
     "WRAPPER",
     "Board",
     "Place",
@@ -42,6 +44,8 @@ JOB = re.compile(r"[\w.-]{1,128}")
 ALONE = 0
 """The number of a group that Ray placed by itself."""
 GROUP = re.compile(rf"hemiola:({JOB.pattern}):(\d{{1,9}})")
+NODE, TYPE = "ray.io/node-id", "ray.io/accelerator-type"
+"""Labels that Ray gives its nodes: their ids, and what their GPUs are."""
 LIMIT_S = 5.0
 
 
@@ -111,9 +115,9 @@ class Board:
         """Write it, over what was there."""
         self._gcs.internal_kv_put(key.encode(), value, True, NAMESPACE.encode(), LIMIT_S)
 
-    def delete(self, key: str) -> None:
-        """Take it away, if it is there."""
-        self._gcs.internal_kv_del(key.encode(), False, NAMESPACE.encode(), LIMIT_S)
+    def delete(self, key: str) -> bool:
+        """Take it away; whether it was there."""
+        return bool(self._gcs.internal_kv_del(key.encode(), False, NAMESPACE.encode(), LIMIT_S))
 
     def keys(self, prefix: str, namespace: str = NAMESPACE) -> list[str]:
         """All that begin so."""

@@ -126,15 +126,15 @@ class Changes(Changing):
         return place is None or place.group != group.name
 
     def _waits(self, known: Known, wrapper: Wrapper, state: JobState) -> None:
-        alone = group_name(known.row.id, ALONE)
-        placement = self._look.placement(alone)
+        name = group_name(known.row.id, wrapper.number)
+        placement = self._look.placement(name)
         if wrapper.state == "waits":
             known.left_s = None
-        elif wrapper.number == ALONE and placement is not None and known.left_s is None:
-            known.wanted, known.group, known.bound_s, known.ran = placement, alone, self._now, True
+        elif placement is not None and known.goes_on(wrapper):
+            known.wanted, known.group, known.bound_s, known.ran = placement, name, self._now, True
             self._started.append(Started(self._now, known.job.id, placement))
             return
-        known.held = why_held(known, self._now)
+        known.held = why_held(known, self._look, self._now)
         self._may_start(state, known.held)
 
     def requeued(self, known: Known, reason: str) -> None:
@@ -158,8 +158,11 @@ def outcome_of(row: JobRow) -> str:
     return what + (f", exit code {row.exit_code}" if row.exit_code else "")
 
 
-def why_held(known: Known, now_s: float) -> str:
-    """Why policies may not start it now; "" if they may."""
+def why_held(known: Known, look: Look, now_s: float) -> str:
+    """Why policies may not start it now; "" if they may. It would end a command that runs where they do not see it."""
     if known.not_before_s > now_s:
         return f"it was bound {known.binds_failed} times without starting, and is tried again later"
+    wrapper = look.wrappers[known.row.id]
+    if known.goes_on(wrapper) and not look.is_lost(group_name(known.row.id, wrapper.number)):
+        return "it runs outside the topology"
     return known.refused

@@ -109,7 +109,7 @@ class RayDriver(LookingDriver[Known]):
         arrived = self._enter(look, now)
         if self._acts:
             for known, why in changes.failed:
-                self._bind_failed(known, why, now)
+                self._bind_failed(known, why, look, now)
             self._tidy(look, now)
             self._tell(changes.ready, look)
         return changes.with_new(arrived)
@@ -174,9 +174,14 @@ class RayDriver(LookingDriver[Known]):
             return []
         take_up(known, look, now)
         if memory is None and known.wanted is None and not self._first:
-            return [Arrived(now, job)]
-        # policies ask for timers as they start a job: of one that is there already they are told here
-        return [adopted(known, memory, now), Timer(now, ours)]
+            events: list[Event] = [Arrived(now, job)]
+        else:
+            # policies ask for timers as they start a job: of one that is there already they are told here
+            events = [adopted(known, memory, now), Timer(now, ours)]
+        if known.wanted is None and (why := why_held(known, look, now)):
+            known.held = why
+            events.append(Held(now, ours, why))
+        return events
 
     def _refusal(self, wish: Wish, job: Job) -> str:
         return wish.problem or self._machine.admission(job)
@@ -281,7 +286,7 @@ class RayDriver(LookingDriver[Known]):
     def _note(self, known: Known, place: Place) -> bool:
         return self._ask("put", PLACE + known.row.id, msgspec.json.encode(place).decode()) is not None
 
-    def _bind_failed(self, known: Known, why: str, now: float) -> None:
+    def _bind_failed(self, known: Known, why: str, look: Look, now: float) -> None:
         """It goes back to the queue, and is left alone for a while."""
         pause_s = known.leave_alone(now, now - known.made_s)
         _log.warning("job %s: %s; it is left alone for %.0f s", known.row.id, why, pause_s)
@@ -289,7 +294,7 @@ class RayDriver(LookingDriver[Known]):
         self._answers.append((known.job.id, False, why))
         state = self._view.jobs.get(known.job.id)
         if state is not None and state.status == RUNNING:
-            known.held = why_held(known, now)
+            known.held = why_held(known, look, now)
             self._soon += [Requeued(now, known.job.id, why), Held(now, known.job.id, known.held)]
 
     def _tidy(self, look: Look, now: float) -> None:

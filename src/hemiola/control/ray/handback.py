@@ -17,14 +17,15 @@ Note = TypeVar("Note")
 
 
 def hand_back(ray: Ray) -> list[str]:
-    """Take back that jobs are to wait, and remove groups in which nothing runs; the jobs that wait now.
+    """Take back that jobs are to wait, and remove groups in which nothing runs; the jobs that waited for that.
 
     A command that was told to leave has its grace: its wrapper removes the group then, for nobody says `HOLDS` any more.
 
     Raises:
         EngineError: Ray does not answer.
     """
-    ray.ask("delete", HOLDS)  # first: whoever leaves while it is there leaves its group to us
+    # first: whoever leaves while it is there leaves its group to us
+    held = msgspec.json.decode(ray.ask("delete", HOLDS), type=bool)
     answer = read_answer(ray.ask("look", []))
     live = {row.id for row in answer.jobs if row.status not in ENDED}
     wrappers = {job: _note(answer, WRAPPER + job, Wrapper) for job in live}
@@ -41,7 +42,7 @@ def hand_back(ray: Ray) -> list[str]:
             ray.ask("remove", group.name)
     return sorted(
         job for job, wrapper in wrappers.items()
-        if wrapper is not None and wrapper.state == "waits" and not told.get(job)
+        if held and wrapper is not None and wrapper.state == "waits" and not told.get(job)
     )  # fmt: skip
 
 

@@ -19,7 +19,9 @@ from hemiola.control.ray.board import (
     ALONE,
     HOLDS,
     JOB,
+    NODE,
     PLACE,
+    TYPE,
     WRAPPER,
     Board,
     Place,
@@ -37,6 +39,8 @@ __all__ = ["Hold", "job_around"]
 POLL_S = 0.5
 VERDICT_S = 3.0
 """A command that fails may have lost its place: so long it is waited for to be told."""
+TAKEN_S = 10.0
+"""So long GPUs that Ray has just chosen for it are waited for, once they are divided among its ranks."""
 
 
 def job_around(environ: Mapping[str, str]) -> tuple[str, str, Wish]:
@@ -92,6 +96,7 @@ class Hold:
         self._advice: bytes | None = None
         self._said = b""
         self._trouble = ""
+        self._divided_s = float("inf")
 
     def run(self) -> int:
         """Until the command has ended by itself, or the job is stopped; its exit status."""
@@ -169,22 +174,65 @@ class Hold:
         try:
             if self._alone is None:
                 self._alone = Ray(self._address)
-                bundle = {"GPU": 1, "CPU": self._wish.cpus} if self._wish.cpus else {"GPU": 1}
-                self._alone.ask("make", name, [bundle] * self._wish.gpus, [])
+                self._ask_ray(self._alone, name)
             row = msgspec.json.decode(self._alone.ask("group", name), type=GroupRow)
             if row.state != "CREATED":
+                if time.monotonic() - self._divided_s > TAKEN_S:
+                    self._give_up()  # somebody else was quicker: from the beginning
+                return None
+            if len(row.nodes) < self._wish.gpus:
+                self._divide(self._alone, row)
                 return None
             names = msgspec.json.decode(self._alone.ask("names"), type=dict[str, str])
         except EngineError as problem:
             self._give_up()
-            if problem.what != self._trouble:
-                self._trouble = problem.what
-                print(f"hemiola hold: {problem.what}", flush=True)
+            self._tell(problem.what)
             return None
         return Place(
             token=self._token, number=ALONE, group=name, group_id=row.id,
             nodes=tuple(names.get(node, node) for node in row.nodes),
         )  # fmt: skip
+
+    def _ask_ray(self, ray: Ray, name: str) -> None:
+        """For a bundle for each rank; where several hosts are to have equally many, for one for each host first."""
+        wish, self._divided_s = self._wish, float("inf")
+        each = wish.gpus // wish.hosts if wish.hosts > 1 else 1
+        strategy = {0: "PACK", 1: "STRICT_PACK"}.get(wish.hosts, "STRICT_SPREAD")
+        count = wish.gpus // each
+        ray.ask("make_own", name, [self._bundle(each)] * count, strategy, [self._labels(ray)] * count)
+
+    def _divide(self, ray: Ray, row: GroupRow) -> None:
+        """Ray has chosen the hosts, and is asked for bundles for their ranks: it has no word for both at once."""
+        ranks = [node for node in row.nodes for _ in range(self._wish.gpus // len(row.nodes))]
+        ray.ask("remove", row.name)
+        ray.ask(
+            "make_own", row.name, [self._bundle(1)] * len(ranks), "PACK", [{NODE: node} for node in ranks]
+        )
+        self._divided_s = time.monotonic()
+
+    def _bundle(self, gpus: int) -> dict[str, int]:
+        cpus = gpus * self._wish.cpus
+        return {"GPU": gpus, "CPU": cpus} if cpus else {"GPU": gpus}
+
+    def _labels(self, ray: Ray) -> dict[str, str]:
+        """What nodes are to say of themselves."""
+        wanted = self._wish.gpu_type
+        if not wanted:
+            return {}
+        nodes = msgspec.json.decode(ray.ask("labels"), type=list[dict[str, str]])
+        types = {labels.get(TYPE, "") for labels in nodes}
+        if not any(types):
+            self._tell(f"no node of Ray says what its GPUs are (label {TYPE}): gpu_type={wanted} is left out")
+            return {}
+        if wanted not in types:
+            self._tell(f"no node of Ray has GPUs of type {wanted} (label {TYPE}): it waits for one")
+        return {TYPE: wanted}
+
+    def _tell(self, what: str) -> None:
+        """Into the job's log; what is told again and again, once."""
+        if what != self._trouble:
+            self._trouble = what
+            print(f"hemiola hold: {what}", flush=True)
 
     def _give_up(self) -> None:
         """The place that Ray gave, or was asked for."""

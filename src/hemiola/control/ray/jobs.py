@@ -27,6 +27,7 @@ class Wish(msgspec.Struct, frozen=True):
         hosts: equally many on each of so many; 0 for any.
         cpus: beside each GPU.
         min_gpus, max_gpus: as few and as many as an elastic job may have; 0 for `gpus`.
+        gpu_type: of its GPUs; "" for any.
         problem: why it cannot be placed; "" if it can.
     """
 
@@ -35,6 +36,7 @@ class Wish(msgspec.Struct, frozen=True):
     cpus: int = 1
     min_gpus: int = 0
     max_gpus: int = 0
+    gpu_type: str = ""
     problem: str = ""
 
 
@@ -56,7 +58,7 @@ def wish_of(words: str) -> Wish:
         )
     if said.get("requeue", "yes") not in ("yes", "no"):
         return Wish(problem=f"its metadata says requeue={said['requeue'][:40]!r}: write yes or no")
-    wish = Wish(**numbers)  # type: ignore[arg-type]
+    wish = Wish(**numbers, gpu_type=said.get("gpu_type", ""))  # type: ignore[arg-type]
     if flaw := _flaw(wish):
         return Wish(problem=f"its metadata: {flaw}; write min_gpus and max_gpus that fit")
     return wish

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hemiola.control.live.known import KnownJob
-from hemiola.control.ray.board import group_name
+from hemiola.control.ray.board import ALONE, Wrapper, group_name
 from hemiola.control.ray.memory import Clues
 from hemiola.control.ray.rows import JobRow
 from hemiola.core.decisions import Placement
@@ -48,6 +48,11 @@ class Known(KnownJob):
     def clues(self) -> Clues:
         """By what it is found again."""
         return Clues(self.row.start_ms, self.binds_failed)
+
+    def goes_on(self, wrapper: Wrapper) -> bool:
+        """Whether its command runs, and is not to leave; a place that Ray gave it is its own until it was told."""
+        leaves = self.left_s is not None or (self.untold and wrapper.number != ALONE)
+        return wrapper.state == "runs" and not leaves
 
     def next_group(self) -> str:
         """A name that no group of the job has had."""

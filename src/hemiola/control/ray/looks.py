@@ -38,6 +38,7 @@ class Look:
         nodes: id by host; "" for one that is not there.
         blocked: by host, GPUs that are not ours to give.
         beyond: names of groups for which the topology has too few GPUs: to us, somebody else's.
+        strangers: ids of nodes that live and are none of our hosts.
     """
 
     jobs: dict[str, JobRow]
@@ -47,6 +48,7 @@ class Look:
     nodes: list[str]
     blocked: dict[int, int]
     beyond: frozenset[str] = frozenset()
+    strangers: frozenset[str] = frozenset()
 
     def placement(self, name: str) -> Placement | None:
         """Where a group stands, in the order of its bundles; None if it does not, or not on our hosts alone."""
@@ -57,6 +59,13 @@ class Look:
             return None
         counts = Counter(self.nodes.index(node) for node in group.nodes)
         return Placement(tuple(counts), tuple((1 << count) - 1 for count in counts.values()))
+
+    def is_lost(self, name: str) -> bool:
+        """Whether a group is gone, or has lost a node, ours or not."""
+        group = self.groups.get(name)
+        if group is None or group.state in ("REMOVED", "RESCHEDULING"):
+            return True
+        return not set(group.nodes) <= {"", *self.nodes, *self.strangers}
 
 
 class Watcher:
@@ -91,9 +100,11 @@ class Watcher:
         there = self._there(answer.nodes)
         nodes = [there[host].id if host in there else "" for host in range(len(self._gpus))]
         ours, beyond = self._count(there, answer)
+        strangers = frozenset(node.id for node in answer.nodes) - set(nodes)
         return Look(
             {row.id: row for row in answer.jobs}, _notes(answer.notes, WRAPPER, Wrapper), _notes(answer.notes, PLACE, Place),
             {row.name: row for row in answer.groups}, nodes, self._blocked(there, ours, now_s), beyond,
+            strangers,
         )  # fmt: skip
 
     def _there(self, nodes: tuple[NodeRow, ...]) -> dict[int, NodeRow]:
@@ -139,7 +150,7 @@ class Watcher:
             else:
                 beyond.add(group.name)
                 if group.number == ALONE:
-                    self._say(f"job {group.job} is on more GPUs than the topology has: it counts as waiting")
+                    self._say(f"job {group.job} is on more GPUs than the topology has, and is left alone")
         self._counted = frozenset(counted)
         return ours, frozenset(beyond)
 

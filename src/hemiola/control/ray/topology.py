@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from hemiola.control.ray.board import TYPE
 from hemiola.control.ray.client import Ray
 from hemiola.control.ray.rows import NodeRow, read_answer
 from hemiola.core.errors import InputError
@@ -16,7 +17,6 @@ __all__ = ["ray_topology"]
 
 LEVELS = ("rack", "block", "pod", "zone")
 """Labels that are looked for, narrow to wide."""
-TYPE = "ray.io/accelerator-type"
 
 
 def ray_topology(ray: Ray, options: Mapping[str, str] | None = None) -> Topology:
