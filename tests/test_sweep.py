@@ -248,6 +248,40 @@ def test_whatever_changes_a_result_changes_its_key(own: Path) -> None:
     assert key(workload=str(moved)) == keys[-1]
 
 
+def test_a_policy_that_is_edited_while_its_runs_are_done_leaves_none_that_are_taken_for_the_new_ones(
+    own: Path,
+) -> None:
+    ran: list[tuple[str, int]] = []
+
+    def edit(*_: object) -> None:
+        (own / "own.py").write_text(OWN + "\n# another\n", encoding="utf-8")
+
+    for progress in (edit, None):
+        prepared = small(policies=("own:Own",))
+        list(sweep([prepared], Counted(ran), recording=EVERYTHING, folder=own / "kept", progress=progress))
+    assert ran == [("own:Own", 0), ("own:Own", 1)] * 2
+    (own / "own.py").write_text(OWN, encoding="utf-8")
+    list(sweep([small(policies=("own:Own",))], Counted(ran), recording=EVERYTHING, folder=own / "kept"))
+    assert len(ran) == 4, "those of the program that began are kept as its own"
+
+
+def test_a_worker_that_finds_the_policy_edited_does_no_run_of_it(own: Path) -> None:
+    prepared = small(policies=("own:Own",), seeds=1)
+    work = Work([prepared], tasks_of([prepared]), EVERYTHING)
+    (own / "own.py").write_text(OWN + "\n# another\n", encoding="utf-8")
+    with pytest.raises(InputError, match="own:Own was changed while the sweep ran"):
+        list(Pool(1).answers(work))
+
+
+def test_runs_of_a_policy_whose_file_is_gone_are_not_kept(own: Path) -> None:
+    prepared = small(policies=("own:Own",), seeds=1)
+    tasks_of([prepared])  # imports it
+    (own / "own.py").unlink()
+    assert len(results(Here(), [prepared])) == 1
+    with pytest.raises(InputError, match="own:Own cannot be read"):
+        list(sweep([prepared], Here(), recording=EVERYTHING, folder=own / "kept"))
+
+
 def test_runs_of_a_policy_in_another_encoding_and_with_a_built_in_base_are_kept(own: Path) -> None:
     (own / "other.py").write_text(
         "# coding: latin-1, as in café\nfrom own import Own\nclass Other(Own, dict): ...\n",

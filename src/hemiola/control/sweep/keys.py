@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import inspect
-import sys
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -15,8 +12,8 @@ from hemiola.control.scenario import Prepared
 from hemiola.control.simulate import Recording
 from hemiola.control.sweep.answers import encode_exactly
 from hemiola.control.sweep.tasks import Task
+from hemiola.core.errors import InputError
 from hemiola.core.topology import Topology
-from hemiola.sched.policy import Policy
 
 __all__ = ["hemiola_digest", "scenario_digest", "task_key"]
 
@@ -33,8 +30,6 @@ ELSEWHERE = (
     "failures",
 )
 """Keys of a scenario whose content counts, or that belong to the task, rather than what is written there."""
-NOT_FROM_OUTSIDE = frozenset({"hemiola", "abc", *sys.builtin_module_names})
-"""Packages whose classes are no program of a user's; what is built into Python has no file to read either."""
 
 
 @cache
@@ -70,16 +65,16 @@ def task_key(scenario: bytes, task: Task, recording: Recording) -> str:
 
     Args:
         scenario: the `scenario_digest`.
+
+    Raises:
+        InputError: nobody knows which program the policy is.
     """
+    if task.program is None:
+        raise InputError(
+            f"the file of the policy {task.name} cannot be read, and runs are kept by it",
+            "leave --resume out",
+        )
     digest = hashlib.sha256(scenario)
-    for part in (hemiola_digest(), task.name, str(task.seed), repr(recording), *_from_outside(task.policy)):
+    for part in (hemiola_digest(), task.name, str(task.seed), repr(recording), task.program):
         digest.update(part.encode(errors="surrogateescape") + b"\0")
     return digest.hexdigest()
-
-
-def _from_outside(policy: Policy) -> Iterator[str]:
-    """The program of a policy that is none of Hemiola's, whatever it is encoded in."""
-    for kind in type(policy).__mro__:
-        if kind.__module__.partition(".")[0] not in NOT_FROM_OUTSIDE:
-            file = Path(inspect.getfile(kind))
-            yield file.read_text(encoding="utf-8", errors="surrogateescape")

@@ -19,8 +19,9 @@ from typing import cast
 
 from hemiola.control.simulate import Recording
 from hemiola.control.sweep.answers import Answer
+from hemiola.control.sweep.programs import program_of
 from hemiola.control.sweep.tasks import Answers, Packed, Refusal, Task, Work, compute, compute_packed
-from hemiola.core.errors import EngineError
+from hemiola.core.errors import EngineError, InputError
 
 __all__ = ["Adaptive", "Here", "Pool", "cores"]
 
@@ -96,6 +97,7 @@ class Pool:
 
         Raises:
             EngineError: processes died again and again on the same task.
+            InputError: one of them has found the policy's file edited.
         """
         packed = [Packed.of(prepared) for prepared in work.scenarios]
         workers = [_Worker(packed, work.recording) for _ in work.tasks[: self.workers]]
@@ -254,6 +256,14 @@ def _answer(packed: Packed, task: Task, recording: Recording) -> Answer | Refusa
     global _busy, _stopped
     if _stopped:
         return None
+    if task.program not in (
+        None,
+        program_of(task.policy),
+    ):  # each process reads it anew, this one later than others
+        return Refusal(
+            InputError, f"the file of the policy {task.name} was changed while the sweep ran",
+            "start it again; with --resume, what is finished is kept",
+        )  # fmt: skip
     _busy = True
     try:
         answer = compute_packed(packed, task, recording)

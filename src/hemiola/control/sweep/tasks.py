@@ -13,6 +13,7 @@ import msgspec
 from hemiola.control.scenario import Prepared
 from hemiola.control.simulate import Progress, Recording, policies_by_text, simulate
 from hemiola.control.sweep.answers import Answer, answer_of
+from hemiola.control.sweep.programs import program_of
 from hemiola.core.errors import HemiolaError
 from hemiola.sched.policy import Policy
 
@@ -36,12 +37,14 @@ class Task:
     Attributes:
         scenario: which of the sweep's scenarios.
         name: the policy as it was asked for.
+        program: the policy's, as it was when the sweep began (`program_of`).
     """
 
     scenario: int
     name: str
     policy: Policy
     seed: int
+    program: str | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,8 +86,9 @@ def tasks_of(scenarios: Sequence[Prepared]) -> list[Task]:
         prepared.topology.check()
         asked = prepared.scenario
         named = policies_by_text(prepared.policies, prepared.rules, baseline=asked.baseline or None)
+        programs = {name: program_of(policy) for name, policy in named.items()}
         for seed in range(asked.seeds):
-            tasks += [Task(number, name, policy, seed) for name, policy in named.items()]
+            tasks += [Task(number, name, policy, seed, programs[name]) for name, policy in named.items()]
     return tasks
 
 
