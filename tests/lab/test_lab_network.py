@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -205,6 +206,7 @@ def test_a_lab_is_found_by_another_and_changed(name: str) -> None:
     with Lab(2, "1gbit", name=name) as lab:
         attach(name).set_rate("h1", "10mbit")
         assert load(name).spec.host_rates == (125e6, 1.25e6)
+        assert lab.topology().hosts.nic_bytes_per_s.tolist() == [125e6, 1.25e6]
         assert lab.settings().links[1].inward.rate_bytes_per_s == 1.25e6
         with pytest.raises(LabError, match="'h2'"):
             lab.set_rate("h2", "10mbit")
@@ -215,9 +217,22 @@ def test_a_lab_is_found_by_another_and_changed(name: str) -> None:
 def test_a_lab_that_was_taken_down_leaves_the_next_of_its_name_alone(name: str) -> None:
     before = Lab(2, "1gbit", name=name).up()
     tear_down(load(name))
+    uses: list[Callable[[], object]] = [
+        lambda: before.set_rate("h1", "10mbit"),
+        lambda: before.start("h0", ["true"]),
+        lambda: before.run(["true"]),
+        lambda: before.addresses,
+        before.rendezvous,
+        before.settings,
+        before.topology,
+    ]
+    for use in uses:
+        with pytest.raises(LabError, match=f"no lab '{name}'"):
+            use()
     with Lab(2, "1gbit", name=name) as lab:
-        with pytest.raises(LabError, match="is another one by now"):
-            before.set_rate("h1", "10mbit")
+        for use in uses:
+            with pytest.raises(LabError, match="is another one by now"):
+                use()
         before.down()
         assert load(name).spec.host_rates == (125e6, 125e6)
         assert lab.run(["true"]).status == 0

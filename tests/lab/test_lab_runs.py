@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import io
+import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from lab_helpers import hemiola, processes_with, wait_until
@@ -66,6 +69,35 @@ def test_what_will_not_end_is_killed(lab: Lab, monkeypatch: pytest.MonkeyPatch) 
     outcome = lab.run(["sh", "-c", code], hosts=("h0", "h1"))
     assert outcome.status == 4
     assert outcome.statuses == {"h0": 4, "h1": 137}
+
+
+def test_what_a_shell_has_started_has_its_time_to_end_too(lab: Lab, tmp_path: Path) -> None:
+    begun, saved = tmp_path / "begun", tmp_path / "saved"
+    saves = f"trap 'sleep 0.5 && echo all > {saved}; exit' TERM; touch {begun}; while true; do sleep 9; done"
+    fails = f"until [ -e {begun} ]; do sleep 0.05; done; exit 3"
+    code = f"if [ $RANK = 1 ]; then {fails}; fi; ({saves}) & wait"
+    outcome = lab.run(["sh", "-c", code], hosts=("h0", "h1"))
+    assert outcome.statuses == {"h1": 3, "h0": 143}
+    assert saved.read_text() == "all\n"
+
+
+def test_another_ctrl_c_leaves_no_time_to_end(
+    lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watch, "GRACE_S", 60.0)
+
+    def press() -> None:
+        for name in ("begun", "told"):
+            wait_until((tmp_path / name).exists)
+            os.kill(os.getpid(), signal.SIGINT)
+
+    code = f"trap 'touch {tmp_path}/told' INT; touch {tmp_path}/begun; while true; do sleep 600; done"
+    keys = threading.Thread(target=press)
+    keys.start()
+    with pytest.raises(KeyboardInterrupt):
+        lab.run(["sh", "-c", code], hosts=("h0",))
+    keys.join()
+    assert processes_with(str(tmp_path)) == []
 
 
 def test_what_runs_in_the_background_ends_with_the_run(lab: Lab) -> None:

@@ -196,6 +196,9 @@ def test_one_that_was_taken_down_leaves_the_next_of_its_name_alone(own: str) -> 
         wait_for(slurm, job, "RUNNING")
         wait_until(lambda: len(jobs_of(slurm)) == 2)  # the script, and its sleep
         there = slurm.processes()
+        for use in (lambda: before.run(["scancel", job]), before.processes, before.kill_controller):
+            with pytest.raises(LabError, match="was taken down"):
+                use()
         before.stop()
         assert slurm.processes() == there
 

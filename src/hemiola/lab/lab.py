@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import secrets
-import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -41,7 +40,8 @@ class Lab:
         name: the lab's name; one that is free unless given.
 
     Raises:
-        LabError: a value that cannot be; on entering also a lab that cannot be built here.
+        LabError: a value that cannot be; on entering also a lab that cannot be built here; from then on
+            one that somebody has taken down, perhaps to make another one of its name.
     """
 
     def __init__(
@@ -132,11 +132,12 @@ class Lab:
     @property
     def addresses(self) -> dict[str, str]:
         """The hosts' addresses inside the lab."""
-        return {host: self._up.address(host) for host in self.hosts}
+        up = self._up
+        return {host: up.address(host) for host in up.spec.hosts}
 
     def topology(self) -> Topology:
-        """The lab as predictions and policies take it: one process per host, rates as they are now."""
-        return self._spec.topology()
+        """The lab as predictions and policies take it: one process per host, with the rates of now."""
+        return (self._up.spec if self._state is not None else self._spec).topology()
 
     def settings(self) -> Settings:
         """Queues, offloads, congestion control and ECN, read from the kernel now."""
@@ -153,12 +154,7 @@ class Lab:
             LabError: no such host or rack, no possible rate, or the lab is gone.
         """
         with state.locked():
-            current = state.load(self._up.spec.name)
-            if current.id != self._up.id:
-                raise LabError(
-                    f"the lab {self.name!r} was taken down, and is another one by now",
-                    f"attach({self.name!r}) finds that one",
-                )
+            current = self._up
             changed = msgspec.structs.replace(current, spec=current.spec.with_rate(where, rate))
             network.apply_rates(changed)
             state.save(changed)
@@ -177,8 +173,9 @@ class Lab:
             env: variables over this process's, such as `rendezvous()[host]`.
             popen: as `subprocess.Popen` takes it (stdout, cwd, text, ...).
         """
+        up = self._up
         own = {"HEMIOLA_LAB_HOST": self._known(host), "GLOO_SOCKET_IFNAME": network.DEVICE}
-        process = launch.start(self._up, host, command, run=self._up.id, env={**own, **(env or {})}, **popen)
+        process = launch.start(up, host, command, run=up.id, env={**own, **(env or {})}, **popen)
         self._started.append(process)
         return process
 
@@ -235,8 +232,7 @@ class Lab:
             watch.follow()
         except KeyboardInterrupt:
             if watch is not None:
-                watch.ask_to_end(signal.SIGINT)
-                watch.follow()
+                watch.interrupt()
             raise
         finally:
             if watch is None:
@@ -247,9 +243,17 @@ class Lab:
 
     @property
     def _up(self) -> State:
+        """As it is written down now: another process may have changed its rates, or have made it anew."""
         if self._state is None:
             raise LabError(f"the lab {self.name!r} is not up", "use it inside: with Lab(...) as lab")
-        return self._state
+        current = state.load(self.name)
+        if current.id != self._state.id:
+            raise LabError(
+                f"the lab {self.name!r} was taken down, and is another one by now",
+                f"attach({self.name!r}) finds that one",
+            )
+        self._state, self._spec = current, current.spec
+        return current
 
     def _known(self, host: str) -> str:
         if host not in self.hosts:

@@ -6,13 +6,14 @@ through a handle (pidfd), so that a number used again is never hit.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 
-__all__ = ["RUN_VARIABLE", "belonging", "end_processes", "inside", "matching"]
+__all__ = ["RUN_VARIABLE", "belonging", "end_processes", "inside", "matching", "tell"]
 
 RUN_VARIABLE = "HEMIOLA_LAB_RUN"
 """In the environment of all that a run starts; a child inherits it, wherever it wanders."""
@@ -57,22 +58,69 @@ def matching(test: Callable[[int], bool]) -> list[int]:
     ]
 
 
-def end_processes(test: Callable[[int], bool], *, grace_s: float) -> None:
+def tell(test: Callable[[int], bool], number: signal.Signals, *, groups: Collection[int] = ()) -> set[int]:
+    """Signal all processes that pass, and these groups of processes as a whole.
+
+    Returns:
+        The processes that heard it: what a shell starts in the background ignores SIGINT.
+    """
+    found = matching(test)
+    heard = {pid for pid in found if _hears(pid, number)}
+    apart = [pid for pid in found if _group_of(pid) not in groups]
+    for group in groups:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(group, number)
+    for pid in apart:
+        _send(pid, number, test)
+    return heard
+
+
+def end_processes(test: Callable[[int], bool], *, grace_s: float, asked: Collection[int] = ()) -> None:
     """Ask all processes that pass to end (SIGTERM), and after `grace_s` kill those that did not.
 
-    Returns when none is left, or two seconds after the kill: then one hangs in the kernel.
+    What they start to end well, such as a copy of a checkpoint, is theirs: it is only killed. Returns when
+    none is left, or two seconds after the kill: then one hangs in the kernel.
+
+    Args:
+        asked: those that were asked before: another signal could break off what they do at their end.
     """
-    asked: set[int] = set()
+    told = set(asked)
     kill_at_s = time.monotonic() + grace_s
     while time.monotonic() < kill_at_s + KILL_S:
         found = matching(test)
         if not found:
             return
         killing = time.monotonic() >= kill_at_s
-        for pid in found if killing else set(found) - asked:
-            _send(pid, signal.SIGKILL if killing else signal.SIGTERM, test)
-        asked.update(found)
+        ending = told.intersection(found)
+        for pid in found:
+            if killing or not (pid in told or _parent_of(pid) in ending):
+                _send(pid, signal.SIGKILL if killing else signal.SIGTERM, test)
+        told.update(found)
         time.sleep(LOOK_AGAIN_S)
+
+
+def _hears(pid: int, number: signal.Signals) -> bool:
+    try:
+        status = Path(f"/proc/{pid}/status").read_text(errors="replace")
+    except OSError:  # gone
+        return False
+    ignored = status.partition("\nSigIgn:")[2].split(maxsplit=1)[0]
+    return not int(ignored, 16) >> (number - 1) & 1
+
+
+def _parent_of(pid: int) -> int | None:
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+    except OSError:  # gone
+        return None
+    return int(stat.rpartition(")")[2].split()[1])
+
+
+def _group_of(pid: int) -> int | None:
+    try:
+        return os.getpgid(pid)
+    except ProcessLookupError:
+        return None
 
 
 def _send(pid: int, number: signal.Signals, test: Callable[[int], bool]) -> None:

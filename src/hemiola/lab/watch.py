@@ -13,7 +13,7 @@ from typing import IO, TextIO
 
 import msgspec
 
-from hemiola.lab.processes import belonging, end_processes
+from hemiola.lab.processes import belonging, end_processes, tell
 from hemiola.lab.settings import Settings
 
 __all__ = ["GRACE_S", "Outcome", "Watch"]
@@ -53,6 +53,7 @@ class Watch:
         self._selector = selectors.DefaultSelector()
         self._pipes: list[_Pipe] = []
         self._kill_at_s: float | None = None
+        self._asked: set[int] = set()
         width = max(map(len, processes))
         for host, process in self._processes.items():
             self._selector.register(os.pidfd_open(process.pid), selectors.EVENT_READ, host)
@@ -67,17 +68,27 @@ class Watch:
         while self._living():
             self._step()
             if self._kill_at_s is None and any(self.statuses.values()):
-                self.ask_to_end(signal.SIGTERM)
+                self._ask_to_end(signal.SIGTERM)
 
-    def ask_to_end(self, number: signal.Signals) -> None:
-        """Signal each process and its group; from then they have `GRACE_S` until they are killed."""
-        self._signal(number)
+    def interrupt(self) -> None:
+        """Pass Ctrl-C on, and follow them to their ends; another one leaves them no time for these."""
+        try:
+            self._ask_to_end(signal.SIGINT)
+            self.follow()
+        except KeyboardInterrupt:
+            self._kill_at_s = time.monotonic()
+            raise
+
+    def _ask_to_end(self, number: signal.Signals) -> None:
+        """Signal all that belongs to the run; from then it has `GRACE_S` until it is killed."""
+        groups = [self._processes[host].pid for host in self._living()]
+        self._asked |= tell(belonging(self._run), number, groups=groups)
         self._kill_at_s = time.monotonic() + GRACE_S
 
     def close(self) -> None:
-        """End what is left of the run, pass on the last output, and let go of everything."""
+        """End what is left of the run in what is left of its time, pass on the last output, let go of everything."""
         try:
-            end_processes(belonging(self._run), grace_s=GRACE_S if self._kill_at_s is None else 0.0)
+            self._end_rest()
             for host in self._living():
                 self._processes[host].kill()
                 self._note(host)
@@ -90,6 +101,17 @@ class Watch:
             for pipe in self._pipes:
                 pipe.stream.close()
             self._selector.close()
+
+    def _end_rest(self) -> None:
+        """What is still there, such as what a shell has started that ended itself; Ctrl-C leaves it no time."""
+        ours, left_s = belonging(self._run), GRACE_S
+        if self._kill_at_s is not None:
+            left_s = max(0.0, self._kill_at_s - time.monotonic())
+        try:
+            end_processes(ours, grace_s=left_s, asked=self._asked)
+        except KeyboardInterrupt:
+            end_processes(ours, grace_s=0.0)
+            raise
 
     def _living(self) -> list[str]:
         return [host for host in self._processes if host not in self.statuses]
@@ -106,7 +128,7 @@ class Watch:
                 os.close(key.fd)
                 self._note(key.data)
         if self._kill_at_s is not None and time.monotonic() >= self._kill_at_s:
-            self._signal(signal.SIGKILL)
+            self._kill()
             for host in self._living():
                 self._note(host)
 
@@ -114,10 +136,10 @@ class Watch:
         status = self._processes[host].wait()
         self.statuses[host] = status if status >= 0 else 128 - status
 
-    def _signal(self, number: signal.Signals) -> None:
+    def _kill(self) -> None:
         for host in self._living():
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._processes[host].pid, number)
+                os.killpg(self._processes[host].pid, signal.SIGKILL)
 
 
 class _Pipe:

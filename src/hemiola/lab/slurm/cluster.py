@@ -302,6 +302,12 @@ class SlurmLab:
     def _up(self) -> Record:
         if self._record is None:
             raise LabError(f"the Slurm {self.name!r} is not up", "use it inside: with SlurmLab(...) as slurm")
+        present = read(self._record.folder)
+        if present is None or present.id != self._record.id:
+            raise LabError(
+                f"the Slurm {self.name!r} was taken down",
+                f"attach({self.name!r}) finds another one of its name",
+            )
         return self._record
 
     def _known(self, node: str) -> None:
