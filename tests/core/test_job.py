@@ -87,6 +87,32 @@ def test_profiles_that_cannot_be(wrong: dict[str, Any]) -> None:
     assert caught.value.remedy
 
 
+@pytest.mark.parametrize(
+    ("gpu_type", "speed"),
+    [
+        ("V100", 2.0),
+        ("v100", 2.0),
+        ("Tesla-V100-SXM2-16GB", 2.0),
+        ("nvidia_k80", 0.25),
+        ("NVIDIA GeForce RTX-3090", 4.0),
+        ("v100s", None),  # another word
+        ("3090", None),
+        ("V100+K80", None),  # which of the two?
+        ("H100", None),
+    ],
+)
+def test_a_type_of_gpu_is_found_however_it_is_written(gpu_type: str, speed: float | None) -> None:
+    profile = made(gpu_speed={"V100": 2.0, "K80": 0.25, "RTX-3090": 4.0})
+    assert profile.speed(gpu_type) == (speed or 1.0)
+    assert profile.knows(gpu_type) == (speed is not None)
+
+
+def test_the_type_as_it_is_written_goes_first() -> None:
+    profile = made(gpu_speed={"a100": 1.0, "A100": 2.0, "A100-80GB": 3.0}, gpu_type="Tesla T4")
+    assert [profile.speed(kind) for kind in ("a100", "A100", "a100-80gb", "")] == [1.0, 2.0, 3.0, 1.0]
+    assert profile.knows("TESLA T4") and not profile.knows("A30")
+
+
 def test_a_placement_lists_its_ranks_in_order() -> None:
     placement = Placement((5, 3), (0b1010, 0b1))
     assert placement.gpus == 3

@@ -176,6 +176,25 @@ def test_who_is_late_must_exceed_the_clocks_errors():
     assert any("cannot tell" in note for note in found.notes)
 
 
+def test_a_gpu_that_computes_slowly_is_late_though_its_host_is_not():
+    """Both hosts have handed over by 0.6 s; rank 1's GPU comes to the first bucket 2 s later, to the second after the first."""
+    build = Build([Rank(rank, device=f"cuda:{rank}") for rank in (0, 1)])
+    for rank, ready in ((0, 4), (1, 6)):
+        build.span(rank, "compute", 0, ready, "backward")
+        build.transfer(rank, "bucket 0", 0.5, ready, 8)
+        build.transfer(rank, "bucket 1", 0.6, 8, 9)
+        build.span(rank, "compute", 9, 10, "step")
+    build.every(0, 0, 10)
+    found = job_metrics(build.timeline())
+    late, punctual = found.stragglers
+    assert (late.rank, late.last, late.collectives, late.margin_s, late.waited_s) == (1, 1, 2, 2, 2)
+    assert (punctual.last, punctual.waited_s) == (0, 0)
+    assert [(item.name, item.seconds) for item in found.path_items] == [
+        ("backward", 6), ("bucket 0", 2), ("bucket 1", 1), ("step", 1)
+    ]  # fmt: skip
+    assert found.path.rank.tolist() == [1, 1, 1, 1]
+
+
 def test_collectives_that_ranks_count_differently_are_not_matched():
     build = Build(2)
     for rank, at in ((0, 1), (0, 3), (1, 2)):
@@ -284,6 +303,38 @@ def test_the_path_leaves_a_busy_link_by_the_transfer_before():
         ("first", 1),
         ("small", 1),
     ]
+
+
+def test_the_path_leaves_a_busy_stream_by_the_transfer_before_though_the_gpu_computes():
+    build = Build([Rank(0, device="cuda:0")])
+    build.span(0, "compute", 0, 1, "first")
+    build.span(0, "compute", 1, 9, "second")
+    build.transfer(0, "large", 0.5, 1, 8)
+    build.transfer(0, "small", 0.6, 8, 10)
+    build.iteration(0, 0, 0, 10)
+    found = job_metrics(build.timeline())
+    assert [(item.name, item.seconds) for item in found.path_items] == [
+        ("large", 7), ("small", 2), ("first", 1)
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("begin", [0, 0.25])
+def test_the_path_goes_from_kernel_to_kernel_across_streams(begin):
+    """Launches are known, in the window or before it; the step waited for the collective, and not for its host, which runs ahead."""
+    build = Build([Rank(0, device="cuda:0")])
+    calls = [build.span(0, "other", at, at + 0.05, "launch") for at in (0, 0.05, 0.1)]
+    build.span(0, "other", 0.3, 4.0005, "next batch")
+    build.span(0, "other", 4.0005, 9.001, "next forward")
+    sent = build.transfer(0, "bucket", 0.05, 4.001, 9, drawn=False)
+    kernels = [
+        build.span(0, "compute", 0.3, 4, "gradient", lane="stream 7"),
+        build.span(0, "communication", 4.001, 9, "bucket", lane="stream 20", transfer=sent),
+        build.span(0, "compute", 9.002, 10, "step", lane="stream 7"),
+    ]
+    build.edges = [*zip(calls, kernels, strict=True)]
+    build.iteration(0, 0, begin, 10)
+    path = job_metrics(build.timeline()).path
+    assert [span for span in path.span.tolist() if span >= 0][-3:] == kernels
 
 
 def test_operations_inside_others_take_their_time_from_them():

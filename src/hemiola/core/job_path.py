@@ -5,9 +5,12 @@ to what it waited for, the latest of:
 
   * the spans that it depends on, where the source knows them;
   * the one before it in its lane (program order);
-  * of a transfer: what the last rank to hand it over did until then. A collective's last byte
-    depends on its latest rank, so nothing before that rank's arrival counts as communication;
-  * where none of these ended just before it began, and no dependencies are known: whatever of its rank ended last.
+  * of a transfer: what the last rank to come to it did until then; where that one had handed it over before, as a GPU's host
+    does, what its part had to wait for. A collective's last byte depends on its latest rank, so nothing before that
+    rank's arrival counts as communication;
+  * where none of these ended just before it began: whatever of its rank ended last. If its dependencies are known, these are
+    launches or data, and do not say for what other stream it waited: then whatever work ended last, and no call, since
+    the host is ahead of its GPU.
 
 A wait is not work: the walk goes on to the transfer that ended it. Gaps, where nothing was recorded, are
 on the path as such. The pieces are contiguous, so their shares sum to one.
@@ -21,7 +24,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hemiola.core.job_completed import COMMUNICATION, COMPUTE, WAIT
+from hemiola.core.job_completed import COMMUNICATION, COMPUTE, COPY, WAIT
 from hemiola.core.job_intervals import innermost, runs
 from hemiola.core.job_timeline import SPAN_KINDS, JobTimeline
 from hemiola.core.job_transfers import Matched
@@ -33,6 +36,9 @@ Ints = NDArray[np.int64]
 
 _SAME_S = 1e-9
 """Times that differ by no more than this are the same instant."""
+
+_WORK = (COMPUTE, COMMUNICATION, COPY)
+"""Kinds of span that do the work; the others ask for it, or wait."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,6 +156,7 @@ class _Walk:
         }
         self.before = _before(timeline, self.node_of_span)
         self.arrival = _arrivals(found, [*self.sent])
+        self.log = found.log
 
     def back(self, low_s: float, high_s: float) -> list[_Piece]:
         """The pieces, last first."""
@@ -185,13 +192,16 @@ class _Walk:
     def earlier(self, node: int, at: float, came: _Step | None) -> _Step | None:
         """The latest of what may have kept the node from beginning before `at`."""
         nodes = self.nodes
-        known = [self.until(other, at) for other in self.before.get(nodes.span[node], ())]
-        steps = [step for step in (*known, came, self.previous(nodes.lane[node], at)) if step]
+        told = self.before.get(nodes.span[node])
+        known = [self.until(other, at) for other in told or ()]
+        steps = [step for step in (*known, self.previous(nodes.lane[node], at), came) if step]
         best = max(steps, key=lambda step: step[0], default=None)
-        if any(known) or came or (best is not None and best[0] >= at - _SAME_S):
+        if came or (best is not None and best[0] >= at - _SAME_S):
             return best
-        others = (self.previous(lane, at) for lane in self.of_rank[nodes.rank[node]])
-        return max((step for step in others if step), key=lambda step: step[0], default=None)
+        others = [step for lane in self.of_rank[nodes.rank[node]] if (step := self.previous(lane, at))]
+        if told is not None:
+            others = [step for step in others if nodes.kind[step[1]] in _WORK]
+        return max((*steps, *others), key=lambda step: step[0], default=None)
 
     def until(self, node: int, at: float) -> _Step | None:
         """A node that began before `at`, up to then."""
@@ -234,11 +244,19 @@ class _Walk:
         return self.nodes.kind[step[1]] == COMMUNICATION
 
     def arrived(self, node: int, leave: float) -> tuple[float, _Step] | None:
-        """When the last rank handed over, and what it had done until then."""
-        for arrival, rank in self.arrival.get(self.nodes.transfer[node], ()):
-            if arrival < leave and (done := self.work(rank, arrival)):
-                return arrival, done
+        """When the last rank came, and what had kept it until then."""
+        for arrival, transfer in self.arrival.get(self.nodes.transfer[node], ()):
+            if arrival < leave and (kept := self.kept(transfer, arrival)):
+                return arrival, kept
         return None
+
+    def kept(self, transfer: int, at: float) -> _Step | None:
+        """What a rank did until it came: until it handed over; or, had it done so before, what its part had to wait for."""
+        done, node = self.work(int(self.log.rank[transfer]), at), self.sent.get(transfer)
+        if node is None or self.log.enqueue_s[transfer] >= at:
+            return done
+        # where launches are known, kernels are seen one by one: who still ran then has kept nobody
+        return self.earlier(node, at, None if self.nodes.span[node] in self.before else done)
 
     def work(self, rank: int, at: float) -> _Step | None:
         """What the rank, neither sending nor waiting, was at when it handed something over."""
@@ -260,21 +278,21 @@ def _slices(nodes: _Nodes) -> dict[int, tuple[int, int]]:
 
 
 def _before(timeline: JobTimeline, node_of_span: dict[int, int]) -> dict[int, list[int]]:
-    """For each span in the window the nodes that it depends on."""
+    """For each span in the window whose dependencies are known those nodes of the window that it depends on."""
     found: dict[int, list[int]] = {}
     if not len(timeline.dependencies):
         return found
     here = np.zeros(len(timeline.spans), dtype=bool)
     here[list(node_of_span)] = True
-    edges = timeline.dependencies[here[timeline.dependencies].all(axis=1)]
-    for before, after in edges.tolist():
-        found.setdefault(after, []).append(node_of_span[before])
+    for before, after in timeline.dependencies[here[timeline.dependencies[:, 1]]].tolist():
+        nodes = found.setdefault(after, [])
+        if before in node_of_span:
+            nodes.append(node_of_span[before])
     return found
 
 
 def _arrivals(found: Matched, transfers: list[int]) -> dict[int, list[tuple[float, int]]]:
-    """For each transfer (time, rank) of the last to hand it over, then of its own rank."""
-    log = found.log
+    """For each transfer (time, whose) of the last rank to come to it, then of its own: each rank's part is a transfer."""
     rows = np.flatnonzero((found.instance >= 0) & np.isfinite(found.arrival_s))
     rows = rows[np.argsort(found.arrival_s[rows], kind="stable")]
     latest = np.full(found.instances, -1)
@@ -284,7 +302,7 @@ def _arrivals(found: Matched, transfers: list[int]) -> dict[int, list[tuple[floa
         instance = int(found.instance[transfer])
         who = [int(latest[instance])] if instance >= 0 and latest[instance] >= 0 else []
         known[transfer] = [
-            (float(found.arrival_s[row]), int(log.rank[row]))
+            (float(found.arrival_s[row]), row)
             for row in (*who, transfer)
             if np.isfinite(found.arrival_s[row])
         ]

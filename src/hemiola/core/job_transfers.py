@@ -33,7 +33,8 @@ class Matched:
 
     Attributes:
         log: the transfers.
-        arrival_s: when each rank had come: handed over, or where the source does not say that, first byte.
+        arrival_s: when each rank had come: handed over, or where the source does not say that, first byte; on a
+            GPU the later of both, as its host hands over what it comes to only later.
         row: index into `Parts` of the iteration in which each was handed over; -1 outside.
         key: equal for the same bucket, kind, group and k in every rank and iteration.
         occurrence: k, from 0: how often the same came before in this rank's iteration.
@@ -53,15 +54,23 @@ class Matched:
 def matched(timeline: JobTimeline, found: Parts) -> Matched:
     """Find what belongs together (see the module's head)."""
     log = timeline.transfers
-    when = np.where(np.isfinite(log.enqueue_s), log.enqueue_s, log.first_byte_s)
-    row = located(found, log.rank, log.iteration, when)
+    handed = np.where(np.isfinite(log.enqueue_s), log.enqueue_s, log.first_byte_s)
+    row = located(found, log.rank, log.iteration, handed)
     number = np.where(row >= 0, found.number[row], -1) if len(found) else row
     sort = _dense(log.name, _collectives(timeline)[log.collective], log.group)
-    occurrence = _occurrence(log.rank, number, sort, when)
+    occurrence = _occurrence(log.rank, number, sort, handed)
     key = _dense(sort, occurrence)
     instance = _dense(number, key)
     instance = np.where(_agreed(log.rank, number, sort) & _has_both_ends(timeline, instance), instance, -1)
-    return Matched(log, when, row, key, occurrence, instance, int(instance.max(initial=-1)) + 1)
+    instances = int(instance.max(initial=-1)) + 1
+    return Matched(log, _arrivals(timeline, handed), row, key, occurrence, instance, instances)
+
+
+def _arrivals(timeline: JobTimeline, handed: Floats) -> Floats:
+    """When each transfer's rank had come: with handing it over; on a GPU, whose host is ahead of it, not before the first byte."""
+    on_gpu = np.array([rank.device.startswith("cuda") for rank in timeline.ranks], dtype=bool)
+    log = timeline.transfers
+    return np.where(on_gpu[log.rank], np.maximum(handed, log.first_byte_s), handed)
 
 
 def _collectives(timeline: JobTimeline) -> Ints:
@@ -117,9 +126,9 @@ class Lateness:
 
     Attributes:
         instance: of the collective.
-        last: index of the rank that handed over last; -1 where the clocks cannot tell.
+        last: index of the rank that came last; -1 where the clocks cannot tell.
         margin_s: how much later than the one before it.
-        arrival_s: when the last one handed over.
+        arrival_s: when the last one came.
     """
 
     instance: Ints

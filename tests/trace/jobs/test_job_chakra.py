@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import sys
 import tarfile
 from collections import Counter
@@ -11,6 +12,7 @@ import pytest
 from job_samples import two_ranks, write_json
 
 from hemiola.core.errors import InputError
+from hemiola.core.job_metrics import job_metrics
 from hemiola.trace.jobs import chakra_schema
 from hemiola.trace.jobs.chakra import (
     IO,
@@ -139,6 +141,36 @@ def test_start_times_are_kept():
         Node(1, "a", 4, start_micros=100, duration_micros=7), Node(2, "b", 4, start_micros=150)
     )
     assert [round(start * 1e6) for start in timeline.spans.start_s] == [0, 50]
+
+
+def test_a_node_without_a_start_time_leaves_the_others_where_they_are():
+    now = 1_700_000_000_000_000
+    timeline = foreign(
+        Node(1, "a", 4, start_micros=now, duration_micros=7), Node(2, "b", 4), Node(3, "c", 4, start_micros=now + 50)
+    )  # fmt: skip
+    assert [round(start * 1e6) for start in timeline.spans.start_s] == [0, 0, 50]
+    assert timeline.facts["nodes_without_start_time"] == 1
+
+
+def reduced(start_micros=0, group=""):
+    """A trace of one collective."""
+    attributes = (Attribute("comm_type", "int64_val", 0), Attribute("pg_name", "string_val", group))
+    node = Node(1, "reduce", 7, start_micros=start_micros, duration_micros=9, attributes=attributes)
+    return ChakraTrace("0.0.4", (), (node,))
+
+
+@pytest.mark.parametrize("starts", [(100, 150), (0, 0)])
+def test_of_several_traces_nobody_knows_how_their_clocks_differ(starts):
+    timeline = from_chakra([reduced(start) for start in starts])
+    assert [rank.clock_error_s for rank in timeline.ranks] == [math.inf] * 2
+    assert [(rank.collectives, rank.last) for rank in job_metrics(timeline).stragglers] == [(1, 0)] * 2
+    assert from_chakra([reduced(starts[0])]).ranks[0].clock_error_s == 0
+
+
+def test_collectives_of_other_groups_are_other_collectives():
+    one, two = (from_chakra([reduced(5, "1"), reduced(5, group)]) for group in ("1", "2"))
+    assert [rank.collectives for rank in job_metrics(one).stragglers] == [1, 1]
+    assert job_metrics(two).stragglers == ()
 
 
 def test_a_circle_is_named():

@@ -101,6 +101,14 @@ def test_collectives_are_of_the_step_that_launched_them_on_every_rank(tmp_path):
     assert [rank.collectives for rank in job_metrics(timeline).stragglers] == [4, 4]
 
 
+def test_a_gpu_that_comes_late_is_found_though_its_host_launches_in_time(tmp_path):
+    """Both of rank 1's collectives begin 40 µs after rank 0's, which were launched at the same time."""
+    paths = [write_json(nccl_trace(rank, late_s=rank * 40e-6), tmp_path / f"{rank}.json") for rank in (0, 1)]
+    late, punctual = job_metrics(read_kineto(paths)).stragglers
+    assert (late.rank, late.last, punctual.last) == (1, 2, 0)
+    assert (late.margin_s, late.waited_s) == pytest.approx((40e-6, 80e-6))
+
+
 def test_what_is_left_out_is_counted(nccl):
     assert read_kineto(nccl[:1]).facts["left_out_events"] == {"ac2g": 8, "gpu_user_annotation": 1, "ph i": 1}
 

@@ -5,6 +5,7 @@ Shown are the ranks that were executed; each stands for those like it, and `fact
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 import numpy as np
@@ -151,11 +152,16 @@ def _operations(
 
 
 def _transfers(setting: Setting, run: Run, place: int, names: _Names, base: int) -> Iterator[Row]:
+    """What is sent, under the transfer's name, as in a recording; a push and its pull, which share one, with their kind."""
+    kinds = Counter(
+        name for name, _ in {(transfer.name, transfer.collective) for transfer in setting.transfers}
+    )
     for number, transfer in enumerate(setting.transfers):
         tasks = run.lowered.done_tasks[shown_iteration(transfer)][number]
         start_s, end_s = run.execution.start_s[tasks].min(), run.execution.end_s[tasks].max()
         if end_s > start_s:
-            label = names(f"{transfer.collective} {transfer.name}")
+            kind = f"{transfer.collective} " if kinds[transfer.name] > 1 else ""
+            label = names(kind + transfer.name)
             yield (
                 place, 1, label, COMMUNICATION, float(start_s) - run.start_s, float(end_s) - run.start_s,
                 base + number, -1,

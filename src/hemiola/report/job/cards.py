@@ -86,8 +86,8 @@ def late_ranks(metrics: JobMetrics) -> str:
     )  # fmt: skip
     return card(
         "Who is late",
-        "When each rank hands over its part of a collective. Last counts only beyond the clocks' errors; the straggler index "
-        "is the share of collectives at which the rank is last.",
+        "When each rank hands over its part of a collective and its GPU, if it has one, has come to it. Last counts only beyond the "
+        "clocks' errors; the straggler index is the share of collectives at which the rank is last.",
         table(heads, rows),
     )
 

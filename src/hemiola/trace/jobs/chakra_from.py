@@ -129,15 +129,18 @@ def _foreign(traces: Sequence[ChakraTrace], ranks: Sequence[int], source: str) -
     builder = TimelineBuilder("Chakra traces")
     facts: dict[str, Any] = {"version": traces[0].version} if traces[0].version else {}
     facts |= {entry.name: _plain(entry.value) for entry in traces[0].metadata}
-    missing, left_out, timed = 0, 0, any(node.start_micros for trace in traces for node in trace.nodes)
-    earliest = min(
-        (node.start_micros for trace in traces for node in trace.nodes if _is_work(node)), default=0
-    )
+    missing, left_out, untimed = 0, 0, 0
+    told = [
+        node.start_micros for trace in traces for node in trace.nodes if _is_work(node) and node.start_micros
+    ]
+    earliest = min(told, default=0)
+    error_s = math.inf if len(traces) > 1 else 0.0  # nothing says how their clocks differ
     for trace, number in zip(traces, ranks, strict=True):
         nodes = [node for node in trace.nodes if _is_work(node)]
         left_out += len(trace.nodes) - len(nodes)
-        starts = [node.start_micros - earliest for node in nodes] if timed else _scheduled(nodes)
-        place = builder.rank(number)
+        untimed += sum(not node.start_micros for node in nodes)
+        starts = [max(node.start_micros - earliest, 0) for node in nodes] if told else _scheduled(nodes)
+        place = builder.rank(number, clock_error_s=error_s)
         rows = {
             node.id: _add(builder, place, node, start * 1e-6)
             for node, start in zip(nodes, starts, strict=True)
@@ -152,9 +155,11 @@ def _foreign(traces: Sequence[ChakraTrace], ranks: Sequence[int], source: str) -
                     builder.depend(rows[before], rows[node.id])
                 else:
                     missing += 1
-    facts |= {"times": _TIMED if timed else _SCHEDULED, "metadata_nodes_left_out": left_out}
+    facts |= {"times": _TIMED if told else _SCHEDULED, "metadata_nodes_left_out": left_out}
     if missing:
         facts["dependencies_on_nodes_not_in_the_trace"] = missing
+    if told and untimed:
+        facts["nodes_without_start_time"] = untimed
     return builder.build(facts=facts, source=source)
 
 
@@ -168,9 +173,10 @@ def _add(builder: TimelineBuilder, place: int, node: Node, start_s: float) -> in
     transfer = -1
     if collective:
         size = node.get("comm_size")
+        group = node.get("pg_name")
         transfer = builder.transfer(
             place,
-            node.name,
+            node.name if group in (None, "") else f"{node.name} of group {group}",  # whose ranks are not told
             collective,
             float(size) if size is not None else math.nan,
             math.nan,
