@@ -235,6 +235,35 @@ def test_what_was_measured_of_a_library_that_chooses_is_what_it_takes(hosts: int
     assert max(size for _, size in large.loads) == pytest.approx(large.sent_bytes), "no protocol beside it"
 
 
+def measured_on(hosts: str, bytes_per_s: float, collective: str = "all-reduce") -> CollectiveCost:
+    return CollectiveCost(
+        backend="gloo", collective=collective, ranks=len(hosts), hosts=tuple(hosts), alpha_s=1e-9, bytes_per_s=bytes_per_s,
+    )  # fmt: skip
+
+
+def test_ranks_of_one_host_take_what_was_measured_within_one_and_ranks_of_several_what_was_between() -> None:
+    """Between hosts another collective, measured there, goes before the same one within a host."""
+    between, within, gathered = (
+        measured_on("ab", 50.0), measured_on("aa", 400.0), measured_on("aaaa", 300.0, "all-gather"),
+    )  # fmt: skip
+    one, two = place_ranks(flat(1, 2), 2), place_ranks(flat(2, 1), 2)
+    push = Transfer("weight", "push", SIZE, (0,), after=0, before=1, server=0)
+    for known, on_one, on_two in (
+        ((between, within, gathered), 400.0, 50.0),
+        ((gathered, within, between), 400.0, 50.0),
+        ((between,), math.inf, 50.0),
+        ((within,), 400.0, 400.0),
+    ):
+        hardware = device("cpu", collectives=known)
+        for place, rate in ((one, on_one), (two, on_two)):
+            reduced = collective_cost("all-reduce", SIZE, place, GLOO, hardware)
+            assert reduced.rate_max_bytes_per_s == rate
+            assert server_cost(push, place, GLOO, hardware).rate_max_bytes_per_s == rate
+    everything = device("cpu", collectives=(gathered, within, between))
+    assert collective_cost("all-gather", SIZE, one, GLOO, everything).rate_max_bytes_per_s == 300.0
+    assert collective_cost("all-gather", SIZE, two, GLOO, everything).rate_max_bytes_per_s == 50.0
+
+
 def test_a_measured_push_takes_what_a_send_took() -> None:
     sent = fit_collective("nccl", "send", ["a", "b"], [(4.0, 50e-6, 0.0), (64e6, 50e-6 + 64e6 / 1e9, 0.0)])
     place = place_ranks(flat(2, 1, rate=2e9), 2)

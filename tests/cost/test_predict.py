@@ -61,6 +61,19 @@ def test_ddp_hides_the_first_bucket_behind_the_rest_of_backward() -> None:
     assert found.samples_per_s == pytest.approx(16 / 8.5)
 
 
+@pytest.mark.parametrize(
+    ("strategy", "names"),
+    [
+        (TWO_BUCKETS, {"bucket 0", "bucket 1"}),
+        (ParameterServer(), {f"{way} layer.{i}.weight" for i in (0, 1) for way in ("push", "pull")}),
+    ],
+)
+def test_what_is_sent_has_the_name_that_recordings_give_it(strategy: Strategy, names: set[str]) -> None:
+    timeline = run(strategy, flat(2, rate=500)).timeline()
+    sent = timeline.spans.name[timeline.spans.transfer >= 0]
+    assert {timeline.names[i] for i in sent if not timeline.names[i].startswith("wait for ")} == names
+
+
 def test_a_slow_network_makes_the_second_bucket_wait_for_the_first() -> None:
     """At 250 B/s: 4..8, 8..12, optimizer to 12.5."""
     found = run(TWO_BUCKETS, flat(2, rate=250))
@@ -430,6 +443,27 @@ def test_impossible_questions_are_refused() -> None:
             flat(2),
             plan=Plan(name="", graph="", ranks=2, update="together", chunk_bytes=1, transfers=()),
         )
+
+
+@pytest.mark.parametrize(
+    ("hosts", "rate", "topology", "says"),
+    [
+        ("aa", 250.0, flat(1, 2), ""),
+        ("ab", 250.0, flat(1, 2), "no measured ideal transfers within a host: no latency"),
+        ("ab", 480.0, flat(2, rate=500), ""),
+        ("aa", 480.0, flat(2, rate=500), "ideal was measured within a host only"),
+        ("ab", 250.0, flat(2, rate=500), "ideal sends at 2 kbit/s as measured, where every link between these hosts carries 4 kbit/s"),
+    ],
+)  # fmt: skip
+def test_what_was_measured_elsewhere_says_so(hosts: str, rate: float, topology: Topology, says: str) -> None:
+    """Between other hosts or none, or on a slower network: another one would not help, by this measurement."""
+    measured = CollectiveCost(
+        backend="ideal", collective="all-reduce", ranks=2, hosts=tuple(hosts), alpha_s=1e-9, bytes_per_s=rate
+    )
+    found = run(TWO_BUCKETS, topology, hardware=device(collectives=(measured,)))
+    notes = [note for note in found.notes if "ideal" in note]
+    assert len(notes) == bool(says)
+    assert all(note.startswith(says) for note in notes)
 
 
 def test_a_job_that_does_not_fit_says_so() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 from tiny_graphs import device, flat, layers
@@ -14,6 +15,7 @@ from hemiola.core.graph import Graph
 from hemiola.core.hardware import CollectiveCost, Hardware
 from hemiola.core.topology import Level, Topology, equal_hosts
 from hemiola.cost.job_profile import fit_profile, profile_file
+from hemiola.cost.places import place_ranks
 from hemiola.cost.profiles import load_library
 from hemiola.cost.strategies import DDP, FSDP, ParameterServer, parse_strategy
 from hemiola.cost.whatif import Question, halved_placement, scaled_collectives, scaled_network, what_ifs
@@ -68,6 +70,11 @@ def test_halving_needs_hosts_to_spread_over() -> None:
     assert halved_placement(Question(model(), gpu(), flat(8, 1), 8, DDP())) is None
 
 
+def test_halving_keeps_the_hosts_that_were_asked_for() -> None:
+    asked = Question(model(), gpu(), flat(6, 4), 8, DDP(), placement=(0, 0, 0, 4, 4))
+    assert halved_placement(asked) == (2, 2, 0, 2, 2, 0)
+
+
 def test_a_scaled_network_leaves_the_hosts_inside_alone() -> None:
     doubled = scaled_network(racks(1e9), 2.0)
     assert (doubled.hosts.nic_bytes_per_s == 2e9).all() and (
@@ -85,9 +92,8 @@ def test_collectives_are_scaled_by_the_links_of_the_hosts_that_have_ranks() -> N
     )
     with_login_node = Topology("with a login node", hosts)
     for topology in (with_login_node, flat(2, 8, rate=1.25e9)):
-        (scaled,) = scaled_collectives(
-            Question(model(), device(collectives=(measured,)), topology, 16, DDP()), 2.0
-        ).collectives
+        links = place_ranks(topology, 16).links
+        (scaled,) = scaled_collectives(device(collectives=(measured,)), links, 2.0).collectives
         assert scaled.bytes_per_s == 2.4e9
 
 
@@ -100,8 +106,8 @@ def test_collectives_are_scaled_by_the_link_that_limited_them(rate: float, scale
     measured = CollectiveCost(
         backend="nccl", collective="all-reduce", ranks=4, hosts=("n0", "n1", "n2", "n3"), alpha_s=1e-5, bytes_per_s=rate,
     )  # fmt: skip
-    question = Question(model(), device(collectives=(measured,)), racks, 4, DDP())
-    assert scaled_collectives(question, 2.0).collectives[0].bytes_per_s == scaled
+    hardware, links = device(collectives=(measured,)), place_ranks(racks, 4).links
+    assert scaled_collectives(hardware, links, 2.0).collectives[0].bytes_per_s == scaled
 
 
 @pytest.mark.parametrize("text", ["ddp", "ddp:bucket=100MiB", "fsdp"])
@@ -131,6 +137,24 @@ def test_compute_time_is_never_below_what_a_fast_network_leaves() -> None:
     """On a slow network alone, C and the overlap cannot be told apart: C stays physical."""
     fit = fit_profile(model(), gpu(), flat(8, 1, rate=0.1e9), DDP(), gpus=(8,))
     assert fit.profile.demands[0].compute_s >= 0.36 * (1 - 1e-9)
+
+
+@pytest.mark.parametrize(
+    ("topology", "hosts"),
+    [(flat(8, 1, rate=2e9), "abcdefgh"), (flat(1, 8, fabric=2e9), "aaaaaaaa")],
+    ids=["nics", "fabric"],
+)
+def test_what_a_link_limited_when_it_was_measured_is_no_compute_time(topology: Topology, hosts: str) -> None:
+    """Measured at the link's rate, sending takes what it would without a measurement, and is none of C."""
+    measured = CollectiveCost(
+        backend="nccl", collective="all-reduce", ranks=8, hosts=tuple(hosts), alpha_s=1e-6, bytes_per_s=2e9
+    )
+    found, bare = (
+        fit_profile(model(), msgspec.structs.replace(gpu(), collectives=known), topology, gpus=(8,)).profile
+        for known in ((measured,), ())
+    )
+    assert found.demands[0].compute_s == pytest.approx(bare.demands[0].compute_s, rel=0.02)
+    assert found.overlap == pytest.approx(bare.overlap, abs=0.02)
 
 
 def test_what_no_profile_can_say_is_refused() -> None:

@@ -136,6 +136,11 @@ class CollectiveCost(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     points: tuple[tuple[float, float, float], ...] = ()
     runs: int = 0
 
+    @property
+    def between_hosts(self) -> bool:
+        """Whether the ranks stood on several hosts."""
+        return len(set(self.hosts)) > 1
+
 
 class Exchange(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What exchanging gradients adds to backward, beside the transfer itself (DistributedDataParallel).

@@ -24,6 +24,7 @@ from hemiola.cost.places import Place
 
 __all__ = [
     "ALGORITHMS",
+    "CARRIED",
     "GLOO",
     "GROUP",
     "HEMIOLA",
@@ -36,7 +37,11 @@ __all__ = [
     "collective_cost",
     "library_of",
     "measurement",
+    "measurements",
 ]
+
+CARRIED = 0.8, 1.1
+"""A collective that was measured at such a share of a link's rate says what the link carries, not what its library could."""
 
 
 @dataclass(frozen=True)
@@ -404,13 +409,24 @@ def variant_cost(
 def measurement(
     hardware: Hardware | None, library: Library, variant: Variant, collective: str, place: Place
 ) -> CollectiveCost | None:
-    """The measurement that fits best: of this collective, or of the one it runs as, near this number of ranks."""
+    """The measurement that fits best: between hosts or within one as these ranks are, of this collective, or of the one
+    it runs as, near this number of ranks."""
     if hardware is None:
         return None
-    own = [c for c in hardware.collectives if c.backend == library.name]
     runs_as = [c for c, those in ALGORITHMS.items() if variant.algorithm in those]
-    for name in (collective, *runs_as, "all-reduce"):
-        found = [c for c in own if c.collective == name]
-        if found:
-            return min(found, key=lambda c: abs(math.log2(c.ranks / place.ranks)))
-    return None
+    names, crossing = (collective, *runs_as, "all-reduce"), len(place.counts) > 1
+    return min(
+        (c for c in measurements(hardware, library, place) if c.collective in names),
+        key=lambda c: (
+            c.between_hosts != crossing,
+            names.index(c.collective),
+            abs(math.log2(c.ranks / place.ranks)),
+        ),
+        default=None,
+    )
+
+
+def measurements(hardware: Hardware, library: Library, place: Place) -> list[CollectiveCost]:
+    """Those of the library that can stand for these ranks: what was measured between hosts says nothing of ranks of one."""
+    own = [c for c in hardware.collectives if c.backend == library.name]
+    return own if len(place.counts) > 1 else [c for c in own if not c.between_hosts]

@@ -10,7 +10,7 @@ has no tail (the last bucket, which nothing hides however fast the network), so 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import msgspec
@@ -24,10 +24,11 @@ from hemiola.core.hardware import Hardware
 from hemiola.core.job import Demand, Job, Profile
 from hemiola.core.topology import Topology
 from hemiola.cost.iteration import IterationModel
-from hemiola.cost.places import Place, place_ranks
+from hemiola.cost.places import Link, Place, place_ranks
 from hemiola.cost.prediction import USUAL, Options, predict
 from hemiola.cost.profiles import SCHEMA
 from hemiola.cost.strategies import PLAIN_DDP, ParameterServer, Strategy
+from hemiola.cost.whatif import scaled_collectives
 
 __all__ = ["Fit", "TierTime", "fit_profile", "profile_file"]
 
@@ -121,11 +122,10 @@ def fit_profile(
             "make the profile of ddp or fsdp",
         )
     cases = [c for n in counts for c in _cases(graph, hardware, topology, n, strategy, options)]
-    bare, freed = (
-        _unlimited(topology),
-        msgspec.structs.replace(hardware, fabric_bytes_per_s=UNLIMITED_BYTES_PER_S),
-    )
-    least = {n: predict(graph, freed, bare, n, strategy, options=options).iteration_s for n in counts}
+    bare, least = _unlimited(topology), dict[int, float]()
+    for n in counts:
+        links = (link for case in cases if case.place.ranks == n for link in case.place.links)
+        least[n] = predict(graph, _freed(hardware, links), bare, n, strategy, options=options).iteration_s
     overlap, compute_s = _fitted(least, cases)
     profile = Profile(
         name=name or f"predicted/{graph.name}",
@@ -174,7 +174,7 @@ def _cases(
     """Every tier, with all, half and a quarter of the links between hosts."""
     found = []
     for placement in _placements(topology, count):
-        place = place_ranks(topology, count, placement)
+        place = place_ranks(topology, count, placement, hardware)
         for share in SHARES if len(place.counts) > 1 else (1.0,):
             answer = predict(
                 graph,
@@ -229,6 +229,16 @@ def _unlimited(topology: Topology) -> Topology:
         hosts, nic_bytes_per_s=most, fabric_bytes_per_s=most, bus_bytes_per_s=most, nic_latency_s=0 * most
     )
     return replace(topology, hosts=hosts, levels=())
+
+
+def _freed(hardware: Hardware, links: Iterable[Link]) -> Hardware:
+    """The same devices, and nothing that slows sending but what the library needs by itself.
+
+    Args:
+        links: of the network; what its collectives were measured at, if it limited them, is not the library's.
+    """
+    lifted = scaled_collectives(hardware, links, UNLIMITED_BYTES_PER_S)
+    return msgspec.structs.replace(lifted, fabric_bytes_per_s=UNLIMITED_BYTES_PER_S)
 
 
 def _fitted(least: dict[int, float], cases: Sequence[_Case]) -> tuple[float, dict[int, float]]:

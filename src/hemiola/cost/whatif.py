@@ -6,16 +6,16 @@ the other, other hardware. A change that cannot be made here (too few hosts to s
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import msgspec
 
-from hemiola.core.errors import InputError
 from hemiola.core.graph import Graph
 from hemiola.core.hardware import Hardware
 from hemiola.core.topology import Topology
-from hemiola.cost.places import place_ranks
+from hemiola.cost.collectives import CARRIED
+from hemiola.cost.places import Link, place_ranks
 from hemiola.cost.prediction import USUAL, Options, Prediction, predict
 from hemiola.cost.strategies import DDP, Strategy
 
@@ -87,12 +87,14 @@ def what_ifs(question: Question, base: Prediction, others: Sequence[Hardware] = 
 
 def _changes(question: Question, others: Sequence[Hardware]) -> Iterator[tuple[str, Question]]:
     if question.ranks > 1:
+        place = place_ranks(question.topology, question.ranks, question.placement)
+        between = [link for link in place.links if not link.inner]
         yield (
             "network bandwidth ×2",
             replace(
                 question,
                 topology=scaled_network(question.topology, 2.0),
-                hardware=scaled_collectives(question, 2.0),
+                hardware=scaled_collectives(question.hardware, between, 2.0),
             ),
         )
         spread = halved_placement(question)
@@ -125,18 +127,16 @@ def scaled_network(topology: Topology, factor: float) -> Topology:
     return replace(topology, name=f"{topology.name} ×{factor:g}", hosts=hosts, levels=levels)
 
 
-def scaled_collectives(question: Question, factor: float) -> Hardware:
-    """The same hardware with collectives so many times as fast, where the network was what limited them.
+def scaled_collectives(hardware: Hardware, links: Iterable[Link], factor: float) -> Hardware:
+    """The same hardware with collectives so many times as fast, where one of these links was what limited them.
 
-    That is taken to be so of what was measured between hosts at 0.8 to 1.1 times the rate of a link between the ranks'
-    hosts, a NIC or an uplink: such a measurement says what the link carries, not what the library could.
+    That is taken to be so of what was measured at a link's own rate (`CARRIED`): between hosts that of a NIC or an
+    uplink, within a host that of what joins its GPUs.
     """
-    hardware = question.hardware
-    place = place_ranks(question.topology, question.ranks, question.placement)
-    rates = [link.bytes_per_s for link in place.links if not link.inner]
+    rates, (low, high) = {(link.inner, link.bytes_per_s) for link in links}, CARRIED
     collectives = tuple(
         msgspec.structs.replace(c, bytes_per_s=c.bytes_per_s * factor)
-        if len(set(c.hosts)) > 1 and any(0.8 <= c.bytes_per_s / rate <= 1.1 for rate in rates)
+        if any(inner != c.between_hosts and low <= c.bytes_per_s / rate <= high for inner, rate in rates)
         else c
         for c in hardware.collectives
     )
@@ -144,17 +144,14 @@ def scaled_collectives(question: Question, factor: float) -> Hardware:
 
 
 def halved_placement(question: Question) -> tuple[int, ...] | None:
-    """Half as many ranks on each host, spread over more hosts in order; None where that cannot be."""
+    """Half as many ranks on each host, the others on further hosts in order; None where that cannot be."""
     place = place_ranks(question.topology, question.ranks, question.placement)
     most = max(count for _, count in place.counts)
     if most < 2:
         return None
-    left, counts = question.ranks, []
-    for gpus in question.topology.hosts.gpus.tolist():
-        counts.append(min(left, gpus, (most + 1) // 2))
-        left -= counts[-1]
-    try:
-        place_ranks(question.topology, question.ranks, tuple(counts))
-    except InputError:
-        return None
-    return tuple(counts)
+    gpus, used = question.topology.hosts.gpus.tolist(), [host for host, _ in place.counts]
+    left, counts = question.ranks, [0] * len(gpus)
+    for host in dict.fromkeys((*used, *range(len(gpus)))):
+        counts[host] = min(left, gpus[host], (most + 1) // 2)
+        left -= counts[host]
+    return None if left else tuple(counts)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 
 from hemiola.core.hardware import Hardware
-from hemiola.cost.collectives import Cost, Library
+from hemiola.cost.collectives import Cost, Library, measurement
 from hemiola.cost.places import Place
 from hemiola.cost.strategies import Transfer
 
@@ -25,8 +25,7 @@ def server_cost(transfer: Transfer, place: Place, library: Library, hardware: Ha
     home = place.host_of[transfer.server % place.ranks]
     push = transfer.collective == "push"
     variant = library.variants["send"][0]
-    measured = [c for c in hardware.collectives if c.backend == library.name]
-    best = next((c for c in measured if c.collective == "send"), measured[0] if measured else None)
+    best = measurement(hardware, library, variant, "send", place)
     loads = []
     for i, link in enumerate(place.links):
         own = home in link.hosts

@@ -12,8 +12,16 @@ from numpy.typing import NDArray
 from hemiola.core.errors import GraphError, InputError
 from hemiola.core.graph import PHASES, Graph
 from hemiola.core.hardware import Hardware
-from hemiola.core.units import format_bytes
-from hemiola.cost.collectives import LIBRARIES, Cost, Library, collective_cost, library_of
+from hemiola.core.units import format_bytes, format_rate
+from hemiola.cost.collectives import (
+    CARRIED,
+    LIBRARIES,
+    Cost,
+    Library,
+    collective_cost,
+    library_of,
+    measurements,
+)
 from hemiola.cost.places import Place
 from hemiola.cost.prediction.by_strategies import (
     Alike,
@@ -229,9 +237,7 @@ class Setting:
             )
         found += self._captured_elsewhere() + self._inside_hosts()
         if self.transfers:
-            own = [c for c in self.hardware.collectives if c.backend == self.library.name]
-            if not own:
-                found.append(f"no measured {self.library.name} transfers: {self.library.source}")
+            found += self._measured_elsewhere()
             if self.hardware.exchange is None:
                 found.append(
                     "what exchanging gradients costs the processor was not measured: only copies are counted"
@@ -261,6 +267,30 @@ class Setting:
             f"the graph was captured for {captured[1]}, and {self.hardware.name} is a {'GPU' if gpu else 'processor'}"
             f"{effect}; capture again with hemiola capture --device {'cuda, where a GPU is' if gpu else 'cpu'}"
         ]
+
+    def _measured_elsewhere(self) -> list[str]:
+        """Whether transfers between such ranks were measured, and on a network as fast as this one."""
+        name, measured = self.library.name, measurements(self.hardware, self.library, self.place)
+        if not measured:
+            within = " within a host" if any(c.backend == name for c in self.hardware.collectives) else ""
+            return [f"no measured {name} transfers{within}: {self.library.source}"]
+        rates = [link.bytes_per_s for link in self.place.links if not link.inner]
+        if not rates:
+            return []
+        found = []
+        if not any(c.between_hosts for c in measured):
+            found.append(
+                f"{name} was measured within a host only, and is taken to be the same between hosts, up to what their "
+                "links carry: hemiola calibrate --links adds what was measured there"
+            )
+        sent, carried = min(cost.rate_max_bytes_per_s for cost in self.costs), min(rates)
+        if sent < CARRIED[0] * carried:
+            found.append(
+                f"{name} sends at {format_rate(sent)} as measured, where every link between these hosts carries "
+                f"{format_rate(carried)} or more: that counts as its own limit, which no faster network lifts; if it "
+                "was the limit of a slower network, measure on this one (hemiola calibrate --links)"
+            )
+        return found
 
     def _inside_hosts(self) -> list[str]:
         """Which of the topology's and the hardware's rates between GPUs of one host was taken, where they differ."""
