@@ -216,6 +216,11 @@ def interrupted() -> None:
     """Alone with its server: what is wrong is said, and Ctrl-C is awaited."""
     group = dist.new_group([1], use_local_synchronization=True)
     model, optimizer = synchronise(*small(), "asp", group=group, options=OPTIONS)
+    before = copy.deepcopy(model.state_dict())
+    model.load_state_dict({name: 2 * value for name, value in before.items()})
+    say(problem=refused(lambda: model(batch(0, 0)).square().mean().backward()))
+    model.load_state_dict(before)  # as after an evaluation with averaged parameters
+    optimizer.step()
     for step in range(3):
         optimizer.zero_grad()
         model(batch(0, step)).square().mean().backward()
@@ -232,6 +237,9 @@ def interrupted() -> None:
     say(problem=refused(lambda: model(batch(0, 4)).square().mean().backward()))
     nn.utils.clip_grad_norm_(model.parameters(), 1e-3)
     say(problem=refused(optimizer.step))
+    optimizer.wait()
+    nn.init.zeros_(model[2].bias)
+    say(problem=refused(optimizer.synchronise))
     while True:
         time.sleep(1)
 

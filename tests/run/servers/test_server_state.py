@@ -10,11 +10,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from hemiola.run.servers.hyper import BY_ELEMENT, BY_TENSOR, Hyper, by_element, hyper_of
 from hemiola.run.servers.layout import Parcel, Tensor, lay_out
 from hemiola.run.servers.shard import Kept, Push, Shard
-from hemiola.run.servers.state import joined, part_of, shape_of
+from hemiola.run.servers.state import beside, joined, part_of, shape_of, to_send
 
 SHAPES = [(3, 5), (7,), (300, 400), (), (1,), (64, 64)]
 
@@ -108,3 +109,12 @@ def test_however_tensors_are_cut(sizes: list[int], servers: int, cut_bytes: int)
         for number, parcel in enumerate(layout.parcels)
     }
     same(joined(layout, parts, parameters), states)
+
+
+def test_what_a_gpu_has_is_sent_from_the_hosts_memory_and_comes_to_each_ranks_own() -> None:
+    with FakeTensorMode():
+        had = {"step": torch.zeros(()), "mean": torch.zeros(3, device="cuda:1"), "factor": 0.5}
+        sent, away = to_send(had)
+        assert {value.device.type for value in sent.values() if isinstance(value, torch.Tensor)} == {"cpu"}
+        back = beside(torch.zeros(3, device="cuda:0"), sent, away)
+    assert (str(back["step"].device), str(back["mean"].device), back["factor"]) == ("cpu", "cuda:0", 0.5)

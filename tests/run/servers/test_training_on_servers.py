@@ -18,6 +18,7 @@ import pytest
 
 from hemiola.run.servers.children import Child
 from hemiola.run.transport import Options
+from ranks import run
 
 HERE = Path(__file__).parent
 pytestmark = pytest.mark.slow
@@ -186,6 +187,7 @@ def test_what_lies_in_the_present_folder_is_nobodys_module(tmp_path, monkeypatch
 def test_a_communication_process_ends_with_who_started_it_whatever_that_has_forked():
     child = Child("a communication process", "hemiola.run.servers.courier", ALONE)
     child.address()
+    os.kill(child.pid, signal.SIGUSR2)  # which asks all of a job for a trace
     forked = multiprocessing.get_context("fork").Process(target=time.sleep, args=(60,))
     forked.start()
     try:
@@ -197,14 +199,52 @@ def test_a_communication_process_ends_with_who_started_it_whatever_that_has_fork
         child.kill()
 
 
+RECORDED = """
+import os
+import sys
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from hemiola.run.record.injected import start, variables
+from hemiola.run.record.values import Options
+from hemiola.run.servers import synchronise
+
+folder = sys.argv[3]
+os.environ |= variables(Options(f"{folder}/run.json", f"{folder}/parts"), os.environ)
+sys.path.insert(0, os.environ["PYTHONPATH"].partition(os.pathsep)[0])  # as it is where Python begins with these
+start()
+dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=0, world_size=1)
+model = nn.Linear(2, 2)
+model, optimizer = synchronise(model, torch.optim.SGD(model.parameters(), lr=0.1), "bsp")
+with optimizer:
+    for _ in range(3):
+        optimizer.zero_grad()
+        model(torch.ones(1, 2)).sum().backward()
+        optimizer.step()
+dist.destroy_process_group()
+print(os.getpid())
+"""
+
+
+def test_of_a_job_that_is_recorded_ranks_leave_parts_and_servers_do_not(tmp_path):
+    script = tmp_path / "recorded.py"
+    script.write_text(RECORDED)
+    (rank,) = run(script, 1, str(tmp_path))
+    assert {part.name.split("-")[1] for part in (tmp_path / "parts").iterdir()} == {rank}
+
+
 def test_asp_waits_for_nobody_and_ctrl_c_leaves_nothing(start):
     job = start("free")
     assert job.next(0)["finite"]
     assert job.next(1)["finite"]
+    assert "0.weight was changed since synchronise" in job.next(1)["problem"]
     assert "lr of the optimizer was 0.01 when gradients were sent" in job.next(1)["problem"]
     assert "0.weight was used before the forward of the module" in job.next(1)["problem"]
     assert "got a gradient twice before optimizer.step()" in job.next(1)["problem"]
     assert "was changed after it had been sent" in job.next(1)["problem"]
+    assert "2.bias was changed since synchronise" in job.next(1)["problem"]
     job.end(0)  # its server was needed until rank 1 had left
     job.ranks[1].send_signal(signal.SIGINT)
     assert job.ranks[1].wait(30) != 0

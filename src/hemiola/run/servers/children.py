@@ -3,7 +3,7 @@
 A child is a fresh Python that runs one function of this package; the user's script is not imported in it.
 Its configuration comes over its standard input, which stays open: its end is the end of the rank. What a
 rank forks otherwise, such as workers that load data, keeps none of that open. A child shares no terminal with the
-rank, so Ctrl-C reaches it as the rank's end.
+rank, so Ctrl-C reaches it as the rank's end; and no recording of the job takes it for the rank.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import atexit
 import json
 import os
 import pickle
+import signal
 import subprocess
 import sys
 import weakref
@@ -47,9 +48,11 @@ class Child:
         """
         self.what = what
         path = os.pathsep.join(p or str(Path.cwd()) for p in sys.path)
+        # with these a server, which steps an optimizer, would record itself as the rank that it belongs to
+        known = {name: value for name, value in os.environ.items() if not name.startswith("HEMIOLA_RECORD")}
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-c", f"from {module} import main; main()"],  # finds what the rank's script finds
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, pass_fds=files, env={**os.environ, "PYTHONPATH": path},
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, pass_fds=files, env={**known, "PYTHONPATH": path},
             start_new_session=True,
         )  # fmt: skip
         only_here(self._process.stdin, self._process.stdout)
@@ -197,6 +200,9 @@ def greet() -> tuple[dict[str, Any], Endpoint | None]:
     The configuration has `place` (number among all endpoints), `places`, `secret`, `options`, `paces` and `cores`.
     """
     config = _read(sys.stdin.buffer)
+    signal.signal(
+        signal.SIGUSR2, signal.SIG_IGN
+    )  # it asks ranks for a trace, and may be sent to all of a job
     if config["cores"]:
         os.sched_setaffinity(0, config["cores"])
     try:

@@ -124,7 +124,7 @@ class Synchronised(torch.optim.Optimizer):
 
         Raises:
             InputError: a gradient, or a number of the optimizer, was changed after it had been sent; a parameter was
-                unfrozen.
+                unfrozen, or changed by others.
             TransportError: a rank, a server or a communication process is gone.
         """
         loss = None

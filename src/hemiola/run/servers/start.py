@@ -23,7 +23,7 @@ from hemiola.run.servers.optimizer import Synchronised
 from hemiola.run.servers.places import Places
 from hemiola.run.servers.schemes import Scheme, scheme_of
 from hemiola.run.servers.shard import Kept
-from hemiola.run.servers.state import State, beside, part_of, shape_of
+from hemiola.run.servers.state import State, beside, part_of, shape_of, to_send
 from hemiola.run.servers.worker import Trained, Worker
 from hemiola.run.transport import Endpoint, Options
 
@@ -82,7 +82,7 @@ def synchronise(
     _same_start(model, group)
     frozen = [tensor for of in optimizer.param_groups for tensor in of["params"] if not tensor.requires_grad]
     tensors = [*(one.tensor for one in trained), *frozen]
-    states = {} if rule.period else _same_state(tensors, optimizer, group)
+    states, away = ({}, {}) if rule.period else _same_state(tensors, optimizer, group)
     layout = lay_out([_size(one, optimizer, rule) for one in trained], places.servers)
     members: list[Child] = []
     try:
@@ -100,7 +100,7 @@ def synchronise(
         optimizer.state.clear()  # it would be old soon: the servers have it, but of what is frozen
         for number, tensor in enumerate(frozen, len(trained)):
             if number in states:
-                optimizer.state[tensor] = beside(tensor, states[number])
+                optimizer.state[tensor] = beside(tensor, states[number], away[number])
     return model, made
 
 
@@ -142,17 +142,17 @@ def _same_start(model: nn.Module, group: Any) -> None:
         dist.broadcast(tensor.detach(), _root(group), group=group)
 
 
-def _same_state(tensors: Sequence[Any], optimizer: Any, group: Any) -> dict[int, State]:
-    """Rank 0's for all, by the number of the parameter."""
-    found: list[Any] = [
-        {
-            number: dict(optimizer.state[tensor])
-            for number, tensor in enumerate(tensors)
-            if optimizer.state.get(tensor)
-        }
-    ]
+def _same_state(
+    tensors: Sequence[Any], optimizer: Any, group: Any
+) -> tuple[dict[int, State], dict[int, set[str]]]:
+    """Rank 0's for all, by the number of the parameter, and what of it was on a GPU there."""
+    found: list[Any] = [None]
+    if dist.get_rank(group) == 0:
+        numbers = [number for number, tensor in enumerate(tensors) if optimizer.state.get(tensor)]
+        found = [{number: to_send(optimizer.state[tensors[number]]) for number in numbers}]
     dist.broadcast_object_list(found, _root(group), group=group)
-    return dict(found[0])
+    states = {number: state for number, (state, _) in found[0].items()}
+    return states, {number: away for number, (_, away) in found[0].items()}
 
 
 def _root(group: Any) -> int:

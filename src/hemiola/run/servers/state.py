@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from hemiola.run.servers.layout import Layout, Stretch
 
-__all__ = ["State", "beside", "joined", "part_of", "shape_of"]
+__all__ = ["State", "beside", "joined", "part_of", "shape_of", "to_send"]
 
 State = dict[str, Any]
 """Of one parameter, by name: tensors with an element for each of the parameter's, others, and numbers."""
@@ -36,13 +36,18 @@ def part_of(state: Mapping[str, Any], parameter: Tensor, stretch: Stretch) -> St
     return {name: cut(value) for name, value in state.items()}
 
 
-def beside(parameter: Tensor, state: Mapping[str, Any]) -> State:
-    """One that another rank had, on this rank's device; what was not on a device of that kind stays where it is."""
-    kind = parameter.device.type
-    return {
-        name: value.to(parameter.device) if isinstance(value, Tensor) and value.device.type == kind else value
-        for name, value in state.items()
-    }
+def to_send(state: Mapping[str, Any]) -> tuple[State, set[str]]:
+    """One in the host's memory, and the names of what was not there.
+
+    A tensor that is sent from a GPU becomes one of the GPU of that number, on every rank, whichever its own is.
+    """
+    away = {name for name, value in state.items() if isinstance(value, Tensor) and value.device.type != "cpu"}
+    return {name: value.cpu() if name in away else value for name, value in state.items()}, away
+
+
+def beside(parameter: Tensor, state: Mapping[str, Any], names: Collection[str]) -> State:
+    """One that another rank had, what has these names on this rank's device."""
+    return {name: value.to(parameter.device) if name in names else value for name, value in state.items()}
 
 
 def joined(

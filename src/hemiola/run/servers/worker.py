@@ -3,11 +3,12 @@
 A parcel's gradients are pushed from backward as soon as all are there; its parameters are asked for with them and
 taken when forward comes to the first module that reads them. Until then the communication process has them.
 Parameters change between iterations only: what has come later waits for the next one.
+What others than servers make of them is refused: nobody would hear of it, and the next answer would undo it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -30,11 +31,18 @@ class Trained:
     Attributes:
         group: of the optimizer, as a dict that schedules change.
         hyper: of that group; None where parameters are averaged.
+        taken: so many of its changes in place were servers' answers.
     """
 
     def __init__(self, name: str, tensor: Any, group: dict[str, Any], hyper: Hyper | None) -> None:
         self.name, self.tensor, self.group, self.hyper = name, tensor, group, hyper
         self.seen: tuple[Tensor, int] | None = None
+        self.taken = 0
+
+    @property
+    def changes(self) -> int:
+        """How many were made by others."""
+        return int(self.tensor._version) - self.taken
 
 
 class _State:
@@ -50,10 +58,11 @@ class _State:
         quiet: whether only the answer to the last push says that it has been sent.
         missing: gradients that this iteration's push waits for.
         sent: hyper-parameters that went with the last push.
+        changes: of its parameters, by others, that are known to lose nothing.
     """
 
-    __slots__ = ("answer", "asked", "busy", "checked", "floor", "landed", "members", "met", "missing", "own",
-                 "priority", "push", "pushes", "quiet", "sent", "views")  # fmt: skip
+    __slots__ = ("answer", "asked", "busy", "changes", "checked", "floor", "landed", "members", "met", "missing",
+                 "own", "priority", "push", "pushes", "quiet", "sent", "views")  # fmt: skip
 
     def __init__(self, push: Push, answer: Tensor, views: list[Tensor], members: list[Trained]) -> None:
         self.push, self.answer, self.views, self.members = push, answer, views, members
@@ -61,6 +70,7 @@ class _State:
         self.busy = self.asked = self.landed = self.quiet = False
         self.missing = 0
         self.sent: list[float] = []
+        self.changes = [member.changes for member in members]
 
 
 class Worker:
@@ -84,6 +94,8 @@ class Worker:
             answer = memory[parcel.answer_offset : parcel.answer_offset + parcel.answer_bytes]
             views = elements_of(answer, parcel, dtype)
             self._states.append(_State(Push(push, parcel, dtype), answer, views, members))
+            for here, taken in self._elements(number):
+                taken.copy_(here)
             for tensor in {stretch.tensor for stretch in parcel.stretches}:
                 self._of[tensor].append(number)
         self.iteration = 0
@@ -96,6 +108,12 @@ class Worker:
     def parcels(self) -> range:
         """All of them."""
         return range(len(self._states))
+
+    def _elements(self, number: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """Of each stretch of a parcel: the parameter's, and the last answer's, in which the next one comes to lie."""
+        state, parcel = self._states[number], self._layout.parcels[number]
+        for stretch, member, taken in zip(parcel.stretches, state.members, state.views, strict=True):
+            yield member.tensor.detach().view(-1)[stretch.start : stretch.stop], taken
 
     def parcels_of(self, tensor: int) -> list[int]:
         """Those that have a part of a parameter."""
@@ -146,6 +164,8 @@ class Worker:
         state, parcel = self._states[number], self._layout.parcels[number]
         while state.busy:
             self._notice(block=True)
+        self._forgive(number)
+        self._refuse_changed(number)
         self._pushed.add(number)
         averaged = self._scheme.period > 0
         for stretch, member, into in zip(parcel.stretches, state.members, state.push.stretches, strict=True):
@@ -172,6 +192,33 @@ class Worker:
         state.asked |= asks
         self._courier.tell(Note(Kind.PUSH, number, own, floor, int(not state.quiet), state.priority))
 
+    def _forgive(self, number: int) -> None:
+        """Before a push: where parameters themselves are sent any change counts, and one that was undone is none."""
+        state = self._states[number]
+        now = [member.changes for member in state.members]
+        if now != state.changes and (self._scheme.period or self._as_taken(number)):
+            state.changes = now
+
+    def _as_taken(self, number: int) -> bool:
+        state = self._states[number]
+        known = not (state.asked or state.landed)  # else an answer lies there, or will
+        return known and all(torch.equal(here.cpu(), taken) for here, taken in self._elements(number))
+
+    def _refuse_changed(self, number: int) -> None:
+        state = self._states[number]
+        for member, known in zip(state.members, state.changes, strict=True):
+            if member.changes == known:
+                continue
+            if self._scheme.period:
+                raise InputError(
+                    f"{member.name} was changed while its average was on its way",
+                    "call optimizer.wait() before",
+                )
+            raise InputError(
+                f"{member.name} was changed since synchronise, and its server knows nothing of it",
+                "change it before synchronise; what you mean to put back, after optimizer.wait()",
+            )
+
     def _ask(self, number: int, own: int, floor: int | None = None, meeting: int = 0) -> None:
         """For a parcel's parameters, unless they are on their way or here already."""
         state = self._states[number]
@@ -195,11 +242,18 @@ class Worker:
             note = self._courier.next(False)
 
     def _take(self, number: int) -> None:
-        """Make the parameters what has landed."""
-        state, parcel = self._states[number], self._layout.parcels[number]
+        """Make the parameters what has landed.
+
+        Raises:
+            InputError: others have changed them.
+        """
+        self._refuse_changed(number)
+        state = self._states[number]
         with torch.no_grad():
-            for stretch, member, given in zip(parcel.stretches, state.members, state.views, strict=True):
-                member.tensor.detach().view(-1)[stretch.start : stretch.stop].copy_(given)
+            for member, (here, landed) in zip(state.members, self._elements(number), strict=True):
+                before = member.changes
+                here.copy_(landed)
+                member.taken += member.changes - before
         state.own, state.floor = ANSWER_HEAD.unpack_from(state.answer.numpy())
         state.landed = False
 
@@ -240,7 +294,8 @@ class Worker:
         """Push what has not been, and begin the next one.
 
         Raises:
-            InputError: a gradient, or a number of the optimizer, was changed after it had been sent.
+            InputError: a gradient, or a number of the optimizer, was changed after it had been sent; a parameter was
+                changed by others.
         """
         for one in self._trained:
             if one.seen is not None and not (
@@ -250,7 +305,9 @@ class Worker:
                     f"the gradient of {one.name} was changed after it had been sent to its server",
                     "give early=False: gradients are sent in optimizer.step() then, clipped or scaled as you like",
                 )
-        for state in (self._states[number] for number in self._pushed):
+        for number in self._pushed:
+            self._refuse_changed(number)
+            state = self._states[number]
             first = state.members[0]
             if first.hyper is not None:
                 first.hyper.refuse_changed(state.sent, first.group)
