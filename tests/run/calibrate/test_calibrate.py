@@ -14,6 +14,7 @@ from hemiola.core.graph import Graph
 from hemiola.core.hardware import Hardware, signature_key
 from hemiola.cost.operations import EVIDENCE, operation_seconds
 from hemiola.run.calibrate import calibrate
+from hemiola.run.calibrate.exchange import exchange_of
 from hemiola.run.capture import capture
 from hemiola.trace.hardware_json import read_hardware, write_hardware
 
@@ -58,6 +59,18 @@ def test_the_files_tells_how_it_was_measured(measured: Hardware, tmp_path: Path)
     assert read_hardware(path) == measured
     assert "given" in measured.sources["measured"]
     assert f"PyTorch {torch.__version__}" in measured.measured_on
+
+
+def test_a_probe_that_chance_made_faster_under_ddp_spoils_nothing() -> None:
+    costs = np.array([8e-6, 1e-4, 4e-10, 5e-5])
+    rows = [(14, 1, 300_000, 1), (14, 2, 300_000, 1), (30, 1, 1_200_000, 1), (30, 5, 1_200_000, 1),
+            (8, 3, 45_000_000, 1), (8, 5, 45_000_000, 1)]  # fmt: skip
+    added_s = rows @ costs
+    added_s[2] = -1e-5
+    found = exchange_of(rows, [1e-3, 1e-3, 6e-3, 6e-3, 30e-3, 30e-3], added_s.tolist())
+    each = np.array([found.parameter_s, found.bucket_s, found.copy_s_per_byte, found.iteration_s])
+    others = [row for row in range(len(rows)) if row != 2]
+    assert (rows @ each)[others] == pytest.approx(added_s[others], rel=0.1)
 
 
 def test_an_interruption_ends_it_at_once_and_leaves_nothing() -> None:

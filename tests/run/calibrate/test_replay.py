@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn import functional
 
 from hemiola.core.graph import Graph, Signature
@@ -120,12 +121,30 @@ def test_results_flow_to_those_who_wait_for_them(small: Graph) -> None:
             result = super().time(row, call)
             name = small.operations.name[row]
             if small.operations.phase[row] == 0:
-                seen.setdefault(name, (call.arguments, result))
+                seen.setdefault(name, ([*call.arguments], result))
             return result
 
     Replay(small, "cpu").round(Spy(1))
     product, activation = seen["aten.addmm.default"], seen["aten.gelu.default"]
     assert activation[0][0].data_ptr() == product[1].data_ptr()
+
+
+def test_what_only_the_next_operation_needs_is_given_back_after_it(small: Graph) -> None:
+    """As the optimizer's square roots, one for each parameter."""
+    roots: list[StorageWeakRef] = []
+    alive: list[int] = []
+
+    class Spy(CpuClock):
+        def time(self, row: int, call: Any) -> Any:
+            alive.append(sum(not root.expired() for root in roots))
+            result = super().time(row, call)
+            if small.operations.name[row] == "aten.sqrt.default":
+                roots.append(StorageWeakRef(result.untyped_storage()))
+            return result
+
+    Replay(small, "cpu").round(Spy(1))
+    assert len(roots) == len(small.parameters)
+    assert max(alive) == 1
 
 
 def test_what_cannot_run_is_told_and_the_rest_runs(small: Graph) -> None:

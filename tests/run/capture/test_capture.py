@@ -153,6 +153,15 @@ def test_a_looked_up_table_is_not_read_whole() -> None:
     assert graph.operations.read_bytes[lookup] == 6 * 8 + 6 * 16 * 4
 
 
+@pytest.mark.parametrize("trained", [True, False])
+def test_of_a_table_whose_rows_are_summed_those_that_are_looked_up_are_read(trained: bool) -> None:
+    model = nn.Sequential(nn.EmbeddingBag(1000, 16, mode="sum"), nn.Linear(16, 2))
+    model[0].requires_grad_(trained)
+    graph = capture(model, torch.zeros(2, 3, dtype=torch.long))
+    lookup = rows(graph, FORWARD, "embedding")[0]
+    assert graph.operations.read_bytes[lookup] == 6 * 8 + 2 * 8 + 6 * 16 * 4
+
+
 def test_scattering_writes_what_it_brings_and_filling_reads_nothing() -> None:
     class Scatters(nn.Linear):
         def forward(self, inputs: Tensor) -> Tensor:

@@ -135,13 +135,17 @@ def test_options(hemiola: Hemiola) -> None:
     [
         (["nothing"], "'nothing' names no function"),
         (["nowhere.py:make"], "there is no file 'nowhere.py'"),
-        (["nowhere:make"], "'nowhere' cannot be imported: ModuleNotFoundError"),
+        (["nowhere:make"], "'nowhere' cannot be imported: ModuleNotFoundError.*\n.*\n  hint: name a file"),
         ([f"{MODELS / 'mlp.py'}:huge"], "it has mlp, example, tiny, full"),
         ([f"{MODELS / 'vgg.py'}:vgg16"], "vgg16 returned a Sequential"),
         (["bad.py:fails"], "bad.py:fails failed: ValueError: no weights here\n  at .*bad.py:4, in fails"),
         (["bad.py:wants"], "bad.py:wants failed: TypeError"),
         (["bad.py:asks"], "asks for a tensor's value .*\n  at .*bad.py:9, in forward"),
         (["broken.py:make"], "'broken.py' cannot be imported: SyntaxError"),
+        (
+            ["lacks.py:make"],
+            "No module named 'notransformers'\n  at .*lacks.py:1, in .*\n  hint: install what",
+        ),
         (["script.py:make"], "'script.py' cannot be imported: it ends the program\n  at .*script.py:2, in"),
         (["bad.py:ends"], "bad.py:ends ends the program\n  at .*bad.py:11, in ends\n  hint: have it return"),
         (["bad.py:one"], "bad.py:one returned 1 values"),
@@ -152,6 +156,7 @@ def test_options(hemiola: Hemiola) -> None:
 )
 def test_refusals(hemiola: Hemiola, tmp_path: Path, arguments: list[object], said: str) -> None:
     (tmp_path / "broken.py").write_text("def make(:\n")
+    (tmp_path / "lacks.py").write_text("import notransformers\n")
     (tmp_path / "script.py").write_text("import sys\nsys.exit()\n")
     (tmp_path / "bad.py").write_text(
         "import torch\n"

@@ -49,6 +49,10 @@ class Slot:
         """Put the beginning of a tensor's storage in, seen with this slot's shape and strides."""
         self.container[self.place] = tensor.as_strided(self.shape, self.stride, 0)
 
+    def empty(self) -> None:
+        """Let go of what was put in, as an operation does that has run."""
+        self.container[self.place] = None
+
     def fresh(self, device: str, least: float, most: float) -> torch.Tensor:
         """A new tensor that fits, with values between two numbers."""
         wide = self.dtype if self.dtype.itemsize > 1 else torch.bfloat16

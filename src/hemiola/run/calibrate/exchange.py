@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 import numpy as np
@@ -17,7 +17,7 @@ from hemiola.run.calibrate.nonnegative import nonnegative_least_squares
 from hemiola.run.calibrate.probes import Probe
 from hemiola.run.calibrate.training import Training
 
-__all__ = ["measure_exchange"]
+__all__ = ["exchange_of", "measure_exchange"]
 
 _BUCKETS_MB = (25.0, 0.25)
 _ROUNDS = 5
@@ -32,7 +32,7 @@ def measure_exchange(probes: Iterable[Probe], threads: int) -> Exchange | None:
     """
     if not dist.is_available() or not dist.is_gloo_available() or dist.is_initialized():
         return None
-    rows, differences = [], []
+    rows, plain_s, added_s = [], [], []
     with _alone():
         for probe, bucket_mb in itertools.product(probes, _BUCKETS_MB):
             wrapped = DistributedDataParallel(copy.deepcopy(probe.model), bucket_cap_mb=bucket_mb)
@@ -46,9 +46,27 @@ def measure_exchange(probes: Iterable[Probe], threads: int) -> Exchange | None:
             )
             sizes = [p.numel() * p.itemsize for p in probe.model.parameters() if p.requires_grad]
             rows.append((len(sizes), _buckets(wrapped, sizes), sum(sizes), 1))
-            differences.append(max(with_ - without, 1e-7))
-    relative = np.array(rows, dtype=float) / np.array(differences)[:, None]
-    shares = nonnegative_least_squares(relative, np.ones(len(rows))).tolist()
+            plain_s.append(float(without))
+            added_s.append(float(with_ - without))
+    return exchange_of(rows, plain_s, added_s)
+
+
+def exchange_of(
+    rows: Sequence[tuple[int, int, int, int]], plain_s: Sequence[float], added_s: Sequence[float]
+) -> Exchange:
+    """What fits best, by least squares of the error relative to an iteration, no coefficient below 0.
+
+    Relative to what is added, which is a difference of two times, a probe in which chance left little of it
+    would count more than all others.
+
+    Args:
+        rows: of each probe: its parameters, buckets, bytes, and 1.
+        plain_s: its iteration alone, in seconds.
+        added_s: what it takes longer with DistributedDataParallel, which chance may have below 0.
+    """
+    plain = np.array(plain_s)
+    relative = np.array(rows, dtype=float) / plain[:, None]
+    shares = nonnegative_least_squares(relative, np.array(added_s) / plain).tolist()
     parameter_s, bucket_s, copy_s_per_byte, iteration_s = shares
     return Exchange(
         parameter_s=parameter_s, bucket_s=bucket_s, copy_s_per_byte=copy_s_per_byte, iteration_s=iteration_s

@@ -91,7 +91,8 @@ class Replay:
         for row in range(len(operations)):
             last[row] = row
             for before in operations.dependencies(row).tolist():
-                last[before] = row if operations.phase[row] != OPTIMIZER else len(operations)
+                gradient = operations.phase[before] != OPTIMIZER == operations.phase[row]
+                last[before] = len(operations) if gradient else row
         expired: dict[int, list[int]] = {}
         for row, end in last.items():
             expired.setdefault(end, []).append(row)
@@ -114,6 +115,8 @@ class Replay:
                     result = step.call()
                 alive[step.row] = _results(step.call, result)
                 del result
+                for slot in step.call.slots:
+                    slot.empty()
                 for row in self._expired.get(step.row, ()):
                     alive.pop(row, None)
         for step in dead:

@@ -91,7 +91,16 @@ OVERWRITES = frozenset(
 """They write their first argument without reading it."""
 
 GATHERS = frozenset(
-    ["embedding", "index_select", "index", "_unsafe_index", "gather", "take", "_embedding_bag"]
+    [
+        "embedding",
+        "index_select",
+        "index",
+        "_unsafe_index",
+        "gather",
+        "take",
+        "_embedding_bag",
+        "_embedding_bag_forward_only",
+    ]
 )
 """They read as much of their first argument as they give out, not all of it."""
 
