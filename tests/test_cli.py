@@ -365,7 +365,8 @@ def test_jobs_larger_than_the_cluster_and_without_length(hemiola: Hemiola, tmp_p
     path = table(tmp_path / "jobs.csv", "huge,0,100,10", "instant,5,1,0", "last,6,8,60")
     done = hemiola("simulate", path, "--cluster", SMALL, "--policy", "fifo", "srtf", "--jobs-csv", "out.csv")
     assert done.code == 0, done.err
-    assert "1 of 3 jobs did not finish" in done.out
+    said = " ".join(done.out.split())
+    assert "1 of 3 jobs did not finish" in said and "1 of them: it wants 100 GPUs, more than" in said
     with (tmp_path / "out.csv").open(encoding="utf-8") as stream:
         rows = {(row["policy"], row["job"]): row for row in csv.DictReader(stream)}
     for policy in ("fifo", "srtf"):

@@ -15,7 +15,7 @@ from hemiola.control.simulate import Recording, simulate
 from hemiola.core.decisions import Decision
 from hemiola.core.errors import HemiolaError, InputError, PolicyError, TopologyError
 from hemiola.core.events import NodeBack, NodeLost
-from hemiola.core.job import Workload
+from hemiola.core.job import Job, Workload
 from hemiola.core.topology import Hosts, Topology
 from hemiola.cost.contention import Isolated
 from hemiola.sched.placement import Random
@@ -165,6 +165,25 @@ def test_a_wish_for_more_than_there_is_never_lets_anything_through() -> None:
         left = {name: span for name, span in times(run).items() if name in "abc"}
         assert left == times(replay(JOBS, ONE, policy))
         assert sum(r.status == "refused" and bool(r.why) for r in run.records) == 6
+
+
+def test_types_of_which_profiles_do_not_speak_are_named() -> None:
+    topology = cluster([1, 1, 1], types=["tesla_v100", "k80", "a100"])
+    known = profile(name="known", gpu_speed={"K80": 0.1, "A100": 2.0}, gpu_type="V100")
+    model = profile(gpu_speed={"V100": 1.0})
+
+    def said(*jobs: Job, on: Topology = topology) -> list[str]:
+        return [
+            note for note in simulate(jobs, on, ["fifo", "sjf"], seeds=[0, 1]).notes if "GPU types" in note
+        ]
+
+    assert said(job("a", 0, 1, 1, profile=known), job("b", 0, 1, 1)) == []
+    assert said(job("a", 0, 1, 1, profile=model, gpu_type="tesla_v100")) == []
+    assert said(job("a", 0, 1, 1, profile=model), on=cluster([1, 1], types=["k80", ""])) == []
+    (note,) = said(job("a", 0, 1, 1, profile=known), job("b", 0, 1, 1, profile=model))
+    assert "no gpu_speed of k80, a100;" in note
+    (note,) = said(job("b", 0, 1, 1, profile=model, gpu_type="k80"))
+    assert "no gpu_speed of k80;" in note
 
 
 def test_what_is_recorded_is_what_was_asked_for() -> None:

@@ -139,13 +139,15 @@ def test_an_all_to_all_loads_an_uplink_with_all_that_its_ranks_send_across() -> 
     assert times(run_script(jobs, topology, placement)) == {"a": (0, pytest.approx(10 * (1 + 4 / 3)))}  # type: ignore[arg-type]
 
 
-def test_gpu_types_compute_at_their_own_speed() -> None:
-    topology = cluster([1, 1, 1], types=["A", "B", "C"])
+@pytest.mark.parametrize("types", ["A B C", "a nvidia_b NVIDIA-C-SXM4-80GB"])
+def test_gpu_types_compute_at_their_own_speed(types: str) -> None:
+    a, b, c = types.split()
+    topology = cluster([1, 1, 1], types=[a, b, c])
     model = profile(1.0, 0.0, gpu_speed={"A": 1.0, "B": 0.5, "C": 4.0}, gpu_type="A")
-    jobs = [job(t, 0, 1, 10, profile=model, gpu_type=t) for t in "ABC"]
+    jobs = [job(t, 0, 1, 10, profile=model, gpu_type=t) for t in (a, b, c)]
     run = replay(jobs, topology, "fifo")
     check_run(run, jobs, topology)
-    assert times(run) == {"A": (0, 10), "B": (0, 20), "C": (0, 2.5)}
+    assert times(run) == {a: (0, 10), b: (0, 20), c: (0, 2.5)}
 
 
 def test_a_job_is_slow_on_a_slow_type_and_moves_on_to_a_fast_one() -> None:

@@ -145,6 +145,20 @@ def test_of_a_comparison_that_was_cut_means_are_over_the_seeds_that_all_have():
     assert unfinished(found, Figures(found)) == []
 
 
+def test_of_jobs_that_did_not_finish_the_commonest_reason_is_told():
+    found = comparison(policies=("fifo",))
+    (run,) = found.runs
+    whys = ["too wide", "no such GPU", "no such GPU"]
+    left = [
+        msgspec.structs.replace(r, status="refused", why=why)
+        for r, why in zip(run.records, whys, strict=False)
+    ]
+    cut = replace(found, runs=(msgspec.structs.replace(run, records=(*left, *run.records[3:])),))
+    assert unfinished(cut, Figures(cut)) == [
+        "fifo, seed 0: 3 of 40 jobs did not finish and do not count in JCT and queueing; 2 of them: no such GPU"
+    ]
+
+
 def test_where_no_seed_was_run_under_every_policy_means_are_over_each_one_s_own():
     found = comparison(seeds=(0, 1), policies=("fifo", "sjf"))
     cut = replace(found, runs=(found.runs[0], found.runs[3]))

@@ -188,6 +188,14 @@ def test_what_could_never_run_is_not_admitted(wanted: tuple[int, str, str, str],
     assert why in machine_on(TWO_TYPES).admission(asked)
 
 
+def test_where_no_type_is_named_the_remedy_is() -> None:
+    wanted = job("a", 0, 1, 1, gpu_type="a100")
+    assert machine_on(cluster([4])).admission(wanted) == (
+        "no host has GPUs of type 'a100' (the cluster does not say which it has: add gpu_type=...)"
+    )
+    assert machine_on(cluster([4, 4], types=["", "v100"])).admission(wanted).endswith("(there are v100)")
+
+
 @pytest.mark.parametrize(
     ("wanted", "narrowest"),
     [

@@ -111,14 +111,15 @@ def test_no_moves_if_told_so() -> None:
     assert times(replay(spread(), cluster([2, 2]), Gandiva(migrate=False)))["wide"] == (6, 206)
 
 
-def test_it_does_not_move_to_slower_gpus() -> None:
+@pytest.mark.parametrize("slow", ["B", "nvidia_b"])
+def test_it_does_not_move_to_slower_gpus(slow: str) -> None:
     """Both GPUs of the third host are free; it would compute there at a tenth of its speed."""
-    topology = cluster([2, 2], [2], types=["A", "A", "B"])
+    topology = cluster([2, 2], [2], types=["A", "A", slow])
     model = profile(1.0, 1.0, gpu_speed={"A": 1.0, "B": 0.1})
     jobs = [
         job("left", 0, 1, 300, gpu_type="A"), job("filler", 0, 1, 5, gpu_type="A"),
         job("right", 0, 1, 300, gpu_type="A"), job("wide", 6, 2, 100, profile=model),
-        job("event", 40, 2, 5, gpu_type="B"),
+        job("event", 40, 2, 5, gpu_type=slow),
     ]  # fmt: skip
     run = replay(jobs, topology, Gandiva())
     assert not any(isinstance(entry.decision, Move) for entry in run.decisions)

@@ -118,6 +118,8 @@ def simulate(
         workload = _workload(jobs, seed)
         first = first or workload
         notes += [note for note in workload.notes if note not in notes]
+        if semantics.uses_profiles and (told := _on_types(workload.jobs, topology)) and told not in notes:
+            notes.append(told)
         if semantics.fitted and (told := _as_rings(workload.jobs)) not in notes:
             notes.append(told)
         workloads[seed] = workload.jobs
@@ -195,6 +197,28 @@ def in_order(workload: Workload) -> Workload:
     """The same jobs in order of arrival, ties as they were given."""
     ordered = tuple(sorted(workload.jobs, key=lambda job: job.submit_s))
     return workload if ordered == workload.jobs else msgspec.structs.replace(workload, jobs=ordered)
+
+
+def _on_types(jobs: tuple[Job, ...], topology: Topology) -> str:
+    """On which of several GPU types jobs' profiles do not say how fast they are, in words; "" where they do."""
+    kinds = [kind for kind in topology.gpu_types if kind]
+    if len(kinds) < 2:
+        return ""
+    asked = {
+        (id(job.profile), job.gpu_type): (job.profile, job.gpu_type)
+        for job in jobs
+        if job.profile is not None
+    }
+    silent = [
+        kind for kind in kinds
+        if any(wanted in ("", kind) and not profile.knows(kind) for profile, wanted in asked.values())
+    ]  # fmt: skip
+    if not silent:
+        return ""
+    return (
+        f"GPU types: the profiles of some jobs have no gpu_speed of {', '.join(silent)}; these jobs compute there as on "
+        "the type that was measured"
+    )
 
 
 def _as_rings(jobs: tuple[Job, ...]) -> str:

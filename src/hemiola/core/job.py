@@ -6,7 +6,9 @@ Nothing here knows where a job runs or how fast: that is `cost`'s answer for a p
 from __future__ import annotations
 
 import math
+import re
 from bisect import bisect_left
+from functools import lru_cache
 from typing import Literal
 
 import msgspec
@@ -16,6 +18,8 @@ from hemiola.core.errors import InputError
 __all__ = ["Demand", "Job", "Pattern", "Profile", "Workload"]
 
 Pattern = Literal["ring", "all-to-all"]
+
+_WORD = r"(?<![^\W_]){}(?![^\W_])"
 
 
 class Demand(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -108,6 +112,35 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             low.compute_s + t * (high.compute_s - low.compute_s),
             low.traffic_bytes + t * (high.traffic_bytes - low.traffic_bytes),
         )
+
+    def speed(self, gpu_type: str) -> float:
+        """How fast it computes on GPUs of a type, relative to the measured one; 1 where `gpu_speed` does not say."""
+        if not gpu_type:
+            return 1.0
+        speed = self.gpu_speed.get(gpu_type)
+        if speed is None:
+            name = _same_type(gpu_type, tuple(self.gpu_speed))
+            speed = self.gpu_speed[name] if name else 1.0
+        return speed
+
+    def knows(self, gpu_type: str) -> bool:
+        """Whether it says how fast GPUs of this type are, or was measured on them."""
+        return any(_same_type(gpu_type, names) for names in (tuple(self.gpu_speed), (self.gpu_type,)))
+
+
+@lru_cache(maxsize=1024)  # policies ask often, of few types
+def _same_type(gpu_type: str, names: tuple[str, ...]) -> str:
+    """The one of these names that means this type of GPU: itself, but for case, or as a word of it; "" if none does.
+
+    Engines write types in ways of their own: "a100" and "NVIDIA-A100-SXM4-80GB" are "A100".
+    """
+    if gpu_type in names:
+        return gpu_type
+    folded = gpu_type.casefold()
+    alike = [name for name in names if name.casefold() == folded] or [
+        name for name in names if name and re.search(_WORD.format(re.escape(name.casefold())), folded)
+    ]
+    return alike[0] if len(alike) == 1 else ""
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):

@@ -164,8 +164,7 @@ class IterationModel:
         if need is None:
             self._profiles[id(profile)] = profile
             demand = profile.demand(gpus)
-            speed = profile.gpu_speed.get(gpu_type, 1.0) if gpu_type else 1.0
-            compute_s = demand.compute_s / speed
+            compute_s = demand.compute_s / profile.speed(gpu_type)
             need = self._needs[key] = Need(compute_s, demand.traffic_bytes, profile.overlap * compute_s)
         return need
 

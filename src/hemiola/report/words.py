@@ -93,7 +93,7 @@ def seed_count(figures: Figures) -> str:
 
 
 def unfinished(comparison: Comparison, figures: Figures) -> list[str]:
-    """A sentence where policies ran unlike seeds, and for each run that was interrupted or left jobs unfinished."""
+    """A sentence where policies ran unlike seeds, and for each run that was interrupted or left jobs unfinished, and why."""
     told = list(_unlike(comparison, figures))
     for run, whole in zip(comparison.runs, figures.summaries, strict=True):
         name = f"{run.policy}, seed {run.seed}"
@@ -104,9 +104,11 @@ def unfinished(comparison: Comparison, figures: Figures) -> list[str]:
                 f"{', and only they count' if figures.counts(run) else ''}"
             )
         elif whole.jobs_unfinished:
+            whys = Counter(record.why for record in run.records if record.status != "finished")
+            why, count = whys.most_common(1)[0]
             told.append(
                 f"{name}: {whole.jobs_unfinished} of {whole.jobs_submitted} jobs did not finish "
-                f"and do not count in JCT and queueing"
+                f"and do not count in JCT and queueing; {count} of them: {why}"
             )
     return told
 

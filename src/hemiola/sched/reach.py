@@ -40,7 +40,11 @@ class Reaches:
     def _work_out(self, gpus: int, gpu_type: str, required: str, preferred: str, hosts: int) -> Any:
         topology, inventory = self._topology, self._inventory
         if gpu_type and gpu_type not in inventory.pools:
-            return f"no host has GPUs of type {gpu_type!r} (there are {', '.join(inventory.gpu_types)})"
+            named = ", ".join(filter(None, inventory.gpu_types))
+            there = (
+                f"there are {named}" if named else "the cluster does not say which it has: add gpu_type=..."
+            )
+            return f"no host has GPUs of type {gpu_type!r} ({there})"
         for tier in (required, preferred):
             if tier and tier != "cluster" and tier not in topology.tiers:
                 return f"the topology has no tier {tier!r} (there are {', '.join(topology.tiers)})"

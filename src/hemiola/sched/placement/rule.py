@@ -70,7 +70,7 @@ def find(
 def gpu_speed(job: JobState, pool: Pool) -> float:
     """How fast the job computes on GPUs of this type, relative to the measured one; 1 where its profile does not say."""
     profile = job.job.profile
-    return 1.0 if profile is None else profile.gpu_speed.get(pool.gpu_type, 1.0)
+    return 1.0 if profile is None else profile.speed(pool.gpu_type)
 
 
 def no_slower(inventory: Inventory, job: JobState, placement: Placement) -> tuple[Pool, ...]:
