@@ -15,7 +15,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "there").mkdir()
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
-    for name in ("jobs.csv", "topo.csv", "j.db", "a,b.csv"):
+    for name in ("jobs.csv", "topo.csv", "j.db", "a,b.csv", "k.yaml"):
         (tmp_path / "there" / name).touch()
     return tmp_path / "there"
 
@@ -30,6 +30,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("workload", "generated:jobs=10,models=" + "+".join(["bert"] * 90), None),
         ("cluster", "topo.csv,nic=400gbit", "{}/topo.csv,nic=400gbit"),
         ("cluster", "flat:hosts=2,gpus_per_host=4", None),
+        ("cluster", "topo.csv,kueue=k.yaml,nic=400gbit", "{0}/topo.csv,kueue={0}/k.yaml,nic=400gbit"),
+        ("cluster", "nodes:missing.json,kueue=k.yaml", "nodes:missing.json,kueue={}/k.yaml"),
+        ("cluster", "topo.csv,kueue=missing.yaml", "{}/topo.csv,kueue=missing.yaml"),
         ("recorded_on", "lingjun:topo.csv,nic=400gbit", "lingjun:{}/topo.csv,nic=400gbit"),
         ("journal", "j.db", "{}/j.db"),
         ("journal", "postgresql://hemiola@db/hemiola", None),

@@ -98,10 +98,12 @@ spec:
 
 
 def test_a_kueue_topology_says_the_levels(tmp_path: Path) -> None:
-    as_json = json.dumps(
-        {"kind": "Topology", "spec": {"levels": [{"nodeLabel": BLOCK}, {"nodeLabel": RACK}]}}
-    )
-    for text in (KUEUE_YAML, as_json):
+    spec = {"kind": "Topology", "spec": {"levels": [{"nodeLabel": BLOCK}, {"nodeLabel": RACK}]}}
+    note = "kubectl.kubernetes.io/last-applied-configuration"
+    as_json = json.dumps(spec | {"metadata": {"annotations": {note: json.dumps(spec) + "\n"}}})
+    noted = f"name: default\n  annotations:\n    {note}: |\n      {json.dumps(spec)}\n"
+    got = KUEUE_YAML.replace("name: default\n", noted).replace("spec:", f"# - nodeLabel: {RACK}\nspec:")
+    for text in (KUEUE_YAML, got, as_json):
         (tmp_path / "kueue.yaml").write_text(text)
         (tmp_path / "nodes.json").write_text(json.dumps({"kind": "List", "items": kueue_nodes()}))
         cluster = read_topology(f"{tmp_path}/nodes.json,kueue={tmp_path}/kueue.yaml")

@@ -321,6 +321,35 @@ def test_folders(tmp_path: Path) -> None:
         read_topology(str(tmp_path))
 
 
+def test_a_slurm_without_a_topology_is_one_switch(tmp_path: Path) -> None:
+    (tmp_path / "slurm.conf").write_text(
+        "TopologyPlugin=topology/flat\nNodeName=login\nNodeName=n[0-1] Gres=gpu:h100:8\nNodeName=n2 CPUs=64\n"
+    )
+    (tmp_path / "gres.conf").write_text("NodeName=n2 Name=gpu Type=h100 Count=4")
+    cluster = read_topology(f"slurm:{tmp_path},nic=400gbit")
+    assert cluster.hosts.names == ("n0", "n1", "n2") and cluster.tiers == ("host", "cluster")
+    assert cluster.hosts.gpus.tolist() == [8, 8, 4]
+    assert cluster.hosts.nic_bytes_per_s.tolist() == [400 * GBIT] * 3
+    assert "one switch, as there is no topology.conf" in cluster.source
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ({"gres.conf": "Name=gpu Count=8"}, "conf has neither topology.conf nor slurm.conf"),
+        (
+            {"slurm.conf": "TopologyPlugin=topology/tree\nNodeName=n0 Gres=gpu:8"},
+            "no topology.conf, and its slurm.conf says TopologyPlugin=topology/tree",
+        ),
+        ({"slurm.conf": "NodeName=n[0-3] CPUs=64"}, "no node of its slurm.conf has GPUs"),
+    ],
+)
+def test_too_little_for_one_switch(files: dict[str, str], message: str) -> None:
+    with pytest.raises(InputError, match=message) as refusal:
+        read_slurm(files, "conf", Options({}, "conf"))
+    assert refusal.value.remedy
+
+
 @given(st.text(alphabet='NodeNameGrs=gpu:[0-9],() \n\\#"', max_size=60))
 def test_any_text_raises_nothing_else(text: str) -> None:
     for reader in (read_slurm_conf, read_gres_conf):

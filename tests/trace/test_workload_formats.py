@@ -132,6 +132,24 @@ def test_pai_tasks_of_one_name_are_one_job(tmp_path: Path) -> None:
     assert "1 jobs ask for part of a GPU and were rounded up to whole GPUs" in workload.notes
 
 
+@pytest.mark.parametrize(
+    "row",
+    [
+        b"a1,evaluator,1.0,Failed,1739110.0,1739300.0,600.0,29.3,100.0",
+        b"a1,evaluator,1.0,Failed,1739110.0,1739300.0,600.0,29.3,100.0,V100,",
+        b'a1,"evaluator,1.0,Failed,1739110.0,1739300.0,600.0,29.3,100.0,V100',
+        b'"a1","evalu"ator,1.0,Failed,1739110.0,1739300.0,600.0,29.3,100.0,V100',
+        b"a1,\xe9valuator,1.0,Failed,1739110.0,1739300.0,600.0,29.3,100.0,V100",
+    ],
+)
+def test_a_pai_job_of_which_a_row_is_no_row_is_skipped_whole(row: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "jobs.txt"
+    path.write_bytes(samples.PAI_TASKS.encode() + row + b"\n")
+    workload = read_workload(path, skip_bad_rows=True)
+    assert brief(workload) == [("4f05", 0.0, 1, 38.0)]
+    assert sum(workload.skipped.values()) == 4
+
+
 def test_pai_tasks_may_have_their_published_header(tmp_path: Path) -> None:
     header = "job_name,task_name,inst_num,status,start_time,end_time,plan_cpu,plan_mem,plan_gpu,gpu_type\n"
     assert read(tmp_path, header + samples.PAI_TASKS).jobs == read(tmp_path, samples.PAI_TASKS).jobs

@@ -5,6 +5,7 @@ The command line has few flags; whatever else can be set stands here.
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Callable
 from contextlib import suppress
@@ -109,8 +110,10 @@ def load_scenario(path: str | Path) -> Scenario:
 def _beside(file: Path, text: str) -> str:
     """Such a text with its path made one beside this file, if that is there.
 
-    `PATH` or `KIND:PATH`, either with `,OPTIONS`, or `sqlite:///PATH`. In other addresses nothing is a path.
+    `PATH` or `KIND:PATH`, either with `,OPTIONS`, of which `kueue` is a path too, or `sqlite:///PATH`. In other
+    addresses nothing is a path.
     """
+    text = re.sub(r"(?<=,kueue=)[^,]+", lambda path: _beside(file, path[0]), text)
     kind, colon, rest = text.partition(":///" if text.startswith("sqlite:///") else ":")
     if rest.startswith("//"):
         return text

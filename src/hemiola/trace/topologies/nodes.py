@@ -35,6 +35,8 @@ FAMILIES: dict[str, tuple[str, ...]] = {
 _OPTIONS = (*HARDWARE_OPTIONS, *LEVEL_OPTIONS, "name", "labels", "kueue")
 _HOSTNAME = "kubernetes.io/hostname"
 _GPU = "nvidia.com/gpu"
+_ASIDE = re.compile(r"^\s*#.*|last-applied-configuration:\s+(?:[|>][-+]?\s+|')?\{.*", re.MULTILINE)
+"""In YAML: comments, and kubectl's note of the object as it was applied, in which each label stands once more."""
 
 
 class Metadata(msgspec.Struct):
@@ -122,6 +124,7 @@ def _keys(options: Options, kueue: str | None, nodes: Sequence[Node], path: str)
 
 def _kueue_keys(text: str, path: str) -> list[str]:
     """The node labels of a `Topology` object, which lists them wide to narrow; the host is no level."""
+    text = _ASIDE.sub("", text)
     found = re.findall(r"""["']?nodeLabel["']?\s*:\s*["']?([\w./-]+)""", text)
     if not found or not re.search(r"""["']?kind["']?\s*:\s*["']?Topology\b""", text):
         raise FormatError(f"{path} is no Kueue Topology", "give one with spec.levels of nodeLabel")

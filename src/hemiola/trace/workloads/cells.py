@@ -124,6 +124,7 @@ def table(
     delimiter: str = ",",
     quoted: bool = True,
     trailing: bool = False,
+    torn: list[str] | None = None,
 ) -> Iterator[Cells]:
     """The rows of a delimited table; blank lines do not count.
 
@@ -137,8 +138,10 @@ def table(
         delimiter: one character.
         quoted: a cell may stand in double quotes.
         trailing: the header may end in one delimiter too many, and then each row may.
+        torn: takes the first line of each row that cannot be, for formats in which several rows make one job.
     """
     lines = io.StringIO(source.text, newline="").readlines()
+    torn = [] if torn is None else torn
     first = _reader(lines, 0, delimiter, quoted)
     names, trailing = (columns, False) if columns else _header(source, first, trailing)
     cells, width, at = Cells(source.path, names, ledger.clock), len(names), first.line_num
@@ -154,12 +157,14 @@ def table(
                     yield cells
                     continue
                 ledger.reject(_width_error(cells, names, at - start))
+                torn.append(lines[start])
                 if at > start + 1:
                     at = start + 1
                     break
         except csv.Error as error:
             place = (source.path, at + 1, names[0])
             ledger.reject(RowError(*place, str(error), "is not a row", "check quotes and line ends"))
+            torn.append(lines[at])
             at += 1
 
 

@@ -61,7 +61,8 @@ def _read(source: Source, ledger: Ledger) -> None:
 def _gather(source: Source, ledger: Ledger) -> Iterator[_Job]:
     jobs: dict[str, _Job] = {}
     spoilt: set[str] = set()
-    for cells in table(source, ledger, columns=_COLUMNS):
+    torn: list[str] = []
+    for cells in table(source, ledger, columns=_COLUMNS, torn=torn):
         name = cells.text("job_name")
         if cells.line == 1 and tuple(cells.values) == _COLUMNS:
             continue
@@ -70,6 +71,7 @@ def _gather(source: Source, ledger: Ledger) -> Iterator[_Job]:
         except RowError as error:
             ledger.reject(error)
             spoilt.add(name)
+    spoilt |= {line.partition(",")[0].strip('"') for line in (*torn, *source.undecodable)}
     return (job for name, job in jobs.items() if name not in spoilt)
 
 

@@ -56,7 +56,7 @@ def read_workload(
     found, why = _recognise(source) if format is None else _insist(source, format)
     ledger = Ledger(source.path, skip_bad_rows=skip_bad_rows)
     if source.undecodable:
-        ledger.leave_out("(text) is not UTF-8", source.undecodable)
+        ledger.leave_out("(text) is not UTF-8", len(source.undecodable))
     found.read(source, ledger)
     return ledger.workload(
         name=source.name, format=found.name, why=why, limit=limit, from_first=found.from_first

@@ -37,13 +37,13 @@ class Source:
     Attributes:
         path: as given, for messages.
         text: all of it, without byte-order mark; a line that was not UTF-8 is empty in it.
-        undecodable: lines that were not UTF-8 and were emptied (only when bad rows are skipped).
+        undecodable: the lines that were not UTF-8, as far as they can be read (only when bad rows are skipped).
         forced: the reader was named by the caller rather than recognised.
     """
 
     path: str
     text: str
-    undecodable: int = 0
+    undecodable: tuple[str, ...] = ()
     forced: bool = False
 
     @property
@@ -123,9 +123,9 @@ def _unpack(path: str, data: bytes) -> bytes:
     return data
 
 
-def _decode(path: str, data: bytes, skip_bad_rows: bool) -> tuple[str, int]:
+def _decode(path: str, data: bytes, skip_bad_rows: bool) -> tuple[str, tuple[str, ...]]:
     try:
-        return data.decode("utf-8"), 0
+        return data.decode("utf-8"), ()
     except UnicodeDecodeError as error:
         if not skip_bad_rows:
             line = data.count(b"\n", 0, error.start) + 1
@@ -137,8 +137,10 @@ def _decode(path: str, data: bytes, skip_bad_rows: bool) -> tuple[str, int]:
                 "is not UTF-8",
                 "save the file as UTF-8",
             ) from None
-    lines = [_decode_line(line) for line in data.split(b"\n")]
-    return "\n".join(line or "" for line in lines), sum(line is None for line in lines)
+    lines = data.split(b"\n")
+    read = [_decode_line(line) for line in lines]
+    bad = tuple(line.decode(errors="replace") for line, text in zip(lines, read, strict=True) if text is None)
+    return "\n".join(text or "" for text in read), bad
 
 
 def _decode_line(line: bytes) -> str | None:
