@@ -26,6 +26,7 @@ from hemiola.cli.live import jobs, nodes
 from hemiola.cli.live_explain import explain_live
 from hemiola.cli.live_frame import frame
 from hemiola.cli.live_top import _Engine, _look, top
+from hemiola.cli.serve import _check_engine
 from hemiola.cli.simulate import explain
 from hemiola.control.journal import JobRecord, Journal
 from hemiola.control.live.reading import Cluster, read_cluster
@@ -282,6 +283,16 @@ def test_what_a_user_of_ray_says_is_no_limit(
     at(10)
     told = "\n".join(lines(explain, "101", journal=str(tmp_path / "j.db")))
     assert "about 2.0 h left, by what its user said." in told
+
+
+def test_a_journal_is_that_of_one_engine(tmp_path: Path) -> None:
+    fill(tmp_path / "j.db", [job(1, 0, 8, 7200.0)], BEGAN_S + 9, engine="ray 2.51.1")
+    with Journal.open(tmp_path / "j.db") as journal:
+        _check_engine(journal, "ray 2.60.0")
+        with pytest.raises(InputError, match=r"is the journal of ray 2\.51\.1, and this is slurm"):
+            _check_engine(journal, "slurm-wlm 22.05.8")
+    with Journal.open(tmp_path / "new.db") as journal:
+        _check_engine(journal, "slurm-wlm 22.05.8")
 
 
 def test_why_a_job_runs_there_outlives_a_restart(

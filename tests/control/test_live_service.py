@@ -25,7 +25,7 @@ from hemiola.control.journal.replay import replay
 from hemiola.control.live.files import check_folder
 from hemiola.control.live.guard import BrokenPolicyError, Guarded
 from hemiola.control.live.observing import Observing
-from hemiola.control.live.service import Run, Settings
+from hemiola.control.live.service import Run, Service, Settings
 from hemiola.control.simulated import Costs, Estimates
 from hemiola.core.decisions import Decision, Move, Placement, Resize, Start, Stop, WakeAt
 from hemiola.core.errors import InputError
@@ -301,6 +301,24 @@ def test_a_kill_switch_in_a_folder_that_may_not_be_looked_into_is_refused():
             assert said.startswith(
                 f"InputError: --kill-switch {switch}: the folder {str(switch.parent)!r} is not there, or"
             )
+
+
+def test_a_folder_in_which_nobody_could_say_that_hemiola_lives_is_refused():
+    with tempfile.TemporaryDirectory() as name:
+        Path(name).chmod(0o555)
+        alive, switch = Path(name) / "alive", Path(name) / "off"
+        said = as_nobody(lambda: Service(Settings(policy="fifo", alive=alive), None, TWO, None))
+        assert said.startswith(
+            f"InputError: --alive {alive}: the folder {name!r} is not there, or this user may"
+        )
+        assert "not write into it" in said
+        assert as_nobody(lambda: Service(Settings(policy="fifo", kill_switch=switch), None, TWO, None)) == ""
+
+
+def test_the_log_says_where_the_journal_is(tmp_path, caplog):
+    with caplog.at_level("INFO", "hemiola.serve"):
+        serve(tmp_path, Settings(policy="fifo"), Scripted())
+    assert f"the journal is {tmp_path / 'j.db'}" in caplog.text
 
 
 def test_a_run_ends_once_many_jobs_have_however_they_ended(tmp_path, monkeypatch):

@@ -127,9 +127,10 @@ def _load(target: str) -> Callable[[], Any]:
             'leave to the script what is not for an import: if __name__ == "__main__":',
         ) from error
     except Exception as error:
+        lacks = isinstance(error, ImportError) and not f"{place}.".startswith(f"{error.name}.")
         raise InputError(
             f"{place!r} cannot be imported: {type(error).__name__}: {error}{_last_line(error)}",
-            "name a file or module that can be imported from here",
+            "install what it imports" if lacks else "name a file or module that can be imported from here",
         ) from error
     function = getattr(module, name, None)
     if not callable(function):

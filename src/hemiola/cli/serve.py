@@ -134,6 +134,7 @@ def serve(
     where = journal or _journal(partition)
     page = Page(web, web_tokens, web_cert, web_key, allow_host, shadow, kill_switch)
     with Journal.open(where) as opened:
+        _check_engine(opened, cluster.version)
         service = cluster.service(settings, opened)
         with page.serving(service, opened, where):
             _serve(service)
@@ -382,6 +383,19 @@ def _serve(service: Service) -> None:
         # The handler takes no lock: the main thread, which it interrupts, may hold that very one.
         signal.signal(number, lambda *_: os.write(ask, b"."))
     service.run()
+
+
+def _check_engine(journal: Journal, version: str) -> None:
+    """Only one engine's daemon could lead in it, and jobs of the other one would stay open there for ever."""
+    from hemiola.core.errors import InputError
+
+    runs = journal.runs()
+    before = runs[-1].opening.engine if runs else ""
+    if before and before.startswith("ray") != version.startswith("ray"):
+        raise InputError(
+            f"{journal.name} is the journal of {before}, and this is {version}",
+            "name another one, here and wherever it is read: --journal FILE, or for Ray --partition ray",
+        )
 
 
 def _journal(partition: str) -> Path:

@@ -49,7 +49,7 @@ class Service:
         self._settings, self._journal, self._topology, self._make = settings, journal, topology, make
         for text in (settings.policy, settings.fallback):
             policy_from_text(text)
-        check_folder(settings.alive, "--alive")
+        check_folder(settings.alive, "--alive", writes=True)
         check_folder(settings.kill_switch, "--kill-switch")
         if settings.reports is not None:
             check_reports(settings.reports)
@@ -70,6 +70,7 @@ class Service:
 
     def run(self) -> None:
         """Serve until `stop`: lead where nobody else does, wait for one's turn otherwise."""
+        _log.info("the journal is %s", self._journal.name)
         said = ""
         while not self._stop.is_set():
             try:
