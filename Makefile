@@ -1,7 +1,7 @@
 # All that a developer types. Every target makes what it needs: a virtual environment in .venv,
 # filled anew only when pyproject.toml changes.
-#   make demo PYTHON=/path/to/python3.11    to use another Python
-#   make test WORKERS=8                     to run more tests at a time (one more than processors: they wait a lot)
+#   make clean demo PYTHON=/path/to/python3.11    to use another Python than that of a .venv that is there
+#   make test WORKERS=8    to run more tests at a time (one more than processors: they wait a lot)
 
 PYTHON ?= python3
 VENV ?= .venv
