@@ -211,7 +211,7 @@ def test_unknown_and_ambiguous_files_are_refused(tmp_path: Path) -> None:
 
 
 def test_folders_are_slurms(tmp_path: Path) -> None:
-    with pytest.raises(FormatError, match=r"no topology\.conf"):
+    with pytest.raises(FormatError, match=r"neither topology\.conf nor slurm\.conf"):
         read_topology(str(tmp_path))
     with pytest.raises(FormatError, match="is a folder"):
         read_topology(f"toml:{tmp_path}")

@@ -58,10 +58,13 @@ def test_on_one_core_computing_loses_what_all_transports_take(one_core):
 
         def work(end):
             own = probing._Probing(Exchange(end, 512 << 10), 2, 10.0)
-            alone = [own.reduce(probing._nothing(size_bytes), probing._FIRST + 1)[0] for _ in range(3)]
-            lost = [own.beside(probing._nothing(size_bytes))[0] for _ in range(rounds)]
-            found.append((median(alone), median(lost)))
+            shares = []
+            for number in range(rounds + 1):  # by turns: others may be busy on this core
+                alone_s = own.reduce(probing._nothing(size_bytes), probing._FIRST + 1)[0]
+                lost_s = own.beside(probing._nothing(size_bytes))[0]
+                shares += [lost_s / alone_s] * bool(number)  # the first ones find no memory yet
+            found.append(median(shares))
 
         assert together(work, ends) == [None] * 2
-    for alone_s, lost_s in found:  # alone, both transports have the core to themselves
-        assert 0.15 * alone_s < lost_s < 4.0 * alone_s
+    for share in found:  # alone, both transports have the core to themselves
+        assert 0.15 < share < 4.0
