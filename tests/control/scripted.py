@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from hemiola.control.clock import Clock
 from hemiola.control.journal import Journal
 from hemiola.control.live.engine import Identity, LiveDriver
+from hemiola.control.live.lease import Leadership
 from hemiola.control.live.service import Run, Service, Settings
 from hemiola.core.decisions import Decision
 from hemiola.core.events import Arrived, Event
@@ -85,3 +87,12 @@ def serve(
 def arrivals(*names: str) -> list[Event]:
     now = Clock().now_s()
     return [Arrived(now, job(name, now, 2, 60.0)) for name in names]
+
+
+def leading(
+    journal: Journal, alive: Path | None = None, lost: Callable[[], None] = lambda: None
+) -> Leadership:
+    """It leads, for ten seconds unless it renews its lease."""
+    epoch = journal.lead("me", time.time(), 10.0)
+    assert epoch is not None
+    return Leadership(journal, epoch, alive, lost)

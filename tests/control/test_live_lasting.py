@@ -16,7 +16,7 @@ import msgspec
 import pytest
 from journal_helpers import OPENING, ended, record
 from live_slurm import until
-from scripted import TWO, Scripted, arrivals, serve
+from scripted import TWO, Scripted, arrivals, leading, serve
 
 from hemiola.cli.serve import _serve
 from hemiola.control.clock import Clock
@@ -24,7 +24,6 @@ from hemiola.control.journal import Journal, JournalError, Leader
 from hemiola.control.journal.workload import workload
 from hemiola.control.live.book import Book
 from hemiola.control.live.holder import holder_name, is_gone
-from hemiola.control.live.lease import Leadership
 from hemiola.control.live.logs import _Objects
 from hemiola.control.live.reading import Names, engine_ids, read_cluster, read_daemon
 from hemiola.control.live.reading_story import story
@@ -53,11 +52,9 @@ def test_who_leads_is_known_to_be_gone_on_the_same_host():
 def test_a_lease_that_somebody_else_took_is_lost(tmp_path):
     lost = threading.Event()
     with Journal.open(tmp_path / "j.db") as journal:
-        epoch = journal.lead("me", time.time(), 10.0)
-        assert epoch is not None
-        leadership = Leadership(journal, epoch, None, lost.set)
+        leadership = leading(journal, None, lost.set)
         assert leadership.holds()
-        journal.resign(epoch)
+        journal.resign(leadership.epoch)
         assert journal.lead("another", time.time(), 60.0)
         until(lost.is_set, "it is told")
         assert not leadership.holds()
@@ -70,9 +67,7 @@ def test_who_leads_is_heard_though_the_clock_was_set_forward(tmp_path, monkeypat
     monkeypatch.setattr("hemiola.control.live.lease.RENEW_S", 0.01)
     wall_s = time.time
     with Journal.open(tmp_path / "j.db") as journal:
-        epoch = journal.lead("me", time.time(), 10.0)
-        assert epoch is not None
-        leadership = Leadership(journal, epoch, None, lambda: None)
+        leadership = leading(journal)
         monkeypatch.setattr(time, "time", lambda: wall_s() + 3600.0)
         until(lambda: read_daemon(journal, time.time()).state == "leads", "it is heard")
         leadership.end()
@@ -111,9 +106,7 @@ def test_a_clock_that_was_set_forward_begins_a_run_that_goes_by_it(tmp_path, mon
 def test_that_it_lives_is_said_only_while_it_acts(tmp_path):
     alive = tmp_path / "alive"
     with Journal.open(tmp_path / "j.db") as journal:
-        epoch = journal.lead("me", time.time(), 10.0)
-        assert epoch is not None
-        leadership = Leadership(journal, epoch, alive, lambda: None)
+        leadership = leading(journal, alive)
         leadership.turned(acts=True)
         until(alive.exists, "it says so")
         assert abs(int(alive.read_text()) - time.time()) < 30

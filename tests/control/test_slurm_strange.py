@@ -10,9 +10,9 @@ import msgspec
 import pytest
 from fake_slurm import RUNS, FakeSlurm, node
 from live_slurm import Live, until
+from scripted import leading
 
 from hemiola.control.journal import Journal
-from hemiola.control.live.lease import Leadership
 from hemiola.control.slurm.changes import Changes
 from hemiola.control.slurm.client import shares_in
 from hemiola.control.slurm.handback import HandingBack, silent_s
@@ -208,9 +208,7 @@ def test_what_is_put_back_after_the_kill_switch_waits_for_no_nodes():
 def test_whoever_stops_says_so_and_who_has_lost_the_lease_does_not(tmp_path: Path, how: str):
     alive = tmp_path / "alive"
     with Journal.open(tmp_path / "j.db") as journal:
-        epoch = journal.lead("me", time.time(), 10.0)
-        assert epoch is not None
-        leadership = Leadership(journal, epoch, alive, lambda: None)
+        leadership = leading(journal, alive)
         leadership.turned(acts=True)
         until(alive.exists, "it says that it lives")
         assert silent_s(alive, time.time()) < 30 and alive.read_text().strip().isdigit()
@@ -220,11 +218,9 @@ def test_whoever_stops_says_so_and_who_has_lost_the_lease_does_not(tmp_path: Pat
         leadership.end()
         assert alive.read_text().endswith(" stopped\n") and silent_s(alive, time.time()) < 30
         alive.write_text("another's\n")
-        epoch = journal.lead("me", time.time(), 10.0)
-        assert epoch is not None
-        leadership = Leadership(journal, epoch, alive, lambda: None)
+        leadership = leading(journal, alive)
         leadership.turned(acts=True)
-        journal.resign(epoch)
+        journal.resign(leadership.epoch)
         assert journal.lead("another", time.time(), 60.0)
         until(lambda: not leadership.holds(), "it is told")
         leadership.end()

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Collection
 from pathlib import Path
 
-__all__ = ["RUN_VARIABLE", "belonging", "end_processes", "inside", "matching", "tell"]
+__all__ = ["RUN_VARIABLE", "belonging", "end_processes", "inside", "matching", "parent_and_start", "tell"]
 
 RUN_VARIABLE = "HEMIOLA_LAB_RUN"
 """In the environment of all that a run starts; a child inherits it, wherever it wanders."""
@@ -93,7 +93,7 @@ def end_processes(test: Callable[[int], bool], *, grace_s: float, asked: Collect
         killing = time.monotonic() >= kill_at_s
         ending = told.intersection(found)
         for pid in found:
-            if killing or not (pid in told or _parent_of(pid) in ending):
+            if killing or not (pid in told or parent_and_start(pid)[0] in ending):
                 _send(pid, signal.SIGKILL if killing else signal.SIGTERM, test)
         told.update(found)
         time.sleep(LOOK_AGAIN_S)
@@ -108,12 +108,13 @@ def _hears(pid: int, number: signal.Signals) -> bool:
     return not int(ignored, 16) >> (number - 1) & 1
 
 
-def _parent_of(pid: int) -> int | None:
+def parent_and_start(pid: int) -> tuple[int, int]:
+    """A process's parent, and when it began; zeros where it is gone, or only its exit status is left."""
     try:
-        stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")
-    except OSError:  # gone
-        return None
-    return int(stat.rpartition(")")[2].split()[1])
+        words = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+    except OSError:
+        return 0, 0
+    return (0, 0) if words[0] in "ZX" else (int(words[1]), int(words[19]))
 
 
 def _group_of(pid: int) -> int | None:

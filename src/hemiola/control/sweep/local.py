@@ -256,10 +256,8 @@ def _answer(packed: Packed, task: Task, recording: Recording) -> Answer | Refusa
     global _busy, _stopped
     if _stopped:
         return None
-    if task.program not in (
-        None,
-        program_of(task.policy),
-    ):  # each process reads it anew, this one later than others
+    # each process reads it anew, this one later than others
+    if task.program not in (None, program_of(task.policy)):
         return Refusal(
             InputError, f"the file of the policy {task.name} was changed while the sweep ran",
             "start it again; with --resume, what is finished is kept",

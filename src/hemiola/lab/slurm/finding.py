@@ -16,7 +16,7 @@ from pathlib import Path
 
 import msgspec
 
-from hemiola.lab.processes import end_processes, matching
+from hemiola.lab.processes import end_processes, matching, parent_and_start
 from hemiola.lab.slurm.record import Record
 from hemiola.lab.state import Owner
 
@@ -129,7 +129,7 @@ def _descendants(pids: list[int]) -> Iterator[Owner]:
     """These processes and all that they started and that still hang on them."""
     children: dict[int, list[int]] = {}
     for pid in matching(lambda pid: True):
-        children.setdefault(_stat(pid)[0], []).append(pid)
+        children.setdefault(parent_and_start(pid)[0], []).append(pid)
     waiting = list(pids)
     while waiting:
         pid = waiting.pop()
@@ -140,14 +140,5 @@ def _descendants(pids: list[int]) -> Iterator[Owner]:
 
 
 def _owner(pid: int) -> Owner | None:
-    began_ticks = _stat(pid)[1]
+    began_ticks = parent_and_start(pid)[1]
     return Owner(pid, began_ticks) if began_ticks else None
-
-
-def _stat(pid: int) -> tuple[int, int]:
-    """A process's parent, and when it began; zeros where it is gone, or only its exit status is left."""
-    try:
-        words = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
-    except OSError:
-        return 0, 0
-    return (0, 0) if words[0] in "ZX" else (int(words[1]), int(words[19]))
