@@ -199,7 +199,7 @@ class Desk:
 
     def _names(self, frame: Frame) -> Names:
         """What reasons call other jobs: as the engine does, not by UUID."""
-        return Names(self._journal, {seen.job.id: seen.engine_id for seen in frame.seen if seen.engine_id})
+        return Names(self._journal, frame.engine_ids)
 
     def _topologies(self) -> Topologies:
         return Topologies(self._journal.runs(), self._journal.name)

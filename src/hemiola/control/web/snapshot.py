@@ -99,6 +99,11 @@ class Frame:
         return {**by_engine, **{seen.job.id: index for index, seen in enumerate(self.seen)}}
 
     @cached_property
+    def engine_ids(self) -> dict[str, str]:
+        """By UUID, of jobs whose id the engine has told."""
+        return {seen.job.id: seen.engine_id for seen in self.seen if seen.engine_id}
+
+    @cached_property
     def _running(self) -> list[int]:
         return [index for index, seen in enumerate(self.seen) if seen.state == "running"]
 
