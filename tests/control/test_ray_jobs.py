@@ -425,7 +425,7 @@ def test_what_a_shell_has_started_has_its_grace_too(tmp_path: Path):
     begun, saved = tmp_path / "begun", tmp_path / "saved"
     os.mkfifo(begun)
     script = tmp_path / "train.sh"
-    saves = f"trap 'sleep 0.3; echo all > {saved}; exit' TERM; echo > {begun}; while true; do sleep 9; done"
+    saves = f"trap 'sleep 0.3; echo all > {saved}; exit' TERM; sleep 60 & echo > {begun}; wait"
     script.write_text(f"({saves}) & wait", encoding="utf-8")
     command = Command(["bash", str(script)], dict(os.environ))
     begun.read_text()

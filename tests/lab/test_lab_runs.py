@@ -73,7 +73,7 @@ def test_what_will_not_end_is_killed(lab: Lab, monkeypatch: pytest.MonkeyPatch) 
 
 def test_what_a_shell_has_started_has_its_time_to_end_too(lab: Lab, tmp_path: Path) -> None:
     begun, saved = tmp_path / "begun", tmp_path / "saved"
-    saves = f"trap 'sleep 0.5 && echo all > {saved}; exit' TERM; touch {begun}; while true; do sleep 9; done"
+    saves = f"trap 'sleep 0.5 && echo all > {saved}; exit' TERM; sleep 60 & touch {begun}; wait"
     fails = f"until [ -e {begun} ]; do sleep 0.05; done; exit 3"
     code = f"if [ $RANK = 1 ]; then {fails}; fi; ({saves}) & wait"
     outcome = lab.run(["sh", "-c", code], hosts=("h0", "h1"))
@@ -91,7 +91,7 @@ def test_another_ctrl_c_leaves_no_time_to_end(
             wait_until((tmp_path / name).exists)
             os.kill(os.getpid(), signal.SIGINT)
 
-    code = f"trap 'touch {tmp_path}/told' INT; touch {tmp_path}/begun; while true; do sleep 600; done"
+    code = f"trap 'touch {tmp_path}/told' INT; sleep 600 & touch {tmp_path}/begun; while true; do wait; done"
     keys = threading.Thread(target=press)
     keys.start()
     with pytest.raises(KeyboardInterrupt):
