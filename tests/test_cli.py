@@ -210,6 +210,17 @@ def test_a_policy_from_outside(hemiola: Hemiola, monkeypatch: pytest.MonkeyPatch
     assert own["semantics"]["placement"].startswith("best-fit")
 
 
+def test_the_present_folder_gives_policies_and_hides_no_module(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("csv.py").write_text("raise SystemExit('mine')\n", encoding="utf-8")
+    Path("mine.py").write_text("from hemiola.sched.policies.fifo import Fifo as Mine\n", encoding="utf-8")
+    done = in_a_process("simulate", JOBS, "--cluster", SMALL, "--policy", "mine:Mine", PYTHONSAFEPATH="1")
+    assert done.returncode == 0, done.stderr
+    assert "mine:Mine" in done.stdout
+
+
 def test_policies_lists_all_with_parameters_and_sources(hemiola: Hemiola) -> None:
     for semantics, rules in known_semantics().items():
         out = hemiola("policies", "--semantics", semantics).out
@@ -283,6 +294,7 @@ REFUSALS: dict[str, tuple[tuple[str, ...], str, str]] = {
     "folder as workload": ((str(ROOT), "--cluster", SMALL), "is a folder", "file"),
     "wrong file": ((str(ROOT / "LICENSE"), "--cluster", SMALL), "no known format", "native-csv"),
     "wrong format": ((f"muri:{JOBS}", "--cluster", SMALL), "is not muri", "native-csv"),
+    "format's name": ((f"native:{JOBS}", "--cluster", SMALL), "'native' is no known format", "native-"),
     "generator": (("generated:jobs=3,color=red", "--cluster", SMALL), "'color=red'", "jobs"),
     "no hosts": ((JOBS, "--cluster", "flat:hosts=0,gpus_per_host=4"), "'0'", ""),
     "missing cluster": ((JOBS, "--cluster", "nowhere.toml"), "nowhere.toml", "leaf-spine"),
@@ -304,6 +316,12 @@ def test_refusals_name_the_value_and_the_remedy(hemiola: Hemiola, case: str) -> 
     assert what in error
     assert remedy in hint
     assert "Traceback" not in done.err
+
+
+def test_a_scenario_may_begin_with_a_byte_order_mark(hemiola: Hemiola, tmp_path: Path) -> None:
+    text = f"workload = {JOBS!r}\ncluster = {SMALL!r}\npolicies = ['fifo']\n"
+    (tmp_path / "s.toml").write_text(text, encoding="utf-8-sig")
+    assert hemiola("simulate", "--scenario", "s.toml").code == 0
 
 
 @pytest.mark.parametrize(

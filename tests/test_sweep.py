@@ -7,13 +7,13 @@ import socket
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import nullcontext
+from contextlib import nullcontext, redirect_stdout
 from dataclasses import dataclass, replace
 from itertools import count
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, TextIO
 
 import pytest
 
@@ -394,6 +394,12 @@ def test_several_scenarios_write_a_file_each(
     for file in files:
         simulate(scenario=(file,), json=two / "alone.json")
         assert figures(two / "alone.json") == figures(two / "out" / f"{file.stem}.json")
+
+
+def test_a_reader_that_goes_away_stops_no_scenario(two: Path, unread: TextIO) -> None:
+    with redirect_stdout(unread), pytest.raises(SystemExit):
+        simulate(scenario=(two,), json=two / "out")
+    assert sorted(path.name for path in (two / "out").iterdir()) == ["a.json", "b.json"]
 
 
 def test_scenarios_that_cannot_be_swept(two: Path) -> None:

@@ -211,6 +211,8 @@ def test_a_stop_ends_the_comparison_with_the_run_that_it_met() -> None:
     result = simulate(JOBS, ONE, ["fifo", "sjf", "srtf"], seeds=[0, 1], progress=progress)
     assert [(run.policy, run.interrupted) for run in result.runs] == [("fifo", False), ("sjf", True)]
     check_run(result.runs[1], JOBS, ONE)
+    result = simulate(JOBS, ONE, ["fifo", "sjf", "srtf"], baseline="srtf", progress=progress)
+    assert result.baseline == "fifo", "the one that was asked for has no run"
 
 
 def test_ctrl_c_is_a_stop_between_two_instants_and_is_handed_back_afterwards() -> None:

@@ -299,6 +299,7 @@ def test_hemiola_lends_nodes_and_takes_them_back(live: Live, capfd: pytest.Captu
             lend("h[0-1],h1", to="infer", now=True, slurm_conf=conf)
             said = capfd.readouterr().out
             assert said.startswith("2 nodes went from hemiola to infer\n")
+            assert said.endswith(": hemiola lend 'h[0-1],h1' --from infer --to hemiola\n")
             assert f"back in the queue: {leaves}" in said and f"{stays} may not be requeued" in said
             live.wait_state(live.submit("-w h1 --gres=gpu:8", "sleep 1", partition="infer"), "COMPLETED")
             assert live.wait_outcome(leaves) == "finished"

@@ -280,6 +280,12 @@ def test_bad_files(tmp_path: Path, fields: dict[str, object], message: str) -> N
     assert message in str(caught.value)
 
 
+def test_an_own_file_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
+    path = Path(write(tmp_path, aliases={"house-model": "muri/vgg19"}))
+    path.write_text(path.read_text(encoding="utf-8"), encoding="utf-8-sig")
+    assert load_library(str(path)).find("house-model").name == "muri/vgg19"  # type: ignore[union-attr]
+
+
 def test_no_file_and_no_json(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="cannot read"):
         load_library(str(tmp_path / "none.json"))

@@ -89,6 +89,13 @@ def test_a_comparison_that_was_cut_says_which_seeds_it_compares():
     assert " · unlike seeds<" in page and "Lowest mean" not in page
 
 
+def test_no_winner_is_named_where_a_run_that_counts_was_cut():
+    found = comparison(policies=("fifo", "sjf"))
+    cut = msgspec.structs.replace(found.runs[1], interrupted=True)
+    page = without_plotly(render(replace(found, runs=(found.runs[0], cut))))
+    assert "which is best cannot be said" in page and "Lowest mean" not in page
+
+
 def test_no_run_no_page():
     with pytest.raises(InputError, match="no run"):
         render(Comparison(cluster(), (), "fifo"))

@@ -62,6 +62,16 @@ def test_a_comparison_that_was_cut_marks_what_its_means_are_over():
     assert "fifo, seed 1: INTERRUPTED" in text and "only they count" not in text
 
 
+def test_a_run_that_was_cut_counts_only_where_no_seed_is_whole():
+    found = comparison(seeds=(0, 1), policies=("fifo", "sjf"))
+    cut = [msgspec.structs.replace(run, interrupted=True) for run in found.runs]
+    text = drawn(replace(found, runs=(*found.runs[:3], cut[3])), 150)
+    assert "means over 1 seed," in text and "(interrupted)" not in text
+    assert "! of 2 seeds all policies have run 1, and means are over these (fifo: 2; sjf: 1)" in text
+    text = drawn(replace(found, runs=(found.runs[0], cut[2])), 150)
+    assert "sjf (interrupted)" in text and "and only they count" in text
+
+
 def test_markup_in_names_is_text():
     found = comparison(policies=("fifo",))
     runs = tuple(msgspec.structs.replace(run, policy="[b]fifo[/b]") for run in found.runs)

@@ -215,6 +215,17 @@ def test_broken_utf8_is_named_by_line_and_skipped_by_line(tmp_path: Path) -> Non
     assert workload.skipped == {"(text) is not UTF-8": 1}
 
 
+@pytest.mark.parametrize("name", ["philly-csv", "gavel"])
+@pytest.mark.parametrize("bad", [b"torn", b"not \xff UTF-8"])
+def test_rows_that_are_skipped_keep_their_numbers(name: str, bad: bytes, tmp_path: Path) -> None:
+    *before, last = samples.SAMPLES[name][1].encode().splitlines(keepends=True)
+    whole = read_workload(write(tmp_path, b"".join((*before, last))))
+    skipped = read_workload(write(tmp_path, b"".join((*before, bad + b"\n", last))), skip_bad_rows=True)
+    (moved,) = {job.id for job in skipped.jobs} - {job.id for job in whole.jobs}
+    assert int(moved) == max(int(job.id) for job in whole.jobs) + 1
+    assert sum(skipped.skipped.values()) == 1
+
+
 NOTED = "id,submit_s,gpus,duration_s,user\n"
 
 

@@ -99,7 +99,7 @@ def main() -> None:
     """Run the command line; errors on purpose become one message and exit status 2."""
     from hemiola.core.errors import HemiolaError, InternalError
 
-    sys.path.insert(0, "")  # so that --policy my_module:MyPolicy finds a file in the present folder
+    sys.path.append("")  # so that --policy my_module:MyPolicy finds a file in the present folder, hiding none
     sys.argv[1:] = separated(sys.argv[1:])
     try:
         app()

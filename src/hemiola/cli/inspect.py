@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -83,7 +84,7 @@ def _kind(files: Sequence[Path], against: Sequence[Path], options: Sequence[str]
                 beside = "other files" if len(files) > 1 else options[0]
                 raise InputError(
                     f"{str(path)!r} is a {kind}, and does not go with {beside}",
-                    f"inspect it alone: hemiola inspect {path} --report page.html",
+                    f"inspect it alone: hemiola inspect {shlex.quote(str(path))} --report page.html",
                 )
             return kind
     return ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -50,4 +51,4 @@ def lend(
             else "run on there to their ends (--now requeues them)"
         )
         print(f"{', '.join(lent.stay)} {why}")
-    print(f"to take them back: hemiola lend {nodes} --from {to} --to {from_}")
+    print(f"to take them back: {shlex.join(['hemiola', 'lend', nodes, '--from', to, '--to', from_])}")

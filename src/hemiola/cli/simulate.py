@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -181,13 +182,21 @@ def _run(
     )  # fmt: skip
     missing = 0
     unwritten: list[HemiolaError] = []
+    gone: BaseException | None = None
     with closing(done):
         for name in scenarios:
             with Bar(console) as bar:
                 swept = next(done)
             missing += swept.missing
             if swept.comparison is not None:
-                unwritten += _show(name, swept.comparison, files[name], console)
+                written, failed = _write_all(swept.comparison, files[name])
+                unwritten += failed
+                try:
+                    _show(name, swept.comparison, written, console)
+                except (BrokenPipeError, SystemExit) as end:  # the latter is Rich's: nobody reads on
+                    if not (outputs or folder):
+                        raise
+                    gone = gone or end
     for error in unwritten if missing else unwritten[1:]:
         fail(error.what, error.remedy)
     if missing:
@@ -198,6 +207,8 @@ def _run(
         raise SystemExit(130)
     if unwritten:
         raise unwritten[0]
+    if gone is not None:
+        raise gone
 
 
 def _output_files(outputs: dict[str, Path], scenario: str) -> dict[str, Path]:
@@ -219,13 +230,12 @@ def _output_files(outputs: dict[str, Path], scenario: str) -> dict[str, Path]:
     return files
 
 
-def _show(name: str, comparison: Comparison, files: dict[str, Path], console: Console) -> list[HemiolaError]:
-    """Write every file that can be written, and print the table; why others cannot."""
+def _write_all(comparison: Comparison, files: dict[str, Path]) -> tuple[list[Path], list[HemiolaError]]:
+    """Write every file that can be written; which those are, and why others cannot."""
     from hemiola.core.errors import HemiolaError
-    from hemiola.report.table import table
-    from hemiola.trace.struct_json import as_text
 
-    written, unwritten = [], []
+    written: list[Path] = []
+    unwritten: list[HemiolaError] = []
     for output, path in files.items():
         try:
             _write(output, comparison, path)
@@ -233,13 +243,22 @@ def _show(name: str, comparison: Comparison, files: dict[str, Path], console: Co
             unwritten.append(error)
         else:
             written.append(path)
+    return written, unwritten
+
+
+def _show(name: str, comparison: Comparison, written: list[Path], console: Console) -> None:
+    """Print the table, and which files were written."""
+    from hemiola.report.table import table
+    from hemiola.trace.struct_json import as_text
+
     out = terminal()
-    if name:
-        out.rule(as_text(name), align="left")
-    out.print(table(comparison))
-    for path in written:
-        console.print(f"wrote {path}", style="dim", highlight=False, soft_wrap=True)
-    return unwritten
+    try:
+        if name:
+            out.rule(as_text(name), align="left")
+        out.print(table(comparison))
+    finally:
+        for path in written:
+            console.print(f"wrote {path}", style="dim", highlight=False, soft_wrap=True)
 
 
 def _write(name: str, comparison: Comparison, path: Path) -> None:
@@ -313,7 +332,7 @@ def explain(
     from hemiola.core.errors import InputError
 
     if not job and os.path.isfile(what):  # noqa: PTH113 - pathlib's raises where a folder may not be searched
-        raise InputError(f"of which job of {what}?", f"name it: hemiola explain {what} JOB")
+        raise InputError(f"of which job of {what}?", f"name it: hemiola explain {shlex.quote(what)} JOB")
     if not job or is_journal(what):
         explain_live(job or what, journal=what if job else journal, partition=partition, json=json)
         return

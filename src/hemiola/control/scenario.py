@@ -91,7 +91,7 @@ def load_scenario(path: str | Path) -> Scenario:
     """
     file = Path(path)
     try:
-        raw = tomllib.loads(file.read_text(encoding="utf-8"))
+        raw = tomllib.loads(file.read_text(encoding="utf-8-sig"))
         scenario = msgspec.convert(raw, Scenario)
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"cannot read the scenario {path}: {error}", "give a TOML file in UTF-8") from error
@@ -317,10 +317,13 @@ def _read(scenario: Scenario) -> Workload:
     from hemiola.trace.workloads import FORMATS, read_workload
 
     kind, colon, rest = scenario.workload.partition(":")
-    known = bool(colon) and kind in {known.name for known in FORMATS}
+    named = bool(colon) and kind in {known.name for known in FORMATS}
+    with suppress(OSError, ValueError):  # too long for a name, or none
+        if not named and not Path(scenario.workload).exists():
+            named = Path(rest).is_file()  # so that the error says which format may be meant
     return read_workload(
-        rest if known else scenario.workload,
-        format=kind if known else None,
+        rest if named else scenario.workload,
+        format=kind if named else None,
         skip_bad_rows=scenario.skip_bad_rows,
         limit=scenario.limit,
     )

@@ -94,7 +94,8 @@ def simulate(
         progress: called now and then with (policy, seed, jobs ended, jobs).
 
     Returns:
-        All runs. After Ctrl-C those done so far, the last one marked as interrupted.
+        All runs. After Ctrl-C those done so far, the last one marked as interrupted; if the baseline has none of
+        them, the first one's policy is in its place.
 
     Raises:
         InputError, TopologyError, PolicyError: before anything runs.
@@ -152,7 +153,7 @@ def _comparison(
     return Comparison(
         topology=topology,
         runs=tuple(runs),
-        baseline=baseline,
+        baseline=baseline if any(run.policy == baseline for run in runs) else runs[0].policy,
         workload_name=workload.name,
         workload_format=workload.format,
         notes=tuple(notes),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -149,10 +150,18 @@ class Comparison:
 
     @property
     def seeds(self) -> tuple[int, ...]:
-        """Those that every policy has run, in the order of the runs; of an interrupted comparison perhaps none."""
-        ran = {(run.policy, run.seed) for run in self.runs}
+        """Those that every policy has run to its end, in the order of the runs.
+
+        Of an interrupted comparison without one: those that every policy has begun, perhaps none.
+        """
+        whole = self._common([run for run in self.runs if not run.interrupted])
+        return whole or self._common(self.runs)
+
+    def _common(self, runs: Sequence[Run]) -> tuple[int, ...]:
+        """The seeds that every policy has among these runs."""
+        ran = {(run.policy, run.seed) for run in runs}
         policies = {run.policy for run in self.runs}
-        every = dict.fromkeys(run.seed for run in self.runs)
+        every = dict.fromkeys(run.seed for run in runs)
         return tuple(seed for seed in every if all((policy, seed) in ran for policy in policies))
 
     def run(self, policy: str, seed: int | None = None) -> Run:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+from codecs import BOM_UTF8
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -312,7 +313,7 @@ def _parse_shares(text: str, mixes: Iterable[str]) -> dict[str, float]:
 
 def _read(path: Path) -> _File:
     try:
-        raw = path.read_bytes()
+        raw = path.read_bytes().removeprefix(BOM_UTF8)  # some editors begin a file with it
     except OSError as error:
         raise InputError(
             f"cannot read profiles from {str(path)!r}: {error.strerror}", "check the path"

@@ -35,6 +35,8 @@ def _finding(figures: Figures) -> str:
     """Which policy has the lowest mean completion time, and whether that is certain."""
     if not figures.seeds:
         return "No seed was run under every policy: which is best cannot be said."
+    if any(run.interrupted for policy in figures.policies for run in figures.runs(policy)):
+        return "No seed was run to its end under every policy: which is best cannot be said."
     base = figures.comparison.baseline
     means = {policy: figures.mean(policy, "jct_mean_s") for policy in figures.policies}
     known = {policy: mean.mean for policy, mean in means.items() if mean is not None}

@@ -61,7 +61,7 @@ class Figures:
 
     Attributes:
         policies: in the order of their first run.
-        seeds: those that means are over, which all policies have run; of () each policy's means are over its own.
+        seeds: those that means are over, `comparison.seeds`; of () each policy's means are over its own.
         summaries: one per run, in the order of `comparison.runs`.
     """
 

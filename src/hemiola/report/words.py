@@ -117,7 +117,7 @@ def _unlike(comparison: Comparison, figures: Figures) -> Iterator[str]:
     every, common = len({run.seed for run in comparison.runs}), len(figures.seeds)
     if common == every:
         return
-    ran = Counter(run.policy for run in comparison.runs)
+    ran = Counter(run.policy for run in comparison.runs if figures.counts(run) or not run.interrupted)
     text = "; ".join(f"{policy}: {count}" for policy, count in ran.items())
     if common:
         yield f"of {every} seeds all policies have run {common}, and means are over these ({text})"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import time
 from collections.abc import Callable, Iterator, Set
 from pathlib import Path
@@ -199,7 +200,7 @@ def _nodes(slurm: Slurm, partition: str) -> Iterator[Check]:
         said = "" if reason in ("none", "") else f": {''.join(sign for sign in reason if sign.isprintable())}"
         yield Check(
             "WARN", "nodes", f"{compress(names)} {'is' if len(names) == 1 else 'are'} {_state(state)}{said}",
-            f"once it is well: scontrol update nodename={compress(names)} state=resume",
+            f"once it is well: scontrol update {shlex.quote(f'nodename={compress(names)}')} state=resume",
         )  # fmt: skip
     if not groups:
         yield Check("OK", "nodes", "no node is drained or down")

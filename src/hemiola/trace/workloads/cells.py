@@ -138,7 +138,8 @@ def table(
         delimiter: one character.
         quoted: a cell may stand in double quotes.
         trailing: the header may end in one delimiter too many, and then each row may.
-        torn: takes the first line of each row that cannot be, for formats in which several rows make one job.
+        torn: takes the first line of each row that cannot be, for formats in which several rows make one job or
+            rows are numbered.
     """
     lines = io.StringIO(source.text, newline="").readlines()
     torn = [] if torn is None else torn
@@ -151,6 +152,8 @@ def table(
             for row in reader:
                 start, at = at, before + reader.line_num
                 if not row:
+                    if at in source.undecodable:
+                        torn.append(source.undecodable[at])
                     continue
                 cells.values, cells.line = row, start + 1
                 if len(row) == width or (trailing and len(row) == width + 1 and not row[-1]):

@@ -65,6 +65,7 @@ def _match_twelve(source: Source) -> str:
 
 def _read(source: Source, ledger: Ledger, *, columns: tuple[str, ...]) -> None:
     number = -1
+    torn: list[str] = []
 
     def make(cells: Cells) -> Draft:
         nonlocal number
@@ -72,14 +73,14 @@ def _read(source: Source, ledger: Ledger, *, columns: tuple[str, ...]) -> None:
         gpus = cells.gpus("scale_factor")
         measured = "duration" in cells.index
         return Draft(
-            id=str(number),
+            id=str(number + len(torn)),
             submit_s=cells.seconds("arrival_time"),
             gpus=gpus,
             duration_s=cells.seconds("duration") if measured else _duration_s(cells, gpus),
             model=cells.text("job_type"),
         )
 
-    rows = table(source, ledger, columns=columns, delimiter="\t", quoted=False)
+    rows = table(source, ledger, columns=columns, delimiter="\t", quoted=False, torn=torn)
     read_rows(rows, ledger, make, "job_type")
     ledger.note("jobs are numbered from 0 in the order of the file, as Gavel numbers them")
     ledger.note("durations are the file's own" if "duration" in columns else _V100)

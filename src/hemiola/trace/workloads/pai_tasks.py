@@ -71,7 +71,7 @@ def _gather(source: Source, ledger: Ledger) -> Iterator[_Job]:
         except RowError as error:
             ledger.reject(error)
             spoilt.add(name)
-    spoilt |= {line.partition(",")[0].strip('"') for line in (*torn, *source.undecodable)}
+    spoilt |= {line.partition(",")[0].strip('"') for line in (*torn, *source.undecodable.values())}
     return (job for name, job in jobs.items() if name not in spoilt)
 
 

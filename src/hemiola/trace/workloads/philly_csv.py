@@ -29,6 +29,7 @@ def _match(source: Source) -> str:
 def _read(source: Source, ledger: Ledger) -> None:
     by_gpu_time = "gpu_time" in source.columns
     number = 0
+    torn: list[str] = []
     offset_s: float | None = None
 
     def make(cells: Cells) -> Draft:
@@ -42,10 +43,14 @@ def _read(source: Source, ledger: Ledger) -> None:
         else:
             offset_s = _check_submit(cells, submit_s, offset_s)
         return Draft(
-            id=str(number), submit_s=submit_s, gpus=gpus, duration_s=duration_s, queue=cells.text("cluster")
+            id=str(number + len(torn)),
+            submit_s=submit_s,
+            gpus=gpus,
+            duration_s=duration_s,
+            queue=cells.text("cluster"),
         )
 
-    read_rows(table(source, ledger), ledger, make, "timestamp")
+    read_rows(table(source, ledger, torn=torn), ledger, make, "timestamp")
     checked = "gpu_time = duration * num_gpus" if by_gpu_time else "submit against timestamp"
     ledger.note(f"seconds throughout ({checked} holds); jobs are numbered in the order of the file")
 

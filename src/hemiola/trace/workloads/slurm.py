@@ -1,6 +1,6 @@
 """Slurm accounting dumps: `sacct --parsable2 --format=JobID,...` with its header.
 
-    sacct --allusers --allocations --parsable2 --starttime 2024-01-01 --format \\
+    TZ=UTC sacct --allusers --allocations --parsable2 --starttime 2024-01-01 --format \\
       JobID,User,Partition,Submit,Start,End,ElapsedRaw,State,AllocTRES,NodeList,Timelimit
 
 Needs JobID, Submit, Start, End, State and AllocTRES or ReqTRES; reads ElapsedRaw, Elapsed, User, Partition,

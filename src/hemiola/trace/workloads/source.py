@@ -10,7 +10,7 @@ import csv
 import gzip
 import io
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
@@ -37,13 +37,14 @@ class Source:
     Attributes:
         path: as given, for messages.
         text: all of it, without byte-order mark; a line that was not UTF-8 is empty in it.
-        undecodable: the lines that were not UTF-8, as far as they can be read (only when bad rows are skipped).
+        undecodable: by number, the lines that were not UTF-8, as far as they can be read (only when bad rows are
+            skipped).
         forced: the reader was named by the caller rather than recognised.
     """
 
     path: str
     text: str
-    undecodable: tuple[str, ...] = ()
+    undecodable: dict[int, str] = field(default_factory=dict)
     forced: bool = False
 
     @property
@@ -123,9 +124,9 @@ def _unpack(path: str, data: bytes) -> bytes:
     return data
 
 
-def _decode(path: str, data: bytes, skip_bad_rows: bool) -> tuple[str, tuple[str, ...]]:
+def _decode(path: str, data: bytes, skip_bad_rows: bool) -> tuple[str, dict[int, str]]:
     try:
-        return data.decode("utf-8"), ()
+        return data.decode("utf-8"), {}
     except UnicodeDecodeError as error:
         if not skip_bad_rows:
             line = data.count(b"\n", 0, error.start) + 1
@@ -139,7 +140,7 @@ def _decode(path: str, data: bytes, skip_bad_rows: bool) -> tuple[str, tuple[str
             ) from None
     lines = data.split(b"\n")
     read = [_decode_line(line) for line in lines]
-    bad = tuple(line.decode(errors="replace") for line, text in zip(lines, read, strict=True) if text is None)
+    bad = {i: lines[i - 1].decode(errors="replace") for i, text in enumerate(read, 1) if text is None}
     return "\n".join(text or "" for text in read), bad
 
 
