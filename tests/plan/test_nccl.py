@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import os
 import re
 import subprocess
+from collections.abc import Callable
 from contextlib import redirect_stdout
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +24,7 @@ from hemiola.core.strategy_shapes import double_tree, ring, trees
 from hemiola.cost.places import Place
 from hemiola.cost.strategy_time import strategy_seconds
 from hemiola.plan.collectives.nccl import NcclTimes, nccl_choices
-from hemiola.plan.collectives.nccl_files import NcclAdvice, advise_nccl, tuner_csv
+from hemiola.plan.collectives.nccl_files import NAMES, NcclAdvice, advise_nccl, tuner_csv
 from hemiola.plan.collectives.nccl_order import nccl_order, reordered
 from hemiola.trace.msccl import parse_msccl
 from hemiola.trace.strategy_json import read_strategy
@@ -218,29 +220,48 @@ def test_files_say_the_same_order(advice: NcclAdvice) -> None:
     as_the_plugin_reads(files["tuner.csv"])
 
 
-def test_torchruns_line_finds_each_hosts_number(advice: NcclAdvice, tmp_path: Path) -> None:
+@pytest.fixture
+def called(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Sets what `hostname` prints, up to the first dot with -s."""
+    command = tmp_path / "bin" / "hostname"
+    command.parent.mkdir()
+    command.write_text('#!/bin/sh\nif [ "$1" = -s ]; then echo "${NAME%%.*}"; else echo "$NAME"; fi\n')
+    command.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{command.parent}:{os.environ['PATH']}")
+    return lambda name: monkeypatch.setenv("NAME", name)
+
+
+@pytest.mark.parametrize("domain", ["", ".cluster.org"])
+def test_torchruns_line_finds_each_hosts_number(
+    advice: NcclAdvice, domain: str, called: Callable[[str], None], tmp_path: Path
+) -> None:
     files = advice.files()
     (tmp_path / "hosts.txt").write_text(files["hosts.txt"])
     line = next(line for line in files["README.txt"].splitlines() if "--node-rank" in line).strip()
-    expression = line.removeprefix("--node-rank ").removesuffix(" train.py").replace("$(hostname)", "$1")
+    expression = line.removeprefix("--node-rank ").removesuffix(" train.py")
     for number, name in enumerate(files["hosts.txt"].strip().split(",")):
+        called(name + domain)
         done = subprocess.run(
-            ["bash", "-c", f"echo {expression}", "bash", name], cwd=tmp_path, capture_output=True, text=True, check=True
-        )  # fmt: skip
+            ["bash", "-c", f"echo {expression}"], cwd=tmp_path, capture_output=True, text=True, check=True
+        )
         assert done.stdout.strip() == str(number)
 
 
-def test_hosts_of_unlike_numbers_of_ranks_start_as_many_as_they_are_to_have(tmp_path: Path) -> None:
+@pytest.mark.parametrize("domain", ["", ".cluster.org"])
+def test_hosts_of_unlike_numbers_of_ranks_start_as_many_as_they_are_to_have(
+    domain: str, called: Callable[[str], None], tmp_path: Path
+) -> None:
     topology = hosts([100 * MB] * 3, gpus=2).topology
     files = advise_nccl(topology, 4, 64 * MB, placement=(1, 2, 1)).files()
     (tmp_path / "hostfile").write_text(files["hostfile"])
     assert "hemiola run --hosts" not in files["README.txt"]
     line = next(line for line in files["README.txt"].splitlines() if "--nproc-per-node" in line)
-    expression = line.split("--nproc-per-node ")[1].split(" --master-addr")[0].replace("$(hostname)", "$1")
+    expression = line.split("--nproc-per-node ")[1].split(" --master-addr")[0]
     for name, count in zip(topology.hosts.names, (1, 2, 1), strict=True):
+        called(name + domain)
         done = subprocess.run(
-            ["bash", "-c", f"echo {expression}", "bash", name], cwd=tmp_path, capture_output=True, text=True, check=True
-        )  # fmt: skip
+            ["bash", "-c", f"echo {expression}"], cwd=tmp_path, capture_output=True, text=True, check=True
+        )
         assert done.stdout.strip() == str(count)
 
 
@@ -274,7 +295,9 @@ def test_the_verb_writes_them(tmp_path: Path, advice: NcclAdvice, capsys: pytest
     verb(str(network), nccl=tmp_path / "nccl", output=tmp_path / "own.json", size="64MB")
     shown = capsys.readouterr().out
     assert (
-        "order hosts so: " in shown and "tree/simple" in shown and "times as fast as the usual way" in shown
+        "for 16 ranks of NCCL, order hosts so: " in shown
+        and "tree/simple" in shown
+        and "times as fast as the usual way" in shown
     )
     assert {path.name for path in (tmp_path / "nccl").iterdir()} == {*advice.files(), "strategy.json"}
     assert (tmp_path / "nccl" / "strategy.xml").read_text() == advice.xml
@@ -338,12 +361,15 @@ def test_the_verb_compares_with_what_the_group_does(
         ({"ranks": 5}, "5 ranks on"),
         ({"ranks": 1, "nccl": True}, "one rank"),
         ({"size": "64"}, "64"),
-        ({"nccl": True, "output": "strategy.json"}, "would write the same file"),
+        *(
+            ({"nccl": True, "output": name}, "would write the same file")
+            for name in ("strategy.json", *NAMES)
+        ),
     ],
 )
 def test_what_the_verb_refuses(options: dict[str, object], words: str, tmp_path: Path) -> None:
     if "output" in options:
-        options = {"nccl": tmp_path, "output": tmp_path / "strategy.json"}
+        options = {"nccl": tmp_path, "output": tmp_path / str(options["output"])}
     elif "nccl" in options:
         options = {**options, "nccl": tmp_path / "nccl"}
     with pytest.raises(InputError, match=words):

@@ -274,6 +274,17 @@ def test_a_broadcast_goes_the_usual_way_where_ranks_of_a_host_stand_together(nam
     assert Planner(topology, list(names)).strategy("broadcast", 16 * MB) is None
 
 
+def test_hosts_may_run_more_ranks_than_their_topology_has_gpus() -> None:
+    """A probe that saw none wrote one for each of its ranks."""
+    topology = hosts([50 * MB, 50 * MB, 50 * MB, 12.5 * MB]).topology
+    planner = Planner(topology, [name for name in topology.hosts.names for _ in range(8)])
+    assert planner.place.counts == ((0, 8), (1, 8), (2, 8), (3, 8))
+    strategy = planner.strategy("all-reduce", 16 * MB)
+    assert strategy is not None and strategy.ranks == 32
+    ring_s = strategy_seconds(ring(range(32)), 16 * MB, planner.place)
+    assert strategy_seconds(strategy, 16 * MB, planner.place) < 0.6 * ring_s
+
+
 @pytest.mark.parametrize(
     ("rates", "racks", "uplinks"),
     [

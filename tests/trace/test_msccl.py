@@ -140,6 +140,11 @@ def test_a_sum_that_was_not_kept_is_not_read() -> None:
         ("srcbuf=\"i\"", "srcbuf=\"q\"", "srcbuf is 'q'"),
         ("cnt=\"1\"", "cnt=\"99999999999\"", "cnt is 99999999999"),
         ("depid=\"-1\" deps=\"-1\"", "depid=\"5\" deps=\"0\"", "waits for step 0 of tb 5"),
+        ("<gpu id=\"1\"", "<gpu id=\"0\"", "there are two gpu 0"),
+        ("<tb id=\"1\"", "<tb id=\"0\"", "gpu 0: there are two tb 0"),
+        ("step s=\"1\"", "step s=\"0\"", "gpu 0, tb 0, step 0: it stands where step 1 should"),
+        ("step s=\"1\"", "step s=\"2\"", "gpu 0, tb 0, step 2: it stands where step 1 should"),
+        ("step s=\"1\"", "step s=\"one\"", "s is 'one'"),
     ],
 )  # fmt: skip
 def test_a_wrong_file_is_named(old: str, new: str, says: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -29,6 +30,7 @@ def probe(
     interface: str = "",
     remote_shell: str = "",
     python: str = "",
+    master_addr: Annotated[str, Parameter(name=["--master-addr", "--master_addr"])] = "",
 ) -> None:
     """Measure the links between hosts: hemiola probe --hosts "n[0-3]" -o network.toml.
 
@@ -52,15 +54,17 @@ def probe(
         How to run a command on a host, instead of ssh: "kubectl exec -i {host} -- sh -c {command}".
     python
         The Python of every host; the one that runs this unless given.
+    master_addr
+        The address of the first host, where the others do not know it by its name.
     """
     from hemiola.core.errors import InputError
 
-    if output is not None:
+    if hosts or os.environ.get("RANK", "") in ("", "0"):  # of a job's ranks, the first one writes
         writable(output)
     if not seconds > 0:
         raise InputError(f"--seconds {seconds:g}", "give a number above 0")
     if hosts:
-        found = _on(hosts, seconds, interface, remote_shell, python or sys.executable)
+        found = _on(hosts, seconds, interface, remote_shell, python or sys.executable, master_addr)
     else:
         from hemiola.run.probe.meeting import probe as one_rank
 
@@ -69,7 +73,9 @@ def probe(
         _show(found, output)
 
 
-def _on(hosts: str, seconds: float, interface: str, remote_shell: str, python: str) -> Probed | None:
+def _on(
+    hosts: str, seconds: float, interface: str, remote_shell: str, python: str, master_addr: str
+) -> Probed | None:
     """Start a rank on each host."""
     import msgspec
 
@@ -80,6 +86,7 @@ def _on(hosts: str, seconds: float, interface: str, remote_shell: str, python: s
         command=(python, "-P", "-m", "hemiola.run.probe", str(seconds), *([interface] if interface else [])),
         hosts=hosts_of(hosts, fewest=2),
         ranks_per_host="1",
+        master_address=master_addr,
         environment=passed_on(),
         remote_shell=remote_shell or REMOTE_SHELL,
         python=python,

@@ -76,17 +76,19 @@ def strategy(
 
     if output is not None:
         writable(output)
-    if nccl is not None and collective != "all-reduce":
-        raise InputError(f"--nccl with --collective {collective}", "NCCL has a choice for all-reduces only")
-    if (
-        nccl is not None
-        and output is not None
-        and output.resolve() in [nccl.resolve() / name for name in ("", *STRATEGIES)]
-    ):
-        raise InputError(
-            f"--nccl {nccl} and --output {output} would write the same file", "name another path"
-        )
     if nccl is not None:
+        from hemiola.plan.collectives.nccl_files import NAMES, advise_nccl
+
+        if collective != "all-reduce":
+            raise InputError(
+                f"--nccl with --collective {collective}", "NCCL has a choice for all-reduces only"
+            )
+        if output is not None and output.resolve() in [
+            nccl.resolve() / name for name in ("", *NAMES, *STRATEGIES)
+        ]:
+            raise InputError(
+                f"--nccl {nccl} and --output {output} would write the same file", "name another path"
+            )
         folder_writable(nccl)
     size_bytes = parse_size(size)
     network = read_topology(topology)
@@ -104,8 +106,6 @@ def strategy(
         found = synthesise(place, size_bytes, collective, root=root, paces=paces)
         usual_s = usual_seconds(found, place, range(count))
     if nccl is not None:
-        from hemiola.plan.collectives.nccl_files import advise_nccl
-
         advice = advise_nccl(network, count, size_bytes, placement=per_host)
     if found is not None and output is not None:
         equal = _write(found.chosen.strategy, output)
@@ -180,7 +180,7 @@ def _show_nccl(console: Console, advice: NcclAdvice) -> None:
 
     order = advice.order
     names = ", ".join(name for name, _ in advice.hosts[:16]) + (", ..." if len(advice.hosts) > 16 else "")
-    console.print(f"for NCCL, order hosts so: {names}", soft_wrap=True)
+    console.print(f"for {advice.place.ranks} ranks of NCCL, order hosts so: {names}", soft_wrap=True)
     table = Table(f"order; all-reduce of {format_bytes(order.size_bytes)}", "as NCCL may choose", "at best")
     for name, (usual, best) in {"this one": (order.usual, order.best), **order.others}.items():
         table.add_row(name, *(f"{format_duration(one.seconds)} {one}" for one in (usual, best)))

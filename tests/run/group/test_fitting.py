@@ -18,11 +18,13 @@ from endpoints import connected, together
 from hemiola.core.errors import InputError, TransportError
 from hemiola.core.strategy import Collective, Strategy
 from hemiola.core.strategy_shapes import ring
-from hemiola.run.group.fitting import _agreed, _Chosen, _Measured, _Told, fitting
+from hemiola.run.group.fitting import _agreed, _Chosen, _given, _Measured, _Told, fitting
 from hemiola.run.group.opening import create
 from hemiola.run.strategy.flow import nothing
 from hemiola.run.transport import Endpoint, Options
 from hemiola.run.transport.through_store import Peer, meet
+from hemiola.trace.msccl import write_msccl
+from hemiola.trace.strategy_json import write_strategy
 
 SIZE = 1 << 20
 
@@ -139,6 +141,14 @@ def test_a_group_that_is_not_opened_leaves_nothing_behind(monkeypatch: pytest.Mo
     raised = together(lambda rank: create(store, rank, 2, timedelta(seconds=30)), [0, 1])
     assert all(isinstance(problem, InputError) for problem in raised), raised
     assert transports() == before
+
+
+def test_a_strategys_file_is_known_by_its_names_end_in_capitals_too(tmp_path: Path) -> None:
+    write_msccl(ring([0, 1]), tmp_path / "Fit.XML")
+    write_strategy(ring([0, 1]), tmp_path / "Fit.Json")
+    for name in ("Fit.XML", "Fit.Json"):
+        found = _given(str(tmp_path / name), 2, [])("all-reduce", SIZE, 0, None)
+        assert name_of(found) == "ring 0-1"
 
 
 @pytest.mark.parametrize("kind", ["file", "hash", "tcp"])

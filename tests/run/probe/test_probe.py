@@ -34,7 +34,7 @@ from hemiola.run.transport.through_store import Peer
 from hemiola.trace.topologies import read_topology
 from hemiola.trace.topologies.native import read_native
 from hemiola.trace.topologies.native_write import topology_text
-from ranks import SOURCE
+from ranks import SOURCE, Rank
 
 MB = 1e6
 
@@ -106,6 +106,8 @@ def test_all_ranks_of_a_process_measure_each_other() -> None:
     assert not found[1].rounds and found[0].sent_bytes > 0
     topology = measured_topology(found[0], Homes(("a", "b", "c"), (0, 1, 1, 2)))
     assert topology.hosts.gpus.tolist() == [1, 2, 1]
+    more = measured_topology(found[0], Homes(("a", "b", "c"), (0, 1, 1, 2)), gpus=(8, 0, 0)).hosts
+    assert more.gpus.tolist() == more.island_gpus.tolist() == [8, 2, 1], "what a rank sees, or ranks"
     again = read_native(topology_text(topology), "the text")
     assert again == topology and again.measured == topology.measured
     assert {link.name for link in topology.measured} >= {"a out", "b in"}
@@ -179,6 +181,29 @@ def test_what_was_measured_is_written_whoever_reads(
     assert read_topology(str(tmp_path / "network.toml")).hosts.names == topology.hosts.names
 
 
+@pytest.mark.parametrize(("rank", "refused"), [("", True), ("0", True), ("1", False)])
+def test_only_the_rank_that_writes_needs_the_outputs_folder(
+    rank: str, refused: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RANK", rank)
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    with pytest.raises(InputError, match="there is no folder" if refused else "WORLD_SIZE, .* not set"):
+        probe_verb(output=tmp_path / "none" / "network.toml")
+
+
+@pytest.mark.slow
+def test_hosts_that_do_not_know_the_first_ones_name_meet_at_its_address(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As pods do."""
+    shell = "sh -c 'HEMIOLA_INTERFACE=127.0.0.${0#pod-} exec sh -c \"$1\"' {host} {command}"
+    probe_verb(
+        hosts="pod-1,pod-2", remote_shell=shell, master_addr="127.0.0.1", seconds=0.01, output=tmp_path / "n.toml"
+    )  # fmt: skip
+    assert read_topology(str(tmp_path / "n.toml")).hosts.names == ("127.0.0.1", "127.0.0.2")
+    assert "2 hosts, 2 GPUs" in capsys.readouterr().out
+
+
 @pytest.mark.slow
 def test_under_torchrun_ranks_meet_in_the_store_that_it_keeps(tmp_path: Path) -> None:
     """They make no other one beside it, and leave nothing there that they take for theirs when they are started again."""
@@ -200,6 +225,22 @@ def test_under_torchrun_ranks_meet_in_the_store_that_it_keeps(tmp_path: Path) ->
     assert "failed to bind" not in said[0] and not store.check(["done 0"])
     found = msgspec.json.decode((tmp_path / "found").read_bytes(), type=Probed)
     assert list(found.affinities) == ["127.0.0.1", "127.0.0.2"]
+
+
+@pytest.mark.slow
+def test_a_host_has_the_gpus_that_its_rank_sees(tmp_path: Path) -> None:
+    script = tmp_path / "rank.py"
+    script.write_text(
+        "import torch\nfrom hemiola.run.probe.__main__ import main\ntorch.cuda.device_count = lambda: 8\nmain()\n"
+    )
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = str(free.getsockname()[1])
+    places = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    places["HEMIOLA_RUN_REPORT"] = str(tmp_path / "found")
+    ranks = [Rank(script, "0.01", f"127.0.0.{n + 1}", RANK=str(n), **places) for n in range(2)]
+    assert [rank.wait(100) for rank in ranks] == [0, 0], [rank.communicate() for rank in ranks]
+    found = msgspec.json.decode((tmp_path / "found").read_bytes(), type=Probed)
+    assert read_native(found.topology, "the text").hosts.gpus.tolist() == [8, 8]
 
 
 def test_where_not_all_pairs_meet_latency_is_of_those_that_did() -> None:

@@ -47,6 +47,35 @@ def test_ranks_talk_from_where_the_job_is_reached(monkeypatch: pytest.MonkeyPatc
     assert home_interface(store) == "eth1"
 
 
+@pytest.mark.parametrize("ranks_here", ["1", ""])
+@pytest.mark.parametrize("master", ["n0", ""])
+def test_a_host_that_is_loopback_to_itself_is_reached_by_the_default_route(
+    master: str, ranks_here: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As /etc/hosts of Debian and Ubuntu has it."""
+    looked_up = socket.getaddrinfo
+    monkeypatch.setattr(
+        socket, "getaddrinfo", lambda name, *more: looked_up("127.0.1.1" if name == "n0" else name, *more)
+    )
+    monkeypatch.setattr(socket, "gethostname", lambda: "n0")
+    for name in ("HEMIOLA_INTERFACE", "GLOO_SOCKET_IFNAME"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in {"MASTER_ADDR": master, "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": ranks_here}.items():
+        monkeypatch.setenv(name, value)
+    for address in addresses():
+        monkeypatch.setattr("hemiola.run.transport.home._FAR", address)
+        assert home_interface() == address
+    monkeypatch.setattr("hemiola.run.transport.home._FAR", "255.255.255.255")  # there is no way to everybody
+    assert home_interface() == "127.0.0.1"
+    monkeypatch.setattr("hemiola.run.transport.home._FAR", address)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    assert home_interface() == "127.0.0.1", "all ranks are there"
+    for name in ("localhost", "127.0.0.1"):
+        monkeypatch.setenv("LOCAL_WORLD_SIZE", ranks_here)
+        monkeypatch.setenv("MASTER_ADDR", name)
+        assert home_interface() == "127.0.0.1", "as it was told"
+
+
 @pytest.mark.parametrize("address", ["", "10.0.0.7", "fe80::1"])
 def test_an_address_stays(address: str) -> None:
     assert home_address(address) == address

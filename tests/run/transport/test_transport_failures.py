@@ -95,6 +95,7 @@ def test_a_rank_that_does_not_come_is_named():
     raised = together(lambda end: end.connect([e.address for e in ends]), ends[:2])
     assert all(isinstance(problem, TransportError) for problem in raised)
     assert "not called by rank 2" in str(raised[0])
+    assert "HEMIOLA_INTERFACE here" in str(raised[0])
 
 
 def test_an_address_where_nobody_is_says_so():
@@ -103,8 +104,9 @@ def test_an_address_where_nobody_is_says_so():
     low.close()
     with pytest.raises(
         TransportError, match=rf"rank 1 cannot reach rank 0 at {HERE}:{address[1]} within 0\.4 s"
-    ):
+    ) as caught:
         high.connect([address, high.address])
+    assert "HEMIOLA_INTERFACE there" in caught.value.remedy
 
 
 @pytest.mark.parametrize(

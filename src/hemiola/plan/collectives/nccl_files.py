@@ -21,8 +21,9 @@ from hemiola.plan.collectives.nccl_readme import readme
 from hemiola.plan.collectives.synthesis import Synthesis, synthesise
 from hemiola.trace.msccl import Equal, beyond_limits, equal_chunks, msccl_text
 
-__all__ = ["NcclAdvice", "advise_nccl"]
+__all__ = ["NAMES", "NcclAdvice", "advise_nccl"]
 
+NAMES = ("README.txt", "hosts.txt", "hostfile", "slurm-hostfile", "tuner.csv", "nccl.env", "strategy.xml")
 _LARGEST = (1 << 63) - 1
 _SMALLER = 4
 """A strategy is used for collectives down to this part of what it was made for."""
@@ -69,18 +70,18 @@ class NcclAdvice:
         return self.equal_s / self.found.chosen.seconds - 1 if self.found.chosen.seconds else 0.0
 
     def files(self) -> dict[str, str]:
-        """Texts by file name."""
+        """Texts by file name: of `NAMES`, all but the last where there is no XML."""
         hosts = self.hosts
-        files = {
-            "README.txt": readme(self),
-            "hosts.txt": ",".join(name for name, _ in hosts) + "\n",
-            "hostfile": "".join(f"{name} slots={count}\n" for name, count in hosts),
-            "slurm-hostfile": "".join(f"{name}\n" * count for name, count in hosts),
-            "tuner.csv": tuner_csv(self.ranges, len(hosts), self.place.ranks),
-            "nccl.env": environment(self.order),
-            "strategy.xml": self.xml,
-        }
-        return {name: text for name, text in files.items() if text}
+        texts = (
+            readme(self),
+            ",".join(name for name, _ in hosts) + "\n",
+            "".join(f"{name} slots={count}\n" for name, count in hosts),
+            "".join(f"{name}\n" * count for name, count in hosts),
+            tuner_csv(self.ranges, len(hosts), self.place.ranks),
+            environment(self.order),
+            self.xml,
+        )
+        return {name: text for name, text in zip(NAMES, texts, strict=True) if text}
 
 
 def advise_nccl(

@@ -18,7 +18,7 @@ def readme(advice: NcclAdvice) -> str:
     each = str(hosts[0][1])
     run = f'hemiola run --hosts "$(cat hosts.txt)" --nproc {each} train.py'
     if len({count for _, count in hosts}) > 1:
-        each = '$(sed -n "s/^$(hostname) slots=//p" hostfile)'
+        each = '$(sed -nE "s/^($(hostname)|$(hostname -s)) slots=//p" hostfile)'
         run = "(hemiola run starts equally many ranks on all hosts; these are to have as many as hostfile says.)"
     return f"""\
 NCCL on {advice.place.topology.name}: {advice.place.ranks} ranks on {len(hosts)} hosts
@@ -40,7 +40,7 @@ Start the job so that the first host of the list has the first ranks:
   {run}
   torchrun, on each host; with --rdzv-backend c10d it would number hosts by their names instead, n10 before n2:
     torchrun --nnodes {len(hosts)} --nproc-per-node {each} --master-addr {hosts[0][0]} --master-port 29500 \\
-      --node-rank $(($(tr ',' '\\n' < hosts.txt | grep -nx "$(hostname)" | cut -d: -f1) - 1)) train.py
+      --node-rank $(($(tr ',' '\\n' < hosts.txt | grep -nxF -e "$(hostname)" -e "$(hostname -s)" | cut -d: -f1) - 1)) train.py
   Open MPI, outside of a resource manager:
     mpirun --hostfile hostfile --map-by slot -n {advice.place.ranks} python train.py
   Slurm, which sorts hosts by their names otherwise, n2 before n10:

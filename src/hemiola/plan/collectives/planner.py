@@ -5,9 +5,11 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cache
 
 import msgspec
+import numpy as np
 
 from hemiola.core.errors import InputError
 from hemiola.core.strategy import Collective, Move, Pace, Place, Strategy
@@ -52,7 +54,7 @@ class Planner:
     """Plans for the ranks of one job."""
 
     def __init__(self, topology: Topology, hosts: Sequence[str]) -> None:
-        """On these hosts of a topology.
+        """On these hosts of a topology, which may run more ranks than it gives them GPUs: a probe may have seen none.
 
         Args:
             hosts: of every rank, by name.
@@ -70,7 +72,8 @@ class Planner:
         counts = [0] * len(known)
         for name in hosts:
             counts[known[name]] += 1
-        self.place = place_ranks(topology, len(hosts), tuple(counts))
+        there = replace(topology.hosts, gpus=np.maximum(topology.hosts.gpus, counts))
+        self.place = place_ranks(replace(topology, hosts=there), len(hosts), tuple(counts))
         self._order = sorted(range(len(hosts)), key=lambda rank: (known[hosts[rank]], rank))
         """The rank of each place."""
         self._at = sorted(range(len(hosts)), key=self._order.__getitem__)

@@ -303,8 +303,9 @@ def _agreed(store: Any, key: str, told: _Told | None, lost: _Lost) -> _Told:
 def _given(path: str, ranks: int, peers: Sequence[Peer]) -> _Plan:
     """By a file, which only the first rank needs to have."""
     file = Path(path)
-    if file.suffix in (".json", ".xml"):
-        strategy = (read_msccl(file) if file.suffix == ".xml" else read_strategy(file)).verify()
+    kind = file.suffix.lower()
+    if kind in (".json", ".xml"):
+        strategy = (read_msccl(file) if kind == ".xml" else read_strategy(file)).verify()
         strategy.check_ranks(ranks)
 
         def plan(

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from typing import Any
 
 import msgspec
 
@@ -47,7 +48,7 @@ def probe(seconds_most: float, interface: str = "", timeout_s: float = 60.0) -> 
     if missing := missing_variables():
         raise InputError(
             f"{', '.join(missing)} not set",
-            "name the hosts: hemiola probe --hosts n[0-3], or start it with torchrun",
+            "name the hosts: hemiola probe --hosts 'n[0-3]', or start it with torchrun",
         )
     try:
         from torch.distributed import PrefixStore, TCPStore
@@ -63,9 +64,7 @@ def probe(seconds_most: float, interface: str = "", timeout_s: float = 60.0) -> 
         keeps = rank == 0 and not store_is_kept()
         begun = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
         store = PrefixStore(f"probe/{begun}", TCPStore(*where, ranks, keeps, timedelta(seconds=timeout_s)))
-        end, peers = meet(
-            store, rank, ranks, options, lambda address: msgspec.to_builtins(own_affinity(address))
-        )
+        end, peers = meet(store, rank, ranks, options, _word)
     with end, _together(*where, timeout_s):
         homes = Homes.of(peers)
         if len(homes.names) < 2:
@@ -78,11 +77,18 @@ def probe(seconds_most: float, interface: str = "", timeout_s: float = 60.0) -> 
         store.wait([f"done {peer}" for peer in range(ranks)])
     if found is None or rank:
         return None
-    words = (peers[first].word for first in homes.firsts)
+    gpus, words = zip(*(peers[first].word for first in homes.firsts), strict=True)
     affinities = {
         name: msgspec.convert(word, Affinity) for name, word in zip(homes.names, words, strict=True)
     }
-    return Probed(topology_text(measured_topology(found, homes)), affinities)
+    return Probed(topology_text(measured_topology(found, homes, gpus=gpus)), affinities)
+
+
+def _word(address: str) -> list[Any]:
+    """What a rank says of its host: how many GPUs it sees there, and of the interface with its address."""
+    from torch.cuda import device_count
+
+    return [device_count(), msgspec.to_builtins(own_affinity(address))]
 
 
 @contextmanager

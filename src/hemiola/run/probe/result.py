@@ -52,15 +52,19 @@ class Homes:
         return tuple(self.host_of.count(host) for host in range(len(self.names)))
 
 
-def measured_topology(found: Measurement, homes: Homes, name: str = "measured") -> Topology:
+def measured_topology(
+    found: Measurement, homes: Homes, name: str = "measured", gpus: Sequence[int] = ()
+) -> Topology:
     """The topology of the hosts that were measured.
 
     Rates are of data: what headers take is not in them. A host's is that of its slower direction.
 
     Args:
         homes: of the ranks, the first of each of which measured.
+        gpus: of each host; as many as it has ranks where that is more, or unless given.
     """
-    names, ranks = homes.names, homes.counts
+    names = homes.names
+    each = np.maximum(homes.counts, gpus or homes.counts)
     fitted = found.fit()
     rates = [fitted.rate(host) for host in range(len(names))]
     latency_s = np.where(
@@ -69,12 +73,12 @@ def measured_topology(found: Measurement, homes: Homes, name: str = "measured") 
     count = len(names)
     hosts = Hosts(
         names=tuple(names),
-        gpus=np.array(ranks, dtype=np.int64),
+        gpus=each,
         gpu_types=("",) * count,
         nic_bytes_per_s=np.array([_tidy(rate.bytes_per_s) for rate in rates]),
         nic_latency_s=latency_s.min(1).round(7),
         fabric_bytes_per_s=np.full(count, _UNLIMITED),
-        island_gpus=np.array(ranks, dtype=np.int64),
+        island_gpus=each,
         bus_bytes_per_s=np.full(count, _UNLIMITED),
     )
     links = [

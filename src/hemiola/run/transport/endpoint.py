@@ -24,7 +24,7 @@ from typing import Self
 
 from hemiola.core.errors import HemiolaError, InputError, TransportError
 from hemiola.run.transport.greeting import Greeting, accept, introduce
-from hemiola.run.transport.home import home_address
+from hemiola.run.transport.home import home_address, is_loopback
 from hemiola.run.transport.inbox import Inbox
 from hemiola.run.transport.link import Link, prepare
 from hemiola.run.transport.loop import Loop
@@ -146,7 +146,9 @@ class Endpoint:
         return TransportError(
             f"rank {self.rank} cannot reach rank {peer} at {address[0]}:{address[1]} within "
             f"{limit_s:g} s: {problem}",
-            "is that rank running, and is the port open between the hosts?",
+            "is that rank running? If it is on another host, set HEMIOLA_INTERFACE there: a loopback address is for one host"
+            if is_loopback(address[0])
+            else "is that rank running, and is the port open between the hosts?",
         )
 
     def send(
@@ -313,6 +315,7 @@ class _Guests(threading.Thread):
         super().__init__(name="hemiola-guests", daemon=True)
         self._listener, self._rank, self._ranks, self._secret = listener, rank, ranks, secret
         listener.settimeout(0.1)
+        self._is_loopback = is_loopback(listener.getsockname()[0])
         self._deadline = deadline
         self._wanted = {(p, lane) for p in range(rank + 1, ranks) for lane in range(options.connections)}
         self._timeout_s = timeout_s
@@ -361,7 +364,9 @@ class _Guests(threading.Thread):
             ranks = ", ".join(map(str, missing))
             raise TransportError(
                 f"rank {self._rank} was not called by rank {ranks} within {self._timeout_s:g} s",
-                "are they running, and can they reach this host?",
+                "are they running? If they are on other hosts, set HEMIOLA_INTERFACE here: a loopback address is for one host"
+                if self._is_loopback
+                else "are they running, and can they reach this host?",
             )
         return self.found
 

@@ -14,6 +14,7 @@ __all__ = [
     "home_address",
     "home_interface",
     "interface_of",
+    "is_loopback",
     "missing_variables",
     "own_names",
     "store_is_kept",
@@ -22,6 +23,8 @@ __all__ = [
 _RENDEZVOUS = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 """What torchrun, and whoever starts ranks as it does, tells each of them."""
 _SIOCGIFADDR = 0x8915
+_FAR = "192.0.2.1"
+"""Nobody's (RFC 5737): it is reached by the default route, if by any."""
 
 
 def missing_variables() -> list[str]:
@@ -36,7 +39,8 @@ def store_is_kept() -> bool:
 
 def home_interface(store: Any = None) -> str:
     """The first that HEMIOLA_INTERFACE or GLOO_SOCKET_IFNAME name; else the address from which MASTER_ADDR is reached, or who
-    keeps the store; where nobody says either, this host's own.
+    keeps the store; where nobody says either, this host's own. Of a host whose name is a loopback address to itself, as
+    Debian has it in /etc/hosts, the one that has the default route, unless all ranks are known to be there.
 
     Args:
         store: of PyTorch, through which the ranks meet.
@@ -48,9 +52,10 @@ def home_interface(store: Any = None) -> str:
     if told:
         return told.split(",")[0].strip()
     if master := os.environ.get("MASTER_ADDR") or _keeper(store):
-        return _own_address(master)
+        return _seen_by_others(_own_address(master), master)
+    name = socket.gethostname()
     try:
-        return _own_address(socket.gethostname(), socket.AF_INET)
+        return _seen_by_others(_own_address(name, socket.AF_INET), name)
     except InputError:  # nobody knows it by this name: ranks on this host still meet
         return "127.0.0.1"
 
@@ -83,6 +88,11 @@ def interface_of(address: str) -> str:
     return ""
 
 
+def is_loopback(address: str) -> bool:
+    """Whether it is reached from its own host alone."""
+    return address.startswith("127.") or address == "::1"
+
+
 def own_names() -> list[str]:
     """What this host may be called in a topology; in a lab, its name there first."""
     name = socket.gethostname()
@@ -95,6 +105,18 @@ def _keeper(store: Any) -> str:
     while (inner := getattr(store, "underlying_store", None)) is not None:
         store = inner
     return str(getattr(store, "host", ""))
+
+
+def _seen_by_others(found: str, name: str) -> str:
+    """The address that was found for a name, or another one where ranks of other hosts could not reach it."""
+    is_meant = is_loopback(name) or "localhost" in name
+    are_all_here = os.environ.get("LOCAL_WORLD_SIZE", "") == os.environ.get("WORLD_SIZE")
+    if not is_loopback(found) or is_meant or are_all_here:
+        return found
+    try:
+        return _own_address(_FAR)
+    except InputError:  # there is no other way out
+        return found
 
 
 def _own_address(other: str, family: int = socket.AF_UNSPEC) -> str:

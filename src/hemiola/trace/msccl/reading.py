@@ -49,6 +49,7 @@ def parse_msccl(text: str | bytes, name: str = "the text") -> Strategy:
     ranks, chunks = _number(root, "ngpus", name), _number(root, "nchunksperloop", name)
     if not (1 <= ranks <= _MOST and 1 <= chunks <= _MOST * _MOST):
         raise InputError(f"{name} has {ranks} gpus and {chunks} chunks", "give at least one of each")
+    _check_ids(root, "gpu", name)
     steps = [step for gpu in root.iter("gpu") for step in _steps_of(gpu, ranks, name)]
     moves = Joined(steps, name).moves()
     found = Strategy(
@@ -67,17 +68,32 @@ def _number(element: ElementTree.Element, attribute: str, name: str) -> int:
         raise InputError(f"{name}: {where}: {attribute} is {value!r}", "give a whole number") from None
 
 
+def _check_ids(parent: ElementTree.Element, tag: str, where: str) -> None:
+    """Refuse an id that two elements have: what waits for them names them by it."""
+    seen: set[int] = set()
+    for element in parent.iter(tag):
+        number = _number(element, "id", where)
+        if number in seen:
+            raise InputError(f"{where}: there are two {tag} {number}", f"give every {tag} an id of its own")
+        seen.add(number)
+
+
 def _steps_of(gpu: ElementTree.Element, ranks: int, name: str) -> list[Step]:
     rank = _number(gpu, "id", name)
     if not 0 <= rank < ranks:
         raise InputError(f"{name}: there is a gpu {rank} of {ranks}", f"number them from 0 to {ranks - 1}")
-    found = []
+    _check_ids(gpu, "tb", f"{name}: gpu {rank}")
+    found: list[Step] = []
     for block in gpu.iter("tb"):
         number, channel = _number(block, "id", name), _number(block, "chan", name)
         to, of = _number(block, "send", name), _number(block, "recv", name)
-        for step in block.iter("step"):
+        for due, step in enumerate(block.iter("step")):
             kind = step.get("type", "")
             where = f"{name}: gpu {rank}, tb {number}, step {step.get('s')}"
+            if _number(step, "s", where) != due:
+                raise InputError(
+                    f"{where}: it stands where step {due} should", "number a tb's steps 0, 1, 2, ..."
+                )
             if kind not in KINDS:
                 raise InputError(f"{where}: the type {kind!r} is not known", f"use one of {', '.join(KINDS)}")
             for peer, needed in ((to, kind in SENDS), (of, kind in RECEIVES)):
@@ -91,7 +107,7 @@ def _steps_of(gpu: ElementTree.Element, ranks: int, name: str) -> list[Step]:
             depends = (_number(step, "depid", name), _number(step, "deps", name))
             found.append(
                 Step(
-                    rank, number, _number(step, "s", name), kind, _place(step, rank, "src", where), _place(step, rank, "dst", where),
+                    rank, number, due, kind, _place(step, rank, "src", where), _place(step, rank, "dst", where),
                     count, [depends] if depends[0] >= 0 else [], (to, channel), (of, channel),
                 )
             )  # fmt: skip
