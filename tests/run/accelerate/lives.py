@@ -198,6 +198,81 @@ def stays_with_ddp(rank: int, file: str) -> None:
             assert torch.equal(a, b)
 
 
+def freezes_for_a_while(rank: int, file: str) -> None:
+    """A layer, before or after the plan is made and DDP comes back, or all of the model during each step: as with DDP."""
+    from hemiola.run.accelerate import job as deciding
+    from hemiola.run.accelerate.advised import Advised
+
+    def trained(wrap: Any, frozen: range, all_of_it: bool) -> Any:
+        model, optimizer = made(wrap)
+        source = torch.Generator().manual_seed(rank)
+        for number in range(40):
+            model.module[0].requires_grad_(number not in frozen)
+            optimizer.zero_grad()
+            model(torch.randn(8, 64, generator=source)).pow(2).mean().backward()
+            model.module[2:].requires_grad_(not all_of_it)
+            optimizer.step()
+            model.module[2:].requires_grad_(True)
+        return model
+
+    def ddp(module: nn.Module, optimizer: Any) -> Any:
+        return DistributedDataParallel(module, find_unused_parameters=True), optimizer
+
+    def accelerated(module: nn.Module, optimizer: Any) -> Any:
+        return hemiola.accelerate(module, optimizer, min_gain=0.0, find_unused_parameters=True, quiet=True)
+
+    deciding._LOSS = 0.0  # no plan is fast enough
+    for by_plan, frozen, all_of_it in (
+        (False, range(5, 25), False), (False, range(15, 25), True), (True, range(15, 25), False),
+        (True, range(30, 38), True),
+    ):  # fmt: skip
+
+        def advised(
+            _1: Any, _2: Any, parameters: dict[str, nn.Parameter], *_: Any, by_plan: bool = by_plan
+        ) -> Advised:
+            return Advised(each(parameters.items()) if by_plan else None, "it says", 1 << 20)
+
+        deciding.advised = advised
+        model, expected = trained(accelerated, frozen, all_of_it), trained(ddp, frozen, all_of_it)
+        assert model.job.state == ("reverted" if by_plan else "off")
+        for a, b in zip(model.parameters(), expected.parameters(), strict=True):
+            assert torch.equal(a, b), (by_plan, frozen)
+
+
+def steps_by_closures(rank: int, file: str) -> None:
+    """What is waited for within the optimizer's step is exposed."""
+    model, optimizer = made(lambda m, o: hemiola.accelerate(m, o, min_gain=1e-9, quiet=True))
+    source = torch.Generator().manual_seed(rank)
+
+    def closure() -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = model(torch.randn(8, 64, generator=source)).pow(2).mean()
+        loss.backward()
+        return loss
+
+    for _ in range(11):
+        optimizer.step(closure)
+    assert model.job._found["exposed_before_s"] > 0
+    assert model.job.state == "profiling"
+
+
+def stays_apart_in_no_sync(rank: int, file: str) -> None:
+    """Each rank trains by itself for a while, in which one DDP follows another."""
+
+    def trained(wrap: Any) -> Any:
+        model, optimizer = made(wrap)
+        with model.no_sync():
+            train(model, optimizer, rank, 14)
+        train(model, optimizer, rank, 2)
+        return model
+
+    model = trained(lambda m, o: hemiola.accelerate(m, o, min_gain=0.0, quiet=True))
+    expected = trained(lambda m, o: (DistributedDataParallel(m), o))
+    assert model.job._found and model.job.state == "profiling"
+    for a, b in zip(model.parameters(), expected.parameters(), strict=True):
+        assert torch.equal(a, b)
+
+
 def tries_other_buckets(rank: int, file: str) -> None:
     """By a plan, then in DDP's other buckets, then whichever was faster: as with DDP to the bit all the while.
 
@@ -292,6 +367,24 @@ def has_fewer_batches(rank: int, file: str) -> None:
         except HemiolaError as problem:
             print(problem, flush=True)
     os._exit(0) if rank == 0 else None
+
+
+def leaves_out_a_batch(rank: int, file: str) -> None:
+    """One rank catches what ended its backward, and would go on; what it has sent by then is of that batch."""
+    model, optimizer = made(from_the_start)
+    train(model, optimizer, rank, 3)
+
+    def fails(_: Any) -> None:
+        raise MemoryError("on this rank")
+
+    if rank == 1:
+        model.module[2].weight.register_hook(fails)
+        with contextlib.suppress(MemoryError):
+            train(model, optimizer, rank, 1)
+        for action in (optimizer.zero_grad, optimizer.step, model.flush, lambda: model(torch.randn(8, 64))):
+            refused("a backward has not come to its end", action)
+        return
+    refused("rank 1", lambda: train(model, optimizer, rank, 3))
 
 
 def is_interrupted(rank: int, file: str) -> None:
@@ -456,9 +549,11 @@ def meets_mistakes(rank: int, file: str) -> None:
     refused("'bias' has 4 elements, of which 0", lambda: hemiola.accelerate(model, optimizer, plan=lacking))
     refused("nothing.json", lambda: hemiola.accelerate(model, optimizer, plan="nothing.json"))
     whole = msgspec.structs.replace(plan, ranks=2)
-    again, optimizer = hemiola.accelerate(
+    before, optimizer = hemiola.accelerate(
         nn.Linear(4, 4), torch.optim.SGD(model.parameters(), 0.1), plan=whole, quiet=True
     )
+    again, optimizer = hemiola.accelerate(before, optimizer, plan=whole, quiet=True)
+    refused("the model was accelerated again", lambda: before(torch.ones(2, 4)))
     loss = again(torch.ones(2, 4)).sum()
     loss.backward(retain_graph=True)
     refused("a second backward gave", loss.backward)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import io
 import threading
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -222,8 +223,8 @@ def unfrozen_later(wrap: Wrap, rank: int) -> Any:
     inner = Net()
     inner.first.requires_grad_(False)
     optimizer = torch.optim.SGD(inner.parameters(), 0.05, momentum=0.9)
-    model, optimizer = wrap(inner, optimizer, find_unused_parameters=True)
     scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.8)
+    model, optimizer = wrap(inner, optimizer, find_unused_parameters=True)
     for number, (images, labels) in enumerate(batches(rank)):
         if number == 3:
             inner.first.requires_grad_(True)
@@ -232,7 +233,27 @@ def unfrozen_later(wrap: Wrap, rank: int) -> Any:
         optimizer.zero_grad()
         loss_of(model(images), labels).backward()
         optimizer.step()
-        scheduler.step()
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")  # that it would go before the optimizer
+            scheduler.step()
+    return model, optimizer
+
+
+def by_another_optimizer_later(wrap: Wrap, rank: int) -> Any:
+    """A layer is trained from the fourth step on, and all by a new optimizer."""
+    torch.manual_seed(1)
+    inner = Net()
+    inner.first.requires_grad_(False)
+    model, optimizer = wrap(inner, torch.optim.SGD(inner.parameters(), 0.05), find_unused_parameters=True)
+    for number, (images, labels) in enumerate(batches(rank)):
+        if number == 3:
+            inner.first.requires_grad_(True)
+            given = model.module if isinstance(model, nn.parallel.DistributedDataParallel) else model
+            new = torch.optim.SGD(inner.parameters(), 0.02, momentum=0.9)
+            model, optimizer = wrap(given, new, find_unused_parameters=True)
+        optimizer.zero_grad()
+        loss_of(model(images), labels).backward()
+        optimizer.step()
     return model, optimizer
 
 
@@ -443,8 +464,8 @@ def recomputed(wrap: Wrap, rank: int) -> Any:
     layers = nn.Sequential(*(nn.Sequential(nn.Linear(40, 40), nn.Tanh()) for _ in range(4)))
 
     def forward(x: Tensor) -> Tensor:
-        for layer in layers:
-            x = checkpoint(layer, x, use_reentrant=False)
+        for number, layer in enumerate(layers):
+            x = checkpoint(layer, x, use_reentrant=number % 2 > 0)
         return x
 
     layers.forward = forward  # type: ignore[method-assign]
@@ -497,7 +518,7 @@ def own_kernels(wrap: Wrap, rank: int) -> Any:
 
 SCRIPTS = [
     plain, adamw, nesterov_and_amsgrad, fifty_steps_of_sgd, fifty_steps_of_adamw, updates_that_write_to_gradients, schedule_and_groups, clipping, scaler,
-    accumulation, accumulation_without_no_sync, two_losses, a_branch_that_only_some_use, frozen_layer, unfrozen_later, closure, recurrent,
+    accumulation, accumulation_without_no_sync, two_losses, a_branch_that_only_some_use, frozen_layer, unfrozen_later, by_another_optimizer_later, closure, recurrent,
     gradients_dropped_by_hand, gradients_that_are_kept, looked_at_in_between, changed_by_hand, unknown_optimizer, steps_that_are_looked_at,
     checkpoint_and_resume, loaded_in_the_middle, channels_last_and_half, recomputed, own_kernels,
 ]  # fmt: skip

@@ -105,6 +105,21 @@ def two_models(wrap: Wrap, rank: int) -> Any:
     return nn.ModuleList([one, other]), optimizer
 
 
+def two_optimizers(wrap: Wrap, rank: int) -> Any:
+    """Of one model, each of a part, given one after the other, and stepped in either order."""
+    torch.manual_seed(1)
+    inner = Plain()
+    model, first = wrap(inner, torch.optim.SGD(inner.body.parameters(), 0.1, momentum=0.9))
+    given = model.module if isinstance(model, nn.parallel.DistributedDataParallel) else model
+    model, second = wrap(given, torch.optim.AdamW(inner.head.parameters(), 1e-2))
+    for number, (images, labels) in enumerate(batches(rank, 8)):
+        loss_of(model(images), labels).backward()
+        for optimizer in (first, second) if number % 2 else (second, first):
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=number % 4 < 2)
+    return model, first if rank == 0 else second
+
+
 def groups_that_change(wrap: Wrap, rank: int) -> Any:
     """The optimizer gets a part of the model later on, and then another rate for it."""
     torch.manual_seed(1)
@@ -199,6 +214,6 @@ def copies(wrap: Wrap, rank: int) -> Any:
 
 
 SCRIPTS = [
-    looked_at_before_the_step, a_backward_of_ones_own, gradients_of_ones_own, two_models, groups_that_change,
-    hooks_that_come_later, trained_as_if_evaluated, averages_of_another_type, copies,
+    looked_at_before_the_step, a_backward_of_ones_own, gradients_of_ones_own, two_models, two_optimizers,
+    groups_that_change, hooks_that_come_later, trained_as_if_evaluated, averages_of_another_type, copies,
 ]  # fmt: skip

@@ -54,6 +54,22 @@ def test_where_no_plan_is_faster_ddp_goes_on_in_the_fastest_buckets(tmp_path):
     assert run(HERE / "lives.py", 2, str(tmp_path / "meet"), "stays_with_ddp") == ["left"] * 2
 
 
+def test_what_is_frozen_for_a_while_trains_again_after_it(tmp_path):
+    assert run(HERE / "lives.py", 2, str(tmp_path / "meet"), "freezes_for_a_while") == ["left"] * 2
+
+
+def test_what_is_waited_for_in_closures_is_measured(tmp_path):
+    assert run(HERE / "lives.py", 2, str(tmp_path / "meet"), "steps_by_closures") == ["left"] * 2
+
+
+def test_without_exchange_ranks_stay_apart_whoever_takes_over(tmp_path):
+    assert run(HERE / "lives.py", 2, str(tmp_path / "meet"), "stays_apart_in_no_sync") == ["left"] * 2
+
+
+def test_a_backward_that_fails_on_one_rank_is_left_out_by_nobody(tmp_path):
+    assert run(HERE / "lives.py", 2, str(tmp_path / "meet"), "leaves_out_a_batch") == ["left"] * 2
+
+
 def test_ddp_is_tried_in_buckets_that_may_be_faster_and_the_faster_one_stays(tmp_path):
     assert run(HERE / "lives.py", 2, str(tmp_path / "meet"), "tries_other_buckets") == ["left"] * 2
 

@@ -133,6 +133,17 @@ def test_one_that_is_held_while_another_lies_in_place_keeps_its_values():
     assert torch.equal(slots["b"].parameter.grad, torch.full((4,), 6.0))
 
 
+def test_gradients_in_memory_of_the_script_s_stay_there():
+    slots = slots_of(*WHOLE, a=(2, 3), b=(4,))
+    flat = torch.zeros(10)
+    slots["a"].parameter.grad, slots["b"].parameter.grad = flat[:6].view(2, 3), flat[6:].detach()
+    iteration(slots, 1.0)
+    assert torch.equal(flat, torch.full((10,), 2.0))
+    flat.zero_()
+    iteration(slots, 3.0)
+    assert torch.equal(flat, torch.full((10,), 6.0))
+
+
 def test_parts_of_gradients_and_those_in_another_order_are_brought_back():
     slots = slots_of(("a", 0, 4), ("b", 0, 16), ("a", 5, 6), a=(2, 3), b=(1, 4, 2, 2))
     strided = torch.arange(16.0).view(1, 4, 2, 2).to(memory_format=torch.channels_last)

@@ -14,7 +14,7 @@ from torch import Tensor, nn  # noqa: E402
 from torch.optim.optimizer import register_optimizer_step_post_hook  # noqa: E402
 
 from endpoints import connected  # noqa: E402
-from hemiola.core.errors import TransportError  # noqa: E402
+from hemiola.core.errors import InputError, TransportError  # noqa: E402
 from hemiola.core.plan import Piece, Plan, PlannedTransfer  # noqa: E402
 from hemiola.run.accelerate.engine import Engine  # noqa: E402
 from hemiola.run.accelerate.exchange import Exchange  # noqa: E402
@@ -184,6 +184,28 @@ def test_parameters_are_looked_at_between_two_backwards_of_one_iteration(model):
     assert len(carrier.begun) == 2 and not any(transfer.done for transfer in carrier.begun)
     other.backward()
     engine.step(optimizer.step)
+    engine.detach()
+
+
+def test_a_backward_that_is_interrupted_ends_no_iteration_and_what_was_trained_can_be_saved(model):
+    optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
+    engine = engine_of(model, optimizer, Late())
+    engine.forward_begins(True)
+    model(ROWS).sum().backward()
+    engine.step(optimizer.step)
+
+    def interrupted(_):
+        raise KeyboardInterrupt
+
+    model.first.weight.register_hook(interrupted)
+    engine.forward_begins(True)
+    with pytest.raises(KeyboardInterrupt):
+        model(ROWS).sum().backward()
+    engine.settle()
+    assert "momentum_buffer" in optimizer.state[model.first.weight]
+    assert all(value.isfinite().all() for value in model.state_dict().values())
+    with pytest.raises(InputError, match="a backward has not come to its end"):
+        engine.step(optimizer.step)
     engine.detach()
 
 

@@ -15,7 +15,7 @@ from hemiola.core.errors import InputError
 from hemiola.core.plan import Plan
 from hemiola.core.units import parse_rate
 from hemiola.run.accelerate.job import Job
-from hemiola.run.accelerate.model import Accelerated, adopt, jobs_of
+from hemiola.run.accelerate.model import Accelerated, adopt, jobs_within
 from hemiola.run.accelerate.settings import Settings
 
 __all__ = ["accelerate"]
@@ -88,9 +88,8 @@ def accelerate(
         raise InputError(f"the optimizer is a {what}", "give a torch.optim.Optimizer")
     if isinstance(model, Accelerated):
         model = model.module
-    for job in jobs_of(optimizer) or []:
-        if job.module is model and not job.has_left:
-            job.leave()
+    for job in jobs_within(model):  # whatever optimizer they are of
+        job.leave()
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     if not trained:
         raise InputError("no parameter of the model asks for a gradient", "train at least one")

@@ -136,9 +136,11 @@ class Slot:
 
     def moves(self, buffer: Gathered[Slot]) -> bool:
         """Its place there, where its gradient was copied to, is where it is from now on; whether it can be, for all of it is
-        there."""
+        there, and it is not a part of memory that the script looks at as a whole."""
         gradient, place = self.parameter.grad, buffer.places[self][0]
         if gradient is None or place.numel() < gradient.numel() or not gradient.is_contiguous():
+            return False
+        if gradient._is_view() or gradient.untyped_storage().nbytes() > gradient.nbytes:
             return False
         if gradient.data_ptr() != place.data_ptr():
             self.parameter.grad = buffer.gradient(self, gradient.shape)

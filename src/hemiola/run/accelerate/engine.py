@@ -22,6 +22,7 @@ from typing import Any, cast
 
 import torch
 from torch import nn
+from torch.autograd import Variable
 
 from hemiola.core.errors import InputError
 from hemiola.core.plan import Plan
@@ -74,6 +75,7 @@ class Engine:
         self._open = False  # some gradients of this iteration are handed over, and no step was made
         self._expects = False  # there was a forward to be exchanged since the last exchange began
         self._exchanged = False  # one has ended since the last step
+        self._backwards: set[int] = set()  # PyTorch's numbers of those that handed over, until they end well
         self._due: dict[str, Slot] = {}  # to be updated, or at least to be waited for, before the next use
         self._modes = Modes(next(iter(parameters.values())).device.type)  # of the last step
         self._guard = threading.RLock()
@@ -106,9 +108,17 @@ class Engine:
                 with self._guard, _plainly():
                     if not self._open:
                         self._begin()
+                    self._follow_to_its_end()
                     ready(what)
 
         return told
+
+    def _follow_to_its_end(self) -> None:
+        """This backward: what PyTorch calls when it has ended, it does not call when an exception has ended it."""
+        number = torch._C._current_graph_task_id()
+        if number not in self._backwards:
+            self._backwards.add(number)
+            Variable._execution_engine.queue_callback(partial(self._backwards.discard, number))
 
     def _head_ready(self, slot: Slot, gradient: torch.Tensor) -> None:
         self._launch(slot.hand_over_head(gradient))
@@ -144,7 +154,16 @@ class Engine:
                 self._teller.begins(bundle)
 
     def _fill(self) -> None:
-        """Backward is over: what has got no gradient says so, for the others wait for it."""
+        """Backward is over: what has got no gradient says so, for the others wait for it.
+
+        Raises:
+            InputError: it is not: then nobody knows of the rest, and others would train on with a part of this rank's.
+        """
+        if self._backwards:
+            raise InputError(
+                "a backward has not come to its end, and the other ranks have some of its gradients already",
+                "let its exception end this rank too, and start again from a checkpoint: no rank can leave out a batch alone",
+            )
         with _plainly(), self._modes.again():
             if not self._open:
                 self._begin()
@@ -259,10 +278,15 @@ class Engine:
                         self._await_sent(sent)
                     _zero(parameter.grad)
 
+    def settle(self) -> None:
+        """Until all updates that are due are made."""
+        with self._guard:
+            self._settle(list(self._due.values()))
+
     def barrier(self) -> None:
         """Until everything is reduced and updated."""
         with self._guard:
-            self._settle(list(self._due.values()))
+            self.settle()
             if self._open:
                 self._close()
             for slot in self.slots.values():

@@ -16,7 +16,8 @@ import sys
 import time
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -169,10 +170,13 @@ class Job:
     def forward(self, training: bool, syncs: bool, *arguments: Any, **named: Any) -> Any:
         """The model's forward; `training`: a backward may follow."""
         if training:
+            self._check_left()
             self._check_frozen()
         if self.engine is None:
             if self._profile is not None and training:
                 self._profile.forward_begins()
+            if self.ddp is not None:
+                self.ddp.require_backward_grad_sync = syncs  # whichever it is by now
             result = (self.ddp or self.module)(*arguments, **named)
             if self._profile is not None and training:
                 self._profile.forward_ends()
@@ -197,6 +201,7 @@ class Job:
         else:
             if self._profile is not None:
                 self._profile.step_begins()
+                closure = closure and self._profile.closing(closure)
             result = step() if closure is None else step(closure)
             if self._profile is not None:
                 self._profile.step_ends()
@@ -205,6 +210,8 @@ class Job:
 
     def _ended(self) -> None:
         """An iteration has."""
+        if self.has_left:
+            return
         now = time.perf_counter()
         waited_s = 0.0
         if self.engine is not None:
@@ -213,19 +220,20 @@ class Job:
         self._last = now
         self._count += 1
         if self._profile is not None and self._count == _UNTOUCHED + _MEASURED:
-            self._look()
-            self._last = time.perf_counter()
+            decide = self._look
         elif self._profile is not None and self._count == 2 * _UNTOUCHED + _MEASURED + _BESIDE_NOTHING:
-            self._decide()
-            self._last = time.perf_counter()
+            decide = self._decide
         elif self._said.measured_s is None and self._by_plan == _SETTLES + _JUDGED and not self._on_gpu:
-            self._judge()
-            self._last = time.perf_counter()
+            decide = self._judge
         elif self._tried_from and self._count == self._tried_from + _SETTLES + _JUDGED:
-            self._compare()
-            self._last = time.perf_counter()
-        elif self._count % 100 == 0:
-            self._note()
+            decide = self._compare
+        else:
+            if self._count % 100 == 0:
+                self._note()
+            return
+        with _thawed(self.parameters.values()):
+            decide()
+        self._last = time.perf_counter()
 
     @property
     def _by_plan(self) -> int:
@@ -403,6 +411,11 @@ class Job:
             self.engine.detach()
             self.engine = None
 
+    def settle(self) -> None:
+        """Until all updates that are due are made."""
+        if self.engine is not None:
+            self.engine.settle()
+
     def flush(self) -> None:
         """Until all gradients are reduced and all parameters updated."""
         if self.engine is not None:
@@ -435,6 +448,18 @@ class Job:
             self._note()
         self.close()
         self._leave_ddp()
+
+    def __reduce__(self) -> Any:
+        """Who copies or saves the module has nothing of this."""
+        return type(None), ()
+
+    def _check_left(self) -> None:
+        """Nobody would exchange the gradients."""
+        if self.has_left:
+            raise InputError(
+                "the model was accelerated again after this one",
+                "call the model that the last hemiola.accelerate returned",
+            )
 
     def _check_frozen(self) -> None:
         """DDP trains what was trainable when it was built, and so does a plan."""
@@ -481,6 +506,19 @@ class Job:
 
 
 _NOTHING = Measured(used_s={}, forward_end_s=0.0, ready_s={}, step_start_s=0.0, end_s=0.0)
+
+
+@contextmanager
+def _thawed(parameters: Iterable[nn.Parameter]) -> Iterator[None]:
+    """Meanwhile all ask for gradients: whoever takes over takes hold of those too that are frozen for now."""
+    frozen = [parameter for parameter in parameters if not parameter.requires_grad]
+    for parameter in frozen:
+        parameter.requires_grad = True
+    try:
+        yield
+    finally:
+        for parameter in frozen:
+            parameter.requires_grad = False
 
 
 def _without_order(plan: Plan) -> Plan:

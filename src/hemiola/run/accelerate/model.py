@@ -15,7 +15,7 @@ from torch import nn
 from hemiola.core.errors import InputError
 from hemiola.run.accelerate.job import COMPILED, Job
 
-__all__ = ["Accelerated", "adopt", "jobs_of"]
+__all__ = ["Accelerated", "adopt", "jobs_within"]
 
 
 class Accelerated(nn.Module):
@@ -51,13 +51,8 @@ class Accelerated(nn.Module):
     def no_sync(self) -> Iterator[None]:
         """Gradients of forwards inside are added up on this rank, and exchanged with those of the next one outside."""
         before, self._syncs = self._syncs, False
-        ddp = self.job.ddp if self._job else None
         try:
-            if ddp is not None:
-                with ddp.no_sync():
-                    yield
-            else:
-                yield
+            yield
         finally:
             self._syncs = before
 
@@ -85,6 +80,7 @@ class Accelerated(nn.Module):
 def adopt(optimizer: torch.optim.Optimizer, job: Job) -> None:
     """Have the optimizer's own calls go through the job, and those of other models that it updates. It stays the same object,
     for schedulers know it."""
+    job.module.__dict__["_hemiola_job"] = job
     known = jobs_of(optimizer)
     if known is not None:
         known[:] = [*(other for other in known if not other.has_left), job]
@@ -111,18 +107,19 @@ def adopt(optimizer: torch.optim.Optimizer, job: Job) -> None:
             left = [p for p in left if not engine.has(p)]
         engines[0].zero_grad(left, set_to_none)
 
-    def flush() -> None:
+    def settle() -> None:
         for one in jobs:
-            one.flush()
+            one.settle()
 
     def saved(self: Any) -> Any:
-        flush()
+        settle()
         return state_dict()
 
     def loaded(self: Any, state_dict: Any) -> Any:
-        flush()
+        settle()
         return load(state_dict)
 
+    vars(stepped).update(vars(step))  # schedulers mark the step that they know
     for name, function in (
         ("step", stepped), ("zero_grad", zeroed), ("state_dict", saved), ("load_state_dict", loaded),
     ):  # fmt: skip
@@ -133,3 +130,9 @@ def jobs_of(optimizer: torch.optim.Optimizer) -> list[Job] | None:
     """Those that its calls go through; None if it was never adopted."""
     found: list[Job] | None = optimizer.__dict__.get("_hemiola_jobs")
     return found
+
+
+def jobs_within(module: nn.Module) -> list[Job]:
+    """Those that have hold of it or of a part of it."""
+    found = [part.__dict__.get("_hemiola_job") for part in module.modules()]
+    return [job for job in found if job is not None and not job.has_left]

@@ -181,6 +181,16 @@ class Profile:
         """The optimizer's step is called."""
         self._now.step_start = time.perf_counter()
 
+    def closing(self, closure: Callable[[], Any]) -> Callable[[], Any]:
+        """The step's closure, which has forward and backward within: what counts as the step begins after it."""
+
+        def closed() -> Any:
+            result = closure()
+            self.step_begins()
+            return result
+
+        return closed
+
     def step_ends(self) -> None:
         """It has returned: the next iteration begins."""
         self._now.end = time.perf_counter()
