@@ -157,6 +157,18 @@ def test_what_a_link_limited_when_it_was_measured_is_no_compute_time(topology: T
     assert found.overlap == pytest.approx(bare.overlap, abs=0.02)
 
 
+@pytest.mark.parametrize(
+    ("types", "named"), [(("V100", "A100"), "A100"), (("V100", "V100"), "NVIDIA A100-SXM4-80GB")]
+)
+def test_a_profile_names_the_gpus_that_it_was_predicted_for(types: tuple[str, str], named: str) -> None:
+    """As the cluster calls them, where it has them."""
+    bare = flat(2, 1)
+    topology = replace(bare, hosts=replace(bare.hosts, gpu_types=types))
+    profile = fit_profile(model(), gpu("NVIDIA A100-SXM4-80GB"), topology, gpus=(1, 2)).profile
+    assert profile.gpu_type == named
+    assert not profile.knows("V100")
+
+
 def test_what_no_profile_can_say_is_refused() -> None:
     with pytest.raises(InputError, match="parameter server"):
         fit_profile(model(), gpu(), racks(1e9), ParameterServer())

@@ -241,6 +241,14 @@ def test_fsdp_exchanges_what_the_real_one_does(reshard: bool, micro_steps: int, 
     assert ours == seen
 
 
+@pytest.mark.parametrize(("micro_steps", "whole"), [(1, 400), (2, 400 + 320)])
+def test_fsdp_keeps_the_roots_gradients_whole_until_backwards_end(micro_steps: int, whole: int) -> None:
+    """Beside a slice of each, the root, the gathered block, and a block that is reduced."""
+    shapes = [("0.weight", (8, 10)), ("1.weight", (10, 10))]
+    graph = _sequential(shapes, 2, ("0",), micro_steps)
+    assert FSDP().memory_bytes(graph, 8) == 2 * (400 + 320) / 8 + 400 + 320 + 320 + whole
+
+
 def test_fsdp_keeps_whole_gradients_until_the_last_micro_step_reduces_them() -> None:
     once, twice = (
         FSDP().memory_bytes(_sequential([("0.weight", (8, 10))], 1, ("0",), micro_steps), 8)

@@ -36,6 +36,7 @@ def capture(
     autocast: Literal["bfloat16", "float16"] | None = None,
     device: Literal["cpu", "cuda"] | None = None,
     name: str = "",
+    samples: int | None = None,
 ) -> None:
     """Write down one training iteration of a PyTorch model as a graph, without running it.
 
@@ -59,6 +60,9 @@ def capture(
         Whose operations to capture; the model's own device unless given.
     name
         What to call the graph; the model's class unless given.
+    samples
+        How many the inputs hold; the first dimension of their first tensor unless given, the second where a
+        module takes it as steps and samples.
     """
     from hemiola.run.capture import capture as capture_model
     from hemiola.trace.struct_json import as_text
@@ -70,6 +74,7 @@ def capture(
         graph = capture_model(
             model, inputs, loss, _optimizer(optimizer),
             accumulate=accumulate, autocast=autocast, device=device or "", name=as_text(name),
+            samples=samples,
         )  # fmt: skip
     if output is not None:
         from hemiola.trace.graph_json import write_graph

@@ -15,7 +15,7 @@ import msgspec
 
 from hemiola.core.errors import InputError
 
-__all__ = ["Demand", "Job", "Pattern", "Profile", "Workload"]
+__all__ = ["Demand", "Job", "Pattern", "Profile", "Workload", "same_type"]
 
 Pattern = Literal["ring", "all-to-all"]
 
@@ -119,17 +119,17 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             return 1.0
         speed = self.gpu_speed.get(gpu_type)
         if speed is None:
-            name = _same_type(gpu_type, tuple(self.gpu_speed))
+            name = same_type(gpu_type, tuple(self.gpu_speed))
             speed = self.gpu_speed[name] if name else 1.0
         return speed
 
     def knows(self, gpu_type: str) -> bool:
         """Whether it says how fast GPUs of this type are, or was measured on them."""
-        return any(_same_type(gpu_type, names) for names in (tuple(self.gpu_speed), (self.gpu_type,)))
+        return any(same_type(gpu_type, names) for names in (tuple(self.gpu_speed), (self.gpu_type,)))
 
 
 @lru_cache(maxsize=1024)  # policies ask often, of few types
-def _same_type(gpu_type: str, names: tuple[str, ...]) -> str:
+def same_type(gpu_type: str, names: tuple[str, ...]) -> str:
     """The one of these names that means this type of GPU: itself, but for case, or as a word of it; "" if none does.
 
     Engines write types in ways of their own: "a100" and "NVIDIA-A100-SXM4-80GB" are "A100".

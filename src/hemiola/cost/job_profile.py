@@ -21,7 +21,7 @@ from hemiola.core.decisions import Placement
 from hemiola.core.errors import InputError
 from hemiola.core.graph import Graph
 from hemiola.core.hardware import Hardware
-from hemiola.core.job import Demand, Job, Profile
+from hemiola.core.job import Demand, Job, Profile, same_type
 from hemiola.core.topology import Topology
 from hemiola.cost.iteration import IterationModel
 from hemiola.cost.places import Link, Place, place_ranks
@@ -134,7 +134,7 @@ def fit_profile(
         ),
         overlap=overlap,
         all_reduced=_all_reduced(graph, hardware, strategy, counts[-1]),
-        gpu_type=next((t for t in topology.gpu_types if t), ""),
+        gpu_type=same_type(hardware.name, topology.gpu_types) or hardware.name,
         source=f"predicted: {graph.name} with {strategy.label} on {hardware.name} in {topology.name}",
     )
     return Fit(profile, tuple(_tier_time(profile, topology, case) for case in cases))

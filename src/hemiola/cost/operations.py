@@ -9,7 +9,7 @@ of its kind. The framework's overhead comes on top.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,6 +26,7 @@ __all__ = [
     "context_of",
     "main_dtype",
     "operation_seconds",
+    "peak_name",
     "roofline",
     "shape_sizes",
 ]
@@ -206,16 +207,22 @@ def roofline(
 
 
 def _peak(hardware: Hardware, kind: str, dtype: str) -> float:
-    """The peak rate for a type. PyTorch lets a GPU's convolutions of float32 run as TF32, unless told otherwise."""
     peaks = hardware.peak_flop_per_s
-    if kind == "convolution" and dtype == "float32" and "tf32" in peaks:
-        return peaks["tf32"]
-    if dtype not in peaks:
+    name = peak_name(kind, dtype, peaks)
+    if name not in peaks:
         raise HardwareError(
             f"hardware {hardware.name!r} has no peak rate for {dtype}: it knows {', '.join(peaks)}",
             f"add peak_flop_per_s.{dtype} to its file, or calibrate with this graph",
         )
-    return peaks[dtype]
+    return peaks[name]
+
+
+def peak_name(kind: str, dtype: str, peaks: Container[str]) -> str:
+    """The one of a device's peak rates that a kind of operation is held against: that of its type.
+
+    PyTorch lets a GPU's convolutions of float32 run as TF32, unless told otherwise.
+    """
+    return "tf32" if kind == "convolution" and dtype == "float32" and "tf32" in peaks else dtype
 
 
 def main_dtype(signature: Signature) -> str:

@@ -6,13 +6,15 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hemiola.core.graph import KINDS, PHASES, Graph, Operations, Signature
-from hemiola.core.hardware import Efficiency, Hardware, PhaseCost, signature_key
+from hemiola.core.hardware import Efficiency, Hardware, Measurement, PhaseCost, signature_key
+from hemiola.cost.operations import roofline
 from hemiola.run.calibrate.nonnegative import nonnegative_least_squares
 from hemiola.run.calibrate.summary import (
     Replayed,
@@ -159,6 +161,28 @@ def test_efficiency_is_what_the_long_operations_reach() -> None:
     assert "attention" in missing
     assert found["attention"] == found["elementwise"]
     assert set(found) == set(KINDS) - {"view"}
+
+
+def test_a_convolution_takes_again_what_it_was_measured_to_take() -> None:
+    """It runs as TF32 where there is a rate of that: 8 FLOP in 2 s are half of 8 FLOP/s, not 4 times 1 FLOP/s."""
+
+    def timed(kind: str, flop: float, read_bytes: float, seconds: float) -> Measurement:
+        return Measurement(
+            operation=kind, kind=kind, dtype="float32", context="", sizes=(1, 1, 1, 1, 1), flop=flop, read_bytes=read_bytes,
+            written_bytes=0.0, seconds=seconds, least_s=seconds, spread=0.0, runs=1,
+        )  # fmt: skip
+
+    known = {
+        "tiny": timed("convolution", 0.0, 0.0, 1e-6), "moves": timed("convolution", 0.0, 1e6, 2e-6),
+        "computes": timed("convolution", 8.0, 1e6, 2.0), "add": timed("elementwise", 0.0, 0.0, 1e-6),
+    }  # fmt: skip
+    peaks = {"float32": 1.0, "tf32": 8.0}
+    found, _ = efficiencies_of(known, peaks, 1e12)
+    gpu = msgspec.structs.replace(
+        machine({}, kind="gpu"), peak_flop_per_s=peaks, memory_bytes_per_s=1e12, efficiencies=found
+    )
+    kind = KINDS.index("convolution")
+    assert roofline([kind], ["float32"], np.array([8.0]), np.array([1e6]), gpu) == pytest.approx([2.0])
 
 
 def test_iterations_give_their_rest_and_their_noise() -> None:

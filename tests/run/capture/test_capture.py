@@ -147,6 +147,105 @@ def test_a_recurrent_kernel_counts_its_products() -> None:
     assert graph.flop == 3 * 2 * (3 * 5) * 4 * 16 * (8 + 16)
 
 
+@pytest.mark.parametrize("groups", [1, 2, 8])
+@pytest.mark.parametrize("layer", [nn.Conv2d, nn.ConvTranspose2d])
+def test_a_grouped_convolution_multiplies_twice_as_much_backward(layer: type[nn.Module], groups: int) -> None:
+    """2 x images x outputs' channels x positions x window x channels of a group, for inputs and for weights."""
+    convolution = layer(8, 8, 3, padding=1, groups=groups)
+    forward = 2 * 2 * 8 * 36 * 9 * 8 // groups
+    first = capture(convolution, torch.zeros(2, 8, 6, 6))
+    inner = capture(convolution, torch.zeros(2, 8, 6, 6, requires_grad=True))
+    for graph, products in ((first, 1), (inner, 2)):
+        assert graph.operations.flop[rows(graph, FORWARD)].sum() == forward
+        assert graph.operations.flop[rows(graph, BACKWARD)].sum() == products * forward
+
+
+def test_a_product_by_groups_counts_each_row_with_its_own_matrix() -> None:
+    class Experts(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.tokens = nn.Parameter(torch.zeros(24, 16, dtype=torch.bfloat16))
+            self.experts = nn.Parameter(torch.zeros(3, 16, 32, dtype=torch.bfloat16))
+
+        def forward(self, ends: Tensor) -> Tensor:
+            return torch._grouped_mm(self.tokens, self.experts, offs=ends).exp().sum()
+
+    graph = capture(Experts(), torch.zeros(3, dtype=torch.int32))
+    assert graph.operations.flop[rows(graph, FORWARD)].sum() == 2 * 24 * 16 * 32
+    assert graph.operations.flop[rows(graph, BACKWARD)].sum() == 2 * 2 * 24 * 16 * 32
+    assert "no FLOP" not in graph.source
+
+
+def test_every_form_of_a_product_by_groups_counts_its_products() -> None:
+    class Forms(nn.Linear):
+        def forward(self, ends: Tensor) -> Tensor:
+            many, few = (torch.zeros(shape, dtype=torch.bfloat16) for shape in ((3, 8, 16), (16, 24)))
+            alone = torch._grouped_mm(many, many.transpose(1, 2))  # 3 x (8 x 16 x 8)
+            wide = torch._grouped_mm(many, few, offs=ends)  # 8 x 16 x 24
+            summed = torch._grouped_mm(few, few.t(), offs=ends)  # 16 x 24 x 16
+            return alone.sum() + wide.sum() + summed.sum() + self.weight.sum()
+
+    graph = capture(Forms(8, 8), torch.zeros(3, dtype=torch.int32))
+    flop = graph.operations.flop[rows(graph, FORWARD, "matmul")].tolist()
+    assert flop == [2 * 3 * 8 * 16 * 8, 2 * 8 * 16 * 24, 2 * 16 * 24 * 16]
+
+
+def test_a_product_without_a_formula_is_named() -> None:
+    class Projected(nn.Linear):
+        def forward(self, inputs: Tensor) -> Tensor:
+            return super().forward(inputs) @ torch.zeros(self.out_features)
+
+    assert "no FLOP are known of aten.mv.default" in capture(Projected(8, 4), X).source
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize(
+    ("kernel", "arguments"), [("flash", ()), ("efficient", (None, True)), ("cudnn", (None, True))]
+)
+def test_what_kernels_for_gpus_skip_of_causal_attention_counts_nothing(
+    kernel: str, arguments: tuple[Any, ...], causal: bool
+) -> None:
+    """Of 16 positions the first looks at 1, the last at all: 136 of 256 pairs; 2 products of each forward, 5 backward."""
+
+    class Attention(nn.Module):
+        def __init__(self, others: int) -> None:
+            super().__init__()
+            self.mine, self.others = (nn.Parameter(torch.zeros(2, 4, n, 8)) for n in (16, others))
+
+        def forward(self, _inputs: Tensor) -> Tensor:
+            attend = getattr(torch.ops.aten, f"_scaled_dot_product_{kernel}_attention")
+            found = attend(self.mine, self.others, self.others, *arguments, 0.0, causal)[0]
+            return found.exp().sum()
+
+    for others, pairs in ((16, 136 if causal else 256), (32, 16 * 32)):
+        graph = capture(Attention(others), X)
+        product = 2 * 2 * 4 * pairs * 8
+        assert graph.operations.flop[rows(graph, FORWARD)].sum() == 2 * product
+        assert graph.operations.flop[rows(graph, BACKWARD)].sum() == 5 * product
+
+
+def test_a_loss_reads_one_probability_of_each_row_and_none_on_the_way_back() -> None:
+    labels = torch.zeros(64, dtype=torch.long)
+    graph = capture(
+        nn.Linear(8, 10_000), torch.zeros(64, 8), lambda out: functional.cross_entropy(out, labels)
+    )
+    (forward,), (back,) = (rows(graph, phase, "loss") for phase in (FORWARD, BACKWARD))
+    assert graph.operations.read_bytes[forward] == 64 * 4 + 64 * 8
+    assert graph.operations.read_bytes[back] == 64 * 8 + 4 + 4
+    assert graph.operations.written_bytes[back] == 64 * 10_000 * 4
+
+
+@pytest.mark.parametrize(
+    ("layer", "each"),
+    [(nn.MaxPool2d(2), 4 + 8), (nn.AvgPool2d(2), 4), (nn.AdaptiveAvgPool2d(3), 4), (nn.AdaptiveMaxPool2d(3), 4 + 8)],
+)  # fmt: skip
+def test_on_its_way_back_pooling_reads_gradients_and_places_alone(layer: nn.Module, each: int) -> None:
+    model = nn.Sequential(nn.Conv2d(1, 2, 1), layer)
+    graph = capture(model, torch.zeros(3, 1, 6, 6), lambda output: output.exp().sum())
+    (row,) = rows(graph, BACKWARD, "pooling")
+    assert graph.operations.read_bytes[row] == each * 3 * 2 * 3 * 3
+
+
 def test_a_looked_up_table_is_not_read_whole() -> None:
     graph = capture(nn.Embedding(1000, 16), torch.zeros(2, 3, dtype=torch.long))
     lookup = rows(graph, FORWARD, "embedding")[0]
@@ -407,6 +506,32 @@ class Answers(TwoLayers):
 )
 def test_where_the_loss_comes_from(form: str, said: str) -> None:
     assert said in capture(Answers(form), X).source
+
+
+class Recurrent(nn.Module):
+    """Reads 7 words each of 3 texts, or the other way round."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.words, self.layer = nn.Embedding(10, 8), layer
+
+    def forward(self, words: Tensor) -> Tensor:
+        output = self.layer(self.words(words))
+        return (output[0] if isinstance(output, tuple) else output).sum()
+
+
+@pytest.mark.parametrize(
+    ("layer", "samples"),
+    [
+        (nn.LSTM(8, 8), 3), (nn.LSTM(8, 8, batch_first=True), 7), (nn.Linear(8, 8), 7),
+        (nn.TransformerEncoderLayer(8, 2, 16), 3), (nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), 7),
+    ],
+)  # fmt: skip
+def test_samples_are_counted_where_the_model_has_them(layer: nn.Module, samples: int) -> None:
+    words = torch.zeros(7, 3, dtype=torch.long)
+    assert capture(Recurrent(layer), words).samples == samples
+    assert capture(Recurrent(layer), {"words": words}, accumulate=2).samples == 2 * samples
+    assert capture(Recurrent(layer), words, accumulate=2, samples=5).samples == 10
 
 
 def test_inputs_by_position_and_by_name() -> None:

@@ -195,6 +195,7 @@ def test_sparse_gradients_are_refused_by_name() -> None:
         (3, {}, "the model is a int"),
         (nn.Linear(8, 8), {"accumulate": 0}, "accumulate is 0"),
         (nn.Linear(8, 8), {"accumulate": 2.5}, "accumulate is 2.5"),
+        (nn.Linear(8, 8), {"samples": 0}, "samples is 0"),
         (nn.Linear(8, 8), {"device": "xyz"}, "the device 'xyz' cannot be captured"),
         (nn.Linear(8, 8), {"device": "mps"}, "the device 'mps' cannot be captured"),
         (nn.Linear(8, 8), {"autocast": "int8"}, "autocast is 'int8'"),

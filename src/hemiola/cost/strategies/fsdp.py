@@ -85,7 +85,7 @@ class FSDP(Strategy):
         return tuple(sorted(found, key=lambda t: (t.after, t.collective == "all-gather", t.before)))
 
     def memory_bytes(self, graph: Graph, ranks: int) -> float:
-        """A slice of everything, the root, the gathered blocks of the moment, activations, and what is accumulated."""
+        """A slice of everything, the root with its gradients, the gathered blocks of the moment, activations, and what is accumulated."""
         paths = self._paths(graph)
         unit = _unit_of_parameters(graph, paths)
         sizes = np.zeros(len(paths) + 1)
@@ -95,9 +95,10 @@ class FSDP(Strategy):
         blocks = np.sort(sizes[:-1])[::-1]
         gathered = blocks[: 1 + self.prefetch].sum() if self.reshard_after_forward else blocks.sum()
         reducing = blocks[:2].sum()
-        accumulated = trained if graph.operations.micro_step.any() else 0.0
+        own = sum(p.gradient_bytes for p, u in zip(graph.parameters, unit, strict=True) if u == len(paths))
+        whole = trained if graph.operations.micro_step.any() else own  # the root is reduced last of all
         buffers = sum(buffer.size_bytes for buffer in graph.buffers)
-        return float(slices + sizes[-1] + gathered + reducing + accumulated + buffers + graph.saved_bytes)
+        return float(slices + sizes[-1] + gathered + reducing + whole + buffers + graph.saved_bytes)
 
     def _paths(self, graph: Graph) -> tuple[str, ...]:
         paths = graph.blocks if self.units is None else self.units

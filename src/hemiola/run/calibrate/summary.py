@@ -10,7 +10,14 @@ from numpy.typing import NDArray
 
 from hemiola.core.graph import KINDS, PHASES, Graph
 from hemiola.core.hardware import Efficiency, Hardware, Measurement, PhaseCost, signature_key, spread_of
-from hemiola.cost.operations import CONTEXTS, context_of, main_dtype, operation_seconds, shape_sizes
+from hemiola.cost.operations import (
+    CONTEXTS,
+    context_of,
+    main_dtype,
+    operation_seconds,
+    peak_name,
+    shape_sizes,
+)
 from hemiola.run.calibrate.nonnegative import nonnegative_least_squares
 
 __all__ = ["Replayed", "Trained", "efficiencies_of", "iteration_of", "measurements_of", "phases_of"]
@@ -128,7 +135,7 @@ def efficiencies_of(
 def _efficiency(measured: list[Measurement], peaks: dict[str, float], bytes_per_s: float) -> Efficiency:
     seconds = np.array([m.seconds for m in measured])
     size_bytes = np.array([m.read_bytes + m.written_bytes for m in measured])
-    flop = np.array([m.flop / peaks.get(m.dtype, np.inf) for m in measured])
+    flop = np.array([m.flop / peaks.get(peak_name(m.kind, m.dtype, peaks), np.inf) for m in measured])
     tiny = seconds[size_bytes <= _TINY_BYTES]
     least = float(np.median(tiny)) if tiny.size else float(seconds.min())
     busy = np.maximum(seconds - least, seconds / 5)

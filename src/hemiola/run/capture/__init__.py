@@ -25,6 +25,7 @@ def capture(
     autocast: str | None = None,
     device: str = "",
     name: str = "",
+    samples: int | None = None,
 ) -> Graph:
     """Every operation of one training iteration: forward, backward and optimizer.
 
@@ -46,6 +47,8 @@ def capture(
         device: "cpu" or "cuda": whose operations to capture (attention and optimizers differ). The model's own
             unless given; "cpu" for a model on the meta device.
         name: what to call the graph; the model's class unless given.
+        samples: in these inputs. Unless given, the first dimension of their first tensor, or its second where a
+            module without `batch_first` takes it so (`nn.LSTM`).
 
     Returns:
         A checked `Graph`.
@@ -62,5 +65,5 @@ def capture(
         ) from error
     from hemiola.run.capture.iteration import Options, capture_iteration
 
-    options = Options(accumulate=accumulate, autocast=autocast, device=device, name=name)
+    options = Options(accumulate=accumulate, autocast=autocast, device=device, name=name, samples=samples)
     return capture_iteration(model, example_inputs, loss, optimizer, options)

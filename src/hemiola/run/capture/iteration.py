@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
@@ -35,6 +35,7 @@ class Options:
     autocast: str | None = None
     device: str = ""
     name: str = ""
+    samples: int | None = None
 
 
 def capture_iteration(given: Any, inputs: Any, loss: Any, optimizer: Any, options: Options) -> Graph:
@@ -57,11 +58,12 @@ def capture_iteration(given: Any, inputs: Any, loss: Any, optimizer: Any, option
         stack.enter_context(paths.followed())
         loss_source = run.forward_and_backward(_arguments(inputs, fakes), loss)
         state_bytes, optimizer_source = run.update(optimizer)
-        source = _source(model, device, options, loss_source, optimizer_source)
+        source = _source(model, device, options, loss_source, optimizer_source, run.recorder.uncounted)
+        samples = _samples(inputs, paths.sequences) if options.samples is None else options.samples
         return assemble(
             run.recorder, inventory, paths, run.gradient_ready, run.gradient_bytes,
             name=options.name or type(model).__name__, model=model, source=source,
-            samples=_samples(inputs) * options.accumulate, optimizer_bytes=state_bytes,
+            samples=samples * options.accumulate, optimizer_bytes=state_bytes,
         )  # fmt: skip
 
 
@@ -181,6 +183,10 @@ def _check(options: Options, loss: Any) -> None:
         raise InputError(
             f"accumulate is {options.accumulate!r}", "give a number of micro-steps of at least 1"
         )
+    if options.samples is not None and (not isinstance(options.samples, int) or options.samples < 1):
+        raise InputError(
+            f"samples is {options.samples!r}", "give a number of samples of at least 1, or nothing"
+        )
     if options.autocast not in (None, "bfloat16", "float16"):
         raise InputError(f"autocast is {options.autocast!r}", 'give "bfloat16", "float16" or nothing')
     if loss is not None and not callable(loss):
@@ -227,10 +233,11 @@ def _arguments(inputs: Any, fakes: Fakes) -> tuple[list[Any], dict[str, Any]]:
     return [fakes.within(inputs)], {}
 
 
-def _samples(inputs: Any) -> int:
-    """The first dimension of the first tensor; 0 without one."""
+def _samples(inputs: Any, sequences: Collection[tuple[int, ...]]) -> int:
+    """The first dimension of the first tensor, or the second where a module took such a one as (steps, samples, ...); 0
+    without one."""
     if isinstance(inputs, torch.Tensor):
-        return inputs.shape[0] if inputs.dim() else 0
+        return inputs.shape[int(tuple(inputs.shape[:2]) in sequences)] if inputs.dim() else 0
     values = (
         inputs.values()
         if isinstance(inputs, Mapping)
@@ -238,10 +245,12 @@ def _samples(inputs: Any) -> int:
         if isinstance(inputs, (list, tuple))
         else ()
     )
-    return next((found for value in values if (found := _samples(value))), 0)
+    return next((found for value in values if (found := _samples(value, sequences))), 0)
 
 
-def _source(model: nn.Module, device: torch.device, options: Options, loss: str, optimizer: str) -> str:
+def _source(
+    model: nn.Module, device: torch.device, options: Options, loss: str, optimizer: str, uncounted: list[str]
+) -> str:
     facts = [
         f"captured with PyTorch {torch.__version__} for {device.type}",
         f"loss: {loss}",
@@ -249,5 +258,6 @@ def _source(model: nn.Module, device: torch.device, options: Options, loss: str,
         f"{options.accumulate} micro-steps" if options.accumulate > 1 else "",
         f"autocast to {options.autocast}" if options.autocast else "",
         "" if model.training else "the model is in evaluation mode",
+        f"no FLOP are known of {', '.join(uncounted)}" if uncounted else "",
     ]
     return "; ".join(fact for fact in facts if fact)

@@ -10,11 +10,11 @@ from typing import Any
 
 from hemiola.core.graph import KINDS
 
-__all__ = ["ALLOCATIONS", "GATHERS", "LIKES", "OVERWRITES", "SCATTERS", "VIEW", "kind_of"]
+__all__ = ["ALLOCATIONS", "GATHERS", "LIKES", "OVERWRITES", "SCATTERS", "SHAPED", "VIEW", "kind_of"]
 
 _NAMES = {
     "matmul": "mm addmm bmm baddbmm addbmm addmv mv dot vdot _scaled_mm _grouped_mm linear linear_backward "
-    "_addmm_activation mkldnn_rnn_layer _cudnn_rnn _thnn_fused_lstm_cell _thnn_fused_gru_cell",
+    "_addmm_activation mkldnn_rnn_layer _cudnn_rnn",
     "convolution": "convolution _convolution convolution_overrideable cudnn_convolution mkldnn_convolution "
     "_slow_conv2d_forward",
     "normalization": "native_layer_norm native_group_norm native_batch_norm _native_batch_norm_legit "
@@ -44,7 +44,7 @@ _NAMES = {
     "_foreach_copy_ _foreach_zero_ narrow_copy unfold_copy complex view_as_real_copy",
     "random": "native_dropout bernoulli bernoulli_ rand rand_like randn randn_like randint randint_like normal normal_ "
     "uniform_ random_ exponential_ randperm multinomial _fused_dropout",
-    "elementwise": "native_dropout_backward masked_fill_",
+    "elementwise": "native_dropout_backward masked_fill_ _thnn_fused_lstm_cell _thnn_fused_gru_cell",
     "reduction": "sum mean prod amax amin max min argmax argmin any all var std var_mean std_mean norm "
     "linalg_vector_norm cumsum cumprod logcumsumexp topk sort median kthvalue count_nonzero bincount "
     "_foreach_norm aminmax cummax cummin",
@@ -100,9 +100,27 @@ GATHERS = frozenset(
         "take",
         "_embedding_bag",
         "_embedding_bag_forward_only",
+        "nll_loss_forward",
+        "nll_loss2d_forward",
     ]
 )
-"""They read as much of their first argument as they give out, not all of it."""
+"""They read as much of their first argument as they give out, or as they have indices for, not all of it."""
+
+SHAPED = frozenset(
+    [
+        "nll_loss_backward",
+        "nll_loss2d_backward",
+        "avg_pool2d_backward",
+        "avg_pool3d_backward",
+        "_adaptive_avg_pool2d_backward",
+        "_adaptive_avg_pool3d_backward",
+        "max_pool2d_with_indices_backward",
+        "max_pool3d_with_indices_backward",
+        "adaptive_max_pool2d_backward",
+        "adaptive_max_pool3d_backward",
+    ]
+)
+"""They look at the shape of their second argument, forward's input, and not into it."""
 
 SCATTERS = frozenset(
     [

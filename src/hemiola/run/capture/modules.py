@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import torch
 from torch import nn
 from torch.nn.modules import module as hooks
 
@@ -19,6 +20,10 @@ class ModulePaths:
     Args:
         model: its modules are numbered in the order of `named_modules`; one that has several paths
             has its first.
+
+    Attributes:
+        paths: of the modules.
+        sequences: (steps, samples) of what modules took that have the steps first.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -28,6 +33,7 @@ class ModulePaths:
             self._place[id(module)] = len(self.paths)
             self.paths.append(path)
         self._stack: list[int] = []
+        self.sequences: set[tuple[int, ...]] = set()
 
     @property
     def inside(self) -> bool:
@@ -54,8 +60,14 @@ class ModulePaths:
             before.remove()
             after.remove()
 
-    def _enter(self, module: nn.Module, _inputs: Any) -> None:
+    def _enter(self, module: nn.Module, inputs: Any) -> None:
         self._stack.append(self._place.get(id(module), self.current))
+        if getattr(module, "batch_first", None) is False:
+            self.sequences.update(
+                tuple(value.shape[:2])
+                for value in inputs[:1]
+                if isinstance(value, torch.Tensor) and value.dim() > 2
+            )
 
     def _leave(self, _module: nn.Module, _inputs: Any, _output: Any) -> None:
         if self._stack:

@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
 from hemiola.core.errors import GraphError
-from hemiola.core.graph import PHASES
+from hemiola.core.graph import KINDS, PHASES
 from hemiola.run.capture.fakes import Fakes
 from hemiola.run.capture.kinds import VIEW
 from hemiola.run.capture.links import Links
@@ -98,6 +98,12 @@ class Recorder(TorchDispatchMode):
             storage = self.storages.of(parameter)
             storage.parameter = i
             self._weights[storage] = i
+
+    @property
+    def uncounted(self) -> list[str]:
+        """Products and convolutions that there is no formula for: they count no FLOP."""
+        known = (KINDS.index("matmul"), KINDS.index("convolution"))
+        return [f.name for f in self._facts.values() if f.kind in known and not (f.flop or f.composite)]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """PyTorch's hook: called for every operation, in the order in which they run."""
@@ -253,6 +259,8 @@ def _bytes(facts: Facts, operands: _Operands, args: Any, result: Any) -> tuple[i
     if facts.gathers:
         table = operands.reads[0].touched_bytes
         read -= table - min(table, gathered_bytes(args, result))
+    elif facts.shaped:
+        read -= operands.reads[1].touched_bytes
     elif facts.scatters and len(operands.reads) > 1:
         whole = operands.writes[0].touched_bytes
         part = min(whole, max(access.touched_bytes for access in operands.reads[1:]))

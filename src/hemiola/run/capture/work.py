@@ -1,4 +1,4 @@
-"""What an operation does: its FLOP as PyTorch's own counter counts them, and which arguments it writes."""
+"""What an operation does: its FLOP, mostly as PyTorch's own counter counts them, and which arguments it writes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from torch.utils.flop_counter import flop_registry
 
-from hemiola.run.capture.kinds import ALLOCATIONS, GATHERS, LIKES, OVERWRITES, SCATTERS, kind_of
+from hemiola.run.capture.kinds import ALLOCATIONS, GATHERS, LIKES, OVERWRITES, SCATTERS, SHAPED, kind_of
 
 __all__ = ["Facts", "facts_of", "gathered_bytes"]
 
@@ -21,10 +21,10 @@ class Facts:
     Attributes:
         name: as PyTorch calls it ("aten.addmm.default").
         kind: index into `KINDS`, of a call that is not a view.
-        flop: called with the arguments and `out_val`; None where PyTorch's counter counts nothing.
+        flop: called with the arguments and `out_val`; None where there is no formula.
         writes: places of the positional arguments that it writes, and names of keyword arguments.
         composite: whether it is a composition of others, which are looked at in its stead.
-        allocates, likes, overwrites, gathers, scatters: see `kinds`.
+        allocates, likes, overwrites, gathers, shaped, scatters: see `kinds`.
     """
 
     name: str
@@ -36,6 +36,7 @@ class Facts:
     likes: bool
     overwrites: bool
     gathers: bool
+    shaped: bool
     scatters: bool
 
 
@@ -62,14 +63,17 @@ def facts_of(operation: Any) -> Facts:
         likes=short in LIKES,
         overwrites=short in OVERWRITES,
         gathers=short in GATHERS,
+        shaped=short in SHAPED,
         scatters=short in SCATTERS,
     )
 
 
 def _formula(operation: Any) -> Any:
-    """PyTorch's own formula, or one for the fused kernels that its counter passes over.
+    """PyTorch's own formula, or one for what its counter passes over, or counts as more than is done.
 
-    Its counter knows attention on a GPU only; the kernel for CPUs does the same work.
+    Its counter knows attention on a GPU only; the kernel for CPUs does the same work. Of causal attention it
+    counts what kernels for GPUs skip (the one for CPUs skips whole blocks of 512 keys, and so mostly nothing), and
+    of the gradient of a grouped convolution's weights every pair of channels.
     """
     import torch
 
@@ -81,12 +85,49 @@ def _formula(operation: Any) -> Any:
         aten._scaled_dot_product_flash_attention_for_cpu_backward: (
             flop_registry[aten._scaled_dot_product_flash_attention_backward]
         ),
+        aten.convolution_backward: _convolution_backward_flop,
+        aten._grouped_mm: _grouped_flop,
         aten.mkldnn_rnn_layer: partial(_recurrent_flop, 1),
         aten.mkldnn_rnn_layer_backward: partial(_recurrent_flop, 2),
         aten._cudnn_rnn: partial(_recurrent_flop, 1),
         aten._cudnn_rnn_backward: partial(_recurrent_flop, 2),
     }
-    return missed.get(packet) or flop_registry.get(packet)
+    formula = missed.get(packet) or flop_registry.get(packet)
+    places = {argument.name: place for place, argument in enumerate(operation._schema.arguments)}
+    if packet in flop_registry and "scaled_dot_product" in operation.name() and "is_causal" in places:
+        return partial(_attention_flop, formula, *(places[name] for name in ("query", "key", "is_causal")))
+    return formula
+
+
+def _attention_flop(
+    formula: Any, query: int, key: int, causal: int, *arguments: Any, out_val: Any = None, **keywords: Any
+) -> int:
+    """By a formula for all pairs of positions; causal, of a sequence with itself, no position's with later ones."""
+    flop = int(formula(*arguments, out_val=out_val, **keywords))
+    length, others = (arguments[place].shape[-2] for place in (query, key))
+    is_causal = arguments[causal] if len(arguments) > causal else keywords.get("is_causal", False)
+    return flop * (length + 1) // (2 * length) if is_causal and 0 < length == others else flop
+
+
+def _convolution_backward_flop(
+    gradient: Any, inputs: Any, weight: Any, _sizes: Any, *arguments: Any, out_val: Any = None
+) -> int:
+    """The products of forward, once for the inputs' gradient and once for the weights', as far as they are asked for."""
+    import torch
+
+    forward = flop_registry[torch.ops.aten.convolution](
+        inputs, weight, None, *arguments[:4], out_val=gradient
+    )
+    return int(forward * sum(arguments[-1][:2]))
+
+
+def _grouped_flop(left: Any, *_arguments: Any, out_val: Any = None, **_: Any) -> int:
+    """Each row of the result is multiplied with its own group's matrix alone.
+
+    Of two matrices (weights' gradients), groups divide what is summed up: all their results together are one product.
+    """
+    pairs = math.prod(out_val.shape[-2:]) if left.dim() == 2 else out_val.numel()
+    return int(2 * pairs * left.shape[-1])
 
 
 def _recurrent_flop(products: int, inputs: Any, *arguments: Any, out_val: Any = None, **_: Any) -> int:
@@ -97,8 +138,9 @@ def _recurrent_flop(products: int, inputs: Any, *arguments: Any, out_val: Any = 
 
 
 def gathered_bytes(arguments: tuple[Any, ...], result: Any) -> int:
-    """What a gathering operation reads of its first argument: the rows of an embedding bag, or what it gives out."""
+    """What a gathering operation reads of its first argument: for each index a row or an element, or what it gives out."""
     table, first = arguments[0], result[0] if isinstance(result, (list, tuple)) else result
-    if isinstance(result, tuple):  # an embedding bag: one row per index, then summed
-        return int(arguments[1].numel() * math.prod(table.shape[1:]) * table.itemsize)
+    if isinstance(result, tuple):  # and sums it: an embedding bag (it gives out four tensors) or a loss (two)
+        row = 1 if len(result) == 2 else math.prod(table.shape[1:])
+        return int(arguments[1].numel() * row * table.itemsize)
     return int(first.numel() * first.itemsize)
