@@ -8,12 +8,13 @@ from dataclasses import dataclass
 
 import pytest
 
-from hemiola.control.simulated import Estimates
+from hemiola.control.simulated import Costs, Estimates
 from hemiola.core.decisions import Move, Start, Stop, WakeAt
 from hemiola.core.events import Adopted, Arrived, Finished, Profiled, Started, Undone
 from hemiola.core.events import Timer as Due
 from hemiola.core.job import Job
 from hemiola.core.result import Run
+from hemiola.core.topology import Topology
 from hemiola.cost.iteration import IterationModel
 from hemiola.sched.delay import RECENT_WAITS, Delay, RecentWaits, Timer
 from hemiola.sched.job_state import RUNNING, JobState
@@ -63,6 +64,31 @@ def test_jobs_alike_whose_timers_end_at_different_times_leave_one_by_one() -> No
     check_run(run, jobs, topology)
     assert times(run)["light"][0] == pytest.approx(10 + 100 / 2)
     assert times(run)["heavy"][0] == pytest.approx(10 + 100 * 12 / 13)
+
+
+def test_who_gains_by_a_move_is_asked_behind_one_alike_that_does_not() -> None:
+    """A GPU is free on each host. To move p aside costs 3 GPU-s: x would gain 2 by it, and y 400."""
+    little, much = profile(1.0, 0.005, name="little"), profile(1.0, 1.0, name="much")
+    jobs = [
+        job("b", 0, 3, 10_000), job("done", 0, 1, 50), job("p", 0, 1, 10_000), job("a", 0, 2, 10_000),
+        job("x", 60, 2, 100, profile=little), job("y", 60, 2, 100, profile=much),
+    ]  # fmt: skip
+    run = replay(jobs, FLAT, f"dally:{NO_QUEUES}", costs=Costs(checkpoint_s=1.0, restore_s=0.0))
+    check_run(run, jobs, FLAT)
+    assert steps(run)[4:6] == [(60, "Move", "p"), (60, "Start", "y")]
+
+
+@pytest.mark.parametrize(("there", "moved"), [(FLAT, ["p"]), (cluster([1] * 8, nic=0.1), [])])
+def test_what_a_move_gains_is_in_seconds_here(there: Topology, moved: list[str]) -> None:
+    """y may have 50 s to go, which over both hosts would be 250 s: 400 GPU-s for 60. As they were run by hosts of one GPU,
+    where an iteration took 11 s rather than 1 s, they are but 5 s here."""
+    jobs = [
+        job("b", 0, 3, 10_000), job("done", 0, 1, 50), job("p", 0, 1, 10_000), job("a", 0, 2, 10_000),
+        job("y", 60, 2, 100, profile=SENSITIVE),
+    ]  # fmt: skip
+    costs = Costs(checkpoint_s=20.0, restore_s=0.0)
+    run = replay(jobs, FLAT, f"dally:{NO_QUEUES}", costs=costs, recorded_on=there)
+    assert [name for _, what, name in steps(run) if what == "Move"] == moved
 
 
 # ---- when timers end

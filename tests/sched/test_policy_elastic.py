@@ -359,6 +359,64 @@ def test_growing_is_weighed_at_the_speed_of_the_gpus() -> None:
     assert times(run)["e"] == (0.0, pytest.approx(100.0 + 4000 / 20))
 
 
+def test_what_one_job_has_no_use_for_now_goes_to_the_next() -> None:
+    """Within its host a would gain most from x's GPUs, but they are on the other one."""
+    jobs = [
+        job("r", 0, 2, 1e5), elastic("a", 0, 2, 1e5, 2, 4, required="host"),
+        job("s", 0, 1, 1e5), job("x", 0, 2, 100), elastic("b", 0, 3, 1e5, 1, 3),
+    ]  # fmt: skip
+    run = replay(jobs, TWO, "elastic:settle_s=0")
+    check_run(run, jobs, TWO)
+    assert sizes(run, "b") == [(0.0, 1), (100.0, 3)]
+    assert sizes(run, "a") == [(0.0, 2)]
+
+
+def test_what_one_job_leaves_of_its_share_goes_to_the_next() -> None:
+    """From 50 s on a GPU is free on each host. Both are dealt to e, which is slower over both, and takes the one beside it."""
+    jobs = [
+        elastic("e", 0, 2, 1000, 2, 4, profile=profile(1.0, 2.0)), job("p", 0, 1, 1e5), job("y", 0, 1, 50),
+        job("s", 0, 2, 1e5), job("k", 0, 1, 50), elastic("b", 0, 2, 1e5, 1, 2, required="host"),
+    ]  # fmt: skip
+    run = replay(jobs, TWO, "elastic:settle_s=0")
+    check_run(run, jobs, TWO)
+    assert sizes(run, "e")[:2] == [(0.0, 2), (50.0, 3)]
+    assert sizes(run, "b") == [(0.0, 1), (50.0, 2)]
+
+
+def test_one_job_may_have_use_for_all_that_two_have_none_for() -> None:
+    """From 100 s on four GPUs are free beside a. One of them is dealt to b, which wants another type. With the other three
+    a would save 43 of 100 s, with all of them 50; two restarts take 46 s."""
+    hosts = cluster([8, 2], types=["A", "B"])
+    jobs = [
+        elastic("a", 0, 4, 1e5, 4, 8), elastic("b", 0, 1, 1e5, 1, 2, gpu_type="B"),
+        job("s", 0, 1, 1e5, gpu_type="B"), job("x", 0, 4, 100),
+    ]  # fmt: skip
+    run = replay(jobs, hosts, "elastic:settle_s=0", costs=Costs(checkpoint_s=23.0, restore_s=0.0))
+    check_run(run, jobs, hosts)
+    assert sizes(run, "a") == [(0.0, 4), (100.0, 8)]
+
+
+@pytest.mark.parametrize("traffic_bytes", [2.0, 0.9])
+def test_a_job_grows_where_it_is_fastest_rather_than_largest(traffic_bytes: float) -> None:
+    """From 50 s on a GPU is free on each host: four over both do less per second than three of one."""
+    jobs = [
+        job("s", 0, 3, 1e5), job("k", 0, 1, 50),
+        elastic("e", 0, 2, 1000, 2, 4, profile=profile(1.0, traffic_bytes)), job("p", 0, 1, 1e5),
+    ]  # fmt: skip
+    run = replay(jobs, TWO, "elastic:settle_s=0")
+    check_run(run, jobs, TWO)
+    assert sizes(run, "e") == [(0.0, 2), (50.0, 3)]
+
+
+def test_growing_is_weighed_in_the_work_of_the_cluster_that_run_times_are_from() -> None:
+    """On eight GPUs an iteration takes 1.1 s here and took 3 s there: alone, twice as many do twice as much in the same time."""
+    hosts = cluster([4, 4, 4, 4], nic=10.0)
+    jobs = [elastic("e", 0, 8, 1e5, 8, 16, profile=profile(1.0, 1.0)), job("x", 0, 8, 100)]
+    run = replay(jobs, hosts, "elastic:settle_s=0", recorded_on=cluster([4, 4], nic=0.5))
+    check_run(run, jobs, hosts)
+    assert sizes(run, "e") == [(0.0, 8), (100.0, 16)]
+
+
 def test_a_job_that_the_engine_started_is_looked_at_again() -> None:
     machine = machine_of(elastic("e", 0, 2, 1e6, 1, 8))
     machine.apply(Held(0.0, "e", "by its user"))

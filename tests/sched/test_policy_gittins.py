@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hemiola.core.errors import PolicyError
-from hemiola.core.events import Arrived, Finished, Held, NodeBack, NodeLost, Timer
+from hemiola.core.events import Adopted, Arrived, Finished, Held, NodeBack, NodeLost, Timer
 from hemiola.sched.job_state import ENDED
 from hemiola.sched.policies.gittins import Gittins, gittins_index, learnt_order
 from hemiola.sched.policies.tiresias import Tiresias
@@ -53,6 +55,16 @@ def test_cells_are_ranked_by_queue_and_then_by_index() -> None:
 
 def test_a_rising_index_puts_the_older_cell_first() -> None:
     assert learnt_order(np.array([8.0, 8.0, 9.0]), (), cells=1, promote=0, eager=False).ranks == (1, 0)
+
+
+def test_a_job_at_a_threshold_is_ranked_in_the_queue_that_it_stands_in() -> None:
+    """It was stopped as it got there, and rounding left its service a little less."""
+    order = learnt_order(np.array([2.0, 2.0, 10.0, 10.0]), (5.0,), cells=2, promote=0, eager=False)
+    machine = CheckedMachine(ClusterView(TWO, estimates=None))  # type: ignore[arg-type]
+    for name, service in (("at", 5.0), ("below", math.nextafter(5.0, 0.0))):
+        machine.apply(Adopted(9.0, job(name, 0, 1, 9), None, 0.0, served_s=service))
+    at, below = (order.waiting(machine.view.job(name), 9.0) for name in ("at", "below"))
+    assert below == at == (1, 3, 0.0)
 
 
 def test_until_enough_jobs_have_ended_it_is_tiresias() -> None:

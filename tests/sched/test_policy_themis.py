@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hemiola.control.simulated import Costs
+from hemiola.control.simulated import Costs, Estimates
 from hemiola.core.decisions import Decision
 from hemiola.core.errors import PolicyError
 from hemiola.core.events import Adopted, Arrived, Finished, NodeBack, NodeLost, Timer
+from hemiola.cost.iteration import IterationModel
 from hemiola.sched.policies.themis import BIDDER, Auction, ByAuction, Themis, finish_time_fairness, ideal_s
 from hemiola.sched.policy import Policy
 from hemiola.sched.view import ClusterView
@@ -64,6 +65,16 @@ def test_bids_of_a_holder_and_of_one_that_waits() -> None:
     assert mean_a == pytest.approx(1.8) and mean_b == pytest.approx(2)
     assert bid_a == pytest.approx((100 / 180, 113 / 180))
     assert bid_b == pytest.approx((18 / 20, 28 / 20))
+
+
+def test_bids_are_in_seconds_here_where_run_times_are_those_of_another_cluster() -> None:
+    """The same: an iteration takes 2 s here and took 3 s there."""
+    watch = Watch(Themis(lease_s=10, fairness=0), 10)
+    model = profile(1.0, 1.0, checkpoint_s=1, restore_s=2)
+    jobs = [job("a", 0, 2, 150, profile=model), job("b", 2, 2, 15, profile=model)]
+    replay(jobs, cluster([1, 1]), watch, recorded_on=cluster([1, 1], nic=0.5))
+    assert watch.seen[10, "a"][1] == pytest.approx((100 / 180, 113 / 180))
+    assert watch.seen[10, "b"][1] == pytest.approx((18 / 20, 28 / 20))
 
 
 def test_the_mean_number_of_jobs_is_of_what_was_seen() -> None:
@@ -160,7 +171,7 @@ def test_parameters_that_cannot_be(wrong: dict[str, float]) -> None:
 )
 def test_the_share_that_bids_is_the_one_that_was_asked_for(fairness: float, jobs: int, bidders: int) -> None:
     """1 - 0.95 is a little more than 0.05: of 20 jobs, still one."""
-    machine = CheckedMachine(ClusterView(TWO, estimates=None))  # type: ignore[arg-type]
+    machine = CheckedMachine(ClusterView(TWO, Estimates(IterationModel(TWO), FREE)))
     machine.apply(*(Arrived(0.0, job(f"j{n}", 0, 2, 1e6)) for n in range(jobs)))
     auction: Auction = machine.view.index(Themis(fairness=fairness).auction)
     auction.note()

@@ -78,7 +78,7 @@ class Estimates:
         return self._model.slowdown(job.job, tier, job.narrowest)
 
     def speed_at(self, job: JobState, gpus: int) -> float:
-        """On its best place of so many GPUs; 1 at the size it asked for."""
+        """On its best place of so many GPUs; 1 at the size it asked for, where it was recorded."""
         return speed_at(self._model, job.job, job.asked_gpus, gpus)
 
     def switch_s(self, job: JobState) -> float:

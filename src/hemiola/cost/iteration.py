@@ -508,11 +508,10 @@ def _on(counts: list[tuple[int, int]]) -> Placement:
 
 
 def speed_at(model: IterationModel, job: Job, asked: int, gpus: int) -> float:
-    """Work per second of an elastic job on its best place of so many GPUs, alone; 1 on the `asked` ones.
+    """Work per second of a job on its best place here of so many GPUs, alone; 1 on the `asked` ones where it was recorded.
 
     Each GPU keeps its batch: an iteration on twice as many does twice the work.
     """
     if job.profile is None:
         return gpus / asked
-    asked_s, s = (model.alone(job.sized(size)).best_s for size in (asked, gpus))
-    return gpus / asked * asked_s / s
+    return gpus / asked * model.recorded_s(job.sized(asked)) / model.alone(job.sized(gpus)).best_s

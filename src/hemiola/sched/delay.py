@@ -258,7 +258,7 @@ class AutoTimer(Timer):
 class BreakEvenTimer(Timer):
     """Ski rental: never wait longer than going wider would cost.
 
-    D = R * (s(l+1) - s(l)) with R the work left. Waiting just so long is 2-competitive against
+    D = R * (s(l+1) - s(l)) with R the time left at its best. Waiting just so long is 2-competitive against
     whoever knows when tier l comes free. If recent waits for tier l exceed it, waiting is
     hopeless and D = 0. R is what is not known: taken as the larger of what the job has done and
     the mean work of finished jobs, unless `oracle`.
@@ -274,7 +274,7 @@ class BreakEvenTimer(Timer):
     def wait_s(self, view: ClusterView, job: JobState, tier: int) -> float:
         """Seconds, at most the break-even."""
         slowdown = view.estimates.slowdown
-        worth_s = work_left_s(view, job, self.oracle) * (slowdown(job, tier + 1) - slowdown(job, tier))
+        worth_s = time_left_s(view, job, self.oracle) * (slowdown(job, tier + 1) - slowdown(job, tier))
         usual_s = self.tuned.usual_s(view, job, tier)
         return 0.0 if usual_s is not None and usual_s > worth_s else worth_s
 
@@ -288,3 +288,8 @@ def work_left_s(view: ClusterView, job: JobState, oracle: bool) -> float:
     if oracle:
         return job.remaining_s(view.now)
     return max(job.done_at(view.now), view.mean_work_s)
+
+
+def time_left_s(view: ClusterView, job: JobState, oracle: bool) -> float:
+    """What that takes on its best place here; run times may be those of another cluster."""
+    return work_left_s(view, job, oracle) / view.estimates.speed_at(job, job.gpus)

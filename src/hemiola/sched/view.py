@@ -36,7 +36,7 @@ class Estimates(Protocol):
         """(compute_s, traffic_bytes, hidden_s) of one iteration on the job's GPUs."""
 
     def speed_at(self, job: JobState, gpus: int) -> float:
-        """Work per second of an elastic job on its best place of so many GPUs; 1 at the size it asked for."""
+        """Work per second of a job on its best place of so many GPUs; 1 at the size it asked for, where it was recorded."""
 
 
 class IndexSpec(Protocol):

@@ -15,7 +15,7 @@ network-sensitive pre-emption, (iii) an auto-tuner of the timers. Where it is si
   the job accepts; (b) a job that declines a wide offer may move insensitive jobs aside, and a job
   that runs wide may move to a narrower place, if the gain
 
-      delta = sum over jobs of (gain in progress rate x GPUs) x work left - (save + load) x GPUs
+      delta = sum over jobs of (gain in progress rate x GPUs) x time left - (save + load) x GPUs
 
   is positive with each job's measured costs.
 """
@@ -39,6 +39,7 @@ from hemiola.sched.delay import (
     ManualTimer,
     NeverWait,
     Timer,
+    time_left_s,
     work_left_s,
 )
 from hemiola.sched.hosts_index import ByHost
@@ -150,8 +151,8 @@ class Dally(Policy):
                 yield from self._displace(view, queue, job)
             elif (tier := _tier(view, offer)) <= job.note.allowed:
                 yield from self._start(job, offer, self._why(view, job, tier))
-            elif (made := self._make_way(view, job, offer, tier)) is not None:
-                moves, place, why = made
+            elif (made := self._make_way(view, queue, job, offer, tier)) is not None:
+                job, (moves, place, why) = made
                 yield from moves
                 yield from self._start(job, place, why)
             else:
@@ -219,19 +220,33 @@ class Dally(Policy):
                 f"{self.order.says}, in place of {len(victims)} other{'s' * (len(victims) != 1)}",
             )
 
-    def _make_way(self, view: ClusterView, job: JobState, offer: Placement, tier: int) -> Way | None:
-        """Move insensitive jobs off one host for a job that one host can hold, if delta > 0 over the offer."""
+    def _make_way(
+        self, view: ClusterView, queue: Queue, job: JobState, offer: Placement, tier: int
+    ) -> tuple[JobState, Way] | None:
+        """Move insensitive jobs off one host for a job that one host can hold: the first of those that fit like this one
+        for which delta > 0 over the offer. Of one model only those that have more work left can gain more."""
         if not self.preempt or job.narrowest > 0 or job.widest < 0:
             return None
-        slowdown = view.estimates.slowdown
-        gain = work_left_s(view, job, self.oracle) * (slowdown(job, tier) - 1.0) * job.gpus
+        too_little_s: dict[int, float] = {}
+        for other in queue.group_of(job):
+            model, work_s = id(other.job.profile), work_left_s(view, other, self.oracle)
+            if work_s > too_little_s.get(model, 0.0):
+                slower = view.estimates.slowdown(other, tier) - 1.0
+                gain = time_left_s(view, other, self.oracle) * slower * other.gpus
+                if (way := self._way_for(view, other, offer, gain)) is not None:
+                    return other, way
+                too_little_s[model] = work_s
+        return None
+
+    def _way_for(self, view: ClusterView, job: JobState, offer: Placement, gain: float) -> Way | None:
+        """What makes way for this job and costs less than it gains, on GPUs as fast as those of the offer."""
         for pool in no_slower(view.inventory, job, offer):
             for seen, (host, free) in enumerate(pool.hosts.descending()):
                 if seen >= CANDIDATES or free * 2 < job.gpus:
                     break
-                moves = self._clear(view, job, host, free, gain)
-                if moves is not None:
-                    return moves
+                way = self._clear(view, job, host, free, gain)
+                if way is not None:
+                    return way
         return None
 
     def _clear(self, view: ClusterView, job: JobState, host: int, free: int, gain: float) -> Way | None:
@@ -309,8 +324,8 @@ class Dally(Policy):
         if job.placement is None or job.tier <= job.narrowest:
             return None
         slowdown = view.estimates.slowdown
-        work_s = work_left_s(view, job, self.oracle)
-        if work_s * (slowdown(job, job.tier) - 1.0) <= view.estimates.switch_s(job):
+        left_s = time_left_s(view, job, self.oracle)
+        if left_s * (slowdown(job, job.tier) - 1.0) <= view.estimates.switch_s(job):
             return None
         with view.supposing() as trial:
             trial.without((job,))
@@ -318,7 +333,7 @@ class Dally(Policy):
             place = find(view.inventory, job, self.placement, job.tier - 1, pools)
         if place is None:
             return None
-        saved_s = work_s * (slowdown(job, job.tier) - slowdown(job, _tier(view, place)))
+        saved_s = left_s * (slowdown(job, job.tier) - slowdown(job, _tier(view, place)))
         return place if saved_s > view.estimates.switch_s(job) else None
 
     def card(self) -> dict[str, str]:

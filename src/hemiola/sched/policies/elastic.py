@@ -6,7 +6,8 @@ speeds up most. Lyra knows run times, allocates anew at fixed intervals and solv
 Here something is done when something happens, in order of arrival, and:
 
 - what is left, also while somebody waits whom it does not help, is given host by host (or GPU by GPU) to whom it
-  speeds up most per GPU, which is optimal where each further one gains less than the one before;
+  speeds up most per GPU, which is optimal where each further one gains less than the one before. What one has no use
+  for as the hosts stand is dealt out to the others;
 - a resize restarts its job. One that shrinks for a waiting job keeps all that this one does not need; one grows only
   if the time that it is expected to save is above what restarting costs it, now and when it must shrink again.
 """
@@ -17,6 +18,7 @@ from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from itertools import takewhile
+from math import inf
 
 from hemiola.core.decisions import Decision, Placement, Resize, Start, WakeAt
 from hemiola.core.errors import PolicyError
@@ -65,7 +67,7 @@ class Elastic(Policy):
     source = "in the style of Li et al., Lyra, EuroSys'23: the least first, then by gain; of Gandiva, OSDI'18: grow-shrink"
 
     def __post_init__(self) -> None:
-        if not 0 <= self.settle_s < float("inf"):
+        if not 0 <= self.settle_s < inf:
             raise PolicyError(f"settle_s is {self.settle_s}", "give seconds, 0 or more")
 
     def decide(self, view: ClusterView) -> Iterable[Decision]:
@@ -91,7 +93,7 @@ class Elastic(Policy):
         """Start who fits at any size, and then who would if others shrank."""
         queue = view.queue(ORDER)
         while view.waiting and (job := queue.next()) is not None:
-            if (placement := self._largest(view, job, job.gpus)) is not None:
+            if (placement := self._largest(view, job)) is not None:
                 yield Start(
                     job.id, placement, f"{ORDER.says}; {_of(placement.gpus, job)}{self.placement.says}"
                 )
@@ -116,15 +118,14 @@ class Elastic(Policy):
             elif job.elastic:
                 yield from self._wake(view, job)
 
-    def _largest(self, view: ClusterView, job: JobState, most: int) -> Placement | None:
-        """A place at the largest of its sizes up to `most` for which there is one, on no slower GPUs than it has."""
-        held, inventory = job.placement, view.inventory
+    def _largest(self, view: ClusterView, job: JobState) -> Placement | None:
+        """A place at the largest of its sizes, up to what it asked for, for which there is one."""
         for gpus in reversed(view.sizes_of(job)):
-            if gpus <= most and gpus <= view.free:
-                sized = view.at_size(job, gpus)
-                pools = None if held is None else no_slower(inventory, sized, held)
-                if (placement := find(inventory, sized, self.placement, pools=pools)) is not None:
-                    return placement
+            if (
+                gpus <= min(job.gpus, view.free)
+                and (placement := find(view.inventory, view.at_size(job, gpus), self.placement)) is not None
+            ):
+                return placement
         return None
 
     def _make_room(self, view: ClusterView, job: JobState) -> Room | None:
@@ -162,41 +163,59 @@ class Elastic(Policy):
             for job in view.running.values()
             if _may_change(job) and job.gpus < view.sizes_of(job)[-1] and job.since_s + self.settle_s <= now
         ]
-        for job, most in self._shared_out(view, growing):
-            with view.supposing() as trial:
-                trial.without([job])
-                placement = self._largest(view, job, most)
-            if placement is not None and placement.gpus > job.gpus and self._pays(view, job, placement):
-                more = placement.gpus - job.gpus
-                yield Resize(job.id, placement, f"nobody else can use {more} GPU{'s' * (more > 1)} more")
-                yield from self._wake(view, job)
+        for job, placement in self._shared_out(view, growing):
+            more = placement.gpus - job.gpus
+            yield Resize(job.id, placement, f"nobody else can use {more} GPU{'s' * (more > 1)} more")
+            yield from self._wake(view, job)
 
-    def _shared_out(self, view: ClusterView, jobs: list[JobState]) -> list[tuple[JobState, int]]:
-        """Who gets up to how many GPUs: each step to the job that it speeds up most per GPU."""
+    def _shared_out(self, view: ClusterView, jobs: list[JobState]) -> list[tuple[JobState, Placement]]:
+        """Who grows where. As long as some have no use for all of their shares, everything is dealt out anew: the later half
+        of them goes without, and the others may have one for more."""
         free = view.free
-        shares = {job.index: job.gpus for job in jobs}
-        steps = [step for job in jobs if (step := _step(view, job, job.gpus, free))]
-        heapify(steps)
-        while steps:
-            _, index, job, more = heappop(steps)
-            if more <= free:
-                free -= more
-                shares[index] += more
-            if step := _step(view, job, shares[index], free):
-                heappush(steps, step)
-        return [(job, shares[job.index]) for job in jobs if shares[job.index] > job.gpus]
+        most = {job.index: view.sizes_of(job)[-1] for job in jobs}
+        steps = {job.index: _step(view, job, job.gpus, free, most[job.index]) for job in jobs}
+        while True:
+            grown: list[tuple[JobState, Placement]] = []
+            short: list[tuple[JobState, int]] = []
+            with view.supposing() as trial:
+                for job, share in _dealt(view, jobs, steps, most):
+                    taken = job.gpus
+                    if (placement := self._larger(view, job, share)) is not None:
+                        trial.without([job])
+                        trial.occupy(placement)
+                        grown.append((job, placement))
+                        taken = placement.gpus
+                    if taken < share:
+                        short.append((job, taken))
+            if not short:
+                return grown
+            for job, taken in short[len(short) // 2 :]:
+                most[job.index] = taken
+                steps[job.index] = _step(view, job, job.gpus, free, taken)
 
-    def _pays(self, view: ClusterView, job: JobState, placement: Placement) -> bool:
-        """Whether it would save more time than two restarts take, as far as one may expect."""
-        estimates = view.estimates
-        sized = view.at_size(job, placement.gpus)
-        tier = view.topology.span(placement.hosts)
-        there = gpu_speed(job, view.inventory.pool_of[placement.hosts[0]])
-        then = there * estimates.speed_at(job, placement.gpus) / estimates.slowdown(sized, tier)
-        if job.speed <= 0 or then <= job.speed:
-            return False
+    def _larger(self, view: ClusterView, job: JobState, most: int) -> Placement | None:
+        """Its fastest place at a larger size up to `most`, on no slower GPUs than it has; None if none pays."""
+        fastest, speed = None, self._least_speed(view, job)
+        held, inventory = job.placement, view.inventory
+        assert held is not None
+        with view.supposing() as trial:
+            trial.without([job])
+            for gpus in reversed(view.sizes_of(job)):
+                if job.gpus < gpus <= min(most, view.free):
+                    sized, best = view.at_size(job, gpus), view.estimates.speed_at(job, gpus)
+                    pools = [p for p in no_slower(inventory, sized, held) if gpu_speed(job, p) * best > speed]
+                    placement = find(inventory, sized, self.placement, pools=tuple(pools))
+                    if placement is not None and (then := _speed_on(view, sized, placement)) > speed:
+                        fastest, speed = placement, then
+        return fastest
+
+    def _least_speed(self, view: ClusterView, job: JobState) -> float:
+        """Above it a job would save more time than two restarts take, as far as one may expect."""
+        if job.speed <= 0:
+            return inf
         left_s = work_left_s(view, job, self.oracle)
-        return left_s / job.speed - left_s / then > 2 * estimates.switch_s(job)
+        then_s = left_s / job.speed - 2 * view.estimates.switch_s(job)
+        return max(job.speed, left_s / then_s) if then_s > 0 else inf
 
     def _wake(self, view: ClusterView, job: JobState) -> Iterator[Decision]:
         """The job's one timer; none while an earlier one is on its way, which asks for it then."""
@@ -209,16 +228,41 @@ class Elastic(Policy):
             yield WakeAt(due_s, job.id, why)
 
 
-def _step(view: ClusterView, job: JobState, gpus: int, free: int) -> Step | None:
+def _dealt(
+    view: ClusterView, jobs: list[JobState], steps: dict[int, Step | None], most: dict[int, int]
+) -> list[tuple[JobState, int]]:
+    """Who gets how many GPUs, up to its `most`: each step, these first, to the job that it speeds up most per GPU."""
+    free = view.free
+    shares = {job.index: job.gpus for job in jobs}
+    heap = [step for step in steps.values() if step]
+    heapify(heap)
+    while heap and free:
+        _, index, job, more = heappop(heap)
+        if more <= free:
+            free -= more
+            shares[index] += more
+        if step := _step(view, job, shares[index], free, most[index]):
+            heappush(heap, step)
+    return [(job, shares[job.index]) for job in jobs if shares[job.index] > job.gpus]
+
+
+def _step(view: ClusterView, job: JobState, gpus: int, free: int, most: int) -> Step | None:
     """The larger size that gains most per GPU; None if none gains. Speed may fall before it rises, where a job leaves its
     host, so sizes are tried further and further away."""
     speed_at, sizes = view.estimates.speed_at, view.sizes_of(job)
     speed, more, best = speed_at(job, gpus), job.job.sizes.step, (0.0, 0)
-    while more <= free and gpus + more <= sizes[-1]:
+    while more <= free and gpus + more <= most:
         if gpus + more in sizes:
             best = min(best, ((speed - speed_at(job, gpus + more)) / more, more))
-        more = min(2 * more, sizes[-1] - gpus) if gpus + more < sizes[-1] else free + 1
+        more = min(2 * more, most - gpus) if gpus + more < most else free + 1
     return (best[0], job.index, job, best[1]) if best[1] else None
+
+
+def _speed_on(view: ClusterView, job: JobState, placement: Placement) -> float:
+    """Work per second that a job of the placement's size may count on there."""
+    there = gpu_speed(job, view.inventory.pool_of[placement.hosts[0]])
+    slowdown = view.estimates.slowdown(job, view.topology.span(placement.hosts))
+    return there * view.estimates.speed_at(job, job.gpus) / slowdown
 
 
 def _may_change(job: JobState) -> bool:

@@ -38,7 +38,7 @@ from hemiola.core.decisions import Decision, Start, Stop, WakeAt
 from hemiola.core.errors import PolicyError
 from hemiola.sched.job_state import ENDED, RUNNING, JobState
 from hemiola.sched.placement import Rule, TierAware
-from hemiola.sched.policies.tiresias import ByAttainedService, Tiresias
+from hemiola.sched.policies.tiresias import EPSILON, ByAttainedService, Tiresias
 from hemiola.sched.policy import Policy, by_order
 from hemiola.sched.rounds import reorder
 from hemiola.sched.view import ClusterView, Index
@@ -101,8 +101,9 @@ class ByGittinsIndex(ByAttainedService):
         level, _, submit_s = super().waiting(job, now)  # notes a promotion
         if self.eager and self.cells_gpu_s:
             return self.ranks[level], 1, submit_s
-        rank = self.ranks[bisect_right(self.cells_gpu_s, job.service_gpu_s(now) - job.mark)]
-        return level, 1 + rank, submit_s
+        service = job.service_gpu_s(now) - job.mark
+        cell = bisect_right(self.cells_gpu_s, service * (1 + EPSILON) + EPSILON)  # as for the level
+        return level, 1 + self.ranks[cell], submit_s
 
     def running(self, job: JobState, now: float) -> tuple[int, int, float]:
         level, _, since_s = super().running(job, now)

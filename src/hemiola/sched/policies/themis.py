@@ -146,8 +146,9 @@ class Auction(Index):
     def bid(self, job: JobState) -> tuple[float, float]:
         """(rho if it holds GPUs from now on, rho if it starts one lease later)."""
         view, switch_s = self._view, 0.0
-        ideal = ideal_s(job.work_s, job.gpus, self.mean_jobs(job), view.topology.gpus)
-        remaining_s = job.work_s - job.done_s
+        best = view.estimates.speed_at(job, job.gpus)  # not 1 where run times are those of another cluster
+        ideal = ideal_s(job.work_s / best, job.gpus, self.mean_jobs(job), view.topology.gpus)
+        remaining_s = (job.work_s - job.done_s) / best
         with_gpus_s = remaining_s
         if job.status == RUNNING:
             with_gpus_s = remaining_s = job.finish_s - view.now
