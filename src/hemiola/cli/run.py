@@ -124,7 +124,8 @@ def run(
         ranks_min=min_ranks,
     )
     read = _plan(plan)
-    with alone(recording) if recording is not None and node_rank == 0 else nullcontext(0) as since_ns:
+    claimed = alone(recording) if recording is not None and node_rank == 0 else nullcontext((0, ""))
+    with claimed as (since_ns, _):
         outcome = launch(
             job,
             lambda world: output_of(world, logs, _shown(show, world)),

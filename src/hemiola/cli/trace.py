@@ -62,17 +62,26 @@ def trace(
         raise InputError("nothing to run", "give the command after --: hemiola trace -- torchrun … train.py")
     writable(output)
     options = options_for(output, mode="full" if full else "light", listen=listen, keep_iterations=keep)
-    with alone(options) as since_ns:
+    with alone(options) as (since_ns, other):
         status = _run(command, options)
-        merged(options, since_ns)
+        if other:
+            print(f"the recording is put together by {other}", file=sys.stderr)
+        else:
+            _wait_for_hosts(Path(options.parts), since_ns, crashed=status != 0)
+            merged(options, since_ns)
     raise SystemExit(status)
 
 
 @contextmanager
-def alone(options: Options) -> Iterator[int]:
-    """Keep others from recording into the same file meanwhile; when this began, in nanoseconds by the clock of the files.
+def alone(options: Options) -> Iterator[tuple[int, str]]:
+    """Keep others from recording into the same file meanwhile.
 
-    One that began on another host is of the same job: each host has a command of its own.
+    One that began on another host is of the same job: each host has a command of its own, and the first one puts the
+    recording together.
+
+    Yields:
+        When this began, in nanoseconds by the clock of the files, and which process on another host was first; "" if
+        this one is.
 
     Raises:
         InputError: another process of this host is recording into it.
@@ -85,20 +94,20 @@ def alone(options: Options) -> Iterator[int]:
     except OSError as error:
         raise InputError(f"{path} cannot be written: {error.strerror}", "name another file") from error
     try:
-        is_first = _claim(path, handle, options.path)
+        other = _claim(path, handle, options.path)
         try:
-            yield os.fstat(handle).st_mtime_ns
+            yield os.fstat(handle).st_mtime_ns, other
         finally:
-            if is_first:
+            if not other:
                 path.unlink(missing_ok=True)
     finally:
         os.close(handle)
 
 
-def _claim(path: Path, handle: int, recorded: str) -> bool:
+def _claim(path: Path, handle: int, recorded: str) -> str:
     """Lock the file, say in it by whom, and set its time; the lock ends with the process, however that ends.
 
-    False where it has been by another host.
+    Who has locked it where that is on another host, else "".
     """
     from hemiola.core.errors import InputError
 
@@ -108,7 +117,7 @@ def _claim(path: Path, handle: int, recorded: str) -> bool:
     except BlockingIOError as error:
         who = _holder(path)
         if not who.endswith(here):
-            return False
+            return who or "another host"
         raise InputError(
             f"{recorded} is being recorded by {who}", "wait for its end, or name another file"
         ) from error
@@ -117,7 +126,7 @@ def _claim(path: Path, handle: int, recorded: str) -> bool:
     os.ftruncate(handle, 0)
     with suppress(OSError):  # a full disk
         os.write(handle, f"process {os.getpid()}{here}".encode())
-    return True
+    return ""
 
 
 def _holder(path: Path) -> str:
@@ -154,6 +163,18 @@ def _run(command: tuple[str, ...], options: Options) -> int:
     return 128 - status if status < 0 else status
 
 
+def _wait_for_hosts(parts: Path, since_ns: int, *, crashed: bool) -> None:
+    """Where the job has ranks on other hosts, too, these may take a while longer than the command here."""
+    from hemiola.core.errors import InputError
+    from hemiola.run.record.api import wait_for_parts
+    from hemiola.run.record.parts import heads
+
+    here = socket.gethostname()
+    with suppress(InputError, OSError):  # what cannot be read is named by who puts it together
+        if elsewhere := [head.world_size for head in heads(parts, since_ns) if head.host != here]:
+            wait_for_parts(parts, max(elsewhere), crashed=crashed, since_ns=since_ns)
+
+
 def merged(options: Options, since_ns: int = 0) -> JobTimeline | None:
     """Put the parts together and say in a few lines what was recorded; None if nothing was, or they cannot be.
 
@@ -180,7 +201,7 @@ def merged(options: Options, since_ns: int = 0) -> JobTimeline | None:
             shutil.rmtree(part) if part.is_dir() else part.unlink()
     try:
         timeline = finish(path, parts)
-    except InputError as error:
+    except (InputError, OSError) as error:
         print(f"the recording could not be put together: {error}", file=sys.stderr)
         command = shlex.join(["python", "-m", "hemiola.run.record", str(parts), str(path)])
         print(f"the ranks' parts are kept in {parts}: {command}", file=sys.stderr)

@@ -3,7 +3,8 @@
 A collective's rows on different ranks are found by their name, kind and group, and by being the
 k-th of that sort in the rank's iteration. Where ranks disagree on how many there are, nobody can say
 which belong together, and none is matched. A send belongs to the one receive that has its name, and to no
-other send; where the name is no tensor's, it does not say which.
+other send; where the name is no tensor's, it does not say which. Sends and receives in one, and what nobody can name,
+do not say whose they are, and are matched with nothing.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ Bools = NDArray[np.bool_]
 
 _PAIRED = {"send": "send and receive", "recv": "send and receive"}
 """The two ends of one transfer are one collective."""
+_VAGUE = frozenset({"send-recv", "unknown"})
+"""Between which of the group's ranks these are is not told."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,7 +64,8 @@ def matched(timeline: JobTimeline, found: Parts) -> Matched:
     occurrence = _occurrence(log.rank, number, sort, handed)
     key = _dense(sort, occurrence)
     instance = _dense(number, key)
-    instance = np.where(_agreed(log.rank, number, sort) & _has_both_ends(timeline, instance), instance, -1)
+    told = _agreed(log.rank, number, sort) & _has_both_ends(timeline, instance) & ~_vague(timeline)
+    instance = np.where(told, instance, -1)
     instances = int(instance.max(initial=-1)) + 1
     return Matched(log, _arrivals(timeline, handed), row, key, occurrence, instance, instances)
 
@@ -86,6 +90,12 @@ def _has_both_ends(timeline: JobTimeline, instance: Ints) -> Bools:
         np.bincount(instance, timeline.transfers.collective == code.get(end, -1))[instance] for end in _PAIRED
     )
     return np.asarray((sent == received) & (sent <= 1))
+
+
+def _vague(timeline: JobTimeline) -> Bools:
+    """Whether rows do not say of which ranks they are."""
+    codes = [number for number, name in enumerate(timeline.names) if name in _VAGUE]
+    return np.isin(timeline.transfers.collective, codes)
 
 
 def _dense(*columns: Ints) -> Ints:

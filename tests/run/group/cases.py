@@ -16,6 +16,8 @@ from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as power_s
 
 LARGE = 1_000_000
 SOON = timedelta(seconds=30)
+SLOW = {"averages": "400mbit", "not_left": "8mbit"}
+"""At which rate rank 1 sends, by the case."""
 
 
 def averages(rank: int, ranks: int) -> str:
@@ -68,6 +70,33 @@ def no_bits(rank: int, ranks: int) -> str:
                 dist.all_reduce(flat)
                 assert torch.equal(flat, torch.full((size,), float(ranks)))
             assert torch.equal(before.view(torch.uint8), torch.ones(size, dtype=dtype).view(torch.uint8))
+    return "raised"
+
+
+def unequal(rank: int, ranks: int) -> str:
+    """What has no part for each rank, or has it of another size, raises at every rank, and harms nothing that follows."""
+    whole, part = torch.ones(2 * ranks - 1), torch.ones(2)
+    calls = [
+        (lambda: dist.all_to_all_single(torch.empty(ranks + 1), torch.ones(ranks + 1)), f"{ranks + 1} rows"),
+        (lambda: dist.all_to_all_single(whole, whole, [1] * ranks, [2] * (ranks - 1) + [1]), "of 1, 1, 1 rows"),
+        (lambda: dist.all_to_all_single(whole, whole, None, [ranks, ranks - 1]), "tensor of 5"),
+        (lambda: dist.reduce_scatter_tensor(part, whole), "parts of 2"),
+        (lambda: dist.all_gather_into_tensor(whole, part), "6 elements"),
+        (lambda: dist.all_gather([part] * (ranks - 1), part), "list of 2"),
+        (lambda: dist.reduce_scatter(part, [part] * (ranks + 1)), "list of 4"),
+        (lambda: dist.all_to_all([part] * ranks, [part] * (ranks - 1)), "list of 2"),
+    ]  # fmt: skip
+    for call, words in calls:
+        try:
+            call()
+        except Exception as problem:
+            assert words in str(problem), problem
+        else:
+            raise AssertionError(f"{words} ended well")
+        for size in (4, LARGE):
+            flat = torch.ones(size)
+            dist.all_reduce(flat)
+            assert torch.equal(flat, torch.full((size,), float(ranks)))
     return "raised"
 
 
@@ -302,14 +331,27 @@ def failing(rank: int, ranks: int) -> str:
     return "soon"
 
 
+def not_left(rank: int, ranks: int) -> str:
+    """Rank 1 sends slowly and comes last: it has its results at once, and its process ends without having left the group."""
+    dist.barrier()
+    time.sleep(0.3 * rank)
+    several = [torch.ones(16_000) for _ in range(4)]
+    for work in [dist.all_reduce(flat, async_op=True) for flat in several]:
+        work.wait()
+    assert all(torch.equal(flat, torch.full((16_000,), float(ranks))) for flat in several)
+    return "right"
+
+
 def main(rank: int, ranks: int, file: str, case: str) -> None:
     torch.set_num_threads(1)
-    if case == "averages" and rank == 1:
-        os.environ["HEMIOLA_RATE"] = "400mbit"
+    if case in SLOW and rank == 1:
+        os.environ["HEMIOLA_RATE"] = SLOW[case]
     dist.init_process_group(
         "hemiola", init_method=f"file://{file}", rank=rank, world_size=ranks, timeout=SOON
     )
     print(globals()[case](rank, ranks), flush=True)
+    if case == "not_left":
+        return
     dist.barrier()
     if case == "power":  # gloo's destructor may wait, with the GIL, for a thread that waits for the GIL
         dist.group.WORLD.shutdown()

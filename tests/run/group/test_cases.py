@@ -37,6 +37,13 @@ def test_what_there_is_not_for_a_type_raises_at_every_rank(strategy, tmp_path, m
     assert case("no_bits", 2, tmp_path) == {"raised"}
 
 
+@pytest.mark.parametrize("strategy", ["", "ring.json"])
+def test_what_has_not_a_part_for_each_rank_raises_at_every_rank(strategy, tmp_path, monkeypatch):
+    write_strategy(ring([0, 1, 2]), tmp_path / "ring.json")
+    monkeypatch.setenv("HEMIOLA_STRATEGY", str(tmp_path / strategy) if strategy else "")
+    assert case("unequal", 3, tmp_path) == {"raised"}
+
+
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_what_cannot_be_written_raises(ranks, tmp_path):
     assert case("unwritable", ranks, tmp_path) == {"raised"}
@@ -68,6 +75,10 @@ def test_who_leaves_ends_first_what_it_has_begun(strategy, late, tmp_path, monke
 
 def test_who_fails_leaves_at_once(tmp_path):
     assert case("failing", 2, tmp_path) == {"soon"}
+
+
+def test_who_ends_without_leaving_sends_first_what_others_need(tmp_path):
+    assert case("not_left", 2, tmp_path) == {"right"}
 
 
 def test_checkpoints_are_written_and_read(tmp_path):

@@ -15,6 +15,7 @@ from hemiola.run.group import watch
 from hemiola.run.group.collectives import Channel
 from hemiola.run.group.doubling import Doubling
 from hemiola.run.group.watch import Watch
+from hemiola.run.transport import loop
 
 
 class Rank:
@@ -124,6 +125,25 @@ def test_what_can_still_be_completed_is_where_a_rank_is_lost_after_its_part():
         cut(ends[3])
         assert [side.wait() for side in sides[:3]] == [None] * 3
         assert all(torch.equal(one, torch.full((4,), 6.0)) for one in result)
+
+
+def test_a_process_that_ends_sends_first_what_the_others_need():
+    """What rank 0 needs lies there already: it has its result while its own message is still to be sent."""
+    with connected(2) as ends:
+        sides = [Rank(end) for end in ends]
+        sides[1].reduce(torch.ones(4))
+        behind = ends[0].receive(1, 99, bytearray(1))
+        ends[1].send(0, 99, b"x")
+        behind.wait()
+        held, go_on = threading.Event(), threading.Event()
+        ends[0].call(lambda: (held.set(), go_on.wait()))
+        assert held.wait(20)
+        sides[0].reduce(torch.ones(4))
+        assert sides[0].wait() is None
+        threading.Timer(0.1, go_on.set).start()
+        loop._send_last()
+        cut(ends[0])
+        assert sides[1].wait() is None
 
 
 def test_what_cannot_be_joined_ends_with_its_reason():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 import weakref
+from functools import partial
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ import torch
 from endpoints import connected
 from hemiola.core.errors import TransportError
 from hemiola.run.group.collectives import Channel
+from hemiola.run.group.group import Group
 from hemiola.run.group.pending import Pending
 from hemiola.run.group.worker import Worker
 
@@ -65,6 +67,20 @@ def test_what_is_called_after_it_was_left_fails():
         pending.wait()
     with pytest.raises(Exception, match="the process group was closed"):
         pending.get_future().wait()
+
+
+def test_who_leaves_ends_first_what_it_sends_however_long_that_takes(monkeypatch):
+    with connected(2) as ends:
+        monkeypatch.setattr(ends[0], "close", partial(ends[0].close, 0.1))
+        group = Group(ends[0], 0, 2, 10.0)
+        data, came = torch.arange(4_000_000), torch.zeros(4_000_000, dtype=torch.int64)
+        go_on = threading.Event()
+        ends[1].call(go_on.wait)  # it reads nothing
+        group.send([data], 1, 0)
+        threading.Timer(0.5, go_on.set).start()
+        group.shutdown()
+        Group(ends[1], 1, 2, 10.0).recv([came], 0, 0).wait()
+        assert torch.equal(came, data)
 
 
 def test_what_was_carried_out_is_held_no_longer():

@@ -39,7 +39,8 @@ def broken(
             f"--{name}-at",
             "4",
         ]
-        jobs[name] = (folder, start(command))
+        attempt = {"TORCHELASTIC_RUN_ID": "a job", "TORCHELASTIC_RESTART_COUNT": "3"}
+        jobs[name] = (folder, start(command, **attempt))
     yield {
         name: (folder, process, process.communicate(timeout=300)[1])
         for name, (folder, process) in jobs.items()
@@ -67,7 +68,8 @@ def test_a_killed_rank_leaves_its_iterations_and_the_others_theirs(
         assert timeline.iterations.number[timeline.iterations.rank == rank].tolist() == [0, 1, 2, 3, 4]
     assert "rank 1 ended without saying so (killed?)" in timeline.facts["partial"]
     assert "partial: rank 1 ended without saying so" in said
-    assert len(collect(folder / "run.json.parts").ranks) == 2  # the parts are kept
+    parts = read_parts(folder / "run.json.parts")  # are kept
+    assert [part.head.attempt for part in parts] == ["a job 3"] * 2
 
 
 def test_parts_that_cannot_be_put_together_are_kept_and_named(
@@ -82,6 +84,15 @@ def test_parts_that_cannot_be_put_together_are_kept_and_named(
     assert "Is a directory\n  hint: name a file" in said
     assert f"are kept in {parts}: python -m hemiola.run.record {parts} {tmp_path / 'run.json'}\n" in said
     assert read_parts(parts)
+
+
+def test_parts_that_cannot_be_read_are_kept_and_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    parts = tmp_path / "parts"
+    (parts / "rank00000-1.a.jsonl").mkdir(parents=True)
+    assert merged(Options(path=str(tmp_path / "run.json"), parts=str(parts))) is None
+    assert f"are kept in {parts}: python -m hemiola.run.record" in capsys.readouterr().err
 
 
 def leave_a_part(parts: Path, stem: str, host: str = "h") -> None:
@@ -107,7 +118,7 @@ def test_parts_stay_until_a_later_recording_has_left_its_own(
         trace("true", output=tmp_path / "run.json")
     assert "nothing was recorded" in capsys.readouterr().err
     assert [part.head.host for part in read_parts(parts)] == ["earlier"]
-    with alone(options) as since_ns:
+    with alone(options) as (since_ns, _):
         leave_a_part(parts, "rank00000-2-1", "later")
         timeline = merged(options, since_ns)
     assert timeline is not None
@@ -124,6 +135,36 @@ def test_two_do_not_record_into_one_file(tmp_path: Path) -> None:
         trace("true", output=path)
     with pytest.raises(SystemExit, match="0"):
         trace("true", output=path)
+
+
+TWO_HOSTS = """
+import os, socket, sys, time
+from pathlib import Path
+from hemiola.run.record import parts, values
+
+def part(rank, host):
+    writer = parts.PartWriter(Path(sys.argv[1], f"rank{rank:05d}-1-1"), 10)
+    writer.write(values.Head(
+        rank=rank, world_size=2, host=host, device="cpu", pid=1, mode="light", monotonic_ns=0, unix_ns=0
+    ))
+    return writer
+
+end = values.End(why="", iterations=0, cost_ns=0)
+part(0, socket.gethostname()).write(end)
+elsewhere = part(1, "another")
+if not os.fork():
+    time.sleep(0.5)
+    elsewhere.write(end)
+"""
+
+
+def test_the_first_host_waits_for_the_ranks_of_the_others(tmp_path: Path) -> None:
+    output = tmp_path / "run.json"
+    with pytest.raises(SystemExit, match="0"):
+        trace(sys.executable, "-c", TWO_HOSTS, f"{output}.parts", output=output)
+    timeline = read_timeline(output)
+    assert [rank.host for rank in timeline.ranks] == [socket.gethostname(), "another"]
+    assert "partial" not in timeline.facts
 
 
 HANGS = """
@@ -213,14 +254,23 @@ def test_a_folder_without_parts_is_refused(tmp_path: Path) -> None:
         collect(tmp_path)
 
 
-def test_hosts_of_one_job_record_into_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hosts_of_one_job_record_into_one_file_and_the_first_puts_it_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     options = options_for(tmp_path / "run.json")
-    with alone(options) as first_ns:
+    first = f"process {os.getpid()} on {socket.gethostname()}"
+    with alone(options) as (first_ns, nobody):
+        assert not nobody
         monkeypatch.setattr(socket, "gethostname", lambda: "another")
-        with alone(options) as second_ns:
-            assert second_ns == first_ns
+        with alone(options) as second:
+            assert second == (first_ns, first)
+        leave_a_part(Path(options.parts), "rank00000-1-1")
+        with pytest.raises(SystemExit, match="0"):
+            trace("true", output=tmp_path / "run.json")
+        assert capsys.readouterr().err == f"the recording is put together by {first}\n"
+        assert merged(options, first_ns) is not None
         lock = tmp_path / "run.json.lock"
         lock.write_text("")  # not said yet by whom
         with alone(options):
             assert lock.exists()
-    assert not any(tmp_path.iterdir())
+    assert [path.name for path in tmp_path.iterdir()] == ["run.json"]

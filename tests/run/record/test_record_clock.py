@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hemiola.run.record.causality import bound_by_causality
 from hemiola.run.record.clock import ClockClient, ClockFit, ClockServer, fit_clock
 from hemiola.run.record.merge import collect
-from hemiola.run.record.parts import Part, PartWriter
+from hemiola.run.record.parts import Part, PartWriter, read_parts
 from hemiola.run.record.values import ClockSample, Group, Head, Iteration
 
 SECOND = 10**9
@@ -102,6 +102,36 @@ def test_a_drift_beyond_the_errors_is_taken_out() -> None:
     assert fit.drift == pytest.approx(20e-6)
     assert fit.apply(50 * SECOND) == pytest.approx(50 * SECOND + 1000 + 1_000_000)
     assert fit.error_ns == 10
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(1, 10 * SECOND), st.integers(-(10**6), 10**6), st.integers(1, 10**5)), min_size=1, max_size=12
+    )
+)  # fmt: skip
+def test_no_sample_contradicts_the_error_however_the_clock_drifts(
+    steps: list[tuple[int, int, int]],
+) -> None:
+    samples = [ClockSample(0, 0, 10)]
+    for later, more, error in steps:
+        samples.append(ClockSample(samples[-1].local_ns + later, samples[-1].offset_ns + more, error))
+    fit = fit_clock(samples)
+    for at, offset, error in ((s.local_ns, s.offset_ns, s.error_ns) for s in samples):
+        assert abs(fit.apply(at) - (at + offset)) <= fit.error_ns + error + 1
+
+
+def test_how_a_clock_drifted_before_what_is_kept_does_not_count(tmp_path: Path) -> None:
+    """20 ppm for 20 s, and none in the last 10 s or more, of which there are iterations."""
+    writer = PartWriter(tmp_path / "rank00001-1-1", 10)
+    writer.write(Head(rank=1, world_size=2, host="", device="", pid=1, mode="", monotonic_ns=0, unix_ns=0))
+    for k in range(50):
+        writer.write(ClockSample(k * SECOND, 20_000 * min(k, 20), 10))
+        writer.write(Iteration(k, k * SECOND, (k + 1) * SECOND, True, False, [], []))
+    writer.close()
+    (part,) = read_parts(tmp_path)
+    fit = fit_clock(part.clocks)
+    assert part.iterations[0].number >= 30
+    assert (fit.drift, fit.error_ns) == (0, 10)
 
 
 def _part(rank: int, collectives: list[tuple[int, int]]) -> Part:

@@ -17,19 +17,21 @@ from hemiola.run.record.recorder import Recorder
 from hemiola.run.record.values import ClockSample, End, Facts, Group, Head, Iteration, Line, UnderWay
 
 
-def head(rank: int = 0, unix_ns: int = 1, run: str = "", number: int = -1) -> Head:
+def head(
+    rank: int = 0, unix_ns: int = 1, run: str = "", number: int = -1, host: str = "h", attempt: str = ""
+) -> Head:
     return Head(
-        rank=rank, world_size=2, host="h", device="cpu", pid=5, mode="light", monotonic_ns=0, unix_ns=unix_ns, run=run,
-        number=number,
+        rank=rank, world_size=2, host=host, device="cpu", pid=5, mode="light", monotonic_ns=0, unix_ns=unix_ns, run=run,
+        number=number, attempt=attempt,
     )  # fmt: skip
 
 
 ROW = (3, "", "all-reduce", 0, 4, 5, None, None, None, None)
 
 
-def iteration(number: int) -> Iteration:
+def iteration(number: int, complete: bool = True) -> Iteration:
     row = (number, "bucket 0", "all-reduce", 0, 4, 1, 2, 3, None, None)
-    return Iteration(number, number, number + 1, True, False, [("forward", "compute", 0, 1)], [row])
+    return Iteration(number, number, number + 1, complete, False, [("forward", "compute", 0, 1)], [row])
 
 
 def write(stem: Path, lines: list[Line], keep: int = 100) -> PartWriter:
@@ -135,6 +137,12 @@ def test_the_last_iterations_are_kept_and_no_more(
     assert writer.forgotten_iterations == count - len(numbers)
 
 
+def test_what_is_no_whole_iteration_is_none_that_is_forgotten(tmp_path: Path) -> None:
+    lines = [iteration(-1, False), *map(iteration, range(4)), iteration(4, False)]
+    assert write(tmp_path / "rank00000-5", [head(), *lines], 1).forgotten_iterations == 2
+    assert [entry.number for entry in read_parts(tmp_path)[0].iterations] == [2, 3, 4]
+
+
 @given(cut=st.integers(0, 400))
 def test_a_file_cut_off_anywhere_is_read_up_to_there(
     tmp_path_factory: pytest.TempPathFactory, cut: int
@@ -161,3 +169,20 @@ def test_of_a_rank_that_began_again_the_latest_counts_and_old_runs_do_not(tmp_pa
     write(tmp_path / "rank00000-3", [head(unix_ns=3, run="new"), iteration(9)])
     (part,) = read_parts(tmp_path)
     assert part.iterations[0].number == 9
+
+
+def test_of_a_job_that_begins_anew_the_latest_attempt_counts_though_it_fell_before_it_had_a_word(
+    tmp_path: Path,
+) -> None:
+    """Two attempts within a second; only the first one's ranks have met."""
+    for rank in (0, 1):
+        write(tmp_path / f"rank0000{rank}-{rank}", [head(rank, 1, "first", attempt="job 0"), iteration(7)])
+    write(tmp_path / "rank00001-2", [head(1, 2, attempt="job 1"), iteration(8)])
+    (part,) = read_parts(tmp_path)
+    assert part.iterations[0].number == 8
+
+
+def test_hosts_may_count_attempts_apart(tmp_path: Path) -> None:
+    write(tmp_path / "rank00000-1", [head(0, 1, attempt="job 1", host="a"), iteration(8)])
+    write(tmp_path / "rank00001-1", [head(1, 2, attempt="job 0", host="b"), iteration(8)])
+    assert [part.head.rank for part in read_parts(tmp_path)] == [0, 1]

@@ -222,6 +222,35 @@ def test_each_instant_of_an_iteration_is_one_thing(
     assert sorted(covered) == sorted(set(range(*window)) - waited)
 
 
+@given(
+    kinds=st.lists(st.tuples(st.booleans(), st.integers(-5, 65), st.integers(0, 30)), max_size=8),
+    waits=intervals,
+    window=st.none() | st.just((0, 60)),
+)
+def test_an_instant_is_the_waits_or_else_the_inputs_or_else_of_what_began_last(
+    kinds: list[tuple[bool, int, int]], waits: list[tuple[int, int]], window: tuple[int, int] | None
+) -> None:
+    phases = [
+        ("forward", "compute", 0, 0),  # that one is known
+        *((f"{k}", "input" if loads else "compute", at, at + long) for k, (loads, at, long) in enumerate(kinds)),
+    ]  # fmt: skip
+    found: dict[int, str] = {}
+    for name, _, start, end in cut(phases, waits, window):
+        assert start < end and not found.keys() & set(range(start, end))
+        found |= dict.fromkeys(range(start, end), name)
+    wanted: dict[int, str] = dict.fromkeys(range(60), "other") if window else {}
+    for name, _, start, end in sorted(phases, key=lambda phase: (phase[1] != "input", -phase[2]))[::-1]:
+        wanted |= dict.fromkeys(range(start, end), name)
+    waited = {t for start, end in waits for t in range(start, end)}
+    assert found == {t: name for t, name in wanted.items() if t not in waited}
+
+
+def test_an_iteration_may_have_very_many_phases() -> None:
+    """The batches of a validation: each of them is looked for once."""
+    batches = [("input", "input", 10 * k, 10 * k + 1) for k in range(20_000)]
+    assert len(cut(batches, [], (0, 200_000))) == 2 * len(batches)
+
+
 def test_the_forward_pass_is_what_lies_before_the_backward_pass_if_nobody_tells() -> None:
     pieces = cut([("input", "input", 0, 10), ("backward", "compute", 40, 70)], [(60, 65)], (0, 80))
     assert pieces == [

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 import struct
+import subprocess
+import sys
 import threading
 import time
 
 import pytest
-from other_ranks import HERE, rogue, with_process
+from other_ranks import HERE, SOURCE, rogue, with_process
 
 from endpoints import SECRET, connected, together
 from hemiola.core.errors import InputError, TransportError
@@ -79,6 +82,36 @@ def test_closing_sends_what_is_left_first():
         a.close()
         handle.wait(5)
         assert bytes(into) == bytes(range(250)) * 20_000
+
+
+FORKED = """
+import multiprocessing
+from hemiola.run.transport import Endpoint, Options
+
+def sends(pipe):
+    end = Endpoint(1, 2, b"for tests only", Options(interface="127.0.0.1", rate_bytes_per_s=4e6))
+    pipe.send(end.address)
+    end.connect([pipe.recv(), end.address])
+    end.send(0, 1, bytes(1_000_000))
+
+here, there = multiprocessing.Pipe()
+process = multiprocessing.get_context("fork").Process(target=sends, args=(there,))
+process.start()
+end = Endpoint(0, 2, b"for tests only", Options(interface="127.0.0.1", timeout_s=10.0))
+here.send(end.address)
+end.connect([end.address, here.recv()])
+end.receive(1, 1, bytearray(1_000_000)).wait()
+"""
+
+
+def test_a_forked_process_that_ends_sends_first_what_is_left():
+    done = subprocess.run(
+        [sys.executable, "-c", FORKED],
+        env=os.environ | {"PYTHONPATH": SOURCE},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
 
 
 def test_what_nobody_receives_for_the_timeout_is_an_error_that_says_how_much():

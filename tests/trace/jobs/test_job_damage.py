@@ -15,6 +15,8 @@ from hemiola.core.errors import FormatError, HemiolaError, InputError
 from hemiola.core.job_metrics import job_metrics
 from hemiola.report.job import write_job_report
 from hemiola.report.job.inspection import write_inspection
+from hemiola.run.record.parts import PartWriter
+from hemiola.run.record.values import Head
 from hemiola.trace.jobs.chakra import write_et
 from hemiola.trace.jobs.chakra_to import to_chakra
 from hemiola.trace.jobs.execution_trace import read_execution_trace
@@ -165,6 +167,19 @@ def test_paths_may_be_texts(tmp_path):
 def test_another_schema_of_hemiola_is_named(tmp_path, content, said):
     with pytest.raises(FormatError, match=said):
         read_job([write_json(content, tmp_path / "x.json")])
+
+
+@pytest.mark.parametrize("named", ["a b.json.parts", "a b.json.parts/rank00000-5-1.a.jsonl"])
+def test_a_ranks_part_of_a_recording_is_named_with_what_puts_it_together(tmp_path, named):
+    parts = tmp_path / "a b.json.parts"
+    writer = PartWriter(parts / "rank00000-5-1", 10)
+    writer.write(
+        Head(rank=0, world_size=1, host="h", device="cpu", pid=5, mode="light", monotonic_ns=0, unix_ns=0)
+    )
+    writer.close()
+    with pytest.raises(FormatError, match="is a rank's part of a recording") as refused:
+        read_job([tmp_path / named])
+    assert f"python -m hemiola.run.record '{parts}' '{tmp_path / 'a b.json'}'" in refused.value.remedy
 
 
 @pytest.mark.parametrize("write", [write_timeline, write_perfetto])

@@ -101,6 +101,27 @@ def test_collectives_are_of_the_step_that_launched_them_on_every_rank(tmp_path):
     assert [rank.collectives for rank in job_metrics(timeline).stragglers] == [4, 4]
 
 
+def test_sends_and_receives_in_one_kernel_are_of_nobody_knows_which_ranks(tmp_path):
+    """A pipeline's stages, whose kernels of one number are not of one transfer."""
+    group = {"pg_name": "0", "ranks": [0, 1, 2, 3]}
+    paths = []
+    for rank in range(4):
+        trace = nccl_trace(rank)
+        trace["distributedInfo"] |= {"world_size": 4, "pg_config": [group]}
+        trace["traceEvents"] = [
+            {"ph": "X", "cat": cat, "name": name, "ts": ts, "dur": dur, "pid": 1, "tid": 1, "args": {"correlation": at}}
+            for at in (1, 2)
+            for cat, name, ts, dur in (
+                ("cuda_runtime", "cudaLaunchKernel", 100 * at + 10 * rank, 2),
+                ("kernel", "ncclDevKernel_SendRecv", 100 * at + 20 * rank, 50),
+            )
+        ]  # fmt: skip
+        paths.append(write_json(trace, tmp_path / f"{rank}.json"))
+    timeline = read_kineto(paths)
+    assert timeline.groups == ((0, 1, 2, 3),)
+    assert job_metrics(timeline).stragglers == ()
+
+
 def test_a_gpu_that_comes_late_is_found_though_its_host_launches_in_time(tmp_path):
     """Both of rank 1's collectives begin 40 µs after rank 0's, which were launched at the same time."""
     paths = [write_json(nccl_trace(rank, late_s=rank * 40e-6), tmp_path / f"{rank}.json") for rank in (0, 1)]

@@ -29,7 +29,16 @@ from hemiola.run.group.doubling import Doubling
 from hemiola.run.group.fitted import Fitted
 from hemiola.run.group.memory import contiguous, reduction, view, writing
 from hemiola.run.group.pending import Pending
-from hemiola.run.group.rows import exchanged, gathered, put_back, rows, scattered
+from hemiola.run.group.rows import (
+    check_each,
+    check_rows,
+    check_whole,
+    exchanged,
+    gathered,
+    put_back,
+    rows,
+    scattered,
+)
 from hemiola.run.group.watch import Watch
 from hemiola.run.group.worker import Worker
 from hemiola.run.transport import Endpoint, Handle
@@ -218,6 +227,8 @@ class Group(dist.ProcessGroup):
         self, outputs: Sequence[Sequence[Tensor]], inputs: Sequence[Tensor], opts: Any = None
     ) -> Any:
         """Everybody's tensor, as a list."""
+        for into in outputs:
+            check_each(into, self._ranks)
 
         def action(channel: Channel) -> None:
             for into, own in zip(outputs, inputs, strict=True):
@@ -238,6 +249,8 @@ class Group(dist.ProcessGroup):
         self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], opts: Any = None
     ) -> Any:
         """Several at once."""
+        for into, own in zip(outputs, inputs, strict=True):
+            check_whole(into, own, self._ranks)
         if pending := by_strategy.all_gather(self._fitted, outputs, inputs):
             return pending
 
@@ -254,6 +267,8 @@ class Group(dist.ProcessGroup):
     def reduce_scatter(self, outputs: Sequence[Tensor], inputs: Sequence[Sequence[Tensor]], opts: Any) -> Any:
         """Everybody's lists, joined; each rank gets its part."""
         how = reduction(opts.reduceOp, outputs)
+        for parts in inputs:
+            check_each(parts, self._ranks)
 
         def action(channel: Channel) -> None:
             for into, parts in zip(outputs, inputs, strict=True):
@@ -273,6 +288,8 @@ class Group(dist.ProcessGroup):
     ) -> Any:
         """Several at once."""
         how = reduction(opts.reduceOp, outputs)
+        for into, given in zip(outputs, inputs, strict=True):
+            check_whole(given, into, self._ranks)
         if pending := by_strategy.reduce_scatter(self._fitted, outputs, inputs, how):
             return pending
 
@@ -288,6 +305,8 @@ class Group(dist.ProcessGroup):
 
     def alltoall(self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], opts: Any = None) -> Any:
         """One tensor from everybody to everybody."""
+        check_each(outputs, self._ranks)
+        check_each(inputs, self._ranks)
 
         def action(channel: Channel) -> None:
             into = [contiguous(tensor) for tensor in outputs]
@@ -301,6 +320,8 @@ class Group(dist.ProcessGroup):
         self, output: Tensor, given: Tensor, output_sizes: Sequence[int], input_sizes: Sequence[int], opts: Any = None
     ) -> Any:  # fmt: skip
         """The same from one tensor to one, in rows."""
+        check_rows(output, output_sizes, self._ranks)
+        check_rows(given, input_sizes, self._ranks)
 
         def action(channel: Channel) -> None:
             into, source = contiguous(output), contiguous(given)
@@ -392,6 +413,8 @@ class Group(dist.ProcessGroup):
         if received:
             over = _put_back_then(over, data, tensor)
         start(self._end).add_callback(ended)
+        if not received:  # what nobody sends would hold up who leaves
+            pending.note_in(self._begun)
         return pending
 
 

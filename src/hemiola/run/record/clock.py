@@ -155,8 +155,9 @@ class ClockFit(NamedTuple):
 def fit_clock(samples: Sequence[ClockSample], times_ns: Iterable[int] = ()) -> ClockFit:
     """The offset and drift that the samples show, with an error that holds at the first and the last.
 
-    Between the two it holds if the clocks drift evenly. While the two agree within their errors no
-    drift is assumed: a line through two uncertain points would bend what it should put right.
+    Between the two it holds if the clocks drift evenly; where samples there show that they did not, it is so large that
+    none contradicts it. While the two agree within their errors no drift is assumed: a line through two uncertain points
+    would bend what it should put right.
 
     Args:
         samples: in the order of time.
@@ -175,6 +176,10 @@ def fit_clock(samples: Sequence[ClockSample], times_ns: Iterable[int] = ()) -> C
     else:
         offset_ns, drift = float(first.offset_ns), risen_ns / apart_ns
         error_ns = float(max(first.error_ns, last.error_ns))
+    rest_ns = (
+        abs(offset_ns + drift * (s.local_ns - first.local_ns) - s.offset_ns) - s.error_ns for s in samples
+    )
+    error_ns = max(error_ns, *rest_ns)
     left_ns = abs(risen_ns - drift * apart_ns) + first.error_ns + last.error_ns
     left = min(DRIFT_MAX + abs(drift), left_ns / apart_ns) if apart_ns else DRIFT_MAX
     beyond_ns = max((max(first.local_ns - time, time - last.local_ns, 0) for time in times_ns), default=0)

@@ -1,6 +1,6 @@
 """A rank's part of a recording, on disk: lines of JSON, appended, so that a killed rank leaves what it had.
 
-A part is two files that take turns: when one holds `keep` iterations or `limit_bytes`, the other is
+A part is two files that take turns: when one holds `keep` whole iterations or `limit_bytes`, the other is
 begun anew. So a part keeps the last iterations, at least `keep` of them, and never grows beyond bounds.
 """
 
@@ -27,7 +27,7 @@ from hemiola.run.record.values import (
     UnderWay,
 )
 
-__all__ = ["NoPart", "Part", "PartWriter", "ended_parts", "part_files", "read_parts"]
+__all__ = ["NoPart", "Part", "PartWriter", "ended_parts", "heads", "part_files", "read_parts"]
 
 _LIMIT_BYTES = 256 * 2**20
 _END_TAG = b'\n["end"'
@@ -67,10 +67,11 @@ class PartWriter:
         """Append the line; begin the other file first if this one is full."""
         content = _encode(line) + b"\n"
         if isinstance(line, Iteration):
-            if self._held and (self._held >= self._keep or self._stream.tell() > self._limit_bytes):
+            full = line.complete and self._held >= self._keep
+            if self._held and (full or self._stream.tell() > self._limit_bytes):
                 self._change_over()
-            self._held += 1
-        elif (key := _key_in_preamble(line, self.preamble)) is not None:
+            self._held += line.complete
+        elif (key := _key_in_preamble(line)) is not None:
             self.preamble[key] = content
         self._append(content)
 
@@ -123,14 +124,14 @@ class NoPart(PartWriter):
         """Do nothing."""
 
 
-def _key_in_preamble(line: Line, known: dict[object, bytes]) -> object:
+def _key_in_preamble(line: Line) -> object:
     """Under which key the line is repeated at the head of every file; None if it is not."""
     if isinstance(line, Group):
         return ("group", line.number)
     if isinstance(line, Facts):
         return ("facts", tuple(line.values))
-    if isinstance(line, ClockSample):  # the first and the last tell the drift
-        return "clock" if "clock" not in known else "later clock"
+    if isinstance(line, ClockSample):  # the last: how the clock drifted before says nothing of what is kept
+        return "clock"
     return "head" if isinstance(line, Head) else None
 
 
@@ -201,7 +202,8 @@ def read_parts(folder: Path, since_ns: int = 0) -> list[Part]:
         )
     parts.sort(key=lambda part: part.head.unix_ns)
     newest = parts[-1].head
-    latest = {part.head.rank: part for part in parts if _belongs(part.head, newest)}
+    attempts = {part.head.host: part.head.attempt for part in parts}  # each host's latest
+    latest = {part.head.rank: part for part in parts if _belongs(part.head, newest, attempts[part.head.host])}
     return [latest[rank] for rank in sorted(latest)]
 
 
@@ -212,6 +214,13 @@ def ended_parts(folder: Path, since_ns: int) -> int:
     """
     paths = [path for path in part_files(folder, since_ns) if path.stat().st_mtime_ns >= since_ns]
     return sum(_END_TAG in _tail(path) for path in paths)
+
+
+def heads(folder: Path, since_ns: int) -> list[Head]:
+    """With what the files of the parts in a folder begin, but those of an earlier run."""
+    paths = [path for path in part_files(folder, since_ns) if path.stat().st_mtime_ns >= since_ns]
+    firsts = [next(_lines(path), None) for path in paths]
+    return [first for first in firsts if isinstance(first, Head)]
 
 
 def _tail(path: Path) -> bytes:
@@ -250,11 +259,15 @@ def _read_part(paths: list[Path]) -> Part | None:
     return msgspec.structs.replace(part, head=head, end=end)
 
 
-def _belongs(head: Head, newest: Head) -> bool:
-    """Whether two parts come from one run: they say so, or began together if one fell before it knew."""
+def _belongs(head: Head, newest: Head, attempt: str) -> bool:
+    """Whether two parts come from one run: they say so, or began together, in the latest attempt of its host, if one fell
+    before it knew.
+
+    Hosts count their attempts apart: one may begin anew for another's sake.
+    """
     if head.run and newest.run:
         return head.run == newest.run
-    return newest.unix_ns - head.unix_ns < _TOGETHER_NS
+    return head.attempt == attempt and newest.unix_ns - head.unix_ns < _TOGETHER_NS
 
 
 def _latest(lines: list[Line]) -> int:

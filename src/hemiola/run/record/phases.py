@@ -7,6 +7,7 @@ began, the time before a backward pass is taken for it.
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 
 __all__ = ["cut"]
@@ -23,14 +24,12 @@ def cut(phases: Sequence[Phase], waits: Iterable[Interval], window: Interval | N
         waits: from when to when the rank stood still for communication.
         window: the iteration, whose remaining time is filled; None if there is none to fill.
     """
-    taken = list(waits)
+    taken = _Taken(waits)
     pieces: list[Phase] = []
     for name, kind, start, end in sorted(_with_forward(phases, window), key=_urgency):
-        for left, right in _free(start, end, taken):
-            pieces.append((name, kind, left, right))
-        taken.append((start, end))
+        pieces += [(name, kind, left, right) for left, right in taken.take(start, end)]
     if window is not None:
-        pieces += [("other", "other", left, right) for left, right in _free(*window, taken)]
+        pieces += [("other", "other", left, right) for left, right in taken.take(*window)]
     return sorted(pieces, key=lambda piece: (piece[2], piece[3]))
 
 
@@ -49,15 +48,22 @@ def _with_forward(phases: Sequence[Phase], window: Interval | None) -> list[Phas
     return found
 
 
-def _free(start: int, end: int, taken: Sequence[Interval]) -> list[Interval]:
-    """What of an interval is in none of those taken."""
-    free: list[Interval] = []
-    for left, right in sorted(taken):
-        if left > start:
-            free.append((start, min(left, end)))
-        start = max(start, right)
+class _Taken:
+    """Stretches of time that are no longer free: in order, and apart from each other."""
+
+    def __init__(self, intervals: Iterable[Interval]) -> None:
+        self._starts: list[int] = []
+        self._ends: list[int] = []
+        for start, end in intervals:
+            self.take(start, end)
+
+    def take(self, start: int, end: int) -> list[Interval]:
+        """Take an interval; what of it was free."""
         if start >= end:
-            break
-    if start < end:
-        free.append((start, end))
-    return [(left, right) for left, right in free if right > left]
+            return []
+        met = slice(bisect_left(self._ends, start), bisect_right(self._starts, end))
+        starts, ends = self._starts[met], self._ends[met]
+        bounds = zip([start, *ends], [*starts, end], strict=True)  # what lies between those that it meets
+        free = [(left, right) for left, right in bounds if right > left]
+        self._starts[met], self._ends[met] = [min([start, *starts[:1]])], [max([end, *ends[-1:]])]
+        return free

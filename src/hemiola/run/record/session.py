@@ -37,6 +37,7 @@ from hemiola.run.record.values import Facts, Group, Head, Options
 __all__ = ["Session"]
 
 _END_S = 15.0
+_ATTEMPT = "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"
 
 
 class Session:
@@ -192,6 +193,7 @@ class Session:
             listen=self._server.address if self._server is not None else "",
             versions={"torch": str(torch.__version__)},
             number=self._number,
+            attempt=" ".join(os.environ.get(name, "") for name in _ATTEMPT).strip(),
         )
 
     def _listen(self) -> None:

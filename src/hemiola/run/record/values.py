@@ -145,7 +145,8 @@ class Head(msgspec.Struct, tag="head", array_like=True, kw_only=True):
     """Who writes the part, in which run (a word that the ranks agree on, once they can talk). The last one holds.
 
     Where ranks come and go, those that are left get new ranks; the `number` is the one in the first process group that
-    this one was in, -1 before there was any.
+    this one was in, -1 before there was any. The `attempt` is which one of a job that is begun anew when a rank fails, as
+    its host counts them.
     """
 
     schema: str = PART_SCHEMA
@@ -161,6 +162,7 @@ class Head(msgspec.Struct, tag="head", array_like=True, kw_only=True):
     listen: str = ""
     versions: dict[str, str] = {}
     number: int = -1
+    attempt: str = ""
 
 
 class Group(msgspec.Struct, tag="group", array_like=True):

@@ -6,8 +6,10 @@ as little lies in it unsent, so the choice is made as late as it can be.
 
 from __future__ import annotations
 
+import atexit
 import logging
 import math
+import multiprocessing.util
 import os
 import selectors
 import socket
@@ -32,9 +34,11 @@ __all__ = ["Loop"]
 _log = logging.getLogger("hemiola.transport")
 
 _SMALL_BYTES = 16 << 10
+_LAST_S = 1.0
+"""At most so long a process that ends waits for what it has still to send: if it has failed, others are to know soon."""
 READ, WRITE = selectors.EVENT_READ, selectors.EVENT_WRITE
 _loops: weakref.WeakSet[Loop] = weakref.WeakSet()
-"""Of this process, for who is forked off."""
+"""Of this process, for who is forked off, and for its end."""
 
 
 class Loop:
@@ -80,6 +84,8 @@ class Loop:
     def start(self) -> None:
         """Begin to move bytes."""
         self._thread.start()
+        if multiprocessing.parent_process() is not None:  # a forked one ends without `atexit`
+            multiprocessing.util.Finalize(None, _send_last, exitpriority=0)
 
     def wake(self) -> None:
         """There is something to send, or to read again."""
@@ -128,6 +134,15 @@ class Loop:
         self.wake()
         if self._thread.is_alive():
             self._thread.join(timeout_s + 5.0)
+
+    def is_sending(self) -> bool:
+        """Whether anything has been given to it that the kernel does not have yet."""
+        if self._over:
+            return False
+        return any(
+            self._outbox.waiting(peer) or any(link.writing for link in links)
+            for peer, links in list(self._links.items())
+        )
 
     def abandon(self) -> None:
         """In a process that was forked off, where no thread of this runs: its copies of the connections would keep them open
@@ -422,6 +437,17 @@ class Loop:
 def _abandon_all() -> None:
     for loop in list(_loops):
         loop.abandon()
+
+
+@atexit.register
+def _send_last() -> None:
+    """As this process ends, wait for what it has still to send: who has all that it needs has waited for no more.
+
+    There is no goodbye: a process that ends so may have failed.
+    """
+    deadline = time.monotonic() + _LAST_S
+    while any(loop.is_sending() for loop in list(_loops)) and time.monotonic() < deadline:
+        time.sleep(1e-3)
 
 
 os.register_at_fork(after_in_child=_abandon_all)

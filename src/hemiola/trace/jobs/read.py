@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -35,6 +36,8 @@ _LOOKED_FOR = (
     "of a network [[hosts]] in TOML; of a strategy its schema, or MSCCL's <algo>"
 )
 _ENDINGS = (".json", ".et", ".gz")
+_PART = "hemiola.record-part/"
+"""The schema of what each rank of a recording leaves, before it is put together."""
 _RANK = re.compile(r"\.(\d+)\.(?:et|json)(?:\.gz)?$")
 
 
@@ -81,6 +84,7 @@ def _files(path: Path) -> list[Path]:
     if not path.is_dir():
         return [path]
     files = sorted(file for file in path.iterdir() if file.is_file() and file.name.endswith(_ENDINGS))
+    files = files or sorted(path.glob("*.jsonl"))[:1]  # which says whose parts these are
     if not files:
         raise InputError(
             f"no trace file is in {str(path)!r}", f"looked for names that end in {', '.join(_ENDINGS)}"
@@ -155,7 +159,7 @@ def recognise(path: Path) -> Recognised:
                 return told
             about = value.get("schema") if key == "otherData" and isinstance(value, dict) else value
             seen[key] = about if isinstance(about, str) else ""
-            if key in ("schema", "otherData") and seen[key].startswith("hemiola."):
+            if key in ("schema", "otherData", "") and seen[key].startswith("hemiola."):
                 raise _other(path, seen[key])
     names = ", ".join(map(repr, list(seen)[:8]))
     raise _unknown(path, f"it has the members {names}" if names else "no member of it holds anything")
@@ -193,6 +197,13 @@ def _binary(path: Path) -> Recognised:
 
 def _other(path: Path, schema: str) -> FormatError:
     """The error for a file of Hemiola's that holds no job, or one that this version cannot read."""
+    if schema.startswith(_PART):
+        folder = path.parent
+        whole = folder.with_suffix("") if folder.suffix == ".parts" else "run.trace.json"
+        command = shlex.join(["python", "-m", "hemiola.run.record", str(folder), str(whole)])
+        return FormatError(
+            f"{str(path)!r} is a rank's part of a recording", f"put the parts together first: {command}"
+        )
     family, _, version = schema.rpartition("/")
     for known in (JOB_TIMELINE_SCHEMA, JOB_PERFETTO_SCHEMA):
         stem, _, read = known.rpartition("/")
