@@ -99,6 +99,30 @@ def test_an_iteration_is_kept_until_nobody_can_wait_for_its_transfers_any_more(t
     assert second[8:] == (None, None)
 
 
+def test_the_end_waits_for_word_of_what_has_ended(tmp_path: Path) -> None:
+    """The backend's thread has yet to say so, when whoever waited has gone on already."""
+    recorder = Recorder()
+    writer = PartWriter(tmp_path / "rank00000-1-1", 10)
+    head = Head(rank=0, world_size=1, host="", device="", pid=1, mode="light", monotonic_ns=0, unix_ns=0)
+    keeper = Keeper(recorder, writer, lambda: head)
+    ended, gated, hangs = (recorder.transfer("all-reduce", 0, 4, recorder.now()) for _ in range(3))
+    ended.needed, ended.released = recorder.now(), recorder.now()
+    gated.gate = Gate(recorder.now())
+    gated.gate.released = recorder.now()
+    recorder.boundary()
+
+    def say() -> None:
+        ended.last = gated.last = recorder.now()
+
+    word = threading.Timer(0.1, say)
+    word.start()
+    keeper.start()
+    keeper.finish("", 10.0)
+    word.join()
+    (part,) = read_parts(tmp_path)
+    assert [row[7] is None for one in part.iterations for row in one.transfers] == [False, False, True]
+
+
 class HungDevice:
     """Stands for a GPU that hangs: it comes to no event, and who wants to know when it did hangs, too."""
 

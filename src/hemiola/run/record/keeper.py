@@ -15,7 +15,7 @@ from typing import Any
 from hemiola.run.record.parts import PartWriter
 from hemiola.run.record.profile import refine, rows
 from hemiola.run.record.recorder import Recorder
-from hemiola.run.record.settle import FirstBytes, is_settled, is_told, settle, under_way
+from hemiola.run.record.settle import FirstBytes, is_heard, is_settled, is_told, settle, under_way
 from hemiola.run.record.totals import Totals
 from hemiola.run.record.values import Draft, End, Group, Head, Instant, Iteration, Line, TransferRow, UnderWay
 
@@ -26,6 +26,8 @@ _PATIENCE_S = 10.0
 """So long an iteration waits for its last transfers to end, and to be waited for, before it is written without that.
 A transfer that has been on its way for so long is named before its iteration ends: the rank may hang on it until it is
 killed."""
+_LAST_WORD_S = 1.0
+"""So long the end waits for the backends' threads, which need Python's lock to say that a transfer has ended."""
 _WHY_CHARACTERS = 1000
 """So much is kept of what a rank crashed with: who waits for a part's end looks at the end of the file (`parts`)."""
 
@@ -99,6 +101,7 @@ class Keeper:
                     break
             self._take()
             self._identify()
+            self._hear_last()
             self._drain(force=True)
             for action in self.at_end:
                 action()
@@ -136,6 +139,12 @@ class Keeper:
                 return
             self._unsettled.popleft()
             self._keep(draft)
+
+    def _hear_last(self) -> None:
+        """Wait for word of the last transfers that have ended."""
+        end_s = time.monotonic() + _LAST_WORD_S
+        while time.monotonic() < end_s and not all(is_heard(draft) for draft, _ in self._unsettled):
+            time.sleep(0.001)
 
     def _tell_under_way(self) -> None:
         """Write what has not ended for long, once more whenever that has changed."""

@@ -18,7 +18,7 @@ from operator import attrgetter
 
 from hemiola.run.record.values import Draft, Gate, Instant, Iteration, Transfer, TransferRow
 
-__all__ = ["GLOO_THREADS", "FirstBytes", "is_settled", "is_told", "settle", "under_way"]
+__all__ = ["GLOO_THREADS", "FirstBytes", "is_heard", "is_settled", "is_told", "settle", "under_way"]
 
 GLOO_THREADS = 2
 """Threads that torch gives each gloo group on each device."""
@@ -55,6 +55,16 @@ def is_settled(draft: Draft, is_known: Callable[[Instant], bool]) -> bool:
     """Whether every transfer has ended, nobody can wait for one any more, and the device has told every time."""
     open_ended = any(one.last is None or _may_be_awaited(one) for one in draft.transfers)
     return not open_ended and is_told(draft, is_known)
+
+
+def is_heard(draft: Draft) -> bool:
+    """Whether every transfer that somebody has waited for has told of its last byte: it does so on the backend's thread,
+    and who waits may go on before that."""
+    return not any(
+        one.last is None
+        and (one.released is not None or (one.gate is not None and one.gate.released is not None))
+        for one in draft.transfers
+    )
 
 
 def is_told(draft: Draft, is_known: Callable[[Instant], bool]) -> bool:
