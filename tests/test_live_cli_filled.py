@@ -9,12 +9,12 @@ from hemiola.control.driver import run_loop
 from hemiola.control.journal import Journal, Opening
 from hemiola.control.journal.replay import replay
 from hemiola.control.live.book import Book
-from hemiola.control.live.engine import Identity, LiveDriver
+from hemiola.control.live.engine import Identity, LiveDriver, Vanished
 from hemiola.control.live.journaled import Journaled
 from hemiola.control.live.observing import Observing
 from hemiola.control.simulated import Costs, Estimates, SimulatedDriver
-from hemiola.core.decisions import Decision
-from hemiola.core.events import Blocked, Event, Held, NodeBack, NodeLost
+from hemiola.core.decisions import Decision, Start
+from hemiola.core.events import Blocked, Event, Held, NodeBack, NodeLost, Started
 from hemiola.core.job import Job, Profile
 from hemiola.core.topology import Topology
 from hemiola.cost.contention import MaxMin
@@ -40,10 +40,14 @@ class SimulatedEngine(LiveDriver):
 
     away = ""
 
-    def __init__(self, inner: SimulatedDriver, jobs: list[Job], until_s: float, others: list[Event]) -> None:
+    def __init__(
+        self, inner: SimulatedDriver, view: ClusterView, jobs: list[Job], until_s: float, others: list[Event]
+    ) -> None:
+        self._view = view
         self._inner, self._until_s, self._others = inner, until_s, others
         self._numbers = {job.id: (101 + i, job) for i, job in enumerate(jobs)}
         self._decided: list[str] = []
+        self._started: list[Event] = []
         self._over = False
 
     def events(self) -> Iterator[list[Event]]:
@@ -55,10 +59,13 @@ class SimulatedEngine(LiveDriver):
             self._others = [event for event in self._others if event not in due]
             if due:
                 yield due
-            yield events
+            started, self._started = self._started, []
+            yield [*events, *started]
 
     def execute(self, decision: Decision) -> None:
         self._decided.append(decision.job_id)
+        if isinstance(decision, Start):
+            self._started.append(Started(self._view.now, decision.job_id))
         self._inner.execute(decision)
 
     def render(self, decision: Decision) -> str:
@@ -68,7 +75,7 @@ class SimulatedEngine(LiveDriver):
         number, job = self._numbers[job_id]
         return Identity(engine_id=str(number), submit_s=job.submit_s, user=job.user, name=job.model)
 
-    def vanished(self) -> list[tuple[str, str]]:
+    def vanished(self) -> list[Vanished]:
         return []
 
     def answers(self) -> list[tuple[str, bool, str]]:
@@ -103,7 +110,7 @@ def fill(
     model = IterationModel(topology)
     view = ClusterView(topology, Estimates(model, Costs()), now=BEGAN_S)
     inner = SimulatedDriver(view, jobs, model, MaxMin().sharing(), node_events=nodes or ())
-    simulated = SimulatedEngine(inner, jobs, until_s, others or [])
+    simulated = SimulatedEngine(inner, view, jobs, until_s, others or [])
     mode = "observe" if observes else "enforce"
     opening = Opening(
         policy=policy,

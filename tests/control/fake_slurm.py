@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from hemiola.control.clock import Clock
 from hemiola.control.live.remembered import Remembered
 from hemiola.control.slurm.driver import SlurmDriver
+from hemiola.control.slurm.looks import ENDED
 from hemiola.control.slurm.memory import Clues
-from hemiola.control.slurm.rows import JobRow, NodeRow, Words
+from hemiola.control.slurm.rows import JobRow, NodeRow, Span, Words
 from hemiola.core.decisions import Decision
 from hemiola.core.errors import EngineError
 from hemiola.core.events import Event
@@ -57,6 +58,7 @@ class FakeSlurm:
         rows, seen: its jobs and nodes.
         said: of jobs, by id.
         dealt: what it says that any job has of each node.
+        lasted: when jobs began and ended, by id.
         complaints: of whatever it is told; None: it gives no answer.
     """
 
@@ -64,11 +66,12 @@ class FakeSlurm:
     seen: list[NodeRow]
     said: dict[str, Words] = field(default_factory=dict)
     dealt: dict[str, int] = field(default_factory=dict)
+    lasted: dict[str, Span] = field(default_factory=dict)
     complaints: str | None = ""
     told: list[str] = field(default_factory=list)
 
     def jobs(self, *, ids: Sequence[str] = (), **_: object) -> list[JobRow]:
-        return [row for row in self.rows if not ids or row.id in ids]
+        return [row for row in self.rows if (row.id in ids if ids else row.state not in ENDED)]
 
     def words(self, ids: Sequence[str]) -> dict[str, Words]:
         return {row.id: self.said.get(row.id, Words()) for row in self.jobs(ids=ids)}
@@ -84,6 +87,9 @@ class FakeSlurm:
 
     def shares(self, job_id: str) -> dict[str, int]:
         return self.dealt
+
+    def spans(self, ids: Sequence[str]) -> dict[str, Span]:
+        return {name: self.lasted[name] for name in ids if name in self.lasted}
 
     def tell(self, orders: Sequence[str]) -> str:
         self.told += orders

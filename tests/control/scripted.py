@@ -9,7 +9,7 @@ from pathlib import Path
 
 from hemiola.control.clock import Clock
 from hemiola.control.journal import Journal
-from hemiola.control.live.engine import Identity, LiveDriver
+from hemiola.control.live.engine import Identity, LiveDriver, Vanished
 from hemiola.control.live.lease import Leadership
 from hemiola.control.live.service import Run, Service, Settings
 from hemiola.core.decisions import Decision
@@ -44,7 +44,7 @@ class Scripted(LiveDriver):
     def identity(self, job_id: str) -> Identity | None:
         return Identity(engine_id=f"e-{job_id}", submit_s=1.0, user="ada")
 
-    def vanished(self) -> list[tuple[str, str]]:
+    def vanished(self) -> list[Vanished]:
         return []
 
     def answers(self) -> list[tuple[str, bool, str]]:

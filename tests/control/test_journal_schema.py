@@ -10,20 +10,20 @@ from pathlib import Path
 import journal_helpers
 import pytest
 from journal_helpers import KINDS, contents, record
-from sqlalchemy import inspect, text
+from sqlalchemy import event, inspect, text
 
 from hemiola.control.journal import Journal, JournalError
 from hemiola.control.journal.database import Database
 from hemiola.control.journal.schema import MIGRATIONS, VERSION_TABLE
 from hemiola.control.journal.tables import METADATA
 
-SECOND = '''
-"""Schema 2 of the tests: one more column of jobs, and one more table."""
+NEXT = '''
+"""Schema 3 of the tests: one more column of jobs, and one more table."""
 
 import sqlalchemy as sa
 from alembic import op
 
-revision, down_revision = "0002", "0001"
+revision, down_revision = "0003", "0002"
 
 
 def upgrade() -> None:
@@ -37,11 +37,11 @@ def where(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return journal_helpers.fresh(request.param, tmp_path)
 
 
-def newer(folder: Path, script: str = SECOND) -> Path:
-    """The migrations with a second one of the test's own."""
+def newer(folder: Path, script: str = NEXT) -> Path:
+    """The migrations with one more of the test's own."""
     migrations = folder / "newer migrations, 100%"
     shutil.copytree(MIGRATIONS, migrations, ignore=shutil.ignore_patterns("__pycache__"))
-    (migrations / "versions" / "schema_0002.py").write_text(script)
+    (migrations / "versions" / "schema_0003.py").write_text(script)
     return migrations
 
 
@@ -74,6 +74,44 @@ def test_the_migrations_make_the_tables_that_the_code_uses(where: str, tmp_path:
     assert shape(where) == shape(plain)
 
 
+def test_a_journal_of_the_first_schema_becomes_the_same_as_a_new_one(where: str, tmp_path: Path) -> None:
+    first = tmp_path / "first"
+    shutil.copytree(MIGRATIONS, first, ignore=shutil.ignore_patterns("__pycache__", "schema_0002.py"))
+    with Journal.open(where, migrations=first) as journal:
+        journal_helpers.session(journal)
+    before = contents(where)
+    with Journal.open(where) as journal:
+        assert [job.uuid for job in journal.open_jobs()] == ["b"] and not journal.open_intents()
+    assert contents(where) == before
+    new = journal_helpers.fresh("sqlite" if where.startswith("sqlite") else "postgresql", tmp_path)
+    Journal.open(new).close()
+    assert shape(where) == shape(new)
+
+
+def test_what_is_open_and_what_is_a_users_is_found_by_an_index(where: str) -> None:
+    """PostgreSQL reads a table as small as this one whole, unless it is told not to."""
+    asked: list[str] = []
+    with Journal.open(where) as journal:
+        database = journal._database
+
+        @event.listens_for(database._engine, "before_cursor_execute")
+        def see(connection, cursor, statement, parameters, context, many):  # type: ignore[no-untyped-def]
+            if not statement.startswith("SELECT"):
+                return
+            if database.is_sqlite:
+                cursor.execute(f"EXPLAIN QUERY PLAN {statement}", parameters)
+            else:
+                cursor.execute("SET LOCAL enable_seqscan = off")
+                cursor.execute(f"EXPLAIN {statement}", parameters)
+            asked.append(str(cursor.fetchall()))
+
+        journal.open_jobs()
+        journal.jobs(user="ada", limit=10)
+        journal.open_intents()
+    for plan, index in zip(asked, ("jobs_open", "jobs_by_owner", "intents_open"), strict=True):
+        assert index in plan and "TEMP B-TREE" not in plan, plan
+
+
 def test_an_older_journal_is_upgraded_with_all_that_it_has(where: str, tmp_path: Path) -> None:
     with Journal.open(where) as journal:
         journal_helpers.session(journal)
@@ -81,7 +119,7 @@ def test_an_older_journal_is_upgraded_with_all_that_it_has(where: str, tmp_path:
         assert epoch is not None
         journal.record_events(journal.begin_run(epoch, journal_helpers.OPENING, 300.0), 1, [], [record("z")])
     before, migrations = contents(where), newer(tmp_path)
-    with pytest.raises(JournalError, match=r"(?s)older schema 0001, not 0002.*hemiola serve"):
+    with pytest.raises(JournalError, match=r"(?s)older schema 0002, not 0003.*hemiola serve"):
         Journal.open(where, read_only=True, migrations=migrations)
     for _ in range(2):
         with Journal.open(where, migrations=migrations) as journal:
@@ -96,7 +134,7 @@ def test_a_newer_journal_is_refused_and_left_alone(where: str, tmp_path: Path) -
     before = contents(where)
     for read_only in (False, True):
         with pytest.raises(
-            JournalError, match=r"(?s)has schema 0002, and this Hemiola knows only 0001.*newer one"
+            JournalError, match=r"(?s)has schema 0003, and this Hemiola knows only 0001, 0002.*newer one"
         ):
             Journal.open(where, read_only=read_only)
     assert contents(where) == before
@@ -106,7 +144,7 @@ def test_an_upgrade_that_fails_changes_nothing(where: str, tmp_path: Path) -> No
     Journal.open(where).close()
     before, rows = shape(where), contents(where)
     with pytest.raises(ZeroDivisionError):
-        Journal.open(where, migrations=newer(tmp_path, SECOND + "    1 / 0\n"))
+        Journal.open(where, migrations=newer(tmp_path, NEXT + "    1 / 0\n"))
     assert shape(where) == before and contents(where) == rows
     with Journal.open(where) as journal:
         assert journal.lead("one", 1.0, 1.0) == 1

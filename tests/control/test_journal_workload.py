@@ -76,6 +76,19 @@ def test_what_policies_knew_stays(journal: Journal) -> None:
     )
 
 
+def test_an_elastic_job_had_as_much_work_as_its_gpus_did(journal: Journal) -> None:
+    eight = msgspec.structs.replace(record("a").job, gpus=8, gpus_min=4)
+    four = {"job": eight, "served_s": 7200.0, "service_gpu_s": 4 * 7200.0}
+    written(journal, ended("a", **four), ended("b", **four, speed=0.25))
+    assert [job.duration_s for job in workload(journal).jobs] == [3600.0, 1800.0]
+
+
+def test_for_how_long_a_job_ran_that_ended_while_nobody_watched_is_not_known(journal: Journal) -> None:
+    written(journal, ended("a"), ended("b", unwatched=True))
+    found = workload(journal)
+    assert [job.id for job in found.jobs] == ["a"] and found.skipped == {"ended while nobody watched": 1}
+
+
 def test_a_part_of_it(journal: Journal) -> None:
     written(journal, *FIVE)
     assert [job.id for job in workload(journal, 1005.0).jobs] == ["b"]

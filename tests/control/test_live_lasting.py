@@ -23,6 +23,7 @@ from hemiola.control.clock import Clock
 from hemiola.control.journal import Journal, JournalError, Leader
 from hemiola.control.journal.workload import workload
 from hemiola.control.live.book import Book
+from hemiola.control.live.engine import Vanished
 from hemiola.control.live.holder import holder_name, is_gone
 from hemiola.control.live.logs import _Objects
 from hemiola.control.live.reading import Names, engine_ids, read_cluster, read_daemon
@@ -30,7 +31,7 @@ from hemiola.control.live.reading_story import story
 from hemiola.control.live.service import Run, Service, Settings
 from hemiola.core.decisions import Start
 from hemiola.core.errors import EngineError, InputError
-from hemiola.core.events import Adopted, Event, Failed, Finished, Started, Timer
+from hemiola.core.events import Adopted, Event, Failed, Finished, Held, Requeued, Started, Timer
 from hemiola.core.job import Job
 from hemiola.core.topology import Topology
 from hemiola.cost.iteration import IterationModel
@@ -82,14 +83,18 @@ def test_a_clock_that_was_set_forward_is_no_reason_to_take_over(tmp_path, monkey
         assert service._take_lead() is None
 
 
-def test_a_clock_that_was_set_forward_begins_a_run_that_goes_by_it(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("step_s", "why"),
+    [(3600.0, "the clock was set forward, or this host slept"), (-3600.0, "the clock was set back")],
+)
+def test_a_clock_that_was_set_begins_a_run_that_goes_by_it(tmp_path, monkeypatch, step_s, why):
     wall_s = time.time
 
     class Sleeps(Scripted):
         def events(self) -> Iterator[list[Event]]:
             for events in super().events():
                 yield events
-                monkeypatch.setattr(time, "time", lambda: wall_s() + 3600.0)
+                monkeypatch.setattr(time, "time", lambda: wall_s() + step_s)
                 runs[-1].turned()  # the first turn is the beginning of a run
                 runs[-1].turned()
 
@@ -99,8 +104,8 @@ def test_a_clock_that_was_set_forward_begins_a_run_that_goes_by_it(tmp_path, mon
     assert runs[1].clock.behind_s() == pytest.approx(0.0, abs=1.0)
     with Journal.open(tmp_path / "j.db") as journal:
         before, after = journal.runs()
-        assert before.reason == "the clock was set forward, or this host slept"
-        assert after.began_s - before.began_s > 3599.0
+        assert before.reason == why
+        assert after.began_s - before.began_s == pytest.approx(step_s, abs=30.0)
 
 
 def test_that_it_lives_is_said_only_while_it_acts(tmp_path):
@@ -146,13 +151,49 @@ def test_what_was_only_decided_has_never_run(tmp_path, policy):
 @pytest.mark.parametrize(("status", "waited_s"), [("waiting", 60.0), ("held", 60.0), ("running", 0.0)])
 def test_a_job_that_ended_while_nobody_looked_has_waited_until_then(status, waited_s):
     class Without(Scripted):
-        def vanished(self) -> list[tuple[str, str]]:
-            return [("a", "cancelled")]
+        def vanished(self) -> list[Vanished]:
+            return [Vanished("a", "cancelled")]
 
     view = ClusterView(TWO, estimates=None, now=160.0)  # type: ignore[arg-type]
     book = Book(view, Without(), IterationModel(TWO), [record("a", 100.0, status=status, queued_s=0.0)])
     (found,) = book.due()
     assert (found.queued_s + found.withheld_s, found.served_s) == (waited_s, 60.0 - waited_s)
+
+
+@pytest.mark.parametrize(
+    ("ended_s", "served_s", "unwatched"),
+    [(None, 9900.0, True), (160.0, 60.0, False), (90.0, 0.0, False), (20_000.0, 9900.0, False)],
+    ids=["nobody knows", "the engine does", "by a clock that is behind", "by one that is ahead"],
+)
+def test_a_job_that_ended_while_nobody_looked_ran_until_the_engine_says(ended_s, served_s, unwatched):
+    class Without(Scripted):
+        def vanished(self) -> list[Vanished]:
+            return [Vanished("a", "finished", ended_s)]
+
+    view = ClusterView(TWO, estimates=None, now=10_000.0)  # type: ignore[arg-type]
+    ran = record(
+        "a", 100.0, status="running", first_started_s=100.0, placement=at((0, 0b11)), service_gpu_s=0.0
+    )
+    (found,) = Book(view, Without(), IterationModel(TWO), [ran]).due()
+    assert (found.status, found.served_s, found.unwatched) == ("ended", served_s, unwatched)
+    assert (found.ended_s, found.service_gpu_s) == (100.0 + served_s, 2 * served_s)
+
+
+def test_a_job_whose_binds_all_failed_has_never_run(tmp_path):
+    now = Clock().now_s()
+    failed: list[Event] = [
+        Requeued(now + 60.0, "a", "Slurm does not start it", False),
+        Held(now + 60.0, "a", "later"),
+    ]
+    begun: list[Event] = [Started(now + 10.0, "b"), Requeued(now + 70.0, "b", "its prolog failed")]
+    ended: list[Event] = [Failed(now + 100.0, "a", "cancelled"), Failed(now + 100.0, "b", "cancelled")]
+    driver = Scripted(arrivals("a", "b"), begun[:1], failed + begun[1:], ended)
+    serve(tmp_path, Settings(policy="fifo", mode="enforce"), driver)
+    with Journal.open(tmp_path / "j.db") as journal:
+        b, a = sorted(journal.jobs(), key=lambda found: found.uuid, reverse=True)
+        assert (a.first_started_s, a.served_s) == (None, 0.0) and a.queued_s == pytest.approx(60.0, abs=1.0)
+        assert b.first_started_s == now + 10.0 and b.served_s > 60.0
+        assert workload(journal).skipped == {"never started": 1}
 
 
 def test_a_job_that_can_run_here_no_longer_keeps_what_it_had():

@@ -338,6 +338,22 @@ def test_a_run_ends_once_many_jobs_have_however_they_ended(tmp_path, monkeypatch
         assert [run.reason for run in journal.runs()] == ["3 jobs have ended in it", "it was asked to stop"]
 
 
+def test_a_run_ends_once_it_is_long(tmp_path, monkeypatch):
+    class Turns(Scripted):
+        def events(self) -> Iterator[list[Event]]:
+            while not self.stopped.is_set():
+                runs[-1].turned()
+                yield [Timer(Clock().now_s(), "")]
+
+    monkeypatch.setattr("hemiola.control.live.one_run.INSTANTS_MOST", 5)
+    runs: list[Run] = []
+    serve(tmp_path, Settings(policy="fifo"), Turns(), Scripted(), runs=runs)
+    with Journal.open(tmp_path / "j.db") as journal:
+        first, second = journal.runs()
+        assert first.reason == "it has 6 instants" and second.reason == "it was asked to stop"
+        assert first.ended_s is not None and len(list(journal.instants(first.id))) in (6, 7)
+
+
 def test_a_home_that_nobody_may_make_is_refused(monkeypatch):
     if os.access(FOLDER, os.F_OK):
         pytest.skip(f"there is a {FOLDER}")

@@ -9,13 +9,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from hemiola.control.live.remembered import Remembered
+from hemiola.control.live.engine import Vanished
+from hemiola.control.live.remembered import Remembered, adopted
 from hemiola.control.ray.board import ALONE, HOLDS, Place, Wrapper
 from hemiola.control.ray.changes import Changes
 from hemiola.control.ray.client import Ray
 from hemiola.control.ray.command import Command
 from hemiola.control.ray.driver import RayDriver
-from hemiola.control.ray.entering import adopted, take_up
+from hemiola.control.ray.entering import take_up
 from hemiola.control.ray.handback import hand_back
 from hemiola.control.ray.hold import job_around
 from hemiola.control.ray.jobs import Wish, job_of, wish_of
@@ -25,7 +26,7 @@ from hemiola.control.ray.memory import Clues
 from hemiola.control.ray.rows import Answer, GroupRow, JobRow, NodeRow, read_answer
 from hemiola.core.decisions import Move, Placement, Resize, Start, Stop, WakeAt
 from hemiola.core.errors import EngineError, InputError
-from hemiola.core.events import Arrived, Requeued
+from hemiola.core.events import Adopted, Arrived, Requeued
 from hemiola.core.job import Profile
 from hemiola.sched.view import ClusterView
 from replays import CheckedMachine, cluster
@@ -117,7 +118,7 @@ def test_a_job_that_runs_at_another_size_is_taken_up_there():
     names = {group.name: group}
     look = Look({}, {known.row.id: wrapper}, {known.row.id: told}, names, ["aa" * 8, "cc" * 8], {})
     take_up(known, look, 10.0)
-    event = adopted(known, None, 10.0)
+    event = adopted(job, known.wanted, None, 10.0)
     assert (known.ran, event.placement, event.job.gpus) == (True, Placement((0, 1), (0b11, 0b1)), 1)
     machine = CheckedMachine(two_hosts())
     machine.apply(event)
@@ -143,6 +144,27 @@ class Asked(Ray):
         self.asked.setdefault(request, []).append(arguments)
         answers = {"look": self.answer, "delete": self.asked[request].count(arguments) == 1}
         return msgspec.Raw(msgspec.json.encode(answers.get(request)))
+
+
+def test_a_job_that_ended_while_nobody_watched_ended_when_ray_says():
+    ray, machine = Asked("gpus=8"), CheckedMachine(two_hosts())
+    ended = msgspec.structs.replace(ray.answer.jobs[0], status="SUCCEEDED", end_ms=160_000)
+    ray.answer = msgspec.structs.replace(ray.answer, jobs=(ended,), notes={})
+    memory = Remembered(uuid="u", engine_id=ended.id, clues=Clues(5000), running=True, since_s=100.0)
+    driver = RayDriver(ray, machine, remembered=[memory], profile=no_profile)
+    next(driver.events())
+    assert driver.vanished() == [Vanished("u", "finished", 160.0)]
+
+
+def test_a_job_that_ray_placed_before_us_has_run_since_its_wrapper_says():
+    ray, machine = Asked("gpus=8"), CheckedMachine(two_hosts())
+    note = '{"token": "t", "state": "runs", "since_s": 65.0}'
+    ray.answer = msgspec.structs.replace(
+        ray.answer, groups=(alone("raysubmit_1", 8),), notes={"wrapper:raysubmit_1": note}
+    )
+    adopted, *_ = next(RayDriver(ray, machine, acts=False, profile=no_profile).events())
+    assert isinstance(adopted, Adopted) and (adopted.since_s, adopted.queued_s) == (65.0, 60.0)
+    assert adopted.done_s == adopted.time_s - 65.0
 
 
 def test_each_rank_of_the_size_that_was_decided_has_a_bundle():

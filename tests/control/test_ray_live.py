@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -188,6 +189,27 @@ def test_a_restart_goes_on_with_what_is_there(live: LiveRay, tmp_path: Path):
     assert [live.record(job).uuid for job in (running, waiting)] == before
     assert sorted(ran.read_text().split()) == ["gone", "running", "waiting"], "each ran once"
     assert live.record(running).served_s >= 7, "what it had before the restart counts"
+
+
+def test_what_ran_before_and_ends_while_nobody_watches_has_run_for_as_long_as_ray_says(live: LiveRay):
+    live.board.put(HOLDS, b"0")
+    job = live.submit("gpus=8", "sleep 6", hold="--when-silent 0s")
+    live.wait_state(job, "runs")
+    time.sleep(1.5)
+    with live.serving():
+        until(lambda: live.known(job), "it is taken up")
+    found = live.record(job)
+    assert found.since_s == found.first_started_s == pytest.approx(live.wrapper(job).since_s, abs=0.1)
+    live.wait_state(job, "SUCCEEDED")
+    time.sleep(2.0)
+    with live.serving():
+        assert live.wait_outcome(job) == "finished"
+    with Journal.open(live.journal_path, read_only=True) as journal:
+        began_s = journal.runs()[-1].began_s
+    found = live.record(job)
+    assert found.ended_s is not None and found.ended_s < began_s - 1.5 and not found.unwatched
+    assert found.first_started_s is not None
+    assert found.served_s == pytest.approx(found.ended_s - found.first_started_s) and found.served_s >= 6.0
 
 
 def test_an_id_that_is_used_again_is_another_job(live: LiveRay):

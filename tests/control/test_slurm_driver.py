@@ -8,6 +8,7 @@ import msgspec
 import pytest
 from fake_slurm import RUNS, Driven, FakeSlurm, node
 
+from hemiola.control.live.engine import Vanished
 from hemiola.control.live.remembered import Remembered
 from hemiola.control.slurm.client import Slurm
 from hemiola.control.slurm.doctor import _loose
@@ -16,7 +17,7 @@ from hemiola.control.slurm.jobs import HELD
 from hemiola.control.slurm.memory import Clues
 from hemiola.control.slurm.orders import TOP
 from hemiola.control.slurm.ranks import ranks
-from hemiola.control.slurm.rows import PARKED_S, JobRow, Words, job_rows
+from hemiola.control.slurm.rows import PARKED_S, JobRow, Span, Words, job_rows
 from hemiola.control.slurm.topology import slurm_topology
 from hemiola.core.decisions import Move, Placement, Start, Stop
 from hemiola.core.events import Adopted, Arrived, Blocked, Failed, Held, Released, Requeued, Started
@@ -194,7 +195,50 @@ def test_a_remembered_job_that_ends_before_that_is_known_has_ended():
     driven.look(0.0)
     slurm.rows = []
     driven.look(1.0)
-    assert driven.driver.vanished() == [("u", "it ended while nobody watched")]
+    assert driven.driver.vanished() == [Vanished("u", "it ended while nobody watched")]
+
+
+def test_a_job_that_ended_while_nobody_watched_ended_when_slurm_says():
+    slurm = FakeSlurm([runs(state="COMPLETED")], NODES, lasted={"7": Span(200, 800)})
+    driven = Driven(slurm, TWO, [remembered()])
+    driven.clock.ahead_s = 20.0
+    assert driven.look(10_000.0) == []
+    assert driven.driver.vanished() == [Vanished("u", "finished", 780.0)]
+
+
+@pytest.mark.parametrize(
+    ("began_s", "since_s", "queued_s"), [(6400, 6400.0, 6300.0), (50, 100.0, 0.0), (10_500, 10_000.0, 9900.0), (None, 10_000.0, 0.0)],
+    ids=["before us", "before it was submitted", "in the future", "nobody knows"],
+)  # fmt: skip
+@pytest.mark.parametrize("state", ["RUNNING", "SUSPENDED"])
+def test_a_job_that_ran_before_us_has_run_since_slurm_says(state, began_s, since_s, queued_s):
+    slurm = FakeSlurm([runs(state=state)], NODES, lasted={"7": Span(began_s, None)})
+    driven = Driven(slurm, TWO)
+    (adopted,) = (event for event in driven.look(10_000.0) if isinstance(event, Adopted))
+    assert (adopted.since_s, adopted.queued_s) == (since_s, queued_s)
+    done_s = 10_000.0 - since_s if state == "RUNNING" else 0.0
+    state = driven.machine.view.jobs[only(driven)]
+    assert state.remaining_s(10_000.0) == 86_400.0 - done_s and state.service_gpu_s(10_000.0) == 8 * (
+        10_000.0 - since_s
+    )
+
+
+def test_a_job_that_slurm_started_while_nobody_watched_waited_until_then():
+    slurm = FakeSlurm([runs()], NODES, lasted={"7": Span(700, None)})
+    waited = msgspec.structs.replace(remembered(), running=False, since_s=100.0, done_s=40.0)
+    (adopted,) = (event for event in Driven(slurm, TWO, [waited]).look(1000.0) if isinstance(event, Adopted))
+    assert (adopted.since_s, adopted.queued_s, adopted.done_s) == (700.0, 600.0, 340.0)
+
+
+@pytest.mark.parametrize(("nodes", "told"), [("n1", [Started, Failed]), ("", [Failed])])
+def test_a_job_that_has_ended_by_the_next_look_has_run_if_it_had_nodes(nodes, told):
+    slurm = FakeSlurm([waits()], NODES)
+    driven = Driven(slurm, TWO)
+    driven.look(200.0)
+    slurm.rows = [waits(bound_to="n1")]
+    driven.carry_out(Start(only(driven), Placement((1,), (0xFF,)), "it fits"))
+    slurm.rows = [runs(state="CANCELLED", host_list=nodes)]
+    assert [type(event) for event in driven.look(201.0)] == told
 
 
 def test_gpus_that_slurm_divides_otherwise_than_was_decided_are_counted_where_they_are():
@@ -214,7 +258,7 @@ def test_gpus_that_slurm_divides_otherwise_than_was_decided_are_counted_where_th
     slurm.rows, slurm.dealt = [runs(**DEALT, bound_to="n[0-1]"), late], {"n0": 8, "n1": 4}
     why = "Slurm has given its GPUs to another job"
     there = Placement((1, 0), (0xF, 0xFF))
-    assert driven.look(201.0) == [Requeued(201.0, second, why), Started(201.0, first, there)]
+    assert driven.look(201.0) == [Requeued(201.0, second, why, False), Started(201.0, first, there)]
     inventory = driven.machine.view.inventory
     assert driven.look(202.0) == [] and [mask.bit_count() for mask in inventory.masks] == [0, 4]
 
@@ -223,7 +267,7 @@ def test_a_job_whose_nodes_have_left_the_topology_is_slurms():
     slurm = FakeSlurm([runs(host_list="x9")], NODES)
     driven = Driven(slurm, TWO, [remembered()])
     assert driven.look(0.0) == [] and driven.driver.known == {} and slurm.told == []
-    assert driven.driver.vanished() == [("u", "it runs outside the topology")]
+    assert driven.driver.vanished() == [Vanished("u", "it runs outside the topology", 0.0)]
 
 
 # ---- what users change and hold

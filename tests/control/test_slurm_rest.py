@@ -20,7 +20,7 @@ from hemiola.control.slurm.client import Slurm
 from hemiola.control.slurm.known import Known
 from hemiola.control.slurm.rest_offer import offer_of
 from hemiola.control.slurm.rest_orders import Requeue, Update, requests_of
-from hemiola.control.slurm.rows import PARKED_S, job_rows, node_rows
+from hemiola.control.slurm.rows import PARKED_S, Span, job_rows, node_rows
 from hemiola.control.slurm.serve import rest_slurm
 from hemiola.core.errors import EngineError
 from hemiola.core.job import Job
@@ -104,6 +104,18 @@ def test_free_text_and_details_come_with_the_rows(fake: FakeRest):
     shares = slurm.shares(dealt)
     assert set(shares) == {"h0", "h1"} and sum(shares.values()) == 4, "Slurm divided them as it liked"
     assert slurm.excludes(str(excluding["job_id"])) and not slurm.excludes(dealt)
+
+
+def test_when_jobs_began_and_ended():
+    with FakeRest("26.05.5") as fake:
+        ended, waiting = sample_of(fake)["jobs"][:2]
+        slurm = slurm_at(fake)
+        for job in ended, waiting:
+            one_job(fake, job)
+        assert slurm.spans([str(ended["job_id"]), str(waiting["job_id"])]) == {
+            str(ended["job_id"]): Span(ended["start_time"]["number"], ended["end_time"]["number"]),
+            str(waiting["job_id"]): Span(None, None),
+        }  # fmt: skip
 
 
 def test_jobs_that_slurm_does_not_know_any_more_are_left_out(fake: FakeRest):

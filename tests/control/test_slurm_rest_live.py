@@ -193,6 +193,11 @@ def _compare(live: RestLive, rest: RestSlurm) -> None:
     for row in ours.values():
         if row.state == "RUNNING" and row.takes_gpus:
             assert rest.shares(row.id) == live.slurm.shares(row.id)
+    lasted = rest.spans(ids), live.slurm.spans(ids)
+    for name in (row.id for row in ours.values() if row.state in ("RUNNING", "COMPLETED", "FAILED")):
+        began, ended = zip(lasted[0][name], lasted[1][name], strict=True)
+        assert len(set(began)) == 1 and began[0], name
+        assert ours[name].state == "RUNNING" or (len(set(ended)) == 1 and ended[0]), name
     nodes = [
         sorted(slurm.nodes(), key=lambda node: (node.name, node.partition)) for slurm in (live.slurm, rest)
     ]

@@ -20,7 +20,7 @@ from hemiola.control.slurm.known import Known
 from hemiola.control.slurm.lending import lend
 from hemiola.control.slurm.memory import Clues
 from hemiola.control.slurm.orders import bind, shrink, unbind, unpark
-from hemiola.control.slurm.rows import JobRow, NodeRow, Words, job_format, job_rows, node_rows
+from hemiola.control.slurm.rows import JobRow, NodeRow, Span, Words, job_format, job_rows, node_rows, spans_in
 from hemiola.core.decisions import Move, Placement, Start
 from hemiola.core.errors import EngineError, InputError
 from hemiola.core.events import Arrived, Started
@@ -65,6 +65,14 @@ def test_whole_nodes_stand_in_a_column_of_their_own_since_26_05(version, word, w
     assert ("Exclusive:" in job_format(version)) is (version == NEW)
     (one,) = job_rows(LATER.replace("|NO|", f"|{word}|"), version)
     assert one.exclusive is wanted
+
+
+def test_when_jobs_began_and_ended():
+    assert spans_in("3_2|1795399342|1795399400|\n4|N/A|NONE|\n5|Unknown|0|\n") == {
+        "3_2": Span(1795399342, 1795399400), "4": Span(None, None), "5": Span(None, None),
+    }  # fmt: skip
+    with pytest.raises(EngineError, match="'soon' as StartTime"):
+        spans_in("4|soon|NONE|\n")
 
 
 def test_the_version_is_asked_for_again_as_slurm_may_be_upgraded(tmp_path, monkeypatch):

@@ -235,6 +235,22 @@ def test_what_waits_for_another_leader_shows_the_journal(tmp_path: Path):
             assert [each["id"] for each in waiting.get("decisions")["items"]] == ["1-1", "1-0"]
 
 
+def test_a_leader_whose_loop_breaks_again_and_again_still_leads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("hemiola.control.live.service.AGAIN_S", 60.0)
+    with scene(tmp_path) as here:
+        here.break_loop()
+        wait_until(lambda: here.service.view is None)
+        status = here.get("status")
+        assert status["leads"] is True and status["leader"] == here.service.holder
+        assert status["engine_away"] == "no run goes on, and the next one begins by itself"
+        assert 0 <= time.time() - status["turned_s"] < 30.0
+        said = here.ask("/metrics").body.decode()
+        assert "hemiola_leader 1.0" in said and "hemiola_engine_up 0.0" in said
+        assert "hemiola_loop_turn_age_seconds" in said
+
+
 def test_a_standby_says_why_a_job_waits_and_not_why_it_ran(tmp_path: Path):
     with scene(tmp_path) as here:
         here.happen(Arrived(time.time(), job("a", 64)))

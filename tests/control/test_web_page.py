@@ -193,6 +193,23 @@ def test_the_page_follows_what_happens_and_keeps_the_focus(tmp_path: Path, brows
             assert tab.complaints == []
 
 
+def test_a_page_that_nobody_sees_asks_nothing_until_it_is_shown(tmp_path: Path, browser: Any):
+    hide = "document.dispatchEvent((Object.defineProperty(document, 'hidden', { configurable: true, value: %s }), new Event('visibilitychange')))"
+    with scene(tmp_path) as here, Tab(browser, here.url) as hidden, Tab(browser, here.url) as seen:
+        for tab in hidden, seen:
+            tab.page.wait_for_selector(DRAWN)
+        hidden.page.evaluate(hide % "true")
+        asked: list[str] = []
+        hidden.page.on("request", lambda request: asked.append(request.url))
+        for name in ("a", "b"):
+            here.happen(Arrived(time.time(), job(name, 8)))
+            seen.page.wait_for_selector(f'button[data-key="running {name}"]', timeout=8000)
+        assert asked == []
+        hidden.page.evaluate(hide % "false")
+        hidden.page.wait_for_selector('button[data-key="running b"]', timeout=8000)
+        assert len(asked) == 9, "once"
+
+
 def test_the_page_asks_for_a_token_and_keeps_it_in_the_tab(tmp_path: Path, browser: Any):
     tokens = tmp_path / "tokens"
     tokens.write_text(f"view {'v' * 24}\n")

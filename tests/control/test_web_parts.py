@@ -246,6 +246,19 @@ def test_decisions_are_counted_once_refused_or_not():
     assert camera.notes()[0].who == Identity(engine_id="ea", submit_s=0.0, user="ada")
 
 
+def test_a_loop_that_always_breaks_at_the_beginning_of_a_run_does_not_come_around():
+    view, _, camera = watched()
+    for _ in range(2):
+        camera.turned(view, Named(), 1)  # type: ignore[arg-type]
+    turned_s = camera.turned_s
+    assert turned_s is not None
+    for run in (2, 3):
+        camera.turned(view, Named(), run, seen=False)  # type: ignore[arg-type]
+    assert camera.turned_s == turned_s
+    camera.turned(view, Named(), 3, seen=False)  # type: ignore[arg-type]
+    assert camera.turned_s > turned_s
+
+
 def test_no_picture_is_taken_that_nobody_asked_for():
     view, _, camera = watched()
     for _ in range(3):

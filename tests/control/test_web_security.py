@@ -272,6 +272,8 @@ def test_too_many_requests_are_refused_and_others_still_served():
     ], "one /64"
     mapped = ["::ffff:192.0.2.3"] * 3 + ["::ffff:192.0.2.4"]
     assert statuses(guard, mapped) == [200, 200, 429, 200], "as a socket for both has IPv4"
+    for tunnel in ("127.0.0.1", "::1"):
+        assert statuses(guard, [tunnel] * 11) == [200] * 10 + [429], "several people come from there"
 
 
 def test_every_answer_forbids_what_the_page_does_not_need(here: Scene):
@@ -330,8 +332,10 @@ def test_files_that_are_no_certificate_are_refused(tmp_path: Path):
                 WebServer(service, journal, address="127.0.0.1:0", tls=(path, path))
 
 
-def test_the_loop_goes_on_when_the_page_is_flooded(tmp_path: Path):
+def test_the_loop_goes_on_when_the_page_is_flooded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Requests beyond the rate are refused at once, and jobs are still decided on."""
+    monkeypatch.setattr("hemiola.control.web.app.BURST", 40.0)
+    monkeypatch.setattr("hemiola.control.web.app.PER_S", 4.0)
     with scene(tmp_path) as here:
         found = [here.ask("/favicon.ico").status for _ in range(400)]
         assert 429 in found and found[0] == 200

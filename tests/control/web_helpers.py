@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from hemiola.control.journal.journal import Journal
-from hemiola.control.live.engine import Identity, LiveDriver
+from hemiola.control.live.engine import Identity, LiveDriver, Vanished
 from hemiola.control.live.service import Run, Service, Settings
 from hemiola.control.web.server import WebServer
 from hemiola.core.decisions import Decision, Placement, WakeAt
@@ -83,7 +83,7 @@ class Engine(LiveDriver):
             engine_id=number, submit_s=state.submit_s, user=user, name=self._names.get(job_id, ""), note=note
         )
 
-    def vanished(self) -> list[tuple[str, str]]:
+    def vanished(self) -> list[Vanished]:
         return []
 
     def answers(self) -> list[tuple[str, bool, str]]:
@@ -121,6 +121,12 @@ class Scene:
         before = self._seen()
         self._events.put(list(events))
         wait_until(lambda: self._seen() > before)
+
+    def break_loop(self) -> None:
+        """Let happen what does not fit the view: a job on GPUs that another one has."""
+        now_s = time.time()
+        twice = [Adopted(now_s, job(name, 8), Placement((0,), (0xFF,)), now_s) for name in ("x", "y")]
+        self._events.put(list(twice))
 
     def _seen(self) -> int:
         view = self.service.view

@@ -94,6 +94,15 @@ def test_what_the_engine_puts_back_waits_again_with_what_it_has_done():
     assert state.since_s == 4.0, "it waited already"
 
 
+def test_what_the_engine_never_started_has_waited():
+    machine = machine_on()
+    machine.apply(Arrived(0.0, job("a", 0.0, 4, 10.0)), Timer(3.0, ""))
+    machine.execute(Start("a", Placement((0,), (0b1111,)), ""))
+    machine.apply(Requeued(4.0, "a", "its nodes were not free", False))
+    state = machine.view.jobs["a"]
+    assert (state.status, state.done_s, state.served_s, state.queued_s) == (WAITING, 0.0, 0.0, 4.0)
+
+
 def test_adopted_jobs_go_on_with_what_they_had():
     machine = machine_on()
     machine.apply(

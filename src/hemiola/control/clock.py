@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 
-__all__ = ["BEHIND_MOST_S", "Clock"]
+__all__ = ["APART_MOST_S", "Clock"]
 
-BEHIND_MOST_S = 30.0
-"""Who reads what was written by it goes by the wall clock: further behind, a new one is taken."""
+APART_MOST_S = 30.0
+"""Who reads what was written by it goes by the wall clock: further from that, a new one is taken."""
 
 
 class Clock:
@@ -21,5 +21,5 @@ class Clock:
         return self._origin_s + time.monotonic()
 
     def behind_s(self) -> float:
-        """How far the wall clock is ahead of this one by now: it was set, or the host was suspended."""
+        """How far the wall clock is ahead of this one by now: it was set, or the host was suspended. Below 0: set back."""
         return time.time() - self.now_s()

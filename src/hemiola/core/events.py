@@ -112,11 +112,16 @@ class Adopted(msgspec.Struct, frozen=True, gc=False, tag=True):
 
 
 class Requeued(msgspec.Struct, frozen=True, gc=False, tag=True):
-    """The engine put a running job back into the queue by itself."""
+    """The engine put a running job back into the queue by itself.
+
+    Attributes:
+        ran: whether it ran where it was put; if not, it has waited since then, and done nothing.
+    """
 
     time_s: float
     job_id: str
     reason: str
+    ran: bool = True
 
 
 class Held(msgspec.Struct, frozen=True, gc=False, tag=True):

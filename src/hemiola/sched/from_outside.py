@@ -52,8 +52,13 @@ def outside_handlers(machine: StateMachine) -> dict[type, Callable[[Any], None]]
     def requeued(event: Requeued) -> None:
         job = view.jobs[event.job_id]
         if job.status == RUNNING:
-            job.done_s = job.done_at(view.now)
+            served_s, waited_s = job.served_s, view.now - job.since_s
+            if event.ran:
+                job.done_s = job.done_at(view.now)
             machine._halt(job)
+            if not event.ran:
+                job.served_s = served_s
+                job.queued_s += waited_s
             machine._requeue(job)
             view.returned.append(job)
 

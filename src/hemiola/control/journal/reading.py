@@ -10,7 +10,7 @@ from sqlalchemy import Row, Select, select, tuple_
 from hemiola.control.journal.database import Database
 from hemiola.control.journal.encoding import DECISION, DECISIONS, EVENTS, JOB, OPENING
 from hemiola.control.journal.records import Instant, Intent, JobRecord, RunRecord, Status
-from hemiola.control.journal.tables import INSTANTS, INTENTS, JOBS, RUNS
+from hemiola.control.journal.tables import INSTANTS, INTENT_IS_OPEN, INTENTS, JOB_IS_OPEN, JOBS, RUNS
 from hemiola.core.errors import InputError
 
 __all__ = ["instants", "job", "jobs", "jobs_by_submission", "open_intents", "open_jobs", "run", "runs"]
@@ -20,9 +20,7 @@ _PAGE = 256
 
 def open_jobs(database: Database) -> list[JobRecord]:
     """Every job that has not ended, in order of submission."""
-    return _records(
-        database, select(JOBS).where(JOBS.c.status != "ended").order_by(JOBS.c.submitted_s, JOBS.c.uuid)
-    )
+    return _records(database, select(JOBS).where(JOB_IS_OPEN).order_by(JOBS.c.submitted_s, JOBS.c.uuid))
 
 
 def jobs(
@@ -84,7 +82,7 @@ def job(database: Database, name: str, engine_submit_s: float | None, user: str 
 
 def open_intents(database: Database) -> list[Intent]:
     """Intents whose outcome is not known, in the order in which they were made."""
-    wanted = select(INTENTS).where(INTENTS.c.state == "open").order_by(INTENTS.c.id)
+    wanted = select(INTENTS).where(INTENT_IS_OPEN).order_by(INTENTS.c.id)
     return [
         Intent(
             row.id, row.job, DECISION.decode(row.decision, f"intent {row.id} of {database.name}"), row.state,

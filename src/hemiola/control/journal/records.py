@@ -50,6 +50,7 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
         preemptions: how often it was stopped.
         binds_failed: how often the engine did not take a placement.
         submitted_s, first_started_s, ended_s: when; None: not yet.
+        unwatched: whether it ran and ended while nobody watched, nobody knows when: `ended_s` and `served_s` are at most.
         outcome: how it ended ("finished", "failed: ...", "cancelled"); "" before.
         predicted_s, predicted_iteration_s: run time and iteration time that were predicted on its last placement, alone, when
             it started there; None where it had no profile then.
@@ -80,6 +81,7 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
     submitted_s: float
     first_started_s: float | None = None
     ended_s: float | None = None
+    unwatched: bool = False
     outcome: str = ""
     predicted_s: float | None = None
     predicted_iteration_s: float | None = None

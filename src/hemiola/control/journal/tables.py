@@ -23,7 +23,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.types import TypeDecorator
 
-__all__ = ["INSTANTS", "INTENTS", "JOBS", "LEASE", "METADATA", "RUNS"]
+__all__ = ["INSTANTS", "INTENTS", "INTENT_IS_OPEN", "JOBS", "JOB_IS_OPEN", "LEASE", "METADATA", "RUNS"]
 
 
 class _Words(TypeDecorator[str]):
@@ -69,6 +69,9 @@ INSTANTS = Table(
     PrimaryKeyConstraint("run", "instant"),
 )  # fmt: skip
 
+JOB_IS_OPEN, INTENT_IS_OPEN = text("status <> 'ended'"), text("state = 'open'")
+"""As partial indexes have them, word for word: who plans before a parameter is known would not see that it is the same."""
+
 JOBS = Table(
     "jobs", METADATA,
     Column("uuid", _Words, primary_key=True),
@@ -82,9 +85,10 @@ JOBS = Table(
     Index("jobs_by_engine_id", "engine_id"),
     Index("jobs_by_submission", "submitted_s", "uuid"),
     Index("jobs_by_end", "ended_s"),
+    Index("jobs_by_owner", "owner", "submitted_s", "uuid"),
+    Index("jobs_open", "submitted_s", "uuid", sqlite_where=JOB_IS_OPEN, postgresql_where=JOB_IS_OPEN),
 )  # fmt: skip
 
-_OPEN = text("state = 'open'")
 INTENTS = Table(
     "intents", METADATA,
     Column("id", _NUMBER, primary_key=True),
@@ -97,6 +101,6 @@ INTENTS = Table(
     Column("made_s", Double, nullable=False),
     Column("outcome", _Words, nullable=False),
     Index("intents_by_instant", "run", "instant"),
-    Index("intents_open", "id", sqlite_where=_OPEN, postgresql_where=_OPEN),
+    Index("intents_open", "id", sqlite_where=INTENT_IS_OPEN, postgresql_where=INTENT_IS_OPEN),
     sqlite_autoincrement=True,
 )  # fmt: skip

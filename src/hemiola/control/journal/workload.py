@@ -23,7 +23,7 @@ def workload(journal: Journal, since_s: float | None = None, until_s: float | No
 
     A job's run time is the time for which it held GPUs; where its speed was measured, the time that the same work
     takes at full speed. Failed and cancelled jobs that ran are kept. Jobs that never started took no GPUs, and of
-    jobs that have not ended nobody knows the run time: both are left out and counted.
+    jobs that have not ended, or ended while nobody watched, nobody knows the run time: all are left out and counted.
 
     Raises:
         InputError: no job is left.
@@ -55,7 +55,9 @@ def workload(journal: Journal, since_s: float | None = None, until_s: float | No
 def _left_out(record: JobRecord) -> str:
     if record.status != "ended":
         return "not ended yet" if record.first_started_s is not None else "not started yet"
-    return "never started" if record.first_started_s is None else ""
+    if record.first_started_s is None:
+        return "never started"
+    return "ended while nobody watched" if record.unwatched else ""
 
 
 def _job(record: JobRecord, origin_s: float) -> Job:
@@ -63,10 +65,22 @@ def _job(record: JobRecord, origin_s: float) -> Job:
     return msgspec.structs.replace(
         record.job,
         submit_s=record.submitted_s - origin_s,
-        duration_s=record.served_s * (1.0 if record.speed is None else record.speed),
+        duration_s=_work_s(record),
         recorded_start_s=record.first_started_s - origin_s,
         recorded_state=record.outcome,
     )
+
+
+def _work_s(record: JobRecord) -> float:
+    """Its run time on the GPUs that it asked for, at full speed where its speed was measured.
+
+    Of an elastic job, unless that was measured: as much shorter than on fewer GPUs as they are fewer.
+    """
+    if record.speed is not None:
+        return record.served_s * record.speed
+    if record.service_gpu_s is not None:
+        return record.service_gpu_s / record.job.gpus
+    return record.served_s
 
 
 def _notes(kept: list[JobRecord], origin_s: float) -> tuple[str, ...]:

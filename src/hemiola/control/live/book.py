@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import msgspec
 
 from hemiola.control.journal import JobRecord, Status
-from hemiola.control.live.engine import LiveDriver
+from hemiola.control.live.engine import LiveDriver, Vanished
 from hemiola.control.live.places import is_same_place
 from hemiola.control.live.remembered import done_by
 from hemiola.core.decisions import Decision, WakeAt
@@ -64,12 +64,27 @@ class Book:
                 self._touched[job_id] = None
             if isinstance(event, Adopted | Started | Undone) and self._is_theirs(event):
                 self._notes.pop(event.job.id if isinstance(event, Adopted) else event.job_id, None)
+            if isinstance(event, Adopted | Started | Finished):
+                self._see_start(event)
             if isinstance(event, Finished | Failed):
                 self._measure(event.job_id, event.time_s)
             if isinstance(event, Finished):
                 self._outcomes[event.job_id] = "finished"
             elif isinstance(event, Failed):
                 self._outcomes[event.job_id] = event.reason
+
+    def _see_start(self, event: Adopted | Started | Finished) -> None:
+        """When a job ran first: what was only decided, the engine may never start."""
+        start_s: float | None = event.time_s
+        if isinstance(event, Adopted):
+            job_id, who = event.job.id, self._driver.identity(event.job.id)
+            start_s = event.since_s if event.placement is not None and who is not None and who.runs else None
+        else:
+            job_id, state = event.job_id, self._view.jobs.get(event.job_id)
+            if isinstance(event, Finished):  # it may have run between two looks
+                start_s = state.since_s if state is not None and state.status == RUNNING else None
+        if self._first_started.get(job_id) is None:
+            self._first_started[job_id] = start_s
 
     def _is_theirs(self, event: Adopted | Started | Undone) -> bool:
         """Whether a job runs where the engine has put it: no decision of ours says why."""
@@ -116,7 +131,7 @@ class Book:
             self._record(state) for name in touched if (state := self._view.jobs.get(name)) is not None
         ]
         records += [self._refused(job, why) for job, why in self._driver.refused()]
-        records += [self._vanished(uuid, outcome) for uuid, outcome in self._driver.vanished()]
+        records += [self._vanished(gone) for gone in self._driver.vanished()]
         return [record for record in records if record is not None]
 
     def _refused(self, job: Job, why: str) -> JobRecord | None:
@@ -127,7 +142,7 @@ class Book:
         note = f"{NEVER}: {why}"
         if (before := self._known.get(job.id)) is not None:
             record = msgspec.structs.replace(
-                self._so_far(before), job=job, status="held", note=note, memory=who.memory
+                self._so_far(before, self._view.now), job=job, status="held", note=note, memory=who.memory
             )
         else:
             record = JobRecord(
@@ -137,17 +152,19 @@ class Book:
         self._known[job.id] = record
         return record
 
-    def _vanished(self, uuid: str, outcome: str) -> JobRecord | None:
-        record = self._known.get(uuid)
+    def _vanished(self, gone: Vanished) -> JobRecord | None:
+        """It has ended, as the engine says; else by now, and for how long it ran is not known."""
+        record, now = self._known.get(gone.job_id), self._view.now
         if record is None:
             return None
+        ended_s = now if gone.ended_s is None else min(max(gone.ended_s, record.since_s), now)
         return msgspec.structs.replace(
-            self._so_far(record), status="ended", ended_s=self._view.now, outcome=outcome
-        )
+            self._so_far(record, ended_s), status="ended", ended_s=ended_s, outcome=gone.outcome,
+            unwatched=gone.ended_s is None and record.status == "running",
+        )  # fmt: skip
 
-    def _so_far(self, record: JobRecord) -> JobRecord:
+    def _so_far(self, record: JobRecord, now: float) -> JobRecord:
         """With the time since it was written, taken to have gone on as it was."""
-        now = self._view.now
         spent_s = max(0.0, now - record.since_s)
         ran_s, queued_s, withheld_s = (
             spent_s * (record.status == its) for its in ("running", "waiting", "held")
@@ -172,8 +189,6 @@ class Book:
         now, ended = self._view.now, state.status == ENDED
         if ended and state.id not in self._outcomes:
             return None  # it was written as it ended; a timer of its was still to come
-        if state.status == RUNNING and self._first_started.get(state.id) is None:
-            self._first_started[state.id] = now
         if state.placement is not None:
             self._places[state.id] = state.placement
             self._predict(state)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import msgspec
 
@@ -13,7 +14,7 @@ from hemiola.core.events import Event
 from hemiola.core.job import Job
 from hemiola.trace.reports import HostReport
 
-__all__ = ["Around", "Identity", "LiveDriver"]
+__all__ = ["Around", "Identity", "LiveDriver", "Vanished"]
 
 
 class Identity(msgspec.Struct, frozen=True, kw_only=True):
@@ -28,6 +29,7 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
         misread: what of its user's words was not understood.
         binds_failed: in a row.
         iteration_s: as the job reports it; None where it does not.
+        runs: whether it has been seen running where it was put last.
     """
 
     engine_id: str
@@ -39,6 +41,21 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
     misread: str = ""
     binds_failed: int = 0
     iteration_s: float | None = None
+    runs: bool = False
+
+
+class Vanished(NamedTuple):
+    """A job that is no longer there, and was not in the view.
+
+    Attributes:
+        job_id: ours.
+        outcome: how it ended, in words.
+        ended_s: when, by the engine's word; None where it does not say.
+    """
+
+    job_id: str
+    outcome: str
+    ended_s: float | None = None
 
 
 class LiveDriver(Driver):
@@ -67,9 +84,8 @@ class LiveDriver(Driver):
         return []
 
     @abstractmethod
-    def vanished(self) -> list[tuple[str, str]]:
-        """Jobs of the time before that ended while nobody looked, and refused ones that are gone, by our ids, and how; each
-        once."""
+    def vanished(self) -> list[Vanished]:
+        """Jobs of the time before that ended while nobody looked, and refused ones that are gone; each once."""
 
     @abstractmethod
     def answers(self) -> list[tuple[str, bool, str]]:
@@ -131,7 +147,7 @@ class Around(LiveDriver):
         """Of the engine."""
         return self._inner.impossible()
 
-    def vanished(self) -> list[tuple[str, str]]:
+    def vanished(self) -> list[Vanished]:
         """Of the engine."""
         return self._inner.vanished()
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 from hemiola.control.clock import Clock
-from hemiola.control.live.engine import Identity, LiveDriver
+from hemiola.control.live.engine import Identity, LiveDriver, Vanished
 from hemiola.control.live.known import KnownJob
 from hemiola.core.decisions import Decision, WakeAt
 from hemiola.core.errors import EngineError
@@ -87,7 +87,7 @@ class LookingDriver(LiveDriver, Generic[Its]):
         self._soon: list[Event] = []
         self._stop = threading.Event()
         self._answers: list[tuple[str, bool, str]] = []
-        self._vanished: list[tuple[str, str]] = []
+        self._vanished: list[Vanished] = []
         self._refused: list[tuple[Job, str]] = []
 
     # ---- what an engine does in its own way
@@ -209,8 +209,8 @@ class LookingDriver(LiveDriver, Generic[Its]):
         refused, self._refused = self._refused, []
         return refused
 
-    def vanished(self) -> list[tuple[str, str]]:
-        """Jobs that ended while nobody looked, and how."""
+    def vanished(self) -> list[Vanished]:
+        """Jobs that ended while nobody looked."""
         vanished, self._vanished = self._vanished, []
         return vanished
 

@@ -10,7 +10,7 @@ from typing import Protocol
 
 import msgspec
 
-from hemiola.control.clock import BEHIND_MOST_S, Clock
+from hemiola.control.clock import APART_MOST_S, Clock
 from hemiola.control.driver import run_loop
 from hemiola.control.journal import JobRecord, Journal, Mode, Opening
 from hemiola.control.live.book import Book
@@ -38,6 +38,8 @@ __all__ = ["MakeDriver", "OneRun", "Run", "Settings", "Watcher", "is_killed"]
 _log = logging.getLogger("hemiola.serve")
 ENDED_MOST = 20_000
 """A run ends after so many jobs have: its view keeps them all."""
+INSTANTS_MOST = 20_000
+"""Or after so many instants: who asks for its story reads it whole, and none of it is forgotten before it ends."""
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -233,10 +235,14 @@ class OneRun:
             self._end("the lease is lost")  # perhaps before there was a driver to be stopped
         elif is_killed(self._settings) != self._killed:
             self._end("the kill switch was taken back" if self._killed else "the kill switch was thrown")
-        elif self._clock.behind_s() > BEHIND_MOST_S:
+        elif (behind_s := self._clock.behind_s()) > APART_MOST_S:
             self._end("the clock was set forward, or this host slept")
+        elif behind_s < -APART_MOST_S:
+            self._end("the clock was set back")
         elif (ended := self.view.ended + self.view.failed) > ENDED_MOST:
             self._end(f"{ended} jobs have ended in it")
+        elif self._journaled.instants > INSTANTS_MOST:
+            self._end(f"it has {self._journaled.instants} instants")
 
     def _end(self, reason: str) -> None:
         self._reason = reason

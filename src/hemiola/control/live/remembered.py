@@ -8,8 +8,11 @@ from typing import Generic, TypeVar
 import msgspec
 
 from hemiola.control.journal import JobRecord
+from hemiola.core.decisions import Placement
+from hemiola.core.events import Adopted
+from hemiola.core.job import Job
 
-__all__ = ["Remembered", "done_by", "remembered"]
+__all__ = ["Remembered", "adopted", "done_by", "remembered"]
 
 Clues = TypeVar("Clues", bound=msgspec.Struct)
 
@@ -44,14 +47,18 @@ class Remembered(msgspec.Struct, Generic[Clues], frozen=True, kw_only=True):
     service_gpu_s: float | None = None
     gpus: int = 0
 
-    def history(self, now_s: float, running: bool) -> dict[str, float | None]:
+    def history(self, now_s: float, running: bool, began_s: float | None = None) -> dict[str, float | None]:
         """As an `Adopted` event tells it; while nobody looked, it is taken to have gone on as it was.
 
         An adopted job runs or waits; one that was held and is so still is held anew from then on.
+
+        Args:
+            began_s: since when it runs, as far as anybody knows.
         """
         since_s = min(self.since_s, now_s)  # the clock by which it was written may have been ahead
         changed = self.held or running != self.running
-        spent_s = now_s - since_s if changed else 0.0
+        turned_s = now_s if began_s is None or not running else min(max(since_s, began_s), now_s)
+        spent_s = turned_s - since_s if changed else 0.0
         served_s, queued_s, withheld_s = (
             spent_s * its for its in (self.running, not (self.running or self.held), self.held)
         )
@@ -59,9 +66,36 @@ class Remembered(msgspec.Struct, Generic[Clues], frozen=True, kw_only=True):
         return {
             "done_s": done_by(self, now_s), "served_s": self.served_s + served_s, "queued_s": self.queued_s + queued_s,
             "withheld_s": self.withheld_s + withheld_s, "preemptions": self.preemptions,
-            "since_s": now_s if changed else since_s,
+            "since_s": turned_s if changed else since_s,
             "service_gpu_s": None if service is None else service + self.gpus * served_s,
         }  # fmt: skip
+
+
+def adopted(
+    job: Job, placement: Placement | None, memory: Remembered[Clues] | None, now_s: float, began_s: float | None = None, *,
+    rests: bool = False,
+) -> Adopted:  # fmt: skip
+    """A job that was there before us, with what it had.
+
+    Args:
+        placement: where it runs; None: it waits.
+        memory: None: nobody has seen it before.
+        began_s: since when it runs, as the engine says by a clock of its own; None where it does not.
+        rests: whether it has its GPUs and does nothing; for how long, nobody knows.
+    """
+    if memory is not None:
+        event = Adopted(now_s, job, placement, **memory.history(now_s, placement is not None, began_s))  # type: ignore[arg-type]
+    elif placement is None:
+        event = Adopted(now_s, job, None, min(now_s, job.submit_s))
+    elif began_s is None:
+        event = Adopted(now_s, job, placement, now_s)
+    else:
+        since_s = min(max(began_s, job.submit_s), now_s)
+        event = Adopted(now_s, job, placement, since_s, queued_s=max(0.0, since_s - job.submit_s))
+    if placement is None or rests or (memory is not None and memory.running):
+        return event  # what it has done is what was written of it, or nothing is known
+    done_s = event.done_s + (now_s - event.since_s) * placement.gpus / job.gpus
+    return msgspec.structs.replace(event, done_s=done_s)
 
 
 def done_by(job: JobRecord | Remembered[Clues], now_s: float) -> float:

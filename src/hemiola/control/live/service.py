@@ -1,7 +1,8 @@
 """`hemiola serve` without its command line: leads, runs the loop, and begins anew where it has to.
 
 A run ends when the policy breaks, when the view no longer fits what the engine shows, when the kill switch is
-thrown, when the wall clock has left its own behind, or when the lease is lost. The next one begins with what is there.
+thrown, when the wall clock has gone elsewhere than its own, when it has become long, or when the lease is lost. The
+next one begins with what is there.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import logging
 import threading
 import time
 
-from hemiola.control.clock import BEHIND_MOST_S, Clock
+from hemiola.control.clock import APART_MOST_S, Clock
 from hemiola.control.journal import Deposed, Journal, JournalError, Leader
 from hemiola.control.live.engine import LiveDriver
 from hemiola.control.live.files import check_folder
@@ -39,8 +40,9 @@ class Service:
         HemiolaError: no such policy, or a folder that is not there.
 
     Attributes:
-        view: of the present run; None while it does not lead.
+        view: of the present run; None while there is none.
         driver: likewise.
+        leads_s: since when it leads, Unix time; None while it does not. Between two runs it has neither view nor driver.
         broken: why the chosen policy was replaced; "" if it was not.
         watcher: who looks on, if anybody; set before `run`.
     """
@@ -59,6 +61,7 @@ class Service:
         self.holder = holder_name()
         self.view: ClusterView | None = None
         self.driver: LiveDriver | None = None
+        self.leads_s: float | None = None
         self.broken = ""
         self.watcher: Watcher | None = None
 
@@ -121,7 +124,7 @@ class Service:
 
     def _lead(self, epoch: int) -> None:
         leadership = Leadership(self._journal, epoch, self._settings.alive, self._lose)
-        pause_s = 0.0
+        self.leads_s, pause_s = time.time(), 0.0
         over = threading.Event()
         forgetting = threading.Thread(target=self._forget, args=(leadership, over), name="hemiola-forget")
         forgetting.start()
@@ -134,6 +137,7 @@ class Service:
         except Deposed as problem:
             _log.warning("no longer leads: %s", problem.what)
         finally:
+            self.leads_s = None
             over.set()
             forgetting.join()
             leadership.end()
@@ -189,7 +193,7 @@ class Service:
         return 0.0
 
     def _loop(self, leadership: Leadership, text: str, killed: bool) -> str:
-        if self._clock.behind_s() > BEHIND_MOST_S:
+        if abs(self._clock.behind_s()) > APART_MOST_S:
             self._clock = Clock()
         run = OneRun(self._settings, self._journal, self._topology, self._clock, leadership, text, killed)
         run.watcher = self.watcher

@@ -190,7 +190,7 @@ def _job(job_id: str, text: bytes) -> dict[str, Any]:
     metadata = info.get("metadata") or {}
     return {
         "id": job_id, "status": info["status"], "start_ms": info.get("start_time") or 0,
-        "exit_code": info.get("driver_exit_code"), "words": metadata.get("hemiola"),
+        "exit_code": info.get("driver_exit_code"), "words": metadata.get("hemiola"), "end_ms": info.get("end_time") or 0,
     }  # fmt: skip
 
 

@@ -75,12 +75,14 @@ class Wrapper(msgspec.Struct, frozen=True, kw_only=True):
         state: it waits for a place, runs its command there, or ends it.
         number: of the group in which it does, or did last; `ALONE` where Ray chose.
         grace_s: so long the command may take to end.
+        since_s: since when it does what it does, Unix time by its host's clock; 0 where it did not say.
     """
 
     token: str
     state: Literal["waits", "runs", "leaves"]
     number: int = ALONE
     grace_s: float = 0.0
+    since_s: float = 0.0
 
 
 def group_name(job: str, number: int) -> str:

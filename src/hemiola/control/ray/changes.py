@@ -139,8 +139,9 @@ class Changes(Changing):
 
     def requeued(self, known: Known, reason: str) -> None:
         """It waits again, though nobody here has stopped it."""
+        ran = known.ran
         known.unbind()
-        self._freed.append(Requeued(self._now, known.job.id, reason))
+        self._freed.append(Requeued(self._now, known.job.id, reason, ran))
 
 
 def _counted(known: Known) -> Placement:

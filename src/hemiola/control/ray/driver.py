@@ -14,14 +14,14 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from hemiola.control.clock import Clock
-from hemiola.control.live.engine import Identity
+from hemiola.control.live.engine import Identity, Vanished
 from hemiola.control.live.looking import MISSED, USUAL_S, LookingDriver
-from hemiola.control.live.remembered import Remembered
+from hemiola.control.live.remembered import Remembered, adopted
 from hemiola.control.ray import orders
 from hemiola.control.ray.board import ADVICE, HOLDS, PLACE, Place, group_name
 from hemiola.control.ray.changes import Changes, outcome_of, why_held
 from hemiola.control.ray.client import Ray
-from hemiola.control.ray.entering import adopted, take_up
+from hemiola.control.ray.entering import take_up
 from hemiola.control.ray.handback import hand_back
 from hemiola.control.ray.jobs import Wish, job_of, wish_of
 from hemiola.control.ray.known import Known
@@ -100,7 +100,7 @@ class RayDriver(LookingDriver[Known]):
             elif known.refused:
                 known.row = row
                 if row.status in ENDED:
-                    self._vanished.append((known.job.id, outcome_of(row) or "finished"))
+                    self._vanished.append(Vanished(known.job.id, outcome_of(row) or "finished"))
                     self._forget(known)
             else:
                 changes.lost(known, lost)
@@ -118,7 +118,7 @@ class RayDriver(LookingDriver[Known]):
         known.missed += 1
         if known.missed >= MISSED or at_once:
             if known.refused:
-                self._vanished.append((known.job.id, "it is gone"))
+                self._vanished.append(Vanished(known.job.id, "it is gone"))
             else:
                 changes.gone(known)
             self._forget(known)
@@ -150,13 +150,15 @@ class RayDriver(LookingDriver[Known]):
         """Jobs of the time before that are no longer there."""
         for memory in self._remembered.values():
             row, outcome = look.jobs.get(memory.engine_id), "it ended while nobody watched"
+            ended_s: float | None = None
             if row is not None and memory.clues.is_same(row):
                 outcome = (
                     (outcome_of(row) or "finished")
                     if row.status in ENDED
                     else "it no longer waits for Hemiola"
                 )
-            self._vanished.append((memory.uuid, outcome))
+                ended_s = row.end_ms / 1000 if row.status in ENDED and row.end_ms else None
+            self._vanished.append(Vanished(memory.uuid, outcome, ended_s))
         self._remembered = {}
 
     def _enter_one(
@@ -172,12 +174,15 @@ class RayDriver(LookingDriver[Known]):
             _log.warning("job %s can never run here: %s", row.id, known.refused)
             self._refused.append((job, known.refused))
             return []
+        if memory is not None:
+            known.binds_failed = memory.clues.binds_failed
         take_up(known, look, now)
         if memory is None and known.wanted is None and not self._first:
             events: list[Event] = [Arrived(now, job)]
         else:
             # policies ask for timers as they start a job: of one that is there already they are told here
-            events = [adopted(known, memory, now), Timer(now, ours)]
+            began_s = look.wrappers[row.id].since_s if known.ran else 0.0
+            events = [adopted(job, known.wanted, memory, now, began_s or None), Timer(now, ours)]
         if known.wanted is None and (why := why_held(known, look, now)):
             known.held = why
             events.append(Held(now, ours, why))
@@ -197,6 +202,7 @@ class RayDriver(LookingDriver[Known]):
         return Identity(
             engine_id=known.row.id, submit_s=known.row.start_ms / 1000, user=known.job.user, note=known.why_not,
             misread=known.note, memory=msgspec.json.encode(known.clues).decode(), binds_failed=known.binds_failed,
+            runs=known.ran,
         )  # fmt: skip
 
     def advise(self, decision: Decision) -> None:
@@ -295,7 +301,7 @@ class RayDriver(LookingDriver[Known]):
         state = self._view.jobs.get(known.job.id)
         if state is not None and state.status == RUNNING:
             known.held = why_held(known, look, now)
-            self._soon += [Requeued(now, known.job.id, why), Held(now, known.job.id, known.held)]
+            self._soon += [Requeued(now, known.job.id, why, False), Held(now, known.job.id, known.held)]
 
     def _tidy(self, look: Look, now: float) -> None:
         """Take away groups that are nobody's, and notes for jobs that have ended."""

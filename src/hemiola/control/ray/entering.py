@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from hemiola.control.live.remembered import Remembered
 from hemiola.control.ray.board import ALONE, group_name
 from hemiola.control.ray.known import Known
 from hemiola.control.ray.looks import Look
-from hemiola.control.ray.memory import Clues
-from hemiola.core.events import Adopted
 
-__all__ = ["adopted", "take_up"]
+__all__ = ["take_up"]
 
 
 def take_up(known: Known, look: Look, now_s: float) -> None:
@@ -36,12 +33,3 @@ def take_up(known: Known, look: Look, now_s: float) -> None:
         # where Ray has put it, it goes on, and is taken up there once it is seen to stand
         stays = wrapper.state == "waits" or is_there or (wrapper.state == "runs" and wrapper.number == ALONE)
         known.left_s = None if stays else now_s
-
-
-def adopted(known: Known, memory: Remembered[Clues] | None, now_s: float) -> Adopted:
-    """A job that was there before us, with what it had."""
-    if memory is not None:
-        known.binds_failed = memory.clues.binds_failed
-    had = memory.history(now_s, running=known.wanted is not None) if memory else {}
-    since_s = had.pop("since_s", now_s if known.wanted else min(now_s, known.job.submit_s))
-    return Adopted(now_s, known.job, known.wanted, since_s, **had)  # type: ignore[arg-type]

@@ -278,7 +278,9 @@ class Hold:
         return taken
 
     def _say(self, state: str, number: int) -> None:
-        note = Wrapper(token=self._token, state=state, number=number, grace_s=self._grace_s)  # type: ignore[arg-type]
+        note = Wrapper(
+            token=self._token, state=state, number=number, grace_s=self._grace_s, since_s=time.time()  # type: ignore[arg-type]
+        )  # fmt: skip
         self._said = msgspec.json.encode(note)
         while True:
             try:

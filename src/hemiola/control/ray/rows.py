@@ -21,7 +21,7 @@ class JobRow(msgspec.Struct, frozen=True, gc=False):
 
     Attributes:
         id: Ray's submission id.
-        start_ms: when it was submitted, Unix time.
+        start_ms, end_ms: when it was submitted and when it ended, Unix time; 0: it has not.
         exit_code: of its entry point; None if that has not ended by itself.
         words: what its user says of it, under "hemiola" in its metadata.
     """
@@ -31,6 +31,7 @@ class JobRow(msgspec.Struct, frozen=True, gc=False):
     start_ms: int
     exit_code: int | None
     words: str
+    end_ms: int = 0
 
 
 class GroupRow(msgspec.Struct, frozen=True, gc=False):

@@ -188,7 +188,7 @@ class Binder:
         state = self._view.jobs.get(known.job.id)
         if state is not None and state.status == RUNNING:
             known.held = why
-            self._add([Requeued(now, known.job.id, why), Held(now, known.job.id, why)])
+            self._add([Requeued(now, known.job.id, why, False), Held(now, known.job.id, why)])
 
     def _give_away(self, known: Known, why: str) -> None:
         """Slurm has it from now on; the looks to come do not show it any more."""
@@ -235,7 +235,7 @@ class Binder:
         known.wanted, known.bound_s, known.ran = None, None, False
         known.held = why
         self._answers.append((known.job.id, False, why))
-        self._add([Requeued(now, known.job.id, why), Held(now, known.job.id, why)])
+        self._add([Requeued(now, known.job.id, why, False), Held(now, known.job.id, why)])
 
     def tell(self, told: list[str]) -> str | None:
         """What Slurm complained of; None where it could not be told."""

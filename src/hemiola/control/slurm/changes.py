@@ -67,7 +67,7 @@ class Changes(Changing):
         known.submits.add(row.submit_s)
         state = self._view.jobs[known.job.id]
         if row.state in ENDED:
-            self._freed.append(ended_as(known, row, self._now))
+            self._end(known, row)
             return False
         if row.state in HOLDS:
             self._holds(known, row, state)
@@ -164,7 +164,7 @@ class Changes(Changing):
                 known.bound_s is not None and row.restarts > known.bound_restarts
             )  # it ran between two looks
             if known.ran or known.wanted is None or unseen:
-                self.requeued(known, f"Slurm put it back: {row.reason}")
+                self.requeued(known, f"Slurm put it back: {row.reason}", ran=known.ran or unseen)
             elif row.kept:
                 self.requeued(known, row.kept)
             elif known.bound_s is not None and is_limited(row):
@@ -197,10 +197,10 @@ class Changes(Changing):
             known.free_s = self._now
         return self._now - known.free_s
 
-    def requeued(self, known: Known, reason: str) -> None:
+    def requeued(self, known: Known, reason: str, *, ran: bool = False) -> None:
         """It waits again, though nobody here has stopped it."""
         known.wanted, known.bound_s, known.ran = None, None, False
-        self._freed.append(Requeued(self._now, known.job.id, reason))
+        self._freed.append(Requeued(self._now, known.job.id, reason, ran))
         if why := why_held(known, known.row, self._now, self._behind_s):
             known.held = why
             self._others.append(Held(self._now, known.job.id, why))
@@ -208,7 +208,14 @@ class Changes(Changing):
     def gone(self, missing: Iterable[Known], found: dict[str, JobRow]) -> None:
         """Jobs that Slurm no longer lists, and what it still knows of their end."""
         for known in missing:
-            self._freed.append(ended_as(known, found.get(known.row.id), self._now))
+            self._end(known, found.get(known.row.id))
+
+    def _end(self, known: Known, row: JobRow | None) -> None:
+        """It has ended; one that shows nodes has run there, perhaps between two looks."""
+        had_nodes = row is not None and known.is_same(row) and row.host_list != ""
+        if had_nodes and known.wanted is not None and not known.ran:
+            self._freed.append(Started(self._now, known.job.id))
+        self._freed.append(ended_as(known, row, self._now))
 
 
 def ended_as(known: Known, row: JobRow | None, now_s: float) -> Finished | Failed:

@@ -16,13 +16,16 @@ from pathlib import Path
 from hemiola.control.failpoints import failpoint
 from hemiola.control.slurm.rows import (
     NODE_FORMAT,
+    SPAN_FORMAT,
     JobRow,
     NodeRow,
+    Span,
     Words,
     gpus_in,
     job_format,
     job_rows,
     node_rows,
+    spans_in,
 )
 from hemiola.core.errors import EngineError, HemiolaError
 from hemiola.core.hostlist import expand
@@ -115,6 +118,11 @@ class Slurm:
             return shares_in(self.ask("scontrol", "show", "job", "-d", job_id), words[job_id].name)
         except (HemiolaError, KeyError):
             return {}  # it has ended meanwhile, or was changed: asked again
+
+    def spans(self, ids: Sequence[str]) -> dict[str, Span]:
+        """When jobs began and ended; those that Slurm does not know any more are left out."""
+        asked = [_chosen(ids=",".join(some), states="all") for some in _pieces(ids)] if ids else []
+        return spans_in("".join(self._of_jobs(*chosen, "-O", SPAN_FORMAT) for chosen in asked))
 
     def version(self) -> tuple[int, int]:
         """Of the commands, such as (24, 11).

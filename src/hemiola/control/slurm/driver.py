@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence, Set
 import msgspec
 
 from hemiola.control.clock import Clock
-from hemiola.control.live.engine import Identity
+from hemiola.control.live.engine import Identity, Vanished
 from hemiola.control.live.looking import MISSED, USUAL_S, LookingDriver, Wake
 from hemiola.control.live.remembered import Remembered
 from hemiola.control.slurm import orders
@@ -220,7 +220,7 @@ class SlurmDriver(LookingDriver[Known]):
         if known.refused:
             row = rows.get(known.row.id)
             outcome = known.left or (outcome_of(row) if row else "")
-            self._vanished.append((known.job.id, outcome or "it is gone"))
+            self._vanished.append(Vanished(known.job.id, outcome or "it is gone"))
         else:
             changes.gone([known], rows)
         self._forget(known)
@@ -233,7 +233,7 @@ class SlurmDriver(LookingDriver[Known]):
         return Identity(
             engine_id=known.row.id, submit_s=float(known.row.submit_s), user=known.job.user, name=known.name,
             memory=msgspec.json.encode(known.clues).decode(), note=known.why_not, misread=known.note,
-            binds_failed=known.binds_failed + known.limited,
+            binds_failed=known.binds_failed + known.limited, runs=known.ran,
         )  # fmt: skip
 
     def advise(self, decision: Decision) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from hemiola.control.slurm.rows import JobRow, NodeRow, Words
+from hemiola.control.slurm.rows import JobRow, NodeRow, Span, Words
 
 __all__ = ["Engine"]
 
@@ -36,6 +36,9 @@ class Engine(Protocol):
 
     def shares(self, job_id: str) -> dict[str, int]:
         """How many GPUs a running job has on each of its nodes; none of one that has ended."""
+
+    def spans(self, ids: Sequence[str]) -> dict[str, Span]:
+        """When jobs began and ended; those that Slurm does not know any more are left out."""
 
     def tell(self, orders: Sequence[str]) -> str:
         """Several orders, each carried out whether or not others fail; what Slurm complained of, a line each."""

@@ -8,7 +8,8 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 from hemiola.control.clock import Clock
-from hemiola.control.live.remembered import Remembered
+from hemiola.control.live.engine import Vanished
+from hemiola.control.live.remembered import Remembered, adopted
 from hemiola.control.slurm.changes import outcome_of, placement_of, why_held
 from hemiola.control.slurm.engine import Engine
 from hemiola.control.slurm.jobs import (
@@ -24,7 +25,7 @@ from hemiola.control.slurm.known import Known
 from hemiola.control.slurm.limits import element_of
 from hemiola.control.slurm.looks import ENDED, HOLDS, Watcher
 from hemiola.control.slurm.memory import Clues
-from hemiola.control.slurm.rows import JobRow, Words
+from hemiola.control.slurm.rows import JobRow, Span, Words
 from hemiola.core.events import Adopted, Arrived, Event, Held, Timer
 from hemiola.core.hostlist import expand
 from hemiola.core.job import Job, Profile
@@ -61,7 +62,7 @@ class Entrance:
         self._remembered = {memory.engine_id: memory for memory in remembered}
         self._profile, self._usual_s = profile, usual_s
         self._not_before: dict[tuple[str, int], float] = {}
-        self._vanished: list[tuple[str, str]] = []
+        self._vanished: list[Vanished] = []
         self._refused: list[tuple[Job, str]] = []
         self.unwanted: list[str] = []
 
@@ -70,8 +71,8 @@ class Entrance:
         refused, self._refused = self._refused, []
         return refused
 
-    def take_vanished(self) -> list[tuple[str, str]]:
-        """Jobs of the time before that ended while nobody looked, by our ids, and how; each once."""
+    def take_vanished(self) -> list[Vanished]:
+        """Jobs of the time before that ended while nobody looked; each once."""
         vanished, self._vanished = self._vanished, []
         return vanished
 
@@ -87,6 +88,8 @@ class Entrance:
         unclear = {row.id for row in rows if self._is_unclear(row)}
         rows = [row for row in rows if row.id not in unclear]
         words = self._slurm.words([row.id for row in rows]) if rows else {}
+        running = [row.id for row in rows if row.state in HOLDS and not self._ran(row)]
+        spans = self._slurm.spans(running) if running else {}
         taken: Counter[int] = Counter()
         for row in rows:
             if row.state in HOLDS:
@@ -102,11 +105,20 @@ class Entrance:
             if known is not None:
                 jobs.append(known)
                 new = memory is None and row.state == "PENDING" and not first
-                events += [] if known.refused else self._told(known, memory, new, now, taken)
+                began_s = self._by_our_clock(spans.get(row.id, Span(None, None)).began_s)
+                events += [] if known.refused else self._told(known, memory, new, now, taken, began_s)
         if self._remembered:
             self._part([memory for name, memory in self._remembered.items() if name not in unclear])
             self._remembered = {name: self._remembered[name] for name in unclear & self._remembered.keys()}
         return jobs, events
+
+    def _ran(self, row: JobRow) -> bool:
+        """Whether it ran when the journal was written last: since when is known."""
+        memory = self._remembered.get(row.id)
+        return memory is not None and memory.running and memory.clues.is_same(row)
+
+    def _by_our_clock(self, wall_s: int | None) -> float | None:
+        return None if wall_s is None else wall_s - self._clock.behind_s()
 
     def _is_unclear(self, row: JobRow) -> bool:
         """Whether it has nodes, and nobody knows yet how many of their GPUs."""
@@ -122,7 +134,7 @@ class Entrance:
         left = row.strange or self._elsewhere(row)
         if left or not job.gpus or (memory is None and is_slurms(row, words, self._watcher.everywhere)):
             if memory is not None and left:
-                self._vanished.append((memory.uuid, left))
+                self._vanished.append(Vanished(memory.uuid, left, now))
             self._leave(row, words, now)
             return None
         known = Known(
@@ -166,14 +178,15 @@ class Entrance:
             self.unwanted.append(row.id)
 
     def _told(
-        self, known: Known, memory: Remembered[Clues] | None, new: bool, now: float, taken: Counter[int]
-    ) -> list[Event]:
+        self, known: Known, memory: Remembered[Clues] | None, new: bool, now: float, taken: Counter[int],
+        began_s: float | None,
+    ) -> list[Event]:  # fmt: skip
         ours = known.job.id
         if new:
             events: list[Event] = [Arrived(now, known.job)]
         else:
             # policies ask for timers as they start a job: of one that is there already they are told here
-            events = [self._adopted(known, memory, now, taken), Timer(now, ours)]
+            events = [self._adopted(known, memory, now, taken, began_s), Timer(now, ours)]
         if known.wanted is None and (why := why_held(known, known.row, now, self._clock.behind_s())):
             known.held = why
             events.append(Held(now, ours, why))
@@ -182,15 +195,19 @@ class Entrance:
     def _part(self, memories: list[Remembered[Clues]]) -> None:
         """Jobs of the time before that are no longer there."""
         rows = self._watcher.ends([memory.engine_id for memory in memories])
+        ended = [row.id for row in rows.values() if row.state in ENDED]
+        spans = self._slurm.spans(ended) if ended else {}
         for memory in memories:
             row, outcome = rows.get(memory.engine_id), "it ended while nobody watched"
+            ended_s: float | None = None
             if row is not None and memory.clues.is_same(row) and row.state in ENDED:
                 outcome = outcome_of(row) or "finished"
-            self._vanished.append((memory.uuid, outcome))
+                ended_s = self._by_our_clock(spans.get(row.id, Span(None, None)).ended_s)
+            self._vanished.append(Vanished(memory.uuid, outcome, ended_s))
 
     def _adopted(
-        self, known: Known, memory: Remembered[Clues] | None, now: float, taken: Counter[int]
-    ) -> Adopted:
+        self, known: Known, memory: Remembered[Clues] | None, now: float, taken: Counter[int], began_s: float | None
+    ) -> Adopted:  # fmt: skip
         """A job that was there before us, with what it had.
 
         One that is bound has its nodes as if it ran there, unless others have them (`taken`: GPUs by host): a
@@ -211,9 +228,7 @@ class Entrance:
             ):
                 taken.update(dict.fromkeys(hosts, each))
                 known.wanted, known.bound_s = placement_of(dict.fromkeys(hosts, each)), now
-        had = memory.history(now, running=known.wanted is not None) if memory else {}
-        since_s = had.pop("since_s", now if known.wanted else min(now, float(row.submit_s)))
-        return Adopted(now, job, known.wanted, since_s, **had)  # type: ignore[arg-type]
+        return adopted(job, known.wanted, memory, now, began_s, rests=row.state == "SUSPENDED")
 
 
 def _line(row: JobRow) -> tuple[int, int, int]:

@@ -25,9 +25,10 @@ from hemiola.control.slurm.rest_rows import (
     elements_of,
     job_row,
     node_rows,
+    span_of,
     words_of,
 )
-from hemiola.control.slurm.rows import JobRow, NodeRow, Words
+from hemiola.control.slurm.rows import JobRow, NodeRow, Span, Words
 from hemiola.core.errors import DAMAGED, EngineError, HemiolaError
 
 __all__ = ["INSTALL", "RestSlurm"]
@@ -128,6 +129,11 @@ class RestSlurm:
             return next((job.shares() for job, row in self._rows([job_id]) if row.id == job_id), {})
         except HemiolaError:
             return {}
+
+    def spans(self, ids: Sequence[str]) -> dict[str, Span]:
+        """As `Slurm.spans`."""
+        wanted = frozenset(ids)
+        return {row.id: span_of(job) for job, row in self._rows(ids) if row.id in wanted} if ids else {}
 
     def tell(self, orders: Sequence[str]) -> str:
         """As `Slurm.tell`.

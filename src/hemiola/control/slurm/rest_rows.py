@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import msgspec
 
 from hemiola.control.slurm import rows
-from hemiola.control.slurm.rows import JobRow, NodeRow, Words
+from hemiola.control.slurm.rows import JobRow, NodeRow, Span, Words
 from hemiola.core.errors import EngineError
 from hemiola.core.hostlist import expand
 
@@ -27,6 +27,7 @@ __all__ = [
     "elements_of",
     "job_row",
     "node_rows",
+    "span_of",
     "words_of",
 ]
 
@@ -76,6 +77,9 @@ class _Exit(msgspec.Struct, frozen=True):
         return (self.return_code.or_none() or 0) << 8 | (self.signal.id.or_none() or 0)
 
 
+_UNSET = Number(set=False, infinite=False, number=0)
+
+
 class Job(msgspec.Struct, frozen=True):
     """A job's record: of an array that waits, one for all of its elements that were not touched yet."""
 
@@ -116,7 +120,9 @@ class Job(msgspec.Struct, frozen=True):
     comment: str
     admin_comment: str
     gres_detail: list[str]
-    het_job_id: Number = Number(set=False, infinite=False, number=0)
+    het_job_id: Number = _UNSET
+    start_time: Number = _UNSET
+    end_time: Number = _UNSET
 
     @property
     def array(self) -> int:
@@ -293,6 +299,11 @@ _FIELDS: dict[str, tuple[str, Callable[[Job], Any]]] = {
 def words_of(job: Job) -> Words:
     """What is written of it in free text."""
     return Words(job.comment, job.name, job.admin_comment)
+
+
+def span_of(job: Job) -> Span:
+    """When it began and ended."""
+    return Span(job.start_time.or_none(), job.end_time.or_none())
 
 
 _NAME = rows.matching(r"[\w.-]{1,255}")

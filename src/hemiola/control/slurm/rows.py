@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -21,10 +21,12 @@ __all__ = [
     "NODE_FORMAT",
     "NOTHING",
     "PARKED_S",
+    "SPAN_FORMAT",
     "WHY_PART",
     "YEAR_S",
     "JobRow",
     "NodeRow",
+    "Span",
     "Words",
     "gpus_in",
     "job_format",
@@ -38,6 +40,7 @@ __all__ = [
     "read_reason",
     "read_word",
     "row_of",
+    "spans_in",
 ]
 
 
@@ -156,6 +159,18 @@ class Words:
     admin: str = ""
 
 
+class Span(NamedTuple):
+    """When a job began and ended, Unix time; None where Slurm does not say.
+
+    Attributes:
+        began_s: its present run, or its last one; of a job that waits, when Slurm expects it to.
+        ended_s: of a job that has not, when its time limit is over.
+    """
+
+    began_s: int | None
+    ended_s: int | None
+
+
 class NodeRow(msgspec.Struct, frozen=True, gc=False):
     """A node as Slurm has it now.
 
@@ -262,8 +277,9 @@ NOTHING: dict[str, Any] = {
     "cpus_per_host": 1, "exclusive": "NO", "gpus_per_socket": (0, ""), "batch": True, "features": "",
 }  # fmt: skip
 """What stands for what cannot be read of a job. Without its state or its nodes nothing of the answer is used."""
+_ID = ("JobArrayID", matching(r"\d+(_\d+|_\[[\d,%-]+\]|\+\d+)?"))
 _JOB: tuple[tuple[str, Callable[[str], Any]], ...] = (
-    ("JobArrayID", matching(r"\d+(_\d+|_\[[\d,%-]+\]|\+\d+)?")), ("State", read_word), ("Reason", read_reason), ("NumNodes", int),
+    _ID, ("State", read_word), ("Reason", read_reason), ("NumNodes", int),
     ("MaxNodes", int), ("NodeList", read_node_list), ("tres-per-node", read_gpus), ("tres-per-job", read_gpus),
     ("tres-per-task", read_gpus), ("NumTasks", int), ("SubmitTime", int), ("UserID", int), ("PriorityLong", int),
     ("EligibleTime", _optional), ("ArrayJobID", matching(r"\d+")), ("ReqNodes", read_node_list), ("restartcnt", int),
@@ -274,6 +290,7 @@ _JOB: tuple[tuple[str, Callable[[str], Any]], ...] = (
     ("tres-per-socket", read_gpus), ("BatchFlag", lambda text: text == "1"),
     ("Feature", lambda text: "" if text == "(null)" else matching(r"(?!.*null)[\w.:=&|*,()\[\]-]{1,1024}")(text)),
 )  # fmt: skip
+_SPAN = (_ID, ("StartTime", _optional), ("EndTime", _optional))
 _NODE = (
     ("NodeList", matching(r"[\w.-]{1,255}")),
     ("StateComplete", matching(r"\w[\w+?]{0,255}")),
@@ -284,7 +301,7 @@ _NODE = (
 _BUSY = frozenset({"ALLOCATED", "MIXED"})
 EXCLUSIVE_COLUMN = (26, 5)
 """Since then squeue has a column for whole nodes, and OverSubscribe says "NO" of jobs that share theirs, too."""
-NODE_FORMAT = ",".join(f"{name}:|" for name, _ in _NODE)
+NODE_FORMAT, SPAN_FORMAT = (",".join(f"{name}:|" for name, _ in fields) for fields in (_NODE, _SPAN))
 
 
 def job_format(version: tuple[int, int]) -> str:
@@ -351,6 +368,14 @@ def node_rows(text: str) -> list[NodeRow]:
         NodeRow(name, *node_state(state.upper().split("+")), read_gpus(gres)[0], partition, features)
         for name, state, gres, partition, features in _read(text, _NODE, "sinfo")
     ]
+
+
+def spans_in(text: str) -> dict[str, Span]:
+    """Of `squeue -r -O SPAN_FORMAT`, below its header."""
+    return {
+        job_id: Span(began_s or None, ended_s or None)
+        for job_id, began_s, ended_s in _read(text, _SPAN, "squeue")
+    }
 
 
 def node_state(words: list[str]) -> tuple[str, bool]:

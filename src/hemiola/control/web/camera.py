@@ -192,10 +192,11 @@ class Camera:
         self, view: ClusterView, driver: LiveDriver, run: int, *, seen: bool = True, remembered: Sequence[JobRecord] = (),
     ) -> None:  # fmt: skip
         """The loop has come around; a picture, if one is wanted and it is time, and there is something to see."""
-        self.turned_s = time.time()
         self._settle()
         self._driver = driver
-        if run != self._run:
+        if run == self._run:  # its first turn is only its beginning, and it may break there
+            self.turned_s = time.time()
+        else:
             self._run, self._number = run, 0
             self._last = {job.uuid: note for job in remembered if (note := _started(job, run)) is not None}
             self._next_s = 0.0

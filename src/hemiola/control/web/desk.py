@@ -28,6 +28,7 @@ from hemiola.trace.atomic import replacing
 
 __all__ = ["Desk", "NotYetError"]
 
+NO_RUN = "no run goes on, and the next one begins by itself"
 STANDBY_S = 1.0
 """What only the journal knows is read at most so often."""
 
@@ -98,12 +99,10 @@ class Desk:
             )
         if self._topology is None or self._topology[0] != run.id:
             self._topology = run.id, history.run_topology(run)
-        driver = self._service.driver
-        away = driver.away if driver is not None else ""
+        driver, leads = self._service.driver, self._service.leads_s is not None
+        away = driver.away if driver is not None else NO_RUN if leads else ""
         told = self._following.read(self._journal, run.id)
-        return history.picture_of(
-            self._journal, run, self._topology[1], told, leads=driver is not None, away=away
-        )
+        return history.picture_of(self._journal, run, self._topology[1], told, leads=leads, away=away)
 
     def status(self) -> values.StatusView:
         """How the service stands."""
@@ -114,7 +113,7 @@ class Desk:
         leads = picture.leads
         return values.StatusView(
             version=values.VERSION, now_s=time.time(), snapshot=frame.number, taken_s=picture.taken_s,
-            turned_s=self.camera.turned_s if leads else None, leads=leads,
+            turned_s=self._turned_s() if leads else None, leads=leads,
             leader=leader.holder if leader else "", leader_until_s=leader.until_s if leader else None,
             engine=opening.engine if opening else "", engine_away=picture.away, mode=opening.mode if opening else "",
             policy=opening.policy if opening else "", fallback=opening.fallback if opening else "",
@@ -122,6 +121,10 @@ class Desk:
             run_began_s=run.began_s if run else None, topology=frame.topology.name, jobs=frame.counts, gpus=frame.gpus,
             wanted_gpus=frame.wanted_gpus,
         )  # fmt: skip
+
+    def _turned_s(self) -> float | None:
+        """When the loop last came around, or began to lead: one that always breaks before counts, too."""
+        return max(filter(None, (self.camera.turned_s, self._service.leads_s)), default=None)
 
     def _the_run(self, number: int | None) -> RunRecord | None:
         if number is None:

@@ -71,7 +71,7 @@ class StatusView(msgspec.Struct, frozen=True, kw_only=True):
         now_s: the server's clock.
         snapshot: a number that changes whenever something else than time did.
         taken_s: when the loop was last looked at; null: never yet.
-        turned_s: when the loop last came around; null where it does not run.
+        turned_s: when the loop last came around, or this instance began to lead; null where it does not.
         leads: whether this instance decides; if not, all that is shown comes from the journal.
         leader, leader_until_s: who took the lease, and until when it holds.
         engine_away: why the engine cannot be asked; "" if it can, or is not asked by this instance.

@@ -48,8 +48,11 @@ async function refresh() {
   draw();
 }
 
-let last = 0, pending = null;
+let last = 0, pending = null, missed = false;
+/** Have it asked; a page that nobody sees asks once it is shown again. */
 function soon() {
+  missed = document.hidden;
+  if (missed) return;
   pending ??= setTimeout(async () => {
     pending = null;
     last = Date.now();
@@ -172,6 +175,7 @@ document.addEventListener("keydown", (event) => {
   if (event.key === "Escape" && state.chosen) state.choose(state.chosen);
   else if (event.key === "/" && !/^(INPUT|SELECT|TEXTAREA)$/.test(document.activeElement?.tagName ?? "")) { event.preventDefault(); by("filter").focus(); }
 });
+document.addEventListener("visibilitychange", () => { if (missed) soon(); });
 let resized = null;
 addEventListener("resize", () => { clearTimeout(resized); resized = setTimeout(() => { if (state.status) { drawGantt(state); drawChosen(); } }, 150); });
 setInterval(() => { if (state.status && !document.hidden) tick(); }, 1000);
