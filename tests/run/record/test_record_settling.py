@@ -105,7 +105,7 @@ def test_the_end_waits_for_word_of_what_has_ended(tmp_path: Path) -> None:
     writer = PartWriter(tmp_path / "rank00000-1-1", 10)
     head = Head(rank=0, world_size=1, host="", device="", pid=1, mode="light", monotonic_ns=0, unix_ns=0)
     keeper = Keeper(recorder, writer, lambda: head)
-    ended, gated, hangs = (recorder.transfer("all-reduce", 0, 4, recorder.now()) for _ in range(3))
+    ended, gated, _ = (recorder.transfer("all-reduce", 0, 4, recorder.now()) for _ in range(3))
     ended.needed, ended.released = recorder.now(), recorder.now()
     gated.gate = Gate(recorder.now())
     gated.gate.released = recorder.now()
