@@ -106,6 +106,9 @@ def test_a_clock_that_was_set_begins_a_run_that_goes_by_it(tmp_path, monkeypatch
         before, after = journal.runs()
         assert before.reason == why
         assert after.began_s - before.began_s == pytest.approx(step_s, abs=30.0)
+    if step_s < 0:  # nobody loses what it has had by a clock that was ahead
+        (there,) = runs[1].remembered
+        assert there.since_s == pytest.approx(wall_s() + step_s, abs=30.0)
 
 
 def test_that_it_lives_is_said_only_while_it_acts(tmp_path):
@@ -177,6 +180,18 @@ def test_a_job_that_ended_while_nobody_looked_ran_until_the_engine_says(ended_s,
     (found,) = Book(view, Without(), IterationModel(TWO), [ran]).due()
     assert (found.status, found.served_s, found.unwatched) == ("ended", served_s, unwatched)
     assert (found.ended_s, found.service_gpu_s) == (100.0 + served_s, 2 * served_s)
+
+
+@pytest.mark.parametrize(("ran", "started_s"), [(True, 100.0), (False, None)])
+def test_a_job_whose_start_nobody_saw_has_run_if_the_engine_says_so(ran, started_s):
+    class Without(Scripted):
+        def vanished(self) -> list[Vanished]:
+            return [Vanished("a", "finished", 160.0, ran)]
+
+    view = ClusterView(TWO, estimates=None, now=10_000.0)  # type: ignore[arg-type]
+    decided = record("a", 100.0, status="running", placement=at((0, 0b11)), first_started_s=None)
+    (found,) = Book(view, Without(), IterationModel(TWO), [decided]).due()
+    assert (found.first_started_s, found.served_s, found.unwatched) == (started_s, 60.0, False)
 
 
 def test_a_job_whose_binds_all_failed_has_never_run(tmp_path):

@@ -203,7 +203,7 @@ def test_a_job_that_ended_while_nobody_watched_ended_when_slurm_says():
     driven = Driven(slurm, TWO, [remembered()])
     driven.clock.ahead_s = 20.0
     assert driven.look(10_000.0) == []
-    assert driven.driver.vanished() == [Vanished("u", "finished", 780.0)]
+    assert driven.driver.vanished() == [Vanished("u", "finished", 780.0, True)]
 
 
 @pytest.mark.parametrize(

@@ -195,8 +195,11 @@ def test_a_restart_goes_on_with_what_is_there(live: Live):
     assert live.record(running).served_s >= 4, "what it had before the restart counts"
 
 
-def test_what_ran_before_and_ends_while_nobody_watches_has_run_for_as_long_as_slurm_says(live: Live):
-    job = live.submit("--gres=gpu:1", "sleep 4")
+def test_what_ran_before_and_ends_while_nobody_watches_has_run_for_as_long_as_slurm_says(
+    live: Live, tmp_path: Path
+):
+    may_end = tmp_path / "may-end"
+    job = live.submit("--gres=gpu:1", f"until [ -e {may_end} ]; do sleep 0.1; done")
     live.command("scontrol", "release", job)
     live.wait_state(job, "RUNNING")
     time.sleep(2.0)
@@ -205,11 +208,14 @@ def test_what_ran_before_and_ends_while_nobody_watches_has_run_for_as_long_as_sl
     (began_s, _) = live.slurm.spans([job])[job]
     found = live.record(job)
     assert found.since_s == found.first_started_s == pytest.approx(began_s, abs=0.1)
+    may_end.touch()
     live.wait_state(job, "COMPLETED")
+    (_, ended_s) = live.slurm.spans([job])[job]
     time.sleep(2.0)
     with live.serving():
         assert live.wait_outcome(job) == "finished"
-    assert 3.0 <= live.record(job).served_s <= 5.5 and not live.record(job).unwatched
+    assert live.record(job).served_s == pytest.approx(ended_s - began_s, abs=0.1)
+    assert not live.record(job).unwatched
 
 
 def test_a_job_that_comes_is_looked_at_at_once_if_the_gate_says_so(

@@ -263,6 +263,17 @@ def test_nobody_is_moved_to_slower_gpus() -> None:
         assert placement.hosts == (0, 1)
 
 
+def test_who_needs_nobody_moved_starts_though_nobody_has_ended_yet() -> None:
+    """Of how long jobs run nothing is known. A, which is asked first, has room on two hosts only; B on one."""
+    topology = cluster([4, 4, 4], types=["A", "A", "B"])
+    jobs = [
+        *(job(name, 0, 2, 10_000, gpu_type="A", required="host") for name in "pq"),
+        job("x", 1, 4, 100, profile=SENSITIVE),
+    ]  # fmt: skip
+    run = replay(jobs, topology, f"dally:{NO_QUEUES},placement=random")
+    assert times(run)["x"][0] == 1
+
+
 # ---- pinned jobs
 
 

@@ -450,3 +450,19 @@ def test_it_beats_rigid_jobs_under_load() -> None:
         )
         ratios.append(other / rigid)
     assert max(ratios) < 0.9 and mean(ratios) < 0.75, ratios
+
+
+def test_whoever_cannot_gain_takes_no_part_in_dealing_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Restarts take longer than what is left of the jobs: each would be looked at for each GPU that is free."""
+    asked: list[str] = []
+    larger = Elastic._larger
+
+    def counted(self: Elastic, view: ClusterView, job: Any, most: int) -> Placement | None:
+        asked.append(job.id)
+        return larger(self, view, job, most)
+
+    monkeypatch.setattr(Elastic, "_larger", counted)
+    jobs = [elastic(f"j{k}", 0, 2, 100, 2, 4) for k in range(3)] + [job("x", 0, 2, 10)]
+    for restart_s, some in ((1e6, False), (0.0, True)):
+        replay(jobs, TWO, "elastic:settle_s=0", costs=Costs(checkpoint_s=0.0, restore_s=restart_s))
+        assert bool(asked) is some

@@ -124,8 +124,9 @@ def run(
         ranks_min=min_ranks,
     )
     read = _plan(plan)
-    claimed = alone(recording) if recording is not None and node_rank == 0 else nullcontext((0, ""))
-    with claimed as (since_ns, _):
+    claimed = alone(recording) if recording is not None and node_rank == 0 else nullcontext()
+    with claimed as claim:
+        since_ns = 0 if claim is None else claim.since_ns
         outcome = launch(
             job,
             lambda world: output_of(world, logs, _shown(show, world)),

@@ -14,7 +14,7 @@ import time
 from contextlib import contextmanager, suppress
 from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 from cyclopts import Parameter
 
@@ -57,31 +57,50 @@ def trace(
     """
     from hemiola.core.errors import InputError
     from hemiola.run.record.api import options_for
+    from hemiola.run.record.parts import part_files
 
     if not command:
         raise InputError("nothing to run", "give the command after --: hemiola trace -- torchrun … train.py")
     writable(output)
     options = options_for(output, mode="full" if full else "light", listen=listen, keep_iterations=keep)
-    with alone(options) as (since_ns, other):
+    with alone(options) as claim:
         status = _run(command, options)
-        if other:
-            print(f"the recording is put together by {other}", file=sys.stderr)
-        else:
-            _wait_for_hosts(Path(options.parts), since_ns, crashed=status != 0)
-            merged(options, since_ns)
+        if claim.other and not claim.is_left():
+            print(f"the recording is put together by {claim.other}", file=sys.stderr)
+        elif not claim.other or part_files(Path(options.parts), claim.since_ns):
+            _wait_for_hosts(Path(options.parts), claim.since_ns, crashed=status != 0)
+            merged(options, claim.since_ns)
     raise SystemExit(status)
 
 
+class Claim(NamedTuple):
+    """Who records into a file.
+
+    Attributes:
+        since_ns: when this began, by the clock of the files.
+        other: the process on another host that was first; "" if this one is.
+        handle: of the file by which they keep others away.
+    """
+
+    since_ns: int
+    other: str
+    handle: int
+
+    def is_left(self) -> bool:
+        """Whether the one that was first has gone: what others of the job leave later, it has not put together."""
+        try:
+            fcntl.flock(self.handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return False
+        return True
+
+
 @contextmanager
-def alone(options: Options) -> Iterator[tuple[int, str]]:
+def alone(options: Options) -> Iterator[Claim]:
     """Keep others from recording into the same file meanwhile.
 
     One that began on another host is of the same job: each host has a command of its own, and the first one puts the
-    recording together.
-
-    Yields:
-        When this began, in nanoseconds by the clock of the files, and which process on another host was first; "" if
-        this one is.
+    recording together, unless it ends before the others.
 
     Raises:
         InputError: another process of this host is recording into it.
@@ -96,7 +115,7 @@ def alone(options: Options) -> Iterator[tuple[int, str]]:
     try:
         other = _claim(path, handle, options.path)
         try:
-            yield os.fstat(handle).st_mtime_ns, other
+            yield Claim(os.fstat(handle).st_mtime_ns, other, handle)
         finally:
             if not other:
                 path.unlink(missing_ok=True)
@@ -170,7 +189,9 @@ def _wait_for_hosts(parts: Path, since_ns: int, *, crashed: bool) -> None:
     from hemiola.run.record.parts import heads
 
     here = socket.gethostname()
-    with suppress(InputError, OSError):  # what cannot be read is named by who puts it together
+    with suppress(
+        InputError, OSError, KeyboardInterrupt
+    ):  # what cannot be read is named by who puts it together
         if elsewhere := [head.world_size for head in heads(parts, since_ns) if head.host != here]:
             wait_for_parts(parts, max(elsewhere), crashed=crashed, since_ns=since_ns)
 

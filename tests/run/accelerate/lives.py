@@ -256,6 +256,17 @@ def steps_by_closures(rank: int, file: str) -> None:
     assert model.job.state == "profiling"
 
 
+def keeps_nothing(rank: int, file: str) -> None:
+    """A module that nobody trains any more lets go of the optimizer, and all of its state."""
+    model, optimizer = made(lambda m, o: hemiola.accelerate(m, o, quiet=True))
+    train(model, optimizer, rank, 2)
+    module, kept = model.module, weakref.ref(optimizer)
+    del model, optimizer
+    gc.collect()
+    assert kept() is None
+    assert all(parameter.grad is not None for parameter in module.parameters())
+
+
 def stays_apart_in_no_sync(rank: int, file: str) -> None:
     """Each rank trains by itself for a while, in which one DDP follows another."""
 

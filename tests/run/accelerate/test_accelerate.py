@@ -62,6 +62,10 @@ def test_what_is_waited_for_in_closures_is_measured(tmp_path):
     assert run(HERE / "lives.py", 2, str(tmp_path / "meet"), "steps_by_closures") == ["left"] * 2
 
 
+def test_a_module_keeps_nothing_of_who_trained_it(tmp_path):
+    assert run(HERE / "lives.py", 2, str(tmp_path / "meet"), "keeps_nothing") == ["left"] * 2
+
+
 def test_without_exchange_ranks_stay_apart_whoever_takes_over(tmp_path):
     assert run(HERE / "lives.py", 2, str(tmp_path / "meet"), "stays_apart_in_no_sync") == ["left"] * 2
 

@@ -118,9 +118,9 @@ def test_parts_stay_until_a_later_recording_has_left_its_own(
         trace("true", output=tmp_path / "run.json")
     assert "nothing was recorded" in capsys.readouterr().err
     assert [part.head.host for part in read_parts(parts)] == ["earlier"]
-    with alone(options) as (since_ns, _):
+    with alone(options) as claim:
         leave_a_part(parts, "rank00000-2-1", "later")
-        timeline = merged(options, since_ns)
+        timeline = merged(options, claim.since_ns)
     assert timeline is not None
     assert [rank.host for rank in timeline.ranks] == ["later"]
     assert [path.name for path in tmp_path.iterdir()] == ["run.json"]
@@ -259,18 +259,41 @@ def test_hosts_of_one_job_record_into_one_file_and_the_first_puts_it_together(
 ) -> None:
     options = options_for(tmp_path / "run.json")
     first = f"process {os.getpid()} on {socket.gethostname()}"
-    with alone(options) as (first_ns, nobody):
-        assert not nobody
+    with alone(options) as mine:
+        assert not mine.other
         monkeypatch.setattr(socket, "gethostname", lambda: "another")
         with alone(options) as second:
-            assert second == (first_ns, first)
+            assert (second.since_ns, second.other) == (mine.since_ns, first)
+            assert not second.is_left()
         leave_a_part(Path(options.parts), "rank00000-1-1")
         with pytest.raises(SystemExit, match="0"):
             trace("true", output=tmp_path / "run.json")
         assert capsys.readouterr().err == f"the recording is put together by {first}\n"
-        assert merged(options, first_ns) is not None
+        assert merged(options, mine.since_ns) is not None
         lock = tmp_path / "run.json.lock"
         lock.write_text("")  # not said yet by whom
         with alone(options):
             assert lock.exists()
     assert [path.name for path in tmp_path.iterdir()] == ["run.json"]
+
+
+@pytest.mark.parametrize("more", [True, False])
+def test_who_outlives_the_first_puts_together_what_it_has_not_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], more: bool
+) -> None:
+    options = options_for(tmp_path / "run.json")
+    first = alone(options)
+    first.__enter__()
+    monkeypatch.setattr(socket, "gethostname", lambda: "another")
+
+    def run(command: tuple[str, ...], options: Options) -> int:
+        first.__exit__(None, None, None)
+        if more:
+            leave_a_part(Path(options.parts), "rank00001-1-1")
+        return 0
+
+    monkeypatch.setattr(sys.modules["hemiola.cli.trace"], "_run", run)
+    with pytest.raises(SystemExit, match="0"):
+        trace("true", output=tmp_path / "run.json")
+    assert (tmp_path / "run.json").exists() is more
+    assert "nothing was recorded" not in capsys.readouterr().err

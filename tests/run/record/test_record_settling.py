@@ -269,12 +269,6 @@ def test_an_instant_is_the_waits_or_else_the_inputs_or_else_of_what_began_last(
     assert found == {t: name for t, name in wanted.items() if t not in waited}
 
 
-def test_an_iteration_may_have_very_many_phases() -> None:
-    """The batches of a validation: each of them is looked for once."""
-    batches = [("input", "input", 10 * k, 10 * k + 1) for k in range(20_000)]
-    assert len(cut(batches, [], (0, 200_000))) == 2 * len(batches)
-
-
 def test_the_forward_pass_is_what_lies_before_the_backward_pass_if_nobody_tells() -> None:
     pieces = cut([("input", "input", 0, 10), ("backward", "compute", 40, 70)], [(60, 65)], (0, 80))
     assert pieces == [

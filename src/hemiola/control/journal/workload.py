@@ -55,9 +55,9 @@ def workload(journal: Journal, since_s: float | None = None, until_s: float | No
 def _left_out(record: JobRecord) -> str:
     if record.status != "ended":
         return "not ended yet" if record.first_started_s is not None else "not started yet"
-    if record.first_started_s is None:
-        return "never started"
-    return "ended while nobody watched" if record.unwatched else ""
+    if record.unwatched:
+        return "ended while nobody watched"
+    return "never started" if record.first_started_s is None else ""
 
 
 def _job(record: JobRecord, origin_s: float) -> Job:

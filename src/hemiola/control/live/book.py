@@ -158,9 +158,12 @@ class Book:
         if record is None:
             return None
         ended_s = now if gone.ended_s is None else min(max(gone.ended_s, record.since_s), now)
+        started_s = record.first_started_s
+        if started_s is None and gone.ran and record.status == "running":  # nobody had seen it start
+            started_s = record.since_s
         return msgspec.structs.replace(
             self._so_far(record, ended_s), status="ended", ended_s=ended_s, outcome=gone.outcome,
-            unwatched=gone.ended_s is None and record.status == "running",
+            first_started_s=started_s, unwatched=gone.ended_s is None and record.status == "running",
         )  # fmt: skip
 
     def _so_far(self, record: JobRecord, now: float) -> JobRecord:

@@ -51,11 +51,13 @@ class Vanished(NamedTuple):
         job_id: ours.
         outcome: how it ended, in words.
         ended_s: when, by the engine's word; None where it does not say.
+        ran: whether it had begun, by the engine's word.
     """
 
     job_id: str
     outcome: str
     ended_s: float | None = None
+    ran: bool = False
 
 
 class LiveDriver(Driver):

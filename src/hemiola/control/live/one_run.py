@@ -124,6 +124,7 @@ class OneRun:
     Args:
         policy: as text.
         killed: whether the kill switch is thrown: then nothing is carried out, and the run ends once it is not.
+        back_s: so far the clock was set back since the run before.
 
     Attributes:
         watcher: who looks on, if anybody.
@@ -131,7 +132,7 @@ class OneRun:
 
     def __init__(
         self, settings: Settings, journal: Journal, topology: Topology, clock: Clock, leadership: Leadership, policy: str,
-        killed: bool,
+        killed: bool, back_s: float = 0.0,
     ) -> None:  # fmt: skip
         self._settings, self._journal, self._clock, self._leadership = settings, journal, clock, leadership
         self._policy, self._killed = policy, killed
@@ -141,7 +142,7 @@ class OneRun:
         self.view = ClusterView(topology, Estimates(self._model, settings.costs), now=clock.now_s())
         self._machine = StateMachine(self.view)
         left = journal.open_jobs()
-        self._remembered = self._here(left)
+        self._remembered = self._here(_earlier(left, back_s))
         journal.settle(
             [(intent.id, "dropped", "a new run began") for intent in journal.open_intents()],
             epoch=leadership.epoch,
@@ -253,3 +254,13 @@ class OneRun:
             self._journal.end_run(self._number, self._reason, self._clock.now_s())
         except HemiolaError as problem:
             _log.warning("the end of the run could not be written: %s", problem.what)
+
+
+def _earlier(records: list[JobRecord], by_s: float) -> list[JobRecord]:
+    """What was written by a clock that was so far ahead, for nobody to lose what it has had."""
+    if not by_s:
+        return records
+    return [
+        msgspec.structs.replace(record, since_s=record.since_s - by_s, settled_s=record.settled_s - by_s)
+        for record in records
+    ]

@@ -193,9 +193,13 @@ class Service:
         return 0.0
 
     def _loop(self, leadership: Leadership, text: str, killed: bool) -> str:
-        if abs(self._clock.behind_s()) > APART_MOST_S:
-            self._clock = Clock()
-        run = OneRun(self._settings, self._journal, self._topology, self._clock, leadership, text, killed)
+        back_s = 0.0
+        if abs(behind_s := self._clock.behind_s()) > APART_MOST_S:
+            self._clock, back_s = Clock(), max(0.0, -behind_s)
+            self.leads_s = self._clock.now_s()
+        run = OneRun(
+            self._settings, self._journal, self._topology, self._clock, leadership, text, killed, back_s
+        )
         run.watcher = self.watcher
         inner = run.make(self._make)
         self.view, self.driver = run.view, inner

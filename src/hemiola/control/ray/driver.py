@@ -150,7 +150,7 @@ class RayDriver(LookingDriver[Known]):
         """Jobs of the time before that are no longer there."""
         for memory in self._remembered.values():
             row, outcome = look.jobs.get(memory.engine_id), "it ended while nobody watched"
-            ended_s: float | None = None
+            ended_s, ran = None, False
             if row is not None and memory.clues.is_same(row):
                 outcome = (
                     (outcome_of(row) or "finished")
@@ -158,7 +158,8 @@ class RayDriver(LookingDriver[Known]):
                     else "it no longer waits for Hemiola"
                 )
                 ended_s = row.end_ms / 1000 if row.status in ENDED and row.end_ms else None
-            self._vanished.append(Vanished(memory.uuid, outcome, ended_s))
+                ran = row.exit_code is not None
+            self._vanished.append(Vanished(memory.uuid, outcome, ended_s, ran))
         self._remembered = {}
 
     def _enter_one(

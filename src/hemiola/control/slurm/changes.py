@@ -213,7 +213,7 @@ class Changes(Changing):
     def _end(self, known: Known, row: JobRow | None) -> None:
         """It has ended; one that shows nodes has run there, perhaps between two looks."""
         had_nodes = row is not None and known.is_same(row) and row.host_list != ""
-        if had_nodes and known.wanted is not None and not known.ran:
+        if had_nodes and known.wanted is not None and known.bound_s is not None and not known.ran:
             self._freed.append(Started(self._now, known.job.id))
         self._freed.append(ended_as(known, row, self._now))
 

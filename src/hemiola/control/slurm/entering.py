@@ -199,11 +199,12 @@ class Entrance:
         spans = self._slurm.spans(ended) if ended else {}
         for memory in memories:
             row, outcome = rows.get(memory.engine_id), "it ended while nobody watched"
-            ended_s: float | None = None
+            ended_s, ran = None, False
             if row is not None and memory.clues.is_same(row) and row.state in ENDED:
                 outcome = outcome_of(row) or "finished"
                 ended_s = self._by_our_clock(spans.get(row.id, Span(None, None)).ended_s)
-            self._vanished.append(Vanished(memory.uuid, outcome, ended_s))
+                ran = row.host_list != ""
+            self._vanished.append(Vanished(memory.uuid, outcome, ended_s, ran))
 
     def _adopted(
         self, known: Known, memory: Remembered[Clues] | None, now: float, taken: Counter[int], began_s: float | None

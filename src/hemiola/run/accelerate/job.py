@@ -49,7 +49,7 @@ from hemiola.run.accelerate.told import Teller, forward_begins
 from hemiola.run.accelerate.updates import Updates
 from hemiola.run.transport import Endpoint
 
-__all__ = ["COMPILED", "Job"]
+__all__ = ["COMPILED", "JOB", "Job"]
 
 _log = logging.getLogger("hemiola")
 
@@ -71,6 +71,8 @@ COMPILED = (
     "compile the module before, hemiola.accelerate(torch.compile(module), optimizer), which then stays with DDP",
 )
 """What is wrong, and what to do."""
+JOB = "_hemiola_job"
+"""Under this name a module remembers the job that trains it."""
 
 
 class Job:
@@ -432,6 +434,7 @@ class Job:
         if self._lanes is not None:
             self._lanes.close()
         self.has_left = True
+        self._be_forgotten()
         return self.module
 
     def close(self) -> None:
@@ -448,6 +451,13 @@ class Job:
             self._note()
         self.close()
         self._leave_ddp()
+        if self.engine is None:  # else who accelerates the model again has it leave first
+            self._be_forgotten()
+
+    def _be_forgotten(self) -> None:
+        """By the module, which would keep the optimizer's state as long as it lives."""
+        if vars(self.module).get(JOB) is self:
+            del vars(self.module)[JOB]
 
     def __reduce__(self) -> Any:
         """Who copies or saves the module has nothing of this."""

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from hemiola.core.errors import InputError
-from hemiola.run.accelerate.job import COMPILED, Job
+from hemiola.run.accelerate.job import COMPILED, JOB, Job
 
 __all__ = ["Accelerated", "adopt", "jobs_within"]
 
@@ -80,7 +80,7 @@ class Accelerated(nn.Module):
 def adopt(optimizer: torch.optim.Optimizer, job: Job) -> None:
     """Have the optimizer's own calls go through the job, and those of other models that it updates. It stays the same object,
     for schedulers know it."""
-    job.module.__dict__["_hemiola_job"] = job
+    vars(job.module)[JOB] = job
     known = jobs_of(optimizer)
     if known is not None:
         known[:] = [*(other for other in known if not other.has_left), job]
@@ -134,5 +134,5 @@ def jobs_of(optimizer: torch.optim.Optimizer) -> list[Job] | None:
 
 def jobs_within(module: nn.Module) -> list[Job]:
     """Those that have hold of it or of a part of it."""
-    found = [part.__dict__.get("_hemiola_job") for part in module.modules()]
+    found = [vars(part).get(JOB) for part in module.modules()]
     return [job for job in found if job is not None and not job.has_left]

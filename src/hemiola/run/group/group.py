@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import timedelta
@@ -100,9 +101,10 @@ class Group(dist.ProcessGroup):
         self._worker.leave(self._timeout_s)
         problem = sys.exception()
         if problem is None or (isinstance(problem, SystemExit) and not problem.code):
-            with suppress(Exception):  # whoever waits for it is told
-                for pending in list(self._begun):
-                    pending.wait()
+            end_s = time.monotonic() + self._timeout_s
+            for pending in list(self._begun):
+                with suppress(Exception):  # whoever waits for it is told
+                    pending.wait(timedelta(seconds=max(1e-3, end_s - time.monotonic())))
         if self._fitted is not None:
             self._fitted.close()
         if self._end is not None:

@@ -40,7 +40,6 @@ from hemiola.sched.delay import (
     NeverWait,
     Timer,
     time_left_s,
-    work_left_s,
 )
 from hemiola.sched.hosts_index import ByHost
 from hemiola.sched.job_state import RUNNING, WAITING, JobState
@@ -228,9 +227,11 @@ class Dally(Policy):
         if not self.preempt or job.narrowest > 0 or job.widest < 0:
             return None
         too_little_s: dict[int, float] = {}
+        now, mean_s = view.now, view.mean_work_s  # of many jobs at once: `work_left_s` of those that wait
         for other in queue.group_of(job):
-            model, work_s = id(other.job.profile), work_left_s(view, other, self.oracle)
-            if work_s > too_little_s.get(model, 0.0):
+            work_s = other.remaining_s(now) if self.oracle else max(other.done_s, mean_s)
+            model = id(other.job.profile)
+            if work_s > too_little_s.get(model, -1.0):
                 slower = view.estimates.slowdown(other, tier) - 1.0
                 gain = time_left_s(view, other, self.oracle) * slower * other.gpus
                 if (way := self._way_for(view, other, offer, gain)) is not None:

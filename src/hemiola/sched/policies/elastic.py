@@ -162,6 +162,7 @@ class Elastic(Policy):
             job
             for job in view.running.values()
             if _may_change(job) and job.gpus < view.sizes_of(job)[-1] and job.since_s + self.settle_s <= now
+            if self._may_gain(view, job)
         ]
         for job, placement in self._shared_out(view, growing):
             more = placement.gpus - job.gpus
@@ -193,16 +194,28 @@ class Elastic(Policy):
                 most[job.index] = taken
                 steps[job.index] = _step(view, job, job.gpus, free, taken)
 
+    def _may_gain(self, view: ClusterView, job: JobState) -> bool:
+        """Whether any larger size that is free would pay, wherever it lies: who deals out is spared whoever has no use for it."""
+        least = self._least_speed(view, job)
+        if least == inf:
+            return False
+        fastest = _fastest(view, job)
+        larger = (gpus for gpus in view.sizes_of(job) if job.gpus < gpus <= job.gpus + view.free)
+        return any(fastest * view.estimates.speed_at(job, gpus) > least for gpus in larger)
+
     def _larger(self, view: ClusterView, job: JobState, most: int) -> Placement | None:
         """Its fastest place at a larger size up to `most`, on no slower GPUs than it has; None if none pays."""
         fastest, speed = None, self._least_speed(view, job)
-        held, inventory = job.placement, view.inventory
+        held, inventory, top = job.placement, view.inventory, _fastest(view, job)
         assert held is not None
         with view.supposing() as trial:
             trial.without([job])
             for gpus in reversed(view.sizes_of(job)):
                 if job.gpus < gpus <= min(most, view.free):
-                    sized, best = view.at_size(job, gpus), view.estimates.speed_at(job, gpus)
+                    best = view.estimates.speed_at(job, gpus)
+                    if top * best <= speed:
+                        continue
+                    sized = view.at_size(job, gpus)
                     pools = [p for p in no_slower(inventory, sized, held) if gpu_speed(job, p) * best > speed]
                     placement = find(inventory, sized, self.placement, pools=tuple(pools))
                     if placement is not None and (then := _speed_on(view, sized, placement)) > speed:
@@ -256,6 +269,11 @@ def _step(view: ClusterView, job: JobState, gpus: int, free: int, most: int) -> 
             best = min(best, ((speed - speed_at(job, gpus + more)) / more, more))
         more = min(2 * more, most - gpus) if gpus + more < most else free + 1
     return (best[0], job.index, job, best[1]) if best[1] else None
+
+
+def _fastest(view: ClusterView, job: JobState) -> float:
+    """How fast it computes on the fastest GPUs that there are."""
+    return max(gpu_speed(job, pool) for pool in view.inventory.pools.values())
 
 
 def _speed_on(view: ClusterView, job: JobState, placement: Placement) -> float:

@@ -55,6 +55,8 @@ function soon() {
   if (missed) return;
   pending ??= setTimeout(async () => {
     pending = null;
+    missed = document.hidden;
+    if (missed) return;
     last = Date.now();
     try { await refresh(); } catch (problem) { complain(problem); }
   }, Math.max(0, last + EVERY_MS - Date.now()));
