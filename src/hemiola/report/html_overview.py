@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from html import escape
 
@@ -81,7 +82,8 @@ def _row(figures: Figures, index: int, policy: str) -> str:
     mark = ' <span class="warning">interrupted</span>' if cut else ""
     swatch = f'<span class="swatch" style="background:var({policy_color(index)})"></span>'
     cells = "".join(_cell(figures, policy, column) for column in COLUMNS)
-    return f"<tr><th>{swatch}{escape(policy)}{mark}</th>{cells}</tr>"
+    name = re.sub("[:=,]", r"\g<0><wbr>", escape(policy))  # where a long one is best broken
+    return f"<tr><th>{swatch}{name}{mark}</th>{cells}</tr>"
 
 
 def _cell(figures: Figures, policy: str, column: Column) -> str:
