@@ -189,9 +189,8 @@ def _wait_for_hosts(parts: Path, since_ns: int, *, crashed: bool) -> None:
     from hemiola.run.record.parts import heads
 
     here = socket.gethostname()
-    with suppress(
-        InputError, OSError, KeyboardInterrupt
-    ):  # what cannot be read is named by who puts it together
+    # what cannot be read is named by who puts it together, which an interrupt has done at once
+    with suppress(InputError, OSError, KeyboardInterrupt):
         if elsewhere := [head.world_size for head in heads(parts, since_ns) if head.host != here]:
             wait_for_parts(parts, max(elsewhere), crashed=crashed, since_ns=since_ns)
 

@@ -21,7 +21,7 @@ from hemiola.core.decisions import Decision
 from hemiola.core.errors import InputError
 from hemiola.core.events import NodeBack, NodeLost
 from hemiola.core.job import Job, Workload
-from hemiola.core.result import Comparison, LoggedDecision, Run
+from hemiola.core.result import Comparison, LoggedDecision, Run, baseline_among
 from hemiola.core.topology import Topology
 from hemiola.cost.iteration import IterationModel, goes_by_strategies, recorded_as
 from hemiola.sched.machine import StateMachine
@@ -153,7 +153,7 @@ def _comparison(
     return Comparison(
         topology=topology,
         runs=tuple(runs),
-        baseline=baseline if any(run.policy == baseline for run in runs) else runs[0].policy,
+        baseline=baseline_among(runs, baseline),
         workload_name=workload.name,
         workload_format=workload.format,
         notes=tuple(notes),

@@ -12,7 +12,7 @@ from hemiola.core.decisions import Decision
 from hemiola.core.job import Job
 from hemiola.core.topology import Topology
 
-__all__ = ["Comparison", "GpuSeconds", "JobRecord", "LoggedDecision", "Run"]
+__all__ = ["Comparison", "GpuSeconds", "JobRecord", "LoggedDecision", "Run", "baseline_among"]
 
 
 class GpuSeconds(msgspec.Struct, frozen=True, kw_only=True):
@@ -170,3 +170,8 @@ class Comparison:
             if run.policy == policy and seed in (None, run.seed):
                 return run
         raise KeyError(policy)
+
+
+def baseline_among(runs: Sequence[Run], wanted: str) -> str:
+    """The policy that differences of these runs refer to: the one wanted, or the first one's where it has not run yet."""
+    return wanted if any(run.policy == wanted for run in runs) else runs[0].policy

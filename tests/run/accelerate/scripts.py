@@ -217,6 +217,11 @@ def frozen_layer(wrap: Wrap, rank: int) -> Any:
     return model, optimizer
 
 
+def to_give_again(model: nn.Module) -> nn.Module:
+    """What it is wrapped anew by: DDP's module; what was accelerated is taken as it is."""
+    return model.module if isinstance(model, nn.parallel.DistributedDataParallel) else model
+
+
 def unfrozen_later(wrap: Wrap, rank: int) -> Any:
     """A layer is trained from the fourth step on, by the same optimizer, with a scheduler that has hold of it."""
     torch.manual_seed(1)
@@ -228,8 +233,7 @@ def unfrozen_later(wrap: Wrap, rank: int) -> Any:
     for number, (images, labels) in enumerate(batches(rank)):
         if number == 3:
             inner.first.requires_grad_(True)
-            given = model.module if isinstance(model, nn.parallel.DistributedDataParallel) else model
-            model, optimizer = wrap(given, optimizer, find_unused_parameters=True)
+            model, optimizer = wrap(to_give_again(model), optimizer, find_unused_parameters=True)
         optimizer.zero_grad()
         loss_of(model(images), labels).backward()
         optimizer.step()
@@ -248,9 +252,8 @@ def by_another_optimizer_later(wrap: Wrap, rank: int) -> Any:
     for number, (images, labels) in enumerate(batches(rank)):
         if number == 3:
             inner.first.requires_grad_(True)
-            given = model.module if isinstance(model, nn.parallel.DistributedDataParallel) else model
             new = torch.optim.SGD(inner.parameters(), 0.02, momentum=0.9)
-            model, optimizer = wrap(given, new, find_unused_parameters=True)
+            model, optimizer = wrap(to_give_again(model), new, find_unused_parameters=True)
         optimizer.zero_grad()
         loss_of(model(images), labels).backward()
         optimizer.step()

@@ -7,7 +7,7 @@ import io
 from typing import Any
 
 import torch
-from scripts import Wrap, batches, loss_of, made
+from scripts import Wrap, batches, loss_of, made, to_give_again
 from scripts_of_tables import Words
 from torch import Tensor, nn
 
@@ -110,8 +110,7 @@ def two_optimizers(wrap: Wrap, rank: int) -> Any:
     torch.manual_seed(1)
     inner = Plain()
     model, first = wrap(inner, torch.optim.SGD(inner.body.parameters(), 0.1, momentum=0.9))
-    given = model.module if isinstance(model, nn.parallel.DistributedDataParallel) else model
-    model, second = wrap(given, torch.optim.AdamW(inner.head.parameters(), 1e-2))
+    model, second = wrap(to_give_again(model), torch.optim.AdamW(inner.head.parameters(), 1e-2))
     for number, (images, labels) in enumerate(batches(rank, 8)):
         loss_of(model(images), labels).backward()
         for optimizer in (first, second) if number % 2 else (second, first):

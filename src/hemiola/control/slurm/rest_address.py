@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from hemiola.control.loopback import is_loopback
 from hemiola.core.errors import InputError
+from hemiola.core.loopback import is_loopback
 
 __all__ = ["Address", "Token", "user_of"]
 

@@ -17,7 +17,7 @@ from hemiola.control.sweep.answers import Answer, Result
 from hemiola.control.sweep.keys import scenario_digest, task_key
 from hemiola.control.sweep.store import Store
 from hemiola.control.sweep.tasks import Answers, Executor, Task, Work, tasks_of
-from hemiola.core.result import Comparison
+from hemiola.core.result import Comparison, baseline_among
 
 __all__ = ["Swept", "sweep"]
 
@@ -154,13 +154,12 @@ def _together(
     if not shown:
         return Swept(prepared, None, missing)
     runs = tuple(result.run for result in shown)
-    wanted = prepared.scenario.baseline or tasks[0].name
     seeds = dict.fromkeys(run.seed for run in runs)
     first = prepared.workload(tasks[0].seed)
     comparison = Comparison(
         topology=prepared.topology,
         runs=runs,
-        baseline=wanted if any(run.policy == wanted for run in runs) else runs[0].policy,
+        baseline=baseline_among(runs, prepared.scenario.baseline or tasks[0].name),
         workload_name=first.name,
         workload_format=first.format,
         notes=tuple(dict.fromkeys(note for result in shown for note in result.notes)),

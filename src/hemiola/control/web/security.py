@@ -24,8 +24,8 @@ import msgspec
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from hemiola.control.loopback import is_loopback
 from hemiola.core.errors import InputError
+from hemiola.core.loopback import is_loopback
 
 __all__ = ["Guard", "Rates", "Role", "Tokens", "problem_body"]
 

@@ -13,8 +13,8 @@ from types import TracebackType
 
 from hemiola.control.journal.journal import Journal
 from hemiola.control.live.service import Service
-from hemiola.control.loopback import is_loopback
 from hemiola.core.errors import HemiolaError, InputError
+from hemiola.core.loopback import is_loopback
 
 try:
     import uvicorn

@@ -23,8 +23,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Self
 
 from hemiola.core.errors import HemiolaError, InputError, TransportError
+from hemiola.core.loopback import is_loopback
 from hemiola.run.transport.greeting import Greeting, accept, introduce
-from hemiola.run.transport.home import home_address, is_loopback
+from hemiola.run.transport.home import home_address
 from hemiola.run.transport.inbox import Inbox
 from hemiola.run.transport.link import Link, prepare
 from hemiola.run.transport.loop import Loop

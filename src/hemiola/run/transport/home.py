@@ -9,12 +9,12 @@ import struct
 from typing import Any
 
 from hemiola.core.errors import InputError
+from hemiola.core.loopback import is_loopback
 
 __all__ = [
     "home_address",
     "home_interface",
     "interface_of",
-    "is_loopback",
     "missing_variables",
     "own_names",
     "store_is_kept",
@@ -86,11 +86,6 @@ def interface_of(address: str) -> str:
         except OSError:  # it has no address
             continue
     return ""
-
-
-def is_loopback(address: str) -> bool:
-    """Whether it is reached from its own host alone."""
-    return address.startswith("127.") or address == "::1"
 
 
 def own_names() -> list[str]:
