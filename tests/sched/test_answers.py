@@ -5,11 +5,13 @@ from __future__ import annotations
 import pytest
 
 from hemiola.control.simulated import Costs
+from hemiola.core.errors import PolicyError
 from hemiola.core.events import NodeBack, NodeLost
 from hemiola.core.job import Job
 from hemiola.sched.placement import Yarn
+from hemiola.sched.policies import policy_from_text
 from hemiola.sched.policies.fifo import Fifo
-from hemiola.sched.policies.shortest import Srtf
+from hemiola.sched.policies.shortest import Sjf, Srtf
 from replays import FREE, check_run, cluster, job, profile, replay, steps, times
 
 ONE = cluster([4])
@@ -32,12 +34,30 @@ def test_three_jobs_on_one_host(policy: str, expected: object) -> None:
     assert times(run) == expected
 
 
-def test_shortest_first_believes_what_users_declared() -> None:
+def test_shortest_first_knows_what_its_name_says() -> None:
+    """b is the longer one and declares less; d declares nothing and is the shortest."""
     topology = cluster([2])
-    jobs = [job("a", 0, 2, 10), job("b", 1, 2, 9), job("c", 2, 2, 3)]
-    assert times(replay(jobs, topology, "sjf")) == {"a": (0, 10), "b": (13, 22), "c": (10, 13)}
-    jobs[1] = job("b", 1, 2, 9, estimate_s=1.0)
-    assert times(replay(jobs, topology, "sjf")) == {"a": (0, 10), "b": (10, 19), "c": (19, 22)}
+    jobs = [job("a", 0, 2, 10), job("b", 1, 2, 9, estimate_s=1.0), job("c", 2, 2, 3, estimate_s=60.0)]
+    jobs.append(job("d", 3, 2, 1))
+    truth = {"a": (0, 10), "b": (14, 23), "c": (11, 14), "d": (10, 11)}
+    assert times(replay(jobs, topology, "sjf")) == truth
+    assert times(replay(jobs, topology, "sjf:knows=truth")) == truth
+    declared = {"a": (0, 10), "b": (10, 19), "c": (19, 22), "d": (22, 23)}
+    assert times(replay(jobs, topology, "sjf:knows=estimate")) == declared
+
+
+def test_the_card_says_what_shortest_first_knows() -> None:
+    assert Sjf().card()["order"] == "run time (oracle)"
+    assert "declared at submission" in Sjf(knows="estimate").card()["order"]
+    with pytest.raises(PolicyError, match="knows is 'users'") as refused:
+        Sjf(knows="users")
+    assert "truth, estimate" in refused.value.remedy
+
+
+@pytest.mark.parametrize("text", ["srtf", "srsf", "lwf", "themis", "crux:order=sjf", "crux:order=srsf",
+                                  "dally:oracle=true", "elastic:oracle=true"])  # fmt: skip
+def test_who_knows_the_true_run_time_says_so(text: str) -> None:
+    assert "oracle" in " ".join(policy_from_text(text).card().values())
 
 
 def test_least_remaining_time_first() -> None:

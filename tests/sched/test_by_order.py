@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -27,7 +28,8 @@ CLUSTERS = [cluster([4, 4]), cluster([3, 2], [4])]
 KEYS = {
     "fifo": lambda wanted: wanted.submit_s,
     "fifo-backfill": lambda wanted: wanted.submit_s,
-    "sjf": lambda wanted: wanted.duration_s if wanted.estimate_s is None else wanted.estimate_s,
+    "sjf": lambda wanted: wanted.duration_s,
+    "sjf:knows=estimate": lambda wanted: math.inf if wanted.estimate_s is None else wanted.estimate_s,
 }
 
 
@@ -89,7 +91,7 @@ def test_without_constraints_the_rule_of_placement_changes_nothing(
 ) -> None:
     """Where jobs send nothing, any greedy rule starts the same jobs at the same time."""
     topology = CLUSTERS[1]
-    run = replay(jobs, topology, f"{policy}:placement={rule}")
+    run = replay(jobs, topology, f"{policy}{',' if ':' in policy else ':'}placement={rule}")
     assert {r.id: (r.first_start_s, r.finish_s) for r in run.records} == naive(jobs, topology, policy)
 
 

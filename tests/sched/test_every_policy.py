@@ -44,7 +44,7 @@ COSTS = Costs(checkpoint_s=2.0, restore_s=5.0, checkpoint_interval_s=20.0)
 
 def texts() -> list[str]:
     """Every policy, and every rule of placement it can be asked to use."""
-    found = ["elastic:settle_s=0"]  # jobs of these tests are short
+    found = ["elastic:settle_s=0", "sjf:knows=estimate"]  # jobs of these tests are short
     for name, policy in POLICIES.items():
         found.append(name)
         if "placement" in parameters(policy):
@@ -222,6 +222,16 @@ def _slower(wanted: Job, scale: float) -> Job:
         wanted, submit_s=wanted.submit_s * scale, duration_s=wanted.duration_s * scale,
         estimate_s=estimate_s, profile=model,
     )  # fmt: skip
+
+
+@pytest.mark.parametrize("text", [*POLICIES, "crux:order=sjf", "sjf:knows=estimate"])
+def test_what_users_declared_counts_only_where_the_name_says_so(text: str) -> None:
+    topology = CLUSTERS["two racks"]
+    sizes = [(0, 14, 10), (1, 14, 9), (2, 14, 3), (3, 7, 5), (4, 14, 1)]
+    plain = [job(f"j{n}", at, gpus, long) for n, (at, gpus, long) in enumerate(sizes)]
+    told = [msgspec.structs.replace(j, estimate_s=60.0 - 10 * n) for n, j in enumerate(plain)]
+    same = times(replay(plain, topology, text)) == times(replay(told, topology, text))
+    assert same is ("estimate" not in text)
 
 
 @pytest.mark.parametrize("text", TEXTS)

@@ -302,7 +302,7 @@ class Crux(Policy):
 
     def card(self) -> dict[str, str]:
         return {
-            "order": f"{ORDERS[self.order].says} (host scheduler)",
+            "order": f"{ORDERS[self.order].says} (host scheduler{'' if self.order == 'fifo' else '; oracle'})",
             "backfill": "whoever fits",
             "preemption": "none",
             "network": f"{self.levels} levels by GPU intensity, each {self.ratio:g}x the share of the next",

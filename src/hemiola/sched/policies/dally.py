@@ -345,6 +345,7 @@ class Dally(Policy):
             "preemption": "lower queues, within the accepted tier; moves where delta > 0"
             if self.preempt
             else "none",
+            **({"remaining time": "known (oracle)"} if self.oracle else {}),
         }
 
 

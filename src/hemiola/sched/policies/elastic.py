@@ -85,6 +85,7 @@ class Elastic(Policy):
             "backfill": "whoever fits, no reservation",
             "preemption": "elastic jobs are resized, none is stopped",
             "elastic jobs": "each GPU keeps its batch; a resize costs what a pre-emption does",
+            **({"remaining time": "known (oracle)"} if self.oracle else {}),
         }
 
     # ---- letting jobs in

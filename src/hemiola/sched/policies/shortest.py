@@ -1,33 +1,46 @@
 """Shortest first, in three forms. They know each job's true run time: oracles to measure others by.
 
-Remaining time is work left at ideal speed, for jobs that run and jobs that wait alike, so that two
+Only `sjf:knows=estimate` goes by what users declared, which is what a real scheduler has. Which of the two it is stands
+in the policy's name and card, never in the data. Remaining time is work left at ideal speed, for jobs that run and jobs that wait alike, so that two
 jobs never take turns at pre-empting each other.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 
 from hemiola.core.decisions import Decision
+from hemiola.core.errors import PolicyError
 from hemiola.sched.job_state import JobState
 from hemiola.sched.placement import Rule, TierAware
 from hemiola.sched.policy import Policy, by_order
 from hemiola.sched.queues import FALLING, Order
 from hemiola.sched.view import ClusterView
 
-__all__ = ["ByDuration", "ByRemaining", "ByRemainingService", "Sjf", "Srsf", "Srtf"]
+__all__ = ["ByDuration", "ByEstimate", "ByRemaining", "ByRemainingService", "Sjf", "Srsf", "Srtf"]
 
 
 @dataclass(frozen=True)
 class ByDuration(Order):
-    """Shortest run time first: the declared one where there is one, else the true one."""
+    """Shortest true run time first, whatever users declared."""
 
     says = "shortest job first"
 
     def waiting(self, job: JobState, now: float) -> float:
-        declared = job.job.estimate_s
-        return job.work_s if declared is None else declared
+        return job.work_s
+
+
+@dataclass(frozen=True)
+class ByEstimate(Order):
+    """Shortest declared run time first; jobs that declared none go last, as nothing says that they are short."""
+
+    says = "shortest declared job first"
+
+    def waiting(self, job: JobState, now: float) -> float:
+        declared_s = job.job.estimate_s
+        return math.inf if declared_s is None else declared_s
 
 
 @dataclass(frozen=True)
@@ -76,6 +89,14 @@ class ByRemainingService(Order):
 
 
 DURATION, REMAINING, SERVICE = ByDuration(), ByRemaining(), ByRemainingService()
+KNOWLEDGE: dict[str, tuple[Order, str]] = {
+    "truth": (DURATION, "run time (oracle)"),
+    "estimate": (
+        ByEstimate(),
+        "run time declared at submission (time limit, requested time); jobs without one last",
+    ),
+}
+"""What `sjf` may go by: the order, and how its card says it."""
 
 
 @dataclass(frozen=True)
@@ -84,17 +105,23 @@ class Sjf(Policy):
 
     Args:
         placement: which free GPUs a job gets.
+        knows: "truth", each job's real run time (an oracle), or "estimate", the one declared at submission.
     """
 
     placement: Rule = TierAware()
+    knows: str = "truth"
     name = "sjf"
-    source = "textbook; run times are the trace's own unless users declared them"
+    source = "textbook; oracle of run time, or by estimates"
+
+    def __post_init__(self) -> None:
+        if self.knows not in KNOWLEDGE:
+            raise PolicyError(f"knows is {self.knows!r}", f"choose one of {', '.join(KNOWLEDGE)}")
 
     def decide(self, view: ClusterView) -> Iterable[Decision]:
-        return by_order(view, DURATION, self.placement)
+        return by_order(view, KNOWLEDGE[self.knows][0], self.placement)
 
     def card(self) -> dict[str, str]:
-        return {"order": "run time (oracle)", "backfill": "whoever fits", "preemption": "none"}
+        return {"order": KNOWLEDGE[self.knows][1], "backfill": "whoever fits", "preemption": "none"}
 
 
 @dataclass(frozen=True)
