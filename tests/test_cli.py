@@ -384,6 +384,7 @@ def test_jobs_larger_than_the_cluster_and_without_length(hemiola: Hemiola, tmp_p
     done = hemiola("simulate", path, "--cluster", SMALL, "--policy", "fifo", "srtf", "--jobs-csv", "out.csv")
     assert done.code == 0, done.err
     said = " ".join(done.out.split())
+    assert "! 1 of 3 jobs can never run here: it wants 100 GPUs" in done.out.splitlines()[1]
     assert "1 of 3 jobs did not finish" in said and "1 of them: it wants 100 GPUs, more than" in said
     with (tmp_path / "out.csv").open(encoding="utf-8") as stream:
         rows = {(row["policy"], row["job"]): row for row in csv.DictReader(stream)}
@@ -392,6 +393,34 @@ def test_jobs_larger_than_the_cluster_and_without_length(hemiola: Hemiola, tmp_p
         assert "more than the cluster has" in rows[policy, "huge"]["why"]
         assert float(rows[policy, "instant"]["jct_s"]) == 0
         assert rows[policy, "last"]["status"] == "finished"
+
+
+def test_a_comparison_in_which_nothing_ran_is_an_error_that_names_jobs_and_types(
+    hemiola: Hemiola, tmp_path: Path
+) -> None:
+    rows = [f"{n}|2024-01-02T10:00:0{n}|2024-01-02T10:01:00|2024-01-02T11:00:00|COMPLETED|gres/gpu=4|gres/gpu:a100=4,gres/gpu=4" for n in range(5)]  # fmt: skip
+    path = tmp_path / "typed.txt"
+    path.write_text("\n".join(["JobID|Submit|Start|End|State|AllocTRES|ReqTRES", *rows]), encoding="utf-8")
+    done = hemiola("simulate", path, "--cluster", SMALL, "--policy", "fifo", "srtf")
+    assert done.code == 0 and "types are left aside" in done.out and "never run" not in done.out
+    done = hemiola(
+        "simulate",
+        path,
+        "--cluster",
+        f"{SMALL},gpu_type=h100",
+        "--policy",
+        "fifo",
+        "srtf",
+        "--json",
+        "r.json",
+    )
+    assert done.code == 1
+    why = "no host has GPUs of type 'a100' (there are h100)"
+    assert f"! 5 of 5 jobs can never run here: {why} (job 0, 1, 2 and 2 more)" in done.out.splitlines()[1]
+    assert f"error: under fifo, srtf, none of 5 jobs ran to its end; 5 of them: {why}" in done.err
+    assert json.loads(Path("r.json").read_text(encoding="utf-8"))["never_ran"] == [
+        {"why": why, "jobs": 5, "first": ["0", "1", "2"]}
+    ]
 
 
 def test_unknown_flags_and_commands_exit_with_2(hemiola: Hemiola) -> None:

@@ -82,6 +82,7 @@ def command_line() -> str:
         "# Command line",
         MARK,
         "The same as `hemiola --help` and `hemiola COMMAND --help`. Exit status: 0 done; 1 a check that failed (`doctor`, `probe`), "
+        "a policy under which no job ran to its end (`simulate`), "
         "jobs that are still held (`release`), or a defect of Hemiola (a traceback; please report it); 2 something wrong with what "
         "was given (one line says what, one what to do about it); 130 interrupted by Ctrl-C (`simulate` prints and writes what was "
         "done so far, marked as interrupted; `serve` ends with 0). `trace`, `run`, `hold` and `lab run` end with their command's.",

@@ -7,6 +7,7 @@ import signal
 from collections.abc import Iterator
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -159,9 +160,10 @@ def test_a_wish_for_more_than_there_is_never_lets_anything_through() -> None:
     huge = [job(f"huge{n}", n, 5 + n, 10) for n in range(4)]
     odd = [job("odd", 0, 1, 1, required="pod"), job("rare", 0, 1, 1, gpu_type="Z")]
     mixed = sorted([*JOBS, *huge, *odd], key=lambda each: each.submit_s)
+    typed = cluster([4], types=["A"])
     for policy in ("fifo", "sjf", "srtf", "tiresias"):
-        run = replay(mixed, ONE, policy)
-        check_run(run, mixed, ONE)
+        run = replay(mixed, typed, policy)
+        check_run(run, mixed, typed)
         left = {name: span for name, span in times(run).items() if name in "abc"}
         assert left == times(replay(JOBS, ONE, policy))
         assert sum(r.status == "refused" and bool(r.why) for r in run.records) == 6
@@ -184,6 +186,26 @@ def test_types_of_which_profiles_do_not_speak_are_named() -> None:
     assert "no gpu_speed of k80, a100;" in note
     (note,) = said(job("b", 0, 1, 1, profile=model, gpu_type="k80"))
     assert "no gpu_speed of k80;" in note
+
+
+def test_types_are_left_aside_where_the_cluster_says_none() -> None:
+    typed = [msgspec.structs.replace(each, gpu_type=kind) for each, kind in zip(JOBS, "xyx", strict=True)]
+    found = simulate([*typed, job("d", 9, 1, 1)], ONE, ["fifo"], seeds=[0, 1])
+    plain = simulate([*JOBS, job("d", 9, 1, 1)], ONE, ["fifo"])
+    assert times(found.runs[0]) == times(plain.runs[0]) and not found.never_ran
+    (note,) = [note for note in found.notes if note.startswith("GPU types")]
+    assert note.startswith("GPU types: 3 of 4 jobs ask for one (x, y), and the cluster does not say which")
+    assert found.workloads[0][0].gpu_type == "x", "what a job asked for is still told"
+
+
+def test_types_that_no_host_has_are_refused_by_name_where_the_cluster_says_some() -> None:
+    typed = [job("a", 0, 1, 1, gpu_type="a"), job("b", 0, 1, 1, gpu_type="b"), job("c", 0, 9, 1)]
+    found = simulate(typed, cluster([1, 1], types=["a", ""]), ["fifo", "srtf"], seeds=[0, 1])
+    assert not any(note.startswith("GPU types: ") for note in found.notes)
+    assert found.never_ran == {
+        "no host has GPUs of type 'b' (there are a)": ("b",),
+        "it wants 9 GPUs of one type, more than the cluster has": ("c",),
+    }
 
 
 def test_what_is_recorded_is_what_was_asked_for() -> None:

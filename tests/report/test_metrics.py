@@ -15,7 +15,7 @@ from hemiola.core.result import Comparison, Run
 from hemiola.core.series import queue_series
 from hemiola.core.topology import Topology
 from hemiola.report.metrics import Figures, difference, interval
-from hemiola.report.words import unfinished
+from hemiola.report.words import never_ran, no_job_ended, unfinished
 from report.build import cluster, comparison, jobs, simulate, simulate_with_queue
 
 
@@ -157,6 +157,24 @@ def test_of_jobs_that_did_not_finish_the_commonest_reason_is_told():
     assert unfinished(cut, Figures(cut)) == [
         "fifo, seed 0: 3 of 40 jobs did not finish and do not count in JCT and queueing; 2 of them: no such GPU"
     ]
+
+
+def test_jobs_that_no_policy_can_run_are_told_by_reason_and_name():
+    found = comparison(policies=("fifo", "sjf"))
+    runs = []
+    for run, few in zip(found.runs, (6, 5), strict=True):
+        whys = ["too wide", *["no such GPU"] * (few - 1)]
+        left = [
+            msgspec.structs.replace(r, status="refused", why=why)
+            for r, why in zip(run.records, whys, strict=False)
+        ]
+        runs.append(msgspec.structs.replace(run, records=(*left, *run.records[few:])))
+    names = [record.id for record in runs[0].records]
+    assert never_ran(replace(found, runs=tuple(runs))) == [
+        f"1 of 40 jobs can never run here: too wide (job {names[0]})",
+        f"4 of 40 jobs can never run here: no such GPU (job {', '.join(names[1:4])} and 1 more)",
+    ]
+    assert never_ran(found) == no_job_ended(found) == []
 
 
 def test_where_no_seed_was_run_under_every_policy_means_are_over_each_one_s_own():

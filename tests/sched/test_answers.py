@@ -219,8 +219,9 @@ def test_strict_order_waits_for_a_host_that_is_down() -> None:
 
 def test_a_job_larger_than_the_cluster_is_refused_and_holds_nobody() -> None:
     jobs = [job("huge", 0, 5, 10), job("small", 0, 4, 10), job("rare", 1, 1, 1, gpu_type="Z")]
-    run = replay(jobs, ONE, "fifo")
-    check_run(run, jobs, ONE)
+    topology = cluster([4], types=["A"])
+    run = replay(jobs, topology, "fifo")
+    check_run(run, jobs, topology)
     assert times(run) == {"huge": (None, None), "small": (0, 10), "rare": (None, None)}
     assert [r.status for r in run.records] == ["refused", "finished", "refused"]
     assert run.records[0].why == "it wants 5 GPUs, more than the cluster has"

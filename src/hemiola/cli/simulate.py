@@ -56,6 +56,8 @@ def simulate(
 ) -> None:
     """Replay a cluster's jobs under several policies on its network, and compare them.
 
+    The exit status is 1 if under some policy no job ran to its end.
+
     Parameters
     ----------
     workload
@@ -166,6 +168,7 @@ def _run(
     from hemiola.control.simulate import Recording
     from hemiola.control.sweep import sweep
     from hemiola.report.progress import Bar
+    from hemiola.report.words import no_job_ended
 
     console = terminal(stderr=True)
     files = {name: _output_files(outputs, name) for name in scenarios}
@@ -181,6 +184,7 @@ def _run(
         progress=lambda *so_far: bar.update(*so_far), say=lambda line: bar.say(line),
     )  # fmt: skip
     missing = 0
+    idle: list[str] = []
     unwritten: list[HemiolaError] = []
     gone: BaseException | None = None
     with closing(done):
@@ -191,12 +195,15 @@ def _run(
             if swept.comparison is not None:
                 written, failed = _write_all(swept.comparison, files[name])
                 unwritten += failed
+                idle += no_job_ended(swept.comparison)
                 try:
                     _show(name, swept.comparison, written, console)
                 except (BrokenPipeError, SystemExit) as end:  # the latter is Rich's: nobody reads on
                     if not (outputs or folder):
                         raise
                     gone = gone or end
+    for told in idle:
+        fail(told, "give a cluster that has what they ask for, or take the wish out of the workload")
     for error in unwritten if missing else unwritten[1:]:
         fail(error.what, error.remedy)
     if missing:
@@ -209,6 +216,8 @@ def _run(
         raise unwritten[0]
     if gone is not None:
         raise gone
+    if idle:
+        raise SystemExit(1)
 
 
 def _output_files(outputs: dict[str, Path], scenario: str) -> dict[str, Path]:

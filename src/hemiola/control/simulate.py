@@ -7,6 +7,7 @@ import gc
 import signal
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -125,13 +126,16 @@ def simulate(
             notes.append(told)
         workloads[seed] = workload.jobs
         _check_jobs(workload.jobs)
+        wanted, told = _by_types(workload.jobs, topology)
+        if told and told not in notes:
+            notes.append(told)
         if recorded_on is not None:
-            _check_recorded(workload.jobs, topology, recorded_on)
-        if len(topology.hosts) > 1 and any(job.gpus > 1 and job.profile is not None for job in workload.jobs):
+            _check_recorded(wanted, topology, recorded_on)
+        if len(topology.hosts) > 1 and any(job.gpus > 1 and job.profile is not None for job in wanted):
             warm_up()  # the network's kernel: before the clock starts
         for name, policy in named.items():
             run = run_one(
-                workload.jobs, topology, policy, name=name, seed=seed, semantics=semantics,
+                wanted, topology, policy, name=name, seed=seed, semantics=semantics,
                 node_events=node_events, recorded_on=recorded_on, recording=recording or Recording(),
                 progress=progress,
             )  # fmt: skip
@@ -220,6 +224,22 @@ def _on_types(jobs: tuple[Job, ...], topology: Topology) -> str:
         f"GPU types: the profiles of some jobs have no gpu_speed of {', '.join(silent)}; these jobs compute there as on "
         "the type that was measured"
     )
+
+
+def _by_types(jobs: tuple[Job, ...], topology: Topology) -> tuple[tuple[Job, ...], str]:
+    """The jobs as this cluster can place them, and what was left aside, in words.
+
+    A cluster that says no GPU type of any host cannot refuse a job for its type.
+    """
+    asked = Counter(job.gpu_type for job in jobs if job.gpu_type)
+    if not asked or any(topology.gpu_types):
+        return jobs, ""
+    told = (
+        f"GPU types: {asked.total():,} of {len(jobs):,} jobs ask for one ({', '.join(sorted(asked))}), and the cluster "
+        "does not say which it has: types are left aside; gpu_type=... says what hosts have"
+    )
+    free = (msgspec.structs.replace(job, gpu_type="") if job.gpu_type else job for job in jobs)
+    return tuple(free), told
 
 
 def _as_rings(jobs: tuple[Job, ...]) -> str:

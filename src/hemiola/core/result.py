@@ -164,6 +164,17 @@ class Comparison:
         every = dict.fromkeys(run.seed for run in runs)
         return tuple(seed for seed in every if all((policy, seed) in ran for policy in policies))
 
+    @property
+    def never_ran(self) -> dict[str, tuple[str, ...]]:
+        """The jobs that could not run under any policy here, by the reason; those of the first seed."""
+        runs = [run for run in self.runs if run.seed == self.runs[0].seed]
+        refused = [{r.id: r.why for r in run.records if r.status == "refused"} for run in runs]
+        found: dict[str, tuple[str, ...]] = {}
+        for name, why in refused[0].items() if refused else ():
+            if all(name in others for others in refused):
+                found[why] = (*found.get(why, ()), name)
+        return found
+
     def run(self, policy: str, seed: int | None = None) -> Run:
         """The run of a policy (of the first seed, unless one is given)."""
         for run in self.runs:

@@ -8,7 +8,7 @@ from html import escape
 
 from hemiola.report.chart import policy_color
 from hemiola.report.metrics import Figures
-from hemiola.report.words import COLUMNS, Column, cell, change, seed_count, unfinished
+from hemiola.report.words import COLUMNS, Column, cell, change, never_ran, seed_count, unfinished
 
 __all__ = ["header", "overview"]
 
@@ -25,7 +25,8 @@ def header(figures: Figures) -> str:
         seed_count(figures),
     ]
     title = escape(comparison.workload_name or "Comparison of policies")
-    warnings = "".join(f'<p class="warning">{escape(text)}.</p>' for text in unfinished(comparison, figures))
+    said = [*never_ran(comparison), *unfinished(comparison, figures)]
+    warnings = "".join(f'<p class="warning">{escape(text)}.</p>' for text in said)
     return (
         f'<header><p class="brand">Hemiola</p><h1>{title} on {escape(topology.name)}</h1>'
         f'<p class="facts">{" · ".join(facts)}</p><p class="finding">{_finding(figures)}</p>{warnings}</header>'

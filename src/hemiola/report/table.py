@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING
 
 from hemiola.core.result import Comparison
 from hemiola.report.metrics import Figures
-from hemiola.report.words import COLUMNS, Column, cell, change, seed_count, semantics_card, unfinished
+from hemiola.report.words import (
+    COLUMNS,
+    Column,
+    cell,
+    change,
+    never_ran,
+    seed_count,
+    semantics_card,
+    unfinished,
+)
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderableType
@@ -38,6 +47,7 @@ class ComparisonTable:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
         """What to draw in `options.max_width` columns."""
         yield self._title()
+        yield from self._warnings(never_ran(self.comparison))
         if options.max_width >= WIDE:
             yield self._table(COLUMNS, with_change=True)
         else:
@@ -89,10 +99,15 @@ class ComparisonTable:
     def _notes(self) -> Iterator[RenderableType]:
         from rich.text import Text
 
-        for warning in unfinished(self.comparison, self.figures):
-            yield Text(f"! {warning}", style="yellow")
+        yield from self._warnings(unfinished(self.comparison, self.figures))
         for note in self.comparison.notes:
             yield Text(f"- {note}", style="dim")
+
+    def _warnings(self, told: Sequence[str]) -> Iterator[RenderableType]:
+        from rich.text import Text
+
+        for warning in told:
+            yield Text(f"! {warning}", style="yellow")
 
     def _card(self) -> Iterator[RenderableType]:
         from rich.table import Table

@@ -11,7 +11,12 @@ from hemiola.core.result import Comparison
 from hemiola.core.units import format_duration
 from hemiola.report.metrics import Figures, Interval
 
-__all__ = ["COLUMNS", "Column", "cell", "change", "seed_count", "semantics_card", "unfinished"]
+__all__ = [
+    "COLUMNS", "Column", "cell", "change", "never_ran", "no_job_ended", "seed_count", "semantics_card", "unfinished",
+]  # fmt: skip
+
+_NAMED = 3
+"""So many jobs are named where more are meant."""
 
 
 @dataclass(frozen=True)
@@ -90,6 +95,27 @@ def seed_count(figures: Figures) -> str:
     """How many seeds means are over: "3 seeds"; "unlike seeds" where there is none that all policies have run."""
     count = len(figures.seeds)
     return f"{count} seed{'s' * (count != 1)}" if count else "unlike seeds"
+
+
+def never_ran(comparison: Comparison) -> list[str]:
+    """A sentence for each reason for which jobs cannot run here under any policy, with the first of them by name."""
+    told = []
+    for why, names in comparison.never_ran.items():
+        more = f" and {len(names) - _NAMED:,} more" if len(names) > _NAMED else ""
+        count = f"{len(names):,} of {len(comparison.runs[0].records):,} jobs"
+        told.append(f"{count} can never run here: {why} (job {', '.join(names[:_NAMED])}{more})")
+    return told
+
+
+def no_job_ended(comparison: Comparison) -> list[str]:
+    """A sentence for each reason for which no job of a run, that was not interrupted, ran to its end."""
+    found: dict[str, dict[str, None]] = {}
+    for run in comparison.runs:
+        if run.records and not run.interrupted and all(r.status != "finished" for r in run.records):
+            why, count = Counter(r.why for r in run.records).most_common(1)[0]
+            text = f"none of {len(run.records):,} jobs ran to its end; {count:,} of them: {why}"
+            found.setdefault(text, {})[run.policy] = None
+    return [f"under {', '.join(policies)}, {text}" for text, policies in found.items()]
 
 
 def unfinished(comparison: Comparison, figures: Figures) -> list[str]:

@@ -27,6 +27,7 @@ __all__ = ["COMPARISON_SCHEMA", "comparison_as_json", "read_comparison", "write_
 
 COMPARISON_SCHEMA = "hemiola.comparison/1"
 
+_NAMED = 3
 _JOB_FIELDS = tuple(name for name in JobRecord.__struct_fields__ if name not in ("id", "tiers_s"))
 
 
@@ -67,6 +68,10 @@ def comparison_as_json(comparison: Comparison) -> dict[str, Any]:
         "topology": _topology(comparison.topology),
         "baseline": comparison.baseline,
         "notes": list(comparison.notes),
+        "never_ran": [
+            {"why": why, "jobs": len(names), "first": list(names[:_NAMED])}
+            for why, names in comparison.never_ran.items()
+        ],
         "runs": [_run(run, comparison.topology) for run in comparison.runs],
     }
 
