@@ -13,7 +13,8 @@ from hemiola.core.topology import Topology
 from hemiola.trace.topologies import read_topology
 from hemiola.trace.topologies.options import Options
 from hemiola.trace.topologies.slurm import read_slurm
-from hemiola.trace.topologies.slurm_nodes import read_gres_conf, read_slurm_conf
+from hemiola.trace.topologies.slurm_nodes import read_down, read_gres_conf, read_slurm_conf
+from hemiola.trace.topologies.slurm_partitions import read_without_partition
 
 GBIT = 1.25e8
 TWO = "SwitchName=a Nodes=n[0-1]\nSwitchName=b Nodes=n[2-3]\nSwitchName=top Switches=a,b\n"
@@ -350,9 +351,104 @@ def test_too_little_for_one_switch(files: dict[str, str], message: str) -> None:
     assert refusal.value.remedy
 
 
+STATES = """
+GresTypes=gpu
+NodeName=DEFAULT State=UNKNOWN CPUs=64 Gres=gpu:h100:8
+NodeName=gpu[001-016]
+NodeName=gpu[017-032] State=DOWN Reason="rma 2024, see ticket"
+NodeName=gpu[033-064] State=FUTURE
+NodeName=login1 Gres=""
+NodeSet=ns1 Nodes=gpu[001-008]
+PartitionName=short Nodes=gpu[001-008] MaxTime=01:00:00
+PartitionName=long Nodes=gpu[009-032]
+DownNodes=gpu017 State=DOWN
+"""
+
+
+def read_conf_alone(text: str, **options: str) -> Topology:
+    return read_slurm({"slurm.conf": text}, "conf", Options(options, "conf"))
+
+
+def test_nodes_that_are_down_or_do_not_exist_yet_are_left_out() -> None:
+    cluster = read_conf_alone(STATES)
+    assert (len(cluster.hosts), cluster.gpus, cluster.hosts.names[-1]) == (16, 128, "gpu016")
+    told = "cluster: 48 of 64 hosts with 384 GPUs left out: 32 FUTURE, 16 DOWN"
+    assert cluster.left_out == (told,) and told in cluster.source
+    whole = read_conf_alone(STATES, unusable="keep")
+    assert (whole.gpus, whole.left_out) == (512, ())
+
+
+@pytest.mark.parametrize(
+    ("state", "up"),
+    [
+        *((state, False) for state in ("DOWN", "down", "DRAIN", "FAIL", "FAILING", "FUTURE", "IDLE+DRAIN", "DOWN*")),
+        *((state, True) for state in ("UNKNOWN", "CLOUD", "IDLE", "IDLE~", "POWERED_DOWN", "MIXED+CLOUD")),
+    ],
+)  # fmt: skip
+def test_states_of_nodes(state: str, up: bool) -> None:
+    conf = f"NodeName=DEFAULT Gres=gpu:8\nNodeName=a\nNodeName=b State={state}\n"
+    assert read_conf_alone(conf).hosts.names == (("a", "b") if up else ("a",))
+    default = f"NodeName=DEFAULT Gres=gpu:8 State={state}\nNodeName=b\nNodeName=a State=UNKNOWN\n"
+    assert read_conf_alone(default).hosts.names == (("b", "a") if up else ("a",))
+
+
+def test_down_nodes_go_before_what_their_own_line_says() -> None:
+    conf = "DownNodes=n[1-2,4],m0 Reason=power\nDownNodes=n5 State=DRAIN\nNodeName=n[0-5],m[0-1] Gres=gpu:h100:8(S:0-1)\n"
+    cluster = read_conf_alone(conf)
+    assert cluster.hosts.names == ("n0", "n3", "m1")
+    assert cluster.left_out == ("cluster: 5 of 8 hosts with 40 GPUs left out: 4 DOWN, 1 DRAIN",)
+
+
+def test_a_switch_keeps_its_uplink_when_hosts_below_it_are_down() -> None:
+    conf = "NodeName=n[0-3] Gres=gpu:8\nNodeName=spare Gres=gpu:8 State=FUTURE\nDownNodes=n[1-3]"
+    cluster = read(TWO, "nic=100gbit,oversubscription=2", slurm=conf)
+    (rack,) = cluster.levels
+    assert (cluster.hosts.names, rack.domains, rack.domain_of_host.tolist()) == (("n0",), ("a",), [0])
+    assert rack.uplink_bytes_per_s.tolist() == [100 * GBIT]
+    assert "3 of 4 hosts with 24 GPUs left out: 3 DOWN" in cluster.source
+
+
+@pytest.mark.parametrize(
+    ("lines", "names"),
+    [
+        ("PartitionName=a Nodes=n[0-1]", ("n0", "n1")),
+        ("PartitionName=a Nodes=n0\nPartitionName=b Nodes=n[1-2] State=DOWN", ("n0",)),
+        ("PartitionName=a Nodes=n0\nPartitionName=b Nodes=n1 State=DRAIN", ("n0", "n1")),
+        ("PartitionName=DEFAULT State=INACTIVE\nPartitionName=a Nodes=ALL\nPartitionName=b Nodes=n2 State=UP", ("n2",)),
+        ("PartitionName=a Nodes=ALL MaxTime=60", ("n0", "n1", "n2", "n3")),
+        ("NodeSet=s Nodes=n0 Feature=fast\nPartitionName=a Nodes=s,n2", ("n0", "n2", "n3")),
+        ("PartitionName=DEFAULT MaxTime=60", ("n0", "n1", "n2", "n3")),
+        ("PartitionName=a Nodes=n0 odd", ("n0", "n1", "n2", "n3")),
+    ],
+)  # fmt: skip
+def test_nodes_that_no_partition_gives_to_jobs_are_left_out(lines: str, names: tuple[str, ...]) -> None:
+    conf = f"NodeName=n[0-2] Gres=gpu:8\nNodeName=n3 Gres=gpu:8 Feature=big,fast\n{lines}"
+    cluster = read_conf_alone(conf)
+    assert cluster.hosts.names == names
+    gone = 4 - len(names)
+    assert cluster.left_out == (
+        (f"cluster: {gone} of 4 hosts with {8 * gone} GPUs left out: {gone} in no partition",) if gone else ()
+    )
+
+
+@pytest.mark.parametrize(
+    ("conf", "options", "message"),
+    [
+        ("NodeName=n0 Gres=gpu:8 State=DOWN", {}, "conf leaves no GPU that a job can use: .* 1 DOWN"),
+        ("NodeName=n0 Gres=gpu:8 State=BROKEN", {}, "slurm.conf:1: State=BROKEN: Slurm has no state 'BROKEN'"),
+        ("NodeName=n0 Gres=gpu:8\nDownNodes=n[0-", {}, "slurm.conf:2: the hostlist"),
+        ("NodeName=n0 Gres=gpu:8", {"unusable": "drop"}, "unusable is 'drop'"),
+    ],
+)  # fmt: skip
+def test_states_that_cannot_be_used_are_refused(conf: str, options: dict[str, str], message: str) -> None:
+    with pytest.raises(InputError, match=message) as refusal:
+        read_conf_alone(conf, **options)
+    assert refusal.value.remedy
+
+
 @given(st.text(alphabet='NodeNameGrs=gpu:[0-9],() \n\\#"', max_size=60))
 def test_any_text_raises_nothing_else(text: str) -> None:
-    for reader in (read_slurm_conf, read_gres_conf):
+    for reader in (read_slurm_conf, read_gres_conf, read_down, read_without_partition):
         try:
             reader("NodeName=n0 Name=gpu Gres=" + text, "x")
         except HemiolaError as error:

@@ -59,7 +59,7 @@ def doctor(
 
     from hemiola.trace.topologies.read import read_topology
 
-    cluster = read_topology(topology) if topology else None
+    cluster = read_topology(topology, keep_unusable=True) if topology else None
     found, mode = _journal(journal, partition)
     if engine == "slurm":
         engines = _slurm(slurm_conf, partition, cluster, alive, mode)

@@ -206,7 +206,7 @@ def _on_ray(address: str, topology: str, profiles: Path | None) -> Cluster:
 def _topology(given: str) -> Topology | None:
     from hemiola.trace.topologies.read import read_topology
 
-    return read_topology(given) if given else None
+    return read_topology(given, keep_unusable=True) if given else None
 
 
 def release(

@@ -114,7 +114,7 @@ def simulate(
         raise InputError("no seed was given", "give at least one")
     runs: list[Run] = []
     workloads: dict[int, tuple[Job, ...]] = {}
-    notes: list[str] = []
+    notes = list(topology.left_out)
     first: Workload | None = None
     for seed in seeds:
         workload = _workload(jobs, seed)

@@ -107,7 +107,8 @@ class Topology:
 
     Tiers are numbered as a job sees them: 0 is one host, 1 is one domain of `levels[0]`, ...,
     and the last is the whole cluster. Topologies are equal by value, whatever their `source`: the
-    text that says where one came from and what was assumed.
+    text that says where one came from and what was assumed; and whatever was `left_out`: what its
+    file describes and no job can use, in words.
 
     Example:
         >>> Topology.flat(hosts=2, gpus_per_host=4).tiers
@@ -119,6 +120,7 @@ class Topology:
     levels: tuple[Level, ...] = ()
     source: str = field(default="", compare=False)
     measured: tuple[MeasuredLink, ...] = field(default=(), compare=False)
+    left_out: tuple[str, ...] = field(default=(), compare=False)
 
     def __eq__(self, other: object) -> bool:
         mine = (self.name, self.hosts, self.levels)

@@ -32,7 +32,7 @@ def slurm_topology(slurm: Slurm, options: Mapping[str, str] | None = None) -> To
     """
     folder = _folder(slurm)
     if folder is not None and _is_file(folder / "topology.conf") and not _is_file(folder / "topology.yaml"):
-        return read_topology(str(folder), options)
+        return read_topology(str(folder), options, keep_unusable=True)  # nodes that are down may come back
     nodes = _NODE.findall(slurm.ask("scontrol", "-o", "show", "node"))
     with_gpus = [name for name, gres in nodes if gres != _NO_GPUS]
     if not with_gpus:

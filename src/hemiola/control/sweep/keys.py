@@ -57,7 +57,7 @@ def scenario_digest(prepared: Prepared) -> bytes:
 def _of_cluster(topology: Topology | None) -> object:
     if topology is None:
         return None
-    return topology.name, topology.hosts, topology.levels, topology.measured
+    return topology.name, topology.hosts, topology.levels, topology.measured, topology.left_out
 
 
 def task_key(scenario: bytes, task: Task, recording: Recording) -> str:

@@ -28,11 +28,13 @@ class Options:
     Args:
         values: as they were typed.
         where: what they belong to, for messages ("leaf-spine", "topo.csv").
+        keep_unusable: whether hosts that cannot be used now are kept where the option `unusable` does not say.
     """
 
-    def __init__(self, values: Mapping[str, str], where: str) -> None:
+    def __init__(self, values: Mapping[str, str], where: str, *, keep_unusable: bool = False) -> None:
         self.values = dict(values)
         self.where = where
+        self._unusable = "keep" if keep_unusable else "leave-out"
         self.assumed: dict[str, str] = {}
 
     def __contains__(self, key: str) -> bool:
@@ -72,6 +74,18 @@ class Options:
     def duration(self, key: str, default: str | None = None) -> float:
         """Seconds."""
         return self._parsed(key, parse_duration, default, "5us")
+
+    @property
+    def keeps_unusable(self) -> bool:
+        """Whether hosts count that are in the file, and that no job can use now.
+
+        Raises:
+            InputError: `unusable` is neither "keep" nor "leave-out".
+        """
+        given = self.values.get("unusable", self._unusable)
+        if given not in ("keep", "leave-out"):
+            raise InputError(f"{self.where}: unusable is {given!r}", "choose keep or leave-out")
+        return given == "keep"
 
     def words(self, key: str) -> list[str]:
         """Words joined by "+"; none where the option is not given."""

@@ -46,12 +46,16 @@ class Format:
 _SLURM_FILES = ("topology.conf", "topology.yaml", "slurm.conf", "gres.conf")
 
 
-def read_topology(spec: str, options: Mapping[str, str] | None = None) -> Topology:
+def read_topology(
+    spec: str, options: Mapping[str, str] | None = None, *, keep_unusable: bool = False
+) -> Topology:
     """A cluster from a generator's line, a file, or Slurm's folder; checked.
 
     Args:
         spec: `[generator or format:][path][,key=value...]`; see the module's head.
         options: more options, as if they stood in `spec`.
+        keep_unusable: keep hosts that their file calls down, unless `spec` has the option `unusable`: of a live
+            cluster they may come back.
 
     Returns:
         The topology; its `source` says what was recognised, given and assumed.
@@ -76,7 +80,8 @@ def read_topology(spec: str, options: Mapping[str, str] | None = None) -> Topolo
         if place.strip():
             raise InputError(f"{kind}: {place!r} is no option", f"write {kind}:key=value,key=value")
         return generate(kind, Options(values, kind))
-    return _read_path(Path(place), kind if known else None, Options(values, place))
+    read = Options(values, place, keep_unusable=keep_unusable)
+    return _read_path(Path(place), kind if known else None, read)
 
 
 def _read_path(path: Path, kind: str | None, options: Options) -> Topology:

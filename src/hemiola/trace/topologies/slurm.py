@@ -13,18 +13,20 @@ from hemiola.trace.topologies.hardware import HARDWARE_OPTIONS, make_hosts
 from hemiola.trace.topologies.levels import LEVEL_OPTIONS, make_levels, ratios_of
 from hemiola.trace.topologies.options import Options
 from hemiola.trace.topologies.slurm_conf import read_conf
-from hemiola.trace.topologies.slurm_nodes import Gpus, gpus_of, read_gres_conf, read_slurm_conf
+from hemiola.trace.topologies.slurm_nodes import Gpus, gpus_of, read_down, read_gres_conf, read_slurm_conf
+from hemiola.trace.topologies.slurm_partitions import read_without_partition
 from hemiola.trace.topologies.slurm_tree import Tree, read_tree
+from hemiola.trace.topologies.usable import only_usable
 
 __all__ = ["read_slurm"]
 
-_OPTIONS = (*HARDWARE_OPTIONS, *LEVEL_OPTIONS, "name")
+_OPTIONS = (*HARDWARE_OPTIONS, *LEVEL_OPTIONS, "name", "unusable")
 _FLAT = ("", "default", "flat", "none")
 """The plugins that read no topology.conf, by what stands after "topology/"; Slurm has called it differently."""
 
 
 def read_slurm(files: Mapping[str, str], path: str, options: Options) -> Topology:
-    """The cluster that these files describe.
+    """The cluster that these files describe, without the nodes that slurm.conf keeps jobs from.
 
     The root switch is the cluster itself and becomes no level. A Slurm without a topology is one switch with all
     nodes that have GPUs.
@@ -50,7 +52,8 @@ def read_slurm(files: Mapping[str, str], path: str, options: Options) -> Topolog
     else:
         tree = _one_switch(files, path, options)
     known = _known_gpus(files, path, tree.nodes, options)
-    _refuse_outside(known, tree, path)
+    down = {} if options.keeps_unusable else _unusable(files, path)
+    _refuse_outside({node: gpus for node, gpus in known.items() if node not in down}, tree, path)
     gpus, types = zip(*(known.get(node, (None, "")) for node in tree.nodes), strict=True)
     hosts = make_hosts(options, tree.nodes, gpus, types)
     ratios = ratios_of(options, len(tree.level_names))
@@ -62,7 +65,14 @@ def read_slurm(files: Mapping[str, str], path: str, options: Options) -> Topolog
 
     levels = make_levels(hosts, tree.level_names, tree.labels, options, uplink)
     source = options.notes([f"Slurm {', '.join(sorted(files))} of {path}", *tree.notes])
-    return Topology(options.values.get("name", "slurm"), hosts, levels, source).check()
+    whole = Topology(options.values.get("name", "slurm"), hosts, levels, source).check()
+    return only_usable(whole, down, path).check()
+
+
+def _unusable(files: Mapping[str, str], path: str) -> dict[str, str]:
+    """Why no job can use a node now, by node."""
+    text, place = files.get("slurm.conf", ""), f"{path}/slurm.conf"
+    return {**dict.fromkeys(read_without_partition(text, place), "in no partition"), **read_down(text, place)}
 
 
 def _one_switch(files: Mapping[str, str], path: str, options: Options) -> Tree:

@@ -1,5 +1,7 @@
 """How many GPUs of which type a Slurm node has: slurm.conf's `Gres=`, or gres.conf.
 
+And which nodes no job can use, by `State=` and `DownNodes=`.
+
 Facts: slurm.conf(5), gres.conf(5). slurm.conf decides where both speak of a node, so what is wrong with the
 lines of gres.conf about a node counts only where it is silent. Generic resources other than `gpu` are left aside.
 """
@@ -14,7 +16,7 @@ from hemiola.core.hostlist import expand
 from hemiola.trace.topologies.options import whole
 from hemiola.trace.topologies.slurm_conf import read_conf
 
-__all__ = ["Gpus", "Line", "gpus_of", "read_gres_conf", "read_slurm_conf"]
+__all__ = ["Gpus", "Line", "gpus_of", "read_down", "read_gres_conf", "read_slurm_conf"]
 
 Gpus = tuple[int | None, str]
 """Number of GPUs and their type; None and "" where it is not said."""
@@ -22,6 +24,52 @@ Line = tuple[str, Gpus]
 """Where in gres.conf a line stands, and the GPUs that it adds to a node."""
 
 _GRES = re.compile(r"gpu(?::(?P<type>[^:(]+))??(?::(?P<count>[0-9]+))?(?:\(.*\))?$")
+
+
+_DOWN = frozenset({
+    "BLOCKED", "DOWN", "DRAIN", "DRAINED", "DRAINING", "ERROR", "FAIL", "FAILING", "FUTURE", "INVAL", "MAINT",
+    "NOT_RESPONDING", "NO_RESPOND",
+})  # fmt: skip
+_UP = frozenset({
+    "ALLOCATED", "BUSY", "CLOUD", "COMPLETING", "EXTERNAL", "IDLE", "MIXED", "PLANNED", "POWERED_DOWN", "POWERING_DOWN",
+    "POWERING_UP", "POWER_DOWN", "POWER_UP", "RESERVED", "RESUME", "UNKNOWN",
+})  # fmt: skip
+"""Slurm's words for nodes that run jobs; those that save power are started for one."""
+
+
+def read_down(text: str, path: str) -> dict[str, str]:
+    """The state of every node that slurm.conf keeps jobs from; `DownNodes=` goes before `State=`, wherever it stands.
+
+    Raises:
+        InputError: a line or a hostlist that cannot be read, or a state that Slurm does not have.
+    """
+    states: dict[str, str] = {}
+    lines = [*read_conf(text, path)]
+    default = ""
+    for where, pairs in lines:
+        if "nodename" not in pairs:
+            continue
+        if pairs["nodename"].upper() == "DEFAULT":
+            default = pairs.get("state", default)
+            continue
+        down = _down(pairs.get("state", default), where)
+        states.update(dict.fromkeys(_nodes(pairs["nodename"], where), down))
+    for where, pairs in lines:
+        if "downnodes" in pairs:
+            down = _down(pairs.get("state", "DOWN"), where)
+            states.update(dict.fromkeys(_nodes(pairs["downnodes"], where), down))
+    return {node: down for node, down in states.items() if down}
+
+
+def _down(state: str, where: str) -> str:
+    """The word of a state such as `IDLE+DRAIN` that keeps jobs from a node; "" if none does."""
+    words = [word.rstrip("*~#!%$@^-").upper() for word in state.split("+") if word]
+    unknown = next((word for word in words if word not in _DOWN | _UP), None)
+    if unknown is not None:
+        raise InputError(
+            f"{where}: State={state}: Slurm has no state {unknown!r}", "write DOWN, DRAIN, FUTURE or UNKNOWN"
+        )
+    return next((word for word in words if word in _DOWN), "")
 
 
 def read_slurm_conf(text: str, path: str) -> dict[str, Gpus]:
