@@ -423,6 +423,34 @@ def test_a_comparison_in_which_nothing_ran_is_an_error_that_names_jobs_and_types
     ]
 
 
+def test_what_is_left_out_of_a_cluster_is_printed_and_written(hemiola: Hemiola, tmp_path: Path) -> None:
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "conf/slurm.conf").write_text(
+        "NodeName=DEFAULT Gres=gpu:8\nNodeName=n[0-7]\nNodeName=n[8-9] State=FUTURE\nDownNodes=n7 State=DRAIN\n"
+    )
+    given = (
+        "simulate",
+        JOBS,
+        "--policy",
+        "fifo",
+        "--json",
+        "r.json",
+        "--report",
+        "r.html",
+        "--resume",
+        "kept",
+    )
+    told = "cluster: 3 of 10 hosts with 24 GPUs left out: 2 FUTURE, 1 DRAIN"
+    for _ in range(2):  # the second time from what was kept
+        done = hemiola(*given, "--cluster", "conf")
+        assert done.code == 0, done.err
+        assert "on slurm, 56 GPUs" in done.out and f"- {told}" in done.out
+        value = json.loads(Path("r.json").read_text(encoding="utf-8"))
+        assert value["notes"][0] == told and told in value["topology"]["source"]
+        assert value["topology"]["gpus"] == 56 and told in Path("r.html").read_text(encoding="utf-8")
+    assert "on slurm, 80 GPUs" in hemiola(*given, "--cluster", "conf,unusable=keep").out
+
+
 def test_unknown_flags_and_commands_exit_with_2(hemiola: Hemiola) -> None:
     assert hemiola("simulate", JOBS, "--polcy", "fifo").code == 2
     assert hemiola("simulate", JOBS, "--seeds", "many").code == 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -22,6 +23,7 @@ from hemiola.control.slurm.topology import slurm_topology
 from hemiola.core.decisions import Move, Placement, Start, Stop
 from hemiola.core.events import Adopted, Arrived, Blocked, Failed, Held, Released, Requeued, Started
 from hemiola.sched.job_state import RUNNING
+from hemiola.trace.topologies import read_topology
 from replays import cluster
 
 NODES = [node("n0"), node("n1")]
@@ -536,6 +538,27 @@ class Shown(Slurm):
 def test_nodes_without_gpus_may_stand_in_the_tree():
     hosts = slurm_topology(Shown()).hosts
     assert dict(zip(hosts.names, hosts.gpus.tolist(), strict=True)) == {"h0": 8, "h1": 8, "c0": 0}
+
+
+class Configured(Slurm):
+    """A Slurm whose configuration lies in a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self.folder = folder
+
+    def ask(self, command: str, *arguments: str) -> str:
+        return f"SLURM_CONF              = {self.folder}/slurm.conf\n"
+
+
+def test_nodes_of_a_live_cluster_that_are_down_may_come_back(tmp_path: Path):
+    (tmp_path / "topology.conf").write_text("SwitchName=s0 Nodes=h[0-3]\n")
+    (tmp_path / "slurm.conf").write_text(
+        "NodeName=h[0-3] Gres=gpu:8\nDownNodes=h3\nPartitionName=a Nodes=h[0-1]\n"
+    )
+    live = slurm_topology(Configured(tmp_path))
+    assert live.hosts.names == ("h0", "h1", "h2", "h3") and not live.left_out
+    assert read_topology(str(tmp_path)).hosts.names == ("h0", "h1")
 
 
 # ---- its ranks

@@ -77,6 +77,149 @@ def test_nodes_of_no_use_are_left_out() -> None:
     assert "1 nodes without GPUs and labels left out" in cluster.source
 
 
+def changed(number: int, *, status: Any = None, spec: Any = None, **labels: str) -> list[dict[str, Any]]:
+    """Kueue's nodes, of which one says more."""
+    items = kueue_nodes()
+    items[number]["status"] |= status or {}
+    items[number]["spec"] = spec or {}
+    items[number]["metadata"]["labels"] |= {f"nvidia.com/gpu.{key}": value for key, value in labels.items()}
+    return items
+
+
+def ready(status: str) -> dict[str, Any]:
+    return {
+        "conditions": [{"type": "MemoryPressure", "status": "False"}, {"type": "Ready", "status": status}]
+    }
+
+
+def taint(key: str, effect: str = "NoSchedule") -> dict[str, Any]:
+    return {
+        "taints": [
+            {"key": "other", "effect": "PreferNoSchedule"},
+            {"key": key, "value": "x", "effect": effect},
+        ]
+    }
+
+
+@pytest.mark.parametrize(
+    ("items", "why"),
+    [
+        (changed(2, spec={"unschedulable": True}), "cordoned"),
+        (changed(2, status=ready("False")), "not ready"),
+        (changed(2, status=ready("Unknown")), "not ready"),
+        (changed(2, spec=taint("repair")), "tainted repair"),
+        (changed(2, spec=taint("node.kubernetes.io/unreachable", "NoExecute")), "tainted node.kubernetes.io/unreachable"),
+    ],
+)  # fmt: skip
+def test_nodes_that_take_no_jobs_are_left_out(items: list[dict[str, Any]], why: str) -> None:
+    cluster = read(items, oversubscription="1+2")
+    assert cluster.hosts.names == ("node-1", "node-2", "node-4") and cluster.gpus == 24
+    told = f"cluster: 1 of 4 hosts with 8 GPUs left out: 1 {why}"
+    assert cluster.left_out == (told,) and told in cluster.source
+    rack, block = cluster.levels
+    assert rack.domains == ("block-1/rack-1", "block-1/rack-2", "block-2/rack-3")
+    assert block.uplink_bytes_per_s.tolist() == [12.5e9] * 2, "a block's uplink is as wide as before"
+    whole = read(items, unusable="keep")
+    assert (whole.gpus, whole.left_out) == (32, ())
+
+
+@pytest.mark.parametrize(
+    "items",
+    [
+        changed(2, status=ready("True")),
+        changed(2, spec=taint("nvidia.com/gpu")),
+        changed(2, spec=taint("pool", "PreferNoSchedule")),
+        changed(2, status={"allocatable": {}}, spec={"unschedulable": False}),
+        changed(2, status={"allocatable": {"nvidia.com/gpu": "8"}}, count="8", replicas="1", product="H100"),
+        changed(2, **{"count": "8", "replicas": "8", "sharing-strategy": "none"}),
+    ],
+)  # fmt: skip
+def test_nodes_that_take_jobs_count_whole(items: list[dict[str, Any]]) -> None:
+    cluster = read(items)
+    assert cluster.gpus == 32 and cluster.left_out == ()
+
+
+def test_taints_that_jobs_tolerate_are_named() -> None:
+    assert read(changed(2, spec=taint("pool")), tolerate="team+pool").gpus == 32
+    items = [item | {"spec": taint("pool")} for item in kueue_nodes()]
+    with pytest.raises(InputError, match=r"leaves no GPU that a job can use: .* 4 tainted pool") as refusal:
+        read(items)
+    assert "tolerate=KEY" in refusal.value.remedy and read(items, tolerate="pool").gpus == 32
+
+
+def test_a_node_that_takes_no_jobs_needs_no_label() -> None:
+    items = changed(2, spec={"unschedulable": True})
+    del items[2]["metadata"]["labels"][RACK]
+    cluster = read(items)
+    assert cluster.left_out == ("cluster: 1 host without a label left out: no job can use it now",)
+
+
+def test_gpus_that_are_not_allocatable_are_left_out() -> None:
+    items = changed(2, status={"allocatable": {"cpu": "64", "nvidia.com/gpu": "5"}})
+    items[0]["status"]["allocatable"] = {"cpu": "64"}
+    cluster = read(items)
+    assert cluster.hosts.gpus.tolist() == [0, 8, 5, 8]
+    assert cluster.left_out == ("cluster: 11 GPUs of 2 hosts left out: not allocatable",)
+    assert read(items, unusable="keep").gpus == 32
+
+
+TIME = {"sharing-strategy": "time-slicing", "product": "NVIDIA-A100-SXM4-80GB-SHARED"}
+OFFER = {"nvidia.com/gpu": "32"}
+
+
+@pytest.mark.parametrize(
+    ("capacity", "allocatable", "labels", "there", "usable"),
+    [
+        (OFFER, OFFER, TIME | {"count": "8", "replicas": "4"}, 8, 8),
+        (OFFER, {}, TIME | {"count": "8"}, 8, 8),
+        (OFFER, {}, TIME | {"replicas": "4"}, 8, 8),
+        (OFFER, {}, {"replicas": "4", "product": "H100-SHARED"}, 8, 8),
+        (OFFER, {}, {"count": "8"}, 8, 8),
+        (OFFER, {"nvidia.com/gpu": "23"}, TIME | {"count": "8", "replicas": "4"}, 8, 5),
+        (OFFER, {}, {"sharing-strategy": "mps", "count": "8", "replicas": "4"}, 8, 8),
+        ({"nvidia.com/gpu": "0", "nvidia.com/gpu.shared": "32"}, {}, {"replicas": "4"}, 8, 8),
+        ({"nvidia.com/gpu.shared": "8"}, {}, {"count": "2", "sharing-strategy": "mps"}, 2, 2),
+        ({"nvidia.com/gpu": "4", "nvidia.com/gpu.shared": "16"}, {}, {"count": "8", "replicas": "4"}, 8, 8),
+    ],
+)  # fmt: skip
+def test_a_gpu_that_is_shared_is_one(
+    capacity: dict[str, str], allocatable: dict[str, str], labels: dict[str, str], there: int, usable: int
+) -> None:
+    cluster = read(changed(0, status={"capacity": capacity, "allocatable": allocatable}, **labels))
+    assert cluster.hosts.gpus.tolist() == [usable, 8, 8, 8]
+    assert not any("SHARED" in kind for kind in cluster.gpu_types)
+    offered = sum(map(int, capacity.values()))
+    assert cluster.left_out[0] == f"cluster: GPUs of 1 host are shared: {offered} on offer are {there}"
+
+
+def test_mig_slices_and_others_accelerators_are_no_gpus() -> None:
+    items = changed(0, product="NVIDIA-A100-SXM4-80GB-MIG-1g.10gb", count="14")
+    items[0]["status"]["capacity"]["nvidia.com/gpu"] = "14"
+    items[1]["status"]["capacity"] |= {"nvidia.com/gpu": "6", "nvidia.com/mig-3g.40gb": "4"}
+    items[2]["status"]["capacity"] = {"cpu": "64", "amd.com/gpu": "8", "rdma/hca": "1"}
+    cluster = read(items)
+    assert cluster.hosts.gpus.tolist() == [0, 6, 0, 8]
+    assert cluster.left_out == (
+        "cluster: 14 MIG slices of 1 host left out: they are no whole GPUs",
+        "cluster: nvidia.com/mig-3g.40gb of 1 host left out: only whole GPUs of nvidia.com/gpu count",
+        "cluster: amd.com/gpu of 1 host left out: only whole GPUs of nvidia.com/gpu count",
+    )
+
+
+def test_a_cluster_of_others_accelerators_is_refused_by_name() -> None:
+    items = [item | {"status": {"capacity": {"amd.com/gpu": "8"}}} for item in kueue_nodes()]
+    with pytest.raises(InputError, match=r"leaves no GPU .*amd\.com/gpu of 4 hosts"):
+        read(items)
+    with pytest.raises(InputError, match=r"no node with GPUs or labels: .*amd\.com/gpu of 4 hosts"):
+        read(items, labels="none.of/these")
+
+
+def test_shared_gpus_that_nobody_counts_are_refused() -> None:
+    with pytest.raises(InputError, match="'node-1' shares its GPUs, and does not say how many") as refusal:
+        read(changed(0, **{"sharing-strategy": "mps"}))
+    assert "nvidia.com/gpu.replicas" in refusal.value.remedy
+
+
 def test_labels_and_levels_can_be_named() -> None:
     cluster = read(kueue_nodes(), labels=BLOCK, levels="hall", oversubscription="2")
     (hall,) = cluster.levels

@@ -315,7 +315,7 @@ def _given(path: str, ranks: int, peers: Sequence[Peer]) -> _Plan:
             return strategy if fits else None
 
         return plan
-    topology = read_topology(path)
+    topology = read_topology(path, keep_unusable=True)  # whatever their state, its ranks run on them
     known = set(topology.hosts.names)
     hosts = [
         next((name for name in (peer.address, *peer.names) if name in known), peer.address) for peer in peers

@@ -6,14 +6,14 @@ Label families, each narrow to wide:
 - Topograph 0.2 and later: network.topology.nvidia.com/leaf, spine, core;
 - Topograph 0.1: network.topology.nvidia.com/block, spine, datacenter.
 Kueue does not ask labels to be unique: rack-1 of block-1 is not rack-1 of block-2. NVLink domains
-wider than a host (accelerator labels) are left aside.
+wider than a host (accelerator labels) are left aside. Which GPUs a node has is `node_gpus`' business.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -21,9 +21,11 @@ from hemiola.core.errors import DAMAGED, FormatError, InputError
 from hemiola.core.topology import Topology
 from hemiola.trace.topologies.hardware import HARDWARE_OPTIONS, make_hosts
 from hemiola.trace.topologies.levels import LEVEL_OPTIONS, make_levels
-from hemiola.trace.topologies.options import Options, whole
+from hemiola.trace.topologies.node_gpus import Gpus, Node, gpu_type, gpus_of, others_of, unusable
+from hemiola.trace.topologies.options import Options
+from hemiola.trace.topologies.usable import only_usable
 
-__all__ = ["FAMILIES", "Node", "read_nodes"]
+__all__ = ["FAMILIES", "read_nodes"]
 
 FAMILIES: dict[str, tuple[str, ...]] = {
     "Kueue": ("cloud.provider.com/topology-rack", "cloud.provider.com/topology-block"),
@@ -32,32 +34,12 @@ FAMILIES: dict[str, tuple[str, ...]] = {
     "Topograph 0.1": tuple(f"network.topology.nvidia.com/{n}" for n in ("block", "spine", "datacenter")),
 }
 
-_OPTIONS = (*HARDWARE_OPTIONS, *LEVEL_OPTIONS, "name", "labels", "kueue")
+_OPTIONS = (*HARDWARE_OPTIONS, *LEVEL_OPTIONS, "name", "labels", "kueue", "unusable", "tolerate")
+_REMEDY = "tolerate=KEY counts nodes whose taint jobs tolerate, unusable=keep all nodes with whole GPUs"
+_Read = tuple[Node, Gpus]
 _HOSTNAME = "kubernetes.io/hostname"
-_GPU = "nvidia.com/gpu"
 _ASIDE = re.compile(r"^\s*#.*|last-applied-configuration:\s+(?:[|>][-+]?\s+|')?\{.*", re.MULTILINE)
 """In YAML: comments, and kubectl's note of the object as it was applied, in which each label stands once more."""
-
-
-class Metadata(msgspec.Struct):
-    """Of a node."""
-
-    name: str
-    labels: dict[str, str] = {}
-
-
-class Status(msgspec.Struct):
-    """Of a node."""
-
-    capacity: dict[str, Any] = {}
-
-
-class Node(msgspec.Struct):
-    """What is read of a Kubernetes Node."""
-
-    metadata: Metadata
-    kind: str = "Node"
-    status: Status = msgspec.field(default_factory=Status)
 
 
 class NodeList(msgspec.Struct):
@@ -68,12 +50,15 @@ class NodeList(msgspec.Struct):
 
 
 def read_nodes(text: str, path: str, options: Options, kueue: str | None = None) -> Topology:
-    """The cluster of these nodes; nodes without GPUs and without labels are left out.
+    """The cluster of these nodes: of whole GPUs that jobs are given.
+
+    Nodes without GPUs and without labels are left out, and so are those that take no jobs.
 
     Args:
         text: a List of Nodes, as JSON.
         path: for messages.
-        options: of hosts and levels; `labels=narrow+wide` names the labels to use.
+        options: of hosts and levels; `labels=narrow+wide` names the labels to use, `tolerate=key` taints that jobs
+            tolerate.
         kueue: text of a Kueue or KAI `Topology` object, whose levels say which labels to use.
 
     Raises:
@@ -83,23 +68,82 @@ def read_nodes(text: str, path: str, options: Options, kueue: str | None = None)
     options.only(_OPTIONS)
     nodes = _decoded(text, path)
     keys = _keys(options, kueue, nodes, path)
-    placed = [node for node in nodes if _gpus(node, path) or any(k in node.metadata.labels for k in keys)]
+    keep = options.keeps_unusable
+    read = [(node, gpus_of(node, path)) for node in nodes]
+    why = {} if keep else _why(nodes, options.words("tolerate"))
+    told = _told([(node, gpus) for node, gpus in read if node.metadata.name not in why], keep)
+    placed, lost = _placed(read, keys, why, path)
+    if lost:
+        told.append(
+            f"cluster: {_some(lost, 'host')} without a label left out: no job can use {'it' if lost == 1 else 'them'} now"
+        )
     if not placed:
-        raise InputError(f"{path} has no node with GPUs or labels", "look at the list's items")
-    for node in placed:
-        _refuse_unplaced(node, keys, path)
+        seen = f": {'; '.join(told)}" if told else ""
+        raise InputError(f"{path} has no node with GPUs or labels{seen}", "look at the list's items")
     hosts = make_hosts(
         options,
-        [node.metadata.name for node in placed],
-        [_gpus(node, path) for node in placed],
-        [node.metadata.labels.get(f"{_GPU}.product", "") for node in placed],
+        [node.metadata.name for node, _ in placed],
+        [gpus.there if keep else gpus.usable for _, gpus in placed],
+        [gpu_type(node) for node, _ in placed],
     )
-    labels = [[node.metadata.labels[key] for node in placed] for key in keys]
+    labels = [[node.metadata.labels[key] for node, _ in placed] for key in keys]
     levels = make_levels(hosts, _level_names(keys), labels, options)
     facts = [f"Kubernetes nodes {path} by {', '.join(keys)}"]
-    if len(placed) < len(nodes):
-        facts.append(f"{len(nodes) - len(placed)} nodes without GPUs and labels left out")
-    return Topology(options.values.get("name", "kubernetes"), hosts, levels, options.notes(facts)).check()
+    if aside := len(nodes) - len(placed) - lost:
+        facts.append(f"{aside} nodes without GPUs and labels left out")
+    whole = Topology(options.values.get("name", "kubernetes"), hosts, levels, options.notes(facts))
+    return only_usable(whole, why, path, told, remedy=_REMEDY).check()
+
+
+def _placed(
+    read: Sequence[_Read], keys: Sequence[str], why: Mapping[str, str], path: str
+) -> tuple[list[_Read], int]:
+    """The nodes with GPUs or labels, and how many others lack a label that they need not have: they take no jobs."""
+    placed, lost = [], 0
+    for node, gpus in read:
+        if not gpus.there and not any(key in node.metadata.labels for key in keys):
+            continue
+        if node.metadata.name in why and _missing(node, keys):
+            lost += 1
+            continue
+        _refuse_unplaced(node, keys, path)
+        placed.append((node, gpus))
+    return placed, lost
+
+
+def _why(nodes: Iterable[Node], tolerated: Sequence[str]) -> dict[str, str]:
+    """Why no job can use a node now, by the node's name; those that are in use are left out."""
+    found = {node.metadata.name: unusable(node, tolerated) for node in nodes}
+    return {name: why for name, why in found.items() if why}
+
+
+def _told(read: Sequence[_Read], keep: bool) -> list[str]:
+    """What is on offer, or there, on nodes that take jobs, and is not counted; in words."""
+    told = []
+    shared = [gpus for _, gpus in read if gpus.offered > (gpus.there or 0)]
+    if shared:
+        offered, there = sum(gpus.offered for gpus in shared), sum(gpus.there or 0 for gpus in shared)
+        told.append(
+            f"cluster: GPUs of {_some(len(shared), 'host')} are shared: {offered:,} on offer are {there:,}"
+        )
+    short = [(gpus.there or 0) - (gpus.usable or 0) for _, gpus in read]
+    if sum(short) and not keep:
+        on = _some(sum(missing > 0 for missing in short), "host")
+        told.append(f"cluster: {_some(sum(short), 'GPU')} of {on} left out: not allocatable")
+    sliced = [gpus.slices for _, gpus in read if gpus.slices]
+    if sliced:
+        on = _some(len(sliced), "host")
+        told.append(f"cluster: {_some(sum(sliced), 'MIG slice')} of {on} left out: they are no whole GPUs")
+    others = Counter(name for node, _ in read for name in others_of(node))
+    told += [
+        f"cluster: {name} of {_some(count, 'host')} left out: only whole GPUs of nvidia.com/gpu count"
+        for name, count in others.items()
+    ]
+    return told
+
+
+def _some(count: int, what: str) -> str:
+    return f"{count:,} {what}{'s' * (count != 1)}"
 
 
 def _decoded(text: str, path: str) -> list[Node]:
@@ -145,26 +189,17 @@ def _family(nodes: Iterable[Node], path: str) -> list[str]:
     )
 
 
+def _missing(node: Node, keys: Sequence[str]) -> str:
+    """The first of these labels that the node lacks; "" if it has all."""
+    return next((key for key in keys if not node.metadata.labels.get(key)), "")
+
+
 def _refuse_unplaced(node: Node, keys: Sequence[str], path: str) -> None:
-    missing = next((key for key in keys if not node.metadata.labels.get(key)), None)
-    if missing is not None:
+    if missing := _missing(node, keys):
         raise InputError(
             f"{path}: node {node.metadata.name!r} has no label {missing}",
             "label the node, or leave it out of the list",
         )
-
-
-def _gpus(node: Node, path: str) -> int | None:
-    """GPUs by capacity, else by the label of GPU feature discovery; None where nothing is said."""
-    stated = node.status.capacity.get(_GPU, node.metadata.labels.get(f"{_GPU}.count"))
-    if stated is None:
-        return 0 if node.status.capacity else None
-    try:
-        return whole(str(stated))
-    except InputError as error:
-        raise InputError(
-            f"{path}: node {node.metadata.name!r}: {_GPU}: {error.what}", error.remedy
-        ) from error
 
 
 def _level_names(keys: Sequence[str]) -> list[str]:

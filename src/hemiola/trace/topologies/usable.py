@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +23,7 @@ KEEP = "add unusable=keep to count what cannot be used now"
 
 
 def only_usable(
-    topology: Topology, unusable: Mapping[str, str], path: str, told: Sequence[str] = ()
+    topology: Topology, unusable: Mapping[str, str], path: str, told: Sequence[str] = (), remedy: str = KEEP
 ) -> Topology:
     """The topology without these hosts; its `left_out` and `source` say how many and why.
 
@@ -31,6 +32,7 @@ def only_usable(
         unusable: why, by name of the host; names that are no hosts count for nothing.
         path: of the file, for messages.
         told: what else was left out, in words.
+        remedy: what to do where nothing is left.
 
     Raises:
         InputError: no host with GPUs is left.
@@ -43,7 +45,7 @@ def only_usable(
         return topology
     rows = np.setdiff1d(np.arange(len(names)), gone)
     if not topology.hosts.gpus[rows].any():
-        raise InputError(f"{path} leaves no GPU that a job can use: {'; '.join(told)}", KEEP)
+        raise InputError(f"{path} leaves no GPU that a job can use: {'; '.join(told)}", remedy)
     return replace(
         topology,
         hosts=_only_hosts(topology.hosts, rows),
@@ -60,13 +62,10 @@ def _in_words(rows: Sequence[int], whys: Sequence[str], topology: Topology) -> s
 
 
 def _only_hosts(hosts: Hosts, rows: NDArray[np.int64]) -> Hosts:
-    columns = {field.name: getattr(hosts, field.name) for field in fields(hosts)}
-    return Hosts(
-        **{
-            name: column[rows] if isinstance(column, np.ndarray) else tuple(column[row] for row in rows)
-            for name, column in columns.items()
-        }
-    )
+    columns: dict[str, Any] = {field.name: getattr(hosts, field.name) for field in fields(hosts)}
+    for name, column in columns.items():
+        columns[name] = column[rows] if isinstance(column, np.ndarray) else tuple(column[row] for row in rows)
+    return Hosts(**columns)
 
 
 def _only_level(level: Level, rows: NDArray[np.int64]) -> Level:
