@@ -60,6 +60,7 @@ class FakeSlurm:
         dealt: what it says that any job has of each node.
         lasted: when jobs began and ended, by id.
         complaints: of whatever it is told; None: it gives no answer.
+        excluded: jobs that name nodes that they must not have.
     """
 
     rows: list[JobRow]
@@ -69,6 +70,7 @@ class FakeSlurm:
     lasted: dict[str, Span] = field(default_factory=dict)
     complaints: str | None = ""
     told: list[str] = field(default_factory=list)
+    excluded: set[str] = field(default_factory=set)
 
     def jobs(self, *, ids: Sequence[str] = (), **_: object) -> list[JobRow]:
         return [row for row in self.rows if (row.id in ids if ids else row.state not in ENDED)]
@@ -82,8 +84,8 @@ class FakeSlurm:
     def nodes(self, partition: str = "") -> list[NodeRow]:
         return self.seen
 
-    def excludes(self, job_id: str) -> bool:
-        return False
+    def excluding(self, ids: Sequence[str]) -> set[str]:
+        return self.excluded & set(ids)
 
     def shares(self, job_id: str) -> dict[str, int]:
         return self.dealt

@@ -103,7 +103,8 @@ def test_free_text_and_details_come_with_the_rows(fake: FakeRest):
     assert slurm.words([ours]) == {ours: words}
     shares = slurm.shares(dealt)
     assert set(shares) == {"h0", "h1"} and sum(shares.values()) == 4, "Slurm divided them as it liked"
-    assert slurm.excludes(str(excluding["job_id"])) and not slurm.excludes(dealt)
+    chosen = str(excluding["job_id"])
+    assert slurm.excluding([chosen, dealt]) == {chosen}
 
 
 def test_when_jobs_began_and_ended():
@@ -122,7 +123,7 @@ def test_jobs_that_slurm_does_not_know_any_more_are_left_out(fake: FakeRest):
     slurm = slurm_at(fake)
     fake.say("GET job/99999", sample(fake.real, "unknown"), 404)
     assert slurm.jobs(ids=["99999", "99999_3"], states="all") == [] and slurm.words(["99999"]) == {}
-    assert not slurm.excludes("99999") and slurm.shares("99999") == {}
+    assert slurm.excluding(["99999"]) == set() and slurm.shares("99999") == {}
     assert slurm.jobs_and_words([]) == {}
 
 
@@ -246,7 +247,9 @@ def test_orders_as_requests():
     known = Known(Job(id="u", submit_s=0.0, gpus=8, duration_s=1.0), RUNS, begin_s=60.0)
     later, free = (request for order in orders.park(known) for request in requests_of(order))
     assert isinstance(later, Update)
-    assert later.fields == {"begin_time": f"now+{PARKED_S}", "admin_comment": "hemiola:u:ranks=:begin=60"}
+    assert later.fields == {
+        "begin_time": f"now+{PARKED_S}", "required_nodes": [""], "admin_comment": "hemiola:u:ranks=:begin=60"
+    }  # fmt: skip
     assert isinstance(free, Update) and free.order == "release 7"
     held, begins = (request for order in orders.unpark("7", 60.0) for request in requests_of(order))
     assert held == "uhold 7" and isinstance(begins, Update) and begins.fields == {"begin_time": "now+60"}

@@ -361,8 +361,13 @@ def test_a_job_for_two_to_four_nodes_is_elastic():
         ("h0", Words(admin=f"hemiola:{UUID}:ranks=h0"), False),
         ("h[0-1]", Words(admin=f"hemiola:{UUID}:ranks=h[0-1]:nodes=1-4"), False),
         ("h0", Words(admin="hemiola:advice:nodes=h0"), True),
-        ("", Words("hemiola:names-its-nodes model=x"), True),
-        ("", Words("this job says hemiola:names-its-nodes"), False),
+        ("h1", Words(admin=f"hemiola:{UUID}:ranks=h0"), True),
+        ("h[0-1]", Words(admin=f"hemiola:{UUID}:ranks=h0:nodes=1-4"), True),
+        ("h[0-1]", Words(admin=f"hemiola:{UUID}:ranks=h0:bound=h[0-1]:nodes=1-4"), False),
+        ("h[0-1]", Words(admin=f"hemiola:{UUID}:ranks=h[1,0]"), False),
+        ("h0", Words(admin=f"hemiola:{UUID}:ranks=:begin=60"), True),
+        ("", Words(admin=f"hemiola:{UUID}:ranks=h0"), False),
+        ("", Words("hemiola:names-its-nodes "), False),
     ],
 )
 def test_jobs_that_name_their_nodes(bound_to: str, said: Words, wanted: bool):
@@ -452,8 +457,8 @@ def test_orders():
         "update jobid=7 NumNodes=2-2 ReqNodeList=n[1,3] AdminComment=hemiola:u:ranks=n[3,1]:nodes=2-4"
     )
     assert shrink(one, Placement((3,), (0xF,)), topology) == (
-        "update jobid=7 NodeList=n3 AdminComment=hemiola:u:ranks=n3:nodes=2-4"
-    )
+        "update jobid=7 NodeList=n3 AdminComment=hemiola:u:ranks=n3:bound=h[0,2]:nodes=2-4"
+    ), "should it wait again, what it is bound to is not its user's"
     assert unbind(one.row, (2, 4)) == "update jobid=7 ReqNodeList= NumNodes=2-4"
     assert unbind(one.row, (2, 2)) == "update jobid=7 ReqNodeList="
     one.row = row(id="7", restarts=0, tasks_per_host=2, cpus_per_host=4)

@@ -119,19 +119,119 @@ def test_only_an_operator_releases_a_job_of_the_managed_partition(slurm: SlurmLa
     wait_for(slurm, job, "CANCELLED")
 
 
-@pytest.mark.parametrize(
-    ("option", "mark"),
-    [("--hold", "hemiola:held-by-its-user"), ("--nodelist=h2", "hemiola:names-its-nodes")],
-)
-def test_what_is_marked_in_a_comment_outlives_a_new_one(slurm: SlurmLab, option: str, mark: str) -> None:
-    words = ("sbatch", "--parsable", "--output=/dev/null", "--begin=now+1hour", option, "--wrap=true")
-    job = as_nobody(slurm, *words).stdout.strip()
-    for said in ("hemiola model=resnet50", f"{mark} hemiola", ""):
-        done = as_nobody(slurm, "scontrol", "update", f"jobid={job}", f"comment={said}")
-        assert done.returncode == 0, done.stderr
-        shown = slurm.run(["squeue", "-h", "-j", job, "-o", "%k"]).strip()
-        assert shown == f"{mark} {said.removeprefix(mark).strip()}".strip()
+HELD = "hemiola:held-by-its-user"
+
+
+def sent(slurm: SlurmLab, *options: str) -> str:
+    """A job of an ordinary user's that begins in an hour."""
+    words = ("sbatch", "--parsable", "--output=/dev/null", "--begin=now+1hour", *options, "--wrap=true")
+    return as_nobody(slurm, *words).stdout.strip()
+
+
+def may(slurm: SlurmLab, *words: str) -> bool:
+    """Whether an ordinary user is let do that with `scontrol`."""
+    return as_nobody(slurm, "scontrol", *words).returncode == 0
+
+
+def shown(slurm: SlurmLab, job: str) -> list[str]:
+    """Of each element of a job: whether it is held, and its comment."""
+    lines = slurm.run(["squeue", "-h", "-r", "-j", job, "-o", "%i|%Q|%k"]).splitlines()
+    words = [line.split("|")[1:] for line in sorted(lines)]
+    return [f"{'held' if priority == '0' else 'free'} {comment}".strip() for priority, comment in words]
+
+
+def test_what_is_marked_in_a_comment_outlives_a_new_one(slurm: SlurmLab) -> None:
+    job = sent(slurm, "--hold")
+    for said in ("hemiola model=resnet50", f"{HELD} hemiola", ""):
+        assert may(slurm, "update", f"jobid={job}", f"comment={said}")
+        assert shown(slurm, job) == [f"held {HELD} {said.removeprefix(HELD).strip()}".strip()]
     slurm.run(["scancel", job])
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [
+        "hemiola:names-its-nodes ", HELD, f"{HELD} {HELD} ", f"{HELD}x ", "hemiola:held-as-it-left ",
+        "hemiola:names-its-nodes hemiola:held-by-its-user ",
+    ],
+)  # fmt: skip
+def test_a_mark_that_a_user_writes_is_left_out_and_lifts_no_hold(slurm: SlurmLab, forged: str) -> None:
+    job = sent(slurm, f"--comment={forged}hemiola model=a")
+    assert shown(slurm, job) == ["held hemiola model=a" if forged.endswith(" ") else "held model=a"]
+    assert not may(slurm, "release", job) and not may(slurm, "update", f"jobid={job}", "priority=9")
+    assert may(slurm, "update", f"jobid={job}", f"comment={forged}") and not may(slurm, "release", job)
+    assert shown(slurm, job) == ["held hemiola"]
+    slurm.run(["scancel", job])
+
+
+def test_a_nice_value_lifts_no_hold(slurm: SlurmLab) -> None:
+    jobs = [sent(slurm), sent(slurm, "--nice=5"), sent(slurm, "--hold"), sent(slurm, "--partition=other")]
+    for job in jobs[:3]:
+        assert not may(slurm, "update", f"jobid={job}", "nice=1000")
+        assert shown(slurm, job)[0].startswith("held")
+    assert may(slurm, "update", f"jobid={jobs[3]}", "nice=7")
+    assert not may(slurm, "update", f"jobid={jobs[3]}", "partition=hemiola", "nice=8")
+    slurm.run(["scancel", *jobs])
+
+
+def test_a_hold_that_a_job_takes_along_and_brings_back_stays_whose_it_was(slurm: SlurmLab) -> None:
+    ours, theirs, later = sent(slurm, "--comment=a"), sent(slurm, "--hold"), sent(slurm, "--comment=b")
+    for job in ours, theirs, later:
+        assert may(slurm, "update", f"jobid={job}", "partition=other")
+    assert may(slurm, "hold", later), "there it is its user's own"
+    assert shown(slurm, ours) == ["held hemiola:held-as-it-left a"]
+    for job in ours, theirs, later:
+        assert may(slurm, "update", f"jobid={job}", "partition=hemiola")
+    assert shown(slurm, ours) == ["held a"]
+    assert shown(slurm, theirs) == [f"held {HELD}"] and shown(slurm, later) == [f"held {HELD} b"]
+    slurm.run(["scancel", ours, theirs, later])
+
+
+@pytest.mark.parametrize(
+    "change",
+    ["reqnodelist=", "excnodelist=", "features=", "dependency=", "gres=gpu:8", "starttime=now+2hours"],
+)
+def test_a_job_that_slurm_would_start_is_held_again_when_its_user_changes_where_or_when(
+    slurm: SlurmLab, change: str
+) -> None:
+    job = sent(slurm, "--nodelist=h2", "--exclude=h3", "--comment=a")
+    assert shown(slurm, job) == ["free a"], "who names nodes has Slurm's own scheduler"
+    assert may(slurm, "update", f"jobid={job}", "comment=b") and shown(slurm, job) == ["free b"]
+    assert may(slurm, "update", f"jobid={job}", change)
+    assert shown(slurm, job) == ["held b"] and not may(slurm, "release", job)
+    slurm.run(["scancel", job])
+
+
+def test_a_hold_of_some_elements_of_an_array_is_lifted_with_all(slurm: SlurmLab) -> None:
+    job = sent(slurm, "--array=0-2", "--comment=a")
+    assert may(slurm, "hold", f"{job}_1")
+    assert shown(slurm, job) == ["held a", f"held {HELD} a", "held a"]
+    may(slurm, "release", job)
+    assert shown(slurm, job) == ["held a"] * 3, "nobody is taken to hold the others"
+    assert may(slurm, "hold", job) and shown(slurm, job) == [f"held {HELD} a"] * 3
+    assert may(slurm, "release", job) and shown(slurm, job) == ["held a"] * 3
+    slurm.run(["scancel", job])
+
+
+def test_where_nobody_may_name_nodes_they_are_refused_however_they_are_named(own: str) -> None:
+    with SlurmLab(4, name=own) as slurm:
+        lua = slurm.base / "etc" / "job_submit.lua"
+        lua.write_text(lua.read_text().replace("may_name_nodes = true", "may_name_nodes = false"))
+        slurm.restart_controller()
+        slurm.wait_ready()
+        for option in "--nodelist=h2", "--exclude=h2":
+            refused = as_nobody(slurm, "sbatch", option, "--output=/dev/null", "--wrap=true")
+            assert refused.returncode and "may not name nodes" in refused.stderr
+        job = sent(slurm, "--comment=hemiola:names-its-nodes ")
+        for words in (
+            ["release", job],
+            *(["update", f"jobid={job}", f"{n}nodelist=h2"] for n in ("req", "exc")),
+        ):
+            assert not may(slurm, *words)
+        named = sent(slurm, "--partition=other", "--nodelist=h2", "--exclude=h3")
+        moved = ("update", f"jobid={named}", "partition=hemiola")
+        assert not may(slurm, *moved) and may(slurm, *moved, "reqnodelist=", "excnodelist=")
+        assert slurm.run(["squeue", "-h", "-j", named, "-o", "%Q %n%x"]).strip() == "0"
 
 
 def test_a_job_that_moves_into_the_managed_partition_is_held(slurm: SlurmLab) -> None:

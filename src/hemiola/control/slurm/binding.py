@@ -10,7 +10,7 @@ from hemiola.control.clock import Clock
 from hemiola.control.slurm import orders
 from hemiola.control.slurm.changes import Changes
 from hemiola.control.slurm.engine import Engine
-from hemiola.control.slurm.jobs import is_user_held
+from hemiola.control.slurm.jobs import is_user_held, nodes_in
 from hemiola.control.slurm.known import UNHEARD, Known
 from hemiola.control.slurm.limits import Limits
 from hemiola.control.slurm.rows import JobRow, Words
@@ -84,10 +84,10 @@ class Binder:
         self._answers += [(known.job.id, not why, why) for known, why in changes.began]
         if changes.loose:
             self.tell([orders.hold([known.row.id for known in changes.loose])])
-        if unwanted:
-            self.tell([orders.release(unwanted)])
         self._park(changes)
         self.tell([order for known in changes.bound for order in orders.give_back(known.row, known.hosts)])
+        if unwanted:
+            self.tell([orders.release(unwanted)])
         for known, why in changes.failed:
             self._failed(known, why, now)
         for known in changes.limited:
@@ -132,6 +132,9 @@ class Binder:
 
     def _bind(self, waiting: list[Known]) -> bool:
         """Name the nodes, look whether they were taken down, and release those for which they were."""
+        for known in waiting:
+            if known.wanted:
+                known.named.add(frozenset(self._names(known.wanted)))
         complaints = self.tell(
             [orders.bind(known, known.wanted, self._view.topology) for known in waiting if known.wanted]
         )
@@ -160,6 +163,7 @@ class Binder:
                 continue  # the next look tells
             known.row = row
             if self._is_bound(known, row):
+                known.named = {nodes_in(row.bound_to)}
                 good.append(known)
             else:
                 said = said_of(complaints, row.id) or "it says nothing"
@@ -176,7 +180,7 @@ class Binder:
 
     def _failed(self, known: Known, why: str, now: float) -> None:
         """It goes back to the queue, and is left alone for a while; to Slurm, if it does not take the nodes that policies choose."""
-        if self._slurm.excludes(known.row.id):
+        if self._excludes(known.row.id):
             self._give_away(known, "it names nodes that it must not have: it is Slurm's own scheduler's")
             return
         pause_s = known.leave_alone(now, 0.0 if known.bound_s is None else now - known.bound_s)
@@ -189,6 +193,12 @@ class Binder:
         if state is not None and state.status == RUNNING:
             known.held = why
             self._add([Requeued(now, known.job.id, why, False), Held(now, known.job.id, why)])
+
+    def _excludes(self, job_id: str) -> bool:
+        try:
+            return bool(self._slurm.excluding([job_id]))
+        except EngineError:
+            return False  # asked after its next failure
 
     def _give_away(self, known: Known, why: str) -> None:
         """Slurm has it from now on; the looks to come do not show it any more."""

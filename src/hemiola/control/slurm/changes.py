@@ -167,6 +167,10 @@ class Changes(Changing):
                 self.requeued(known, f"Slurm put it back: {row.reason}", ran=known.ran or unseen)
             elif row.kept:
                 self.requeued(known, row.kept)
+            elif known.bound_s is not None and not row.bound_to:
+                self.requeued(known, "its user took its nodes off it")
+                if row.priority:
+                    self.loose.append(known)
             elif known.bound_s is not None and is_limited(row):
                 self.limited.append(known)
             elif known.bound_s is not None and self._kept_s(known, row) > patience_s(row):

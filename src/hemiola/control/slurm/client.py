@@ -104,12 +104,11 @@ class Slurm:
         """
         return node_rows(self.table("sinfo", "-N", *_chosen(partition=partition), "-O", NODE_FORMAT))
 
-    def excludes(self, job_id: str) -> bool:
-        """Whether a job names nodes that it must not have."""
-        try:
-            return bool(self.table("squeue", "-r", "-j", job_id, "-o", "%x").strip())
-        except EngineError:
-            return False  # it is gone, or asked after its next failure
+    def excluding(self, ids: Sequence[str]) -> set[str]:
+        """Which of these jobs name nodes that they must not have: squeue's long lines do not say."""
+        asked = [_chosen(ids=",".join(some), states="all") for some in _pieces(ids)] if ids else []
+        lines = "".join(self._of_jobs(*chosen, "-o", "%i %x") for chosen in asked).splitlines()
+        return {job_id for job_id, _, nodes in (line.partition(" ") for line in lines) if nodes.strip()}
 
     def shares(self, job_id: str) -> dict[str, int]:
         """How many GPUs a running job has on each of its nodes; only Slurm's details say, if it divided them as it liked."""

@@ -22,7 +22,7 @@ from hemiola.control.slurm.doctor_settings import (
     select_checks,
     version_check,
 )
-from hemiola.control.slurm.jobs import is_slurms, job_of, shape
+from hemiola.control.slurm.jobs import is_slurms, is_user_held, job_of, shape
 from hemiola.control.slurm.looks import everywhere, most_gpus
 from hemiola.control.slurm.rows import JobRow, Words
 from hemiola.control.slurm.topology import slurm_topology
@@ -85,7 +85,9 @@ def why_unknown(slurm: Slurm, job_id: str, partition: str, topology: Topology) -
     if partition not in row.partition.split(","):
         return f"it is in the partition {row.partition}, and Hemiola manages {partition}"
     nodes = slurm.nodes(partition)
-    if why := _why_slurms(row, words, everywhere(nodes, partition)):
+    if row.state == "PENDING" and is_user_held(words):
+        return f"its user holds it; to lift that: scontrol release {job_id}"
+    if why := _why_slurms(row, words, everywhere(nodes, partition), slurm.excluding([job_id])):
         return f"{why}, so Slurm starts it by itself"
     job, _ = job_of(
         row, job_id, words, most_gpus(topology, nodes, partition), USUAL_S, profiles_by_model(None)
@@ -96,11 +98,12 @@ def why_unknown(slurm: Slurm, job_id: str, partition: str, topology: Topology) -
     return f"Hemiola has not looked at it yet; Slurm has it as {row.state.lower()} ({row.reason})"
 
 
-def _why_slurms(row: JobRow, words: Words, features: Set[str]) -> str:
+def _why_slurms(row: JobRow, words: Words, features: Set[str], excluding: Set[str]) -> str:
     """Why a job of the partition is not Hemiola's to place, in words; "" if it is.
 
     Args:
         features: that all nodes have.
+        excluding: jobs that name nodes that they must not have.
     """
     if row.reservation:
         return f"it is to run in the reservation {row.reservation}"
@@ -108,7 +111,8 @@ def _why_slurms(row: JobRow, words: Words, features: Set[str]) -> str:
         return row.strange
     if not shape(row, 1)[0]:
         return "it wants no GPU"
-    return "it says on which nodes it may run" if is_slurms(row, words, features) else ""
+    is_theirs = is_slurms(row, words, features, excludes=row.id in excluding)
+    return "it says on which nodes it may run" if is_theirs else ""
 
 
 def _partition(slurm: Slurm, partition: str) -> Iterator[Check]:
@@ -142,9 +146,10 @@ def _loose(slurm: Slurm, partition: str, mode: str) -> Iterator[Check]:
     rows = [row for row in rows if not row.reservation]
     held = [row for row in rows if not row.priority]
     loose = [row for row in rows if row.priority and not row.bound_to and not row.dependency]
-    words = slurm.words([row.id for row in loose])
+    ids = [row.id for row in loose]
+    words, excluding = slurm.words(ids), slurm.excluding(ids)
     features = everywhere(slurm.nodes(partition), partition)
-    ours = [row.id for row in loose if not _why_slurms(row, words.get(row.id, Words()), features)]
+    ours = [row.id for row in loose if not _why_slurms(row, words.get(row.id, Words()), features, excluding)]
     if mode == "enforce" and ours:
         yield Check(
             "WARN", "holds", f"{len(ours)} waiting jobs are not held, and Slurm may place them: {', '.join(ours[:5])}",

@@ -19,9 +19,9 @@ from hemiola.control.slurm import orders
 from hemiola.control.slurm.binding import Binder
 from hemiola.control.slurm.changes import Changes, outcome_of
 from hemiola.control.slurm.engine import Engine
-from hemiola.control.slurm.entering import HOLDS_S, Entrance
+from hemiola.control.slurm.entering import HOLDS_S, NAMED, Entrance
 from hemiola.control.slurm.handback import HandingBack
-from hemiola.control.slurm.jobs import asks_otherwise, is_user_held
+from hemiola.control.slurm.jobs import asks_otherwise, is_user_held, unnamed, wants_features
 from hemiola.control.slurm.known import Known
 from hemiola.control.slurm.limits import Limits
 from hemiola.control.slurm.looks import ENDED, HOLDS, Look, Watcher
@@ -39,6 +39,7 @@ _log = logging.getLogger("hemiola.slurm")
 LOOK_S = 0.08
 COMMENTS_S = 30.0
 """So often the comments of jobs that wait are read again."""
+FEATURES = "its user wants nodes with features that not all have: it is Slurm's own scheduler's"
 CHANGED = "its user changed what it asks for: it is taken for a new job"
 LOST_S = 2.0
 """A job of which Slurm says nothing for so long, not even how it ended, is lost."""
@@ -115,8 +116,11 @@ class SlurmDriver(LookingDriver[Known]):
         new: list[JobRow] = []
         for row in look.jobs.values():
             known = self._by_id.get(row.id)
-            if known is not None and (row.strange or row.id in changed or not known.is_same(row)):
-                known.left = known.left or row.strange or (CHANGED if row.id in changed else "")
+            why = self._why_slurms(known, row) if known is not None and known.is_same(row) else ""
+            if known is not None and (why or row.id in changed or not known.is_same(row)):
+                known.left = known.left or why or (CHANGED if row.id in changed else "")
+                if why and row.state == "PENDING":
+                    self._let_go(known, row, changes)
                 self._depart(known, {row.id: row} if known.is_same(row) else {}, changes)
                 known = None
             if known is None:
@@ -140,6 +144,20 @@ class SlurmDriver(LookingDriver[Known]):
         self._refused += self._entrance.take_refused()
         self._vanished += self._entrance.take_vanished()
         return changes.with_new(arrived)
+
+    def _why_slurms(self, known: Known, row: JobRow) -> str:
+        """Why a job that was Hemiola's is Slurm's by what it is now, in words; "" if it is not."""
+        if row.strange or known.is_named_by_user(row):
+            return row.strange or NAMED
+        asks_anew = row.state == "PENDING" and row.features != known.row.features
+        return FEATURES if asks_anew and wants_features(row, self._watcher.everywhere) else ""
+
+    def _let_go(self, known: Known, row: JobRow, changes: Changes) -> None:
+        """Nothing that Hemiola has set is to stay with a job that waits: begin time, nodes, priority."""
+        if known.parked and row.begins_far(self._clock.now_s() + self._clock.behind_s()):
+            changes.moved.append(known)
+        known.row = unnamed(row) if known.is_named_by_user(row) else row
+        changes.bound.append(known)
 
     def _changed(self, look: Look, now: float) -> set[str]:
         """Jobs that wait, and of which their users have changed what they ask for."""
@@ -204,11 +222,7 @@ class SlurmDriver(LookingDriver[Known]):
             if row is None and now - known.missing_s < LOST_S:
                 continue
             if row is not None and row.state == "PENDING":
-                if known.parked and row.begins_far(now + self._clock.behind_s()):
-                    changes.moved.append(known)
-                if row.bound_to and row.bound_to == known.row.bound_to:
-                    known.row = row
-                    changes.bound.append(known)
+                self._let_go(known, row, changes)
                 if not row.priority and not row.kept:
                     left.append(row.id)
             self._depart(known, rows, changes)

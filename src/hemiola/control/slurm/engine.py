@@ -31,8 +31,8 @@ class Engine(Protocol):
     def nodes(self, partition: str = "") -> list[NodeRow]:
         """Nodes as Slurm has them, once for each of their partitions; those of one partition where it is named."""
 
-    def excludes(self, job_id: str) -> bool:
-        """Whether a job names nodes that it must not have."""
+    def excluding(self, ids: Sequence[str]) -> set[str]:
+        """Which of these jobs name nodes that they must not have."""
 
     def shares(self, job_id: str) -> dict[str, int]:
         """How many GPUs a running job has on each of its nodes; none of one that has ended."""

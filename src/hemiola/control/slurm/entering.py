@@ -19,6 +19,7 @@ from hemiola.control.slurm.jobs import (
     is_user_held,
     job_of,
     names_nodes,
+    nodes_in,
     shrinks_live,
 )
 from hemiola.control.slurm.known import Known
@@ -31,11 +32,12 @@ from hemiola.core.hostlist import expand
 from hemiola.core.job import Job, Profile
 from hemiola.sched.machine import StateMachine
 
-__all__ = ["HOLDS_S", "Entrance"]
+__all__ = ["HOLDS_S", "NAMED", "Entrance"]
 
 _log = logging.getLogger("hemiola.slurm")
 HOLDS_S = 1.0
 """So often users' own holds are asked after."""
+NAMED = "its user names its nodes: it is Slurm's own scheduler's"
 
 
 class Entrance:
@@ -64,6 +66,7 @@ class Entrance:
         self._not_before: dict[tuple[str, int], float] = {}
         self._vanished: list[Vanished] = []
         self._refused: list[tuple[Job, str]] = []
+        self._excluding: set[str] = set()
         self.unwanted: list[str] = []
 
     def take_refused(self) -> list[tuple[Job, str]]:
@@ -88,6 +91,8 @@ class Entrance:
         unclear = {row.id for row in rows if self._is_unclear(row)}
         rows = [row for row in rows if row.id not in unclear]
         words = self._slurm.words([row.id for row in rows]) if rows else {}
+        waiting = [row.id for row in rows if row.state == "PENDING"]
+        self._excluding = self._slurm.excluding(waiting) if waiting else set()
         running = [row.id for row in rows if row.state in HOLDS and not self._ran(row)]
         spans = self._slurm.spans(running) if running else {}
         taken: Counter[int] = Counter()
@@ -131,8 +136,8 @@ class Entrance:
         """The job; None if it is Slurm's."""
         ours = memory.uuid if memory else str(uuid.uuid4())
         job, note = job_of(row, ours, words, self._watcher.most_gpus, self._usual_s, self._profile)
-        left = row.strange or self._elsewhere(row)
-        if left or not job.gpus or (memory is None and is_slurms(row, words, self._watcher.everywhere)):
+        left = row.strange or self._elsewhere(row) or self._named(row, words)
+        if left or not job.gpus or (memory is None and self._is_slurms(row, words)):
             if memory is not None and left:
                 self._vanished.append(Vanished(memory.uuid, left, now))
             self._leave(row, words, now)
@@ -146,6 +151,7 @@ class Entrance:
             live=shrinks_live(words),
             submits={row.submit_s, *(memory.clues.submits if memory else ())},
         )
+        known.named = {nodes_in(row.bound_to)}
         known.user_held = is_user_held(words)
         begin_s = begin_of(words) if row.begins_far(now + self._clock.behind_s()) else None
         known.parked = begin_s is not None
@@ -157,6 +163,15 @@ class Entrance:
             _log.warning("job %s can never run here: %s", row.id, known.refused)
             self._refused.append((job, known.refused))
         return known
+
+    def _is_slurms(self, row: JobRow, words: Words) -> bool:
+        excludes = row.id in self._excluding
+        return is_slurms(row, words, self._watcher.everywhere, excludes=excludes)
+
+    @staticmethod
+    def _named(row: JobRow, words: Words) -> str:
+        """Why a job that waits is Slurm's: its user names its nodes, perhaps since it was known."""
+        return NAMED if row.state == "PENDING" and names_nodes(row, words) else ""
 
     def _elsewhere(self, row: JobRow) -> str:
         """Why a job that has GPUs is Slurm's: none of them is Hemiola's."""
@@ -170,11 +185,15 @@ class Entrance:
 
     def _leave(self, row: JobRow, words: Words, now: float) -> None:
         """It is Slurm's, once its user does not hold it: what users lift, job_submit.lua holds for Hemiola."""
+        is_held = row.state == "PENDING" and row.reason == "JobHeldUser"
+        if is_held or (row.state == "PENDING" and is_user_held(words)):
+            self._not_before[row.id, row.submit_s] = (
+                now + HOLDS_S
+            )  # and it is looked at again if it is held still
         if row.state == "PENDING" and is_user_held(words):
-            self._not_before[row.id, row.submit_s] = now + HOLDS_S
             return
         self._watcher.leave(row)
-        if row.state == "PENDING" and row.reason == "JobHeldUser" and not names_nodes(words):
+        if is_held:
             self.unwanted.append(row.id)
 
     def _told(

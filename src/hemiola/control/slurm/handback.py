@@ -10,7 +10,7 @@ from pathlib import Path
 from hemiola.control.live.lease import STOPPED
 from hemiola.control.slurm import orders
 from hemiola.control.slurm.engine import Engine
-from hemiola.control.slurm.jobs import begin_of, hosts_of, is_marked, is_user_held, names_nodes
+from hemiola.control.slurm.jobs import begin_of, hosts_of, is_marked, is_user_held, names_nodes, unnamed
 from hemiola.control.slurm.rows import JobRow, Words
 from hemiola.core.errors import EngineError
 
@@ -42,7 +42,7 @@ def _worded(slurm: Engine, rows: Sequence[JobRow]) -> list[tuple[JobRow, Words]]
 
 
 def _is_held(row: JobRow, words: Words) -> bool:
-    return not (row.priority or row.kept or is_user_held(words) or names_nodes(words))
+    return not (row.priority or row.kept or is_user_held(words))
 
 
 def _unbind(slurm: Engine, waiting: Sequence[tuple[JobRow, Words]]) -> None:
@@ -51,7 +51,7 @@ def _unbind(slurm: Engine, waiting: Sequence[tuple[JobRow, Words]]) -> None:
         order
         for row, words in waiting
         if is_marked(words)
-        for order in orders.give_back(row, hosts_of(row, words))
+        for order in orders.give_back(unnamed(row) if names_nodes(row, words) else row, hosts_of(row, words))
     ]
     for start in range(0, len(told), AT_ONCE):
         slurm.tell(told[start : start + AT_ONCE])

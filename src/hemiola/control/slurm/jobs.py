@@ -10,9 +10,12 @@ import math
 import re
 from collections.abc import Callable, Mapping, Set
 
+import msgspec
+
 from hemiola.control.live.labels import KEYS, Said, read_words
 from hemiola.control.live.users import user_name
 from hemiola.control.slurm.rows import JobRow, Words
+from hemiola.core.hostlist import expand
 from hemiola.core.job import Job, Profile
 
 __all__ = [
@@ -25,43 +28,65 @@ __all__ = [
     "is_user_held",
     "job_of",
     "names_nodes",
+    "nodes_in",
     "shape",
     "shrinks_live",
+    "unnamed",
+    "wants_features",
 ]
 
 LABEL = "hemiola"
 HELD = "hemiola:held-by-its-user"
-"""What job_submit.lua writes before the comment of a job that its own user holds."""
-NAMING = "hemiola:names-its-nodes"
-"""What it writes before the comment of a job with `--nodelist` or `--exclude`, and does not hold."""
+"""What job_submit.lua writes before the comment of a job that its own user holds; users cannot, past it."""
+_OWN = "hemiola:"
+"""How all begins that it writes there."""
 SHRINK = {"live": True, "restart": False}
 """How an elastic job gives up nodes: they are taken from it as it runs, or it begins again on the others."""
-_MARK = re.compile(r"hemiola:[0-9a-f-]{36}:ranks=[\w.,\[\]-]*")
-_NODES = re.compile(_MARK.pattern + r":nodes=(\d{1,6})-(\d{1,6})(?::begin=\d{1,12})?")
-_BEGIN = re.compile(_MARK.pattern + r"(?::nodes=[\d-]{3,13})?:begin=(\d{1,12})")
+_MARK = re.compile(r"hemiola:[0-9a-f-]{36}:ranks=([\w.,\[\]-]*)(?::bound=([\w.,\[\]-]*))?")
+_NODES = re.compile(_MARK.pattern + r":nodes=(?P<least>\d{1,6})-(?P<most>\d{1,6})(?::begin=\d{1,12})?")
+_BEGIN = re.compile(_MARK.pattern + r"(?::nodes=[\d-]{3,13})?:begin=(?P<begin>\d{1,12})")
 
 
 def is_user_held(words: Words) -> bool:
     """Whether its own user holds it: to Slurm that looks like our hold."""
-    return words.comment.startswith(HELD)
+    return words.comment.partition(" ")[0] == HELD
 
 
-def names_nodes(words: Words) -> bool:
-    """Whether job_submit.lua found that it does: a hold of such a job is its user's."""
-    return words.comment.startswith(NAMING)
+def nodes_in(hostlist: str) -> frozenset[str]:
+    """The nodes of a list, in whichever order."""
+    return frozenset(expand(hostlist))
 
 
-def is_slurms(row: JobRow, words: Words, everywhere: Set[str] = frozenset()) -> bool:
+def names_nodes(row: JobRow, words: Words) -> bool:
+    """Whether its user names the nodes that it is to have: they are not those to which Hemiola has bound it.
+
+    Nothing that users can write is asked: not the comment, but the list itself, and the AdminComment.
+    """
+    mark = _MARK.match(words.admin)
+    ours = (mark[2] or mark[1]) if mark else ""
+    return bool(row.bound_to) and nodes_in(row.bound_to) != nodes_in(ours)
+
+
+def unnamed(row: JobRow) -> JobRow:
+    """A job as if it named no nodes: what its user named is not to be taken off it."""
+    return msgspec.structs.replace(row, bound_to="")
+
+
+def wants_features(row: JobRow, everywhere: Set[str]) -> bool:
+    """Whether its nodes are to have other features than those that all nodes have."""
+    return not set(filter(None, row.features.split("&"))) <= everywhere
+
+
+def is_slurms(
+    row: JobRow, words: Words, everywhere: Set[str] = frozenset(), *, excludes: bool = False
+) -> bool:
     """Whether a job says on which nodes it may run or not, or of which features: then policies have no choice.
-
-    Of one that names nodes that it must not have, only job_submit.lua tells; squeue's long lines do not.
 
     Args:
         everywhere: features that all nodes have.
+        excludes: whether it names nodes that it must not have; its row does not show them.
     """
-    if names_nodes(words) or not set(filter(None, row.features.split("&"))) <= everywhere:
-        return True
-    return bool(row.bound_to) and not is_marked(words)
+    return excludes or wants_features(row, everywhere) or names_nodes(row, words)
 
 
 def is_marked(words: Words) -> bool:
@@ -72,7 +97,7 @@ def is_marked(words: Words) -> bool:
 def begin_of(words: Words) -> float | None:
     """When its user wants a job to begin that was parked, Unix time, 0 for any time; None if it was not."""
     mark = _BEGIN.fullmatch(words.admin)
-    return float(mark[1]) if mark else None
+    return float(mark["begin"]) if mark else None
 
 
 def per_host(row: JobRow, most: int) -> int:
@@ -109,7 +134,7 @@ def hosts_of(row: JobRow, words: Words) -> tuple[int, int]:
     if not row.gpus_per_host:
         return row.hosts, row.hosts
     if mark := _NODES.fullmatch(words.admin):
-        return int(mark[1]), int(mark[2])
+        return int(mark["least"]), int(mark["most"])
     return row.hosts, max(row.hosts, row.most_hosts) if row.state == "PENDING" else row.hosts
 
 
@@ -185,7 +210,9 @@ def is_alike(job: Job, other: Job) -> bool:
 
 
 def _labels(comment: str, profile: Callable[[str], Profile]) -> Said:
-    words = comment.removeprefix(HELD).split()
+    words = comment.split()
+    while words and words[0].startswith(_OWN):  # job_submit.lua's
+        words = words[1:]
     return (
         read_words(words[1:], "its comment", profile, (*KEYS, "shrink"))
         if words and words[0] == LABEL

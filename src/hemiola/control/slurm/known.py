@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from hemiola.control.live.known import KnownJob
+from hemiola.control.slurm.jobs import nodes_in
 from hemiola.control.slurm.memory import Clues
 from hemiola.control.slurm.rows import JobRow
 from hemiola.core.job import Job
@@ -39,6 +40,7 @@ class Known(KnownJob):
         left: why it was left to Slurm; "" if it was not.
         asked: as Slurm had it when its wishes were read; None: as it has it in `row`.
         comment: its user's, then.
+        named: the nodes to which Hemiola has bound it, of all tries since one was seen to succeed; others are its user's.
     """
 
     job: Job
@@ -60,6 +62,7 @@ class Known(KnownJob):
     left: str = ""
     asked: JobRow | None = None
     comment: str = ""
+    named: set[frozenset[str]] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.asked = self.asked or self.row
@@ -69,6 +72,10 @@ class Known(KnownJob):
         """The fewest and the most nodes that an elastic job was submitted for."""
         sizes = self.job.sizes
         return sizes[0] // sizes.step, sizes[-1] // sizes.step
+
+    def is_named_by_user(self, row: JobRow) -> bool:
+        """Whether its user has named the nodes on which it is to run."""
+        return row.state == "PENDING" and bool(row.bound_to) and nodes_in(row.bound_to) not in self.named
 
     def is_same(self, row: JobRow) -> bool:
         """Whether Slurm still means this job by its id."""

@@ -96,7 +96,7 @@ class Watcher:
         self._parts: dict[tuple[str, int, int, str], dict[int, int]] = {}
         self.everywhere: frozenset[str] = frozenset()
         self.most_gpus: dict[str, int] = {"": 0}
-        self._left: set[tuple[str, int]] = set()
+        self._left: dict[tuple[str, int], tuple[object, ...]] = {}
         self._said: set[tuple[str, str]] = set()
 
     def ends(self, ids: list[str]) -> dict[str, JobRow]:
@@ -123,13 +123,21 @@ class Watcher:
         return Look(rows, ours, down, closed)
 
     def leave(self, row: JobRow) -> None:
-        """It is Slurm's from now on, though it is in Hemiola's partition."""
-        self._left.add((row.id, row.submit_s))
+        """It is Slurm's from now on, though it is in Hemiola's partition, until it asks for something else."""
+        self._left[row.id, row.submit_s] = _asks(row)
+
+    def _is_left(self, row: JobRow) -> bool:
+        """Whether it is Slurm's; not one that waits and was changed since, or is held: by job_submit.lua, or its user."""
+        asked = self._left.get((row.id, row.submit_s))
+        if asked is None or row.state != "PENDING":
+            return asked is not None
+        return asked == _asks(row) and (row.priority > 0 or row.reason != "JobHeldUser")
 
     def _forget(self, rows: list[JobRow]) -> None:
         """Those that are no longer there."""
         if len(self._left) > 2 * len(rows) + 1000:
-            self._left &= {(row.id, row.submit_s) for row in rows}
+            there = {(row.id, row.submit_s) for row in rows}
+            self._left = {key: asked for key, asked in self._left.items() if key in there}
 
     def _say_strange(self, rows: list[JobRow]) -> None:
         """Each once."""
@@ -185,7 +193,7 @@ class Watcher:
             self._partition in row.partition.split(",")
             and bool(row.id)
             and not row.reservation
-            and (row.id, row.submit_s) not in self._left
+            and not self._is_left(row)
         )
 
     def _ask_nodes(self) -> list[NodeRow]:
@@ -244,3 +252,11 @@ class Watcher:
         return {
             self.hosts[name]: gpus for name, gpus in self._slurm.shares(row.id).items() if name in self.hosts
         }
+
+
+def _asks(row: JobRow) -> tuple[object, ...]:
+    """What of a job that waits says whose it is."""
+    return (
+        row.bound_to, row.features, row.partition, row.strange, row.exclusive,
+        row.gpus_per_host, row.gpus_per_job, row.gpus_per_task, row.gpus_per_socket,
+    )  # fmt: skip

@@ -69,9 +69,10 @@ def _mark(known: Known, ranks: str) -> str:
 
 
 def shrink(known: Known, placement: Placement, topology: Topology) -> str:
-    """Take nodes from a job as it runs: those that it keeps are named."""
+    """Take nodes from a job as it runs: those that it keeps are named. It stays bound to all of them, should it wait again."""
     ranks = compress([topology.hosts.names[host] for host in placement.hosts])
-    return f"update jobid={known.row.id} NodeList={nodes_of(placement, topology)} AdminComment={_mark(known, ranks)}"
+    bound = f":bound={known.row.bound_to}" if known.row.bound_to else ""
+    return f"update jobid={known.row.id} NodeList={nodes_of(placement, topology)} AdminComment={_mark(known, ranks + bound)}"
 
 
 def advise(known: Known, placement: Placement, topology: Topology) -> str:
@@ -108,6 +109,7 @@ def give_back(row: JobRow, hosts: tuple[int, int]) -> list[str]:
 def park(known: Known) -> list[str]:
     """Leave its dependency to Slurm, but not its start: it begins in a year. When its user wants that is written down."""
     words = f"AdminComment={_mark(known, '')}:begin={round(known.begin_s)}"
+    words = f"ReqNodeList= {words}" if known.row.bound_to else words
     return [f"update jobid={known.row.id} StartTime=now+{PARKED_S} {words}", release([known.row.id])]
 
 

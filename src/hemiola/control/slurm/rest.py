@@ -116,12 +116,14 @@ class RestSlurm:
         found = node_rows(self._get("nodes/", Nodes).nodes)
         return [node for node in found if not partition or node.partition == partition]
 
-    def excludes(self, job_id: str) -> bool:
-        """As `Slurm.excludes`."""
-        try:
-            return any(job.excluded_nodes for job, row in self._rows([job_id]) if row.id == job_id)
-        except EngineError:
-            return False  # asked after its next failure
+    def excluding(self, ids: Sequence[str]) -> set[str]:
+        """As `Slurm.excluding`."""
+        wanted = frozenset(ids)
+        return (
+            {row.id for job, row in self._rows(ids) if row.id in wanted and job.excluded_nodes}
+            if ids
+            else set()
+        )
 
     def shares(self, job_id: str) -> dict[str, int]:
         """As `Slurm.shares`."""
