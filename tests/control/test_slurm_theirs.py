@@ -10,6 +10,7 @@ import pytest
 from live_slurm import Live, until
 
 from hemiola.cli.lend import lend
+from hemiola.control.slurm.entering import NAMED
 from hemiola.control.slurm.handback import hand_back, silent_s
 from hemiola.control.slurm.jobs import HELD
 from hemiola.core.errors import HemiolaError
@@ -164,6 +165,37 @@ def test_a_job_whose_user_excludes_nodes_later_is_given_to_slurm(live: Live):
         assert "must not have" in live.wait_outcome(choosy)
         live.wait_state(choosy, "COMPLETED")
         assert live.rows(ended=True)[choosy].host_list == "h3"
+
+
+def test_what_users_change_on_a_full_partition_is_heeded_and_lets_nobody_go_first(live: Live):
+    job = ("sbatch", "--parsable", "-p", "hemiola", "-N1", "-o", "/dev/null", "--wrap", "sleep 0.5")
+    with live.serving("fifo"):
+        full = [live.submit("-N1 --gres=gpu:8", "sleep 60") for _ in range(4)]
+        for one in full:
+            live.wait_state(one, "RUNNING")
+        first = as_nobody(live, *job, "--gres=gpu:8")
+        named, back, nice = (as_nobody(live, *job, "--gres=gpu:2") for _ in range(3))
+        forged = as_nobody(live, *job, "--gres=gpu:8", "--comment=hemiola:names-its-nodes ")
+        for one in named, back, nice, forged:
+            live.record(one)
+        with pytest.raises(subprocess.CalledProcessError):
+            as_nobody(live, "scontrol", "update", f"jobid={nice}", "nice=1000")
+        with pytest.raises(subprocess.CalledProcessError):
+            as_nobody(live, "scontrol", "release", forged)
+        as_nobody(live, "scontrol", "update", f"jobid={named}", "reqnodelist=h2")
+        assert live.wait_outcome(named) == NAMED
+        as_nobody(live, "scontrol", "update", f"jobid={back}", "partition=other")
+        as_nobody(live, "scontrol", "update", f"jobid={back}", "partition=hemiola")
+        until(lambda: live.rows()[named].priority, "it is Slurm's own scheduler's")
+        rows = live.rows()
+        assert [rows[one].priority for one in (first, back, nice, forged)] == [0] * 4
+        live.command("scancel", full[2])
+        live.wait_state(named, "RUNNING", "COMPLETED")
+        assert live.rows(ended=True)[named].host_list == "h2"
+        for one in first, back, nice, forged:
+            assert live.wait_outcome(one) == "finished"
+        spans = live.slurm.spans([first, forged])
+        assert spans[first].began_s <= spans[forged].began_s, "nobody goes before who came earlier"
 
 
 def test_what_is_handed_back_keeps_the_nodes_that_its_user_named(live: Live):

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import msgspec
 import pytest
 from fake_slurm import RUNS, Driven, FakeSlurm, node
 
 from hemiola.control.live.remembered import Remembered
+from hemiola.control.slurm.doctor_settings import gate_checks
 from hemiola.control.slurm.driver import FEATURES
 from hemiola.control.slurm.entering import NAMED
 from hemiola.control.slurm.handback import hand_back
@@ -15,6 +18,7 @@ from hemiola.control.slurm.memory import Clues
 from hemiola.control.slurm.orders import TOP
 from hemiola.control.slurm.rows import PARKED_S, JobRow, Words
 from hemiola.core.events import Adopted, Failed, Held, Released, Requeued
+from hemiola.lab.slurm.config import LUA
 from hemiola.sched.job_state import RUNNING
 from replays import cluster
 
@@ -183,3 +187,13 @@ def test_a_partition_changed_and_changed_back_is_nobodys_hold():
     slurm.rows, slurm.said["7"] = [waits()], Words("hemiola")
     events = driven.look(2.0) + driven.look(3.0)
     assert only(driven).why_not == "" and not [e for e in events if isinstance(e, Held | Released | Failed)]
+
+
+def test_the_doctor_knows_a_gate_that_believes_what_users_write(tmp_path: Path):
+    settings = {"SLURM_CONF": str(tmp_path / "slurm.conf"), "JobSubmitPlugins": "lua"}
+    gate = tmp_path / "job_submit.lua"
+    text = LUA.read_text()
+    for written, old in (text, False), (text.replace("may_name_nodes", "x"), True):
+        gate.write_text(written)
+        told = [check.what for check in gate_checks(settings, "hemiola", None, "WARN")]
+        assert any("earlier Hemiola" in what for what in told) is old

@@ -133,6 +133,11 @@ def gate_checks(
             f'write local managed = {{ ["{partition}"] = true }} there, and: scontrol reconfigure',
         )  # fmt: skip
         return
+    if "may_name_nodes" not in code:
+        yield Check(
+            "WARN", "job_submit", f"{lua} is of an earlier Hemiola: its users can get past the queue",
+            f"copy Hemiola's job_submit.lua to {lua.parent} anew, and: scontrol reconfigure",
+        )  # fmt: skip
     yield Check("OK", "job_submit", f"{lua} holds the jobs of {partition} at submission")
     yield from _alive(lua, code, alive, serious)
 
