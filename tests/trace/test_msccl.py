@@ -77,6 +77,7 @@ def algo(*gpus: list, collective: str = "allreduce", chunks: int = 1) -> str:
     """A document: per gpu its thread blocks, per block its steps as (type, chunk[, (block, step) it waits for])."""
     parts = []
     for rank, blocks in enumerate(gpus):
+        named = {wait for _, steps in blocks for _, _, *waits in steps for wait in waits}
         parts.append(f"<gpu id='{rank}'>")
         for number, (head, steps) in enumerate(blocks):
             tail = "" if "chan" in head else " chan='0'"
@@ -85,7 +86,7 @@ def algo(*gpus: list, collective: str = "allreduce", chunks: int = 1) -> str:
                 depid, deps = waits[0] if waits else (-1, -1)
                 parts.append(
                     f"<step s='{s}' type='{kind}' srcbuf='i' srcoff='{chunk}' dstbuf='i' dstoff='{chunk}' cnt='1' "
-                    f"depid='{depid}' deps='{deps}' hasdep='0'/>"
+                    f"depid='{depid}' deps='{deps}' hasdep='{int((number, s) in named)}'/>"
                 )
             parts.append("</tb>")
         parts.append("</gpu>")
@@ -117,14 +118,16 @@ def test_a_swap_without_scratch_memory_is_refused() -> None:
         parse_msccl(algo(*both))
 
 
-def test_a_sum_that_was_not_kept_is_not_read() -> None:
+def test_a_sum_that_was_not_kept_is_not_there() -> None:
+    """Rank 1 sends what it has itself once more: rrs left that where it was."""
     text = algo(
         [("tb send='1' recv='-1'", [("s", 0)])],
         [("tb send='2' recv='0'", [("rrs", 0), ("s", 0)])],
         [("tb send='-1' recv='1'", [("rrc", 0), ("r", 0)])],
     )
-    with pytest.raises(StrategyError, match="does not keep"):
-        parse_msccl(text)
+    strategy = parse_msccl(text)
+    with pytest.raises(StrategyError, match="input 0 of rank 2 holds chunk 0 of rank 1 instead of"):
+        msgspec.structs.replace(strategy, collective="reduce", root=2).verify()
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, get_args
@@ -19,7 +19,7 @@ import msgspec
 
 from hemiola.core.errors import StrategyError
 from hemiola.core.ordering import in_order
-from hemiola.core.strategy_check import check_result
+from hemiola.core.strategy_check import check_result, check_size
 
 __all__ = [
     "COLLECTIVES",
@@ -219,6 +219,8 @@ class Strategy(msgspec.Struct, frozen=True, kw_only=True, dict=True):
                 f"{self.name!r} is for {self.ranks} ranks and {self.chunks} chunks of {self.chunk_bytes} bytes at a time",
                 "give at least one of each, and 0 bytes for pieces of the usual size",
             )
+        moved = sum(move.count for move in self.moves if move.count > 0)
+        check_size(f"{self.name!r}", self.ranks, self.chunks, moved)
         if self.ahead_bytes < 0:
             raise StrategyError(
                 f"{self.name!r}: ranks run {self.ahead_bytes} bytes ahead", "give 0 for as far as they can"
@@ -302,6 +304,20 @@ class Strategy(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return tuple(found)
 
     @cached_property
+    def origins(self) -> tuple[str, ...]:
+        """Where moves stand in the file that they were read from, by number, for errors to name; () where nobody says.
+
+        No part of the value: two strategies are equal wherever they were read from.
+        """
+        return ()
+
+    def read_from(self, origins: Iterable[str]) -> Strategy:
+        """The same strategy, whose errors name a place in a file for each move."""
+        found = msgspec.structs.replace(self)
+        found.__dict__["origins"] = tuple(origins)
+        return found
+
+    @cached_property
     def keeps_places(self) -> bool:
         """Whether every chunk stays at its index of one buffer, so that chunks may differ in size."""
         buffers = {place.buffer for move in self.moves for place in (move.source, move.target)}
@@ -312,7 +328,8 @@ class Strategy(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         """The same moves in the one order that all strategies have which differ only by it."""
         keys = [(m.source, m.target, m.count, m.adds, m.channel) for m in self.moves]
         order = in_order([waits.all for waits in self.waits], keys.__getitem__)
-        return msgspec.structs.replace(self, moves=tuple(self.moves[number] for number in order))
+        found = msgspec.structs.replace(self, moves=tuple(self.moves[number] for number in order))
+        return found.read_from(self.origins[number] for number in order) if self.origins else found
 
     def traffic(self) -> Traffic:
         """What it sends, in chunks."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING
 
 from hemiola.core.errors import StrategyError
@@ -10,12 +10,34 @@ from hemiola.core.errors import StrategyError
 if TYPE_CHECKING:
     from hemiola.core.strategy import Move, Place, Strategy
 
-__all__ = ["check_result"]
+__all__ = ["check_result", "check_size"]
 
 Held = tuple[int, int]
 """Which chunk, and whose contributions to it, as bits."""
 Where = tuple[int, str, int]
 _MOST = 1 << 20
+PLACES_MAX = 1 << 22
+"""Chunks of all ranks together, and chunks that all moves together move: a proof holds a few hundred bytes for each."""
+_BITS_MAX = 1 << 33
+"""Contributions of every rank to every chunk of every rank, a bit each."""
+
+
+def check_size(what: str, ranks: int, chunks: int, moved: int = 0) -> None:
+    """Refuse what would take gigabytes to prove, before anything is made of it.
+
+    Args:
+        what: to name in the error.
+        moved: chunks, by all moves together.
+
+    Raises:
+        StrategyError: it is larger; names the numbers.
+    """
+    if ranks * chunks > PLACES_MAX or ranks * ranks * chunks > _BITS_MAX or moved > PLACES_MAX:
+        counted = f"{ranks} ranks, {chunks} chunks" + (f", {moved} chunks moved" if moved else "")
+        raise StrategyError(
+            f"{what}: {counted}: too many to prove it right",
+            f"give at most {PLACES_MAX} chunks of all ranks together, fewer beyond {_BITS_MAX // PLACES_MAX} ranks",
+        )
 
 
 def check_result(
@@ -35,7 +57,7 @@ def check_result(
     sizes = _sizes(strategy)
     for number, move in enumerate(strategy.moves):
         _make(strategy, number, move, held, sizes)
-    for where, (chunk, everybody) in _results(strategy).items():
+    for where, (chunk, everybody) in _results(strategy):
         if takers is not None and where[0] not in takers:
             continue
         found, wanted = held.get(where), (chunk, everybody & active)
@@ -156,32 +178,31 @@ def _inputs(strategy: Strategy) -> dict[Where, Held]:
     return held
 
 
-def _results(strategy: Strategy) -> dict[Where, Held]:
+def _results(strategy: Strategy) -> Iterator[tuple[Where, Held]]:
     """What has to lie where at the end."""
     ranks, chunks, kind = strategy.ranks, strategy.chunks, strategy.collective
     own, everybody = chunks // ranks, (1 << ranks) - 1
     buffer = "input" if strategy.in_place else "output"
-    found: dict[Where, Held] = {}
     for rank in range(ranks):
         if kind == "all-reduce" or (kind == "reduce" and rank == strategy.root):
-            found |= {(rank, buffer, c): (c, everybody) for c in range(chunks)}
+            yield from (((rank, buffer, c), (c, everybody)) for c in range(chunks))
         elif kind == "reduce-scatter":
             for k in range(own):
                 chunk = rank * own + k
-                found[rank, buffer, chunk if strategy.in_place else k] = (chunk, everybody)
+                yield (rank, buffer, chunk if strategy.in_place else k), (chunk, everybody)
         elif kind == "all-gather":
-            found |= {(rank, "output", c): (c, 1 << c // own) for c in range(chunks)}
+            yield from (((rank, "output", c), (c, 1 << c // own)) for c in range(chunks))
         elif kind == "broadcast":
-            found |= {(rank, buffer, c): (c, 1 << strategy.root) for c in range(chunks)}
+            yield from (((rank, buffer, c), (c, 1 << strategy.root)) for c in range(chunks))
         elif kind == "all-to-all":
             for source in range(ranks):
                 for k in range(own):
-                    found[rank, "output", source * own + k] = (source * chunks + rank * own + k, 1 << source)
-    return found
+                    yield (rank, "output", source * own + k), (source * chunks + rank * own + k, 1 << source)
 
 
 def _wrong(strategy: Strategy, number: int, move: Move, problem: str, remedy: str) -> StrategyError:
-    what = f"{strategy.name!r}: move {number} ({move.source} to {move.target})"
+    where = f"; {strategy.origins[number]}" if strategy.origins else ""
+    what = f"{strategy.name!r}: move {number} ({move.source} to {move.target}{where})"
     return StrategyError(f"{what}: {problem}", remedy)
 
 

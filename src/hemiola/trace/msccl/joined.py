@@ -2,39 +2,17 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from hemiola.core.errors import InputError, StrategyError
 from hemiola.core.ordering import in_order
 from hemiola.core.strategy import Move, Place
-from hemiola.trace.msccl.words import ADDS, LOCAL, RECEIVES, SENDS
+from hemiola.trace.msccl.waiting import At, Step, check_progress
+from hemiola.trace.msccl.words import ADDS, LOCAL, RECEIVES, SENDS, SOURCES, TARGETS
 
-__all__ = ["Joined", "Step"]
-
-
-@dataclass
-class Step:
-    """One step of one thread block.
-
-    Attributes:
-        rank, block, number: which.
-        kind: MSCCL's name.
-        source, target: MSCCL's own, of this rank.
-        before: steps of this rank (block, number) that have to end before.
-        to, of: peer and channel that it sends on and receives from.
-    """
-
-    rank: int
-    block: int
-    number: int
-    kind: str
-    source: Place
-    target: Place
-    count: int
-    before: list[tuple[int, int]]
-    to: tuple[int, int]
-    of: tuple[int, int]
+__all__ = ["Joined", "joined_moves"]
 
 
 @dataclass
@@ -43,57 +21,107 @@ class _Node:
 
     Attributes:
         step: of which.
-        reads, writes: chunks of this rank.
+        reads, writes: chunks of this rank; the first of each is where the move begins, and ends.
+        adds: whether it adds to what it writes, which it then reads, too.
+        is_local: whether it is a whole move.
         after: nodes that have to end before.
         other: the receiving half of a sending one.
-        is_kept: whether what is written stays: `rrs` sends its sum on and keeps nothing.
     """
 
     step: Step
     reads: tuple[Place, ...] = ()
     writes: tuple[Place, ...] = ()
+    adds: bool = False
+    is_local: bool = False
     after: list[int] = field(default_factory=list)
     other: int = -1
-    is_kept: bool = True
+
+
+def joined_moves(steps: list[Step], name: str, slots: int) -> list[tuple[Move, str]]:
+    """The moves of all steps, in an order that all of them allow, and by which steps each is made.
+
+    `rrs` sends a sum and keeps none, so it is added up in a place of its own. Where what lies in its source is
+    overwritten next, as rings do, it is added up there: the same, with a copy less.
+
+    Raises:
+        InputError, StrategyError: as `Joined` and `check_progress`, and of two steps that use a chunk in no certain order.
+    """
+    exact = Joined(steps, name)
+    check_progress(steps, slots, name)
+    exact.put_in_order()
+    if not exact.overwritten:
+        return exact.moves()
+    shorter = Joined(steps, name, exact.overwritten)
+    shorter.put_in_order()
+    return shorter.moves()
 
 
 class Joined:
-    """Steps of all ranks, sends joined with what they meet, as moves with an order. Sends wait for no receiver."""
+    """Steps of all ranks, sends joined with what they meet.
 
-    def __init__(self, steps: list[Step], name: str) -> None:
-        self._name = name
+    Args:
+        in_place: steps (`rrs`) that add up in their source.
+
+    Raises:
+        InputError: a step waits for one that is not there, or that tells nobody of its end.
+        StrategyError: sends and receives between two ranks do not fit.
+    """
+
+    def __init__(self, steps: list[Step], name: str, in_place: Collection[At] = ()) -> None:
+        self._name, self._in_place = name, in_place
         self._nodes: list[_Node] = []
-        self._first: dict[tuple[int, int, int], int] = {}
-        self._last: dict[tuple[int, int, int], int] = {}
-        sends: dict[tuple[int, int, int], list[int]] = defaultdict(list)
-        receives: dict[tuple[int, int, int], list[int]] = defaultdict(list)
+        self._first: dict[At, int] = {}
+        self._last: dict[At, int] = {}
+        self._spare = _scratch_used(steps)
+        self._sends: dict[At, list[int]] = defaultdict(list)
+        self._receives: dict[At, list[int]] = defaultdict(list)
+        self.overwritten: set[At] = set()
+        """Steps (`rrs`) whose source is overwritten before anything else reads it; known once there is an order."""
         for step in steps:
-            at, own = (step.rank, step.block, step.number), len(self._nodes)
-            source, target = tuple(step.source.row(step.count)), tuple(step.target.row(step.count))
-            if step.kind in RECEIVES:
-                into = source if step.kind == "rrs" else target
-                self._nodes.append(
-                    _Node(step, into if step.kind in ADDS else (), into, is_kept=step.kind != "rrs")
-                )
-                receives[step.of[0], step.rank, step.of[1]].append(own)
-            if step.kind in SENDS:
-                self._nodes.append(_Node(step, target if step.kind in ("rcs", "rrcs") else source))
-                sends[step.rank, *step.to].append(len(self._nodes) - 1)
-            if step.kind in LOCAL:
-                self._nodes.append(_Node(step, source + (target if step.kind == "re" else ()), target))
-            if step.kind == "nop":
-                self._nodes.append(_Node(step))
-            self._first[at], self._last[at] = own, len(self._nodes) - 1
-            if self._last[at] > own:
-                self._nodes[own + 1].after.append(own)
-        self._join(sends, receives)
-        self._putin_order(steps)
+            self._add(step)
+        self._join()
+        self._wait(steps)
 
-    def _join(
-        self, sends: dict[tuple[int, int, int], list[int]], receives: dict[tuple[int, int, int], list[int]]
-    ) -> None:
-        for key in sorted({*sends, *receives}):
-            out, into = sends.get(key, []), receives.get(key, [])
+    def _add(self, step: Step) -> None:
+        """The nodes of a step, one after the other."""
+        self._first[step.at] = len(self._nodes)
+        source, target = tuple(step.source.row(step.count)), tuple(step.target.row(step.count))
+        if step.kind in LOCAL:
+            self._append(self._local(step, source, target, adds=step.kind == "re"))
+        if step.kind == "nop":
+            self._append(_Node(step))
+        into = self._own(step) if step.kind == "rrs" else target
+        if step.kind in ADDS and into != source:
+            self._append(self._local(step, source, into))
+        if step.kind in RECEIVES:
+            adds = step.kind in ADDS
+            self._receives[step.of[0], step.rank, step.of[1]].append(len(self._nodes))
+            self._append(_Node(step, into if adds else (), into, adds))
+        if step.kind in SENDS:
+            self._sends[step.rank, *step.to].append(len(self._nodes))
+            self._append(_Node(step, source if step.kind == "s" else into))
+        self._last[step.at] = len(self._nodes) - 1
+
+    def _append(self, node: _Node) -> None:
+        if len(self._nodes) > self._first[node.step.at]:
+            node.after.append(len(self._nodes) - 1)
+        self._nodes.append(node)
+
+    @staticmethod
+    def _local(step: Step, source: tuple[Place, ...], target: tuple[Place, ...], adds: bool = False) -> _Node:
+        return _Node(step, source + (target if adds else ()), target, adds, is_local=True)
+
+    def _own(self, step: Step) -> tuple[Place, ...]:
+        """Where a sum that is not kept is added up."""
+        if step.at in self._in_place:
+            return tuple(step.source.row(step.count))
+        first = self._spare[step.rank]
+        self._spare[step.rank] += step.count
+        return tuple(Place(step.rank, "scratch", first).row(step.count))
+
+    def _join(self) -> None:
+        for key in sorted({*self._sends, *self._receives}):
+            out, into = self._sends.get(key, []), self._receives.get(key, [])
             if len(out) != len(into):
                 raise StrategyError(
                     f"{self._name}: rank {key[0]} sends {len(out)} times to rank {key[1]} on channel {key[2]}, which receives "
@@ -101,105 +129,139 @@ class Joined:
                     "give every send its receive",
                 )
             for one, other in zip(out, into, strict=True):
-                if len(self._nodes[one].reads) != len(self._nodes[other].writes):
+                sent, received = self._nodes[one].step, self._nodes[other].step
+                if sent.count != received.count:
                     raise StrategyError(
-                        f"{self._name}: {self._at(one)} and {self._at(other)} differ in cnt",
+                        f"{self._name}: {sent.where} and {received.where} differ in cnt: {sent.count} and {received.count}",
                         "give both the same",
                     )
                 self._nodes[one].other = other
                 self._nodes[other].after.append(one)
 
-    def _putin_order(self, steps: list[Step]) -> None:
+    def _wait(self, steps: list[Step]) -> None:
         """A step waits for the one before it in its block, and for the one that it names."""
+        told = {step.at: step.tells and step.kind != "nop" for step in steps}
         for step in steps:
-            first = self._nodes[self._first[step.rank, step.block, step.number]]
-            before = self._last.get((step.rank, step.block, step.number - 1))
-            if before is not None:
-                first.after.append(before)
+            first = self._nodes[self._first[step.at]]
+            if step.number:
+                first.after.append(self._last[step.rank, step.block, step.number - 1])
             for block, number in step.before:
-                named = self._last.get((step.rank, block, number))
-                if named is None:
+                named = (step.rank, block, number)
+                where = f"{self._name}: {step.where} waits for step {number} of tb {block}"
+                if named not in told:
+                    raise InputError(f"{where}, which is not there", "name a step of the same gpu")
+                if not told[named]:
                     raise InputError(
-                        f"{self._name}: {_at(step)} waits for step {number} of tb {block}, which is not there",
-                        "name a step of the same gpu",
+                        f"{where}, which tells nobody of its end", 'give that one hasdep="1", and no nop'
                     )
-                first.after.append(named)
+                first.after.append(self._last[named])
 
-    def moves(self) -> list[Move]:
-        """In an order that all of them allow."""
-        order = in_order([node.after for node in self._nodes])
-        if len(order) < len(self._nodes):
-            there = set(order)
-            stuck = [self._at(number) for number in range(len(self._nodes)) if number not in there][:3]
-            raise StrategyError(
-                f"{self._name}: these wait for each other for ever: {'; '.join(stuck)}",
-                "let every rank send what it has before it waits for what needs that",
-            )
-        return self._whole(order, self._conflicts(order))
+    def put_in_order(self) -> None:
+        """Find an order, and pairs of nodes of which the second has to follow the first: one writes what both use.
 
-    def _conflicts(self, order: list[int]) -> list[tuple[int, int]]:
-        """Pairs of nodes of which the second has to follow the first, for both use a chunk and one writes it."""
-        ancestors = [0] * len(order)
+        Raises:
+            StrategyError: nothing makes one of such two wait for the other.
+        """
+        self._order = in_order([node.after for node in self._nodes])
+        self._conflicts: list[tuple[int, int]] = []
+        uses = Counter(one for node in self._nodes for one in node.after)
+        ancestors = [0] * len(self._nodes)
         wrote: dict[Place, int] = {}
         read: dict[Place, list[int]] = {}
-        found = []
-        for number in order:
+        last_readers = _LastReaders()
+        for number in self._order:
             node = self._nodes[number]
             for one in node.after:
                 ancestors[number] |= ancestors[one] | 1 << one
-            for place in dict.fromkeys((*node.reads, *node.writes)):
+                uses[one] -= 1
+                if not uses[one]:
+                    ancestors[one] = 0  # nobody asks again: what is held stays as small as the frontier
+            reads, writes = dict.fromkeys(node.reads), dict.fromkeys(node.writes)
+            for place in reads | writes:
                 others = [wrote[place]] if place in wrote else []
-                others += read.get(place, []) if place in node.writes else []
+                others += read.get(place, []) if place in writes else []
                 for other in others:
-                    if not ancestors[number] >> other & 1:
-                        raise StrategyError(
-                            f"{self._name}: {self._at(other)} and {self._at(number)} use {place} in no certain order",
-                            "let one of them wait for the other",
-                        )
-                    found.append((other, number))
-                last = self._nodes[wrote[place]] if place in wrote and place in node.reads else node
-                if last.step is not node.step and not last.is_kept:
-                    raise StrategyError(
-                        f"{self._name}: {self._at(number)} reads {place}, which {_at(last.step)} (rrs) does not keep",
-                        "receive it with rrcs",
-                    )
-            for place in node.reads:
+                    self._check_order(other, number, place, ancestors[number])
+                    self._conflicts.append((other, number))
+            for place in reads:
+                if node.is_local and node.step.kind == "rrs":
+                    last_readers.read(number, place, read.get(place, []), ancestors[number])
                 read.setdefault(place, []).append(number)
-            for place in node.writes:
+            for place in writes:
+                if place not in reads:
+                    last_readers.overwritten(place, read.get(place, []))
                 wrote[place], read[place] = number, []
-        return found
+        self.overwritten = {
+            self._nodes[number].step.at
+            for number, places in last_readers.found.items()
+            if places == self._nodes[number].step.count
+        }
 
-    def _whole(self, order: list[int], conflicts: list[tuple[int, int]]) -> list[Move]:
-        """Halves as one, in an order that what they read and write allows."""
+    def _check_order(self, one: int, other: int, place: Place, before: int) -> None:
+        if not before >> one & 1:
+            raise StrategyError(
+                f"{self._name}: {self._nodes[one].step.where} and {self._nodes[other].step.where} use {place} in no certain order",
+                "let one of them wait for the other",
+            )
+
+    def moves(self) -> list[tuple[Move, str]]:
+        """Halves as one, in an order that what they read and write allows.
+
+        Raises:
+            StrategyError: a place is written while what lies there is sent to where that comes from.
+        """
         move_of: dict[int, int] = {}
-        moves: list[Move] = []
-        for number in order:
+        moves: list[tuple[Move, str]] = []
+        for number in self._order:
             node = self._nodes[number]
-            step = node.step
             if node.other >= 0:
                 received = self._nodes[node.other]
-                adds = received.step.kind in ADDS
                 move_of[number] = move_of[node.other] = len(moves)
-                moves.append(Move(node.reads[0], received.writes[0], len(node.reads), adds, step.to[1]))
-            elif step.kind in LOCAL:
+                move = Move(
+                    node.reads[0], received.writes[0], node.step.count, received.adds, node.step.to[1]
+                )
+                moves.append((move, f"{node.step.where} and {received.step.where}"))
+            elif node.is_local:
                 move_of[number] = len(moves)
-                moves.append(Move(step.source, step.target, step.count, step.kind == "re"))
+                move = Move(node.reads[0], node.writes[0], node.step.count, node.adds)
+                moves.append((move, node.step.where))
         after: list[list[int]] = [[] for _ in moves]
-        for one, other in set(conflicts):
+        for one, other in set(self._conflicts):
             if move_of[one] != move_of[other]:
                 after[move_of[other]].append(move_of[one])
         found = in_order(after)
         if len(found) < len(moves):
-            move = moves[min(set(range(len(moves))) - set(found))]
+            move, where = moves[min(set(range(len(moves))) - set(found))]
             raise StrategyError(
-                f"{self._name}: {move.source} goes to {move.target}, from where what lies there is on its way at the same time",
+                f"{self._name}: {where}: {move.source} goes to {move.target}, from where what lies there is on its way at the same time",
                 "receive it in scratch memory",
             )
         return [moves[number] for number in found]
 
-    def _at(self, number: int) -> str:
-        return _at(self._nodes[number].step)
+
+class _LastReaders:
+    """Which nodes are, for all their places, the last to read what lies there before it is overwritten."""
+
+    def __init__(self) -> None:
+        self._alone: set[tuple[int, Place]] = set()
+        self.found: Counter[int] = Counter()
+
+    def read(self, number: int, place: Place, others: list[int], before: int) -> None:
+        """One reads after others, all of which it has to have waited for."""
+        if all(before >> other & 1 for other in others):
+            self._alone.add((number, place))
+
+    def overwritten(self, place: Place, readers: list[int]) -> None:
+        """A place gets something else."""
+        if readers and (readers[-1], place) in self._alone:
+            self.found[readers[-1]] += 1
 
 
-def _at(step: Step) -> str:
-    return f"gpu {step.rank}, tb {step.block}, step {step.number}"
+def _scratch_used(steps: list[Step]) -> Counter[int]:
+    """By rank, how many chunks of scratch memory its steps use."""
+    used: Counter[int] = Counter()
+    for step in steps:
+        for place, kinds in ((step.source, SOURCES), (step.target, TARGETS)):
+            if step.kind in kinds and place.buffer == "scratch":
+                used[step.rank] = max(used[step.rank], place.index + step.count)
+    return used

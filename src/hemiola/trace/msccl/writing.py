@@ -128,6 +128,7 @@ class _Gpu:
                 len(steps), kind, _LETTER[own.buffer], own.index, _LETTER[there.buffer], there.index, move.count, last
             )
         )  # fmt: skip
+        self._keep_apart(steps)
         for other, number in latest.items():
             self._all[other].steps[number]["hasdep"] = "1"
         at = (block, len(steps) - 1)
@@ -137,6 +138,16 @@ class _Gpu:
             self._read.setdefault(place, []).append(at)
         for place in writes:
             self._wrote[place], self._read[place] = at, []
+
+    @staticmethod
+    def _keep_apart(steps: list[dict[str, str]]) -> None:
+        """MSCCL adds up both of two such steps at once, with the count of the second, unless others hear of the first."""
+        if (
+            len(steps) > 1
+            and steps[-1]["type"] == steps[-2]["type"] == "re"
+            and steps[-1]["cnt"] != steps[-2]["cnt"]
+        ):
+            steps[-2]["hasdep"] = "1"
 
     def write(self, root: ElementTree.Element) -> None:
         """Its element."""
