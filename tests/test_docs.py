@@ -160,3 +160,44 @@ def test_what_the_readme_says_of_tests_is_what_ci_runs() -> None:
     script = (ROOT / ".ci/run").read_text(encoding="utf-8")
     assert "HEMIOLA_REQUIRE_ALL=1" in script
     assert re.search(r"^make test$", script, re.MULTILINE)
+
+
+HOOKS: dict[str, Any] = runpy.run_path(str(ROOT / "tools/docs_hooks.py"))
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("<script src='https://unpkg.com/a.js'></script>", "https://unpkg.com/a.js"),
+        ("<script src=//cdn.org/a.js></script>", "//cdn.org/a.js"),
+        ("<link href='http://fonts.org/f.css' rel='stylesheet'>", "http://fonts.org/f.css"),
+        ("<link rel='preload' as='font' href='https://fonts.org/f.woff2'>", "https://fonts.org/f.woff2"),
+        ("<style>@import 'https://a.org/b.css';</style>", "https://a.org/b.css"),
+        ("<p style='background: url(https://a.org/b.png)'>", "https://a.org/b.png"),
+        ("<img src='https://a.org/b.png'>", "https://a.org/b.png"),
+        ("<pre class='mermaid'>", "https://unpkg.com (the theme loads mermaid from there)"),
+        ("<a href='https://a.org'>a</a> <script src='../a.js'></script> <script>f('https://a.org')</script>", ""),
+        ("<link rel='canonical' href='https://a.org/here'> <code>src='https://a.org'</code>", ""),
+    ],
+)  # fmt: skip
+def test_pages_that_fetch_are_found(text: str, address: str, tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a/index.html").write_text(text)
+    assert HOOKS["fetched"](tmp_path) == ([f"a/index.html: {address}"] if address else [])
+    (tmp_path / "font.css").write_text(
+        "@font-face { src: url(https://a.org/f.woff2), url(data:x), url(f.woff2) }"
+    )
+    assert HOOKS["fetched"](tmp_path)[-1] == "font.css: https://a.org/f.woff2"
+
+
+def test_the_documentation_names_no_file_elsewhere() -> None:
+    assert not re.search(r"(https?:)?//", (ROOT / "mkdocs.yml").read_text())
+
+
+def test_formulas_become_mathml() -> None:
+    pytest.importorskip("latex2mathml", reason="formulas need the group docs: make docs")
+    page = r'<p><span class="arithmatex">\(a &lt; \frac{1}{2}\)</span></p><div class="arithmatex">\[x\]</div>'
+    made = HOOKS["formulas"](page)
+    assert made.count("<math") == 2 and "<mfrac>" in made and 'display="block"' in made and "\\" not in made
+    with pytest.raises(ValueError, match=r"the formula \\nothing has \\nothing"):
+        HOOKS["formulas"](r'<span class="arithmatex">\(\nothing\)</span>')
