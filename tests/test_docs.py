@@ -21,7 +21,7 @@ from hemiola.trace.topologies import read_topology
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted((ROOT / "docs").rglob("*.md"))
-TEXTS = [*PAGES, ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
+TEXTS = [*PAGES, ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", ROOT / "SECURITY.md"]
 GUIDES = sorted((ROOT / "docs/guides").glob("*.md"))
 GENERATED: dict[str, Callable[[], str]] = runpy.run_path(str(ROOT / "tools/generated.py"))["generated"]()
 
@@ -145,6 +145,24 @@ def test_the_changelog_and_the_readme_name_every_policy_family() -> None:
         for name in known_semantics()
         if name != "event-driven"
     )
+
+
+def test_the_changelog_is_short() -> None:
+    """A reader wants to know what there is."""
+    unreleased = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8").split("\n## ")[1]
+    assert unreleased.startswith(hemiola.__version__) and len(unreleased.splitlines()) <= 80
+
+
+def test_a_citation_names_the_version() -> None:
+    assert f"\nversion: {hemiola.__version__}\n" in (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+
+
+def test_commits_are_checked_by_the_tools_of_make_static() -> None:
+    """And by nothing that has to be fetched."""
+    text = (ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8")
+    entries = re.findall(r"entry: (\S+)", text)
+    assert entries == [f".venv/bin/{tool}" for tool in ("ruff", "ruff", "mypy", "lint-imports")]
+    assert re.findall(r"repo: (\S+)", text) == ["local"]
 
 
 def test_the_makefile_explains_itself() -> None:
