@@ -152,7 +152,8 @@ class Joined:
                     raise InputError(f"{where}, which is not there", "name a step of the same gpu")
                 if not told[named]:
                     raise InputError(
-                        f"{where}, which tells nobody of its end", 'give that one hasdep="1", and no nop'
+                        f"{where}, which tells nobody of its end",
+                        'set hasdep="1" there; of a nop nobody hears',
                     )
                 first.after.append(self._last[named])
 
