@@ -226,12 +226,13 @@ def _decision(made: Made, cluster: Cluster, width: int) -> Text:
     from rich.text import Text
 
     from hemiola.control.live.reading import host_names
+    from hemiola.core.decisions import placement_of
     from hemiola.core.hostlist import compress
     from hemiola.report.live.columns import clock
 
     decision = made.decision
     kind = type(decision).__name__.lower()
-    placement = getattr(decision, "placement", None)
+    placement = placement_of(decision)
     where = compress([name for name, _ in host_names(placement, cluster.topology)])
     observes = cluster.run is not None and cluster.run.opening.mode != "enforce"
     line = Text("  ").append(clock(made.time_s, cluster.now_s, seconds=True), style="dim")

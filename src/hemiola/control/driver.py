@@ -7,15 +7,17 @@ asks which one it is.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 
-from hemiola.core.decisions import Decision, WakeAt
+import msgspec
+
+from hemiola.core.decisions import EVERY_KIND, Decision, Move, Pace, Resize, Start, Stop, WakeAt
 from hemiola.core.errors import PolicyError
 from hemiola.core.events import Event, Measured, Profiled, Timer, Undone
-from hemiola.sched.machine import StateMachine
+from hemiola.sched.machine import StateMachine, no_decision
 from hemiola.sched.policy import Policy
 
-__all__ = ["Driver", "is_quiet", "run_loop"]
+__all__ = ["Driver", "Gate", "cannot", "is_quiet", "run_loop"]
 
 QUIET = frozenset({Measured, Profiled, Undone})
 """An instant of these alone asks for no decision: no GPU is wanted or free that was not before."""
@@ -26,7 +28,14 @@ DECISIONS_PER_INSTANT = 100_000
 
 
 class Driver(ABC):
-    """Hands on one engine."""
+    """Hands on one engine.
+
+    Attributes:
+        supports: the kinds of decision that it can carry out; the loop refuses all others, with the reason. A driver
+            around another one supports what that one does.
+    """
+
+    supports: Set[type[Decision]] = EVERY_KIND
 
     @abstractmethod
     def events(self) -> Iterator[list[Event]]:
@@ -34,11 +43,71 @@ class Driver(ABC):
 
     @abstractmethod
     def execute(self, decision: Decision) -> None:
-        """Carry out a decision that the state machine has accepted."""
+        """Carry out a decision that it supports, and that the state machine has accepted."""
 
     @abstractmethod
     def render(self, decision: Decision) -> str:
-        """The exact request that `execute` would make, for people to read."""
+        """The exact request that `execute` would make, for people to read; of what it does not support, why not."""
+
+
+def cannot(decision: Decision) -> str:
+    """Why an engine without the means for such a decision refuses it."""
+    match decision:
+        case Start():
+            return "this engine cannot start jobs: it decides by itself when they run"
+        case Stop():
+            return "this engine cannot stop jobs: what runs there runs to its end"
+        case Move():
+            return "this engine cannot move jobs: they end where they began"
+        case Resize():
+            return "this engine cannot resize jobs: they keep the number of GPUs that they began with"
+        case Pace():
+            return "this engine cannot pace jobs: it has no way to set a job's share of the network"
+        case WakeAt():
+            return "this engine cannot wake policies: it has no timers"
+        case _:
+            raise no_decision(decision)
+
+
+class Gate:
+    """Lets through to the state machine what the engine supports, and refuses the rest.
+
+    A refusal tells nothing new when the policy asks the same of the same job again, as some do at every event: it is
+    recorded once.
+
+    Args:
+        supports: the kinds of decision that the engine can carry out.
+    """
+
+    def __init__(self, machine: StateMachine, supports: Set[type[Decision]]) -> None:
+        self._machine, self._supports = machine, supports
+        self._last: dict[tuple[type, str], Decision] = {}
+
+    def is_told(self, decision: Decision) -> bool:
+        """Whether the engine supports no such decision, and that was the answer to the same one the last time, too."""
+        if type(decision) in self._supports or type(decision) not in self._machine.view.cannot:
+            return False
+        return self._last.get((type(decision), decision.job_id)) == _without_reason(decision)
+
+    def execute(self, decision: Decision) -> str:
+        """Have the state machine carry it out; return "" or why it was refused."""
+        if type(decision) in self._supports:
+            return self._machine.execute(decision)
+        why = cannot(decision)
+        self._last[type(decision), decision.job_id] = _without_reason(decision)
+        return self._machine.refuse(decision, why)
+
+    def decide(self, policy: Policy) -> tuple[tuple[Decision, str], ...]:
+        """What a policy decides now, each carried out or refused before the next, as `run_loop` records it."""
+        return tuple(
+            (decision, self.execute(decision))
+            for decision in policy.decide(self._machine.view)
+            if not self.is_told(decision)
+        )
+
+
+def _without_reason(decision: Decision) -> Decision:
+    return msgspec.structs.replace(decision, reason="")
 
 
 def is_quiet(events: Sequence[Event]) -> bool:
@@ -61,7 +130,8 @@ def run_loop(
         Decisions made, timers among them only where they were refused, and how many of them were refused.
     """
     apply, execute, view, jobs = machine.apply, machine.execute, machine.view, machine.view.jobs
-    decide, carry_out = policy.decide, driver.execute
+    decide, carry_out, supports = policy.decide, driver.execute, driver.supports
+    gate = Gate(machine, supports)
     made = refused = 0
     then, standstill = view.now, 0
     for events in driver.events():
@@ -75,10 +145,17 @@ def run_loop(
             standstill += 1
             if standstill > INSTANTS_WITHOUT_TIME:
                 raise _never_ends(policy, f"wakes itself up again and again at {then} s")
+        problem = ""
         for here, decision in enumerate(decide(view)):
+            if here > DECISIONS_PER_INSTANT and here > 10 * len(jobs):
+                last = f"the last: {decision}" + (f", refused: {problem}" if problem else "")
+                raise _never_ends(policy, f"made {here} decisions at {view.now} s; {last}")
+            supported = type(decision) in supports
+            if not supported and gate.is_told(decision):
+                continue
             if note is not None:
                 note(decision, "")
-            problem = execute(decision)
+            problem = execute(decision) if supported else gate.execute(decision)
             if problem or type(decision) is not WakeAt:
                 made += 1
             if not problem:
@@ -87,9 +164,6 @@ def run_loop(
                 refused += 1
                 if note is not None:
                     note(decision, problem)
-            if here > DECISIONS_PER_INSTANT and here > 10 * len(jobs):
-                last = f"the last: {decision}" + (f", refused: {problem}" if problem else "")
-                raise _never_ends(policy, f"made {here} decisions at {view.now} s; {last}")
     return made, refused
 
 

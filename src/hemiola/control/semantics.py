@@ -11,6 +11,7 @@ import msgspec
 
 from hemiola.control.records import Replay
 from hemiola.control.simulated import Costs, Estimates, SimulatedDriver
+from hemiola.core.decisions import EVERY_KIND, Decision
 from hemiola.core.errors import InputError
 from hemiola.core.events import NodeBack, NodeLost
 from hemiola.core.job import Job
@@ -110,11 +111,13 @@ class Semantics(Rules):
         costs: of changing a running job.
         law: how jobs that share a link slow each other.
         fitted: whether all-reduces go by strategies that fit the links of each placement.
+        supports: kinds of decision that are carried out; fewer than all where it stands in for an engine that can less.
     """
 
     costs: Costs = Costs()
     law: Law = MaxMin()
     fitted: bool = False
+    supports: frozenset[type[Decision]] = EVERY_KIND
     name = "event-driven"
     policies = POLICIES
     default_policies = ("fifo", "tiresias", "dally")
@@ -158,6 +161,7 @@ class Semantics(Rules):
             record=record,
             record_traffic=record_traffic,
             progress=progress,
+            supports=self.supports,
         )
 
     def card(self, policy: Policy, seed: int) -> dict[str, str]:

@@ -10,16 +10,17 @@ from __future__ import annotations
 import copy
 import heapq
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from typing import Any, assert_never
 
 import msgspec
 import numpy as np
 
+from hemiola.control.driver import cannot
 from hemiola.control.ledger import Ledger
 from hemiola.control.records import Account, Replay
 from hemiola.control.task import ElasticTask, Task
-from hemiola.core.decisions import Decision, Move, Pace, Placement, Resize, Start, Stop, WakeAt
+from hemiola.core.decisions import EVERY_KIND, Decision, Move, Pace, Placement, Resize, Start, Stop, WakeAt
 from hemiola.core.errors import InputError, PolicyError
 from hemiola.core.events import Arrived, Event, Finished, Measured, NodeBack, NodeLost, Timer
 from hemiola.core.job import Job
@@ -106,6 +107,7 @@ class SimulatedDriver(Replay):
         record: keep the timeline's rows and the queue's log.
         record_traffic: keep what each job sent, too (grows with contention).
         progress: called now and then with the number of jobs that ended.
+        supports: kinds of decision that are carried out; fewer than all where it stands in for an engine that can less.
     """
 
     def __init__(
@@ -120,7 +122,9 @@ class SimulatedDriver(Replay):
         record: bool = True,
         record_traffic: bool = False,
         progress: Callable[[int], None] | None = None,
+        supports: Set[type[Decision]] = EVERY_KIND,
     ) -> None:
+        self.supports = supports
         self.view = view
         self.tasks: dict[str, Task] = {}
         self.ledger = Ledger(view)
@@ -292,27 +296,29 @@ class SimulatedDriver(Replay):
 
     def execute(self, decision: Decision) -> None:
         """Carry out an accepted decision at the view's present time."""
-        kind = type(decision)
-        if kind is Start:
-            self._begin(self.tasks[decision.job_id], decision.placement)  # type: ignore[union-attr]
-        elif kind is WakeAt:
-            self._push(decision.time_s, TIMER, decision.job_id, 0)  # type: ignore[union-attr]
-        elif kind is Stop:
-            self._hand_over(self.tasks[decision.job_id], 1)
-        elif kind is Move or kind is Resize:
-            task = self.tasks[decision.job_id]
-            self._hand_over(task, 2)
-            self._begin(task, decision.placement)  # type: ignore[union-attr]
-        elif isinstance(decision, Pace):
-            task = self.tasks[decision.job_id]
-            task.weight = decision.weight
-            if task.slot >= 0 and self._network is not None:
-                self._network.set_weight(task.slot, decision.weight)
-                self._unsettled = True
+        match decision:
+            case Start():
+                self._begin(self.tasks[decision.job_id], decision.placement)
+            case WakeAt():
+                self._push(decision.time_s, TIMER, decision.job_id, 0)
+            case Stop():
+                self._hand_over(self.tasks[decision.job_id], 1)
+            case Move() | Resize():
+                task = self.tasks[decision.job_id]
+                self._hand_over(task, 2)
+                self._begin(task, decision.placement)
+            case Pace():
+                task = self.tasks[decision.job_id]
+                task.weight = decision.weight
+                if task.slot >= 0 and self._network is not None:
+                    self._network.set_weight(task.slot, decision.weight)
+                    self._unsettled = True
+            case _:
+                assert_never(decision)
 
     def render(self, decision: Decision) -> str:
         """The decision as one line."""
-        return str(decision)
+        return str(decision) if type(decision) in self.supports else cannot(decision)
 
     def _begin(self, task: Task, placement: Placement) -> None:
         now = self.view.now

@@ -5,9 +5,14 @@ A reason is one plain sentence without the job's name, as `hemiola explain` prin
 
 from __future__ import annotations
 
+from typing import assert_never, get_args
+
 import msgspec
 
-__all__ = ["Decision", "Move", "Pace", "Placement", "Resize", "Start", "Stop", "WakeAt"]
+__all__ = [
+    "EVERY_KIND", "Decision", "Move", "Pace", "Placement", "Resize", "Start", "Stop", "WakeAt", "asks_engine",
+    "placement_of",
+]  # fmt: skip
 
 
 class Placement(msgspec.Struct, frozen=True, gc=False):
@@ -88,3 +93,26 @@ class WakeAt(msgspec.Struct, frozen=True, gc=False, tag=True):
 
 
 Decision = Start | Stop | Move | Resize | Pace | WakeAt
+EVERY_KIND: frozenset[type[Decision]] = frozenset(get_args(Decision))
+
+
+def placement_of(decision: Decision) -> Placement | None:
+    """Where its job is to run; None if it says nothing of that."""
+    match decision:
+        case Start() | Move() | Resize():
+            return decision.placement
+        case Stop() | Pace() | WakeAt():
+            return None
+        case _:
+            assert_never(decision)
+
+
+def asks_engine(decision: Decision) -> bool:
+    """Whether an engine carries it out, and not the loop's own clock."""
+    match decision:
+        case Start() | Stop() | Move() | Resize() | Pace():
+            return True
+        case WakeAt():
+            return False
+        case _:
+            assert_never(decision)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import assert_never
+
 import msgspec
 
 from hemiola.core.decisions import Placement
@@ -9,7 +11,7 @@ from hemiola.core.job import Job, Profile
 
 __all__ = [
     "Adopted", "Arrived", "Blocked", "Event", "Failed", "Finished", "Held", "Measured", "NodeBack", "NodeLost",
-    "Profiled", "Released", "Requeued", "Started", "Timer", "Undone",
+    "Profiled", "Released", "Requeued", "Started", "Timer", "Undone", "job_of",
 ]  # fmt: skip
 
 
@@ -186,3 +188,19 @@ Event = (
     Arrived | Started | Finished | Failed | NodeLost | NodeBack | Measured | Timer
     | Adopted | Requeued | Held | Released | Blocked | Profiled | Undone
 )  # fmt: skip
+
+
+def job_of(event: Event) -> str:
+    """The id of the job that it is about; "" where it is about a host, or nothing in particular."""
+    match event:
+        case Arrived() | Adopted():
+            return event.job.id
+        case (
+            Started() | Finished() | Failed() | Measured() | Timer() | Requeued() | Held() | Released() | Profiled()
+            | Undone()
+        ):  # fmt: skip
+            return event.job_id
+        case NodeLost() | NodeBack() | Blocked():
+            return ""
+        case _:
+            assert_never(event)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from html import escape
 
-from hemiola.core.decisions import Move, Resize, Start
+from hemiola.core.decisions import placement_of
 from hemiola.core.metrics import finish_time_fairness
 from hemiola.core.result import Comparison, JobRecord, Run
 from hemiola.core.units import format_duration
@@ -60,7 +60,7 @@ def _reasons(run: Run) -> dict[str, str]:
     return {
         logged.decision.job_id: logged.decision.reason
         for logged in run.decisions
-        if isinstance(logged.decision, Start | Move | Resize) and not logged.refused
+        if placement_of(logged.decision) is not None and not logged.refused
     }
 
 

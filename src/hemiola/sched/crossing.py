@@ -81,8 +81,8 @@ class CrossingJobs(Index):
         """Its speed is of no interest here."""
 
     def settle(self) -> list[Crosser] | None:
-        """All crossers in order of arrival, or None if they are still the same as last time."""
-        if not self.changed:
+        """All crossers in order of arrival; None if they are the same as last time, or the engine cannot pace jobs."""
+        if not self.changed or Pace in self._view.cannot:
             return None
         self.changed = False
         return [self._all[index] for index in sorted(self._all)]
@@ -145,9 +145,9 @@ def groups(met: list[int]) -> Iterator[list[int]]:
         yield list(members(group))
 
 
-def pace(crossers: list[Crosser], weights: list[float], reason: str) -> Iterator[Pace]:
-    """Ask for the weights that are not in force yet."""
+def pace(view: ClusterView, crossers: list[Crosser], weights: list[float], reason: str) -> Iterator[Pace]:
+    """Ask for the weights that are not in force yet; where the engine cannot pace jobs, once."""
     for crosser, weight in zip(crossers, weights, strict=True):
-        if weight != crosser.weight:
+        if weight != crosser.weight and Pace not in view.cannot:
             crosser.weight = weight
             yield Pace(crosser.job.id, weight, reason)

@@ -19,27 +19,34 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import inf
-from typing import Any
+from typing import Any, Never, assert_never
 
 from hemiola.core.decisions import Decision, Move, Pace, Placement, Resize, Start, Stop, WakeAt
 from hemiola.core.errors import InputError, InternalError, PolicyError
 from hemiola.core.events import (
+    Adopted,
     Arrived,
+    Blocked,
     Event,
     Failed,
     Finished,
+    Held,
     Measured,
     NodeBack,
     NodeLost,
+    Profiled,
+    Released,
+    Requeued,
     Started,
     Timer,
+    Undone,
 )
 from hemiola.core.job import Job
 from hemiola.sched.from_outside import outside_handlers, started_elsewhere
 from hemiola.sched.job_state import ENDED, HELD, RUNNING, WAITING, JobState
 from hemiola.sched.view import ClusterView
 
-__all__ = ["StateMachine"]
+__all__ = ["StateMachine", "no_decision"]
 
 
 class StateMachine:
@@ -54,25 +61,9 @@ class StateMachine:
         self._reaches = view.reaches
         self._instant = 0
         self._span_cache: dict[tuple[int, ...], int] = {}
-        self._handlers: dict[type, Callable[[Any], None]] = {
-            Arrived: self._arrived,
-            Finished: self._finished,
-            Failed: self._finished,
-            Measured: self._measured,
-            Timer: self._timer,
-            NodeLost: self._node_lost,
-            NodeBack: self._node_back,
-            Started: self._started,
-            **outside_handlers(self),
-        }
-        self._executors: dict[type, Callable[[Any], str]] = {
-            Start: self._start,
-            Stop: self._stop,
-            Move: self._move,
-            Resize: self._resize,
-            Pace: self._pace,
-            WakeAt: self._wake_at,
-        }
+        self._outside = outside_handlers(self)
+        self._handlers: dict[type, Callable[[Any], None]] = {}
+        self._executors: dict[type, Callable[[Any], str]] = {}
 
     def apply(self, *events: Event) -> None:
         """Take note of what happened, in this order."""
@@ -85,17 +76,62 @@ class StateMachine:
                     view.timers.clear()
                 if view.returned:
                     view.returned.clear()
-            handlers[type(event)](event)
+            handler = handlers.get(type(event))
+            if handler is None:
+                handler = handlers[type(event)] = self._handler(event)
+            handler(event)
 
     def execute(self, decision: Decision) -> str:
         """Carry out a decision; return "" or why it was refused."""
         executor = self._executors.get(type(decision))
         if executor is None:
-            raise PolicyError(
-                f"the policy decided {decision!r}, which is no decision",
-                "yield Start, Stop, Move, Resize, Pace or WakeAt",
-            )
+            executor = self._executors[type(decision)] = self._executor(decision)
         return executor(decision)
+
+    def refuse(self, decision: Decision, why: str) -> str:
+        """The engine has no way to carry such a decision out: nothing changes, but policies see it. Return why."""
+        self.view.cannot[type(decision)] = why
+        return why
+
+    def _handler(self, event: Event) -> Callable[[Any], None]:
+        """What takes note of such an event; found once for each kind."""
+        match event:
+            case Arrived():
+                return self._arrived
+            case Finished() | Failed():
+                return self._finished
+            case Measured():
+                return self._measured
+            case Timer():
+                return self._timer
+            case NodeLost():
+                return self._node_lost
+            case NodeBack():
+                return self._node_back
+            case Started():
+                return self._started
+            case Undone() | Adopted() | Requeued() | Held() | Released() | Blocked() | Profiled():
+                return self._outside[type(event)]
+            case _:
+                assert_never(event)
+
+    def _executor(self, decision: Decision) -> Callable[[Any], str]:
+        """What carries such a decision out; found once for each kind."""
+        match decision:
+            case Start():
+                return self._start
+            case Stop():
+                return self._stop
+            case Move():
+                return self._move
+            case Resize():
+                return self._resize
+            case Pace():
+                return self._pace
+            case WakeAt():
+                return self._wake_at
+            case _:
+                raise no_decision(decision)
 
     def _arrived(self, event: Arrived) -> None:
         self._wait(self._enter(event.job, event.time_s))
@@ -418,3 +454,11 @@ class StateMachine:
         apart = sum(job.status in (ENDED, HELD) for job in view.jobs.values())
         if len(view.waiting) + len(view.running) + apart != len(view.jobs):
             raise InternalError("a job is lost")
+
+
+def no_decision(what: Never) -> PolicyError:
+    """What to raise where a policy yielded something else; mypy sees that no kind of decision comes so far."""
+    return PolicyError(
+        f"the policy decided {what!r}, which is no decision",
+        "yield Start, Stop, Move, Resize, Pace or WakeAt",
+    )

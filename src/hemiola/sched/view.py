@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from functools import cached_property
 from typing import Any, Protocol
 
-from hemiola.core.decisions import Placement
+from hemiola.core.decisions import Decision, Placement
 from hemiola.core.errors import PolicyError
 from hemiola.core.topology import Topology
 from hemiola.sched.index import Index
@@ -64,6 +64,8 @@ class ClusterView:
         wanted_gpus: GPUs that all waiting jobs want together.
         ended, ended_work_s: how many jobs finished, and their work in sum.
         failed: how many ended otherwise.
+        cannot: kinds of decision that were refused because the engine has no way to carry them out, with why: asking
+            again is of no use.
     """
 
     def __init__(self, topology: Topology, estimates: Estimates, now: float = 0.0) -> None:
@@ -86,6 +88,7 @@ class ClusterView:
         self.ended = 0
         self.ended_work_s = 0.0
         self.failed = 0
+        self.cannot: dict[type[Decision], str] = {}
 
     @property
     def free(self) -> int:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import assert_never
 
 import msgspec
 
-from hemiola.core.decisions import Decision, Move, Pace, Placement, Resize, Start, Stop, WakeAt
+from hemiola.core.decisions import Decision, Move, Pace, Placement, Resize, Start, Stop, WakeAt, placement_of
 from hemiola.core.errors import InputError
 from hemiola.core.job import Job
 from hemiola.core.result import Comparison, JobRecord, LoggedDecision, Run
@@ -27,15 +28,6 @@ from hemiola.trace.decision_log import (
 )
 
 __all__ = ["write_decisions"]
-
-_KINDS: dict[type[Decision], str] = {
-    Start: "start",
-    Stop: "stop",
-    Move: "move",
-    Resize: "resize",
-    Pace: "pace",
-    WakeAt: "wake",
-}
 
 
 def write_decisions(comparison: Comparison, path: Path) -> None:
@@ -65,12 +57,12 @@ def _not_kept(run: Run, what: str) -> InputError:
 
 def _line(run: Run, logged: LoggedDecision, topology: Topology) -> Line:
     decision = logged.decision
-    placement = getattr(decision, "placement", None)
+    placement = placement_of(decision)
     return Line(
         policy=run.policy,
         seed=run.seed,
         time_s=logged.time_s,
-        kind=_KINDS[type(decision)],
+        kind=_kind(decision),
         job=decision.job_id,
         reason=decision.reason,
         free_gpus=logged.free_gpus,
@@ -80,6 +72,24 @@ def _line(run: Run, logged: LoggedDecision, topology: Topology) -> Line:
         wake_s=decision.time_s if isinstance(decision, WakeAt) else None,
         weight=decision.weight if isinstance(decision, Pace) else None,
     )
+
+
+def _kind(decision: Decision) -> str:
+    match decision:
+        case Start():
+            return "start"
+        case Stop():
+            return "stop"
+        case Move():
+            return "move"
+        case Resize():
+            return "resize"
+        case Pace():
+            return "pace"
+        case WakeAt():
+            return "wake"
+        case _:
+            assert_never(decision)
 
 
 def _places(placement: Placement, topology: Topology) -> tuple[Place, ...]:

@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from hemiola.control.simulated import Costs
-from hemiola.core.decisions import Decision, Placement
+from hemiola.core.decisions import EVERY_KIND, Decision, Placement
 from hemiola.core.events import Event
 from hemiola.core.job import Job
 
@@ -119,6 +119,8 @@ class Opening(msgspec.Struct, frozen=True, kw_only=True):
         topology: the cluster, as `topology_text` writes it.
         version: of Hemiola.
         costs, fitted: the estimates that the policy is told (`control.simulated.Estimates`, `IterationModel`).
+        supports: names of the kinds of decision that the engine could carry out; None: nobody asked, and none was refused
+            for that.
     """
 
     policy: str
@@ -129,6 +131,13 @@ class Opening(msgspec.Struct, frozen=True, kw_only=True):
     version: str
     costs: Costs = Costs()
     fitted: bool = False
+    supports: tuple[str, ...] | None = None
+
+    @property
+    def supported(self) -> frozenset[type[Decision]]:
+        """The kinds of decision that it could carry out, as far as this Hemiola knows them."""
+        names = self.supports
+        return EVERY_KIND if names is None else frozenset(k for k in EVERY_KIND if k.__name__ in names)
 
 
 class RunRecord(msgspec.Struct, frozen=True):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from hemiola.control.driver import is_quiet
+from hemiola.control.driver import Gate, is_quiet
 from hemiola.control.journal.encoding import DECISIONS
 from hemiola.control.journal.journal import Journal
 from hemiola.control.journal.records import Instant, Opening
@@ -64,11 +64,12 @@ def replay(journal: Journal, run: int, policy: Policy | None = None) -> Replayed
     record = journal.run(run)
     policy = policy or policy_from_text(record.opening.policy)
     machine = _machine(record.opening, record.began_s, f"the topology of run {run} of {journal.name}")
+    gate = Gate(machine, record.opening.supported)
     instants = decisions = 0
     for instant in journal.instants(run):
         if instant.decisions is None:
             break
-        decided = _decide(machine, policy, instant)
+        decided = _decide(machine, gate, policy, instant)
         if DECISIONS.encode(decided) != DECISIONS.encode(instant.decisions):
             return Replayed(
                 instants, decisions, Difference(instant.instant, machine.view.now, instant.decisions, decided)
@@ -83,10 +84,9 @@ def _machine(opening: Opening, began_s: float, where: str) -> StateMachine:
     return StateMachine(ClusterView(topology, Estimates(model, opening.costs), now=began_s))
 
 
-def _decide(machine: StateMachine, policy: Policy, instant: Instant) -> Answered:
+def _decide(machine: StateMachine, gate: Gate, policy: Policy, instant: Instant) -> Answered:
     """As `run_loop` does; written and read back, so that 1 and 1.0 do not differ."""
     machine.apply(*instant.events)
     if not instant.events or is_quiet(instant.events):
         return ()
-    decided = tuple((decision, machine.execute(decision)) for decision in policy.decide(machine.view))
-    return DECISIONS.decode(DECISIONS.encode(decided), "a decision")
+    return DECISIONS.decode(DECISIONS.encode(gate.decide(policy)), "a decision")

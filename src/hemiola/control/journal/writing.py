@@ -15,7 +15,7 @@ from hemiola.control.journal.encoding import DECISION, DECISIONS, EVENTS, JOB, O
 from hemiola.control.journal.lease import check_leads
 from hemiola.control.journal.records import Intent, IntentState, JobRecord, Opening
 from hemiola.control.journal.tables import INSTANTS, INTENTS, JOBS, RUNS
-from hemiola.core.decisions import Decision, WakeAt
+from hemiola.core.decisions import Decision, asks_engine
 from hemiola.core.errors import InternalError
 from hemiola.core.events import Event
 
@@ -92,7 +92,7 @@ def add_decisions(
         found = connection.execute(_at(select(INSTANTS.c.decisions), run, instant)).scalar_one_or_none()
         _check_same(found, text, run, instant)
     _upsert_jobs(connection, jobs)
-    wanted = [d for d, refused in decisions if not refused and type(d) is not WakeAt] if intents else []
+    wanted = [d for d, refused in decisions if not refused and asks_engine(d)] if intents else []
     if not wanted:
         return []
     rows = [

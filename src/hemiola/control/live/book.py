@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import assert_never
 
 import msgspec
 
@@ -10,8 +11,26 @@ from hemiola.control.journal import JobRecord, Status
 from hemiola.control.live.engine import LiveDriver, Vanished
 from hemiola.control.live.places import is_same_place
 from hemiola.control.live.remembered import done_by
-from hemiola.core.decisions import Decision, WakeAt
-from hemiola.core.events import Adopted, Arrived, Event, Failed, Finished, NodeLost, Started, Undone
+from hemiola.core.decisions import Decision, Move, Pace, Resize, Start, Stop, WakeAt
+from hemiola.core.events import (
+    Adopted,
+    Arrived,
+    Blocked,
+    Event,
+    Failed,
+    Finished,
+    Held,
+    Measured,
+    NodeBack,
+    NodeLost,
+    Profiled,
+    Released,
+    Requeued,
+    Started,
+    Timer,
+    Undone,
+    job_of,
+)
 from hemiola.core.job import Job
 from hemiola.cost.iteration import IterationModel, speed_at
 from hemiola.sched.job_state import ENDED, HELD, RUNNING, WAITING, JobState
@@ -56,22 +75,35 @@ class Book:
     def happened(self, events: Iterable[Event]) -> None:
         """These jobs are to be written, once the view knows of it."""
         for event in events:
-            if isinstance(event, Arrived | Adopted):
-                self._touched[event.job.id] = None
-            elif isinstance(event, NodeLost):
-                self._touched.update(dict.fromkeys(self._on(event.host)))
-            elif job_id := getattr(event, "job_id", ""):
+            if job_id := job_of(event):
                 self._touched[job_id] = None
-            if isinstance(event, Adopted | Started | Undone) and self._is_theirs(event):
-                self._notes.pop(event.job.id if isinstance(event, Adopted) else event.job_id, None)
-            if isinstance(event, Adopted | Started | Finished):
-                self._see_start(event)
-            if isinstance(event, Finished | Failed):
-                self._measure(event.job_id, event.time_s)
-            if isinstance(event, Finished):
-                self._outcomes[event.job_id] = "finished"
-            elif isinstance(event, Failed):
-                self._outcomes[event.job_id] = event.reason
+            match event:
+                case Adopted() | Started() | Undone():
+                    self._see_place(event, job_id)
+                case Finished():
+                    self._see_start(event)
+                    self._see_end(event, "finished")
+                case Failed():
+                    self._see_end(event, event.reason)
+                case NodeLost():
+                    self._touched.update(dict.fromkeys(self._on(event.host)))
+                case (
+                    Arrived() | NodeBack() | Measured() | Timer() | Requeued() | Held() | Released() | Blocked()
+                    | Profiled()
+                ):  # fmt: skip
+                    pass
+                case _:
+                    assert_never(event)
+
+    def _see_place(self, event: Adopted | Started | Undone, job_id: str) -> None:
+        if self._is_theirs(event):
+            self._notes.pop(job_id, None)
+        if not isinstance(event, Undone):
+            self._see_start(event)
+
+    def _see_end(self, event: Finished | Failed, outcome: str) -> None:
+        self._measure(event.job_id, event.time_s)
+        self._outcomes[event.job_id] = outcome
 
     def _see_start(self, event: Adopted | Started | Finished) -> None:
         """When a job ran first: what was only decided, the engine may never start."""
@@ -105,18 +137,26 @@ class Book:
 
     def decided(self, decision: Decision, refused: str) -> None:
         """So is this one; where nothing is carried out, once that is undone: at the next instant."""
-        name, wakes = decision.job_id, isinstance(decision, WakeAt)
+        name = decision.job_id
         if not name or refused:
             return
         state = self._view.jobs.get(name)
-        if not (self._acts or wakes or state is None or state.status == ENDED):
-            self._supposed.add(name)
+        match decision:
+            case Start() | Stop() | Move() | Resize():
+                if not (self._acts or state is None or state.status == ENDED):
+                    self._supposed.add(name)
+                self._notes[name] = decision.reason
+            case WakeAt():
+                if name not in self._view.running:  # of what runs: why there, not why it is looked at again
+                    self._notes[name] = decision.reason
+            case Pace():  # how it runs, not why there
+                pass
+            case _:
+                assert_never(decision)
         if name in self._supposed:
             self._touched.pop(name, None)
         else:
             self._touched[name] = None
-        if not (wakes and name in self._view.running):
-            self._notes[name] = decision.reason  # why it runs there, not why it is looked at again
 
     def _on(self, host: int) -> list[str]:
         return [

@@ -115,6 +115,7 @@ class Around(LiveDriver):
 
     def __init__(self, inner: LiveDriver) -> None:
         self._inner = inner
+        self.supports = inner.supports
 
     @property
     def away(self) -> str:  # type: ignore[override]

@@ -8,12 +8,13 @@ import threading
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Generic, TypeVar, assert_never
 
 from hemiola.control.clock import Clock
+from hemiola.control.driver import cannot
 from hemiola.control.live.engine import Identity, LiveDriver, Vanished
 from hemiola.control.live.known import KnownJob
-from hemiola.core.decisions import Decision, WakeAt
+from hemiola.core.decisions import Decision, Move, Pace, Resize, Start, Stop, WakeAt
 from hemiola.core.errors import EngineError
 from hemiola.core.events import Event, Timer
 from hemiola.core.job import Job
@@ -190,10 +191,20 @@ class LookingDriver(LiveDriver, Generic[Its]):
 
     def execute(self, decision: Decision) -> None:
         """Take note of an accepted decision; it is carried out before the next instant."""
-        if isinstance(decision, WakeAt):
-            heapq.heappush(self._timers, (decision.time_s, decision.job_id))
-        else:
-            self._decided.append(decision)
+        match decision:
+            case WakeAt():
+                heapq.heappush(self._timers, (decision.time_s, decision.job_id))
+            case Start() | Stop() | Move() | Resize() | Pace():
+                if why := self._why_unsaid(decision):  # the loop had to refuse it
+                    self._answers.append((decision.job_id, False, why))
+                else:
+                    self._decided.append(decision)
+            case _:
+                assert_never(decision)
+
+    def _why_unsaid(self, decision: Decision) -> str:
+        """Why the engine is not asked for such a decision; "" if it is, or need not be."""
+        return "" if type(decision) in self.supports else cannot(decision)
 
     def impossible(self) -> list[Job]:
         """Jobs that could never run here, and are there."""

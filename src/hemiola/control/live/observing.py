@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import assert_never
 
 import msgspec
 
 from hemiola.control.live.engine import Around, LiveDriver
-from hemiola.core.decisions import Decision, WakeAt
+from hemiola.core.decisions import Decision, Move, Pace, Resize, Start, Stop, WakeAt
 from hemiola.core.events import Event, Undone
 from hemiola.sched.job_state import ENDED
 from hemiola.sched.view import ClusterView
@@ -43,7 +44,7 @@ class Observing(Around):
         job = self._view.jobs.get(decision.job_id)
         if (
             refused
-            or isinstance(decision, WakeAt)
+            or not _changes_view(decision)
             or job is None
             or job.status == ENDED
             or job.id in self._before
@@ -57,7 +58,22 @@ class Observing(Around):
 
     def execute(self, decision: Decision) -> None:
         """Timers; and advice, if that is wanted."""
-        if isinstance(decision, WakeAt):
-            self._inner.execute(decision)
-        elif self._advises:
-            self._inner.advise(decision)
+        match decision:
+            case WakeAt():
+                self._inner.execute(decision)
+            case Start() | Stop() | Move() | Resize() | Pace():
+                if self._advises:
+                    self._inner.advise(decision)
+            case _:
+                assert_never(decision)
+
+
+def _changes_view(decision: Decision) -> bool:
+    """Whether the state machine changes the books of its job for it."""
+    match decision:
+        case Start() | Stop() | Move() | Resize():
+            return True
+        case Pace() | WakeAt():
+            return False
+        case _:
+            assert_never(decision)

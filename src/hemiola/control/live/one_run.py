@@ -23,7 +23,7 @@ from hemiola.control.live.lease import Leadership
 from hemiola.control.live.observing import Observing
 from hemiola.control.live.places import Topologies, renumbered
 from hemiola.control.simulated import Costs, Estimates
-from hemiola.core.decisions import Decision, WakeAt
+from hemiola.core.decisions import Decision, asks_engine
 from hemiola.core.errors import HemiolaError
 from hemiola.core.topology import Topology
 from hemiola.cost.iteration import IterationModel
@@ -147,8 +147,8 @@ class OneRun:
             [(intent.id, "dropped", "a new run began") for intent in journal.open_intents()],
             epoch=leadership.epoch,
         )
-        others = [now for now, before in zip(self._remembered, left, strict=True) if now != before]
-        self._number = journal.begin_run(leadership.epoch, self._opening(), self.view.now, others)
+        self._others = [now for now, before in zip(self._remembered, left, strict=True) if now != before]
+        self._number = 0
         self._reason = "it was asked to stop"
         self._turns = False
         self.watcher: Watcher | None = None
@@ -165,18 +165,22 @@ class OneRun:
             for record in records
         ]
 
-    def _opening(self) -> Opening:
+    def _opening(self, driver: LiveDriver) -> Opening:
         settings = self._settings
         return Opening(
             policy=self._policy, fallback=settings.fallback, engine=settings.engine,
             mode="observe" if self._killed else settings.mode, topology=topology_text(self._topology),
             version=version("hemiola"), costs=settings.costs,
+            supports=tuple(sorted(kind.__name__ for kind in driver.supports)),
         )  # fmt: skip
 
     def make(self, make: MakeDriver) -> LiveDriver:
-        """The driver."""
+        """The driver; the run begins in the journal with what it supports."""
         inner = make(
             Run(self._machine, self._clock, self._acts, self._remembered, self._may_act, self._turned)
+        )
+        self._number = self._journal.begin_run(
+            self._leadership.epoch, self._opening(inner), self.view.now, self._others
         )
         reports = Reports(self._settings.reports) if self._settings.reports else None
         self._inner = Learning(inner, self.view, self._model, self._journal, self._clock, reports)
@@ -202,7 +206,7 @@ class OneRun:
                 self.watcher.decided(view.now, decision, refused)
             if refused:
                 _log.warning("refused: %s: %s", decision, refused)
-            elif settings.show_requests and not isinstance(decision, WakeAt):
+            elif settings.show_requests and asks_engine(decision):
                 _log.info("would ask: %s (%s)", driver.render(decision).replace("\n", "; "), decision.reason)
 
         thought = self.watcher.thought if self.watcher is not None else lambda seconds: None

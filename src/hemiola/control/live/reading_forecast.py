@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from typing import Literal
+from typing import Literal, assert_never
 
 import msgspec
 
-from hemiola.control.driver import is_quiet, run_loop
+from hemiola.control.driver import Gate, is_quiet, run_loop
 from hemiola.control.journal import JobRecord, Journal, RunRecord
 from hemiola.control.live.reading_run import Following, RunSoFar
 from hemiola.control.live.remembered import done_by
 from hemiola.control.simulated import TIMER, Estimates, SimulatedDriver
 from hemiola.control.task import Task
-from hemiola.core.decisions import Decision, Move, Placement, Resize, Start, Stop, WakeAt
+from hemiola.core.decisions import Decision, Move, Pace, Placement, Resize, Start, Stop, WakeAt, placement_of
 from hemiola.core.errors import HemiolaError
 from hemiola.core.events import Adopted, Blocked, Event, Finished, Held, NodeLost
 from hemiola.core.events import Timer as TimerEvent
@@ -37,7 +37,6 @@ REPLAYED_MOST = 20_000
 LIMIT_S = 3.0
 OVERRUN_SHARE = 0.1
 How = Literal["ends", "is pre-empted", "moves", "is resized"]
-_GIVES_UP: dict[type[Decision], How] = {Stop: "is pre-empted", Move: "moves", Resize: "is resized"}
 
 
 class Holder(msgspec.Struct, frozen=True):
@@ -164,12 +163,13 @@ def _replayed(
 ) -> tuple[StateMachine, list[WakeAt]] | None:
     """The machine as the daemon has it, and the timers that are due; None if it cannot be had."""
     machine, policy = _machine(run, model, run.began_s), policy_from_text(run.opening.policy)
+    gate = Gate(machine, run.opening.supported)
     timers: list[WakeAt] = []
     for instant in journal.instants(run.id):
         machine.apply(*instant.events)
         if instant.decisions is None or is_quiet(instant.events):
             continue
-        decided = tuple((decision, machine.execute(decision)) for decision in policy.decide(machine.view))
+        decided = gate.decide(policy)
         if decided != instant.decisions:
             return None  # decided by another version, or cut off by its time limit
         timers += [decision for decision, refused in decided if isinstance(decision, WakeAt) and not refused]
@@ -211,7 +211,10 @@ class _Onward(SimulatedDriver):
     """
 
     def __init__(self, view: ClusterView, model: IterationModel, run: RunRecord, wanted: str) -> None:
-        super().__init__(view, (), model, MaxMin().sharing(), costs=run.opening.costs, record=False)
+        super().__init__(
+            view, (), model, MaxMin().sharing(), costs=run.opening.costs, record=False,
+            supports=run.opening.supported,
+        )  # fmt: skip
         self._wanted = wanted
         self._until = time.monotonic() + LIMIT_S
         self._changes: dict[str, list[tuple[float, How, Placement | None]]] = {}
@@ -278,12 +281,24 @@ class _Onward(SimulatedDriver):
             self.stop = True
             return
         if not self.stop:
-            if isinstance(decision, Start):
-                self._first[decision.job_id] = None
-            elif how := _GIVES_UP.get(type(decision)):
-                change = self.view.now, how, getattr(decision, "placement", None)
-                self._changes.setdefault(decision.job_id, []).append(change)
+            match decision:
+                case Start():
+                    self._first[decision.job_id] = None
+                case Stop():
+                    self._changes_place(decision, "is pre-empted")
+                case Move():
+                    self._changes_place(decision, "moves")
+                case Resize():
+                    self._changes_place(decision, "is resized")
+                case Pace() | WakeAt():
+                    pass
+                case _:
+                    assert_never(decision)
             super().execute(decision)
+
+    def _changes_place(self, decision: Decision, how: How) -> None:
+        change = self.view.now, how, placement_of(decision)
+        self._changes.setdefault(decision.job_id, []).append(change)
 
     def found(self, *, remembers: bool) -> Forecast:
         """What came out."""

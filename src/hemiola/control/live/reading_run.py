@@ -3,28 +3,35 @@
 from __future__ import annotations
 
 from collections import deque
+from typing import assert_never
 
 import msgspec
 
 from hemiola.control.journal import Instant, JobRecord, Journal
 from hemiola.control.live.book import NEVER
-from hemiola.core.decisions import Decision, Move, Placement, Resize, Start, Stop, WakeAt
+from hemiola.core.decisions import Decision, Move, Pace, Placement, Resize, Start, Stop, WakeAt, asks_engine
 from hemiola.core.events import (
     Adopted,
+    Arrived,
     Blocked,
+    Event,
+    Failed,
+    Finished,
     Held,
+    Measured,
     NodeBack,
     NodeLost,
+    Profiled,
     Released,
     Requeued,
     Started,
     Undone,
 )
+from hemiola.core.events import Timer as TimerEvent
 
 __all__ = ["Following", "Made", "RunSoFar", "Timer"]
 
 RECENT = 50
-_CHANGING = Start | Stop | Move | Resize
 
 
 class Timer(msgspec.Struct, frozen=True):
@@ -116,43 +123,62 @@ class Following:
             _event(told, event)
 
 
-def _event(run: RunSoFar, event: object) -> None:
-    if isinstance(event, Blocked):
-        run.blocked[event.host] = event.gpus
-    elif isinstance(event, NodeLost):
-        run.down.add(event.host)
-    elif isinstance(event, NodeBack):
-        run.down.discard(event.host)
-    elif isinstance(event, Held):
-        run.held[event.job_id] = event.reason
-    elif isinstance(event, Released):
-        run.held.pop(event.job_id, None)
-    elif isinstance(event, Requeued):
-        run.put_back[event.job_id] = event.reason
-        run.timers.pop(event.job_id, None)
-    elif isinstance(event, Started) and event.placement is not None:
+def _event(run: RunSoFar, event: Event) -> None:
+    match event:
+        case Blocked():
+            run.blocked[event.host] = event.gpus
+        case NodeLost():
+            run.down.add(event.host)
+        case NodeBack():
+            run.down.discard(event.host)
+        case Held():
+            run.held[event.job_id] = event.reason
+        case Released():
+            run.held.pop(event.job_id, None)
+        case Requeued():
+            run.put_back[event.job_id] = event.reason
+            run.timers.pop(event.job_id, None)
+        case Started():
+            if event.placement is not None:
+                run.placed[event.job_id] = event.placement, ""
+                run.put_back.pop(event.job_id, None)
+        case Undone():
+            _undone(run, event)
+        case Adopted():
+            if event.placement is not None:
+                run.placed[event.job.id] = event.placement, None
+        case Arrived() | Finished() | Failed() | Measured() | TimerEvent() | Profiled():
+            pass
+        case _:
+            assert_never(event)
+
+
+def _undone(run: RunSoFar, event: Undone) -> None:
+    run.timers.pop(event.job_id, None)
+    run.put_back.pop(event.job_id, None)
+    run.placed.pop(event.job_id, None)
+    if event.placement is not None:
         run.placed[event.job_id] = event.placement, ""
-        run.put_back.pop(event.job_id, None)
-    elif isinstance(event, Undone):
-        run.timers.pop(event.job_id, None)
-        run.put_back.pop(event.job_id, None)
-        run.placed.pop(event.job_id, None)
-        if event.placement is not None:
-            run.placed[event.job_id] = event.placement, ""
-    elif isinstance(event, Adopted) and event.placement is not None:
-        run.placed[event.job.id] = event.placement, None
 
 
 def _decision(run: RunSoFar, decision: Decision, refused: str) -> None:
-    if isinstance(decision, WakeAt):
-        if decision.job_id and not refused:
-            run.timers[decision.job_id] = Timer(run.seen_s, decision.time_s, decision.reason)
-    elif isinstance(decision, _CHANGING):
+    if asks_engine(decision):
         run.recent.append(Made(run.seen_s, decision, refused))
-        if not refused:
-            run.timers.pop(decision.job_id, None)
-            if isinstance(decision, Stop):
-                run.put_back[decision.job_id] = f"pre-empted: {decision.reason}"
-            else:
-                run.placed[decision.job_id] = decision.placement, decision.reason
-                run.put_back.pop(decision.job_id, None)
+    if refused:
+        return
+    job = decision.job_id
+    match decision:
+        case WakeAt():
+            if job:
+                run.timers[job] = Timer(run.seen_s, decision.time_s, decision.reason)
+        case Stop():
+            run.timers.pop(job, None)
+            run.put_back[job] = f"pre-empted: {decision.reason}"
+        case Start() | Move() | Resize():
+            run.timers.pop(job, None)
+            run.placed[job] = decision.placement, decision.reason
+            run.put_back.pop(job, None)
+        case Pace():
+            pass
+        case _:
+            assert_never(decision)

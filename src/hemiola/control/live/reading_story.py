@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import assert_never
 
 import msgspec
 
@@ -13,23 +14,27 @@ from hemiola.core.decisions import Decision, Move, Pace, Placement, Resize, Star
 from hemiola.core.events import (
     Adopted,
     Arrived,
+    Blocked,
     Event,
     Failed,
     Finished,
     Held,
     Measured,
+    NodeBack,
     NodeLost,
+    Profiled,
     Released,
     Requeued,
     Started,
+    Timer,
+    Undone,
+    job_of,
 )
 from hemiola.core.hostlist import compress
 from hemiola.core.topology import Topology
 from hemiola.trace.topologies.native import read_native
 
 __all__ = ["Moment", "place_text", "story"]
-
-_VERBS = {Start: "started on", Move: "moved to", Resize: "resized to"}
 
 
 class Moment(msgspec.Struct, frozen=True):
@@ -124,16 +129,12 @@ class _Chapter:
             self.where = where  # nothing of it was carried out
 
     def _event(self, event: Event) -> str:
-        if isinstance(event, Arrived | Adopted):
-            return self._appears(event) if event.job.id == self._record.uuid else ""
         if isinstance(event, NodeLost):
             if self.where is None or event.host not in self.where.hosts:
                 return ""
             self.where = None
             return f"lost host {self._topology.hosts.names[event.host]}, and went back to the queue"
-        if getattr(event, "job_id", "") != self._record.uuid:
-            return ""
-        return self._own(event)
+        return self._own(event) if job_of(event) == self._record.uuid else ""
 
     def _appears(self, event: Arrived | Adopted) -> str:
         if isinstance(event, Arrived):
@@ -150,24 +151,36 @@ class _Chapter:
         return f"was found running on {self._place(event.placement)} when Hemiola began anew"
 
     def _own(self, event: Event) -> str:
-        if isinstance(event, Started):
-            if event.placement is None:
-                return "runs there: the engine has confirmed it"
-            self.where = event.placement
-            return f"was started on {self._place(event.placement)} by the engine itself"
-        if isinstance(event, Requeued):
-            self.where = None
-            return f"went back to the queue: {event.reason}"
-        if isinstance(event, Held):
-            return f"may not start for now: {event.reason}"
-        if isinstance(event, Released):
-            return "may start again"
-        if isinstance(event, Measured) and event.speed == 0:
-            return "was suspended"
-        if isinstance(event, Finished | Failed):
-            self.where = None
-            return f"ended: {event.reason}" if isinstance(event, Failed) else "finished"
-        return ""
+        match event:
+            case Arrived() | Adopted():
+                return self._appears(event)
+            case Started():
+                return self._starts(event)
+            case Requeued():
+                self.where = None
+                return f"went back to the queue: {event.reason}"
+            case Held():
+                return f"may not start for now: {event.reason}"
+            case Released():
+                return "may start again"
+            case Measured():
+                return "was suspended" if event.speed == 0 else ""
+            case Failed():
+                self.where = None
+                return f"ended: {event.reason}"
+            case Finished():
+                self.where = None
+                return "finished"
+            case Timer() | Profiled() | Undone() | NodeLost() | NodeBack() | Blocked():
+                return ""
+            case _:
+                assert_never(event)
+
+    def _starts(self, event: Started) -> str:
+        if event.placement is None:
+            return "runs there: the engine has confirmed it"
+        self.where = event.placement
+        return f"was started on {self._place(event.placement)} by the engine itself"
 
     def _decision(
         self, decision: Decision, refused: str, made: tuple[tuple[Decision, str], ...]
@@ -176,17 +189,30 @@ class _Chapter:
         if refused:
             kind = type(decision).__name__.lower()
             yield f"a {kind} was refused: {refused} (the policy's reason was: {decision.reason})"
-        elif isinstance(decision, Start | Move | Resize):
-            yield f"{would}{_VERBS[type(decision)]} {self._place(decision.placement)}: {decision.reason}"
-            self.where = decision.placement
-        elif isinstance(decision, Stop):
-            yield f"{would or 'was '}pre-empted{' it' if would else ''}: {decision.reason}{self._takers(made)}"
-            if not self._observes:
-                self.where = None
-        elif isinstance(decision, WakeAt) and self.where is None:
-            yield f"kept waiting, to be looked at again: {decision.reason}"
-        elif isinstance(decision, Pace):
-            yield f"got weight {decision.weight:g} on the links it shares: {decision.reason}"
+            return
+        match decision:
+            case Start():
+                yield self._goes(f"{would}started on", decision)
+            case Move():
+                yield self._goes(f"{would}moved to", decision)
+            case Resize():
+                yield self._goes(f"{would}resized to", decision)
+            case Stop():
+                it = " it" if would else ""
+                yield f"{would or 'was '}pre-empted{it}: {decision.reason}{self._takers(made)}"
+                if not self._observes:
+                    self.where = None
+            case WakeAt():
+                if self.where is None:
+                    yield f"kept waiting, to be looked at again: {decision.reason}"
+            case Pace():
+                yield f"got weight {decision.weight:g} on the links it shares: {decision.reason}"
+            case _:
+                assert_never(decision)
+
+    def _goes(self, verb: str, decision: Start | Move | Resize) -> str:
+        self.where = decision.placement
+        return f"{verb} {self._place(decision.placement)}: {decision.reason}"
 
     def _takers(self, made: tuple[tuple[Decision, str], ...]) -> str:
         """Who started at that moment on the hosts that it left."""

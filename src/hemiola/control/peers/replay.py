@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Generic, TypeVar
+from typing import Generic, TypeVar, assert_never
 
 import msgspec
 
+from hemiola.control.driver import cannot
 from hemiola.control.ledger import Ledger
 from hemiola.control.peers.task import PeerTask
 from hemiola.control.records import Account, Replay
-from hemiola.core.decisions import Decision, Move, Placement, Start, Stop, WakeAt
+from hemiola.core.decisions import Decision, Move, Pace, Placement, Resize, Start, Stop, WakeAt
+from hemiola.core.errors import InternalError
 from hemiola.core.events import Finished
 from hemiola.core.job import Job
 from hemiola.core.timeline import Timeline
@@ -39,6 +41,8 @@ class PeerReplay(Replay, Generic[AnyTask]):
         stop: set it to end the replay after this instant.
         wake_s: the timer that was asked for last; each instant forgets it.
     """
+
+    supports = frozenset({Start, Stop, Move, WakeAt})
 
     def __init__(
         self,
@@ -96,10 +100,14 @@ class PeerReplay(Replay, Generic[AnyTask]):
                 self.begin(self.tasks[job_id], placement, now)
             case WakeAt(time_s):
                 self.wake_s = time_s
+            case Resize() | Pace():
+                raise InternalError(f"{decision} was to be carried out: {cannot(decision)}")
+            case _:
+                assert_never(decision)
 
     def render(self, decision: Decision) -> str:
         """The decision as one line."""
-        return str(decision)
+        return str(decision) if type(decision) in self.supports else cannot(decision)
 
     def begin(self, task: AnyTask, placement: Placement, now: float) -> None:
         """It runs there from now on."""

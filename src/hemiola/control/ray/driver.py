@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Callable, Sequence
+from typing import assert_never
 
 import msgspec
 
@@ -29,7 +30,7 @@ from hemiola.control.ray.leftovers import stray_groups, stray_notes
 from hemiola.control.ray.looks import Look, Watcher
 from hemiola.control.ray.memory import Clues
 from hemiola.control.ray.rows import ENDED, JobRow
-from hemiola.core.decisions import Decision, Move, Resize, Start, Stop, WakeAt
+from hemiola.core.decisions import Decision, Move, Pace, Placement, Resize, Start, Stop, WakeAt, placement_of
 from hemiola.core.errors import EngineError
 from hemiola.core.events import Arrived, Event, Held, Requeued, Timer
 from hemiola.core.job import Job, Profile
@@ -56,6 +57,8 @@ class RayDriver(LookingDriver[Known]):
         profile: of a model by its name.
         usual_s: how long a job is taken to run that says nothing.
     """
+
+    supports = frozenset({Start, Stop, Move, Resize, WakeAt})
 
     def __init__(
         self, ray: Ray, machine: StateMachine, *, acts: bool = True, clock: Clock | None = None,
@@ -208,11 +211,8 @@ class RayDriver(LookingDriver[Known]):
 
     def advise(self, decision: Decision) -> None:
         """Into a note that the job's wrapper prints into its log; each advice once."""
-        known = self.known.get(getattr(decision, "job_id", ""))
-        if known is None or not isinstance(decision, Start | Move | Resize):
-            return
-        place = decision.placement
-        if known.advised != place:
+        known, place = self.known.get(decision.job_id), placement_of(decision)
+        if known is not None and place is not None and known.advised != place:
             known.advised = place
             names = ",".join(self._topology.hosts.names[host] for host in place.hosts)
             count = f"{place.gpus} GPU{'s' * (place.gpus != 1)}"
@@ -231,31 +231,47 @@ class RayDriver(LookingDriver[Known]):
 
     def render(self, decision: Decision) -> str:
         """The requests that Ray would be asked for, one per line."""
-        known = self.known.get(getattr(decision, "job_id", ""))
-        if known is None or isinstance(decision, WakeAt):
-            return ""
-        number = known.number + (not isinstance(decision, Start))  # telling it to wait takes one, too
+        known = self.known.get(decision.job_id)
+        lines = self._lines(known, decision) if known is not None else []
+        return "\n".join(lines) or self._why_unsaid(decision)
+
+    def _lines(self, known: Known, decision: Decision) -> list[str]:
+        number = known.number + 1  # telling it to wait takes one, too
         waits = orders.shown_place(known, msgspec.structs.replace(orders.no_place(known), number=number))
-        if isinstance(decision, Stop):
-            return waits
-        if not isinstance(decision, Start | Move | Resize):
-            return f"(Ray has no request for {type(decision).__name__})"
-        name = group_name(known.row.id, number + 1)
+        match decision:
+            case Start(_, placement):
+                return [self._shown_group(known, placement, number)]
+            case Stop():
+                return [waits]
+            case Move(_, placement) | Resize(_, placement):
+                return [waits, self._shown_group(known, placement, number + 1)]
+            case Pace() | WakeAt():
+                return []
+            case _:
+                assert_never(decision)
+
+    def _shown_group(self, known: Known, placement: Placement, number: int) -> str:
         nodes = self._seen.nodes if self._seen is not None else []
-        lines = [] if isinstance(decision, Start) else [waits]
-        return "\n".join([*lines, orders.shown_group(known, decision.placement, name, nodes)])
+        return orders.shown_group(known, placement, group_name(known.row.id, number), nodes)
 
     def _carry_out(self, decided: Sequence[Decision]) -> None:
         """Tell wrappers to leave, and make groups for what is to run."""
         now = self._clock.now_s()
         for decision in decided:
-            known = self.known.get(getattr(decision, "job_id", ""))
+            known = self.known.get(decision.job_id)
             if known is None:
                 continue
-            if isinstance(decision, Start):
-                known.wanted = decision.placement
-            elif isinstance(decision, Stop | Move | Resize):
-                known.unbind(None if isinstance(decision, Stop) else decision.placement)
+            match decision:
+                case Start(_, placement):
+                    known.wanted = placement
+                case Stop():
+                    known.unbind()
+                case Move(_, placement) | Resize(_, placement):
+                    known.unbind(placement)
+                case Pace() | WakeAt():  # the one is refused before, the other is no order
+                    pass
+                case _:
+                    assert_never(decision)
         if not self._acts or self.away:
             return
         self._hold(now)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Sequence
+from typing import assert_never
 
 from hemiola.control.clock import Clock
 from hemiola.control.slurm import orders
@@ -14,7 +15,7 @@ from hemiola.control.slurm.jobs import is_user_held, nodes_in
 from hemiola.control.slurm.known import UNHEARD, Known
 from hemiola.control.slurm.limits import Limits
 from hemiola.control.slurm.rows import JobRow, Words
-from hemiola.core.decisions import Decision, Move, Placement, Resize, Start, Stop
+from hemiola.core.decisions import Decision, Move, Pace, Placement, Resize, Start, Stop, WakeAt
 from hemiola.core.errors import EngineError
 from hemiola.core.events import Event, Held, Requeued
 from hemiola.core.hostlist import expand
@@ -53,15 +54,26 @@ class Binder:
         told: list[str] = []
         now = self._clock.now_s()
         for decision in decided:
-            known = self._known.get(getattr(decision, "job_id", ""))
+            known = self._known.get(decision.job_id)
             if known is None:
                 continue
-            if isinstance(decision, Resize) and self._shrink(known, decision.placement):
-                continue
-            if isinstance(decision, Stop | Move | Resize):
-                stopping.append(known)
-                told += self._stopping(known, now)
-            known.wanted = decision.placement if isinstance(decision, Start | Move | Resize) else None
+            match decision:
+                case Resize(_, placement) if self._shrink(known, placement):
+                    continue
+                case Start(_, placement):
+                    known.wanted = placement
+                case Stop():
+                    stopping.append(known)
+                    told += self._stopping(known, now)
+                    known.wanted = None
+                case Move(_, placement) | Resize(_, placement):
+                    stopping.append(known)
+                    told += self._stopping(known, now)
+                    known.wanted = placement
+                case Pace() | WakeAt():  # the one is refused before, the other is no order
+                    continue
+                case _:
+                    assert_never(decision)
             known.bound_s, known.ran = None, False
         complaints = self.tell(told)
         for known in stopping:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence, Set
+from typing import assert_never
 
 import msgspec
 
@@ -27,7 +28,7 @@ from hemiola.control.slurm.limits import Limits
 from hemiola.control.slurm.looks import ENDED, HOLDS, Look, Watcher
 from hemiola.control.slurm.memory import Clues
 from hemiola.control.slurm.rows import JobRow
-from hemiola.core.decisions import Decision, Move, Resize, Start, Stop, WakeAt
+from hemiola.core.decisions import Decision, Move, Pace, Resize, Start, Stop, WakeAt, placement_of
 from hemiola.core.errors import EngineError, InternalError
 from hemiola.core.events import Event
 from hemiola.core.job import Profile
@@ -59,6 +60,8 @@ class SlurmDriver(LookingDriver[Known]):
         profile: of a model by its name.
         usual_s: how long a job is taken to run that says nothing.
     """
+
+    supports = frozenset({Start, Stop, Move, Resize, WakeAt})
 
     def __init__(
         self, slurm: Engine, machine: StateMachine, partition: str, *, acts: bool = True, clock: Clock | None = None, may_act: Callable[[], bool] = lambda: True,
@@ -252,14 +255,10 @@ class SlurmDriver(LookingDriver[Known]):
 
     def advise(self, decision: Decision) -> None:
         """Into the job's AdminComment; each advice once."""
-        known = self.known.get(getattr(decision, "job_id", ""))
-        if (
-            known is not None
-            and isinstance(decision, Start | Move | Resize)
-            and known.advised != decision.placement
-        ):
-            known.advised = decision.placement
-            self._binder.tell([orders.advise(known, decision.placement, self._topology)])
+        known, placement = self.known.get(decision.job_id), placement_of(decision)
+        if known is not None and placement is not None and known.advised != placement:
+            known.advised = placement
+            self._binder.tell([orders.advise(known, placement, self._topology)])
 
     def hand_back(self) -> None:
         """Release what is held, and name no nodes; so, too, what is about to come back held."""
@@ -270,18 +269,26 @@ class SlurmDriver(LookingDriver[Known]):
 
     def render(self, decision: Decision) -> str:
         """The orders that Slurm would be given, one per line."""
-        known = self.known.get(getattr(decision, "job_id", ""))
-        if known is None or isinstance(decision, WakeAt):
-            return ""
-        if isinstance(decision, Stop):
-            return f"scontrol {orders.put_back(known.row.id)}"
-        if isinstance(decision, Resize) and self._binder.shrinks(known, decision.placement):
-            return f"scontrol {orders.shrink(known, decision.placement, self._topology)}"
-        if isinstance(decision, Start | Move | Resize):
-            ids = [known.row.id]
-            lines = [orders.bind(known, decision.placement, self._topology), orders.release(ids)]
-            lines.append(orders.go_first(ids))
-            if isinstance(decision, Move | Resize):
-                lines.insert(0, orders.put_back(known.row.id))
-            return "\n".join(f"scontrol {line}" for line in lines)
-        return f"(Slurm has no request for {type(decision).__name__})"
+        known = self.known.get(decision.job_id)
+        lines = self._lines(known, decision) if known is not None else []
+        return "\n".join(f"scontrol {line}" for line in lines) or self._why_unsaid(decision)
+
+    def _lines(self, known: Known, decision: Decision) -> list[str]:
+        again, ids = orders.put_back(known.row.id), [known.row.id]
+        match decision:
+            case Start(_, placement):
+                return [
+                    orders.bind(known, placement, self._topology),
+                    orders.release(ids),
+                    orders.go_first(ids),
+                ]
+            case Stop():
+                return [again]
+            case Resize(_, placement) if self._binder.shrinks(known, placement):
+                return [orders.shrink(known, placement, self._topology)]
+            case Move(job_id, placement) | Resize(job_id, placement):
+                return [again, *self._lines(known, Start(job_id, placement, decision.reason))]
+            case Pace() | WakeAt():
+                return []
+            case _:
+                assert_never(decision)

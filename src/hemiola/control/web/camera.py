@@ -18,7 +18,7 @@ import msgspec
 from hemiola.control.journal import JobRecord
 from hemiola.control.live.book import NEVER, STATUS
 from hemiola.control.live.engine import Identity, LiveDriver
-from hemiola.core.decisions import Decision, Start, WakeAt
+from hemiola.core.decisions import Decision, Start, asks_engine
 from hemiola.core.job import Job
 from hemiola.core.topology import Topology
 from hemiola.sched.job_state import ENDED, JobState
@@ -243,10 +243,10 @@ class Camera:
         if self._pending is None:
             return
         (now_s, decision, refused), self._pending = self._pending, None
-        kind = "timer" if isinstance(decision, WakeAt) else type(decision).__name__.lower()
+        kind = type(decision).__name__.lower() if asks_engine(decision) else "timer"
         with self._lock:
             self.counts[kind, bool(refused)] += 1
-            if isinstance(decision, WakeAt):
+            if not asks_engine(decision):
                 return
             who = self._who(decision.job_id)
             note = Note(self._run, self._number, now_s, decision, refused, who)

@@ -14,7 +14,7 @@ from hemiola.control.journal.journal import Journal
 from hemiola.control.live.places import fits
 from hemiola.control.live.reading_run import RunSoFar
 from hemiola.control.web.camera import Note, Picture
-from hemiola.core.decisions import WakeAt
+from hemiola.core.decisions import asks_engine
 from hemiola.core.errors import InputError
 from hemiola.core.topology import Topology
 from hemiola.trace.topologies.native import read_native
@@ -160,11 +160,7 @@ def _notes(journal: Journal, run: int) -> Iterator[Note]:
 
 def _noted(run: int, number: int, instant: Instant) -> Iterator[Note]:
     """An instant's decisions, timers left out; `number` is that of the first."""
-    made = [
-        (decision, refused)
-        for decision, refused in instant.decisions or ()
-        if not isinstance(decision, WakeAt)
-    ]
+    made = [(decision, refused) for decision, refused in instant.decisions or () if asks_engine(decision)]
     time_s = instant.events[0].time_s if instant.events else 0.0
     for place, (decision, refused) in enumerate(made, number):
         yield Note(run, place, time_s, decision, refused, None)

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from pathlib import Path
 
 import msgspec
@@ -19,9 +19,11 @@ import numpy as np
 
 from hemiola.control.journal.journal import Journal
 from hemiola.control.journal.workload import workload
+from hemiola.control.semantics import Semantics
 from hemiola.control.simulate import Recording, simulate
 from hemiola.control.web.history import last_run, run_topology
 from hemiola.control.web.values import PolicyFigures, ShadowView
+from hemiola.core.decisions import EVERY_KIND, Decision
 from hemiola.core.errors import HemiolaError, InputError
 from hemiola.core.job import Workload
 from hemiola.core.metrics import summary
@@ -150,7 +152,10 @@ def compare(
         raise InputError("the journal has no run", "wait until jobs have ended")
     load = workload(journal, since_s, until_s)
     topology = run_topology(run)
-    comparison = simulate(load, topology, list(policies), recording=Recording(timeline=False))
+    supported = run.opening.supported
+    comparison = simulate(
+        load, topology, list(policies), semantics=Semantics(supports=supported), recording=Recording(timeline=False)
+    )  # fmt: skip
     figures = [_really(journal, load, topology)]
     for found in comparison.runs:
         its = summary(found, topology)
@@ -161,7 +166,15 @@ def compare(
                 gpu_utilization=its.gpu_utilization, preemptions=its.preemptions,
             )
         )  # fmt: skip
-    return tuple(figures), (*NOTES, *load.notes, *comparison.notes)
+    return tuple(figures), (*NOTES, *_refused(EVERY_KIND - supported), *load.notes, *comparison.notes)
+
+
+def _refused(kinds: Set[type[Decision]]) -> list[str]:
+    """What policies do without, in words."""
+    names = ", ".join(sorted(kind.__name__.lower() for kind in kinds))
+    return (
+        [f"the engine has no way to {names} jobs: policies do without in the simulator, too"] if names else []
+    )
 
 
 def _really(journal: Journal, load: Workload, topology: Topology) -> PolicyFigures:

@@ -15,7 +15,7 @@ from hemiola.control.web.camera import Note, Picture, Seen, seen_impossible, see
 from hemiola.control.web.history import NotThereError
 from hemiola.control.web.loads import Loads, Predictor
 from hemiola.control.web.waiting import Room
-from hemiola.core.decisions import Placement
+from hemiola.core.decisions import Placement, placement_of
 from hemiola.core.topology import Topology
 
 __all__ = ["Frame", "bits", "decided", "ended_job"]
@@ -50,7 +50,7 @@ def decided(topology: Topology | None, note: Note, who: tuple[str, str]) -> valu
     return values.Decided(
         id=f"{note.run}-{note.number}", time_s=note.time_s, kind=type(decision).__name__.lower(),
         job=decision.job_id, engine_id=who[0], name=who[1],
-        placement=_parts(topology, getattr(decision, "placement", None)), reason=decision.reason, refused=note.refused,
+        placement=_parts(topology, placement_of(decision)), reason=decision.reason, refused=note.refused,
     )  # fmt: skip
 
 

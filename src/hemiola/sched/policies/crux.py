@@ -276,7 +276,7 @@ class Crux(Policy):
         crossers = crossing.settle()
         if crossers:
             weights = [self.ratio**level for level in self._levels_from_below(view, crossers)]
-            yield from pace(crossers, weights, "its GPU intensity among those it shares links with")
+            yield from pace(view, crossers, weights, "its GPU intensity among those it shares links with")
 
     def _levels_from_below(self, view: ClusterView, crossers: list[Crosser]) -> Iterator[int]:
         """For each job how many levels lie below its own."""

@@ -239,7 +239,7 @@ class Lwf(Policy):
         crossers = crossing.settle()
         if crossers is not None:
             weights = self._weights(view, crossers)
-            yield from pace(crossers, weights, "AdaDUAL: its share of the links where it meets others")
+            yield from pace(view, crossers, weights, "AdaDUAL: its share of the links where it meets others")
 
     def _weights(self, view: ClusterView, crossers: list[Crosser]) -> list[float]:
         size = [view.estimates.demand(crosser.job)[1] for crosser in crossers]
