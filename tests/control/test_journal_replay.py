@@ -75,6 +75,7 @@ class Written(Driver):
 
     def __init__(self, inner: Driver, journal: Journal, run: int) -> None:
         self.inner, self.journal, self.run, self.instants = inner, journal, run, 0
+        self.supports = inner.supports
         self.decisions: list[tuple[Decision, str]] = []
 
     def events(self) -> Iterator[list[Event]]:

@@ -23,6 +23,8 @@ Where our cluster differs, and what was chosen:
 - *t* takes every link to carry the job's bytes once, also for all-to-all traffic.
 - *k* is clipped to 1/100 .. 100, and is 1 where neither gains; the pair is played for up to 60
   of the longer iterations. The paper's testbed measures a job alone for 30 s; here its profile is known.
+- *An engine that cannot pace jobs* (live ones, so far) refuses the first weight; from then on the host scheduler is
+  all there is.
 - *Levels are per group* of jobs that hang together through shared links: others never meet. A group
   of at most K jobs needs no compression.
 """

@@ -25,7 +25,8 @@ Where our cluster differs, and what was chosen:
   A job's weight is the geometric mean of share / (1 - share) over those it meets and itself: for two
   jobs exactly the ratio of their shares, for all-meet-all the least-squares fit in logarithms.
 - *Three or more* messages never overlap under AdaDUAL; here pairs are all that is looked at.
-- Laws of contention that know no shares ("eta", "isolated") ignore the weights.
+- Laws of contention that know no shares ("eta", "isolated") ignore the weights. An engine that cannot pace jobs (live
+  ones, so far) refuses the first one; from then on order and placement are all there is.
 """
 
 from __future__ import annotations
