@@ -284,6 +284,110 @@ def stays_apart_in_no_sync(rank: int, file: str) -> None:
         assert torch.equal(a, b)
 
 
+def accumulating(
+    model: Any, optimizer: Any, rank: int, forwards: Any, batch: Any = lambda step: 8
+) -> list[Any]:
+    """40 steps of so many forwards each, exchanged at the last one, as nanoGPT has it; the parameters after each step."""
+    source = torch.Generator().manual_seed(rank)
+    found = []
+    for step in range(40):
+        for number in range(forwards(step)):
+            model.require_backward_grad_sync = number == forwards(step) - 1
+            model(torch.randn(batch(step), 64, generator=source)).pow(2).mean().backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        found.append(torch.cat([p.detach().flatten() for p in model.parameters()]))
+    return found
+
+
+def each_advised(follows: bool = True) -> Any:
+    """Every parameter by itself, or other buckets, whatever was measured."""
+    from hemiola.run.accelerate.advised import Advised
+
+    def advised(_1: Any, _2: Any, parameters: dict[str, nn.Parameter], *_: Any) -> Advised:
+        return Advised(each(parameters.items()) if follows else None, "it says", 1 << 20)
+
+    return advised
+
+
+def accumulates_in_every_phase(rank: int, file: str) -> None:
+    """By the attribute that DDP has: the same bits after every step, measured, deferred, by the plan and under DDP again."""
+    from hemiola.run.accelerate import job as deciding
+
+    expected = accumulating(*made(lambda m, o: (DistributedDataParallel(m), o)), rank, lambda _: 2)
+    for state, deciding._LOSS in (("on", 1e9), ("reverted", 0.0), ("off", 0.0)):
+        deciding.advised = each_advised(state != "off")
+        model, optimizer = made(lambda m, o: hemiola.accelerate(m, o, min_gain=1e-9, quiet=True))
+        found = accumulating(model, optimizer, rank, lambda _: 2)
+        assert model.job.state == state
+        wrong = [
+            step for step, (a, b) in enumerate(zip(found, expected, strict=True)) if not torch.equal(a, b)
+        ]
+        assert not wrong, (state, wrong)
+        model.flush()
+
+
+def changes_its_work(rank: int, file: str) -> None:
+    """A plan is faster than DDP, or slower, only where an iteration does what it did under DDP."""
+    from hemiola.run.accelerate import job as deciding
+
+    deciding.advised = each_advised()
+    os.environ["HEMIOLA_RUN_REPORT"] = f"{file}.report"
+    for deciding._LOSS, forwards, batch, words in (
+        (1e9, lambda step: 2, lambda step: 8 + step % 3, "times as fast)"),
+        (0.0, lambda step: 2 if step < 25 else 1, lambda step: 8, "an iteration had 2 forwards then and has 1 forwards now"),
+        (0.0, lambda step: 1, lambda step: 8 if step < 25 else 9, "had 512 elements of input then and has 576 elements"),
+        (0.0, lambda step: 1 + (step > 11), lambda step: 8, " per iteration"),
+    ):  # fmt: skip
+        model, optimizer = made(lambda m, o: hemiola.accelerate(m, o, min_gain=1e-9, quiet=True))
+        accumulating(model, optimizer, rank, forwards, batch)
+        said = model.job._said
+        assert (model.job.state, model.job.engine is not None) == ("on", True), said
+        assert words in said.words and said.measured_s, said
+        compared = "times as fast" in words
+        assert (said.before_s is not None, "times as fast" in said.words) == (compared, compared), said
+        model.flush()
+
+
+def takes_what_ddp_takes(rank: int, file: str) -> None:
+    """What scripts read and set of DDP counts, or is an error; all else stays where it was put."""
+    own = dist.new_group([0, 1])
+    ddp = DistributedDataParallel(
+        Odd(), process_group=own, find_unused_parameters=True, broadcast_buffers=False
+    )
+    model, optimizer = hemiola.accelerate(ddp, torch.optim.SGD(ddp.parameters(), 0.1), quiet=True)
+    names = ["process_group", "device", "device_type", "device_ids", "output_device", "dim", "find_unused_parameters",
+             "broadcast_buffers", "require_backward_grad_sync", "require_forward_param_sync", "static_graph",
+             "gradient_as_bucket_view", "mixed_precision", "parameters_to_ignore"]  # fmt: skip
+    for name in names:
+        assert getattr(model, name) == getattr(ddp, name), name
+        setattr(model, name, getattr(ddp, name))
+    assert model.will_sync_module_buffers() is False
+    again, optimizer = hemiola.accelerate(model, optimizer, find_unused_parameters=False, quiet=True)
+    assert (again.process_group, again.broadcast_buffers, again.find_unused_parameters) == (own, False, False)
+    for name, value in (
+        ("find_unused_parameters", True), ("static_graph", True), ("bucket_bytes_cap", 1), ("process_group", None),
+        ("device_ids", [0]), ("gradient_as_bucket_view", True), ("register_comm_hook", print),
+    ):  # fmt: skip
+        refused(
+            f"model.{name} = {value!r} would change nothing", lambda n=name, v=value: setattr(again, n, v)
+        )
+    refused("another Odd, which nobody would train", lambda: setattr(again, "module", Odd()))
+    others = {*vars(ddp), *dir(DistributedDataParallel)} - {*vars(again), *dir(again)}
+    for name in others - {name for name in vars(ddp) if name.startswith("_")}:
+        try:
+            getattr(again, name)
+        except AttributeError as problem:
+            assert "keep DistributedDataParallel" in str(problem), name
+        refused("keep DistributedDataParallel", lambda n=name: setattr(again, n, 3))
+    again.history, again.head = [3], nn.Linear(2, 2)
+    copied = copy.deepcopy(again)
+    assert (copied.history, again.history) == ([3], [3]) and "head.weight" in again.state_dict()
+    assert not hasattr(again, "nothing_of_anybodys") and not hasattr(copied, "process_group")
+    ddp.register_comm_hook(None, lambda state, bucket: bucket.buffer())
+    refused("a communication hook", lambda: hemiola.accelerate(ddp, optimizer))
+
+
 def tries_other_buckets(rank: int, file: str) -> None:
     """By a plan, then in DDP's other buckets, then whichever was faster: as with DDP to the bit all the while.
 

@@ -22,6 +22,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import hemiola
 from hemiola.core.plan import Piece, Plan, PlannedTransfer
+from hemiola.run.accelerate.attributes import exchanged
 from hemiola.run.accelerate.tables import Table, tables_of
 
 SCENARIOS = [*scripts.SCRIPTS, *scripts_of_tables.SCRIPTS, *scripts_beside.SCRIPTS]
@@ -47,7 +48,7 @@ def by_rows(name: str, table: Table, turn: int) -> Iterator[PlannedTransfer]:
 def planned(together: bool = False, **more: Any) -> scripts.Wrap:
     def wrap(model: nn.Module, optimizer: Any, find_unused_parameters: bool = False) -> Any:
         inner = getattr(model, "module", model)  # accelerated already
-        trained = {name: p for name, p in inner.named_parameters() if p.requires_grad}
+        trained = {name: p for name, p in exchanged(inner).items() if p.requires_grad}
         small = [name for name, p in trained.items() if p.numel() < 500]
         transfers = [
             PlannedTransfer(name="small", pieces=tuple(Piece(n, 0, trained[n].numel()) for n in small))

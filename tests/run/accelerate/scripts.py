@@ -163,6 +163,79 @@ def accumulation(wrap: Wrap, rank: int) -> Any:
     return model, optimizer
 
 
+def accumulation_by_the_attribute(wrap: Wrap, rank: int) -> Any:
+    """As nanoGPT does it; buffers are not shared after a forward without exchange."""
+    model, optimizer = made(wrap)
+    for number, (images, labels) in enumerate(batches(rank, 9)):
+        model.require_backward_grad_sync = number % 3 == 2
+        loss_of(model(images), labels).backward()
+        if number % 3 == 2:
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+    return model, optimizer
+
+
+def exchanged_now_and_then(wrap: Wrap, rank: int) -> Any:
+    """The attribute and `no_sync` within each other, changed between forward and backward, after a forward for nothing."""
+    model, optimizer = made(wrap)
+
+    def backward(images: Tensor, labels: Tensor, then: bool) -> None:
+        loss = loss_of(model(images), labels)
+        model.require_backward_grad_sync = then  # what counts is what it was in forward
+        loss.backward()
+
+    for number, (images, labels) in enumerate(batches(rank, 12)):
+        with model.no_sync():
+            assert model.require_backward_grad_sync is False
+            backward(images, labels, True)
+            backward(images, labels, False)
+            if number % 4 == 1:
+                backward(images, labels, True)
+                backward(images, labels, False)
+        assert model.require_backward_grad_sync is True
+        if number % 4 == 2:
+            model(images)  # the next backward is exchanged, whichever it is
+            model.require_backward_grad_sync = False
+            backward(images, labels, True)
+            nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+        model.require_backward_grad_sync = True
+        backward(images, labels, False)
+        assert model.require_backward_grad_sync is False
+        model.require_backward_grad_sync = True
+        optimizer.step()
+        optimizer.zero_grad()
+    return model, optimizer
+
+
+def buffers_shared_now_and_then(wrap: Wrap, rank: int) -> Any:
+    """Whether rank 0's running means are everybody's is changed on the way; in the end each rank has its own."""
+    model, optimizer = made(wrap)
+    for number, (images, labels) in enumerate(batches(rank, 8)):
+        model.broadcast_buffers = number % 4 < 2
+        if number % 4 == 1:
+            model.require_forward_param_sync = False
+        loss_of(model(images), labels).backward()
+        assert model.require_forward_param_sync is True
+        optimizer.step()
+        optimizer.zero_grad()
+    return model, optimizer
+
+
+def parts_that_are_each_ranks_own(wrap: Wrap, rank: int) -> Any:
+    """As DistributedDataParallel is told of parameters and buffers that it is to leave alone."""
+    torch.manual_seed(1)
+    model = Net()
+    own = ["side.weight", "side.bias", ".gain", "normal.running_mean"]
+    nn.parallel.DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(model, own)
+    model, optimizer = wrap(model, torch.optim.SGD(model.parameters(), 0.05, momentum=0.9))
+    for images, labels in batches(rank):
+        optimizer.zero_grad()
+        loss_of(model(images, side=True), labels).backward()
+        optimizer.step()
+    assert model.parameters_to_ignore == set(own)
+    return model, optimizer
+
+
 def accumulation_without_no_sync(wrap: Wrap, rank: int) -> Any:
     model, optimizer = made(wrap)
     for number, (images, labels) in enumerate(batches(rank)):
@@ -521,7 +594,7 @@ def own_kernels(wrap: Wrap, rank: int) -> Any:
 
 SCRIPTS = [
     plain, adamw, nesterov_and_amsgrad, fifty_steps_of_sgd, fifty_steps_of_adamw, updates_that_write_to_gradients, schedule_and_groups, clipping, scaler,
-    accumulation, accumulation_without_no_sync, two_losses, a_branch_that_only_some_use, frozen_layer, unfrozen_later, by_another_optimizer_later, closure, recurrent,
+    accumulation, accumulation_by_the_attribute, exchanged_now_and_then, buffers_shared_now_and_then, parts_that_are_each_ranks_own, accumulation_without_no_sync, two_losses, a_branch_that_only_some_use, frozen_layer, unfrozen_later, by_another_optimizer_later, closure, recurrent,
     gradients_dropped_by_hand, gradients_that_are_kept, looked_at_in_between, changed_by_hand, unknown_optimizer, steps_that_are_looked_at,
     checkpoint_and_resume, loaded_in_the_middle, channels_last_and_half, recomputed, own_kernels,
 ]  # fmt: skip

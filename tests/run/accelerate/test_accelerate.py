@@ -70,6 +70,18 @@ def test_without_exchange_ranks_stay_apart_whoever_takes_over(tmp_path):
     assert run(HERE / "lives.py", 2, str(tmp_path / "meet"), "stays_apart_in_no_sync") == ["left"] * 2
 
 
+def test_accumulation_by_ddps_attribute_is_ddps_in_every_phase(tmp_path):
+    assert run(HERE / "lives.py", 2, str(tmp_path / "meet"), "accumulates_in_every_phase") == ["left"] * 2
+
+
+def test_what_does_other_work_is_not_called_faster(tmp_path):
+    assert run(HERE / "lives.py", 2, str(tmp_path / "meet"), "changes_its_work") == ["left"] * 2
+
+
+def test_what_ddp_has_counts_or_is_refused(tmp_path):
+    assert run(HERE / "lives.py", 2, str(tmp_path / "meet"), "takes_what_ddp_takes") == ["left"] * 2
+
+
 def test_a_backward_that_fails_on_one_rank_is_left_out_by_nobody(tmp_path):
     assert run(HERE / "lives.py", 2, str(tmp_path / "meet"), "leaves_out_a_batch") == ["left"] * 2
 

@@ -14,6 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 from hemiola.core.errors import InputError
 from hemiola.core.plan import Plan
 from hemiola.core.units import parse_rate
+from hemiola.run.accelerate.attributes import Given, exchanged, given_of
 from hemiola.run.accelerate.job import Job
 from hemiola.run.accelerate.model import Accelerated, adopt, jobs_within
 from hemiola.run.accelerate.settings import Settings
@@ -28,8 +29,8 @@ def accelerate(
     plan: Plan | str | Path | None = None,
     min_gain: float = 0.03,
     revert: bool = True,
-    broadcast_buffers: bool = True,
-    find_unused_parameters: bool = False,
+    broadcast_buffers: bool | None = None,
+    find_unused_parameters: bool | None = None,
     updates_apart: bool | None = None,
     carrier: str = "",
     interface: str = "",
@@ -51,13 +52,13 @@ def accelerate(
     Training stays what it is under DDP. Where it turns out no faster, DDP comes back.
 
     Args:
-        model: not wrapped; a DistributedDataParallel is unwrapped.
+        model: not wrapped; a DistributedDataParallel, or a model that is accelerated already, is unwrapped.
         optimizer: of its parameters; stays the same object.
         plan: what `hemiola plan -o` wrote, to follow it from the start; `HEMIOLA_PLAN` unless given.
         min_gain: relative; 0.03 for 3 %.
         revert: whether DDP comes back where the plan is measured to be no faster.
-        broadcast_buffers, find_unused_parameters: as DistributedDataParallel has them; by a plan, parameters that
-            get no gradient are found without being told.
+        broadcast_buffers, find_unused_parameters: as DistributedDataParallel has them, or as the wrapper has them that
+            the model comes in; by a plan, parameters that get no gradient are found without being told.
         updates_apart: whether an optimizer of your own updates every parameter by itself, with all its state in
             `optimizer.state[parameter]`; PyTorch's own are known. Others are stepped whole.
         carrier: "messages" over Hemiola's transport (on processors), or "collectives" of the process group (on GPUs, and
@@ -67,13 +68,14 @@ def accelerate(
             keeps its queue empty, so that urgent gradients do not wait in it.
         timeout_s: a gradient for which a rank has stood still for so long is given up; `math.inf` for never.
         quiet: print nothing.
-        group: the process group; the default one.
+        group: the process group; that of the wrapper that the model comes in, or the default one.
 
     Returns:
         The model to call from now on, with the given one in `.module`, and the optimizer.
 
     Raises:
-        InputError: no process group, a model without trained parameters, one that is sharded already.
+        InputError: no process group, a model without trained parameters, one that is sharded already, one in a
+            DistributedDataParallel whose hooks nobody would follow.
         PlanError: the plan is for another model or another number of ranks.
         TransportError: the ranks cannot reach each other.
     """
@@ -81,16 +83,17 @@ def accelerate(
         raise InputError(
             "there is no process group", 'call torch.distributed.init_process_group("gloo") before'
         )
+    given = Given()
     if isinstance(model, DistributedDataParallel):
-        model = model.module
+        given, model = given_of(model), model.module
     if not isinstance(optimizer, torch.optim.Optimizer):
         what = type(optimizer).__name__
         raise InputError(f"the optimizer is a {what}", "give a torch.optim.Optimizer")
     if isinstance(model, Accelerated):
-        model = model.module
+        given, model = model.given, model.module
     for job in jobs_within(model):  # whatever optimizer they are of
         job.leave()
-    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    trained = [parameter for parameter in exchanged(model).values() if parameter.requires_grad]
     if not trained:
         raise InputError("no parameter of the model asks for a gradient", "train at least one")
     if any(hasattr(parameter, "full_tensor") for parameter in trained):
@@ -99,11 +102,13 @@ def accelerate(
             'use init_process_group("hemiola") for it',
         )
     settings = Settings(
-        plan=_plan(plan), min_gain=min_gain, reverts=revert, broadcast_buffers=broadcast_buffers,
-        find_unused_parameters=find_unused_parameters, apart=updates_apart, carrier=carrier, interface=interface,
+        plan=_plan(plan), min_gain=min_gain, reverts=revert,
+        broadcast_buffers=given.broadcast_buffers if broadcast_buffers is None else broadcast_buffers,
+        find_unused_parameters=given.find_unused_parameters if find_unused_parameters is None else find_unused_parameters,
+        apart=updates_apart, carrier=carrier, interface=interface,
         rate_bytes_per_s=parse_rate(rate) if isinstance(rate, str) else rate, timeout_s=timeout_s, quiet=quiet,
     )  # fmt: skip
-    job = Job(model, optimizer, settings, group)
+    job = Job(model, optimizer, settings, given.group if group is None else group)
     adopt(optimizer, job)
     return Accelerated(job), optimizer
 

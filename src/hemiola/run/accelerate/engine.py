@@ -104,7 +104,7 @@ class Engine:
         the accelerated model is. Others, such as those of the module inside, are this rank's own."""
 
         def told(what: Any) -> None:
-            if self._open or (self.syncs and self._expects):
+            if self._open or self._expects:
                 with self._guard, _plainly():
                     if not self._open:
                         self._begin()

@@ -33,6 +33,7 @@ from hemiola.core.errors import InputError, PlanError
 from hemiola.core.plan import Plan
 from hemiola.core.units import format_duration
 from hemiola.run.accelerate.advised import Advised, advised
+from hemiola.run.accelerate.attributes import exchanged, ignored_by
 from hemiola.run.accelerate.deferred import defer_transfers
 from hemiola.run.accelerate.engine import Engine
 from hemiola.run.accelerate.exchange import Exchange
@@ -47,6 +48,7 @@ from hemiola.run.accelerate.tables import Table, planned_tables
 from hemiola.run.accelerate.tickets import Carrier
 from hemiola.run.accelerate.told import Teller, forward_begins
 from hemiola.run.accelerate.updates import Updates
+from hemiola.run.accelerate.work import Work, change
 from hemiola.run.transport import Endpoint
 
 __all__ = ["COMPILED", "JOB", "Job"]
@@ -81,6 +83,7 @@ class Job:
     Attributes:
         state: see `core.acceleration.Acceleration`.
         ddp: while it is in charge.
+        ignored: names of parameters and buffers that are each rank's own, as DistributedDataParallel was told.
         has_left: whether the model is no longer this job's.
         engine: while the plan is.
     """
@@ -88,10 +91,11 @@ class Job:
     def __init__(
         self, module: nn.Module, optimizer: torch.optim.Optimizer, settings: Settings, group: Any
     ) -> None:
-        self.module, self._settings, self._group = module, settings, group
+        self.module, self.settings, self.group = module, settings, group
         self.rank, self.ranks = dist.get_rank(group), dist.get_world_size(group)
-        self.parameters = {name: p for name, p in module.named_parameters() if p.requires_grad}
-        self._frozen = [(name, p) for name, p in module.named_parameters() if not p.requires_grad]
+        self.ignored, known = ignored_by(module), exchanged(module)
+        self.parameters = {name: p for name, p in known.items() if p.requires_grad}
+        self._frozen = [(name, p) for name, p in known.items() if not p.requires_grad]
         self.updates = Updates(optimizer, settings.apart)
         self.state: State = "profiling"
         self.has_left = False
@@ -106,8 +110,10 @@ class Job:
         self._count = self._followed_from = self._tried_from = 0
         self._found: dict[str, float] = {}
         self._times: deque[tuple[float, float]] = deque(maxlen=_JUDGED)  # no more are looked at
+        self._works: deque[Work] = deque(maxlen=_JUDGED)
+        self._work = Work()  # of the iteration under way
+        self._work_before: list[Work] = []
         self._last = time.perf_counter()
-        self._buffers_change = True
         self._said = Acceleration(state="profiling", iterations=0)
         self._has_warned = False
         if self.ranks == 1:
@@ -125,6 +131,15 @@ class Job:
             self._profile = Profile(module, self.parameters, _UNTOUCHED + _MEASURED)
 
     @property
+    def device(self) -> torch.device:
+        """Of the parameters, or of the first of them."""
+        return next(iter(self.parameters.values())).device
+
+    def buffers(self) -> list[torch.Tensor]:
+        """Those that rank 0 has for everybody."""
+        return [buffer for name, buffer in self.module.named_buffers() if name not in self.ignored]
+
+    @property
     def _on_gpu(self) -> bool:
         """Whether iterations cannot be measured from here."""
         return any(p.device.type != "cpu" for p in self.parameters.values())
@@ -132,28 +147,28 @@ class Job:
     @property
     def _as_collectives(self) -> bool:
         """Whether the process group carries the transfers: on GPUs, or where that was asked for."""
-        return self._on_gpu or self._settings.carrier == "collectives"
+        return self._on_gpu or self.settings.carrier == "collectives"
 
     def _as_ddp(self, again: bool = False) -> DistributedDataParallel:
         """The model under DDP; for the first time, or again in the buckets that are fastest here."""
-        settings, first = self._settings, next(iter(self.parameters.values()))
+        settings = self.settings
         given: dict[str, Any] = {"find_unused_parameters": settings.find_unused_parameters}
         if not settings.broadcast_buffers:
             given["broadcast_buffers"] = False
-        if first.device.type != "cpu":
-            given["device_ids"] = [first.device]
+        if self.device.type != "cpu":
+            given["device_ids"] = [self.device]
         if again:
             given["init_sync"] = False  # parameters are the same everywhere, buffers may be each rank's own
             if self._bucket_bytes is not None:
                 given["bucket_cap_mb"] = self._bucket_bytes / 2**20
         with warnings.catch_warnings():  # from 2.13 on; what is to be used instead still shares buffers once
             warnings.filterwarnings("ignore", "`broadcast_buffers` is deprecated", FutureWarning)
-            return DistributedDataParallel(self.module, process_group=self._group, **given)
+            return DistributedDataParallel(self.module, process_group=self.group, **given)
 
     def _reason_against(self) -> str:
         """Why this model stays as it is; "" if nothing speaks against a plan."""
         module = self.module
-        if self._as_collectives and self._settings.plan is None:
+        if self._as_collectives and self.settings.plan is None:
             return "what runs on a GPU is not measured from here: give a plan that hemiola plan has made"
         if any(isinstance(m, torch.jit.ScriptModule) for m in module.modules()):
             return "a part of the model is TorchScript, which does not wait for single parameters"
@@ -169,16 +184,24 @@ class Job:
 
     # --- the script's calls
 
-    def forward(self, training: bool, syncs: bool, *arguments: Any, **named: Any) -> Any:
-        """The model's forward; `training`: a backward may follow."""
+    def forward(self, training: bool, syncs: bool, shares: bool, *arguments: Any, **named: Any) -> Any:
+        """The model's forward.
+
+        Args:
+            training: a backward may follow.
+            syncs: that is to be exchanged.
+            shares: rank 0's buffers are to be everybody's before.
+        """
         if training:
             self._check_left()
             self._check_frozen()
+            self._work = self._work.more(syncs, (arguments, named))
         if self.engine is None:
             if self._profile is not None and training:
                 self._profile.forward_begins()
-            if self.ddp is not None:
-                self.ddp.require_backward_grad_sync = syncs  # whichever it is by now
+            if self.ddp is not None:  # whichever it is by now
+                self.ddp.require_backward_grad_sync = syncs
+                self.ddp.require_forward_param_sync = self.ddp.broadcast_buffers = shares
             result = (self.ddp or self.module)(*arguments, **named)
             if self._profile is not None and training:
                 self._profile.forward_ends()
@@ -188,9 +211,8 @@ class Job:
         if training:
             forward_begins()
             self.engine.forward_begins(syncs)
-        if self._settings.broadcast_buffers and self._buffers_change:
-            self.engine.share(list(self.module.buffers()))
-        self._buffers_change = training and syncs  # as DDP: not after a forward without exchange
+        if shares:
+            self.engine.share(self.buffers())
         result = self.module(*arguments, **named)
         if training:
             self.engine.forward_ends()
@@ -219,6 +241,8 @@ class Job:
         if self.engine is not None:
             waited_s, self.engine.waited_s = self.engine.waited_s, 0.0
         self._times.append((now - self._last, waited_s))
+        self._works.append(self._work)
+        self._work = Work()
         self._last = now
         self._count += 1
         if self._profile is not None and self._count == _UNTOUCHED + _MEASURED:
@@ -249,36 +273,41 @@ class Job:
         assert self._profile is not None
         self._profile.stop()
         own, self._profile = self._profile.measured(_UNTOUCHED), None
-        return own, mean_of(gathered(own, self._group))
+        return own, mean_of(gathered(own, self.group))
 
     def _look(self) -> None:
         """Stay with DDP where nothing is to be gained, or see what computing takes beside no transfer."""
         _, measured = self._profiled()
+        self._work_before = list(self._works)[-_MEASURED:]
         share = measured.exposed_s / max(measured.end_s, 1e-9)
         self._found = {
             "before_s": self._usual_s(list(self._times)[-_MEASURED:]), "exposed_before_s": measured.exposed_s,
         }  # fmt: skip
-        gain = self._settings.min_gain
+        gain = self.settings.min_gain
         if share < gain / (1 + gain):
             words = f"communication is hidden: only {share:.1%} of an iteration waits for it"
             self._say("off", words, **self._found)
             return
         self._leave_ddp()
         self.ddp = self._as_ddp(again=True)
-        defer_transfers(self.ddp, self._group)
+        defer_transfers(self.ddp, self.group)
         self._profile = Profile(self.module, self.parameters, _UNTOUCHED + _BESIDE_NOTHING)
 
     def _decide(self) -> None:
         """Stay with DDP, or go over to a plan."""
         (own, measured), found = self._profiled(), self._found
-        if reason := next(filter(None, gathered(self._reason_against(), self._group)), ""):  # by now
+        if self._changed(
+            list(self._works)[-_BESIDE_NOTHING:]
+        ):  # then nothing is to be compared with what DDP took
+            self._work_before, found = [], {}
+        if reason := next(filter(None, gathered(self._reason_against(), self.group)), ""):  # by now
             self._leave_ddp()
             self.ddp = self._as_ddp(again=True)
             self._say("off", reason, **found)
             return
         if self.rank == 0:
             self._tell("hemiola: measuring the links and making a plan ...")
-        end = meet(self._group, self._settings)
+        end = meet(self.group, self.settings)
         try:
             advice = self._advised(measured, own, end)
         except BaseException:
@@ -298,15 +327,15 @@ class Job:
     def _advised(self, measured: Measured, own: Measured, end: Endpoint) -> Advised:
         """What rank 0 makes of the links, which all measure."""
         exchange = Exchange(end, CHUNK_BYTES_MAX)
-        cores = cores_of(gathered(own_processors(own.busy), self._group))
+        cores = cores_of(gathered(own_processors(own.busy), self.group))
         threads = cores.threads if cores.cores <= cores.threads else 0
-        links = slowest(gathered(probe(exchange, self.ranks, self._settings.timeout_s, threads), self._group))
+        links = slowest(gathered(probe(exchange, self.ranks, self.settings.timeout_s, threads), self.group))
         name = type(self.module).__name__
         advice: Advised | None = None
         if self.rank == 0:
-            gain = self._settings.min_gain
+            gain = self.settings.min_gain
             advice = advised(name, measured, self.parameters, links, self.ranks, cores, gain)
-        found: Advised = from_first(advice, self._group)
+        found: Advised = from_first(advice, self.group)
         return found
 
     def _judge(self) -> None:
@@ -317,18 +346,23 @@ class Job:
         if before_s is None:
             self._say("on", f"{format_duration(measured_s)} per iteration", **figures)
             return
+        if changed := self._changed(self._works):
+            words = f"{format_duration(measured_s)} per iteration measured, {_not_compared(before_s, 'DDP', changed)}"
+            self._work_before = []
+            self._say("on", words, before_s=None, exposed_before_s=None, **figures)
+            return
         words = (
             f"{format_duration(measured_s)} per iteration measured, {format_duration(before_s)} with DDP "
             f"({before_s / measured_s:.2f} times as fast)"
         )
-        if measured_s > before_s * _LOSS and self._settings.reverts:
+        if measured_s > before_s * _LOSS and self.settings.reverts:
             self._go_back()
             buckets = f" in {self._buckets}" if self._bucket_bytes else ""
             self._say("reverted", f"{words}: back to DDP{buckets}", **figures)
             return
         self._say("on", words, **figures)
         may_be_faster = self._bucket_s is not None and self._bucket_s <= measured_s * _AS_FAST
-        if may_be_faster and self._settings.reverts:
+        if may_be_faster and self.settings.reverts:
             self._rest()
             self._tried_from = self._count
 
@@ -342,8 +376,10 @@ class Job:
         assert self._followed is not None and self._said.measured_s is not None
         plan_s, tried_s = self._said.measured_s, self._usual_s(self._times)
         self._tried_from = 0
-        words = f"{format_duration(tried_s)} per iteration with DDP in {self._buckets}, {format_duration(plan_s)} by the plan"
-        if tried_s < plan_s * _FASTER:
+        tried = f"{format_duration(tried_s)} per iteration with DDP in {self._buckets}"
+        changed = self._changed(self._works)
+        words = f"{tried}, {_not_compared(plan_s, 'the plan', changed) if changed else f'{format_duration(plan_s)} by the plan'}"
+        if tried_s < plan_s * _FASTER and not changed:
             self.close()
             self._say("reverted", f"{words}: back to DDP")
             return
@@ -351,9 +387,14 @@ class Job:
         self._follow(*self._followed)
         self._say("on", words)
 
+    def _changed(self, works: Iterable[Work]) -> str:
+        """What these do otherwise than those that were measured before, on whichever rank; "" where they do the same."""
+        found: list[str] = gathered(change(self._work_before, list(works)), self.group)
+        return next(filter(None, found), "")
+
     def _usual_s(self, rows: Iterable[tuple[float, float]]) -> float:
         """The median iteration, of the slowest rank."""
-        return float(max(gathered(median(seconds for seconds, _ in rows), self._group)))
+        return float(max(gathered(median(seconds for seconds, _ in rows), self.group)))
 
     def _exposed_s(self) -> float:
         """Of this rank's usual iteration by the plan: a median as that is, of which it is no more than all."""
@@ -377,9 +418,9 @@ class Job:
         self._leave_ddp()
         carrier: Carrier
         if self._as_collectives:
-            carrier = self._lanes = GroupExchange(plan, self._group)
+            carrier = self._lanes = GroupExchange(plan, self.group)
         else:
-            self._end = end or meet(self._group, self._settings)
+            self._end = end or meet(self.group, self.settings)
             carrier = Exchange(self._end, plan.chunk_bytes)
         self._follow(plan, carrier, tables)
 
@@ -387,8 +428,8 @@ class Job:
         """By a plan from now on."""
         self._followed, self._followed_from = (plan, carrier, tables), self._count
         self.engine = Engine(
-            self.module, self.parameters, plan, tables, carrier, self.updates, self.ranks, self._settings.timeout_s,
-            None if carrier.is_seen else Teller(self._group, len(plan.transfers)),
+            self.module, self.parameters, plan, tables, carrier, self.updates, self.ranks, self.settings.timeout_s,
+            None if carrier.is_seen else Teller(self.group, len(plan.transfers)),
         )  # fmt: skip
 
     def _leave_ddp(self) -> None:
@@ -442,7 +483,7 @@ class Job:
         end, self._end, self._followed = self._end, None, None
         if end is not None:
             if self.engine is not None:
-                self.engine.drain(self._settings.timeout_s)
+                self.engine.drain(self.settings.timeout_s)
             end.close()
 
     def end(self) -> None:
@@ -482,7 +523,7 @@ class Job:
 
     # --- saying
 
-    def _say(self, state: State, words: str, **figures: float) -> None:
+    def _say(self, state: State, words: str, **figures: float | None) -> None:
         """On rank 0: print it, and write it where `hemiola run` looks."""
         self.state = state
         self._said = msgspec.structs.replace(
@@ -494,7 +535,7 @@ class Job:
         self._note()
 
     def _tell(self, line: str) -> None:
-        if not self._settings.quiet:
+        if not self.settings.quiet:
             print(line, file=sys.stderr, flush=True)
 
     def _note(self) -> None:
@@ -504,7 +545,8 @@ class Job:
             from hemiola.trace.acceleration_json import write_acceleration
 
             said = msgspec.structs.replace(self._said, iterations=self._count)
-            if said.measured_s is not None and self._by_plan > _SETTLES + _JUDGED:
+            same = not change(self._work_before, list(self._works))
+            if said.measured_s is not None and self._by_plan > _SETTLES + _JUDGED and same:
                 recent_s = median(seconds for seconds, _ in self._times)
                 said = msgspec.structs.replace(said, measured_s=recent_s, exposed_s=self._exposed_s())
             try:
@@ -513,6 +555,13 @@ class Job:
                 if not self._has_warned:
                     _log.warning("the report on the acceleration is missing: %s", problem)
                 self._has_warned = True
+
+
+def _not_compared(other_s: float, whose: str, changed: str) -> str:
+    return (
+        f"not to be compared with {format_duration(other_s)} by {whose}, for {changed}: "
+        "call hemiola.accelerate again to measure both anew"
+    )
 
 
 _NOTHING = Measured(used_s={}, forward_end_s=0.0, ready_s={}, step_start_s=0.0, end_s=0.0)

@@ -10,22 +10,32 @@ from functools import partial
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import nn
 
 from hemiola.core.errors import InputError
+from hemiola.run.accelerate.attributes import Given, is_ddps, is_so_already, read_only, why_not_read
 from hemiola.run.accelerate.job import COMPILED, JOB, Job
 
 __all__ = ["Accelerated", "adopt", "jobs_within"]
 
 
 class Accelerated(nn.Module):
-    """A module trained on all ranks. `module` is the one that was given; names in `state_dict` begin with "module."."""
+    """A module trained on all ranks. `module` is the one that was given; names in `state_dict` begin with "module.".
+
+    Attributes:
+        require_backward_grad_sync: whether the backward of the next forward is exchanged; what `no_sync` sets.
+        require_forward_param_sync: whether buffers may have changed since they were shared.
+        forward_sync_buffers, broadcast_buffers: whether rank 0's buffers are everybody's before a forward.
+    """
 
     def __init__(self, job: Job) -> None:
         super().__init__()
         self.module = job.module
         self._job = [job]  # in a list: it is no part of the model
-        self._syncs = True
+        self.require_backward_grad_sync = self.require_forward_param_sync = True
+        self.forward_sync_buffers = job.settings.broadcast_buffers
+        self.__dict__.update(read_only(job.device, job.settings.find_unused_parameters, job.ignored))
         self.training = job.module.training  # its parts stay in the modes that they are in
         weakref.finalize(self, job.end)
 
@@ -33,6 +43,42 @@ class Accelerated(nn.Module):
     def job(self) -> Job:
         """What decides and carries out."""
         return self._job[0]
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """What DistributedDataParallel has counts here too, or is refused; all else stays on this wrapper, as there."""
+        if not is_so_already(self, name, value):
+            super().__setattr__(name, value)
+
+    def __getattr__(self, name: str) -> Any:
+        """What is not here."""
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            if is_ddps(name):
+                raise AttributeError(why_not_read(name), name=name, obj=self) from None
+            raise
+
+    @property
+    def process_group(self) -> Any:
+        """Of the ranks."""
+        if not self._job:
+            raise AttributeError  # `__getattr__` says more
+        return self.job.group or dist.group.WORLD
+
+    @property
+    def broadcast_buffers(self) -> bool:
+        """An older name of `forward_sync_buffers`."""
+        return self.forward_sync_buffers
+
+    @broadcast_buffers.setter
+    def broadcast_buffers(self, value: bool) -> None:
+        self.forward_sync_buffers = value
+
+    @property
+    def given(self) -> Given:
+        """What it was told."""
+        group = self.job.group if self._job else None
+        return Given(bool(self.forward_sync_buffers), self.find_unused_parameters, group)
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy has the module alone, and exchanges nothing."""
@@ -45,16 +91,25 @@ class Accelerated(nn.Module):
             raise InputError(*COMPILED)
         if not self._job:
             return self.module(*arguments, **named)
-        return self.job.forward(torch.is_grad_enabled(), self._syncs, *arguments, **named)
+        training, syncs = torch.is_grad_enabled(), bool(self.require_backward_grad_sync)
+        shares = bool(self.require_forward_param_sync and self.forward_sync_buffers)
+        result = self.job.forward(training, syncs, shares, *arguments, **named)
+        self.require_forward_param_sync = training and syncs
+        return result
+
+    def will_sync_module_buffers(self) -> bool:
+        """Whether rank 0's buffers are everybody's before the next forward: not after one without exchange."""
+        wanted = self.require_forward_param_sync and self.forward_sync_buffers
+        return bool(wanted and self._job and self.job.buffers())
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
         """Gradients of forwards inside are added up on this rank, and exchanged with those of the next one outside."""
-        before, self._syncs = self._syncs, False
+        before, self.require_backward_grad_sync = self.require_backward_grad_sync, False
         try:
             yield
         finally:
-            self._syncs = before
+            self.require_backward_grad_sync = before
 
     def train(self, mode: bool = True) -> Accelerated:
         """As usual; before evaluation everything is brought to an end."""
