@@ -87,10 +87,15 @@ class Synchronised(torch.optim.Optimizer):
 
     def _after(self, tensor: int) -> None:
         with self._failing():
-            if self._early and self._exchanging:
+            if self._early and self._exchanging and self._asks_for_exchange:
                 self._worker.ready(tensor)
             else:
                 self._worker.used(tensor)
+
+    @property
+    def _asks_for_exchange(self) -> bool:
+        """What a script says that toggles what DistributedDataParallel has; a module has it only where one does."""
+        return bool(getattr(self._model, "require_backward_grad_sync", True))
 
     def _settle(self) -> None:
         """After the first iteration: which module waits for what, and what goes first.
@@ -157,7 +162,10 @@ class Synchronised(torch.optim.Optimizer):
 
     @contextlib.contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Gradients of a backward in this block stay here, and go with those of the next one outside."""
+        """Gradients of a backward in this block stay here, and go with those of the next one outside.
+
+        So do those of one while `model.require_backward_grad_sync` is False.
+        """
         before, self._exchanging = self._exchanging, False
         try:
             yield
