@@ -5,12 +5,11 @@ A script may go over from four forwards a step to one, or to shorter texts, whil
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from statistics import median_low
 from typing import Any, NamedTuple
 
 from torch import Tensor
-from torch.utils._pytree import tree_leaves
 
 __all__ = ["Work", "change"]
 
@@ -24,8 +23,18 @@ class Work(NamedTuple):
 
     def more(self, syncs: bool, given: Any) -> Work:
         """With another forward."""
-        elements = sum(leaf.numel() for leaf in tree_leaves(given) if isinstance(leaf, Tensor))
-        return Work(self.forwards + 1, self.exchanged + bool(syncs), self.elements + elements)
+        return Work(self.forwards + 1, self.exchanged + bool(syncs), self.elements + _elements(given))
+
+
+def _elements(given: Any, depth: int = 5) -> int:
+    """Of all tensors in it, so deep; whatever it holds beside them takes next to no time."""
+    if isinstance(given, Tensor):
+        return int(given.numel())
+    if depth == 0 or isinstance(given, (int, float, str)):
+        return 0
+    if isinstance(given, Mapping):
+        given = list(given.values())
+    return sum(_elements(each, depth - 1) for each in given) if isinstance(given, (list, tuple)) else 0
 
 
 _WORDS = ("{} forwards", "{} exchanges of gradients", "{:,} elements of input")
