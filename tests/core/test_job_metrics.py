@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from core.job_build import Build
 from hemiola.core.errors import InputError
 from hemiola.core.job_compare import compare
-from hemiola.core.job_metrics import JobMetrics, efficiency, job_metrics
+from hemiola.core.job_metrics import JobMetrics, RankFigures, efficiency, job_metrics
 from hemiola.core.job_parts import PARTS
 from hemiola.core.job_timeline import SPAN_KINDS, JobTimeline, Rank, Spans
 
@@ -143,6 +143,82 @@ def test_efficiency_without_communication_or_computation():
     assert math.isnan(only_sent.efficiency)
     nothing = efficiency(0, 0, 0)
     assert all(math.isnan(value) for value in (nothing.efficiency, nothing.speedup, nothing.ratio))
+
+
+def test_gaps_are_no_overlap_that_is_missed():
+    """Of 4 s of communication one is hidden; 1 s of gap makes the iteration no shorter or longer by hiding."""
+    build = Build()
+    build.span(0, "compute", 0, 4)
+    build.span(0, "communication", 3, 7)
+    build.span(0, "compute", 8, 10)
+    found = job_metrics(build.timeline())
+    bounds = found.efficiency
+    assert (bounds.makespan_s, bounds.gaps_s, bounds.reason) == (10, 1, "")
+    assert bounds.efficiency == pytest.approx(1 / 4)
+    assert found.saving_s == pytest.approx(3)
+
+
+def launch_bound() -> Build:
+    """A GPU that works for 4 of 20 s, the rest is its host: 2 s of all-reduce, one beside computing."""
+    build = Build([Rank(0, device="cuda:0")])
+    build.span(0, "other", 0, 20, "backward")
+    build.span(0, "compute", 2, 3, "kernel", lane="stream 7")
+    build.span(0, "compute", 10, 12, "kernel", lane="stream 7")
+    build.span(0, "communication", 11, 13, "all-reduce", lane="stream 20")
+    build.span(0, "copy", 14, 15, "to the host", lane="stream 7")
+    build.iteration(0, 0, 0, 20)
+    return build
+
+
+def test_a_gpu_that_waits_for_its_host_gains_no_more_than_is_exposed():
+    found = job_metrics(launch_bound().timeline())
+    bounds, (rank,) = found.efficiency, found.ranks
+    assert (bounds.communication_s, bounds.computation_s, bounds.makespan_s, bounds.gaps_s) == (2, 3, 11, 7)
+    assert math.isnan(bounds.efficiency) and math.isnan(bounds.speedup)
+    assert bounds.reason == (
+        "neither computing nor communication goes on for 7.00 s of 11.00 s, longer than all that could be hidden, 2.00 s"
+    )
+    assert (rank.exposed_s, rank.hideable_s, rank.gpu_idle_s) == (1, 1, 15)
+    assert found.saving_s == pytest.approx(1)
+
+
+def test_ranks_that_keep_step_save_no_more_than_the_one_that_can_hide_least():
+    """Rank 1 computes for 6 of 10 s and is held up for 3: nothing that rank 0 does makes it faster by more."""
+    found = job_metrics(two_ranks().timeline())
+    assert [rank.hideable_s for rank in found.ranks] == [5, 3]
+    assert found.saving_s == pytest.approx(3)
+    apart = Build(2)
+    for rank, computing in ((0, 4), (1, 6)):
+        apart.span(rank, "compute", 0, computing)
+        apart.transfer(rank, f"of {rank}", computing, computing, 9)
+    assert job_metrics(apart.timeline()).saving_s == pytest.approx((4 + 3) / 2)
+
+
+def test_of_a_transfer_that_outlasts_the_iteration_only_what_is_inside_counts():
+    """As where a GPU is behind its host, which the iterations are of."""
+    build = Build([Rank(0, device="cuda:0")])
+    build.span(0, "compute", 0, 8)
+    build.transfer(0, "bucket", 7, 8, 30)
+    build.iteration(0, 0, 0, 10)
+    found = job_metrics(build.timeline())
+    assert [one.exposed_s for one in found.transfers] == [2] == [found.ranks[0].exposed_s]
+
+
+def test_waiting_counts_in_the_iteration_in_which_it_happens():
+    """Handed over in an iteration of 2 s, awaited for 7 s in the next, and for 1 s after it."""
+    build = Build(2)
+    build.transfer(0, "bucket", 1, 13, 14, 5, 14, iteration=0)
+    build.transfer(1, "bucket", 13, 13, 14, 13, 14, iteration=0)
+    build.span(0, "compute", 0, 5)
+    build.span(0, "wait", 5, 14, transfer=0)
+    build.span(1, "compute", 0, 13)
+    build.span(1, "wait", 13, 14, transfer=1)
+    build.every(0, 0, 2)
+    build.every(1, 2, 12)
+    found = job_metrics(build.timeline())
+    assert found.stragglers[0].waited_s == 7 / 2
+    assert found.waiting_share == pytest.approx((0 + 7 / 10) / 2)
+    assert found.transfers[0].exposed_s == pytest.approx(7 / 4) == pytest.approx(found.mean("exposed"))
 
 
 def iterated(*durations: float, predicted: bool = False) -> JobMetrics:
@@ -445,16 +521,66 @@ def test_what_always_holds(build):
     if found.evidence == "inferred":
         assert (every.exposed_s <= every.communication_s + 1e-12).all()
     for rank in found.ranks:
-        bounds = rank.efficiency
-        if not math.isnan(bounds.efficiency):
-            assert bounds.efficiency <= 1 + 1e-12
-            assert (bounds.efficiency >= -1e-12) == (bounds.makespan_s <= bounds.cost_max_s + 1e-12)
+        check_ranges(rank)
     path = found.path
     assert (path.start_s[1:] == path.end_s[:-1]).all()
     assert (path.end_s > path.start_s).all()
     assert sum(item.share for item in found.path_items) == pytest.approx(1)
     mine = every.number == path.number
     assert (path.start_s[0], path.end_s[-1]) == (every.start_s[mine].min(), every.end_s[mine].max())
+
+
+def check_ranges(rank: RankFigures) -> None:
+    """Shares and efficiencies lie in [0, 1] or are unknown with a reason; what can be saved is part of what is exposed."""
+    bounds, rounding = rank.efficiency, 1e-9
+    hideable = min(bounds.communication_s, bounds.computation_s)
+    assert math.isnan(bounds.efficiency) == bool(bounds.reason)
+    assert math.isnan(bounds.efficiency) == (not hideable or bounds.gaps_s > hideable)
+    assert bounds.reason or bounds.efficiency == pytest.approx(rank.overlapped_s / hideable)
+    assert bounds.reason or 0 <= bounds.efficiency <= 1
+    assert math.isnan(bounds.speedup) or 0 <= bounds.speedup <= 1
+    assert 0 <= bounds.gaps_s <= bounds.makespan_s <= rank.iteration_s + rounding
+    assert bounds.busy_s <= bounds.cost_max_s + rounding
+    assert 0 <= rank.exposed_share <= 1
+    assert 0 <= rank.hideable_s <= rank.exposed_s <= rank.iteration_s
+    assert rank.hideable_s <= rank.iteration_s - bounds.cost_min_s + rounding
+    if not math.isnan(rank.gpu_idle_s):
+        assert 0 <= rank.gpu_idle_s <= rank.input_s + rank.other_s + rank.idle_s + rounding
+
+
+@st.composite
+def jobs(draw):
+    """As `builds`, on GPUs or not, with transfers that ranks have in common, that are awaited or not, and outlast iterations."""
+    build = draw(builds())
+    build.ranks = tuple(Rank(rank, device=draw(st.sampled_from(["cpu", "cuda:0"]))) for rank in (0, 1))
+    for number in range(draw(st.integers(1, 4))):
+        for rank in (0, 1):
+            times = sorted(draw(st.lists(st.integers(0, END + 9), min_size=5, max_size=5)))
+            awaited = draw(st.booleans())
+            given = times if awaited else [*times[:3], math.nan, math.nan]
+            sent = build.transfer(rank, f"bucket {number % 2}", *given, iteration=draw(st.integers(-1, 2)))
+            if awaited and draw(st.booleans()):
+                build.span(rank, "wait", times[3], times[4], transfer=sent)
+    return build
+
+
+@given(jobs())
+def test_every_figure_lies_in_its_range(build):
+    found = job_metrics(build.timeline())
+    rounding, whole, exposed = 1e-9, found.iteration_s.median, found.mean("exposed")
+    for rank in found.ranks:
+        check_ranges(rank)
+    assert 0 <= found.saving_s <= found.exposed_share * whole + rounding <= whole + 2 * rounding
+    assert found.evidence != "inferred" or exposed <= found.efficiency.communication_s + rounding
+    assert math.isnan(found.efficiency.efficiency) == bool(found.efficiency.reason)
+    assert found.efficiency.reason or 0 <= found.efficiency.efficiency <= 1
+    assert math.isnan(found.waiting_share) or 0 <= found.waiting_share <= 1 + rounding
+    for transfer in found.transfers:
+        assert 0 <= transfer.exposed_s <= exposed + rounding
+    for late in found.stragglers:
+        assert 0 <= late.last_share <= 1
+        assert 0 <= late.waited_s <= exposed * len(found.ranks) + rounding
+    assert all(0 < item.share <= 1 + rounding for item in found.path_items)
 
 
 def moved(timeline: JobTimeline, by_s: float) -> JobTimeline:

@@ -7,13 +7,15 @@ The one number is `exposed_share`: of all the time that the ranks spent in an it
 communication held them up (`job_parts` says on what evidence); the median over steady iterations.
 
 Scheduling efficiency is TicTac's (Hashemi et al., MLSys 2019, and its released code): with M and P the
-union of a rank's communicating and computing time and U from the first to the last instant of either,
+union of a rank's communicating and computing time, U from the first to the last instant of either, and G the gaps
+in between, in which neither went on (TicTac's executions have none),
 
-    E = (M + P - U) / (M + P - max(M, P))        1: all that can be hidden is; 0: nothing is
-    S = (M + P - max(M, P)) / max(M, P)          by how much hiding could speed the iteration up at most
+    E = (M + P - (U - G)) / (M + P - max(M, P))        1: all that can be hidden is; 0: nothing is
+    S = (M + P - max(M, P)) / max(M, P)                by how much hiding could speed the iteration up at most
 
-E is never above 1; it is below 0 where gaps, in which nothing went on, outweigh the overlap. Where M or P
-is 0 there is nothing to hide: S is 0 and E is NaN; where both are, all are NaN.
+Both lie between 0 and 1. Where M or P is 0 there is nothing to hide: S is 0 and E is NaN; where both are, all are NaN.
+Where gaps are longer than all that could be hidden, min(M, P), the order of computing and communicating is not what
+makes the iteration long: E and S would mislead, and are NaN. `Efficiency.reason` says which it is.
 """
 
 from __future__ import annotations
@@ -42,6 +44,7 @@ from hemiola.core.job_tables import (
 )
 from hemiola.core.job_timeline import JobTimeline
 from hemiola.core.job_transfers import Lateness, Matched, lateness, matched, waiting
+from hemiola.core.units import format_duration
 
 __all__ = ["Efficiency", "JobMetrics", "RankFigures", "Spread", "efficiency", "job_metrics"]
 
@@ -64,28 +67,40 @@ class Efficiency(msgspec.Struct, frozen=True):
 
     Attributes:
         communication_s, computation_s, makespan_s: M, P and U.
-        cost_max_s, cost_min_s: M + P, and max(M, P): without any overlap, and with all there can be.
+        gaps_s: G.
+        cost_max_s, cost_min_s: M + P, and max(M, P): U - G without any overlap, and with all there can be.
         efficiency: E.
         speedup: S.
+        reason: why E is NaN, in words; "" where it is not.
         ratio: M / P, TicTac's a; infinite without computation.
     """
 
     communication_s: float
     computation_s: float
     makespan_s: float
+    gaps_s: float
     cost_max_s: float
     cost_min_s: float
     efficiency: float
     speedup: float
     ratio: float
+    reason: str
+
+    @property
+    def busy_s(self) -> float:
+        """In which either goes on: U - G."""
+        return self.makespan_s - self.gaps_s
 
 
 class RankFigures(msgspec.Struct, frozen=True):
-    """One rank's steady iterations: means in seconds, which sum to `iteration_s`.
+    """One rank's steady iterations: means in seconds. The parts, `compute_s` to `idle_s`, sum to `iteration_s`.
 
     Attributes:
         rank: its number.
         wire_s: of `exposed_s`, while its own communication was under way.
+        hideable_s: of `exposed_s` so much could be hidden at most: no more than there is computing that hides nothing yet.
+        gpu_idle_s: its GPU neither computed, communicated nor copied, and communication did not hold it up; NaN
+            where the rank is not known to have one.
         exposed_share: median over its iterations.
     """
 
@@ -98,6 +113,8 @@ class RankFigures(msgspec.Struct, frozen=True):
     other_s: float
     idle_s: float
     wire_s: float
+    hideable_s: float
+    gpu_idle_s: float
     exposed_share: float
     efficiency: Efficiency
 
@@ -118,6 +135,9 @@ class JobMetrics:
         exposed_share_worst, worst_rank: the largest median share of a rank, and its number.
         ranks: each rank's figures.
         efficiency: of the mean over ranks and iterations.
+        saving_s: by how much hiding all communication that can be hidden would shorten the median iteration at most. No
+            rank gains more than its `hideable_s`; ranks that meet in collectives keep step, so none of them more than
+            the one that has least. As a share of what is exposed it is that of the means.
         waiting_share: TicTac's straggler metric: the longest that a rank was held up for late ranks in an
             iteration, over the iteration's time; median over steady iterations. NaN without collectives
             that can be matched.
@@ -140,6 +160,7 @@ class JobMetrics:
     worst_rank: int
     ranks: tuple[RankFigures, ...]
     efficiency: Efficiency
+    saving_s: float
     waiting_share: float
     stragglers: tuple[Straggler, ...]
     transfers: tuple[Transfer, ...]
@@ -168,11 +189,14 @@ def job_metrics(timeline: JobTimeline) -> JobMetrics:
     transfers = matched(timeline, every)
     in_steady = (transfers.row >= 0) & chosen[transfers.row] if len(transfers.row) else transfers.row >= 0
     late = lateness(timeline, transfers, in_steady)
-    waits = waiting(transfers, late, acts)
+    waits = waiting(transfers, late, every, acts)
     ranks = tuple(_rank(timeline, found, rank) for rank in np.unique(found.rank).tolist())
+    late_ranks = straggler_table(timeline, transfers, late, waits, in_steady, chosen, len(numbers))
     worst = max(ranks, key=lambda rank: rank.exposed_share)
+    iteration_s, exposed_share = _spread(iteration_times(found)[1]), _exposed_share(found)
+    hideable_share = _hideable_share(ranks, {one.rank for one in late_ranks})
     path = _path(timeline, every, transfers, numbers)
-    held = waits_per_iteration(waiting(transfers, late, acts, together=True), every, numbers)
+    held = waits_per_iteration(waiting(transfers, late, every, acts, together=True), every, numbers)
     return JobMetrics(
         timeline=timeline,
         evidence=whole.evidence,
@@ -180,59 +204,92 @@ def job_metrics(timeline: JobTimeline) -> JobMetrics:
         parts=every,
         steady=tuple(numbers.tolist()),
         warm_up=tuple(np.setdiff1d(every.number, numbers).tolist()),
-        iteration_s=_spread(iteration_times(found)[1]),
-        exposed_share=_exposed_share(found),
+        iteration_s=iteration_s,
+        exposed_share=exposed_share,
         exposed_share_worst=worst.exposed_share,
         worst_rank=worst.rank,
         ranks=ranks,
         efficiency=_mean_efficiency(ranks),
+        saving_s=hideable_share * exposed_share * iteration_s.median,
         waiting_share=float(np.median(held)) if len(late.instance) else math.nan,
-        stragglers=straggler_table(timeline, transfers, late, waits, in_steady, len(numbers)),
-        transfers=transfer_table(timeline, transfers, every, acts, in_steady, int(chosen.sum())),
+        stragglers=late_ranks,
+        transfers=transfer_table(timeline, transfers, every, acts, in_steady, chosen),
         operations=operation_table(timeline, every, chosen),
         path=path,
         path_items=path_items(timeline, path),
     )
 
 
-def efficiency(communication_s: float, computation_s: float, makespan_s: float) -> Efficiency:
-    """E, S and the bounds from M, P and U (see the module's head)."""
+def efficiency(
+    communication_s: float, computation_s: float, makespan_s: float, gaps_s: float = 0.0
+) -> Efficiency:
+    """E, S and the bounds from M, P, U and G (see the module's head)."""
     cost_max, cost_min = communication_s + computation_s, max(communication_s, computation_s)
     hideable = min(communication_s, computation_s)
+    gaps = max(gaps_s, makespan_s - cost_max)
+    reason = _no_efficiency(communication_s, computation_s, makespan_s, gaps)
+    hidden = cost_max - (makespan_s - gaps)
     return Efficiency(
         communication_s=communication_s,
         computation_s=computation_s,
         makespan_s=makespan_s,
+        gaps_s=gaps,
         cost_max_s=cost_max,
         cost_min_s=cost_min,
-        efficiency=(cost_max - makespan_s) / hideable if hideable > 0 else math.nan,
-        speedup=hideable / cost_min if cost_min > 0 else math.nan,
+        efficiency=math.nan if reason else min(max(hidden / hideable, 0.0), 1.0),
+        speedup=math.nan if gaps > hideable > 0 or not cost_min else hideable / cost_min,
         ratio=communication_s / computation_s
         if computation_s > 0
         else math.inf
         if communication_s > 0
         else math.nan,
+        reason=reason,
+    )
+
+
+def _no_efficiency(communication_s: float, computation_s: float, makespan_s: float, gaps_s: float) -> str:
+    """Why E has no meaning; "" where it has one."""
+    hideable = min(communication_s, computation_s)
+    if not hideable:
+        lengths = {"communication": communication_s, "computing": computation_s}
+        return f"there is no {' and no '.join(what for what, length in lengths.items() if not length)}"
+    if gaps_s <= hideable:
+        return ""
+    return (
+        f"neither computing nor communication goes on for {format_duration(gaps_s)} of {format_duration(makespan_s)}, longer "
+        f"than all that could be hidden, {format_duration(hideable)}"
     )
 
 
 def _rank(timeline: JobTimeline, found: Parts, rank: int) -> RankFigures:
     mine = found.rows(found.rank == rank)
     seconds = {f"{part}_s": float(getattr(mine, f"{part}_s").mean()) for part in (*PARTS, "wire")}
-    bounds = (mine.communication_s.mean(), mine.computation_s.mean(), mine.makespan_s.mean())
+    bounds = (mine.communication_s, mine.computation_s, mine.makespan_s, mine.gaps_s)
+    on_gpu = timeline.ranks[rank].device.startswith("cuda")
     return RankFigures(
         rank=timeline.ranks[rank].rank,
         iteration_s=float(mine.duration_s.mean()),
+        hideable_s=min(seconds["exposed_s"], seconds["compute_s"]),
+        gpu_idle_s=float(mine.unused_s.mean()) if on_gpu else math.nan,
         exposed_share=float(np.median(mine.exposed_s / mine.duration_s)),
-        efficiency=efficiency(*map(float, bounds)),
+        efficiency=efficiency(*(float(column.mean()) for column in bounds)),
         **seconds,
     )
 
 
 def _mean_efficiency(ranks: tuple[RankFigures, ...]) -> Efficiency:
-    columns = ("communication_s", "computation_s", "makespan_s")
+    columns = ("communication_s", "computation_s", "makespan_s", "gaps_s")
     return efficiency(
         *(float(np.mean([getattr(rank.efficiency, name) for rank in ranks])) for name in columns)
     )
+
+
+def _hideable_share(ranks: tuple[RankFigures, ...], meeting: set[int]) -> float:
+    """What share of exposed time could be hidden; `meeting` are the numbers of the ranks that keep step."""
+    exposed_s = sum(rank.exposed_s for rank in ranks)
+    least_s = min((rank.hideable_s for rank in ranks if rank.rank in meeting), default=0.0)
+    hidden_s = sum(least_s if rank.rank in meeting else rank.hideable_s for rank in ranks)
+    return min(hidden_s / exposed_s, 1.0) if exposed_s else 0.0
 
 
 def _exposed_share(found: Parts) -> float:

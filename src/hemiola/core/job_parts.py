@@ -31,7 +31,9 @@ from hemiola.core.job_completed import COMMUNICATION, COMPUTE, COPY, INPUT, OTHE
 from hemiola.core.job_intervals import Lengths, covered, hull, union
 from hemiola.core.job_timeline import SPAN_KINDS, Iterations, JobTimeline
 
-__all__ = ["PARTS", "Activity", "Parts", "activity", "iteration_times", "located", "parts", "steady"]
+__all__ = [
+    "PARTS", "Activity", "Parts", "activity", "cut", "exposed_between", "iteration_times", "located", "parts", "steady",
+]  # fmt: skip
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -39,6 +41,9 @@ Bools = NDArray[np.bool_]
 
 PARTS = ("compute", "overlapped", "exposed", "input", "other", "idle")
 """The parts of an iteration, in the order in which they are shown."""
+
+_SETS = ("wire", "communication", "computation", "used")
+"""What else is measured of an iteration."""
 
 WARM_UP = 1.25
 """A leading iteration that took so many times the median of the later half is warm-up."""
@@ -50,7 +55,7 @@ class Activity:
 
     Attributes:
         sets: of each part but idle; and of "communication" (M), "computation" (P), "wire" (exposed
-            while own communication is under way).
+            while own communication is under way), "used" (computing, exposed, or own communication or a copy under way).
         busy: starts and ends of computing or communicating, disjoint and sorted.
     """
 
@@ -72,6 +77,8 @@ class Parts:
         communication_s: union of communication, TicTac's M.
         computation_s: union of computing less waits, TicTac's P.
         makespan_s: from the first to the last instant of either, TicTac's U.
+        used_s: in which it computed, was held up by communication, or had some or a copy under way; the
+            rest is a GPU's idle time.
     """
 
     rank: Ints
@@ -88,6 +95,7 @@ class Parts:
     communication_s: Floats
     computation_s: Floats
     makespan_s: Floats
+    used_s: Floats
 
     def __len__(self) -> int:
         return len(self.rank)
@@ -96,6 +104,17 @@ class Parts:
     def duration_s(self) -> Floats:
         """Of each iteration."""
         return self.end_s - self.start_s
+
+    @property
+    def gaps_s(self) -> Floats:
+        """What of the makespan is neither communication nor computation."""
+        either = self.communication_s + self.computation_s - self.overlapped_s
+        return np.maximum(self.makespan_s - either, 0.0)
+
+    @property
+    def unused_s(self) -> Floats:
+        """What of the duration is not in `used_s`."""
+        return np.maximum(self.duration_s - self.used_s, 0.0)
 
     def rows(self, chosen: Bools) -> Parts:
         """Only these."""
@@ -132,6 +151,7 @@ def _activity(kinds: list[tuple[Floats, Floats]], measured: bool) -> Activity:
         "wire": exposed & sending,
         "communication": sending,
         "computation": computing,
+        "used": taken | sending | on[COPY],
     }
     either = computing | sending
     zeros = np.zeros(int(either.sum()), dtype=np.int64)
@@ -151,7 +171,7 @@ def parts(timeline: JobTimeline, acts: list[Activity]) -> Parts:
     order = np.lexsort((windows.start_s, windows.rank))
     rank, number = windows.rank[order], windows.number[order]
     low, high = windows.start_s[order], windows.end_s[order]
-    columns = {name: np.zeros(len(rank)) for name in (*PARTS, "wire", "communication", "computation")}
+    columns = {name: np.zeros(len(rank)) for name in (*PARTS, *_SETS)}
     makespan = np.zeros(len(rank))
     for first, last in _stretches(rank):
         mine, here = acts[int(rank[first])], slice(first, last)
@@ -181,6 +201,30 @@ def _windows(timeline: JobTimeline) -> Iterations:
     return Iterations(
         ranks, np.zeros(len(ranks), dtype=np.int64), np.full(len(ranks), low), np.full(len(ranks), high)
     )
+
+
+def cut(found: Parts, rank: Ints, start: Floats, end: Floats) -> tuple[Ints, Ints, Floats, Floats]:
+    """Ranks' intervals cut at iterations: (which interval, row of `found`, from, to); what is outside of them is left out."""
+    pieces = [(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64))]
+    for first, last in _stretches(found.rank):
+        mine = np.flatnonzero(rank == found.rank[first])
+        low = np.searchsorted(np.maximum.accumulate(found.end_s[first:last]), start[mine], "right")
+        count = np.maximum(np.searchsorted(found.start_s[first:last], end[mine], "left") - low, 0)
+        step = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)
+        pieces.append((np.repeat(mine, count), first + np.repeat(low, count) + step))
+    which, row = (np.concatenate(column) for column in zip(*pieces, strict=True))
+    begin, stop = np.maximum(start[which], found.start_s[row]), np.minimum(end[which], found.end_s[row])
+    real = stop > begin
+    return which[real], row[real], begin[real], stop[real]
+
+
+def exposed_between(acts: list[Activity], rank: Ints, start: Floats, end: Floats) -> Floats:
+    """How long each interval's rank was held up by communication in it."""
+    held = np.zeros(len(rank))
+    for one in np.unique(rank).tolist():
+        mine = rank == one
+        held[mine] = acts[one].sets["exposed"].within(start[mine], end[mine])
+    return held
 
 
 def located(found: Parts, rank: Ints, number: Ints, time_s: Floats) -> Ints:

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hemiola.core.job_completed import COMMUNICATION, WAIT
-from hemiola.core.job_intervals import innermost
-from hemiola.core.job_parts import Activity, Parts, located
+from hemiola.core.job_intervals import innermost, union
+from hemiola.core.job_parts import Activity, Parts, cut, exposed_between, located
 from hemiola.core.job_path import CriticalPath
 from hemiola.core.job_timeline import SPAN_KINDS, JobTimeline
 from hemiola.core.job_transfers import Lateness, Matched, Waiting
@@ -34,7 +34,7 @@ class Transfer(msgspec.Struct, frozen=True):
         queued_s: from being handed over to the first byte.
         wire_s: from the first to the last byte.
         slack_s: from the last byte to being needed: positive if it was there in time, negative if not.
-        exposed_s: held up by it, mean per rank and iteration: the waits for it; where the source does not say which transfer
+        exposed_s: held up by it inside iterations, mean per rank and iteration: the waits for it; where the source does not say which transfer
             is awaited, all exposed time while it was under way (which several may share).
         bandwidth_bytes_per_s: size over time on the wire.
         enqueue_s, first_byte_s, last_byte_s, needed_s: since the rank's iteration began.
@@ -115,18 +115,20 @@ def transfer_table(
     every: Parts,
     acts: list[Activity],
     chosen: Bools,
-    iterations: int,
+    steady: Bools,
 ) -> tuple[Transfer, ...]:
     """A line for each bucket, most exposed first.
 
     Args:
         chosen: which transfers count.
-        iterations: those that the means are of, each rank's counted by itself, whether or not it has transfers.
+        steady: which rows of `every` the means are of, each rank's counted by itself, whether or not it has transfers.
     """
     log, rows = found.log, np.flatnonzero(chosen)
     if not len(rows):
         return ()
     _, line = np.unique(found.key[rows], return_inverse=True)
+    line_of = np.full(len(log), -1)
+    line_of[rows] = line
     order = np.argsort(line, kind="stable")
     groups = np.split(rows[order], np.flatnonzero(np.diff(line[order])) + 1)
     begun = np.full(len(log), np.nan)
@@ -145,12 +147,13 @@ def transfer_table(
             for name in ("enqueue_s", "first_byte_s", "last_byte_s", "needed_s")
         },
     }
-    exposed = _exposed(timeline, found, acts)
+    exposed = _exposed(timeline, line_of, every, steady, acts) / int(steady.sum())
     again = rows[found.occurrence[rows] > 0]
     several = set(zip(log.name[again].tolist(), log.collective[again].tolist(), strict=True))
     table = []
     for group in groups:
         one = int(group[0])
+        exposed_s = float(exposed[line_of[one]])
         label = timeline.names[log.name[one]]
         if (int(log.name[one]), int(log.collective[one])) in several:
             label += f" #{int(found.occurrence[one]) + 1}"
@@ -158,24 +161,32 @@ def transfer_table(
         table.append(
             Transfer(
                 name=label, collective=timeline.names[log.collective[one]], count=len(group),
-                exposed_s=float(exposed[group].sum()) / iterations, **cells,
+                exposed_s=exposed_s, **cells,
             )
         )  # fmt: skip
     return tuple(sorted(table, key=lambda transfer: (-transfer.exposed_s, transfer.enqueue_s)))
 
 
-def _exposed(timeline: JobTimeline, found: Matched, acts: list[Activity]) -> Floats:
-    """How long each transfer held its rank up: its waits; or, without any waits, exposed time meanwhile."""
-    log, spans = found.log, timeline.spans
-    waits = (spans.kind == WAIT) & (spans.transfer >= 0)
-    if waits.any():
-        length = spans.end_s[waits] - spans.start_s[waits]
-        return np.bincount(spans.transfer[waits], weights=length, minlength=len(log)).astype(np.float64)
-    held = np.zeros(len(log))
-    for rank in np.unique(log.rank).tolist():
-        mine = log.rank == rank
-        held[mine] = acts[rank].sets["exposed"].within(log.first_byte_s[mine], log.last_byte_s[mine])
-    return held
+def _exposed(timeline: JobTimeline, line: Ints, every: Parts, steady: Bools, acts: list[Activity]) -> Floats:
+    """How long the transfers of each line held up all ranks, in steady iterations: the waits for them; or, without any
+    waits, exposed time meanwhile. What two transfers of a line share on a rank counts once.
+
+    Args:
+        line: of each transfer; -1 for those that do not count.
+    """
+    spans, log, ranks = timeline.spans, timeline.transfers, len(timeline.ranks)
+    waits = np.flatnonzero((spans.kind == WAIT) & (spans.transfer >= 0))
+    if len(waits):
+        which, low, high = spans.transfer[waits], spans.start_s[waits], spans.end_s[waits]
+    else:
+        which, low, high = np.arange(len(log)), log.first_byte_s, log.last_byte_s
+    counts = line[which] >= 0
+    code = line[which] * ranks + log.rank[which]
+    code, low, high = union(code[counts], low[counts], high[counts])
+    piece, row, low, high = cut(every, code % ranks, low, high)
+    code = code[piece]
+    held = exposed_between(acts, code % ranks, low, high) * steady[row]
+    return np.bincount(code // ranks, held, int(line.max()) + 1).astype(np.float64)
 
 
 def _median(values: Floats) -> float:
@@ -184,9 +195,21 @@ def _median(values: Floats) -> float:
 
 
 def straggler_table(
-    timeline: JobTimeline, found: Matched, late: Lateness, waits: Waiting, chosen: Bools, iterations: int
+    timeline: JobTimeline,
+    found: Matched,
+    late: Lateness,
+    waits: Waiting,
+    chosen: Bools,
+    steady: Bools,
+    iterations: int,
 ) -> tuple[Straggler, ...]:
-    """A line for each rank that took part in collectives; who made others wait longest comes first."""
+    """A line for each rank that took part in collectives; who made others wait longest comes first.
+
+    Args:
+        chosen: which transfers count.
+        steady: which rows of `Parts`.
+        iterations: so many are steady.
+    """
     log = found.log
     in_several = np.zeros(found.instances + 1, dtype=bool)
     in_several[late.instance] = True
@@ -194,7 +217,8 @@ def straggler_table(
     first = np.full(found.instances + 1, np.inf)
     np.minimum.at(first, found.instance[rows], found.arrival_s[rows])
     after = found.arrival_s[rows] - first[found.instance[rows]]
-    waited = np.bincount(waits.culprit, weights=waits.waited_s, minlength=len(timeline.ranks)) / iterations
+    held = waits.waited_s * steady[waits.row]
+    waited = np.bincount(waits.culprit, held, len(timeline.ranks)) / iterations
     table = []
     for rank in np.unique(log.rank[rows]).tolist():
         mine, led = after[log.rank[rows] == rank], late.margin_s[late.last == rank]

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hemiola.core.job_intervals import runs, union
-from hemiola.core.job_parts import Activity, Parts, located
+from hemiola.core.job_parts import Activity, Parts, cut, exposed_between, located
 from hemiola.core.job_timeline import JobTimeline, TransferLog
 
 __all__ = ["Lateness", "Matched", "Waiting", "lateness", "matched", "waiting"]
@@ -165,12 +165,12 @@ def lateness(timeline: JobTimeline, found: Matched, chosen: Bools) -> Lateness:
 
 @dataclass(frozen=True, eq=False)
 class Waiting:
-    """How long ranks were held up because another had not come, one entry per rank, iteration and culprit.
+    """How long ranks were held up because another had not come, one entry per stretch of it in an iteration.
 
     Attributes:
         rank: who waited.
         culprit: for whom; -1 for whomever, where that is not told apart.
-        row: index into `Parts`.
+        row: index into `Parts` of the iteration in which it waited.
         waited_s: exposed time of `rank` between its own arrival (or its first asking for the result,
             if that is later) and the culprit's arrival.
     """
@@ -181,10 +181,13 @@ class Waiting:
     waited_s: Floats
 
 
-def waiting(found: Matched, late: Lateness, acts: list[Activity], *, together: bool = False) -> Waiting:
+def waiting(
+    found: Matched, late: Lateness, every: Parts, acts: list[Activity], *, together: bool = False
+) -> Waiting:
     """Who waited for whom. Several collectives that a rank awaits at once count once per culprit.
 
     Args:
+        every: the iterations; waiting outside of them does not count, as it is in none of their parts.
         together: count them once whoever the culprits are, and tell these not apart.
     """
     log = found.log
@@ -195,14 +198,10 @@ def waiting(found: Matched, late: Lateness, acts: list[Activity], *, together: b
     low = np.fmax(found.arrival_s, log.needed_s)
     use = (culprit >= 0) & (culprit != log.rank) & (arrival > low) & (found.row >= 0) & (found.instance >= 0)
     culprit = np.full_like(culprit, -1) if together else culprit
-    group = _dense(log.rank[use], culprit[use], found.row[use])
+    group = _dense(log.rank[use], culprit[use])
     example = np.zeros(int(group.max(initial=-1)) + 1, dtype=np.int64)
     example[group] = np.flatnonzero(use)
-    which, start, end = union(group, low[use], arrival[use])
-    rank = log.rank[example][which] if len(which) else which
-    held = np.zeros(len(which))
-    for one in np.unique(rank):
-        mine = rank == one
-        held[mine] = acts[int(one)].sets["exposed"].within(start[mine], end[mine])
-    total = np.bincount(which, weights=held, minlength=len(example)).astype(np.float64)
-    return Waiting(log.rank[example], culprit[example], found.row[example], total)
+    group, start, end = union(group, low[use], arrival[use])
+    which, row, start, end = cut(every, log.rank[example[group]], start, end)
+    mine = example[group[which]]
+    return Waiting(log.rank[mine], culprit[mine], row, exposed_between(acts, log.rank[mine], start, end))

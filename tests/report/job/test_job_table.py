@@ -17,6 +17,7 @@ from hemiola.core.errors import InputError
 from hemiola.core.job_metrics import job_metrics
 from hemiola.core.job_timeline import Rank
 from hemiola.report.job.inspection import INSPECTION_SCHEMA, inspection_as_json, write_inspection
+from hemiola.report.job.page import render
 from hemiola.report.job.table import job_table
 from hemiola.report.job.words import finding, labels, reasons
 from hemiola.trace.jobs.timeline_json import write_timeline
@@ -51,8 +52,54 @@ def test_the_sentences():
     assert path == (
         "The critical path is 80 % computing, 10 % communication, 10 % gaps; its largest piece is [bold]work (80 %)."
     )
-    assert bound.startswith("Hiding all communication that can be hidden would save at most 4.00 s of 9.00 s")
-    assert rest == ["10 % of each iteration has nothing recorded."]
+    assert (
+        bound
+        == "Hiding all communication that can be hidden behind computing would save at most 1.00 s of 10.00 s."
+    )
+    assert rest == [
+        "Scheduling efficiency E has no meaning here: neither computing nor communication goes on for 3.00 s of 9.00 s, "
+        "longer than all that could be hidden, 1.00 s.",
+        "10 % of each iteration has nothing recorded.",
+    ]
+
+
+def test_of_a_gpu_that_waits_for_its_host_that_is_said_first():
+    """It works for 4 of 20 s, and 1 s of that is exposed communication."""
+    build = Build([Rank(0, device="cuda:0")])
+    build.span(0, "other", 0, 20, "backward")
+    build.span(0, "compute", 2, 3, lane="stream 7")
+    build.span(0, "compute", 10, 12, lane="stream 7")
+    build.span(0, "communication", 11, 13, lane="stream 20")
+    build.iteration(0, 0, 0, 20)
+    metrics = job_metrics(build.timeline())
+    unknown = "neither computing nor communication goes on for 7.00 s of 11.00 s, longer than all that could be hidden, 2.00 s"
+    idle, _, bound, no_efficiency, _ = reasons(metrics)
+    assert idle == (
+        "The GPU idles for 80 % of each iteration, mostly while the host works: that costs more than communication does."
+    )
+    assert bound.endswith("would save at most 1.00 s of 20.00 s.")
+    assert no_efficiency == f"Scheduling efficiency E has no meaning here: {unknown}."
+    assert "Scheduling efficiency E 0" not in told(job_table(metrics))
+    found = inspection_as_json(metrics)
+    assert (found["efficiency"]["efficiency"], found["efficiency"]["speedup"]) == (None, None)
+    assert (found["efficiency"]["reason"], found["saving_s"]) == (unknown, 1.0)
+    page = render(metrics)
+    assert "<b>–</b><span>scheduling efficiency E (no meaning here)</span>" in page
+    assert f"E has no meaning here: {unknown}." in page
+
+
+@pytest.mark.parametrize(
+    ("awaited", "meanwhile"),
+    [(("input", 12), "while waiting for input"), (("other", 1), "while nothing is recorded")],
+)
+def test_what_goes_on_while_a_gpu_idles_is_told(awaited, meanwhile):
+    build = Build([Rank(0, device="cuda:0"), Rank(1, device="cuda:1")])
+    for rank in (0, 1):
+        build.span(rank, "compute", 0, 4)
+        build.span(rank, awaited[0], 4, 4 + awaited[1])
+    build.every(0, 0, 16)
+    said = f"A GPU idles for 75 % of each iteration, mostly {meanwhile}."
+    assert said in reasons(job_metrics(build.timeline()))
 
 
 @pytest.mark.parametrize(("error_s", "known"), [(math.inf, "not known"), (7.0, "known only within 7.00 s")])

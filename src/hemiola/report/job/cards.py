@@ -58,8 +58,9 @@ def _figures(metrics: JobMetrics) -> str:
     shown = [
         (percent(metrics.exposed_share, 1), f"exposed communication; most on {worst}"),
         (duration(spread.median), f"iteration, median; middle half {duration(spread.p25)} to {duration(spread.p75)}"),
-        ("–" if bounds.efficiency != bounds.efficiency else f"{bounds.efficiency:.2f}", "scheduling efficiency E (1 is best)"),
+        ("–" if bounds.reason else f"{bounds.efficiency:.2f}", f"scheduling efficiency E ({'no meaning here' if bounds.reason else '1 is best'})"),
         (percent(bounds.speedup), "S: most that overlapping could gain over none"),
+        (duration(metrics.saving_s), "of an iteration that hiding communication behind computing could save at most"),
         (percent(metrics.waiting_share, 1), "of an iteration the rank that waits longest waits for late ones"),
     ]  # fmt: skip
     cells = "".join(

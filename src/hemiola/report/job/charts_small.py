@@ -13,14 +13,16 @@ __all__ = ["bounds", "lateness", "path_kinds"]
 
 
 def bounds(metrics: JobMetrics) -> Chart | None:
-    """M, P and U as bars between the two bounds; None where there is nothing to overlap."""
+    """M, P, U and gaps as bars, the two bounds of U as lines where E has a meaning; None where there is nothing to overlap."""
     found = metrics.efficiency
-    if found.efficiency != found.efficiency:
+    if not min(found.communication_s, found.computation_s):
         return None
-    scale, unit = seconds_scale(max(found.cost_max_s, found.makespan_s))
-    rows = ["as it ran (U)", "computes (P)", "communicates (M)"]
-    values = [found.makespan_s, found.computation_s, found.communication_s]
-    colors = ["--ink-bar", "--compute", "--communication"]
+    best_s, worst_s = found.gaps_s + found.cost_min_s, found.gaps_s + found.cost_max_s
+    scale, unit = seconds_scale(max(worst_s, found.makespan_s))
+    rows = ["as it ran (U)", "computes (P)", "communicates (M)", "neither (G)"]
+    values = [found.makespan_s, found.computation_s, found.communication_s, found.gaps_s]
+    colors = ["--ink-bar", "--compute", "--communication", "--other"]
+    lines = {} if found.reason else {"best": best_s, "no overlap": worst_s}
     bar = {
         "type": "bar", "orientation": "h", "y": rows, "x": [value / scale for value in values], "showlegend": False,
         "marker": {"color": colors}, "text": [duration(value) for value in values], "textposition": "auto",
@@ -29,27 +31,27 @@ def bounds(metrics: JobMetrics) -> Chart | None:
     }  # fmt: skip
     return Chart(
         id="bounds",
-        title=f"Scheduling efficiency E = {found.efficiency:.2f}",
-        about=f"How much of what can be hidden is: 1 all, 0 nothing. At best U = max(M, P) = {duration(found.cost_min_s)}, "
-        f"without overlap M + P = {duration(found.cost_max_s)}: hiding can gain S = {percent(found.speedup)} at most.",
+        title="No scheduling efficiency" if found.reason else f"Scheduling efficiency E = {found.efficiency:.2f}",
+        about=f"E has no meaning here: {found.reason}."
+        if found.reason
+        else f"How much of what can be hidden is: 1 all, 0 nothing. At best U = G + max(M, P) = {duration(best_s)}, "
+        f"without overlap G + M + P = {duration(worst_s)}: hiding can gain S = {percent(found.speedup)} at most.",
         drawings={
             "": Drawing(
                 [bar],
                 {
-                    "shapes": [_line(found.cost_min_s / scale), _line(found.cost_max_s / scale)],
-                    "annotations": [
-                        _note("best", found.cost_min_s / scale), _note("no overlap", found.cost_max_s / scale)
-                    ],
+                    "shapes": [_line(at / scale) for at in lines.values()],
+                    "annotations": [_note(words, at / scale) for words, at in lines.items()],
                     "xaxis": {
                         "title": {"text": f"{unit} per iteration"},
-                        "range": [0, 1.12 * max(found.cost_max_s, found.makespan_s) / scale],
+                        "range": [0, 1.12 * max(worst_s, found.makespan_s) / scale],
                     },
                     "yaxis": {"showgrid": False, "autorange": "reversed", "tickfont": {"color": "--ink", "size": 12.5}},
                     "margin": {"l": 8, "r": 14, "t": 30, "b": 36},
                 },
             )
         },
-        height_px=240,
+        height_px=270,
         small=True,
     )  # fmt: skip
 

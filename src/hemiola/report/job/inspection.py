@@ -54,6 +54,7 @@ def _job(metrics: JobMetrics) -> dict[str, Any]:
         "steady_iterations": list(metrics.steady),
         "warm_up_iterations": list(metrics.warm_up),
         "efficiency": msgspec.to_builtins(metrics.efficiency),
+        "saving_s": metrics.saving_s,
         "waiting_share": metrics.waiting_share,
         "ranks": msgspec.to_builtins(metrics.ranks),
         "stragglers": msgspec.to_builtins(metrics.stragglers),

@@ -83,11 +83,12 @@ class JobTable:
         from rich.text import Text
 
         bounds = self.metrics.efficiency
-        if bounds.efficiency == bounds.efficiency:
+        if not bounds.reason:
             yield Text(
                 f"Scheduling efficiency E {bounds.efficiency:.2f}, largest speed-up S {percent(bounds.speedup)}: computes "
                 f"{duration(bounds.computation_s)}, communicates {duration(bounds.communication_s)}, both take "
-                f"{duration(bounds.makespan_s)}; at best {duration(bounds.cost_min_s)}, without overlap {duration(bounds.cost_max_s)}"
+                f"{duration(bounds.busy_s)} (and gaps {duration(bounds.gaps_s)}); at best {duration(bounds.cost_min_s)}, without "
+                f"overlap {duration(bounds.cost_max_s)}"
             )
 
     def _transfers(self, *, wide: bool) -> Iterator[RenderableType]:

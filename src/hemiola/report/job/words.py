@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 
 from hemiola.core.job_compare import JobComparison
-from hemiola.core.job_metrics import JobMetrics
+from hemiola.core.job_metrics import JobMetrics, RankFigures
 from hemiola.core.units import format_bytes, format_duration, format_rate
 
 __all__ = [
@@ -98,10 +98,35 @@ def finding(metrics: JobMetrics) -> str:
 
 def reasons(metrics: JobMetrics) -> Iterator[str]:
     """What is behind the number, most telling first: each a sentence that stands alone."""
+    starved = sum(rank.gpu_idle_s - rank.exposed_s for rank in _gpus(metrics)) > 0
+    if starved:
+        yield from _idle_gpus(metrics, ": that costs more than communication does")
     yield from _late(metrics)
     yield from _path(metrics)
     yield from _overlap(metrics)
+    if not starved:
+        yield from _idle_gpus(metrics, "")
     yield from _rest(metrics)
+
+
+def _gpus(metrics: JobMetrics) -> list[RankFigures]:
+    return [rank for rank in metrics.ranks if not math.isnan(rank.gpu_idle_s)]
+
+
+def _idle_gpus(metrics: JobMetrics, verdict: str) -> Iterator[str]:
+    """How long GPUs had nothing to do, and what went on instead; the verdict is for where there is communication."""
+    ranks, said = _gpus(metrics), verdict if metrics.exposed_share else ""
+    whole, idle, awaited, silent = (
+        sum(getattr(rank, f"{part}_s") for rank in ranks)
+        for part in ("iteration", "gpu_idle", "input", "idle")
+    )
+    if not whole or idle < 0.05 * whole:
+        return
+    meanwhile = {
+        "while the host works": idle - awaited - silent, "while waiting for input": awaited, "while nothing is recorded": silent
+    }  # fmt: skip
+    who = "The GPU idles" if len(ranks) == 1 else "A GPU idles"
+    yield f"{who} for {percent(idle / whole)} of each iteration, mostly {max(meanwhile, key=meanwhile.__getitem__)}{said}."
 
 
 def _late(metrics: JobMetrics) -> Iterator[str]:
@@ -143,14 +168,16 @@ def _path(metrics: JobMetrics) -> Iterator[str]:
 
 def _overlap(metrics: JobMetrics) -> Iterator[str]:
     bounds = metrics.efficiency
-    if math.isnan(bounds.efficiency):
+    if not min(bounds.communication_s, bounds.computation_s):
         yield "No rank both computes and communicates: there is nothing to overlap."
         return
-    saved = bounds.makespan_s - bounds.cost_min_s
+    known = "" if bounds.reason else f" (scheduling efficiency E = {bounds.efficiency:.2f})"
     yield (
-        f"Hiding all communication that can be hidden would save at most {duration(max(saved, 0.0))} of "
-        f"{duration(bounds.makespan_s)} (scheduling efficiency E = {bounds.efficiency:.2f})."
+        f"Hiding all communication that can be hidden behind computing would save at most {duration(metrics.saving_s)} of "
+        f"{duration(metrics.iteration_s.median)}{known}."
     )
+    if bounds.reason:
+        yield f"Scheduling efficiency E has no meaning here: {bounds.reason}."
 
 
 def _rest(metrics: JobMetrics) -> Iterator[str]:
