@@ -35,7 +35,7 @@ def bounds(metrics: JobMetrics) -> Chart | None:
         about=f"E has no meaning here: {found.reason}."
         if found.reason
         else f"How much of what can be hidden is: 1 all, 0 nothing. At best U = G + max(M, P) = {duration(best_s)}, "
-        f"without overlap G + M + P = {duration(worst_s)}: hiding can gain S = {percent(found.speedup)} at most.",
+        f"without overlap G + M + P = {duration(worst_s)}: gaps aside, hiding can gain S = {percent(found.speedup)} at most.",
         drawings={
             "": Drawing(
                 [bar],
