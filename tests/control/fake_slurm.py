@@ -10,7 +10,7 @@ from hemiola.control.live.remembered import Remembered
 from hemiola.control.slurm.driver import SlurmDriver
 from hemiola.control.slurm.looks import ENDED
 from hemiola.control.slurm.memory import Clues
-from hemiola.control.slurm.rows import JobRow, NodeRow, Span, Words
+from hemiola.control.slurm.rows import JobRow, NodeRow, Rules, Span, Words
 from hemiola.core.decisions import Decision
 from hemiola.core.errors import EngineError
 from hemiola.core.events import Event
@@ -59,6 +59,7 @@ class FakeSlurm:
         said: of jobs, by id.
         dealt: what it says that any job has of each node.
         lasted: when jobs began and ended, by id.
+        ruled: by what it counts processors and memory.
         complaints: of whatever it is told; None: it gives no answer.
         excluded: jobs that name nodes that they must not have.
     """
@@ -68,6 +69,7 @@ class FakeSlurm:
     said: dict[str, Words] = field(default_factory=dict)
     dealt: dict[str, int] = field(default_factory=dict)
     lasted: dict[str, Span] = field(default_factory=dict)
+    ruled: Rules = Rules()
     complaints: str | None = ""
     told: list[str] = field(default_factory=list)
     excluded: set[str] = field(default_factory=set)
@@ -86,6 +88,9 @@ class FakeSlurm:
 
     def excluding(self, ids: Sequence[str]) -> set[str]:
         return self.excluded & set(ids)
+
+    def rules(self, partition: str) -> Rules:
+        return self.ruled
 
     def shares(self, job_id: str) -> dict[str, int]:
         return self.dealt

@@ -55,7 +55,7 @@ def only(driven: Driven) -> str:
 
 SPECIAL = (
     "7|SPECIAL_EXIT|JobHeldUser|1|1||gres/gpu:8|N/A|N/A|1|100|1000|0|100|7||1|UNLIMITED|hemiola|42:0|(null)|1|(null)|0|1|OK|"
-    "N/A|1|(null)|"
+    "N/A|1|cpu=1,node=1|N/A|N/A|0|(null)|"
 )
 
 

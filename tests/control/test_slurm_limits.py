@@ -21,7 +21,7 @@ from hemiola.core.job import Job
 
 LINE = (
     "7_1|PENDING|Priority|1|1||gres:gpu:1|N/A|N/A|1|1795399342|1000|4294901757|1795399343|7||0|UNLIMITED|hemiola|0|(null)|"
-    "1|(null)|0|1|OK|N/A|1|(null)|"
+    "1|(null)|0|1|OK|N/A|1|N/A|N/A|N/A|0|(null)|"
 )
 
 

@@ -32,7 +32,8 @@ from replays import cluster
 
 LINE = (
     "3_2|RUNNING|None|2|2|h[0,2]|gres:gpu:h100:4|N/A|N/A|2|1795399342|1000|4294901757|1795399343|3|h[0,2]|1|"
-    "1-02:03:04|hemiola|768|afterok:1(unfulfilled)|1|night|0|1|NO|N/A|1|ib&(h100|h200)|"
+    "1-02:03:04|hemiola|768|afterok:1(unfulfilled)|1|night|0|1|NO|N/A|1|"
+    "cpu=16,mem=2000M,node=2,billing=16|gpu:2|N/A|500M|ib&(h100|h200)|"
 )  # as Slurm 22.05 printed it
 LATER = LINE.replace("gres:gpu:h100:4", "gres/gpu:h100:4").replace("|768|", "|3:0|")  # as 24.11
 OLD, NEW = (22, 5), (26, 5)
@@ -49,7 +50,7 @@ def test_a_line_of_squeue():
         JobRow(
             "3_2", "RUNNING", "None", 2, 2, "h[0,2]", 4, 0, 0, 2, 1795399342, 1000, 4294901757, 1795399343, "3", "h[0,2]",
             1, 93784.0, "hemiola", 768, "afterok:1(unfulfilled)", True, "night", 0, 1, True, "h100", 0, True,
-            "ib&(h100|h200)",
+            "ib&(h100|h200)", "", (16, 2000 * 2.0**20), 2, 0.0, True,
         )
     ]  # fmt: skip
     assert job_rows(LINE + "\n", OLD) == job_rows(LATER, (24, 11)) == wanted
@@ -164,14 +165,15 @@ def test_gpus(text, gpus):
 
 def test_lines_of_sinfo():
     assert node_rows(
-        "h0|mixed|gpu:8|a|(null)|\nh1|down+not_responding|gpu:h100:4(S:0-1)|a|ib,h100|\nh2|idle+drain|(null)|b|ib|\n"
-        "h3|mixed+reserved+planned|gpu:8|a|(null)|\nh4|allocated+maintenance|gpu:8|a|(null)|\n"
+        "h0|mixed|gpu:8|a|3/13/0/16|1000|300|(null)|\nh1|down+not_responding|gpu:h100:4(S:0-1)|a|0/0/16/16|1000|0|ib,h100|\n"
+        "h2|idle+drain|(null)|b|0/0/16/16|1000|0|ib|\nh3|mixed+reserved+planned|gpu:8|a|0/16/0/16|1000|0|(null)|\n"
+        "h4|allocated+maintenance|gpu:8|a|16/0/0/16|1000|0|(null)|\n"
     ) == [
-        NodeRow("h0", "mixed", False, 8, "a", frozenset()),
-        NodeRow("h1", "down", True, 4, "a", frozenset({"ib", "h100"})),
-        NodeRow("h2", "drained", False, 0, "b", frozenset({"ib"})),
-        NodeRow("h3", "reserved", False, 8, "a", frozenset()),
-        NodeRow("h4", "maint", False, 8, "a", frozenset()),
+        NodeRow("h0", "mixed", False, 8, "a", frozenset(), 16, 3, 1000 * 2.0**20, 300 * 2.0**20),
+        NodeRow("h1", "down", True, 4, "a", frozenset({"ib", "h100"}), 16, 0, 1000 * 2.0**20),
+        NodeRow("h2", "drained", False, 0, "b", frozenset({"ib"}), 16, 0, 1000 * 2.0**20),
+        NodeRow("h3", "reserved", False, 8, "a", frozenset(), 16, 0, 1000 * 2.0**20),
+        NodeRow("h4", "maint", False, 8, "a", frozenset(), 16, 16, 1000 * 2.0**20),
     ]  # fmt: skip
 
 
@@ -239,7 +241,7 @@ def test_gpus_by_socket_are_slurms_and_taken():
 
 
 def test_what_salloc_and_srun_ask_for_is_never_stopped():
-    (batch,), (other,) = job_rows(PLAIN, OLD), job_rows(PLAIN.replace("|N/A|1|(null)", "|N/A|0|(null)"), OLD)
+    (batch,), (other,) = job_rows(PLAIN, OLD), job_rows(PLAIN.replace("|N/A|1|cpu", "|N/A|0|cpu"), OLD)
     assert batch.requeues and other.requeues
     jobs = [job_of(one, "u", Words(), EIGHT, 1.0, lambda model: None)[0] for one in (batch, other)]
     assert [job.pinned for job in jobs] == [False, True]

@@ -19,7 +19,7 @@ from hemiola.control.slurm.handback import HandingBack, silent_s
 from hemiola.control.slurm.jobs import asks_otherwise
 from hemiola.control.slurm.known import Known
 from hemiola.control.slurm.looks import Watcher, everywhere, most_gpus
-from hemiola.control.slurm.rows import JobRow, NodeRow, Words
+from hemiola.control.slurm.rows import JobRow, NodeRow, Rules, Words
 from hemiola.core.decisions import Placement, Start
 from hemiola.core.errors import EngineError
 from hemiola.core.events import Arrived, Blocked, NodeLost
@@ -42,6 +42,9 @@ class Shows:
 
     def nodes(self) -> list[NodeRow]:
         return self.seen
+
+    def rules(self, partition: str) -> Rules:
+        return Rules()
 
 
 @pytest.mark.parametrize(

@@ -6,12 +6,13 @@ from typing import assert_never
 
 import msgspec
 
+from hemiola.core.beside import Beside, Claim
 from hemiola.core.decisions import Placement
 from hemiola.core.job import Job, Profile
 
 __all__ = [
-    "Adopted", "Arrived", "Blocked", "Event", "Failed", "Finished", "Held", "Measured", "NodeBack", "NodeLost",
-    "Profiled", "Released", "Requeued", "Started", "Timer", "Undone", "job_of",
+    "Adopted", "Arrived", "Blocked", "Claimed", "Event", "Failed", "Finished", "Furnished", "Held", "Measured", "NodeBack",
+    "NodeLost", "Profiled", "Released", "Requeued", "Started", "Timer", "Undone", "job_of",
 ]  # fmt: skip
 
 
@@ -118,12 +119,14 @@ class Requeued(msgspec.Struct, frozen=True, gc=False, tag=True):
 
     Attributes:
         ran: whether it ran where it was put; if not, it has waited since then, and done nothing.
+        refused: whether the engine would not start it there: it is put on other hosts first, where others have room.
     """
 
     time_s: float
     job_id: str
     reason: str
     ran: bool = True
+    refused: bool = False
 
 
 class Held(msgspec.Struct, frozen=True, gc=False, tag=True):
@@ -150,6 +153,28 @@ class Blocked(msgspec.Struct, frozen=True, gc=False, tag=True):
     time_s: float
     host: int
     gpus: int
+
+
+class Furnished(msgspec.Struct, frozen=True, gc=False, tag=True):
+    """What a host has beside GPUs, by the engine's word.
+
+    Attributes:
+        ours: what jobs of this view may have there together.
+        total: that it has, whoever has it.
+    """
+
+    time_s: float
+    host: int
+    ours: Beside
+    total: Beside
+
+
+class Claimed(msgspec.Struct, frozen=True, gc=False, tag=True):
+    """What a job takes of its hosts beside GPUs is known, or is another claim than before."""
+
+    time_s: float
+    job_id: str
+    claim: Claim
 
 
 class Profiled(msgspec.Struct, frozen=True, gc=False, tag=True):
@@ -186,7 +211,7 @@ class Undone(msgspec.Struct, frozen=True, gc=False, tag=True):
 
 Event = (
     Arrived | Started | Finished | Failed | NodeLost | NodeBack | Measured | Timer
-    | Adopted | Requeued | Held | Released | Blocked | Profiled | Undone
+    | Adopted | Requeued | Held | Released | Blocked | Furnished | Claimed | Profiled | Undone
 )  # fmt: skip
 
 
@@ -197,10 +222,10 @@ def job_of(event: Event) -> str:
             return event.job.id
         case (
             Started() | Finished() | Failed() | Measured() | Timer() | Requeued() | Held() | Released() | Profiled()
-            | Undone()
+            | Claimed() | Undone()
         ):  # fmt: skip
             return event.job_id
-        case NodeLost() | NodeBack() | Blocked():
+        case NodeLost() | NodeBack() | Blocked() | Furnished():
             return ""
         case _:
             assert_never(event)

@@ -11,11 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from hemiola.core.beside import Claim
 from hemiola.core.decisions import Placement
 from hemiola.core.errors import InternalError
 from hemiola.core.events import (
     Adopted,
     Blocked,
+    Claimed,
+    Furnished,
     Held,
     Measured,
     Profiled,
@@ -53,6 +56,8 @@ def outside_handlers(machine: StateMachine) -> dict[type, Callable[[Any], None]]
         job = view.jobs[event.job_id]
         if job.status == RUNNING:
             served_s, waited_s = job.served_s, view.now - job.since_s
+            if event.refused and job.placement is not None:
+                machine._reaches.shun(job, job.placement.hosts)
             if event.ran:
                 job.done_s = job.done_at(view.now)
             machine._halt(job)
@@ -80,8 +85,11 @@ def outside_handlers(machine: StateMachine) -> dict[type, Callable[[Any], None]]
     def blocked(event: Blocked) -> None:
         view.inventory.block(event.host, event.gpus)
 
-    def profiled(event: Profiled) -> None:
-        job = view.jobs[event.job_id]
+    def furnished(event: Furnished) -> None:
+        view.inventory.furnish(event.host, event.ours, event.total)
+
+    def filed_anew(job: JobState, change: Callable[[], None]) -> None:
+        """Indexes file it by what it is after the change."""
         indexes = [
             index
             for index in view.indexes.values()
@@ -89,9 +97,27 @@ def outside_handlers(machine: StateMachine) -> dict[type, Callable[[Any], None]]
         ]
         for index in indexes:
             index.leave(job)
-        job.job = msgspec.structs.replace(job.job, profile=event.profile)
+        change()
         for index in indexes:
             index.enter(job, view.now)
+
+    def claimed(event: Claimed) -> None:
+        job, claim = view.jobs[event.job_id], None if event.claim == Claim() else event.claim
+        if job.status == WAITING:
+            filed_anew(job, lambda: machine._reaches.claim(job, claim))
+        else:
+            machine._reaches.claim(job, claim)
+        if job.placement is not None:
+            view.inventory.spare.give(job.id)
+            view.inventory.spare.take(job.id, job.claim, job.placement)
+
+    def profiled(event: Profiled) -> None:
+        job = view.jobs[event.job_id]
+
+        def change() -> None:
+            job.job = msgspec.structs.replace(job.job, profile=event.profile)
+
+        filed_anew(job, change)
 
     def undone(event: Undone) -> None:
         job = view.jobs[event.job_id]
@@ -126,6 +152,8 @@ def outside_handlers(machine: StateMachine) -> dict[type, Callable[[Any], None]]
         Held: held,
         Released: released,
         Blocked: blocked,
+        Furnished: furnished,
+        Claimed: claimed,
         Profiled: profiled,
     }
 

@@ -1,18 +1,21 @@
 """Which GPUs are free: per host, per type, per rack and wider.
 
-Knows no job. Everything a placement rule asks is answered from indices that each allocation
+Knows no job, but what jobs have beside GPUs (`spare`). Everything a placement rule asks is answered from indices that each allocation
 updates in constant time; see `counts`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
+from hemiola.core.beside import Beside
 from hemiola.core.decisions import Placement
 from hemiola.core.errors import InternalError
 from hemiola.core.topology import Topology
 from hemiola.sched.counts import CountIndex, members
+from hemiola.sched.gpus import pick
+from hemiola.sched.spare import Spare
 
 __all__ = ["Inventory", "Pool"]
 
@@ -110,6 +113,7 @@ class Inventory:
         blocked: by host, GPUs that are not ours to give, though no job of ours has them.
         owed: by host, how many are to be blocked in all, where some of them are still occupied; none of its
             GPUs is free then.
+        spare: what hosts have left beside GPUs.
     """
 
     __slots__ = (
@@ -130,6 +134,7 @@ class Inventory:
         "rank_of_host",
         "released_gpus",
         "releases",
+        "spare",
         "topology",
     )
 
@@ -151,6 +156,7 @@ class Inventory:
         self.released_gpus = 0
         self.blocked: dict[int, int] = {}
         self.owed: dict[int, int] = {}
+        self.spare = Spare(hosts.names)
         self.island_masks = _island_masks(topology)
         self.domain_hosts = self._fill()
         self.rank_of_host = self._rank_hosts()
@@ -272,6 +278,29 @@ class Inventory:
         if gpus < withheld:  # some are ours again: free now, or once their job is stopped
             self.released_gpus += withheld - gpus
             self.releases += 1
+
+    def furnish(self, host: int, ours: Beside, total: Beside) -> None:
+        """A host has so much beside GPUs; with more of it, what did not fit may."""
+        if self.spare.furnish(host, ours, total):
+            self.releases += 1
+            self.released_gpus += self.all_masks[host].bit_count()
+
+    @contextmanager
+    def capped(self, caps: Mapping[int, int]) -> Iterator[None]:
+        """Of these hosts no more GPUs seem free than so many, for the moment."""
+        hidden = {host: free for host in caps if (free := self.masks[host]) and not self.down[host]}
+        for host, free in hidden.items():
+            self._show(host, pick(free, min(caps[host], free.bit_count()), self.island_masks[host]))
+        try:
+            yield
+        finally:
+            for host, free in hidden.items():
+                self._show(host, free)
+
+    def _show(self, host: int, mask: int) -> None:
+        change = mask.bit_count() - self.masks[host].bit_count()
+        self.masks[host] = mask
+        self._count(host, change)
 
     def is_free_on(self, host: int, mask: int) -> bool:
         """Whether these GPUs of one host are there, up and free."""

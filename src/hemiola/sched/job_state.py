@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from hemiola.core.beside import Claim
 from hemiola.core.decisions import Placement
 from hemiola.core.job import Job
 
@@ -47,6 +48,9 @@ class JobState(msgspec.Struct, eq=False, gc=False):
         mark: an order's own note on the job (Tiresias: service at its last promotion).
         wake_s: when an order's own timer about the job is due; earlier ones are out of date.
         note: a policy's own note on the job (Dally: its delay).
+        claim: what it takes of its hosts beside GPUs; None for nothing that is known.
+        shunned: hosts on which the engine would not start it since it ran last, the latest last: it is put there again
+            where no others have room.
     """
 
     job: Job
@@ -82,6 +86,8 @@ class JobState(msgspec.Struct, eq=False, gc=False):
     asked_gpus: int = 0
     elastic: bool = False
     other_gpu_s: float = 0.0
+    claim: Claim | None = None
+    shunned: tuple[int, ...] = ()
 
     def done_at(self, now: float) -> float:
         """Work done by `now`, in seconds at ideal speed."""

@@ -209,6 +209,8 @@ class StateMachine:
         view = self.view
         now = view.now
         view.inventory.take(placement)
+        if job.claim is not None:
+            view.inventory.spare.take(job.id, job.claim, placement)
         if job.elastic and (gpus := placement.gpus) != job.gpus:
             self._reaches.resize(job, gpus)
         job.status = RUNNING
@@ -246,6 +248,7 @@ class StateMachine:
                 and inventory.masks[host] & mask == mask
                 and not inventory.down[host]
                 and job.job.hosts < 2
+                and job.claim is None
             ):
                 return ""  # the common case, asked first
         else:
@@ -271,7 +274,7 @@ class StateMachine:
             and self._span(hosts) > job.widest
         ):
             return f"it must stay within one {self.view.topology.tiers[job.widest]}"
-        return ""
+        return inventory.spare.lack(job, placement)
 
     def _stop(self, decision: Stop) -> str:
         view = self.view
@@ -297,6 +300,8 @@ class StateMachine:
         job.served_s += now - job.since_s
         assert job.placement is not None
         view.inventory.release(job.placement)
+        if job.claim is not None:
+            view.inventory.spare.give(job.id)
         job.placement = None
         job.tier = -1
         job.settled_s = now
@@ -377,6 +382,9 @@ class StateMachine:
 
     def _started(self, event: Started) -> None:
         """The engine confirms what `Start` assumed, or has done otherwise."""
+        job = self.view.jobs[event.job_id]
+        if job.shunned:
+            self._reaches.shun(job, ())
         if event.placement is not None:
             started_elsewhere(self, event, event.placement)
 
@@ -451,6 +459,8 @@ class StateMachine:
         up = [0 if inventory.down[h] else mask.bit_count() for h, mask in enumerate(free)]
         if sum(up) != inventory.free or up != inventory.counts:
             raise InternalError("counts of free GPUs do not match their masks")
+        if inventory.spare.holders != {job.id for job in view.running.values() if job.claim is not None}:
+            raise InternalError("what jobs have beside GPUs does not match the running jobs")
         apart = sum(job.status in (ENDED, HELD) for job in view.jobs.values())
         if len(view.waiting) + len(view.running) + apart != len(view.jobs):
             raise InternalError("a job is lost")

@@ -108,7 +108,7 @@ def make_room(
     if queue.short.get(job.index, 0) > inventory.released_gpus:
         return None
     worst = queue.worst(now)
-    if worst is not None and (place := _in_place_of(inventory, worst, job)) is not None:
+    if worst is not None and job.claim is None and (place := _in_place_of(inventory, worst, job)) is not None:
         return [worst], place
     need = job.gpus - sum([pool.free for pool in job.pools])
     later = _Later(queue, job, queue.key(job), now)
@@ -118,11 +118,32 @@ def make_room(
             trial.without(victims)
             placement = find(inventory, job, rule, widest)
             if placement is not None:
-                return [v for v in trial.gone if _makes_room(inventory, v, placement)], placement
+                return _victims(inventory, job, trial.gone, placement), placement
     finally:
         trial.undo()
     queue.short[job.index] = inventory.released_gpus + max(need - later.gpus, job.gpus // 4, 1)
     return None
+
+
+def _victims(
+    inventory: Inventory, job: JobState, gone: list[JobState], placement: Placement
+) -> list[JobState]:
+    """Of those that are supposed to be gone, whose GPUs it takes, or what they have beside them."""
+    needed = [victim for victim in gone if _makes_room(inventory, victim, placement)]
+    if job.claim is None:
+        return needed
+    spare, spared = inventory.spare, []
+    for victim in gone:
+        if victim not in needed:
+            assert victim.placement is not None
+            spare.take(victim.id, victim.claim, victim.placement)
+            if spare.lack(job, placement):
+                spare.give(victim.id)
+            else:
+                spared.append(victim)
+    for victim in spared:
+        spare.give(victim.id)
+    return [victim for victim in gone if victim not in spared]
 
 
 class _Later:

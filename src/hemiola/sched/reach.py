@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Collection
 from typing import Any
 
+from hemiola.core.beside import Claim
 from hemiola.core.job import Job
 from hemiola.core.topology import Topology
 from hemiola.sched.inventory import Inventory
@@ -26,7 +28,7 @@ class Reaches:
     def __init__(self, topology: Topology, inventory: Inventory) -> None:
         self._topology, self._inventory = topology, inventory
         self.known: dict[Kind, Any] = {}
-        self._shapes: dict[tuple[int, str, int, int, int], int] = {}
+        self._shapes: dict[Any, int] = {}
         self._sizes: dict[Any, tuple[int, ...]] = {}
 
     def of(self, gpus: int, gpu_type: str, required: str, preferred: str, hosts: int) -> Any:
@@ -106,3 +108,23 @@ class Reaches:
         reach = self._of(job.job)
         if not isinstance(reach, str):
             job.narrowest, job.widest, job.preferred, job.pools, job.shape = reach
+            self._shape(job)
+
+    def claim(self, job: JobState, claim: Claim | None) -> None:
+        """It takes so much of its hosts beside GPUs."""
+        job.claim = claim
+        self._shape(job)
+
+    def shun(self, job: JobState, hosts: Collection[int]) -> None:
+        """The engine would not start it on these hosts; none: it has run."""
+        job.shunned = (*(host for host in job.shunned if host not in hosts), *hosts) if hosts else ()
+        self._shape(job)
+
+    def _shape(self, job: JobState) -> None:
+        """Jobs of equal shape fit or fail alike, and are offered the same."""
+        reach = self._of(job.job)
+        if isinstance(reach, str):
+            return
+        job.shape = reach[-1]
+        if job.claim is not None or job.shunned:
+            job.shape = self._shapes.setdefault((reach[-1], job.claim, job.shunned), len(self._shapes))

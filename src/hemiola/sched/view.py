@@ -168,6 +168,7 @@ class Supposition:
         self._inventory = inventory
         self._before = inventory.releases, inventory.released_gpus
         self._undo: list[tuple[Callable[[Placement], None], Placement]] = []
+        self._moved_in: list[str] = []
         self.gone: list[JobState] = []
 
     def without(self, jobs: Iterable[JobState]) -> None:
@@ -177,17 +178,28 @@ class Supposition:
             assert job.placement is not None
             take = inventory.retake if inventory.owed else inventory.take
             inventory.release(job.placement)
+            if job.claim is not None:
+                inventory.spare.give(job.id)
             self._undo.append((take, job.placement))
             self.gone.append(job)
 
-    def occupy(self, placement: Placement) -> None:
-        """Suppose that these GPUs were taken."""
+    def occupy(self, placement: Placement, job: JobState | None = None) -> None:
+        """Suppose that these GPUs were taken; by this job, with what it takes beside them."""
         self._inventory.take(placement)
         self._undo.append((self._inventory.release, placement))
+        if job is not None:
+            self._moved_in.append(f"{len(self._moved_in)} of {id(self)}")
+            self._inventory.spare.take(self._moved_in[-1], job.claim, placement)
 
     def undo(self) -> None:
         """Put everything back."""
         while self._undo:
             back, placement = self._undo.pop()
             back(placement)
+        for job in self.gone:
+            assert job.placement is not None
+            self._inventory.spare.take(job.id, job.claim, job.placement)
+        for key in self._moved_in:
+            self._inventory.spare.give(key)
+        self.gone, self._moved_in = [], []
         self._inventory.releases, self._inventory.released_gpus = self._before

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, field
 
 from hemiola.core.decisions import Placement
 from hemiola.core.job import Job
@@ -12,6 +13,8 @@ __all__ = ["PATIENCE_S", "KnownJob", "back_off_s"]
 PATIENCE_S = 60.0
 """So long a job may be bound to free GPUs without starting, before that is taken for a failure."""
 BACK_OFF_S, BACK_OFF_MOST_S = 2.0, 3600.0
+ELSEWHERE_S = 30.0
+"""Nor is it left alone for longer, as long as there are other hosts to try."""
 
 
 def back_off_s(failures: int, kept_s: float) -> float:
@@ -36,6 +39,7 @@ class KnownJob:
         held: why policies may not start it, in words; "" if they may.
         binds_failed: in a row.
         not_before_s: it waits so long after a bind that failed.
+        refusing: hosts on which the engine would not start it since it ran last.
         missed: looks at the engine in a row without it.
         missing_s: when the first of them was.
     """
@@ -50,6 +54,7 @@ class KnownJob:
     held: str = ""
     binds_failed: int = 0
     not_before_s: float = 0.0
+    refusing: set[int] = field(default_factory=set)
     missed: int = 0
     missing_s: float = 0.0
 
@@ -58,9 +63,12 @@ class KnownJob:
         """Why it cannot be placed; "" if it can."""
         return self.refused or self.held
 
-    def leave_alone(self, now_s: float, kept_s: float) -> float:
-        """Its bind has failed, which kept GPUs from others for `kept_s`; for how long it is left alone now."""
+    def leave_alone(self, now_s: float, kept_s: float, hosts: Collection[int] = ()) -> float:
+        """Its bind to these hosts has failed, which kept GPUs from others for `kept_s`; for how long it is left alone now."""
         self.binds_failed += 1
         pause_s = back_off_s(self.binds_failed, kept_s)
+        if not self.refusing.issuperset(hosts):
+            pause_s = min(pause_s, ELSEWHERE_S)
+        self.refusing.update(hosts)
         self.not_before_s = now_s + pause_s
         return pause_s

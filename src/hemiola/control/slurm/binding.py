@@ -195,7 +195,8 @@ class Binder:
         if self._excludes(known.row.id):
             self._give_away(known, "it names nodes that it must not have: it is Slurm's own scheduler's")
             return
-        pause_s = known.leave_alone(now, 0.0 if known.bound_s is None else now - known.bound_s)
+        hosts = known.wanted.hosts if known.wanted is not None else ()
+        pause_s = known.leave_alone(now, 0.0 if known.bound_s is None else now - known.bound_s, hosts)
         _log.warning("job %s: %s; it is left alone for %.0f s", known.row.id, why, pause_s)
         if known.bound_s is not None:
             self.tell([orders.hold([known.row.id])])
@@ -204,7 +205,7 @@ class Binder:
         state = self._view.jobs.get(known.job.id)
         if state is not None and state.status == RUNNING:
             known.held = why
-            self._add([Requeued(now, known.job.id, why, False), Held(now, known.job.id, why)])
+            self._add([Requeued(now, known.job.id, why, False, True), Held(now, known.job.id, why)])
 
     def _excludes(self, job_id: str) -> bool:
         try:

@@ -118,6 +118,7 @@ class Changes(Changing):
         assert state.placement is not None
         if hosts == set(state.placement.hosts):
             known.ran, known.binds_failed, known.limited = True, 0, 0
+            known.refusing.clear()
             self._started.append(Started(self._now, known.job.id, self._dealt(known, state.placement, parts)))
         else:
             self._start(known, row)

@@ -19,12 +19,14 @@ from hemiola.control.slurm.rows import (
     SPAN_FORMAT,
     JobRow,
     NodeRow,
+    Rules,
     Span,
     Words,
     gpus_in,
     job_format,
     job_rows,
     node_rows,
+    rules_of,
     spans_in,
 )
 from hemiola.core.errors import EngineError, HemiolaError
@@ -109,6 +111,15 @@ class Slurm:
         asked = [_chosen(ids=",".join(some), states="all") for some in _pieces(ids)] if ids else []
         lines = "".join(self._of_jobs(*chosen, "-o", "%i %x") for chosen in asked).splitlines()
         return {job_id for job_id, _, nodes in (line.partition(" ") for line in lines) if nodes.strip()}
+
+    def rules(self, partition: str) -> Rules:
+        """What of its nodes Slurm counts for the jobs of a partition, and what it gives them unasked.
+
+        Raises:
+            EngineError: Slurm is away, or there is no such partition.
+        """
+        settings = settings_of(self.ask("scontrol", "show", "config"))
+        return rules_of(settings, self.ask("scontrol", "-o", "show", "partition", partition))
 
     def shares(self, job_id: str) -> dict[str, int]:
         """How many GPUs a running job has on each of its nodes; only Slurm's details say, if it divided them as it liked."""

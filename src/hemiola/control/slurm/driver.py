@@ -17,6 +17,7 @@ from hemiola.control.live.engine import Identity, Vanished
 from hemiola.control.live.looking import MISSED, USUAL_S, LookingDriver, Wake
 from hemiola.control.live.remembered import Remembered
 from hemiola.control.slurm import orders
+from hemiola.control.slurm.beside import Besides
 from hemiola.control.slurm.binding import Binder
 from hemiola.control.slurm.changes import Changes, outcome_of
 from hemiola.control.slurm.engine import Engine
@@ -92,6 +93,7 @@ class SlurmDriver(LookingDriver[Known]):
             self._limits,
         )
         self._blocked: dict[int, int] = {}
+        self._besides = Besides(self._watcher.hosts)
         self._words_s = 0.0
         self._comments_s = self._clock.now_s()
         self._handing_back: HandingBack | None = None
@@ -146,7 +148,7 @@ class SlurmDriver(LookingDriver[Known]):
         self._entrance.unwanted.clear()
         self._refused += self._entrance.take_refused()
         self._vanished += self._entrance.take_vanished()
-        return changes.with_new(arrived)
+        return [*changes.with_new(arrived), *self._besides.events(look, self.known.values(), now)]
 
     def _why_slurms(self, known: Known, row: JobRow) -> str:
         """Why a job that was Hemiola's is Slurm's by what it is now, in words; "" if it is not."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from hemiola.control.slurm.rows import JobRow, NodeRow, Span, Words
+from hemiola.control.slurm.rows import JobRow, NodeRow, Rules, Span, Words
 
 __all__ = ["Engine"]
 
@@ -33,6 +33,9 @@ class Engine(Protocol):
 
     def excluding(self, ids: Sequence[str]) -> set[str]:
         """Which of these jobs name nodes that they must not have."""
+
+    def rules(self, partition: str) -> Rules:
+        """What of its nodes Slurm counts for the jobs of a partition, and what it gives them unasked."""
 
     def shares(self, job_id: str) -> dict[str, int]:
         """How many GPUs a running job has on each of its nodes; none of one that has ended."""

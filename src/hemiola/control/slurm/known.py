@@ -8,6 +8,7 @@ from hemiola.control.live.known import KnownJob
 from hemiola.control.slurm.jobs import nodes_in
 from hemiola.control.slurm.memory import Clues
 from hemiola.control.slurm.rows import JobRow
+from hemiola.core.beside import Claim
 from hemiola.core.job import Job
 
 __all__ = ["UNHEARD", "Known"]
@@ -41,6 +42,7 @@ class Known(KnownJob):
         asked: as Slurm had it when its wishes were read; None: as it has it in `row`.
         comment: its user's, then.
         named: the nodes to which Hemiola has bound it, of all tries since one was seen to succeed; others are its user's.
+        claim: what it takes of its nodes beside GPUs, as the state machine was told; None: it was told nothing.
     """
 
     job: Job
@@ -63,6 +65,7 @@ class Known(KnownJob):
     asked: JobRow | None = None
     comment: str = ""
     named: set[frozenset[str]] = field(default_factory=set)
+    claim: Claim | None = None
 
     def __post_init__(self) -> None:
         self.asked = self.asked or self.row

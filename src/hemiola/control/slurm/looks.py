@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Iterable, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from hemiola.control.slurm.engine import Engine
-from hemiola.control.slurm.rows import JobRow, NodeRow
+from hemiola.control.slurm.rows import JobRow, NodeRow, Rules
 from hemiola.core.errors import EngineError
 from hemiola.core.hostlist import expand
 from hemiola.core.topology import Topology
@@ -31,6 +31,8 @@ _CLOSED = frozenset({
     "drained", "draining", "failing", "maint", "reserved", "reboot", "powering_up", "power_down", "invalid", "inval",
 })  # fmt: skip
 """They get nothing new; what runs there goes on, also on a node that registered with less than it should have."""
+RULES_S = 60.0
+"""So often its configuration is asked for: it may be changed while Slurm runs."""
 NODES_S = 1.0
 """Nodes change rarely, and are asked for so much less often than jobs."""
 
@@ -44,12 +46,16 @@ class Look:
         jobs: of Hemiola's partition, by id.
         down: hosts on which nothing can run.
         closed: by host, GPUs that the node does not have, or gives nobody.
+        fresh_nodes: those of Hemiola's partition, as they are now; none if they were not asked for at this look.
+        rules: by which their processors and memory are counted.
     """
 
     rows: list[JobRow]
     jobs: dict[str, JobRow]
     down: set[int]
     closed: dict[int, int]
+    fresh_nodes: list[NodeRow] = field(default_factory=list)
+    rules: Rules = Rules()
 
 
 def everywhere(nodes: Iterable[NodeRow], partition: str) -> frozenset[str]:
@@ -93,6 +99,7 @@ class Watcher:
         self._gpus = [int(count) for count in topology.hosts.gpus]
         self._nodes_seen: list[NodeRow] | None = None
         self._nodes_s = 0.0
+        self._rules, self._rules_s = Rules(), -math.inf
         self._parts: dict[tuple[str, int, int, str], dict[int, int]] = {}
         self.everywhere: frozenset[str] = frozenset()
         self.most_gpus: dict[str, int] = {"": 0}
@@ -114,13 +121,17 @@ class Watcher:
             EngineError: Slurm is away, or its answer is not whole.
         """
         rows = self._slurm.jobs()
-        if self._nodes_seen is None or now_s - self._nodes_s >= NODES_S:
+        fresh = self._nodes_seen is None or now_s - self._nodes_s >= NODES_S
+        if fresh:
+            self._ask_rules(now_s)
             self._nodes_seen, self._nodes_s = self._ask_nodes(), now_s
+        assert self._nodes_seen is not None
         self._forget(rows)
         self._say_strange(rows)
         ours = {row.id: row for row in rows if self._is_ours(row)}
         down, closed = self._nodes(self._nodes_seen)
-        return Look(rows, ours, down, closed)
+        own = [node for node in self._nodes_seen if fresh and node.partition == self._partition]
+        return Look(rows, ours, down, closed, own, self._rules)
 
     def leave(self, row: JobRow) -> None:
         """It is Slurm's from now on, though it is in Hemiola's partition, until it asks for something else."""
@@ -195,6 +206,10 @@ class Watcher:
             and not row.reservation
             and not self._is_left(row)
         )
+
+    def _ask_rules(self, now_s: float) -> None:
+        if now_s - self._rules_s >= RULES_S:
+            self._rules, self._rules_s = self._slurm.rules(self._partition), now_s
 
     def _ask_nodes(self) -> list[NodeRow]:
         nodes = self._slurm.nodes()

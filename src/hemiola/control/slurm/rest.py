@@ -6,6 +6,7 @@ holds jobs only as an administrator does; and before v0.0.45 it puts no running 
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar
@@ -28,10 +29,12 @@ from hemiola.control.slurm.rest_rows import (
     span_of,
     words_of,
 )
-from hemiola.control.slurm.rows import JobRow, NodeRow, Span, Words
+from hemiola.control.slurm.rows import JobRow, NodeRow, Rules, Span, Words
 from hemiola.core.errors import DAMAGED, EngineError, HemiolaError
 
 __all__ = ["INSTALL", "RestSlurm"]
+
+_log = logging.getLogger("hemiola.slurm")
 
 GONE = 2017
 """Slurm's number for a job that it does not know."""
@@ -124,6 +127,16 @@ class RestSlurm:
             if ids
             else set()
         )
+
+    def rules(self, partition: str) -> Rules:
+        """As `Slurm.rules`, by the commands: slurmrestd shows no configuration. Without them nothing is given unasked."""
+        if self._commands is None:
+            return Rules()
+        try:
+            return self._commands.rules(partition)
+        except EngineError as problem:
+            _log.warning("defaults for each GPU are not known, nor is memory counted: %s", problem.what)
+            return Rules()
 
     def shares(self, job_id: str) -> dict[str, int]:
         """As `Slurm.shares`."""

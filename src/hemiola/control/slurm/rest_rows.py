@@ -120,6 +120,12 @@ class Job(msgspec.Struct, frozen=True):
     comment: str
     admin_comment: str
     gres_detail: list[str]
+    tres_req_str: str = ""
+    tres_alloc_str: str = ""
+    cpus_per_tres: str = ""
+    memory_per_tres: str = ""
+    memory_per_cpu: Number = _UNSET
+    memory_per_node: Number = _UNSET
     het_job_id: Number = _UNSET
     start_time: Number = _UNSET
     end_time: Number = _UNSET
@@ -187,6 +193,10 @@ class Node(msgspec.Struct, frozen=True):
     gres: str
     partitions: list[str]
     active_features: list[str]
+    cpus: Count | None = None
+    alloc_cpus: Count = 0
+    real_memory: Count | None = None
+    alloc_memory: Count = 0
 
 
 class Nodes(Envelope, frozen=True):
@@ -292,6 +302,10 @@ _FIELDS: dict[str, tuple[str, Callable[[Job], Any]]] = {
     "gpus_per_socket": ("tres_per_socket", lambda job: rows.read_gpus(job.tres_per_socket)),
     "batch": ("batch_flag", lambda job: job.batch_flag),
     "features": ("features", lambda job: _FEATURES(job.features)),
+    "tres": ("tres_req_str", lambda job: rows.read_tres(job.tres_alloc_str or job.tres_req_str)),
+    "cpus_per_gpu": ("cpus_per_tres", lambda job: rows.read_each(job.cpus_per_tres)),
+    "memory_per_gpu_bytes": ("memory_per_tres", lambda job: float(rows.MIB * rows.read_each(job.memory_per_tres))),
+    "asks_memory": ("memory_per_node", lambda job: bool(job.memory_per_node.or_none() or job.memory_per_cpu.or_none())),
 }
 """Of a row: which field of the record it is read from, and how."""
 
@@ -321,7 +335,8 @@ def node_rows(nodes: Iterable[Node]) -> list[NodeRow]:
             state, silent = rows.node_state(node.state)
             row = NodeRow(
                 _NAME(node.name), rows.read_word(state), silent, rows.read_gpus(node.gres)[0], "",
-                frozenset(node.active_features),
+                frozenset(node.active_features), node.cpus, node.alloc_cpus, _bytes(node.real_memory),
+                float(rows.MIB * node.alloc_memory),
             )  # fmt: skip
             found += [msgspec.structs.replace(row, partition=_NAME(name)) for name in node.partitions]
         except ValueError as error:
@@ -330,6 +345,10 @@ def node_rows(nodes: Iterable[Node]) -> list[NodeRow]:
                 "this version of Slurm is not understood; please report its version",
             ) from None
     return found
+
+
+def _bytes(mib: int | None) -> float | None:
+    return None if mib is None else float(rows.MIB * mib)
 
 
 def _strange(job: Job, name: str, value: object) -> EngineError:

@@ -9,7 +9,7 @@ could hold separators and line ends.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -26,6 +26,7 @@ __all__ = [
     "YEAR_S",
     "JobRow",
     "NodeRow",
+    "Rules",
     "Span",
     "Words",
     "gpus_in",
@@ -35,11 +36,14 @@ __all__ = [
     "node_rows",
     "node_state",
     "read_dependency",
+    "read_each",
     "read_gpus",
     "read_node_list",
     "read_reason",
+    "read_tres",
     "read_word",
     "row_of",
+    "rules_of",
     "spans_in",
 ]
 
@@ -54,6 +58,11 @@ _KEPT = {
 """Reasons for which a job is held by others than its user or Hemiola, in words."""
 _UNLAUNCHED = (" requeued held", "JobHoldMaxRequeue")
 """How the reasons end for which Slurm holds a job that it could not launch: after a failed Prolog, or too many of them."""
+
+
+MIB = 2**20
+Tres = tuple[int, float]
+"""(processors, bytes of memory)"""
 
 
 class JobRow(msgspec.Struct, frozen=True, gc=False):
@@ -88,6 +97,11 @@ class JobRow(msgspec.Struct, frozen=True, gc=False):
         batch: whether it has a script; what `salloc` or `srun` asked for is never put back into the queue.
         features: that its nodes are to have, in Slurm's words (`--constraint`); "" for none.
         strange: why it is Slurm's to run, whatever else it says, in words; "" for most.
+        tres: processors and bytes of memory that it has in all, or wants; 0 where Slurm does not say. Of a job that waits
+            Slurm shows what defaults for each GPU add only once it has looked at it, and all memory of nodes where it
+            asks for none.
+        cpus_per_gpu, memory_per_gpu_bytes: as it asked for; 0 where it did not.
+        asks_memory: whether it says how much it wants of each node, or for each processor.
     """
 
     id: str
@@ -121,6 +135,10 @@ class JobRow(msgspec.Struct, frozen=True, gc=False):
     batch: bool = True
     features: str = ""
     strange: str = ""
+    tres: Tres = (0, 0.0)
+    cpus_per_gpu: int = 0
+    memory_per_gpu_bytes: float = 0.0
+    asks_memory: bool = False
 
     @property
     def takes_gpus(self) -> bool:
@@ -180,6 +198,8 @@ class NodeRow(msgspec.Struct, frozen=True, gc=False):
         gpus: that it has.
         partition: one of those that it is in.
         features: that it has now.
+        cpus, memory_bytes: that it has; None where Slurm does not say.
+        cpus_taken, memory_taken_bytes: that jobs have of it.
     """
 
     name: str
@@ -188,6 +208,27 @@ class NodeRow(msgspec.Struct, frozen=True, gc=False):
     gpus: int
     partition: str
     features: frozenset[str]
+    cpus: int | None = None
+    cpus_taken: int = 0
+    memory_bytes: float | None = None
+    memory_taken_bytes: float = 0.0
+
+
+class Rules(msgspec.Struct, frozen=True, gc=False):
+    """What of its nodes Slurm counts for the jobs of a partition, and what it gives them unasked.
+
+    Attributes:
+        cpus_per_gpu, memory_per_gpu_bytes: that a job gets which asks for none (DefCpuPerGPU, DefMemPerGPU); 0 for none.
+        counts_cpus: False where several jobs may have the same (OverSubscribe).
+        counts_memory: whether what jobs have of it is taken from others.
+        preempts: whether Slurm stops jobs for others by itself; what they have may be had, then.
+    """
+
+    cpus_per_gpu: int = 0
+    memory_per_gpu_bytes: float = 0.0
+    counts_cpus: bool = True
+    counts_memory: bool = False
+    preempts: bool = False
 
 
 def matching(pattern: str) -> Callable[[str], str]:
@@ -220,6 +261,31 @@ def read_gpus(text: str) -> tuple[int, str]:
             total += int(words[-1]) if words[-1].isdigit() else 1
             kinds.update(word for word in words[1:] if not word.isdigit())
     return total, matching(r"[\w.-]{0,64}")(kinds.pop() if len(kinds) == 1 else "")
+
+
+_TRES = re.compile(r"\b(cpu|mem)=(\d+(?:\.\d+)?)([KMGTPE]?)")
+
+
+def read_tres(text: str) -> Tres:
+    """Of cpu=3,mem=1500M,node=2,billing=3; N/A: nothing is known."""
+    found = {name: float(number) * _factor(unit) for name, number, unit in _TRES.findall(text)}
+    return int(found.get("cpu", 0)), found.get("mem", 0.0) * MIB
+
+
+def _factor(unit: str) -> float:
+    """Memory is in MiB unless it says otherwise."""
+    return 1024.0 ** ("KMGTPE".index(unit) - 1) if unit else 1.0
+
+
+def read_each(text: str) -> int:
+    """For each GPU: 4 of gres:gpu:4, gpu:4 or gres/gpu:4; 0 for nothing."""
+    return read_gpus(text)[0]
+
+
+def _cpus(text: str) -> tuple[int, int]:
+    """Taken and in all, of allocated/idle/other/total."""
+    taken, _, _, total = text.split("/")
+    return int(taken), int(total)
 
 
 def _exit_code(text: str) -> int:
@@ -274,7 +340,8 @@ NOTHING: dict[str, Any] = {
     "id": "", "hosts": 1, "most_hosts": 1, "gpus_per_host": (0, ""), "gpus_per_job": (0, ""), "gpus_per_task": (0, ""),
     "tasks": 1, "submit_s": 0, "uid": 0, "priority": 0, "eligible_s": None, "array": "0", "bound_to": "", "restarts": 0,
     "limit_s": None, "partition": "", "exit_code": 0, "requeues": False, "reservation": "", "tasks_per_host": 0,
-    "cpus_per_host": 1, "exclusive": "NO", "gpus_per_socket": (0, ""), "batch": True, "features": "",
+    "cpus_per_host": 1, "exclusive": "NO", "gpus_per_socket": (0, ""), "batch": True, "features": "", "tres": (0, 0.0),
+    "cpus_per_gpu": 0, "memory_per_gpu_bytes": 0.0, "asks_memory": False,
 }  # fmt: skip
 """What stands for what cannot be read of a job. Without its state or its nodes nothing of the answer is used."""
 _ID = ("JobArrayID", matching(r"\d+(_\d+|_\[[\d,%-]+\]|\+\d+)?"))
@@ -287,7 +354,9 @@ _JOB: tuple[tuple[str, Callable[[str], Any]], ...] = (
     ("Requeue", lambda text: text == "1"),
     ("Reservation", lambda text: "" if text == "(null)" else matching(r"[\w.,-]{0,1024}")(text)),
     ("ntpernode", lambda text: _optional(text) or 0), ("MinCpus", int), ("OverSubscribe", read_word),
-    ("tres-per-socket", read_gpus), ("BatchFlag", lambda text: text == "1"),
+    ("tres-per-socket", read_gpus), ("BatchFlag", lambda text: text == "1"), ("tres-alloc", read_tres),
+    ("cpus-per-tres", read_each), ("mem-per-tres", lambda text: float(MIB * read_each(text))),
+    ("MinMemory", lambda text: re.search("[1-9]", text) is not None),
     ("Feature", lambda text: "" if text == "(null)" else matching(r"(?!.*null)[\w.:=&|*,()\[\]-]{1,1024}")(text)),
 )  # fmt: skip
 _SPAN = (_ID, ("StartTime", _optional), ("EndTime", _optional))
@@ -296,6 +365,9 @@ _NODE = (
     ("StateComplete", matching(r"\w[\w+?]{0,255}")),
     ("Gres", str),
     ("PartitionName", matching(r"[\w.-]{1,255}")),
+    ("CPUsState", _cpus),
+    ("Memory", lambda text: float(MIB * int(text))),
+    ("AllocMem", lambda text: float(MIB * int(text))),
     ("Features_act", lambda text: frozenset(() if text == "(null)" else text.split(","))),
 )
 _BUSY = frozenset({"ALLOCATED", "MIXED"})
@@ -320,7 +392,7 @@ def job_rows(text: str, version: tuple[int, int]) -> list[JobRow]:
     return [_job(words, number, whole) for number, words in _lines(text, len(_JOB), "squeue")]
 
 
-_NAMES = [name for name in JobRow.__struct_fields__ if name not in ("gpu_type", "strange")]
+_NAMES = [n for n in JobRow.__struct_fields__ if n not in ("gpu_type", "strange", "features")] + ["features"]
 """What the columns are to us."""
 _ASKED = ("gpus_per_host", "gpus_per_job", "gpus_per_task", "gpus_per_socket")
 
@@ -365,9 +437,38 @@ def row_of(fields: dict[str, Any], strange: str) -> JobRow:
 def node_rows(text: str) -> list[NodeRow]:
     """Of `sinfo -N -O NODE_FORMAT`, below its header."""
     return [
-        NodeRow(name, *node_state(state.upper().split("+")), read_gpus(gres)[0], partition, features)
-        for name, state, gres, partition, features in _read(text, _NODE, "sinfo")
+        NodeRow(
+            name, *node_state(state.upper().split("+")), read_gpus(gres)[0], partition, features, cpus[1], cpus[0],
+            memory_bytes, memory_taken_bytes,
+        )
+        for name, state, gres, partition, cpus, memory_bytes, memory_taken_bytes, features in _read(text, _NODE, "sinfo")
     ]
+
+
+_DEFAULT = re.compile(r"\b(DefCpuPerGPU|DefMemPerGPU)=(\d{1,12})")
+
+
+def rules_of(settings: Mapping[str, str], partition: str) -> Rules:
+    """Of `scontrol show config`, and of `scontrol -o show partition` of one; where both say something, it is the partition's.
+
+    Raises:
+        EngineError: the second is no such answer.
+    """
+    own = dict(pair.partition("=")[::2] for pair in partition.split())
+    if "PartitionName" not in own:
+        raise EngineError(
+            f"scontrol printed {partition[:200]!r} of a partition", "half an answer is not used; it is asked again"
+        )
+    defaults = [dict(_DEFAULT.findall(text)) for text in (settings.get("JobDefaults", ""), own.get("JobDefaults", ""))]
+    each = {name: int(count) for some in defaults for name, count in some.items()}
+    shared, _, most = own.get("OverSubscribe", "").partition(":")
+    return Rules(
+        cpus_per_gpu=each.get("DefCpuPerGPU", 0),
+        memory_per_gpu_bytes=float(MIB * each.get("DefMemPerGPU", 0)),
+        counts_cpus=not (shared in ("YES", "FORCE") and most != "1"),
+        counts_memory="MEMORY" in settings.get("SelectTypeParameters", "").upper(),
+        preempts=settings.get("PreemptType", "preempt/none") not in ("preempt/none", "(null)"),
+    )
 
 
 def spans_in(text: str) -> dict[str, Span]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import ClassVar
 
@@ -47,8 +48,36 @@ def find(
 
     The required tier bounds every choice; the preferred tier is tried first. A job that accepts
     any GPU type tries the types in the order in which the topology lists them, or just those of
-    `pools`.
+    `pools`. Hosts that lack what it needs beside GPUs have none for it, and those on which an engine
+    would not start it are used where others have no room.
     """
+    if job.claim is None and not job.shunned:
+        return _find(inventory, job, rule, widest, pools)
+    if inventory.free < job.gpus:
+        return None
+    for caps in _caps(inventory, job):
+        with inventory.capped(caps):
+            placement = _find(inventory, job, rule, widest, pools)
+        if placement is not None and not inventory.spare.lack(job, placement):
+            return placement
+    return None
+
+
+def _caps(inventory: Inventory, job: JobState) -> Iterator[Mapping[int, int]]:
+    """By host, GPUs that it may use at most: without all hosts that it shuns, and then with more and more of them."""
+    lacking = list(inventory.spare.caps(job, inventory.counts))
+    shunned, again = job.shunned, 1
+    while True:
+        for lacks in lacking:
+            yield {**lacks, **dict.fromkeys(shunned, 0)}
+        if not shunned:
+            return
+        shunned, again = shunned[again:], 2 * again
+
+
+def _find(
+    inventory: Inventory, job: JobState, rule: Rule, widest: int | None, pools: tuple[Pool, ...] | None
+) -> Placement | None:
     limit = job.widest if widest is None else min(widest, job.widest)
     gpus = job.gpus
     if inventory.free < gpus:

@@ -286,12 +286,12 @@ class Dally(Policy):
                 place = find(inventory, victim, self.placement, victim.tier, pools)
                 if place is None:
                     return None
-                trial.occupy(place)
+                trial.occupy(place, victim)
                 places.append(place)
                 moves.append(Move(victim.id, place, f"makes way for {job.id}, which needs one host"))
             trial.undo()
-            for place in places:
-                trial.occupy(place)
+            for victim, place in zip(chosen, places, strict=True):
+                trial.occupy(place, victim)
             trial.without(chosen)
             target = find(inventory, job, self.placement, 0, (inventory.pool_of[host],))
         if target is None:

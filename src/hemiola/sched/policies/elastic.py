@@ -145,7 +145,7 @@ class Elastic(Policy):
             for other in others:
                 assert other.placement is not None
                 trial.without([other])
-                trial.occupy(_first(other.placement, other.job.sizes[0]))
+                trial.occupy(_first(other.placement, other.job.sizes[0]), other)
                 tried.append(other)
                 if (placement := find(view.inventory, least, self.placement)) is not None:
                     break
@@ -184,7 +184,7 @@ class Elastic(Policy):
                     taken = job.gpus
                     if (placement := self._larger(view, job, share)) is not None:
                         trial.without([job])
-                        trial.occupy(placement)
+                        trial.occupy(placement, job)
                         grown.append((job, placement))
                         taken = placement.gpus
                     if taken < share:
