@@ -94,6 +94,20 @@ class Spare:
         why = _short((claim.cpus, claim.memory_bytes), left_in_all)
         return f"these hosts have {why}" if why else ""
 
+    def shortage(self, job: JobState, counts: Sequence[int]) -> str:
+        """Why too few of the hosts whose free GPUs would do can have a job, in words; "" if enough can, or GPUs are short."""
+        claim, hosts = job.claim, job.job.hosts or 1
+        if claim is None:
+            return ""
+        each = job.gpus // hosts if job.job.hosts else 1
+        able = [host for host, free in enumerate(counts) if free >= each]
+        short = [h for h in able if h in self.known and not self._most(claim, h, each, each, hosts)]
+        if len(able) < hosts or len(able) - len(short) >= hosts:
+            return ""
+        best = max(short, key=self._left)
+        why = _short(self._share(claim, best, each, hosts), self._left(best))
+        return f"GPUs are free, but no more hosts have what it needs beside them: {self._names[best]} has {why}"
+
     def _left(self, host: int) -> Amount:
         """At most what the host has: what is taken from others is not there for anybody."""
         ours, total = self._ours.get(host, (inf, inf)), self._total.get(host, (inf, inf))

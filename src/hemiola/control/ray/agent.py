@@ -83,7 +83,8 @@ class Agent:
             {
                 "id": node["NodeID"], "names": _names(node), "gpus": int(node["Resources"].get("GPU", 0)),
                 "free_gpus": free.get(node["NodeID"], {}).get("GPU", 0.0), "labels": node["Labels"],
-                "draining": node["NodeID"] in draining,
+                "draining": node["NodeID"] in draining, "cpus": node["Resources"].get("CPU", 0.0),
+                "free_cpus": free.get(node["NodeID"], {}).get("CPU", 0.0),
             }
             for node in self._ray.nodes() if node["Alive"]
         ]  # fmt: skip

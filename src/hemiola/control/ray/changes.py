@@ -93,6 +93,7 @@ class Changes(Changing):
         elif wrapper.state == "runs" and wrapper.number == at:
             if not known.ran:
                 known.ran, known.binds_failed, known.left_s = True, 0, None
+                known.refusing.clear()
                 self._started.append(Started(self._now, known.job.id))
         elif wrapper.state == "waits" and known.ran:
             self.requeued(known, "its command has left its place")

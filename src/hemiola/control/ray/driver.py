@@ -19,6 +19,7 @@ from hemiola.control.live.engine import Identity, Vanished
 from hemiola.control.live.looking import MISSED, USUAL_S, LookingDriver
 from hemiola.control.live.remembered import Remembered, adopted
 from hemiola.control.ray import orders
+from hemiola.control.ray.beside import Besides
 from hemiola.control.ray.board import ADVICE, HOLDS, PLACE, Place, group_name
 from hemiola.control.ray.changes import Changes, outcome_of, why_held
 from hemiola.control.ray.client import Ray
@@ -75,6 +76,7 @@ class RayDriver(LookingDriver[Known]):
         self._by_id: dict[str, Known] = {}
         self._seen: Look | None = None
         self._blocked: dict[int, int] = {}
+        self._besides = Besides()
         self._held_s = 0.0
 
     def _see(self, now: float) -> list[Event]:
@@ -115,7 +117,7 @@ class RayDriver(LookingDriver[Known]):
                 self._bind_failed(known, why, look, now)
             self._tidy(look, now)
             self._tell(changes.ready, look)
-        return changes.with_new(arrived)
+        return [*changes.with_new(arrived), *self._besides.events(look, self.known.values(), now)]
 
     def _miss(self, known: Known, changes: Changes, *, at_once: bool) -> None:
         known.missed += 1
@@ -311,14 +313,15 @@ class RayDriver(LookingDriver[Known]):
 
     def _bind_failed(self, known: Known, why: str, look: Look, now: float) -> None:
         """It goes back to the queue, and is left alone for a while."""
-        pause_s = known.leave_alone(now, now - known.made_s)
+        hosts = known.wanted.hosts if known.wanted is not None else ()
+        pause_s = known.leave_alone(now, now - known.made_s, hosts)
         _log.warning("job %s: %s; it is left alone for %.0f s", known.row.id, why, pause_s)
         known.unbind()
         self._answers.append((known.job.id, False, why))
         state = self._view.jobs.get(known.job.id)
         if state is not None and state.status == RUNNING:
             known.held = why_held(known, look, now)
-            self._soon += [Requeued(now, known.job.id, why, False), Held(now, known.job.id, known.held)]
+            self._soon += [Requeued(now, known.job.id, why, False, True), Held(now, known.job.id, known.held)]
 
     def _tidy(self, look: Look, now: float) -> None:
         """Take away groups that are nobody's, and notes for jobs that have ended."""

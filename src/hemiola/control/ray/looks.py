@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import math
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 import msgspec
@@ -39,6 +39,7 @@ class Look:
         blocked: by host, GPUs that are not ours to give.
         beyond: names of groups for which the topology has too few GPUs: to us, somebody else's.
         strangers: ids of nodes that live and are none of our hosts.
+        cpus: by host, how many its node has, and how many are free.
     """
 
     jobs: dict[str, JobRow]
@@ -49,6 +50,7 @@ class Look:
     blocked: dict[int, int]
     beyond: frozenset[str] = frozenset()
     strangers: frozenset[str] = frozenset()
+    cpus: Mapping[int, tuple[float, float]] = field(default_factory=dict)
 
     def placement(self, name: str) -> Placement | None:
         """Where a group stands, in the order of its bundles; None if it does not, or not on our hosts alone."""
@@ -105,6 +107,7 @@ class Watcher:
             {row.id: row for row in answer.jobs}, _notes(answer.notes, WRAPPER, Wrapper), _notes(answer.notes, PLACE, Place),
             {row.name: row for row in answer.groups}, nodes, self._blocked(there, ours, now_s), beyond,
             strangers,
+            {host: (node.cpus, node.free_cpus) for host, node in there.items() if node.cpus is not None},
         )  # fmt: skip
 
     def _there(self, nodes: tuple[NodeRow, ...]) -> dict[int, NodeRow]:

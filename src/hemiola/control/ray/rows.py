@@ -65,6 +65,8 @@ class NodeRow(msgspec.Struct, frozen=True, gc=False):
         names: that it may be called by, the most deliberate one first.
         free_gpus: neither used nor reserved.
         draining: it is to be gone soon, and takes nothing new.
+        cpus: None where nobody said.
+        free_cpus: neither used nor reserved.
     """
 
     id: Hex
@@ -73,6 +75,8 @@ class NodeRow(msgspec.Struct, frozen=True, gc=False):
     free_gpus: float
     labels: dict[str, str]
     draining: bool = False
+    cpus: float | None = None
+    free_cpus: float = 0.0
 
 
 class Answer(msgspec.Struct, frozen=True):

@@ -83,6 +83,7 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     ended_s: float | None = None
     outcome: str = ""
     iteration_s: float | None = None
+    shortage: str = ""
 
 
 class Picture(msgspec.Struct, frozen=True, kw_only=True):
@@ -99,6 +100,7 @@ class Picture(msgspec.Struct, frozen=True, kw_only=True):
         counters: by host what its network cards were last said to carry.
         impossible: jobs that could never run here; not among `jobs` where these come from the view.
         leads: whether this instance decides.
+        shortages: what jobs lack beside GPUs, in words, where it is that for which they wait.
     """
 
     run: int | None
@@ -114,6 +116,21 @@ class Picture(msgspec.Struct, frozen=True, kw_only=True):
     counters: dict[str, HostReport] = {}
     impossible: tuple[tuple[Job, Identity | None], ...] = ()
     leads: bool = True
+    shortages: dict[str, str] = {}
+
+
+def _shortages(view: ClusterView) -> dict[str, str]:
+    """Jobs of one shape lack the same."""
+    spare, counts = view.inventory.spare, view.inventory.counts
+    by_shape: dict[int, str] = {}
+    found = {}
+    for job in view.waiting.values():
+        if job.claim is not None:
+            if job.shape not in by_shape:
+                by_shape[job.shape] = spare.shortage(job, counts)
+            if by_shape[job.shape]:
+                found[job.id] = by_shape[job.shape]
+    return found
 
 
 class Standing(msgspec.Struct, frozen=True):
@@ -123,14 +140,14 @@ class Standing(msgspec.Struct, frozen=True):
     picture: Picture
 
 
-def seen_live(state: JobState, who: Identity | None) -> Seen:
+def seen_live(state: JobState, who: Identity | None, shortage: str = "") -> Seen:
     """A job of the view."""
     return Seen(
         job=state.job, engine_id=who.engine_id if who else "", user=who.user if who else state.job.user,
         name=who.name if who else "", state=STATUS[state.status], since_s=state.since_s, placement=state.placement,
         served_s=state.served_s, queued_s=state.queued_s + state.withheld_s, preemptions=state.preemptions,
         binds_failed=who.binds_failed if who else 0, note=who.note if who else "", submitted_s=state.submit_s,
-        misread=who.misread if who else "", iteration_s=who.iteration_s if who else None,
+        misread=who.misread if who else "", iteration_s=who.iteration_s if who else None, shortage=shortage,
     )  # fmt: skip
 
 
@@ -271,6 +288,7 @@ class Camera:
             masks=tuple(inventory.masks), down=tuple(inventory.down), blocked=dict(inventory.blocked),
             away=driver.away, last=dict(self._last), decided=self._number, counters=dict(driver.counters()),
             impossible=tuple((job, driver.identity(job.id)) for job in driver.impossible()),
+            shortages=_shortages(view),
         )  # fmt: skip
 
     # ---- everybody else's

@@ -88,7 +88,9 @@ class Frame:
     def seen(self) -> list[Seen]:
         """Jobs that have not ended, in order of arrival; then those that could never run."""
         seen = [
-            seen_in_journal(job) if isinstance(job, JobRecord) else seen_live(*job)
+            seen_in_journal(job)
+            if isinstance(job, JobRecord)
+            else seen_live(*job, self.picture.shortages.get(job[0].id, ""))
             for job in self.picture.jobs
         ]
         return seen + [seen_impossible(*job) for job in self.picture.impossible]
