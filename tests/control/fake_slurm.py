@@ -69,7 +69,7 @@ class FakeSlurm:
     said: dict[str, Words] = field(default_factory=dict)
     dealt: dict[str, int] = field(default_factory=dict)
     lasted: dict[str, Span] = field(default_factory=dict)
-    ruled: Rules = Rules()
+    ruled: Rules = field(default_factory=Rules)
     complaints: str | None = ""
     told: list[str] = field(default_factory=list)
     excluded: set[str] = field(default_factory=set)

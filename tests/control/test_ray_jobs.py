@@ -26,8 +26,9 @@ from hemiola.control.ray.memory import Clues
 from hemiola.control.ray.rows import Answer, GroupRow, JobRow, NodeRow, read_answer
 from hemiola.core.decisions import Move, Placement, Resize, Start, Stop, WakeAt
 from hemiola.core.errors import EngineError, InputError
-from hemiola.core.events import Adopted, Arrived, Requeued
+from hemiola.core.events import Adopted, Arrived, Released, Requeued
 from hemiola.core.job import Profile
+from hemiola.sched.policies.fifo import FifoBackfill
 from hemiola.sched.view import ClusterView
 from replays import CheckedMachine, cluster
 
@@ -165,6 +166,35 @@ def test_a_job_that_ray_placed_before_us_has_run_since_its_wrapper_says():
     adopted, *_ = next(RayDriver(ray, machine, acts=False, profile=no_profile).events())
     assert isinstance(adopted, Adopted) and (adopted.since_s, adopted.queued_s) == (65.0, 60.0)
     assert adopted.done_s == adopted.time_s - 65.0
+
+
+def test_a_job_goes_to_the_node_whose_processors_are_free():
+    ray, machine = Asked("gpus=4 cpus=2"), CheckedMachine(two_hosts())
+    busy, idle = (
+        msgspec.structs.replace(node, cpus=16.0, free_cpus=free)
+        for node, free in zip(ray.answer.nodes, (7.0, 8.0), strict=True)
+    )
+    ray.answer = msgspec.structs.replace(ray.answer, nodes=(busy, idle))
+    driver = RayDriver(ray, machine, profile=no_profile)
+    machine.apply(*next(driver.events()))
+    (decision,) = FifoBackfill().decide(machine.view)
+    assert isinstance(decision, Start) and decision.placement.hosts == (1,)
+    assert "has 7 CPUs left" in machine.execute(Start(decision.job_id, Placement((0,), (0b1111,)), ""))
+
+
+def test_a_group_that_does_not_stand_is_made_on_another_node_next():
+    ray, machine = Asked("gpus=4"), CheckedMachine(two_hosts())
+    driver = RayDriver(ray, machine, profile=no_profile)
+    look = driver._watcher.look([], 0.0)
+    machine.apply(*driver._compare(look, 0.0))
+    (known,) = driver.known.values()
+    (decision,) = FifoBackfill().decide(machine.view)
+    assert not machine.execute(decision)
+    driver._carry_out([decision])
+    driver._bind_failed(known, "its placement group did not stand", look, 60.0)
+    machine.apply(*driver._soon, Released(1e6, known.job.id))
+    (again,) = FifoBackfill().decide(machine.view)
+    assert (decision.placement.hosts, again.placement.hosts) == ((0,), (1,))
 
 
 def test_each_rank_of_the_size_that_was_decided_has_a_bundle():

@@ -115,33 +115,68 @@ def test_a_job_waits_for_one_that_takes_its_time_to_leave(live: Live, caplog: py
         live.command("scancel", stubborn)
 
 
-def take_processors(live: Live) -> None:
-    """Of both nodes with one type of GPUs."""
-    for node in ("h0", "h1"):
-        live.command("sbatch", "-o/dev/null", "-pother", f"-w{node}", "--wrap=sleep 30")
-    until(lambda: sum(row.state == "RUNNING" for row in live.rows().values()) == 2, "they run")
+def run_beside(live: Live, *nodes: str, options: tuple[str, ...] = ()) -> None:
+    """A job of others on each of these nodes, without GPUs."""
+    before = live.rows().keys()
+    for node in nodes:
+        live.command("sbatch", "-o/dev/null", "-pother", f"-w{node}", *options, "--wrap=sleep 30")
+    until(
+        lambda: (
+            sum(row.state == "RUNNING" for job, row in live.rows().items() if job not in before) == len(nodes)
+        ),
+        "they run",
+    )
 
 
-def test_a_node_that_lacks_processors_is_given_back_soon(live: Live):
-    with live.serving():
-        take_processors(live)
-        greedy = live.submit("-N1 --gres=gpu:a100:4 -c 16")
-        until(lambda: live.record(greedy).binds_failed > 0, "it is tried in vain", limit_s=8.0)
-        modest = live.submit("-N2 --gres=gpu:a100:4")
+def shut(live: Live, *nodes: str) -> None:
+    """Let a job of another user have each of these nodes in a way that Slurm shows of none."""
+    run_beside(live, *nodes, options=("--uid=65534", "--exclusive=user"))
+
+
+def test_a_job_goes_where_the_processors_are_that_it_needs_and_keeps_no_other_waiting(live: Live):
+    with live.serving("fifo-backfill"):
+        run_beside(live, "h0", options=("-c", "12"))
+        beside = live.submit("-N1 --gres=gpu:a100:1 -c 8")
+        assert live.wait_outcome(beside) == "finished"
+        run_beside(live, "h0", "h1", options=("-c", "2"))
+        greedy = live.submit("-N1 --gres=gpu:a100:1 -c 15")
+        modest = live.submit("-N1 --gres=gpu:a100:1 -c 2")
         assert live.wait_outcome(modest) == "finished"
+        assert live.record(greedy).status == "waiting"
+        ran = {job: row for job, row in live.rows(ended=True).items() if job in (beside, modest)}
+        assert ran[beside].host_list == "h1"
+        assert all(live.record(job).binds_failed == 0 for job in (greedy, beside, modest))
         live.command("scancel", greedy)
 
 
+def test_a_job_that_a_node_refuses_is_tried_on_another_one(live: Live):
+    with live.serving():
+        shut(live, "h0")
+        job = live.submit("-N1 --gres=gpu:a100:1")
+        assert live.wait_outcome(job) == "finished"
+        assert live.rows(ended=True)[job].host_list == "h1"
+
+
+def test_a_node_that_refuses_a_job_is_given_back_soon(live: Live):
+    with live.serving():
+        shut(live, "h0")
+        refused = live.submit("-N2 --gres=gpu:a100:1")
+        until(lambda: live.record(refused).binds_failed > 0, "it is tried in vain", limit_s=8.0)
+        modest = live.submit("-N1 --gres=gpu:a100:4 -c 16")
+        assert live.wait_outcome(modest) == "finished"
+        live.command("scancel", refused)
+
+
 def placed_in_vain(live: Live) -> str:
-    """A job that is placed, and for some seconds lacks processors there."""
-    job = live.submit("-N1 --gres=gpu:a100:4 -c 16")
+    """A job that is placed, and does not begin for some seconds."""
+    job = live.submit("-N1 --gres=gpu:a100:4")
     until(lambda: live.rows()[job].bound_to and live.rows()[job].priority == TOP, "it is placed")
     return job
 
 
 def test_an_administrators_hold_of_a_job_that_is_placed_is_kept(live: Live):
     with live.serving():
-        take_processors(live)
+        shut(live, "h0", "h1")
         job = placed_in_vain(live)
         live.command("scontrol", "hold", job)
         until(lambda: live.reason(job) == "an administrator holds it", "its reason is the hold")
@@ -157,7 +192,7 @@ def test_an_administrators_hold_of_a_job_that_is_placed_is_kept(live: Live):
 
 def test_a_job_that_is_placed_and_has_not_begun_is_handed_back_to_any_nodes(live: Live):
     with live.serving():
-        take_processors(live)
+        shut(live, "h0", "h1")
         job = placed_in_vain(live)
     assert live.rows()[job].bound_to
     hand_back(live.slurm, "hemiola")

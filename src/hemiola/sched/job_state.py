@@ -49,8 +49,8 @@ class JobState(msgspec.Struct, eq=False, gc=False):
         wake_s: when an order's own timer about the job is due; earlier ones are out of date.
         note: a policy's own note on the job (Dally: its delay).
         claim: what it takes of its hosts beside GPUs; None for nothing that is known.
-        shunned: hosts on which the engine would not start it since it ran last, the latest last: it is put there again
-            where no others have room.
+        shunned: (host, how often) the engine would not start it there since it ran last, the most often last: it is put
+            there again where no others have room.
     """
 
     job: Job
@@ -87,7 +87,7 @@ class JobState(msgspec.Struct, eq=False, gc=False):
     elastic: bool = False
     other_gpu_s: float = 0.0
     claim: Claim | None = None
-    shunned: tuple[int, ...] = ()
+    shunned: tuple[tuple[int, int], ...] = ()
 
     def done_at(self, now: float) -> float:
         """Work done by `now`, in seconds at ideal speed."""

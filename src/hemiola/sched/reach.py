@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Collection
+from collections.abc import Sequence
 from typing import Any
 
 from hemiola.core.beside import Claim
@@ -115,9 +115,12 @@ class Reaches:
         job.claim = claim
         self._shape(job)
 
-    def shun(self, job: JobState, hosts: Collection[int]) -> None:
+    def shun(self, job: JobState, hosts: Sequence[int]) -> None:
         """The engine would not start it on these hosts; none: it has run."""
-        job.shunned = (*(host for host in job.shunned if host not in hosts), *hosts) if hosts else ()
+        refusals = dict(job.shunned) if hosts else {}
+        for host in reversed(hosts):
+            refusals[host] = refusals.pop(host, 0) + 1
+        job.shunned = tuple(sorted(refusals.items(), key=lambda pair: pair[1]))
         self._shape(job)
 
     def _shape(self, job: JobState) -> None:

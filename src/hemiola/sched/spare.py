@@ -13,7 +13,7 @@ from hemiola.core.beside import Beside, Claim
 from hemiola.core.decisions import Placement
 from hemiola.sched.job_state import JobState
 
-__all__ = ["Room"]
+__all__ = ["Spare"]
 
 Amount = tuple[float, float]
 """(processors, bytes of memory)"""
@@ -85,9 +85,9 @@ class Spare:
         claim = job.claim
         if claim is None or not self.known:
             return ""
-        left_in_all = NOTHING
+        left_in_all, only = NOTHING, int(len(placement.hosts) == 1)
         for host, mask in zip(placement.hosts, placement.masks, strict=True):
-            needs, left = self._share(claim, host, mask.bit_count(), 0), self._left(host)
+            needs, left = self._share(claim, host, mask.bit_count(), only), self._left(host)
             if why := _short(needs, left):
                 return f"{self._names[host]} has {why}"
             left_in_all = _plus(left_in_all, left)
@@ -106,7 +106,9 @@ class Spare:
             return ""
         best = max(short, key=self._left)
         why = _short(self._share(claim, best, each, hosts), self._left(best))
-        return f"GPUs are free, but no more hosts have what it needs beside them: {self._names[best]} has {why}"
+        return (
+            f"GPUs are free, but no more hosts have what it needs beside them: {self._names[best]} has {why}"
+        )
 
     def _left(self, host: int) -> Amount:
         """At most what the host has: what is taken from others is not there for anybody."""

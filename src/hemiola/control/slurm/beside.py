@@ -78,7 +78,9 @@ class Besides:
         cpus, memory_bytes = taken.get(host, (0.0, 0.0))
         ours = Beside(
             _rest(node.cpus, node.cpus_taken, cpus, rules, counts=rules.counts_cpus),
-            _rest(node.memory_bytes, node.memory_taken_bytes, memory_bytes, rules, counts=rules.counts_memory),
+            _rest(
+                node.memory_bytes, node.memory_taken_bytes, memory_bytes, rules, counts=rules.counts_memory
+            ),
         )
         before = self._told.get(host)
         if before is not None and (before.ours, before.total) == (ours, total):

@@ -55,7 +55,7 @@ class Look:
     down: set[int]
     closed: dict[int, int]
     fresh_nodes: list[NodeRow] = field(default_factory=list)
-    rules: Rules = Rules()
+    rules: Rules = field(default_factory=Rules)
 
 
 def everywhere(nodes: Iterable[NodeRow], partition: str) -> frozenset[str]:

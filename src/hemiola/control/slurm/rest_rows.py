@@ -304,8 +304,14 @@ _FIELDS: dict[str, tuple[str, Callable[[Job], Any]]] = {
     "features": ("features", lambda job: _FEATURES(job.features)),
     "tres": ("tres_req_str", lambda job: rows.read_tres(job.tres_alloc_str or job.tres_req_str)),
     "cpus_per_gpu": ("cpus_per_tres", lambda job: rows.read_each(job.cpus_per_tres)),
-    "memory_per_gpu_bytes": ("memory_per_tres", lambda job: float(rows.MIB * rows.read_each(job.memory_per_tres))),
-    "asks_memory": ("memory_per_node", lambda job: bool(job.memory_per_node.or_none() or job.memory_per_cpu.or_none())),
+    "memory_per_gpu_bytes": (
+        "memory_per_tres",
+        lambda job: float(rows.MIB * rows.read_each(job.memory_per_tres)),
+    ),
+    "asks_memory": (
+        "memory_per_node",
+        lambda job: bool(job.memory_per_node.or_none() or job.memory_per_cpu.or_none()),
+    ),
 }
 """Of a row: which field of the record it is read from, and how."""
 

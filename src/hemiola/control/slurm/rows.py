@@ -438,10 +438,19 @@ def node_rows(text: str) -> list[NodeRow]:
     """Of `sinfo -N -O NODE_FORMAT`, below its header."""
     return [
         NodeRow(
-            name, *node_state(state.upper().split("+")), read_gpus(gres)[0], partition, features, cpus[1], cpus[0],
-            memory_bytes, memory_taken_bytes,
+            name,
+            *node_state(state.upper().split("+")),
+            read_gpus(gres)[0],
+            partition,
+            features,
+            cpus[1],
+            cpus[0],
+            memory_bytes,
+            memory_taken_bytes,
         )
-        for name, state, gres, partition, cpus, memory_bytes, memory_taken_bytes, features in _read(text, _NODE, "sinfo")
+        for name, state, gres, partition, cpus, memory_bytes, memory_taken_bytes, features in _read(
+            text, _NODE, "sinfo"
+        )
     ]
 
 
@@ -457,9 +466,12 @@ def rules_of(settings: Mapping[str, str], partition: str) -> Rules:
     own = dict(pair.partition("=")[::2] for pair in partition.split())
     if "PartitionName" not in own:
         raise EngineError(
-            f"scontrol printed {partition[:200]!r} of a partition", "half an answer is not used; it is asked again"
+            f"scontrol printed {partition[:200]!r} of a partition",
+            "half an answer is not used; it is asked again",
         )
-    defaults = [dict(_DEFAULT.findall(text)) for text in (settings.get("JobDefaults", ""), own.get("JobDefaults", ""))]
+    defaults = [
+        dict(_DEFAULT.findall(text)) for text in (settings.get("JobDefaults", ""), own.get("JobDefaults", ""))
+    ]
     each = {name: int(count) for some in defaults for name, count in some.items()}
     shared, _, most = own.get("OverSubscribe", "").partition(":")
     return Rules(

@@ -38,10 +38,14 @@ class Room:
             return f"stopped: {last.decision.reason}"
         if last is not None and isinstance(last.decision, Start) and last.refused:
             return f"its start was refused: {last.refused}"
-        return self._lack(seen) or seen.shortage or (
-            f"it would fit, and the policy has it wait; {ahead:,} arrived before it"
-            if ahead
-            else "it would fit, and the policy has it wait"
+        return (
+            self._lack(seen)
+            or seen.shortage
+            or (
+                f"it would fit, and the policy has it wait; {ahead:,} arrived before it"
+                if ahead
+                else "it would fit, and the policy has it wait"
+            )
         )
 
     def _lack(self, seen: Seen) -> str:

@@ -64,15 +64,15 @@ def find(
 
 
 def _caps(inventory: Inventory, job: JobState) -> Iterator[Mapping[int, int]]:
-    """By host, GPUs that it may use at most: without all hosts that it shuns, and then with more and more of them."""
+    """By host, GPUs that it may use at most: without all hosts that it shuns, then with more and more of them."""
     lacking = list(inventory.spare.caps(job, inventory.counts))
-    shunned, again = job.shunned, 1
+    shunned, again = [host for host, _ in job.shunned], 0
     while True:
         for lacks in lacking:
-            yield {**lacks, **dict.fromkeys(shunned, 0)}
-        if not shunned:
+            yield {**lacks, **dict.fromkeys(shunned[again:], 0)}
+        if again >= len(shunned):
             return
-        shunned, again = shunned[again:], 2 * again
+        again += max(1, again // 2)
 
 
 def _find(
