@@ -27,9 +27,11 @@ from hemiola.core.events import (
     Adopted,
     Arrived,
     Blocked,
+    Claimed,
     Event,
     Failed,
     Finished,
+    Furnished,
     Held,
     Measured,
     NodeBack,
@@ -110,7 +112,10 @@ class StateMachine:
                 return self._node_back
             case Started():
                 return self._started
-            case Undone() | Adopted() | Requeued() | Held() | Released() | Blocked() | Profiled():
+            case (
+                Undone() | Adopted() | Requeued() | Held() | Released() | Blocked() | Furnished() | Claimed()
+                | Profiled()
+            ):  # fmt: skip
                 return self._outside[type(event)]
             case _:
                 assert_never(event)

@@ -16,9 +16,11 @@ from hemiola.core.events import (
     Adopted,
     Arrived,
     Blocked,
+    Claimed,
     Event,
     Failed,
     Finished,
+    Furnished,
     Held,
     Measured,
     NodeBack,
@@ -89,7 +91,7 @@ class Book:
                     self._touched.update(dict.fromkeys(self._on(event.host)))
                 case (
                     Arrived() | NodeBack() | Measured() | Timer() | Requeued() | Held() | Released() | Blocked()
-                    | Profiled()
+                    | Furnished() | Claimed() | Profiled()
                 ):  # fmt: skip
                     pass
                 case _:

@@ -14,9 +14,11 @@ from hemiola.core.events import (
     Adopted,
     Arrived,
     Blocked,
+    Claimed,
     Event,
     Failed,
     Finished,
+    Furnished,
     Held,
     Measured,
     NodeBack,
@@ -147,7 +149,9 @@ def _event(run: RunSoFar, event: Event) -> None:
         case Adopted():
             if event.placement is not None:
                 run.placed[event.job.id] = event.placement, None
-        case Arrived() | Finished() | Failed() | Measured() | TimerEvent() | Profiled():
+        case (
+            Arrived() | Finished() | Failed() | Measured() | TimerEvent() | Furnished() | Claimed() | Profiled()
+        ):  # fmt: skip
             pass
         case _:
             assert_never(event)

@@ -15,9 +15,11 @@ from hemiola.core.events import (
     Adopted,
     Arrived,
     Blocked,
+    Claimed,
     Event,
     Failed,
     Finished,
+    Furnished,
     Held,
     Measured,
     NodeBack,
@@ -171,7 +173,9 @@ class _Chapter:
             case Finished():
                 self.where = None
                 return "finished"
-            case Timer() | Profiled() | Undone() | NodeLost() | NodeBack() | Blocked():
+            case (
+                Timer() | Profiled() | Undone() | NodeLost() | NodeBack() | Blocked() | Furnished() | Claimed()
+            ):  # fmt: skip
                 return ""
             case _:
                 assert_never(event)
