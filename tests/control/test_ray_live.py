@@ -77,6 +77,19 @@ def test_jobs_of_every_kind_run_once_where_they_were_placed_and_leave_nothing(li
         assert not journal.open_jobs() and not journal.open_intents()
 
 
+def test_a_job_goes_where_processors_are_left(live: LiveRay, tmp_path: Path):
+    with live.serving("fifo-backfill"):
+        greedy = live.submit("gpus=1 cpus=16", writes_down(tmp_path / "greedy", tmp_path / "end"))
+        until(lambda: lines(tmp_path / "greedy"), "it has all processors of its host")
+        small = [live.submit("gpus=1", f"echo $HEMIOLA_NODES >> {tmp_path}/small") for _ in range(2)]
+        assert [live.wait_outcome(job) for job in small] == ["finished"] * 2
+        assert all(live.record(job).binds_failed == 0 for job in small)
+        (tmp_path / "end").touch()
+        assert live.wait_outcome(greedy) == "finished"
+    taken = lines(tmp_path / "greedy")[0].split()[1]
+    assert taken not in lines(tmp_path / "small")
+
+
 def whole_hosts(count: int, folder: Path) -> str:
     """The policy that gives so many; and from now on, if it runs already."""
     file = folder / "hosts"
