@@ -23,7 +23,7 @@ from collectives_simulated_page import PICTURE, page, picture
 
 from hemiola.core.strategy_shapes import double_tree, trees
 from hemiola.core.topology import Level, Topology
-from hemiola.cost.places import Place, place_ranks
+from hemiola.cost.places import RankPlaces, place_ranks
 from hemiola.cost.strategy_rounds import ring_seconds
 from hemiola.cost.strategy_time import strategy_seconds_in_pieces
 from hemiola.plan.collectives.synthesis import PIECES_BYTES, Synthesis, synthesise
@@ -92,7 +92,7 @@ def cases(hosts: Sequence[int]) -> list[Case]:
     ]
 
 
-def leaf_spine(case: Case) -> Place:
+def leaf_spine(case: Case) -> RankPlaces:
     """The network of a case."""
     draw = np.random.default_rng(SEED)
     rates = draw.choice(RATES, size=case.hosts) * GBIT
@@ -131,7 +131,7 @@ def found(case: Case, size_mb: int) -> Found:
     return Found(case, size_mb, seconds, made.bounds.seconds, name, took_s)
 
 
-def _double_tree(place: Place, size_bytes: float) -> float:
+def _double_tree(place: RankPlaces, size_bytes: float) -> float:
     """In the best of the sizes of pieces, from more pieces than `synthesise` affords."""
     shape = trees(double_tree(range(place.ranks)))
     took = strategy_seconds_in_pieces(

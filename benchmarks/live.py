@@ -30,7 +30,7 @@ from clocks import machine
 
 from hemiola.control.clock import Clock
 from hemiola.control.journal import Journal
-from hemiola.control.simulated import Costs, Estimates
+from hemiola.control.simulated import Costs, SimulatedEstimates
 from hemiola.control.slurm.client import Slurm
 from hemiola.control.slurm.driver import SlurmDriver
 from hemiola.control.slurm.topology import slurm_topology
@@ -292,7 +292,7 @@ def deciding() -> list[str]:
 
 def decided(topology: object, name: str) -> tuple[float, list[float]]:
     chance = random.Random(1)
-    view = ClusterView(topology, Estimates(IterationModel(topology), Costs()))  # type: ignore[arg-type]
+    view = ClusterView(topology, SimulatedEstimates(IterationModel(topology), Costs()))  # type: ignore[arg-type]
     made, policy = StateMachine(view), policy_from_text(name)
     shapes = [(1, 1), (2, 1), (4, 1), (8, 1), (8, 2), (8, 4), (8, 8)]
     for number in range(13_000):

@@ -10,7 +10,7 @@ from network_grid import DALLY, LAWS, RESETS, TIMERS, Study
 from network_points import Cell
 from network_words import CLAIMED_AGAINST, RIVALS, label, percent
 
-from hemiola.report.metrics import Interval
+from hemiola.report.metrics import ConfidenceInterval
 
 
 def timers_section(points: Points, study: Study) -> str:
@@ -34,7 +34,7 @@ def timers_section(points: Points, study: Study) -> str:
     return "\n\n".join(parts)
 
 
-def _regret(found: Sequence[Interval]) -> str:
+def _regret(found: Sequence[ConfidenceInterval]) -> str:
     if not found:
         return ""
     means = [100 * one.mean for one in found]

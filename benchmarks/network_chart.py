@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from xml.sax.saxutils import escape
 
-from hemiola.report.metrics import Interval
+from hemiola.report.metrics import ConfidenceInterval
 
 WIDE, HIGH, LEFT, TOP, GAP_X, GAP_Y, HEAD, FOOT = 270, 170, 58, 62, 62, 62, 24, 66
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#b5569a", "#a67c00", "#7a7a7a")
@@ -27,7 +27,7 @@ class Line:
     """One line: an interval by x, and a colour by number."""
 
     name: str
-    points: dict[float, Interval]
+    points: dict[float, ConfidenceInterval]
     colour: int
 
 

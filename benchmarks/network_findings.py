@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 
 from network_points import FRESH, Cell, Row
 
-from hemiola.report.metrics import Interval, interval
+from hemiola.report.metrics import ConfidenceInterval, interval
 
 METRICS = {"makespan": "makespan_s", "mean JCT": "jct_mean_s", "exposed communication": "exposed_gpu_s"}
 NOTICEABLE = 0.01
@@ -35,13 +35,13 @@ class Points:
         """Rows by seed: those of the search, or the fresh ones."""
         return {seed: row for seed, row in self._rows[cell, policy].items() if (seed >= FRESH) == fresh}
 
-    def mean(self, cell: Cell, policy: str, metric: str) -> Interval:
+    def mean(self, cell: Cell, policy: str, metric: str) -> ConfidenceInterval:
         """A figure over the seeds."""
         return interval([row[metric] for row in self.seeds(cell, policy).values()])
 
     def difference(
         self, cell: Cell, policy: str, baseline: str, metric: str, fresh: bool = False
-    ) -> Interval:
+    ) -> ConfidenceInterval:
         """Mean relative difference to the baseline over paired seeds: -0.2 for a fifth less."""
         base = self.seeds(cell, baseline, fresh)
         return interval(
@@ -53,7 +53,7 @@ class Points:
         )
 
 
-def verdict(found: Interval) -> str:
+def verdict(found: ConfidenceInterval) -> str:
     """better, worse or neither: the whole interval on one side and the mean beyond a percent."""
     if found.high is not None and found.high < 0 and found.mean <= -NOTICEABLE:
         return "better"
@@ -69,7 +69,7 @@ class Best:
     metric: str
     baseline: str
     cell: Cell
-    found: Interval
+    found: ConfidenceInterval
 
 
 def best(points: Points, policy: str, baseline: str, metric: str, cells: Sequence[Cell]) -> Best:
@@ -86,13 +86,13 @@ def counts(points: Points, policy: str, baseline: str, metric: str, cells: Seque
     return {name: all_of.count(name) for name in ("better", "neither", "worse")}
 
 
-def regret(points: Points, cell: Cell, timers: Mapping[str, str], metric: str) -> dict[str, Interval]:
+def regret(points: Points, cell: Cell, timers: Mapping[str, str], metric: str) -> dict[str, ConfidenceInterval]:
     """Each timer's figure over that of the timer that is best on average in this cell, minus one."""
     winner = min(timers.values(), key=lambda policy: points.mean(cell, policy, metric).mean)
     return {name: points.difference(cell, policy, winner, metric) for name, policy in timers.items()}
 
 
-def above_floor(points: Points, cell: Cell, policy: str) -> Interval:
+def above_floor(points: Points, cell: Cell, policy: str) -> ConfidenceInterval:
     """Exposed communication beyond what the jobs would expose alone on their best places, over that floor."""
     return interval(
         [row["exposed_gpu_s"] / row["floor_gpu_s"] - 1.0 for row in points.seeds(cell, policy).values()]

@@ -8,7 +8,7 @@ from network_findings import Points
 from network_grid import BASELINES, NO_PREEMPTION, TIMERS, Study
 from network_points import Cell
 
-from hemiola.report.metrics import Interval
+from hemiola.report.metrics import ConfidenceInterval
 
 BATCH = 10.0
 """A load from here on means: all jobs at once."""
@@ -22,7 +22,7 @@ RIVALS = {
 CLAIMED_AGAINST = ("FIFO, consolidated", "Tiresias, consolidated", "Tiresias", "Gandiva")
 
 
-def percent(found: Interval) -> str:
+def percent(found: ConfidenceInterval) -> str:
     """A difference with its interval, and with real minus signs."""
     text = f"{100 * found.mean:+.1f} %"
     if found.low is not None and found.high is not None:
@@ -30,7 +30,7 @@ def percent(found: Interval) -> str:
     return text.replace("-", "−")
 
 
-def hours(found: Interval) -> str:
+def hours(found: ConfidenceInterval) -> str:
     """A time with half the width of its interval."""
     half = "" if found.high is None else f" ±{(found.high - found.mean) / 3600:.2f}"
     return f"{found.mean / 3600:.2f}{half}"

@@ -18,12 +18,12 @@ from hemiola.core.topology import Topology
 from hemiola.core.units import format_bytes
 from hemiola.cost.collectives import GLOO, NCCL, Library
 from hemiola.cost.operations import operation_seconds
-from hemiola.cost.prediction import Options
+from hemiola.cost.prediction import PredictionOptions
 from hemiola.cost.strategies import DDP
 from hemiola.plan.baselines import bytescheduler, fifo, p3
 from hemiola.plan.caramel import batched, extended, split, widened, with_primitives
 from hemiola.plan.planner import BATCHES, MIB, PIECES, make_plan
-from hemiola.plan.problem import Problem
+from hemiola.plan.problem import PlanProblem
 
 __all__ = ["BALANCED", "HOSTS", "ONE_BY_ONE", "PASSES", "RATES", "Compared", "compared"]
 
@@ -71,19 +71,19 @@ def compared(name: str, hosts: int, rate: str, device: str = DEVICE) -> Compared
     compute_s, size = float(seconds.sum()), sum(p.gradient_bytes for p in graph.parameters)
     bytes_per_s = RATES[rate] or 2 * (hosts - 1) / hosts * size * FRAMES / compute_s
     flat = Topology.flat(hosts=hosts, gpus_per_host=1, nic_bytes_per_s=bytes_per_s)
-    problem = Problem(graph, chip, flat, hosts)
+    problem = PlanProblem(graph, chip, flat, hosts)
     advice = make_plan(problem)
     passes, sizes = _passes(problem, graph.reordered(widened(graph, seconds)))
     others = _others(problem) | {"plan": advice.after.iteration_s}
     return Compared(bytes_per_s, compute_s, passes, others, advice.bound_s, sizes)
 
 
-def _passes(problem: Problem, wide: Graph) -> tuple[dict[str, float], dict[str, str]]:
+def _passes(problem: PlanProblem, wide: Graph) -> tuple[dict[str, float], dict[str, str]]:
     found: dict[str, float] = {}
     serial, usual = _on(problem, overlap=False), _on(problem)
     found[ONE_BY_ONE] = serial.predict(fifo(serial)).iteration_s
     found["overlapped"] = usual.predict(fifo(usual)).iteration_s
-    issued, urgent = _on(problem, wide), Problem(wide, problem.hardware, problem.topology, problem.ranks)
+    issued, urgent = _on(problem, wide), PlanProblem(wide, problem.hardware, problem.topology, problem.ranks)
     plan = fifo(issued)
     found["widened"] = issued.predict(plan).iteration_s
     plan, batch = _best(
@@ -100,14 +100,14 @@ def _passes(problem: Problem, wide: Graph) -> tuple[dict[str, float], dict[str, 
 
 
 def _on(
-    problem: Problem, graph: Graph | None = None, overlap: bool = True, library: Library = GLOO
-) -> Problem:
+    problem: PlanProblem, graph: Graph | None = None, overlap: bool = True, library: Library = GLOO
+) -> PlanProblem:
     """The same on a library's collectives, which run in the order of issue."""
-    options = Options(overlap=overlap, library=library)
-    return Problem(graph or problem.graph, problem.hardware, problem.topology, problem.ranks, options=options)
+    options = PredictionOptions(overlap=overlap, library=library)
+    return PlanProblem(graph or problem.graph, problem.hardware, problem.topology, problem.ranks, options=options)
 
 
-def _best(problem: Problem, plan: Plan, candidates: Iterable[tuple[int, Plan]]) -> tuple[Plan, str]:
+def _best(problem: PlanProblem, plan: Plan, candidates: Iterable[tuple[int, Plan]]) -> tuple[Plan, str]:
     """The candidate with the shortest iteration, and its size; the plan as it was where none is shorter."""
     best, size = plan, "none"
     for limit, candidate in candidates:
@@ -116,7 +116,7 @@ def _best(problem: Problem, plan: Plan, candidates: Iterable[tuple[int, Plan]]) 
     return best, size
 
 
-def _others(problem: Problem) -> dict[str, float]:
+def _others(problem: PlanProblem) -> dict[str, float]:
     """DistributedDataParallel on NCCL, and the published schedulers on Hemiola's transport."""
     buckets = [DDP(), *(DDP(bucket_bytes=size * MIB) for size in BUCKETS)]
     ddp = [problem.predict_strategy(strategy).iteration_s for strategy in buckets]

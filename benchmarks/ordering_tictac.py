@@ -16,7 +16,7 @@ from ordering_models import DEVICE, captured, hardware
 
 from hemiola.core.graph import PHASES, Graph
 from hemiola.cost.operations import operation_seconds
-from hemiola.plan.receive import Efficiency, ReceiveGraph, efficiency, receive_graph
+from hemiola.plan.receive import OrderEfficiency, ReceiveGraph, efficiency, receive_graph
 from hemiola.plan.tictac import tac, tic
 
 __all__ = ["BACKWARD", "ORDERS", "RHOS", "Orders", "first_use", "orders", "worker"]
@@ -42,8 +42,8 @@ class Orders:
 
     rho: float
     forward_s: float
-    random: tuple[Efficiency, ...]
-    ordered: dict[str, Efficiency]
+    random: tuple[OrderEfficiency, ...]
+    ordered: dict[str, OrderEfficiency]
 
     @property
     def bound(self) -> float:

@@ -29,7 +29,7 @@ import hemiola
 from hemiola.core.graph import Graph
 from hemiola.core.hardware import Hardware
 from hemiola.cost.collectives import GLOO
-from hemiola.cost.prediction import Options, predict
+from hemiola.cost.prediction import PredictionOptions, predict
 from hemiola.lab import Lab
 from hemiola.run.calibrate import calibrate, calibrate_links
 from hemiola.trace.hardware_json import read_hardware, write_hardware
@@ -143,13 +143,13 @@ def ran(
 def compared(case: Case, found: Measured, graph: Graph, hardware: Hardware) -> Result:
     """Predict one case. Its hosts share this machine's cores."""
     topology = Lab(hosts=case.ranks, rate=case.rate).topology()
-    options, seconds = Options(cores=float(hardware.cores)), None
+    options, seconds = PredictionOptions(cores=float(hardware.cores)), None
     if case.emulated:
         graph, seconds = emulated_graph(
             case.model, layers_of(graph), hardware.memory_bytes_per_s, lateness_s()
         )
         hardware = msgspec.structs.replace(hardware, kind="gpu", noise=0.0, iteration_s=0.0)
-        options = Options(library=GLOO)  # who sleeps holds no core
+        options = PredictionOptions(library=GLOO)  # who sleeps holds no core
     prediction = predict(graph, hardware, topology, case.ranks, options=options, seconds=seconds)
     return Result(case, prediction.iteration_s, prediction.low_s, prediction.high_s, found)
 

@@ -16,9 +16,9 @@ import numpy as np
 from clocks import machine, spread, table, timed, verdict
 
 from hemiola.core.graph import KINDS, PHASES, Graph, Operations, Parameter, Signature
-from hemiola.core.hardware import Efficiency, Hardware, PhaseCost
+from hemiola.core.hardware import KindEfficiency, Hardware, PhaseCost
 from hemiola.core.topology import Topology
-from hemiola.cost.prediction import Options, predict
+from hemiola.cost.prediction import PredictionOptions, predict
 from hemiola.cost.strategies import parse_strategy
 from hemiola.sim.executor import warm_up
 from hemiola.trace.topologies import read_topology
@@ -77,7 +77,7 @@ def accelerator() -> Hardware:
     return Hardware(
         name="gpu", kind="gpu", peak_flop_per_s={"float32": 5e13}, memory_bytes_per_s=3e12, memory_bytes=8e10,
         phases={phase: PhaseCost(operation_s=5e-6, view_s=1e-6) for phase in PHASES},
-        efficiencies={kind: Efficiency(compute=0.6, memory=0.8) for kind in KINDS if kind != "view"}, noise=0.01,
+        efficiencies={kind: KindEfficiency(compute=0.6, memory=0.8) for kind in KINDS if kind != "view"}, noise=0.01,
     )  # fmt: skip
 
 
@@ -109,7 +109,7 @@ def agreement(graph: Graph, ranks: int = 32) -> str:
         short, alone = timed(lambda s=strategy, t=topology: predict(graph, hardware, t, ranks, s))
         whole, every = timed(
             lambda s=strategy, t=topology: predict(
-                graph, hardware, t, ranks, s, options=Options(symmetric=False)
+                graph, hardware, t, ranks, s, options=PredictionOptions(symmetric=False)
             )
         )
         off = abs(short.iteration_s / whole.iteration_s - 1)

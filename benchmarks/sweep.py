@@ -27,7 +27,7 @@ from clocks import machine, table
 
 from hemiola.control.scenario import Prepared, Scenario, prepare
 from hemiola.control.simulate import Recording
-from hemiola.control.sweep import Executor, Here, Pool
+from hemiola.control.sweep import Executor, Here, ProcessPool
 from hemiola.control.sweep.on_ray import OnRay
 from hemiola.control.sweep.tasks import Work, tasks_of
 
@@ -70,7 +70,7 @@ def speed_up(runs: int, jobs: int, rounds: int, one: RayCluster, two: RayCluster
     )  # fmt: skip
     pairs: dict[str, tuple[Callable[[], float], Callable[[], float]]] = {
         "two processes apart": (lambda: _apart(prepared, 1), lambda: _apart(prepared, 2)),
-        "`--workers`": (lambda: _took(Pool(1), prepared), lambda: _took(Pool(2), prepared)),
+        "`--workers`": (lambda: _took(ProcessPool(1), prepared), lambda: _took(ProcessPool(2), prepared)),
         "`--ray`": (lambda: _took(OnRay(one.address), prepared), lambda: _took(OnRay(two.address), prepared)),
     }
     took: dict[str, list[tuple[float, float]]] = {name: [] for name in pairs}

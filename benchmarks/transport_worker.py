@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from hemiola.run.transport import Endpoint, Options
+from hemiola.run.transport import Endpoint, TransportOptions
 
 MESSAGE, BULK, URGENT = 16 << 20, 2_000_000, 65_536
 SECRET = b"for benchmarks only"
@@ -32,7 +32,7 @@ def meet(job: Job, name: str, address: Any) -> list[Any]:
 
 
 def connected(job: Job, options: dict[str, Any], name: str) -> Endpoint:
-    end = Endpoint(job["rank"], 2, SECRET, Options(interface=job["home"], **options))
+    end = Endpoint(job["rank"], 2, SECRET, TransportOptions(interface=job["home"], **options))
     end.connect([tuple(address) for address in meet(job, name, end.address)])
     return end
 

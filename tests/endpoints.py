@@ -6,7 +6,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from hemiola.run.transport import Endpoint, Options
+from hemiola.run.transport import Endpoint, TransportOptions
 
 SECRET = b"for tests only"
 
@@ -15,7 +15,7 @@ SECRET = b"for tests only"
 def connected(ranks: int = 2, **options: object) -> Iterator[list[Endpoint]]:
     """So many endpoints that know each other."""
     given = {"interface": "127.0.0.1", "timeout_s": 10.0} | options
-    ends = [Endpoint(rank, ranks, SECRET, Options(**given)) for rank in range(ranks)]
+    ends = [Endpoint(rank, ranks, SECRET, TransportOptions(**given)) for rank in range(ranks)]
     try:
         together(lambda end: end.connect([other.address for other in ends]), ends)
         yield ends

@@ -6,7 +6,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from hemiola.core.strategy import Strategy
+from hemiola.core.strategy import CollectiveSchedule
 from hemiola.core.strategy_shapes import all_pairs, halving_doubling, ring, trees
 
 __all__ = ["shapes"]
@@ -23,7 +23,7 @@ def _tree(draw: Any, ranks: int) -> list[int]:
 
 
 @st.composite
-def shapes(draw: Any, ranks: int = 0) -> Strategy:
+def shapes(draw: Any, ranks: int = 0) -> CollectiveSchedule:
     """Of so many ranks; 0 for any number up to 8."""
     ranks = ranks or draw(st.integers(1, 8))
     kinds = ["ring", "trees", "rooted", "pairs"] + ["halving"] * (ranks & (ranks - 1) == 0)

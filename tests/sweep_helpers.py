@@ -14,7 +14,7 @@ from typing import Any
 from hemiola.control.scenario import Prepared, Scenario, prepare
 from hemiola.control.simulate import Recording
 from hemiola.control.sweep import Executor
-from hemiola.control.sweep.answers import Answer
+from hemiola.control.sweep.answers import RunAnswer
 from hemiola.control.sweep.tasks import Work, tasks_of
 
 JOBS = str(Path(__file__).resolve().parents[1] / "examples/jobs.csv")
@@ -97,7 +97,7 @@ def small(**changes: Any) -> Prepared:
 
 def answers(
     executor: Executor, scenarios: Sequence[Prepared], recording: Recording = EVERYTHING
-) -> dict[tuple[int, str, int], Answer]:
+) -> dict[tuple[int, str, int], RunAnswer]:
     """What each task gives, by scenario, policy and seed."""
     work = Work(scenarios, tasks_of(scenarios), recording)
     return {(task.scenario, task.name, task.seed): answer for task, answer in executor.answers(work)}

@@ -28,8 +28,8 @@ from hemiola.cli.live_frame import frame
 from hemiola.cli.live_top import _Engine, _look, top
 from hemiola.cli.serve import _check_engine
 from hemiola.cli.simulate import explain
-from hemiola.control.journal import JobRecord, Journal
-from hemiola.control.live.reading import Cluster, read_cluster
+from hemiola.control.journal import JournaledJob, Journal
+from hemiola.control.live.reading import LiveCluster, read_cluster
 from hemiola.control.live.reading_forecast import forecast, predicted_loads
 from hemiola.control.live.reading_run import Following
 from hemiola.core.errors import InputError
@@ -431,7 +431,7 @@ def test_a_job_that_ends_while_it_is_read_is_told_of_once(
     at(91)
     read = Journal.open_jobs
 
-    def open_jobs(journal: Journal) -> list[JobRecord]:
+    def open_jobs(journal: Journal) -> list[JournaledJob]:
         before = read(journal)
         end_s = BEGAN_S + 90.5
         ended = [
@@ -572,7 +572,7 @@ def test_a_reader_sees_whole_states_while_the_loop_writes(tmp_path: Path) -> Non
     assert len(seen) > 2
 
 
-def _check(cluster: Cluster) -> None:
+def _check(cluster: LiveCluster) -> None:
     """No GPU has two jobs, and each running job has all of its own."""
     held: dict[str, int] = {}
     for host in cluster.hosts:

@@ -12,7 +12,7 @@ from hemiola.control.live.book import Book
 from hemiola.control.live.engine import Identity, LiveDriver, Vanished
 from hemiola.control.live.journaled import Journaled
 from hemiola.control.live.observing import Observing
-from hemiola.control.simulated import Costs, Estimates, SimulatedDriver
+from hemiola.control.simulated import Costs, SimulatedEstimates, SimulatedDriver
 from hemiola.core.decisions import Decision, Start
 from hemiola.core.events import Blocked, Event, Held, NodeBack, NodeLost, Started
 from hemiola.core.job import Job, Profile
@@ -108,7 +108,7 @@ def fill(
     """
     topology = topology or read_topology(RACKS)
     model = IterationModel(topology)
-    view = ClusterView(topology, Estimates(model, Costs()), now=BEGAN_S)
+    view = ClusterView(topology, SimulatedEstimates(model, Costs()), now=BEGAN_S)
     inner = SimulatedDriver(view, jobs, model, MaxMin().sharing(), node_events=nodes or ())
     simulated = SimulatedEngine(inner, view, jobs, until_s, others or [])
     mode = "observe" if observes else "enforce"

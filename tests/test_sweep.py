@@ -20,10 +20,10 @@ import pytest
 from hemiola.cli.simulate import simulate
 from hemiola.control.scenario import run_scenario
 from hemiola.control.simulate import Recording
-from hemiola.control.sweep import Adaptive, Here, Pool, executor_for, on_ray, sweep
+from hemiola.control.sweep import Adaptive, Here, ProcessPool, executor_for, on_ray, sweep
 from hemiola.control.sweep.keys import scenario_digest, task_key
 from hemiola.control.sweep.on_ray import OnRay
-from hemiola.control.sweep.tasks import Answers, Refusal, Work, tasks_of
+from hemiola.control.sweep.tasks import Answers, PickledError, Work, tasks_of
 from hemiola.core.decisions import WakeAt
 from hemiola.core.errors import EngineError, HemiolaError, InputError, PolicyError
 from hemiola.sched.policies import POLICIES
@@ -115,18 +115,18 @@ def test_a_pool_gives_the_same_bytes_as_this_process() -> None:
     scenarios = [small(policies=tuple(POLICIES)), small(workload="generated:jobs=80,load=0.9,mix=muri")]
     here = results(Here(), scenarios)
     assert len(here) == 2 * (len(POLICIES) + 2)
-    assert results(Pool(2), scenarios) == here
-    assert results(Adaptive(Pool(2), patience_s=0.0), scenarios) == here
+    assert results(ProcessPool(2), scenarios) == here
+    assert results(Adaptive(ProcessPool(2), patience_s=0.0), scenarios) == here
 
 
 def test_what_is_quick_starts_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Pool, "answers", None)
-    assert len(results(Adaptive(Pool(2), patience_s=60.0), [small()])) == 4
+    monkeypatch.setattr(ProcessPool, "answers", None)
+    assert len(results(Adaptive(ProcessPool(2), patience_s=60.0), [small()])) == 4
 
 
 def test_where_to_run() -> None:
     assert executor_for(workers=1) == Here()
-    assert executor_for(workers=3) == Pool(3)
+    assert executor_for(workers=3) == ProcessPool(3)
     assert executor_for(ray="a:1") == OnRay("a:1")
     for wrong in ({"workers": 0}, {"workers": 2, "ray": "auto"}):
         with pytest.raises(InputError):
@@ -139,20 +139,20 @@ def test_where_to_run() -> None:
 def test_a_worker_that_is_killed_is_replaced(own: Path) -> None:
     killer = f"own:KillsItsProcess,memory={own / 'killed'}"
     scenarios = [small(policies=("fifo", killer, "srtf"))]
-    found = results(Pool(2), scenarios)
+    found = results(ProcessPool(2), scenarios)
     assert (own / "killed").exists()
     assert found == results(Here(), scenarios)
 
 
 def test_workers_that_always_die_end_the_sweep(own: Path) -> None:
     with pytest.raises(EngineError, match="own:KillsItsProcess, seed 0: its process was killed 3 times"):
-        results(Pool(2), [small(policies=("own:KillsItsProcess",), seeds=1)])
+        results(ProcessPool(2), [small(policies=("own:KillsItsProcess",), seeds=1)])
 
 
 @pytest.mark.parametrize(("policy", "kind"), [("own:Refuses", PolicyError), ("own:Fails", IndexError)])
 def test_a_run_that_fails_fails_alike(own: Path, policy: str, kind: type[Exception]) -> None:
     said = []
-    for executor in (Here(), Pool(2)):
+    for executor in (Here(), ProcessPool(2)):
         with pytest.raises(kind) as caught:
             results(executor, [small(policies=("fifo", policy), seeds=1)])
         said.append((str(caught.value), getattr(caught.value, "remedy", "")))
@@ -270,7 +270,7 @@ def test_a_worker_that_finds_the_policy_edited_does_no_run_of_it(own: Path) -> N
     work = Work([prepared], tasks_of([prepared]), EVERYTHING)
     (own / "own.py").write_text(OWN + "\n# another\n", encoding="utf-8")
     with pytest.raises(InputError, match="own:Own was changed while the sweep ran"):
-        list(Pool(1).answers(work))
+        list(ProcessPool(1).answers(work))
 
 
 def test_runs_of_a_policy_whose_file_is_gone_are_not_kept(own: Path) -> None:
@@ -363,7 +363,7 @@ def test_ctrl_c_in_the_middle_of_an_answer_ends_the_sweep(monkeypatch: pytest.Mo
         raise KeyboardInterrupt if len(sizes) == 1 else EOFError
 
     monkeypatch.setattr(Connection, "_recv", torn)
-    assert results(Pool(1), [small()]) == {}
+    assert results(ProcessPool(1), [small()]) == {}
     assert len(sizes) == 1, "nobody reads on in the middle of an answer"
 
 
@@ -496,7 +496,7 @@ def test_ctrl_c_in_this_process_ends_the_sweep(own: Path, monkeypatch: pytest.Mo
         encoding="utf-8",
     )
     prepared = small(policies=("fifo", "presses:CtrlC", "srtf"))
-    for executor in (Here(), Pool(2)):
+    for executor in (Here(), ProcessPool(2)):
         (swept,) = sweep([prepared], executor, recording=EVERYTHING)
         assert swept.comparison is not None
         assert [run.policy for run in swept.comparison.runs if run.interrupted] == ["presses:CtrlC"]
@@ -506,5 +506,5 @@ def test_ctrl_c_in_this_process_ends_the_sweep(own: Path, monkeypatch: pytest.Mo
 
 def test_another_hemiola_is_refused() -> None:
     answer = on_ray._work(b"", "", tasks_of([small()])[0], EVERYTHING, "another")
-    assert isinstance(answer, Refusal)
+    assert isinstance(answer, PickledError)
     assert "has another Hemiola" in answer.what

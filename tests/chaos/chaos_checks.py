@@ -11,7 +11,7 @@ from pathlib import Path
 
 from chaos_jobs import Batch, Said
 
-from hemiola.control.journal import JobRecord, Journal
+from hemiola.control.journal import JournaledJob, Journal
 from hemiola.control.journal.replay import replay
 from hemiola.core.decisions import Move, Resize, Start, Stop
 from hemiola.core.events import Requeued
@@ -137,7 +137,7 @@ def _journal(
     None is needed for those that were `gone` before anybody looked.
     """
     found = []
-    records: dict[str, list[JobRecord]] = defaultdict(list)
+    records: dict[str, list[JournaledJob]] = defaultdict(list)
     for record in journal.jobs():  # the newest first
         records[record.engine_id].append(record)
     for job in jobs:

@@ -9,8 +9,8 @@ from hemiola.control.clock import Clock
 from hemiola.control.live.remembered import Remembered
 from hemiola.control.slurm.driver import SlurmDriver
 from hemiola.control.slurm.looks import ENDED
-from hemiola.control.slurm.memory import Clues
-from hemiola.control.slurm.rows import JobRow, NodeRow, Rules, Span, Words
+from hemiola.control.slurm.memory import SlurmRecoveryKey
+from hemiola.control.slurm.rows import SlurmJobRow, SlurmNodeRow, SlurmRules, RunSpan, Words
 from hemiola.core.decisions import Decision
 from hemiola.core.errors import EngineError
 from hemiola.core.events import Event
@@ -18,7 +18,7 @@ from hemiola.core.topology import Topology
 from hemiola.sched.machine import StateMachine
 from hemiola.sched.view import ClusterView
 
-RUNS = JobRow(
+RUNS = SlurmJobRow(
     "7",
     "RUNNING",
     "None",
@@ -46,8 +46,8 @@ RUNS = JobRow(
 
 def node(
     name: str, state: str = "idle", gpus: int = 8, *, silent: bool = False, partition: str = "hemiola"
-) -> NodeRow:
-    return NodeRow(name, state, silent, gpus, partition, frozenset())
+) -> SlurmNodeRow:
+    return SlurmNodeRow(name, state, silent, gpus, partition, frozenset())
 
 
 @dataclass
@@ -64,38 +64,38 @@ class FakeSlurm:
         excluded: jobs that name nodes that they must not have.
     """
 
-    rows: list[JobRow]
-    seen: list[NodeRow]
+    rows: list[SlurmJobRow]
+    seen: list[SlurmNodeRow]
     said: dict[str, Words] = field(default_factory=dict)
     dealt: dict[str, int] = field(default_factory=dict)
-    lasted: dict[str, Span] = field(default_factory=dict)
-    ruled: Rules = field(default_factory=Rules)
+    lasted: dict[str, RunSpan] = field(default_factory=dict)
+    ruled: SlurmRules = field(default_factory=SlurmRules)
     complaints: str | None = ""
     told: list[str] = field(default_factory=list)
     excluded: set[str] = field(default_factory=set)
 
-    def jobs(self, *, ids: Sequence[str] = (), **_: object) -> list[JobRow]:
+    def jobs(self, *, ids: Sequence[str] = (), **_: object) -> list[SlurmJobRow]:
         return [row for row in self.rows if (row.id in ids if ids else row.state not in ENDED)]
 
     def words(self, ids: Sequence[str]) -> dict[str, Words]:
         return {row.id: self.said.get(row.id, Words()) for row in self.jobs(ids=ids)}
 
-    def jobs_and_words(self, ids: Sequence[str]) -> dict[str, tuple[JobRow, Words]]:
+    def jobs_and_words(self, ids: Sequence[str]) -> dict[str, tuple[SlurmJobRow, Words]]:
         return {row.id: (row, self.words([row.id])[row.id]) for row in self.jobs(ids=ids)}
 
-    def nodes(self, partition: str = "") -> list[NodeRow]:
+    def nodes(self, partition: str = "") -> list[SlurmNodeRow]:
         return self.seen
 
     def excluding(self, ids: Sequence[str]) -> set[str]:
         return self.excluded & set(ids)
 
-    def rules(self, partition: str) -> Rules:
+    def rules(self, partition: str) -> SlurmRules:
         return self.ruled
 
     def shares(self, job_id: str) -> dict[str, int]:
         return self.dealt
 
-    def spans(self, ids: Sequence[str]) -> dict[str, Span]:
+    def spans(self, ids: Sequence[str]) -> dict[str, RunSpan]:
         return {name: self.lasted[name] for name in ids if name in self.lasted}
 
     def tell(self, orders: Sequence[str]) -> str:
@@ -122,7 +122,7 @@ class Driven:
     """A driver, and the state machine that is told what it sees."""
 
     def __init__(
-        self, slurm: FakeSlurm, topology: Topology, remembered: Sequence[Remembered[Clues]] = ()
+        self, slurm: FakeSlurm, topology: Topology, remembered: Sequence[Remembered[SlurmRecoveryKey]] = ()
     ) -> None:
         self.machine = StateMachine(ClusterView(topology, estimates=None))  # type: ignore[arg-type]
         self.clock = Hands()

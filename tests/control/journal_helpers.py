@@ -22,7 +22,7 @@ from typing import Any
 
 import pytest
 
-from hemiola.control.journal import Intent, JobRecord, Journal, Opening
+from hemiola.control.journal import Intent, JournaledJob, Journal, Opening
 from hemiola.control.journal.database import Database
 from hemiola.control.journal.tables import METADATA
 from hemiola.core.decisions import Move, Placement, Start, Stop, WakeAt
@@ -98,17 +98,17 @@ def _wait_for(folder: Path, process: subprocess.Popen[bytes]) -> None:
             time.sleep(0.02)  # it says by nothing else that it is ready
 
 
-def record(name: str, submit_s: float = 100.0, **more: Any) -> JobRecord:
+def record(name: str, submit_s: float = 100.0, **more: Any) -> JournaledJob:
     """A job that waits, or whatever `more` says."""
     values: dict[str, Any] = {
         "uuid": name, "engine_id": f"7{name}", "engine_submit_s": submit_s, "user": "ada",
         "job": Job(id=name, submit_s=submit_s, gpus=2, duration_s=50.0), "status": "waiting", "since_s": submit_s,
         "submitted_s": submit_s,
     }  # fmt: skip
-    return JobRecord(**{**values, **more})
+    return JournaledJob(**{**values, **more})
 
 
-def ended(name: str, submit_s: float = 100.0, **more: Any) -> JobRecord:
+def ended(name: str, submit_s: float = 100.0, **more: Any) -> JournaledJob:
     """A job that ran for 40 s and finished."""
     values: dict[str, Any] = {
         "status": "ended", "since_s": submit_s + 50, "served_s": 40.0, "first_started_s": submit_s + 10,

@@ -14,12 +14,12 @@ from typing import Any
 
 import msgspec
 
-from hemiola.control.journal import JobRecord, Journal
-from hemiola.control.live.service import Service, Settings
+from hemiola.control.journal import JournaledJob, Journal
+from hemiola.control.live.service import Service, SessionSettings
 from hemiola.control.ray.agent import JOBS, JOBS_SPACE
-from hemiola.control.ray.board import GROUPS, PLACE, WRAPPER, Board, Wrapper
+from hemiola.control.ray.board import GROUPS, PLACE, WRAPPER, RayStore, Wrapper
 from hemiola.control.ray.client import Ray
-from hemiola.control.ray.rows import Answer, JobRow, read_answer
+from hemiola.control.ray.rows import RayLook, RayJobRow, read_answer
 from hemiola.control.ray.serve import ray_service
 from hemiola.control.ray.topology import ray_topology
 from ray_cluster import RayCluster, RayNode
@@ -46,7 +46,7 @@ class LiveRay:
 
         self.cluster, self.journal_path = cluster, journal
         self.ray = Ray(cluster.address)
-        self.board = Board(cluster.address)
+        self.board = RayStore(cluster.address)
         self.jobs: Any = JobSubmissionClient(cluster.dashboard_url)
         self.service: Service | None = None
         self.submitted: list[str] = []
@@ -65,7 +65,7 @@ class LiveRay:
         text = json.dumps({**info, "start_time": info["start_time"] + 1000, **more}).encode()
         self.board._gcs.internal_kv_put(key.encode(), text, True, space.encode(), 5.0)
 
-    def look(self, *jobs: str) -> Answer:
+    def look(self, *jobs: str) -> RayLook:
         """Ray as it is."""
         return read_answer(self.ray.ask("look", list(jobs)))
 
@@ -73,7 +73,7 @@ class LiveRay:
         """Of nodes, by id."""
         return msgspec.json.decode(self.ray.ask("names"), type=dict[str, str])
 
-    def rows(self) -> dict[str, JobRow]:
+    def rows(self) -> dict[str, RayJobRow]:
         """Of the jobs that were submitted here."""
         return {row.id: row for row in self.look(*self.submitted).jobs}
 
@@ -107,12 +107,12 @@ class LiveRay:
         """Names of all that are noted."""
         return {key.removeprefix(GROUPS) for key in self.board.keys(GROUPS)}
 
-    def known(self, job: str) -> JobRecord | None:
+    def known(self, job: str) -> JournaledJob | None:
         """As the journal has it, if it has."""
         with Journal.open(self.journal_path, read_only=True) as journal:
             return journal.job(job)
 
-    def record(self, job: str) -> JobRecord:
+    def record(self, job: str) -> JournaledJob:
         """As the journal has it; it is waited for."""
         until(lambda: self.known(job), f"the journal knows job {job}")
         found = self.known(job)
@@ -130,7 +130,7 @@ class LiveRay:
     ) -> Iterator[Service]:
         """A service, until the block ends."""
         with Journal.open(self.journal_path) as journal:
-            settings = Settings(policy=policy, mode=mode, **more)  # type: ignore[arg-type]
+            settings = SessionSettings(policy=policy, mode=mode, **more)  # type: ignore[arg-type]
             ray = Ray(self.cluster.address)
             self.service = ray_service(settings, journal, ray_topology(ray), ray=ray)
             thread = threading.Thread(target=self.service.run)

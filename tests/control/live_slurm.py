@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from hemiola.control.journal import JobRecord, Journal
-from hemiola.control.live.service import Service, Settings
+from hemiola.control.journal import JournaledJob, Journal
+from hemiola.control.live.service import Service, SessionSettings
 from hemiola.control.slurm.client import Slurm
-from hemiola.control.slurm.engine import Engine
-from hemiola.control.slurm.rows import JobRow
+from hemiola.control.slurm.engine import SlurmInterface
+from hemiola.control.slurm.rows import SlurmJobRow
 from hemiola.control.slurm.serve import slurm_service
 from hemiola.control.slurm.topology import slurm_topology
 from hemiola.lab.slurm import SlurmLab, programs
@@ -77,7 +77,7 @@ class Live:
                 break
         assert done.returncode == 0, f"{' '.join(words)}: {done.stderr}"
 
-    def rows(self, ended: bool = False) -> dict[str, JobRow]:
+    def rows(self, ended: bool = False) -> dict[str, SlurmJobRow]:
         """Jobs as Slurm has them."""
         return {row.id: row for row in self.slurm.jobs(states="all" if ended else "")}
 
@@ -88,12 +88,12 @@ class Live:
     def hosts(self, job_id: str) -> str:
         return self.rows()[job_id].host_list
 
-    def known(self, job_id: str) -> JobRecord | None:
+    def known(self, job_id: str) -> JournaledJob | None:
         """As the journal has it, if it has."""
         with Journal.open(self.journal_path, read_only=True) as journal:
             return journal.job(job_id)
 
-    def record(self, job_id: str) -> JobRecord:
+    def record(self, job_id: str) -> JournaledJob:
         """As the journal has it; it is waited for."""
         until(lambda: self.known(job_id), f"the journal knows job {job_id}")
         found = self.known(job_id)
@@ -123,7 +123,7 @@ class Live:
     ) -> Iterator[Service]:
         """A service, until the block ends; it must not have said anything was wrong."""
         with Journal.open(self.journal_path) as journal:
-            settings = Settings(policy=policy, mode=mode, **more)  # type: ignore[arg-type]
+            settings = SessionSettings(policy=policy, mode=mode, **more)  # type: ignore[arg-type]
             self.service = slurm_service(
                 settings,
                 journal,
@@ -142,7 +142,7 @@ class Live:
                 thread.join(30)
                 assert not thread.is_alive(), "it does not stop"
 
-    def engine(self) -> Engine:
+    def engine(self) -> SlurmInterface:
         """What the service speaks to it through."""
         return self.slurm
 

@@ -11,7 +11,7 @@ from hemiola.control.clock import Clock
 from hemiola.control.journal import Journal
 from hemiola.control.live.engine import Identity, LiveDriver, Vanished
 from hemiola.control.live.lease import Leadership
-from hemiola.control.live.service import Run, Service, Settings
+from hemiola.control.live.service import Session, Service, SessionSettings
 from hemiola.core.decisions import Decision
 from hemiola.core.events import Arrived, Event
 from hemiola.core.topology import Topology
@@ -64,15 +64,15 @@ class Scripted(LiveDriver):
 
 
 def serve(
-    tmp_path: Path, settings: Settings, *drivers: Scripted, before: Callable[[], object] = lambda: None,
-    topology: Topology = TWO, runs: list[Run] | None = None,
-) -> tuple[Service, list[Run]]:  # fmt: skip
+    tmp_path: Path, settings: SessionSettings, *drivers: Scripted, before: Callable[[], object] = lambda: None,
+    topology: Topology = TWO, runs: list[Session] | None = None,
+) -> tuple[Service, list[Session]]:  # fmt: skip
     """A service that has one of these drivers in each run, and ends after the last; something is done before it runs."""
     runs = [] if runs is None else runs
     left = list(drivers)
     with Journal.open(tmp_path / "j.db") as journal:
 
-        def make(run: Run) -> Scripted:
+        def make(run: Session) -> Scripted:
             runs.append(run)
             if len(left) == 1:
                 service.stop()

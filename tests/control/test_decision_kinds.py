@@ -24,10 +24,10 @@ from hemiola.control.live.engine import Around, LiveDriver
 from hemiola.control.live.journaled import Journaled
 from hemiola.control.live.observing import Observing
 from hemiola.control.live.reading_run import Following
-from hemiola.control.live.service import Settings
+from hemiola.control.live.service import SessionSettings
 from hemiola.control.ray.client import Ray
 from hemiola.control.ray.driver import RayDriver
-from hemiola.control.ray.rows import Answer, GroupRow, JobRow, NodeRow
+from hemiola.control.ray.rows import RayLook, GroupRow, RayJobRow, RayNodeRow
 from hemiola.control.semantics import Rules, Semantics, semantics_by_name
 from hemiola.control.simulate import Recording, simulate
 from hemiola.control.slurm.driver import SlurmDriver
@@ -309,11 +309,11 @@ class ObeyingRay(Ray):
         number = place["number"]
         self.notes["wrapper:raysubmit_1"] = f'{{"token": "t", "state": "{state}", "number": {number}}}'
 
-    def answer(self) -> Answer:
+    def answer(self) -> RayLook:
         taken = [name for group in self.groups.values() for name in group.nodes]
-        nodes = tuple(NodeRow(f"{i}" * 8, (f"n{i}",), 8, 8.0 - taken.count(f"{i}" * 8), {}) for i in range(2))
-        jobs = (JobRow("raysubmit_1", "RUNNING", 100_000, None, "gpus=8 max_gpus=16 hosts=1"),)
-        return Answer(groups=tuple(self.groups.values()), notes=self.notes, jobs=jobs, nodes=nodes)
+        nodes = tuple(RayNodeRow(f"{i}" * 8, (f"n{i}",), 8, 8.0 - taken.count(f"{i}" * 8), {}) for i in range(2))
+        jobs = (RayJobRow("raysubmit_1", "RUNNING", 100_000, None, "gpus=8 max_gpus=16 hosts=1"),)
+        return RayLook(groups=tuple(self.groups.values()), notes=self.notes, jobs=jobs, nodes=nodes)
 
     def hosts(self) -> tuple[int, ...]:
         wrapper = msgspec.json.decode(self.notes["wrapper:raysubmit_1"])
@@ -469,7 +469,7 @@ def test_policies_that_pace_go_on_without_where_the_engine_cannot(
     ]
     driver = Unpaced(*instants, [Timer(now + 10, "")])
     with caplog.at_level(logging.WARNING, "hemiola.serve"):
-        service, _ = serve(tmp_path, Settings(policy=policy, mode=mode), driver, topology=SENDING)  # type: ignore[arg-type]
+        service, _ = serve(tmp_path, SessionSettings(policy=policy, mode=mode), driver, topology=SENDING)  # type: ignore[arg-type]
     assert not service.broken
     told = {decision.job_id for decision in driver.told if isinstance(decision, Start)}
     assert told == (set() if mode == "observe" else {"a", "b"})

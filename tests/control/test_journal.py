@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from journal_helpers import HERE, KINDS, ended, record
 
-from hemiola.control.journal import Deposed, Instant, JobRecord, Journal, JournalError, Opening
+from hemiola.control.journal import Deposed, Instant, JournaledJob, Journal, JournalError, Opening
 from hemiola.control.journal.encoding import DECISION, DECISIONS, EVENTS, JOB
 from hemiola.control.simulated import Costs
 from hemiola.core.decisions import Decision, Start, WakeAt
@@ -71,7 +71,7 @@ def values_of(kind: Any) -> st.SearchStrategy[Any]:
     return simple[kind]
 
 
-EVENT, DECIDED, A_JOB = values_of(Event), values_of(Decision), values_of(JobRecord)
+EVENT, DECIDED, A_JOB = values_of(Event), values_of(Decision), values_of(JournaledJob)
 
 
 @given(EVENT, DECIDED, WORDS)
@@ -82,7 +82,7 @@ def test_every_event_and_decision_is_read_back_equal(event: Event, decision: Dec
 
 
 @given(A_JOB)
-def test_every_job_is_read_back_equal(job: JobRecord) -> None:
+def test_every_job_is_read_back_equal(job: JournaledJob) -> None:
     assert JOB.decode(JOB.encode(job), "here") == job
 
 

@@ -17,7 +17,7 @@ from hemiola.control.journal.encoding import DECISIONS, EVENTS
 from hemiola.control.journal.replay import replay
 from hemiola.control.journal.tables import INSTANTS
 from hemiola.control.semantics import Semantics
-from hemiola.control.simulated import Estimates
+from hemiola.control.simulated import SimulatedEstimates
 from hemiola.core.decisions import Decision, Start
 from hemiola.core.errors import InputError
 from hemiola.core.events import (
@@ -105,7 +105,7 @@ def lived(journal: Journal, policy: str) -> tuple[int, Written]:
     assert epoch is not None
     run = journal.begin_run(epoch, opening(policy), 0.0)
     model = IterationModel(TOPOLOGY)
-    view = ClusterView(TOPOLOGY, Estimates(model, SEMANTICS.costs))
+    view = ClusterView(TOPOLOGY, SimulatedEstimates(model, SEMANTICS.costs))
     inner = SEMANTICS.driver(
         view, jobs(), model, node_events=FAILURES, record=False, record_traffic=False, progress=None
     )
@@ -194,7 +194,7 @@ def test_a_live_run_begins_with_what_is_there(journal: Journal) -> None:
     ]
     policy = policy_from_text("fifo")
     machine = StateMachine(
-        ClusterView(topology, Estimates(IterationModel(topology), SEMANTICS.costs), now=1000.0)
+        ClusterView(topology, SimulatedEstimates(IterationModel(topology), SEMANTICS.costs), now=1000.0)
     )
     for number, (events, expected) in enumerate(story):
         journal.record_events(run, number, events)
@@ -232,7 +232,7 @@ def test_a_run_that_only_observed_is_decided_the_same_again(journal: Journal) ->
     back = Undone(1.0, "a", None, 1.0, 0.0, 0.0, 0.0, 0, 0)
     a, b = job("a", 1.0, 2, 50.0), job("b", 2.0, 1, 50.0)
     written = Written(Tape([Arrived(1.0, a)], [back], [Arrived(2.0, b)], [back]), journal, run)
-    view = ClusterView(topology, Estimates(IterationModel(topology), SEMANTICS.costs))
+    view = ClusterView(topology, SimulatedEstimates(IterationModel(topology), SEMANTICS.costs))
     run_loop(written, StateMachine(view), policy_from_text("fifo"), written.note)
     assert [[d.job_id for d, _ in i.decisions or ()] for i in journal.instants(run)] == [["a"], [], ["a"], []]
     found = replay(journal, run)

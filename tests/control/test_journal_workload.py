@@ -12,7 +12,7 @@ import pytest
 from journal_helpers import ended, record
 
 from hemiola import cli
-from hemiola.control.journal import JobRecord, Journal
+from hemiola.control.journal import JournaledJob, Journal
 from hemiola.control.journal.workload import workload
 from hemiola.control.simulate import simulate
 from hemiola.core.errors import InputError
@@ -25,7 +25,7 @@ def journal(tmp_path: Path) -> Iterator[Journal]:
         yield opened
 
 
-def written(journal: Journal, *records: JobRecord) -> None:
+def written(journal: Journal, *records: JournaledJob) -> None:
     epoch = journal.lead("one", 0.0, 1e9)
     assert epoch is not None
     journal.record_events(journal.begin_run(epoch, journal_helpers.OPENING, 0.0), 1, [], records)

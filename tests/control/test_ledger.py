@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hemiola.control.ledger import Ledger
+from hemiola.control.ledger import IdleLedger
 from hemiola.core.events import Arrived, NodeLost
 from hemiola.sched.view import ClusterView
 from replays import CheckedMachine, check_run, cluster, job, replay, start
@@ -28,7 +28,7 @@ def machine_with(sizes: list[int]) -> CheckedMachine:
 
 @pytest.mark.parametrize(("sizes", "expected"), CASES)
 def test_idle_time_by_its_cause(sizes: list[int], expected: tuple[float, float, float]) -> None:
-    ledger = Ledger(machine_with(sizes).view)
+    ledger = IdleLedger(machine_with(sizes).view)
     ledger.pass_time(10.0, 0)
     assert (ledger.waiting_gpu_s, ledger.fragmentation_gpu_s, ledger.no_demand_gpu_s) == expected
 
@@ -36,7 +36,7 @@ def test_idle_time_by_its_cause(sizes: list[int], expected: tuple[float, float, 
 def test_what_would_not_fit_by_number_is_fragmentation() -> None:
     machine = machine_with([6, 4, 4])
     assert machine.execute(start("j0", (0, 0b1111), (1, 0b11))) == ""
-    ledger = Ledger(machine.view)
+    ledger = IdleLedger(machine.view)
     ledger.pass_time(10.0, 0)  # 2 free, each waiting job wants 4
     assert (ledger.waiting_gpu_s, ledger.fragmentation_gpu_s, ledger.no_demand_gpu_s) == (0, 20, 0)
 
@@ -44,7 +44,7 @@ def test_what_would_not_fit_by_number_is_fragmentation() -> None:
 def test_gpus_of_a_host_that_is_down_are_neither_free_nor_wanted() -> None:
     machine = machine_with([8])
     machine.apply(NodeLost(0.0, 1))
-    ledger = Ledger(machine.view)
+    ledger = IdleLedger(machine.view)
     ledger.pass_time(10.0, 4)
     assert (ledger.down_gpu_s, ledger.fragmentation_gpu_s, ledger.waiting_gpu_s) == (40, 40, 0)
 

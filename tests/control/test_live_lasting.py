@@ -28,7 +28,7 @@ from hemiola.control.live.holder import holder_name, is_gone
 from hemiola.control.live.logs import _Objects
 from hemiola.control.live.reading import Names, engine_ids, read_cluster, read_daemon
 from hemiola.control.live.reading_story import story
-from hemiola.control.live.service import Run, Service, Settings
+from hemiola.control.live.service import Session, Service, SessionSettings
 from hemiola.core.decisions import Start
 from hemiola.core.errors import EngineError, InputError
 from hemiola.core.events import Adopted, Event, Failed, Finished, Held, Requeued, Started, Timer
@@ -76,7 +76,7 @@ def test_who_leads_is_heard_though_the_clock_was_set_forward(tmp_path, monkeypat
 
 def test_a_clock_that_was_set_forward_is_no_reason_to_take_over(tmp_path, monkeypatch):
     with Journal.open(tmp_path / "j.db") as journal:
-        service = Service(Settings(policy="fifo"), journal, TWO, lambda run: pytest.fail("it must not lead"))
+        service = Service(SessionSettings(policy="fifo"), journal, TWO, lambda run: pytest.fail("it must not lead"))
         wall_s = time.time
         assert journal.lead("another", wall_s(), 10.0)
         monkeypatch.setattr(time, "time", lambda: wall_s() + 3600.0)
@@ -98,9 +98,9 @@ def test_a_clock_that_was_set_begins_a_run_that_goes_by_it(tmp_path, monkeypatch
                 runs[-1].turned()  # the first turn is the beginning of a run
                 runs[-1].turned()
 
-    runs: list[Run] = []
+    runs: list[Session] = []
     drivers = Sleeps(arrivals("a"), ends=False), Scripted()
-    serve(tmp_path, Settings(policy="fifo", mode="enforce"), *drivers, runs=runs)
+    serve(tmp_path, SessionSettings(policy="fifo", mode="enforce"), *drivers, runs=runs)
     assert runs[1].clock.behind_s() == pytest.approx(0.0, abs=1.0)
     with Journal.open(tmp_path / "j.db") as journal:
         before, after = journal.runs()
@@ -138,7 +138,7 @@ def test_log_lines_for_machines_have_all_that_was_said():
 def test_what_was_only_decided_has_never_run(tmp_path, policy):
     """Some policies ask for a timer as they start a job."""
     cancelled: list[Event] = [Failed(Clock().now_s() + 300.0, "a", "cancelled")]
-    serve(tmp_path, Settings(policy=policy), Scripted(arrivals("a"), cancelled))
+    serve(tmp_path, SessionSettings(policy=policy), Scripted(arrivals("a"), cancelled))
     with Journal.open(tmp_path / "j.db") as journal:
         (run,) = journal.runs()
         decisions = [made for instant in journal.instants(run.id) for made in instant.decisions or ()]
@@ -203,7 +203,7 @@ def test_a_job_whose_binds_all_failed_has_never_run(tmp_path):
     begun: list[Event] = [Started(now + 10.0, "b"), Requeued(now + 70.0, "b", "its prolog failed")]
     ended: list[Event] = [Failed(now + 100.0, "a", "cancelled"), Failed(now + 100.0, "b", "cancelled")]
     driver = Scripted(arrivals("a", "b"), begun[:1], failed + begun[1:], ended)
-    serve(tmp_path, Settings(policy="fifo", mode="enforce"), driver)
+    serve(tmp_path, SessionSettings(policy="fifo", mode="enforce"), driver)
     with Journal.open(tmp_path / "j.db") as journal:
         b, a = sorted(journal.jobs(), key=lambda found: found.uuid, reverse=True)
         assert (a.first_started_s, a.served_s) == (None, 0.0) and a.queued_s == pytest.approx(60.0, abs=1.0)
@@ -247,7 +247,7 @@ def test_hosts_are_called_by_name_after_others_have_gone(tmp_path):
     for topology, driver in (
         (named("n0", "n1", "n2", "n3"), Ends()), (named("n0", "n1", "n3"), Scripted()), (named("n0"), Scripted()),
     ):  # fmt: skip
-        serve(tmp_path, Settings(policy="fifo", mode="enforce"), driver, topology=topology)
+        serve(tmp_path, SessionSettings(policy="fifo", mode="enforce"), driver, topology=topology)
         with Journal.open(tmp_path / "j.db") as journal:
             shown = read_cluster(journal, Clock().now_s(), ended_since_s=0.0)
             found.append({one.uuid: one.where for one in shown.jobs})
@@ -259,7 +259,7 @@ def test_a_job_that_runs_on_where_it_did_has_no_new_story(tmp_path):
     """The engine tells its hosts in an order of its own."""
     for place in (at((1, 1), (0, 1)), at((0, 1), (1, 1))):
         there: list[Event] = [Adopted(Clock().now_s(), job("a", 1.0, 2, 60.0), place, 1.0)]
-        serve(tmp_path, Settings(policy="fifo", mode="enforce"), Scripted(there))
+        serve(tmp_path, SessionSettings(policy="fifo", mode="enforce"), Scripted(there))
     with Journal.open(tmp_path / "j.db") as journal:
         (its,) = journal.open_jobs()
         (found,) = story(journal, its, Names(journal, engine_ids([its])))
@@ -267,7 +267,7 @@ def test_a_job_that_runs_on_where_it_did_has_no_new_story(tmp_path):
 
 
 def test_why_a_job_runs_there_is_kept_only_of_our_own_starts(tmp_path):
-    serving = Settings(policy="fifo", mode="enforce")
+    serving = SessionSettings(policy="fifo", mode="enforce")
 
     def noted() -> str:
         with Journal.open(tmp_path / "j.db") as journal:
@@ -308,7 +308,7 @@ def test_a_run_that_went_well_for_long_begins_the_pauses_anew(tmp_path, monkeypa
 
         time = monotonic
 
-    def make(run: Run) -> Scripted:
+    def make(run: Session) -> Scripted:
         nonlocal now_s
         now_s += lasts_s.pop(0)
         if not lasts_s:
@@ -317,7 +317,7 @@ def test_a_run_that_went_well_for_long_begins_the_pauses_anew(tmp_path, monkeypa
 
     monkeypatch.setattr("hemiola.control.live.service.time", Time)
     with Journal.open(tmp_path / "j.db") as journal:
-        service = Service(Settings(policy="fifo"), journal, TWO, make)
+        service = Service(SessionSettings(policy="fifo"), journal, TWO, make)
         service._stop = Waits()
         service.run()
     assert service._stop.waited_s[:-1] == [0.0, 1.0, 2.0, 4.0, 1.0]
@@ -338,7 +338,7 @@ def test_a_journal_that_fails_while_another_leads_ends_nothing(tmp_path, monkeyp
     with Journal.open(tmp_path / "j.db") as journal:
         journal.lead("another", Clock().now_s(), 1e6)
         monkeypatch.setattr(Journal, "leader", leader)
-        service = Service(Settings(policy="fifo"), journal, TWO, lambda run: pytest.fail("it must not lead"))
+        service = Service(SessionSettings(policy="fifo"), journal, TWO, lambda run: pytest.fail("it must not lead"))
         service._stop = Waits()
         service.run()
     assert asked > 3
@@ -379,7 +379,7 @@ def test_what_is_old_is_forgotten_beside_the_loop(tmp_path):
                 until(lambda: journal.job("a") is None, "it is forgotten")
                 yield from super().events()
 
-        settings = Settings(policy="fifo", keep_s=3600.0)
+        settings = SessionSettings(policy="fifo", keep_s=3600.0)
         serve(tmp_path, settings, Patient(arrivals("c")))
         assert old not in [run.id for run in journal.runs()]
         assert [found.uuid for found in journal.open_jobs()] == ["b", "c"]

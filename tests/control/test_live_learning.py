@@ -23,7 +23,7 @@ from hemiola.control.live.places import is_same_place
 from hemiola.control.live.reading_forecast import _adopted
 from hemiola.control.live.reading_run import RunSoFar
 from hemiola.control.live.remembered import remembered
-from hemiola.control.simulated import Costs, Estimates
+from hemiola.control.simulated import Costs, SimulatedEstimates
 from hemiola.core.decisions import Placement
 from hemiola.core.events import Adopted, Arrived, Event, Finished, Measured, Profiled, Timer
 from hemiola.core.job import Demand, Job
@@ -65,7 +65,7 @@ class Cluster(Scripted):
         self.clock = Hand()
         self.clock.now = BEGAN_S
         model = IterationModel(TOPOLOGY)
-        self.view = ClusterView(TOPOLOGY, Estimates(model, Costs()), now=BEGAN_S)
+        self.view = ClusterView(TOPOLOGY, SimulatedEstimates(model, Costs()), now=BEGAN_S)
         self.added: list[Event] = []
         self.seen: list[Event] = []
         with Journal.open(folder / "journal.db") as journal:

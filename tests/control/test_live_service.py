@@ -25,8 +25,8 @@ from hemiola.control.journal.replay import replay
 from hemiola.control.live.files import check_folder
 from hemiola.control.live.guard import BrokenPolicyError, Guarded
 from hemiola.control.live.observing import Observing
-from hemiola.control.live.service import Run, Service, Settings
-from hemiola.control.simulated import Costs, Estimates
+from hemiola.control.live.service import Session, Service, SessionSettings
+from hemiola.control.simulated import Costs, SimulatedEstimates
 from hemiola.core.decisions import Decision, Move, Placement, Resize, Start, Stop, WakeAt
 from hemiola.core.errors import InputError
 from hemiola.core.events import Adopted, Arrived, Event, Failed, Finished, Measured, Started, Timer
@@ -168,7 +168,7 @@ class Ticking(Scripted):
 )
 def test_what_is_decided_again_and_again_and_never_carried_out_has_one_timer(policy, after_s):
     """The engine lets both wait for 20 minutes, and then starts the first; something happens every 10 s."""
-    view = ClusterView(TWO, Estimates(IterationModel(TWO), Costs()))
+    view = ClusterView(TWO, SimulatedEstimates(IterationModel(TWO), Costs()))
     jobs = [job(name, 0.0, gpus, 1e6, gpus_min=1, gpus_max=8) for name, gpus in (("a", 4), ("b", 2))]
     inner = Ticking(
         [Arrived(0.0, one) for one in jobs],
@@ -238,7 +238,7 @@ class Bad(Policy):
 def test_the_fallback_takes_over_from_a_policy_that_broke(tmp_path, monkeypatch, policy, why):
     monkeypatch.setattr("hemiola.control.driver.DECISIONS_PER_INSTANT", 20)
     first, second = Scripted(arrivals("a")), Scripted(arrivals("a", "b"))
-    settings = Settings(policy=f"{__name__}:{policy}", fallback="fifo", mode="enforce", engine="scripted")
+    settings = SessionSettings(policy=f"{__name__}:{policy}", fallback="fifo", mode="enforce", engine="scripted")
     service, runs = serve(tmp_path, settings, first, second)
     assert why in service.broken and len(runs) == 2
     assert first.told == [] and [type(d).__name__ for d in second.told] == ["Start", "Start"]
@@ -261,8 +261,8 @@ def test_who_breaks_off_again_and_again_does_not_say_that_it_lives(tmp_path, mon
     monkeypatch.setattr("hemiola.control.live.service.AGAIN_S", 0.0)
     alive = tmp_path / "alive"
     bad = f"{__name__}:Bad"
-    settings = Settings(policy=bad, fallback=bad, mode="enforce", alive=alive)
-    runs: list[Run] = []
+    settings = SessionSettings(policy=bad, fallback=bad, mode="enforce", alive=alive)
+    runs: list[Session] = []
     serve(tmp_path, settings, *(Turns(arrivals("a")) for _ in range(3)), runs=runs)
     assert not alive.exists()
     serve(tmp_path, msgspec.structs.replace(settings, policy="fifo"), Turns(arrivals("a")), runs=runs)
@@ -273,7 +273,7 @@ def test_the_kill_switch_hands_back_and_decides_no_more(tmp_path):
     switch = tmp_path / "off"
     switch.touch()
     driver = Scripted(arrivals("a"))
-    serve(tmp_path, Settings(policy="fifo", mode="enforce", kill_switch=switch), driver)
+    serve(tmp_path, SessionSettings(policy="fifo", mode="enforce", kill_switch=switch), driver)
     assert driver.told == ["handed back"]
     with Journal.open(tmp_path / "j.db") as journal:
         (run,) = journal.runs()
@@ -288,7 +288,7 @@ def test_a_kill_switch_that_nobody_can_look_at_is_taken_to_be_thrown(tmp_path, c
     switch = tmp_path / "off"
     switch.symlink_to(switch)
     driver = Scripted(arrivals("a"))
-    serve(tmp_path, Settings(policy="fifo", mode="enforce", kill_switch=switch), driver)
+    serve(tmp_path, SessionSettings(policy="fifo", mode="enforce", kill_switch=switch), driver)
     assert driver.told == ["handed back"]
     assert caplog.text.count("off is there, or cannot be looked at") == 1
 
@@ -307,17 +307,17 @@ def test_a_folder_in_which_nobody_could_say_that_hemiola_lives_is_refused():
     with tempfile.TemporaryDirectory() as name:
         Path(name).chmod(0o555)
         alive, switch = Path(name) / "alive", Path(name) / "off"
-        said = as_nobody(lambda: Service(Settings(policy="fifo", alive=alive), None, TWO, None))
+        said = as_nobody(lambda: Service(SessionSettings(policy="fifo", alive=alive), None, TWO, None))
         assert said.startswith(
             f"InputError: --alive {alive}: the folder {name!r} is not there, or this user may"
         )
         assert "not write into it" in said
-        assert as_nobody(lambda: Service(Settings(policy="fifo", kill_switch=switch), None, TWO, None)) == ""
+        assert as_nobody(lambda: Service(SessionSettings(policy="fifo", kill_switch=switch), None, TWO, None)) == ""
 
 
 def test_the_log_says_where_the_journal_is(tmp_path, caplog):
     with caplog.at_level("INFO", "hemiola.serve"):
-        serve(tmp_path, Settings(policy="fifo"), Scripted())
+        serve(tmp_path, SessionSettings(policy="fifo"), Scripted())
     assert f"the journal is {tmp_path / 'j.db'}" in caplog.text
 
 
@@ -331,8 +331,8 @@ def test_a_run_ends_once_many_jobs_have_however_they_ended(tmp_path, monkeypatch
     monkeypatch.setattr("hemiola.control.live.one_run.ENDED_MOST", 2)
     names, now = ("a", "b", "c"), Clock().now_s() + 9.0
     ends: list[Event] = [Finished(now, "a"), Failed(now, "b", "cancelled"), Failed(now, "c", "timeout")]
-    runs: list[Run] = []
-    settings = Settings(policy="fifo", mode="enforce")
+    runs: list[Session] = []
+    settings = SessionSettings(policy="fifo", mode="enforce")
     serve(tmp_path, settings, Turns(arrivals(*names), ends), Scripted(arrivals("d")), runs=runs)
     with Journal.open(tmp_path / "j.db") as journal:
         assert [run.reason for run in journal.runs()] == ["3 jobs have ended in it", "it was asked to stop"]
@@ -346,8 +346,8 @@ def test_a_run_ends_once_it_is_long(tmp_path, monkeypatch):
                 yield [Timer(Clock().now_s(), "")]
 
     monkeypatch.setattr("hemiola.control.live.one_run.INSTANTS_MOST", 5)
-    runs: list[Run] = []
-    serve(tmp_path, Settings(policy="fifo"), Turns(), Scripted(), runs=runs)
+    runs: list[Session] = []
+    serve(tmp_path, SessionSettings(policy="fifo"), Turns(), Scripted(), runs=runs)
     with Journal.open(tmp_path / "j.db") as journal:
         first, second = journal.runs()
         assert first.reason == "it has 6 instants" and second.reason == "it was asked to stop"
@@ -374,18 +374,18 @@ def test_what_was_asked_for_a_job_that_ended_is_open_no_more(tmp_path):
 
     now = Clock().now_s() + 9.0
     driver = Silent(arrivals("a", "b"), [Failed(now, "a", "cancelled")], [Timer(now, "")])
-    serve(tmp_path, Settings(policy="fifo", mode="enforce"), driver)
+    serve(tmp_path, SessionSettings(policy="fifo", mode="enforce"), driver)
     assert asked == [2, 1, 1]
 
 
 def test_an_unknown_policy_is_refused_before_anything_is_served(tmp_path):
     with pytest.raises(Exception, match="no policy is called 'nonesuch'"):
-        serve(tmp_path, Settings(policy="nonesuch"), Scripted())
+        serve(tmp_path, SessionSettings(policy="nonesuch"), Scripted())
 
 
 def test_a_folder_of_reports_has_to_be_there_at_the_start_and_may_go_later(tmp_path):
     reports = tmp_path / "reports"
-    settings = Settings(policy="fifo", mode="enforce", reports=reports)
+    settings = SessionSettings(policy="fifo", mode="enforce", reports=reports)
     with pytest.raises(InputError, match=r"the folder of reports .* is not there"):
         serve(tmp_path, settings, Scripted())
     reports.mkdir()
@@ -396,7 +396,7 @@ def test_a_folder_of_reports_has_to_be_there_at_the_start_and_may_go_later(tmp_p
 
 @pytest.mark.parametrize("name", ["alive", "kill_switch"])
 def test_a_file_in_no_folder_is_refused(tmp_path, name):
-    settings = msgspec.structs.replace(Settings(policy="fifo"), **{name: tmp_path / "none" / "file"})
+    settings = msgspec.structs.replace(SessionSettings(policy="fifo"), **{name: tmp_path / "none" / "file"})
     with pytest.raises(InputError, match=r"the folder .* is not there") as caught:
         serve(tmp_path, settings, Scripted())
     assert f"--{name.replace('_', '-')}" in caught.value.what

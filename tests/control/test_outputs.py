@@ -13,7 +13,7 @@ import pytest
 
 from hemiola import cli
 from hemiola.cli.output import folder_writable, writable
-from hemiola.control.sweep.store import Store
+from hemiola.control.sweep.store import RunStore
 from hemiola.core.errors import InputError
 from hemiola.core.result import Comparison
 
@@ -86,7 +86,7 @@ def test_a_folder_in_which_no_run_can_be_kept_is_refused(open_folder: Path) -> N
     closed = open_folder / "closed"
     closed.mkdir()
     closed.chmod(0o555)
-    assert as_nobody(lambda: Store(closed)).startswith(f"InputError: cannot keep runs in '{closed}'")
+    assert as_nobody(lambda: RunStore(closed)).startswith(f"InputError: cannot keep runs in '{closed}'")
 
 
 @pytest.mark.parametrize("name", ["", "new"])

@@ -11,8 +11,8 @@ import pytest
 
 from hemiola.control.live.engine import Vanished
 from hemiola.control.live.remembered import Remembered, adopted
-from hemiola.control.ray.board import ALONE, HOLDS, Place, Wrapper
-from hemiola.control.ray.changes import Changes
+from hemiola.control.ray.board import ALONE, HOLDS, JobPlace, Wrapper
+from hemiola.control.ray.changes import RayDiff
 from hemiola.control.ray.client import Ray
 from hemiola.control.ray.command import Command
 from hemiola.control.ray.driver import RayDriver
@@ -20,10 +20,10 @@ from hemiola.control.ray.entering import take_up
 from hemiola.control.ray.handback import hand_back
 from hemiola.control.ray.hold import job_around
 from hemiola.control.ray.jobs import Wish, job_of, wish_of
-from hemiola.control.ray.known import Known
-from hemiola.control.ray.looks import Look
-from hemiola.control.ray.memory import Clues
-from hemiola.control.ray.rows import Answer, GroupRow, JobRow, NodeRow, read_answer
+from hemiola.control.ray.known import RayTrackedJob
+from hemiola.control.ray.looks import RaySnapshot
+from hemiola.control.ray.memory import RayRecoveryKey
+from hemiola.control.ray.rows import RayLook, GroupRow, RayJobRow, RayNodeRow, read_answer
 from hemiola.core.decisions import Move, Placement, Resize, Start, Stop, WakeAt
 from hemiola.core.errors import EngineError, InputError
 from hemiola.core.events import Adopted, Arrived, Released, Requeued
@@ -36,8 +36,8 @@ NONE = b'{"groups": [], "notes": {}, "jobs": [], "nodes": []}'
 NESTED = '{"token":' + "[" * 50_000
 
 
-def row(words: str, start_ms: int = 5000) -> JobRow:
-    return JobRow("raysubmit_1", "RUNNING", start_ms, None, words)
+def row(words: str, start_ms: int = 5000) -> RayJobRow:
+    return RayJobRow("raysubmit_1", "RUNNING", start_ms, None, words)
 
 
 def two_hosts() -> ClusterView:
@@ -112,12 +112,12 @@ def test_an_elastic_job_keeps_the_size_that_it_asked_for_and_has_others():
 
 def test_a_job_that_runs_at_another_size_is_taken_up_there():
     job, _ = job_of(row("gpus=1 max_gpus=4"), "uuid", 60.0, no_profile)
-    known = Known(job, row("gpus=1 max_gpus=4"), "t")
+    known = RayTrackedJob(job, row("gpus=1 max_gpus=4"), "t")
     group = GroupRow("hemiola:raysubmit_1:3", "CREATED", "ab" * 18, ("aa" * 8, "aa" * 8, "cc" * 8))
     wrapper = Wrapper(token="t", state="runs", number=3)
-    told = Place(token="t", number=3, group=group.name, group_id=group.id)
+    told = JobPlace(token="t", number=3, group=group.name, group_id=group.id)
     names = {group.name: group}
-    look = Look({}, {known.row.id: wrapper}, {known.row.id: told}, names, ["aa" * 8, "cc" * 8], {})
+    look = RaySnapshot({}, {known.row.id: wrapper}, {known.row.id: told}, names, ["aa" * 8, "cc" * 8], {})
     take_up(known, look, 10.0)
     event = adopted(job, known.wanted, None, 10.0)
     assert (known.ran, event.placement, event.job.gpus) == (True, Placement((0, 1), (0b11, 0b1)), 1)
@@ -134,8 +134,8 @@ class Asked(Ray):
 
     def __init__(self, words: str) -> None:
         super().__init__("nowhere:1")
-        node = NodeRow("", (), 8, 8.0, {})
-        self.answer = Answer(
+        node = RayNodeRow("", (), 8, 8.0, {})
+        self.answer = RayLook(
             groups=(), notes={"wrapper:raysubmit_1": '{"token": "t", "state": "waits"}'}, jobs=(row(words),),
             nodes=tuple(msgspec.structs.replace(node, id=f"{i}" * 8, names=(f"n{i}",)) for i in range(2)),
         )  # fmt: skip
@@ -151,7 +151,7 @@ def test_a_job_that_ended_while_nobody_watched_ended_when_ray_says():
     ray, machine = Asked("gpus=8"), CheckedMachine(two_hosts())
     ended = msgspec.structs.replace(ray.answer.jobs[0], status="SUCCEEDED", end_ms=160_000)
     ray.answer = msgspec.structs.replace(ray.answer, jobs=(ended,), notes={})
-    memory = Remembered(uuid="u", engine_id=ended.id, clues=Clues(5000), running=True, since_s=100.0)
+    memory = Remembered(uuid="u", engine_id=ended.id, clues=RayRecoveryKey(5000), running=True, since_s=100.0)
     driver = RayDriver(ray, machine, remembered=[memory], profile=no_profile)
     next(driver.events())
     assert driver.vanished() == [Vanished("u", "finished", 160.0)]
@@ -319,27 +319,27 @@ def test_a_job_waits_while_one_that_ray_placed_leaves_its_gpus(now_s: float, wai
     machine = CheckedMachine(two_hosts())
     machine.apply(Arrived(0.0, job))
     assert not machine.execute(Start("b", Placement((0,), (0xFF,)), "it fits"))
-    known = Known(job, row("gpus=8"), "t", group="hemiola:raysubmit_1:1", wanted=Placement((0,), (0xFF,)))
-    leaves = Known(job, msgspec.structs.replace(known.row, id="a"), "t", left_s=1.0)
+    known = RayTrackedJob(job, row("gpus=8"), "t", group="hemiola:raysubmit_1:1", wanted=Placement((0,), (0xFF,)))
+    leaves = RayTrackedJob(job, msgspec.structs.replace(known.row, id="a"), "t", left_s=1.0)
     pending = GroupRow(known.group, "PENDING", "ab" * 18, ("",) * 8)
     wrappers = {
         "a": Wrapper(token="t", state="leaves", grace_s=100.0),
         known.row.id: Wrapper(token="t", state="waits"),
     }
     groups = {group.name: group for group in (alone("a", 8), pending)}
-    look = Look({}, wrappers, {"a": Place(token="t", number=1)}, groups, ["0" * 8, "1" * 8], {})
-    changes = Changes(machine.view, look, now_s, {"a": leaves, known.row.id: known})
+    look = RaySnapshot({}, wrappers, {"a": JobPlace(token="t", number=1)}, groups, ["0" * 8, "1" * 8], {})
+    changes = RayDiff(machine.view, look, now_s, {"a": leaves, known.row.id: known})
     assert changes.job(known, known.row)
     assert (changes.failed == []) is waits
 
 
-THERE = Place(token="t", number=2, group="hemiola:raysubmit_1:2")
+THERE = JobPlace(token="t", number=2, group="hemiola:raysubmit_1:2")
 OTHERS = msgspec.structs.replace(THERE, token="of another one")
-NOWHERE = Place(token="t", number=3)
+NOWHERE = JobPlace(token="t", number=3)
 
 
 @pytest.mark.parametrize("told", [None, THERE], ids=["by Ray", "by Hemiola"])
-def test_a_command_that_runs_outside_the_topology_is_left_alone(told: Place | None):
+def test_a_command_that_runs_outside_the_topology_is_left_alone(told: JobPlace | None):
     ray, machine = Asked("gpus=8"), CheckedMachine(two_hosts())
     number = told.number if told is not None else ALONE
     place = {"place:raysubmit_1": msgspec.json.encode(told).decode()} if told is not None else {}
@@ -381,7 +381,7 @@ def test_a_command_that_runs_outside_the_topology_is_left_alone(told: Place | No
     ],
 )  # fmt: skip
 def test_of_what_is_handed_back_no_group_is_left_that_nobody_removes(
-    told: Place, wrapper: str | None, handed: list[str], removed: bool
+    told: JobPlace, wrapper: str | None, handed: list[str], removed: bool
 ):
     ray, name = Asked("gpus=8"), THERE.group
     notes = {"place:raysubmit_1": msgspec.json.encode(told).decode()}
@@ -441,7 +441,7 @@ def test_an_answer_that_cannot_be_is_refused_as_a_whole():
 
 def test_a_group_is_where_its_bundles_are_in_their_order():
     group = GroupRow("hemiola:j:1", "CREATED", "ab" * 18, ("cc" * 8, "cc" * 8, "aa" * 8))
-    look = Look({}, {}, {}, {group.name: group}, ["aa" * 8, "", "cc" * 8], {})
+    look = RaySnapshot({}, {}, {}, {group.name: group}, ["aa" * 8, "", "cc" * 8], {})
     assert look.placement(group.name) == Placement((2, 0), (0b11, 0b1))
     elsewhere = GroupRow("hemiola:j:2", "CREATED", "ab" * 18, ("dd" * 8,))
     pending = GroupRow("hemiola:j:3", "PENDING", "ab" * 18, ("",))
@@ -450,7 +450,7 @@ def test_a_group_is_where_its_bundles_are_in_their_order():
 
 
 def test_an_id_that_is_used_again_is_another_job():
-    memory = Remembered(uuid="u", engine_id="raysubmit_1", clues=Clues(5000), running=True, since_s=10.0)
+    memory = Remembered(uuid="u", engine_id="raysubmit_1", clues=RayRecoveryKey(5000), running=True, since_s=10.0)
     assert memory.clues.is_same(row("gpus=1")) and not memory.clues.is_same(row("gpus=1", start_ms=6000))
     assert memory.history(15.0, running=True)["since_s"] == 10.0
     assert memory.history(15.0, running=False)["served_s"] == 5.0
@@ -487,5 +487,5 @@ def test_what_a_shell_has_started_has_its_grace_too(tmp_path: Path):
 
 
 def test_a_place_survives_being_written():
-    place = Place(token="t", number=3, group="hemiola:j:3", group_id="ab", nodes=("h0", "h1"))
-    assert msgspec.json.decode(msgspec.json.encode(place), type=Place) == place
+    place = JobPlace(token="t", number=3, group="hemiola:j:3", group_id="ab", nodes=("h0", "h1"))
+    assert msgspec.json.decode(msgspec.json.encode(place), type=JobPlace) == place

@@ -16,7 +16,7 @@ from live_ray import NODES, LiveRay, until
 from hemiola.control.journal import Journal
 from hemiola.control.journal.replay import replay
 from hemiola.control.live.reading_doctor import Check
-from hemiola.control.ray.board import ADVICE, HOLDS, PLACE, WRAPPER, Place
+from hemiola.control.ray.board import ADVICE, HOLDS, PLACE, WRAPPER, JobPlace
 from hemiola.control.ray.client import Ray
 from hemiola.control.ray.doctor import ray_checks
 from hemiola.control.ray.driver import RayDriver
@@ -309,10 +309,10 @@ def test_what_saves_as_it_is_handed_back_keeps_its_group_until_it_has_left(live:
     live.wait_state(job, "waits")
     name, node = f"hemiola:{job}:1", next(iter(live.names()))
     live.ray.ask("make", name, [{"GPU": 1}] * 4, [node] * 4)
-    place = Place(token=live.wrapper(job).token, number=1, group=name, nodes=(node,) * 4)
+    place = JobPlace(token=live.wrapper(job).token, number=1, group=name, nodes=(node,) * 4)
     live.board.put(PLACE + job, msgspec.json.encode(place))
     live.wait_state(job, "runs")
-    live.board.put(PLACE + job, msgspec.json.encode(Place(token=place.token, number=2)))
+    live.board.put(PLACE + job, msgspec.json.encode(JobPlace(token=place.token, number=2)))
     until(saves.exists, "it saves")
     assert hand_back(live.ray) == []
     assert [group.state for group in live.look().groups] == ["CREATED"]

@@ -12,10 +12,10 @@ from fake_slurm import RUNS, Driven, FakeSlurm, node
 from hemiola.control.live.known import ELSEWHERE_S
 from hemiola.control.slurm.beside import claim_of
 from hemiola.control.slurm.limits import LACKING_S
-from hemiola.control.slurm.rows import JobRow, NodeRow, Rules, read_tres, rules_of
-from hemiola.core.beside import Beside, Claim
+from hemiola.control.slurm.rows import SlurmJobRow, SlurmNodeRow, SlurmRules, read_tres, rules_of
+from hemiola.core.beside import Resources, ResourceRequest
 from hemiola.core.errors import EngineError
-from hemiola.core.events import Claimed, Furnished, Held, Requeued
+from hemiola.core.events import ResourcesRequested, ResourcesOffered, Held, Requeued
 from hemiola.core.job import Job
 from hemiola.sched.policies import policy_from_text
 from replays import cluster
@@ -27,13 +27,13 @@ WAITS = msgspec.structs.replace(
 )  # fmt: skip
 
 
-def waits(number: int, **more: object) -> JobRow:
+def waits(number: int, **more: object) -> SlurmJobRow:
     return msgspec.structs.replace(WAITS, id=str(number), array=str(number), submit_s=100 + number, **more)
 
 
 def has(
     name: str, cpus: int = 16, taken: int = 0, memory: float = 1000.0, memory_taken: float = 0.0
-) -> NodeRow:
+) -> SlurmNodeRow:
     return msgspec.structs.replace(
         node(name),
         cpus=cpus,
@@ -76,8 +76,8 @@ def started(one: Driven) -> dict[str, str]:
     return found
 
 
-COUNTED = Rules(counts_memory=True)
-DEFAULTS = Rules(cpus_per_gpu=4, memory_per_gpu_bytes=100 * MIB, counts_memory=True)
+COUNTED = SlurmRules(counts_memory=True)
+DEFAULTS = SlurmRules(cpus_per_gpu=4, memory_per_gpu_bytes=100 * MIB, counts_memory=True)
 JOB, GANG = (
     Job(id="a", submit_s=0.0, gpus=2, duration_s=1.0, hosts=1),
     Job(id="a", submit_s=0.0, gpus=4, duration_s=1.0, hosts=2),
@@ -88,24 +88,24 @@ ELASTIC = Job(id="a", submit_s=0.0, gpus=4, duration_s=1.0, hosts=2, gpus_max=8)
 @pytest.mark.parametrize(
     ("row", "job", "rules", "wanted"),
     [
-        (waits(1, tres=(16, 0.0), cpus_per_host=16), JOB, COUNTED, Claim(cpus=16, cpus_per_host=16)),
-        (waits(1, tres=(3, 600 * MIB)), GANG, COUNTED, Claim(cpus=3, cpus_per_host=1, memory_bytes=600 * MIB)),
+        (waits(1, tres=(16, 0.0), cpus_per_host=16), JOB, COUNTED, ResourceRequest(cpus=16, cpus_per_host=16)),
+        (waits(1, tres=(3, 600 * MIB)), GANG, COUNTED, ResourceRequest(cpus=3, cpus_per_host=1, memory_bytes=600 * MIB)),
         (waits(1, cpus_per_gpu=6), JOB, DEFAULTS,
-         Claim(cpus=1, cpus_per_host=1, cpus_per_gpu=6)),
+         ResourceRequest(cpus=1, cpus_per_host=1, cpus_per_gpu=6)),
         (waits(1, tres=(1, 1000 * MIB), asks_memory=False), JOB, DEFAULTS,
-         Claim(cpus=1, cpus_per_host=1, cpus_per_gpu=4, memory_per_gpu_bytes=100 * MIB)),
-        (waits(1, tres=(2, 0.0), cpus_per_host=2), JOB, DEFAULTS, Claim(cpus=2, cpus_per_host=2)),
+         ResourceRequest(cpus=1, cpus_per_host=1, cpus_per_gpu=4, memory_per_gpu_bytes=100 * MIB)),
+        (waits(1, tres=(2, 0.0), cpus_per_host=2), JOB, DEFAULTS, ResourceRequest(cpus=2, cpus_per_host=2)),
         (waits(1, tres=(1, 1000 * MIB), asks_memory=False), JOB, COUNTED,
-         Claim(cpus=1, cpus_per_host=1, all_memory=True)),
-        (waits(1, tres=(1, 1000 * MIB), asks_memory=False), JOB, Rules(), Claim(cpus=1, cpus_per_host=1)),
-        (waits(1, exclusive=True), JOB, Rules(), Claim(cpus=1, cpus_per_host=1, whole=True)),
+         ResourceRequest(cpus=1, cpus_per_host=1, all_memory=True)),
+        (waits(1, tres=(1, 1000 * MIB), asks_memory=False), JOB, SlurmRules(), ResourceRequest(cpus=1, cpus_per_host=1)),
+        (waits(1, exclusive=True), JOB, SlurmRules(), ResourceRequest(cpus=1, cpus_per_host=1, whole=True)),
         (waits(1, hosts=2, tres=(6, 200 * MIB), cpus_per_host=3), ELASTIC, COUNTED,
-         Claim(cpus_per_host=3, memory_per_host_bytes=100 * MIB)),
+         ResourceRequest(cpus_per_host=3, memory_per_host_bytes=100 * MIB)),
         (msgspec.structs.replace(RUNS, tres=(8, 200 * MIB), exclusive=True), JOB, DEFAULTS,
-         Claim(cpus=8, memory_bytes=200 * MIB)),
+         ResourceRequest(cpus=8, memory_bytes=200 * MIB)),
     ],
 )  # fmt: skip
-def test_what_jobs_take(row: JobRow, job: Job, rules: Rules, wanted: Claim):
+def test_what_jobs_take(row: SlurmJobRow, job: Job, rules: SlurmRules, wanted: ResourceRequest):
     assert claim_of(row, job, rules) == wanted
 
 
@@ -121,16 +121,16 @@ PARTITION = "PartitionName=p OverSubscribe=NO JobDefaults=(null)"
 @pytest.mark.parametrize(
     ("settings", "partition", "wanted"),
     [
-        ({"SelectTypeParameters": "CR_CPU", "PreemptType": "preempt/none"}, PARTITION, Rules()),
-        ({"SelectTypeParameters": "CR_CORE_MEMORY", "PreemptType": "(null)"}, PARTITION, Rules(counts_memory=True)),
-        ({"JobDefaults": "DefCpuPerGPU=4,DefMemPerGPU=100"}, PARTITION, Rules(4, 100 * MIB)),
-        ({"JobDefaults": "DefCpuPerGPU=4"}, PARTITION.replace("(null)", "DefCpuPerGPU=2"), Rules(2)),
-        ({"PreemptType": "preempt/partition_prio"}, PARTITION, Rules(preempts=True)),
-        ({}, PARTITION.replace("NO", "FORCE:4"), Rules(counts_cpus=False)),
-        ({}, PARTITION.replace("NO", "FORCE:1"), Rules()), ({}, PARTITION.replace("NO", "EXCLUSIVE"), Rules()),
+        ({"SelectTypeParameters": "CR_CPU", "PreemptType": "preempt/none"}, PARTITION, SlurmRules()),
+        ({"SelectTypeParameters": "CR_CORE_MEMORY", "PreemptType": "(null)"}, PARTITION, SlurmRules(counts_memory=True)),
+        ({"JobDefaults": "DefCpuPerGPU=4,DefMemPerGPU=100"}, PARTITION, SlurmRules(4, 100 * MIB)),
+        ({"JobDefaults": "DefCpuPerGPU=4"}, PARTITION.replace("(null)", "DefCpuPerGPU=2"), SlurmRules(2)),
+        ({"PreemptType": "preempt/partition_prio"}, PARTITION, SlurmRules(preempts=True)),
+        ({}, PARTITION.replace("NO", "FORCE:4"), SlurmRules(counts_cpus=False)),
+        ({}, PARTITION.replace("NO", "FORCE:1"), SlurmRules()), ({}, PARTITION.replace("NO", "EXCLUSIVE"), SlurmRules()),
     ],
 )  # fmt: skip
-def test_rules_by_which_slurm_counts(settings: dict[str, str], partition: str, wanted: Rules):
+def test_rules_by_which_slurm_counts(settings: dict[str, str], partition: str, wanted: SlurmRules):
     assert rules_of(settings, partition) == wanted
     with pytest.raises(EngineError, match="of a partition"):
         rules_of(settings, "slurm_load_partitions error")
@@ -160,7 +160,7 @@ def test_jobs_of_one_instant_share_what_a_node_has():
 
 def test_memory_counts_where_slurm_counts_it():
     nodes = [has("n0", memory_taken=600), has("n1"), has("n2")]
-    for rules, wanted in ((COUNTED, {"1": "n1", "2": "n2"}), (Rules(), {"1": "n0", "2": "n0"})):
+    for rules, wanted in ((COUNTED, {"1": "n1", "2": "n2"}), (SlurmRules(), {"1": "n0", "2": "n0"})):
         slurm = FakeSlurm([waits(number, tres=(1, 600 * MIB)) for number in (1, 2)], nodes, ruled=rules)
         one = driven(slurm)
         one.look(0.0)
@@ -175,12 +175,12 @@ def test_what_its_own_jobs_have_is_counted_once():
     )
     one = driven(slurm)
     events = one.look(0.0)
-    assert Furnished(0.0, 0, Beside(15.0), Beside(16, 1000 * MIB)) in events, "others have one"
+    assert ResourcesOffered(0.0, 0, Resources(15.0), Resources(16, 1000 * MIB)) in events, "others have one"
     assert started(one) == {"8": "n0"}
     slurm._set("8", state="RUNNING", host_list="n0")
     slurm.seen[0] = has("n0", taken=16)
     events = one.look(2.0)
-    assert not [event for event in events if isinstance(event, Furnished)], "nothing is new"
+    assert not [event for event in events if isinstance(event, ResourcesOffered)], "nothing is new"
     slurm.rows = [row for row in slurm.rows if row.id != "7"] + [
         msgspec.structs.replace(runs, state="COMPLETED")
     ]
@@ -195,19 +195,19 @@ def test_a_job_whose_user_asks_for_less_is_the_same_job():
     (before,) = one.driver.known
     assert started(one) == {}
     slurm.rows = [waits(1, tres=(4, 0.0), cpus_per_host=4)]
-    assert [type(event) for event in one.look(0.1)] == [Claimed]
+    assert [type(event) for event in one.look(0.1)] == [ResourcesRequested]
     assert started(one) == {"1": "n0"} and list(one.driver.known) == [before]
 
 
 def test_nodes_that_say_nothing_have_enough():
     slurm = FakeSlurm([waits(1, tres=(1000, 0.0))], [node("n0"), node("n1"), node("n2")])
     one = driven(slurm)
-    assert not [event for event in one.look(0.0) if isinstance(event, Claimed | Furnished)]
+    assert not [event for event in one.look(0.0) if isinstance(event, ResourcesRequested | ResourcesOffered)]
     assert started(one) == {"1": "n0"}
 
 
 def test_what_slurm_would_stop_for_a_job_is_not_in_its_way():
-    slurm = FakeSlurm([waits(1, tres=(16, 0.0))], [has("n0", taken=16)], ruled=Rules(preempts=True))
+    slurm = FakeSlurm([waits(1, tres=(16, 0.0))], [has("n0", taken=16)], ruled=SlurmRules(preempts=True))
     one = driven(slurm, nodes=1)
     one.look(0.0)
     assert started(one) == {"1": "n0"}

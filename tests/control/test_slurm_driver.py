@@ -15,10 +15,10 @@ from hemiola.control.slurm.client import Slurm
 from hemiola.control.slurm.doctor import _loose
 from hemiola.control.slurm.handback import hand_back, held_jobs
 from hemiola.control.slurm.jobs import HELD
-from hemiola.control.slurm.memory import Clues
+from hemiola.control.slurm.memory import SlurmRecoveryKey
 from hemiola.control.slurm.orders import TOP
 from hemiola.control.slurm.ranks import ranks
-from hemiola.control.slurm.rows import PARKED_S, JobRow, Span, Words, job_rows
+from hemiola.control.slurm.rows import PARKED_S, SlurmJobRow, RunSpan, Words, job_rows
 from hemiola.control.slurm.topology import slurm_topology
 from hemiola.core.decisions import Move, Placement, Start, Stop
 from hemiola.core.events import Adopted, Arrived, Blocked, Failed, Held, Released, Requeued, Started
@@ -30,18 +30,18 @@ NODES = [node("n0"), node("n1")]
 TWO = cluster([8, 8])
 
 
-def waits(**other: object) -> JobRow:
+def waits(**other: object) -> SlurmJobRow:
     """Held as job_submit.lua does."""
     held = {"state": "PENDING", "reason": "JobHeldUser", "priority": 0, "host_list": "", "bound_to": ""}
     return msgspec.structs.replace(RUNS, **{**held, **other})
 
 
-def runs(**other: object) -> JobRow:
+def runs(**other: object) -> SlurmJobRow:
     return msgspec.structs.replace(RUNS, **{"bound_to": "", **other})
 
 
-def remembered(**clues: float) -> Remembered[Clues]:
-    return Remembered(uuid="u", engine_id="7", clues=Clues((100,), 1000, 0, **clues), running=True)
+def remembered(**clues: float) -> Remembered[SlurmRecoveryKey]:
+    return Remembered(uuid="u", engine_id="7", clues=SlurmRecoveryKey((100,), 1000, 0, **clues), running=True)
 
 
 def only(driven: Driven) -> str:
@@ -133,7 +133,7 @@ def test_a_move_that_slurm_refuses_leaves_the_job_where_it_is():
 
 
 @pytest.mark.parametrize("row", [runs(), waits(restarts=1)])
-def test_a_stop_that_is_lost_is_made_again_at_the_next_look(row: JobRow):
+def test_a_stop_that_is_lost_is_made_again_at_the_next_look(row: SlurmJobRow):
     slurm = FakeSlurm([runs()], NODES, complaints=None)
     driven = Driven(slurm, TWO)
     driven.look(0.0)
@@ -201,7 +201,7 @@ def test_a_remembered_job_that_ends_before_that_is_known_has_ended():
 
 
 def test_a_job_that_ended_while_nobody_watched_ended_when_slurm_says():
-    slurm = FakeSlurm([runs(state="COMPLETED")], NODES, lasted={"7": Span(200, 800)})
+    slurm = FakeSlurm([runs(state="COMPLETED")], NODES, lasted={"7": RunSpan(200, 800)})
     driven = Driven(slurm, TWO, [remembered()])
     driven.clock.ahead_s = 20.0
     assert driven.look(10_000.0) == []
@@ -214,7 +214,7 @@ def test_a_job_that_ended_while_nobody_watched_ended_when_slurm_says():
 )  # fmt: skip
 @pytest.mark.parametrize("state", ["RUNNING", "SUSPENDED"])
 def test_a_job_that_ran_before_us_has_run_since_slurm_says(state, began_s, since_s, queued_s):
-    slurm = FakeSlurm([runs(state=state)], NODES, lasted={"7": Span(began_s, None)})
+    slurm = FakeSlurm([runs(state=state)], NODES, lasted={"7": RunSpan(began_s, None)})
     driven = Driven(slurm, TWO)
     (adopted,) = (event for event in driven.look(10_000.0) if isinstance(event, Adopted))
     assert (adopted.since_s, adopted.queued_s) == (since_s, queued_s)
@@ -226,7 +226,7 @@ def test_a_job_that_ran_before_us_has_run_since_slurm_says(state, began_s, since
 
 
 def test_a_job_that_slurm_started_while_nobody_watched_waited_until_then():
-    slurm = FakeSlurm([runs()], NODES, lasted={"7": Span(700, None)})
+    slurm = FakeSlurm([runs()], NODES, lasted={"7": RunSpan(700, None)})
     waited = msgspec.structs.replace(remembered(), running=False, since_s=100.0, done_s=40.0)
     (adopted,) = (event for event in Driven(slurm, TWO, [waited]).look(1000.0) if isinstance(event, Adopted))
     assert (adopted.since_s, adopted.queued_s, adopted.done_s) == (700.0, 600.0, 340.0)

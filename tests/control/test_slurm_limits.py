@@ -6,13 +6,13 @@ import msgspec
 import pytest
 
 from hemiola.control.live.known import BACK_OFF_MOST_S, PATIENCE_S, back_off_s
-from hemiola.control.slurm.known import Known
+from hemiola.control.slurm.known import SlurmTrackedJob
 from hemiola.control.slurm.limits import (
     AGAIN_MOST_S,
     ARRAY,
     LACKING_S,
     RAISED_S,
-    Limits,
+    StartLimits,
     is_limited,
     patience_s,
 )
@@ -25,11 +25,11 @@ LINE = (
 )
 
 
-def array(*ran: bool, number: int = 7) -> list[Known]:
+def array(*ran: bool, number: int = 7) -> list[SlurmTrackedJob]:
     """Its elements 1, 2, ...; those that run."""
     (row,) = job_rows(LINE, (22, 5))
     return [
-        Known(
+        SlurmTrackedJob(
             Job(id=f"{number}-{i}", submit_s=0.0, gpus=1, duration_s=1.0),
             msgspec.structs.replace(row, id=f"{number}_{i}", array=str(number), reason=ARRAY),
             ran=runs,
@@ -39,12 +39,12 @@ def array(*ran: bool, number: int = 7) -> list[Known]:
     ]
 
 
-def startable(jobs: list[Known]) -> list[str]:
+def startable(jobs: list[SlurmTrackedJob]) -> list[str]:
     return [one.row.id for one in jobs if not (one.ran or one.behind)]
 
 
 def test_of_an_array_no_more_elements_are_bound_than_could_run():
-    limits, jobs, others = Limits(), array(True, True, False, *[False] * 9), array(False, False, number=8)
+    limits, jobs, others = StartLimits(), array(True, True, False, *[False] * 9), array(False, False, number=8)
     limits.line_up([*jobs, *others], 0.0)
     assert len(startable(jobs)) == 10, "nobody knows yet"
     assert limits.met(jobs[2], [*jobs, *others], 0.0) == "of its array no more may run at once"
@@ -58,7 +58,7 @@ def test_of_an_array_no_more_elements_are_bound_than_could_run():
 
 
 def test_now_and_then_one_more_is_tried():
-    limits, jobs = Limits(), array(True, False, False, False)
+    limits, jobs = StartLimits(), array(True, False, False, False)
     limits.met(jobs[1], jobs, 0.0)
     limits.line_up(jobs, RAISED_S - 1)
     assert startable(jobs) == []
@@ -70,7 +70,7 @@ def test_now_and_then_one_more_is_tried():
 
 
 def test_what_was_seen_to_run_together_counts_also_where_some_have_just_ended():
-    limits, jobs = Limits(), array(True, False, False, False)
+    limits, jobs = StartLimits(), array(True, False, False, False)
     limits.met(jobs[1], jobs, 0.0)  # another one had just ended
     jobs[2].ran = True
     limits.line_up(jobs, 1.0)
@@ -82,14 +82,14 @@ def test_what_was_seen_to_run_together_counts_also_where_some_have_just_ended():
 
 
 def test_a_limit_under_which_nothing_runs_does_not_stop_an_array_for_ever():
-    limits, jobs = Limits(), array(False, False)
+    limits, jobs = StartLimits(), array(False, False)
     limits.met(jobs[0], jobs, 0.0)
     limits.line_up(jobs, 0.1)
     assert startable(jobs) == ["7_2"]
 
 
 def test_who_has_run_is_behind_nobody_when_it_waits_again():
-    limits, jobs = Limits(), array(True, True, False, False)
+    limits, jobs = StartLimits(), array(True, True, False, False)
     limits.met(jobs[2], jobs, 0.0)
     jobs[3].bound_s = 0.0
     limits.line_up(jobs, 0.1)
@@ -103,7 +103,7 @@ def test_who_has_run_is_behind_nobody_when_it_waits_again():
 
 
 def test_who_meets_a_limit_again_and_again_is_tried_less_often():
-    limits, (one,) = Limits(), array(False)
+    limits, (one,) = StartLimits(), array(False)
     one.row = msgspec.structs.replace(one.row, reason="Licenses")
     pauses = []
     for _ in range(6):

@@ -18,7 +18,7 @@ from hemiola.control.journal.replay import replay
 from hemiola.control.live.engine import Around
 from hemiola.control.slurm import driver
 from hemiola.control.slurm.driver import SlurmDriver
-from hemiola.control.slurm.rows import JobRow
+from hemiola.control.slurm.rows import SlurmJobRow
 from hemiola.core.decisions import Decision, Placement, Start
 from hemiola.core.errors import EngineError
 from hemiola.core.events import Started
@@ -281,7 +281,7 @@ def test_a_slurm_that_goes_away_in_the_middle_of_a_look_loses_nothing(live: Live
         slurm = driver._inner
         assert isinstance(slurm, SlurmDriver)
 
-        def away(ids: list[str]) -> dict[str, JobRow]:
+        def away(ids: list[str]) -> dict[str, SlurmJobRow]:
             raise EngineError("no answer", "")
 
         slurm._watcher.ends = away  # type: ignore[method-assign]  # the list came, how the job ended did not

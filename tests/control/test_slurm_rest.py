@@ -17,10 +17,10 @@ from rest_server import EMPTY, NONE, ONE, SAMPLES, SECRET, FakeRest, answer, sam
 
 from hemiola.control.slurm import orders, rest, rest_rows
 from hemiola.control.slurm.client import Slurm
-from hemiola.control.slurm.known import Known
+from hemiola.control.slurm.known import SlurmTrackedJob
 from hemiola.control.slurm.rest_offer import offer_of
 from hemiola.control.slurm.rest_orders import Requeue, Update, requests_of
-from hemiola.control.slurm.rows import PARKED_S, Span, job_rows, node_rows
+from hemiola.control.slurm.rows import PARKED_S, RunSpan, job_rows, node_rows
 from hemiola.control.slurm.serve import rest_slurm
 from hemiola.core.errors import EngineError
 from hemiola.core.job import Job
@@ -114,8 +114,8 @@ def test_when_jobs_began_and_ended():
         for job in ended, waiting:
             one_job(fake, job)
         assert slurm.spans([str(ended["job_id"]), str(waiting["job_id"])]) == {
-            str(ended["job_id"]): Span(ended["start_time"]["number"], ended["end_time"]["number"]),
-            str(waiting["job_id"]): Span(None, None),
+            str(ended["job_id"]): RunSpan(ended["start_time"]["number"], ended["end_time"]["number"]),
+            str(waiting["job_id"]): RunSpan(None, None),
         }  # fmt: skip
 
 
@@ -244,7 +244,7 @@ def test_orders_as_requests():
     first = requests_of(orders.go_first(["1", "2_3"]))
     assert [r.fields["priority"]["number"] for r in first] == [orders.TOP] * 2  # type: ignore[union-attr]
     assert [r.order for r in first] == [f"update jobid={one} Priority={orders.TOP}" for one in ("1", "2_3")]  # type: ignore[union-attr]
-    known = Known(Job(id="u", submit_s=0.0, gpus=8, duration_s=1.0), RUNS, begin_s=60.0)
+    known = SlurmTrackedJob(Job(id="u", submit_s=0.0, gpus=8, duration_s=1.0), RUNS, begin_s=60.0)
     later, free = (request for order in orders.park(known) for request in requests_of(order))
     assert isinstance(later, Update)
     assert later.fields == {

@@ -22,11 +22,11 @@ from rest_server import answer
 from hemiola.control.journal import Journal
 from hemiola.control.journal.replay import replay
 from hemiola.control.slurm import orders, rest_offer
-from hemiola.control.slurm.known import Known
+from hemiola.control.slurm.known import SlurmTrackedJob
 from hemiola.control.slurm.rest import RestSlurm
 from hemiola.control.slurm.rest_address import Address, Token
 from hemiola.control.slurm.rest_http import Http
-from hemiola.control.slurm.rows import JobRow
+from hemiola.control.slurm.rows import SlurmJobRow
 from hemiola.control.slurm.serve import rest_slurm
 from hemiola.core.errors import EngineError
 from hemiola.core.hostlist import expand
@@ -168,14 +168,14 @@ def _takes(live: RestLive, version: str, monkeypatch: pytest.MonkeyPatch) -> boo
         return False
 
 
-def _by_id(rows: list[JobRow]) -> dict[str, JobRow]:
+def _by_id(rows: list[SlurmJobRow]) -> dict[str, SlurmJobRow]:
     return {row.id: row for row in rows}
 
 
 def _compare(live: RestLive, rest: RestSlurm) -> None:
     """Jobs change meanwhile: what squeue says before and after counts."""
 
-    def both() -> tuple[list[JobRow], list[JobRow]] | None:
+    def both() -> tuple[list[SlurmJobRow], list[SlurmJobRow]] | None:
         before = live.slurm.jobs(states="all")
         ours = rest.jobs(states="all")
         return (before, ours) if live.slurm.jobs(states="all") == before else None
@@ -231,7 +231,7 @@ def test_orders_do_what_scontrol_does(live: RestLive):
     assert rest.tell([f"update jobid={one} ReqNodeList=" for one in ids]) == ""
     assert {live.rows()[one].bound_to for one in ids} == {""}
     wanted = Job(id="u", submit_s=0.0, gpus=2, duration_s=60.0)
-    known = [Known(wanted, row, begin_s=60.0) for row in rest.jobs(ids=ids)]
+    known = [SlurmTrackedJob(wanted, row, begin_s=60.0) for row in rest.jobs(ids=ids)]
     assert rest.tell([order for one in known for order in orders.park(one)]) == ""
     assert {words.admin for words in rest.words(ids).values()} == {"hemiola:u:ranks=:begin=60"}
     assert all(live.rows()[one].is_parked(time.time()) and live.rows()[one].priority for one in ids)

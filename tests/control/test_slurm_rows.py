@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 from journal_helpers import record
 
 from hemiola.control.live.remembered import Remembered, remembered
-from hemiola.control.slurm.changes import Changes, outcome_of, why_held
+from hemiola.control.slurm.changes import SlurmDiff, outcome_of, why_held
 from hemiola.control.slurm.client import VERSION_S, Slurm
 from hemiola.control.slurm.jobs import begin_of, hosts_of, is_slurms, job_of, shape, shrinks_live
-from hemiola.control.slurm.known import Known
+from hemiola.control.slurm.known import SlurmTrackedJob
 from hemiola.control.slurm.lending import lend
-from hemiola.control.slurm.memory import Clues
+from hemiola.control.slurm.memory import SlurmRecoveryKey
 from hemiola.control.slurm.orders import bind, shrink, unbind, unpark
-from hemiola.control.slurm.rows import JobRow, NodeRow, Span, Words, job_format, job_rows, node_rows, spans_in
+from hemiola.control.slurm.rows import SlurmJobRow, SlurmNodeRow, RunSpan, Words, job_format, job_rows, node_rows, spans_in
 from hemiola.core.decisions import Move, Placement, Start
 from hemiola.core.errors import EngineError, InputError
 from hemiola.core.events import Arrived, Started
@@ -41,13 +41,13 @@ OLD, NEW = (22, 5), (26, 5)
 EIGHT = {"": 8}
 
 
-def row(**other: object) -> JobRow:
+def row(**other: object) -> SlurmJobRow:
     return msgspec.structs.replace(job_rows(LINE, OLD)[0], **{"exclusive": False, "features": "", **other})
 
 
 def test_a_line_of_squeue():
     wanted = [
-        JobRow(
+        SlurmJobRow(
             "3_2", "RUNNING", "None", 2, 2, "h[0,2]", 4, 0, 0, 2, 1795399342, 1000, 4294901757, 1795399343, "3", "h[0,2]",
             1, 93784.0, "hemiola", 768, "afterok:1(unfulfilled)", True, "night", 0, 1, True, "h100", 0, True,
             "ib&(h100|h200)", "", (16, 2000 * 2.0**20), 2, 0.0, True,
@@ -70,7 +70,7 @@ def test_whole_nodes_stand_in_a_column_of_their_own_since_26_05(version, word, w
 
 def test_when_jobs_began_and_ended():
     assert spans_in("3_2|1795399342|1795399400|\n4|N/A|NONE|\n5|Unknown|0|\n") == {
-        "3_2": Span(1795399342, 1795399400), "4": Span(None, None), "5": Span(None, None),
+        "3_2": RunSpan(1795399342, 1795399400), "4": RunSpan(None, None), "5": RunSpan(None, None),
     }  # fmt: skip
     with pytest.raises(EngineError, match="'soon' as StartTime"):
         spans_in("4|soon|NONE|\n")
@@ -169,11 +169,11 @@ def test_lines_of_sinfo():
         "h2|idle+drain|(null)|b|0/0/16/16|1000|0|ib|\nh3|mixed+reserved+planned|gpu:8|a|0/16/0/16|1000|0|(null)|\n"
         "h4|allocated+maintenance|gpu:8|a|16/0/0/16|1000|0|(null)|\n"
     ) == [
-        NodeRow("h0", "mixed", False, 8, "a", frozenset(), 16, 3, 1000 * 2.0**20, 300 * 2.0**20),
-        NodeRow("h1", "down", True, 4, "a", frozenset({"ib", "h100"}), 16, 0, 1000 * 2.0**20),
-        NodeRow("h2", "drained", False, 0, "b", frozenset({"ib"}), 16, 0, 1000 * 2.0**20),
-        NodeRow("h3", "reserved", False, 8, "a", frozenset(), 16, 0, 1000 * 2.0**20),
-        NodeRow("h4", "maint", False, 8, "a", frozenset(), 16, 16, 1000 * 2.0**20),
+        SlurmNodeRow("h0", "mixed", False, 8, "a", frozenset(), 16, 3, 1000 * 2.0**20, 300 * 2.0**20),
+        SlurmNodeRow("h1", "down", True, 4, "a", frozenset({"ib", "h100"}), 16, 0, 1000 * 2.0**20),
+        SlurmNodeRow("h2", "drained", False, 0, "b", frozenset({"ib"}), 16, 0, 1000 * 2.0**20),
+        SlurmNodeRow("h3", "reserved", False, 8, "a", frozenset(), 16, 0, 1000 * 2.0**20),
+        SlurmNodeRow("h4", "maint", False, 8, "a", frozenset(), 16, 16, 1000 * 2.0**20),
     ]  # fmt: skip
 
 
@@ -377,14 +377,14 @@ def test_jobs_that_name_their_nodes(bound_to: str, said: Words, wanted: bool):
 
 
 def test_a_job_is_found_again_and_another_one_of_its_number_is_not():
-    clues = Clues((100,), 7, 0)
+    clues = SlurmRecoveryKey((100,), 7, 0)
     assert clues.is_same(row(submit_s=100, uid=7, restarts=0))
     assert not clues.is_same(row(submit_s=200, uid=7, restarts=0)), (
         "submitted anew after the controller had lost it"
     )
     assert not clues.is_same(row(submit_s=100, uid=8, restarts=0))
     assert clues.is_same(row(submit_s=200, uid=7, restarts=1)), "requeued"
-    half = Clues((100,), 7, 1)  # the restart was counted before its time was seen
+    half = SlurmRecoveryKey((100,), 7, 1)  # the restart was counted before its time was seen
     assert half.is_same(row(submit_s=200, uid=7, restarts=1))
     assert half.is_same(row(submit_s=100, uid=7, restarts=0)), (
         "a controller that came back with an older state"
@@ -396,7 +396,7 @@ def test_what_a_job_had_goes_on_while_nobody_looks():
     memory = Remembered(
         uuid="u",
         engine_id="1",
-        clues=Clues((1,), 0, 0),
+        clues=SlurmRecoveryKey((1,), 0, 0),
         running=True,
         since_s=50.0,
         served_s=5.0,
@@ -421,16 +421,16 @@ def test_what_a_job_had_goes_on_while_nobody_looks():
 
 @pytest.mark.parametrize("running", [True, False])
 def test_what_was_held_while_nobody_looked_has_not_waited(running: bool):
-    clues = msgspec.json.encode(Clues((10,), 0, 0)).decode()
+    clues = msgspec.json.encode(SlurmRecoveryKey((10,), 0, 0)).decode()
     its = record("u", 10.0, status="held", since_s=50.0, queued_s=40.0, withheld_s=7.0, memory=clues)
-    (memory,) = remembered([its], Clues)
+    (memory,) = remembered([its], SlurmRecoveryKey)
     had = memory.history(80.0, running=running)
     assert (had["since_s"], had["queued_s"], had["withheld_s"]) == (80.0, 40.0, 37.0)
 
 
-def known(**other: object) -> Known:
+def known(**other: object) -> SlurmTrackedJob:
     made = row(restarts=0, eligible_s=None, dependency="", reason="JobHeldUser", **other)
-    return Known(Job(id="u", submit_s=0.0, gpus=8, duration_s=1.0), made)
+    return SlurmTrackedJob(Job(id="u", submit_s=0.0, gpus=8, duration_s=1.0), made)
 
 
 def test_why_a_job_may_not_start():
@@ -482,7 +482,7 @@ def test_how_a_job_ended(state, code, words):
 class Parts:
     """Of a watcher the part that a comparison uses."""
 
-    def parts(self, row: JobRow) -> dict[int, int]:
+    def parts(self, row: SlurmJobRow) -> dict[int, int]:
         return {int(name.removeprefix("n")): row.gpus_per_host for name in expand(row.host_list)}
 
 
@@ -498,7 +498,7 @@ def test_a_job_that_begins_as_it_is_sent_elsewhere_is_stopped():
     one.row = msgspec.structs.replace(one.row, bound_to="n1")
     for now_s, told_s, late in ((1.0, None, [one]), (1.0, 0.5, []), (100.0, 0.5, [one])):
         one.stopped_s = told_s
-        changes = Changes(machine.view, Parts(), now_s)  # type: ignore[arg-type]
+        changes = SlurmDiff(machine.view, Parts(), now_s)  # type: ignore[arg-type]
         assert changes.job(one, one.row)
         assert changes.late == late and changes.with_new([]) == []
 
@@ -516,7 +516,7 @@ def test_a_job_that_slurm_begins_before_it_is_released_runs_on(bound_to: str, ho
     wanted = Placement((1,), (0xFF,))
     assert not machine.execute(Start("u", wanted, ""))
     one.wanted, one.bound_s, one.ran = wanted, None, False
-    changes = Changes(machine.view, Parts(), 1.0)  # type: ignore[arg-type]
+    changes = SlurmDiff(machine.view, Parts(), 1.0)  # type: ignore[arg-type]
     assert changes.job(one, one.row)
     assert (changes.late, changes.began) == ([], [(one, why)])
     there = Placement((2,), (0xFF,)) if why else None

@@ -13,13 +13,13 @@ from live_slurm import Live, until
 from scripted import leading
 
 from hemiola.control.journal import Journal
-from hemiola.control.slurm.changes import Changes
+from hemiola.control.slurm.changes import SlurmDiff
 from hemiola.control.slurm.client import shares_in
 from hemiola.control.slurm.handback import HandingBack, silent_s
 from hemiola.control.slurm.jobs import asks_otherwise
-from hemiola.control.slurm.known import Known
-from hemiola.control.slurm.looks import Watcher, everywhere, most_gpus
-from hemiola.control.slurm.rows import JobRow, NodeRow, Rules, Words
+from hemiola.control.slurm.known import SlurmTrackedJob
+from hemiola.control.slurm.looks import SlurmWatcher, everywhere, most_gpus
+from hemiola.control.slurm.rows import SlurmJobRow, SlurmNodeRow, SlurmRules, Words
 from hemiola.core.decisions import Placement, Start
 from hemiola.core.errors import EngineError
 from hemiola.core.events import Arrived, Blocked, NodeLost
@@ -34,17 +34,17 @@ from replays import cluster
 class Shows:
     """A Slurm that shows these."""
 
-    def __init__(self, rows: Sequence[JobRow], nodes: Sequence[NodeRow]) -> None:
+    def __init__(self, rows: Sequence[SlurmJobRow], nodes: Sequence[SlurmNodeRow]) -> None:
         self.rows, self.seen = list(rows), list(nodes)
 
-    def jobs(self, **_: object) -> list[JobRow]:
+    def jobs(self, **_: object) -> list[SlurmJobRow]:
         return self.rows
 
-    def nodes(self) -> list[NodeRow]:
+    def nodes(self) -> list[SlurmNodeRow]:
         return self.seen
 
-    def rules(self, partition: str) -> Rules:
-        return Rules()
+    def rules(self, partition: str) -> SlurmRules:
+        return SlurmRules()
 
 
 @pytest.mark.parametrize(
@@ -54,16 +54,16 @@ class Shows:
         ([node("n1", "down")], True),
     ],
 )  # fmt: skip
-def test_what_runs_on_a_node_that_has_left_goes_on(seen: list[NodeRow], lost: bool):
+def test_what_runs_on_a_node_that_has_left_goes_on(seen: list[SlurmNodeRow], lost: bool):
     topology = cluster([8, 8])
     machine = StateMachine(ClusterView(topology, estimates=None))  # type: ignore[arg-type]
-    one = Known(Job(id="u", submit_s=0.0, gpus=8, duration_s=1.0), RUNS, ran=True)
+    one = SlurmTrackedJob(Job(id="u", submit_s=0.0, gpus=8, duration_s=1.0), RUNS, ran=True)
     one.wanted, one.bound_s = Placement((1,), (0xFF,)), 0.0
     machine.apply(Arrived(0.0, one.job))
     assert not machine.execute(Start("u", one.wanted, ""))
-    watcher = Watcher(Shows([RUNS], [node("n0"), *seen]), topology, "hemiola")  # type: ignore[arg-type]
+    watcher = SlurmWatcher(Shows([RUNS], [node("n0"), *seen]), topology, "hemiola")  # type: ignore[arg-type]
     look = watcher.look(1.0)
-    changes = Changes(machine.view, watcher, 1.0)
+    changes = SlurmDiff(machine.view, watcher, 1.0)
     changes.hosts(look.down.__contains__, watcher.blocked(look, {"7"}), {})
     events = changes.with_new([])
     assert events == [NodeLost(1.0, 1) if lost else Blocked(1.0, 1, 8)]
@@ -81,13 +81,13 @@ def test_a_partition_without_nodes_has_no_features():
 def test_all_nodes_of_a_partition_may_be_lent_while_it_is_managed():
     lent = [node("n0", partition="infer"), node("n1", partition="infer")]
     slurm = Shows([RUNS], [node("n0"), node("n1")])
-    watcher = Watcher(slurm, cluster([8, 8]), "hemiola")  # type: ignore[arg-type]
+    watcher = SlurmWatcher(slurm, cluster([8, 8]), "hemiola")  # type: ignore[arg-type]
     assert watcher.look(0.0).closed == {}
     slurm.seen = lent
     look = watcher.look(2.0)
     assert (look.down, look.closed) == (set(), {0: 8, 1: 8}) and list(look.jobs) == ["7"]
     with pytest.raises(EngineError, match="has no nodes"):
-        Watcher(slurm, cluster([8, 8]), "hemiola").look(2.0)  # type: ignore[arg-type]
+        SlurmWatcher(slurm, cluster([8, 8]), "hemiola").look(2.0)  # type: ignore[arg-type]
 
 
 def test_only_hosts_of_the_partition_are_counted_for_the_largest_one():
@@ -154,12 +154,12 @@ def test_a_forged_comment_blocks_nothing(live: Live):
 class Notes(Shows):
     """It notes what it is told, and may be away."""
 
-    def __init__(self, *rows: JobRow) -> None:
+    def __init__(self, *rows: SlurmJobRow) -> None:
         super().__init__(rows, ())
         self.told: list[str] = []
         self.away = False
 
-    def jobs(self, **_: object) -> list[JobRow]:
+    def jobs(self, **_: object) -> list[SlurmJobRow]:
         if self.away:
             raise EngineError("it is away", "wait")
         return [row for row in self.rows if row.state == "PENDING"]
@@ -247,7 +247,7 @@ def test_what_of_a_job_that_waits_its_user_may_change_is_seen():
     before = msgspec.structs.replace(RUNS, state="PENDING", hosts=2, most_hosts=2)
     job = Job(id="u", submit_s=0.0, gpus=16, duration_s=1.0)
 
-    def otherwise(job: Job = job, old: JobRow = before, **other: object) -> bool:
+    def otherwise(job: Job = job, old: SlurmJobRow = before, **other: object) -> bool:
         return asks_otherwise(old, msgspec.structs.replace(old, **other), job)
 
     assert not otherwise(reason="Priority", priority=7, eligible_s=7, bound_to="n1")

@@ -14,9 +14,9 @@ from hemiola.control.slurm.driver import FEATURES
 from hemiola.control.slurm.entering import NAMED
 from hemiola.control.slurm.handback import hand_back
 from hemiola.control.slurm.jobs import HELD
-from hemiola.control.slurm.memory import Clues
+from hemiola.control.slurm.memory import SlurmRecoveryKey
 from hemiola.control.slurm.orders import TOP
-from hemiola.control.slurm.rows import PARKED_S, JobRow, Words
+from hemiola.control.slurm.rows import PARKED_S, SlurmJobRow, Words
 from hemiola.core.events import Adopted, Failed, Held, Released, Requeued
 from hemiola.lab.slurm.config import LUA
 from hemiola.sched.job_state import RUNNING
@@ -27,22 +27,22 @@ BOUND = Words(admin=f"hemiola:{'0' * 36}:ranks=n0")
 DEPENDS = "afterok:1(unfulfilled)"
 
 
-def waits(**other: object) -> JobRow:
+def waits(**other: object) -> SlurmJobRow:
     """Held as job_submit.lua does."""
     held = {"state": "PENDING", "reason": "JobHeldUser", "priority": 0, "host_list": "", "bound_to": ""}
     return msgspec.structs.replace(RUNS, **{**held, "eligible_s": None, **other})
 
 
-def free(**other: object) -> JobRow:
+def free(**other: object) -> SlurmJobRow:
     """In Slurm's own hands."""
     return waits(**{"priority": 5, "reason": "Priority", **other})
 
 
-def driven_on(*rows: JobRow, bound: bool = False, **said: Words) -> tuple[FakeSlurm, Driven]:
+def driven_on(*rows: SlurmJobRow, bound: bool = False, **said: Words) -> tuple[FakeSlurm, Driven]:
     """After a first look; `bound`: the daemon had bound the job to n0 before it began anew."""
     slurm = FakeSlurm(list(rows), [node("n0"), node("n1")], said={"7": BOUND} if bound else dict(said))
     memory = (
-        [Remembered(uuid="u", engine_id="7", clues=Clues((100,), 1000, 0), running=True)] if bound else []
+        [Remembered(uuid="u", engine_id="7", clues=SlurmRecoveryKey((100,), 1000, 0), running=True)] if bound else []
     )
     driven = Driven(slurm, TWO, memory)
     driven.look(0.0)

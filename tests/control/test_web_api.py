@@ -23,7 +23,7 @@ from schemathesis.config import SchemathesisConfig  # noqa: E402
 from web_helpers import GPT, Scene, busy, job, scene, topology, wait_until  # noqa: E402
 
 from hemiola.control.journal import Journal  # noqa: E402
-from hemiola.control.live.service import Service, Settings  # noqa: E402
+from hemiola.control.live.service import Service, SessionSettings  # noqa: E402
 from hemiola.control.web.app import make_app  # noqa: E402
 from hemiola.control.web.camera import Camera  # noqa: E402
 from hemiola.control.web.desk import Desk  # noqa: E402
@@ -217,7 +217,7 @@ def test_what_waits_for_another_leader_shows_the_journal(tmp_path: Path):
         here.happen(Arrived(time.time(), job("a", 8)), Arrived(time.time(), job("b", 128 - 64)))
         wait_until(lambda: here.journal.job("a").status == "running")
         other = Service(
-            Settings(policy="fifo"), here.journal, topology(), lambda run: pytest.fail("it must not lead")
+            SessionSettings(policy="fifo"), here.journal, topology(), lambda run: pytest.fail("it must not lead")
         )
         with WebServer(other, here.journal, address="127.0.0.1:0") as second:
             waiting = Scene(other, here.journal, tmp_path, None)  # type: ignore[arg-type]
@@ -255,7 +255,7 @@ def test_a_standby_says_why_a_job_waits_and_not_why_it_ran(tmp_path: Path):
     with scene(tmp_path) as here:
         here.happen(Arrived(time.time(), job("a", 64)))
         other = Service(
-            Settings(policy="fifo"), here.journal, topology(), lambda run: pytest.fail("it must not lead")
+            SessionSettings(policy="fifo"), here.journal, topology(), lambda run: pytest.fail("it must not lead")
         )
         with WebServer(other, here.journal, address="127.0.0.1:0") as second:
             standby = Scene(other, here.journal, tmp_path, None)  # type: ignore[arg-type]
@@ -274,7 +274,7 @@ def test_a_clock_that_is_set_back_stops_no_standby(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr("hemiola.control.web.desk.STANDBY_S", 0.0)
     with Journal.open(tmp_path / "j.db") as journal:
         service = Service(
-            Settings(policy="fifo"), journal, topology(), lambda run: pytest.fail("it must not lead")
+            SessionSettings(policy="fifo"), journal, topology(), lambda run: pytest.fail("it must not lead")
         )
         wall_s, began_s = time.time, time.time()
         epoch = journal.lead("another", began_s, 10.0)
@@ -291,7 +291,7 @@ def test_a_clock_that_is_set_back_stops_no_standby(tmp_path: Path, monkeypatch: 
 def test_before_the_first_run_there_is_no_picture(tmp_path: Path):
     with Journal.open(tmp_path / "j.db") as journal:
         service = Service(
-            Settings(policy="fifo"), journal, topology(), lambda run: pytest.fail("nobody runs it")
+            SessionSettings(policy="fifo"), journal, topology(), lambda run: pytest.fail("nobody runs it")
         )
         with WebServer(service, journal, address="127.0.0.1:0") as server:
             here = Scene(service, journal, tmp_path, None)  # type: ignore[arg-type]
@@ -328,7 +328,7 @@ def test_why_a_job_runs_there_outlives_a_restart(tmp_path: Path):
 
 def test_reasons_call_other_jobs_as_the_engine_does(tmp_path: Path):
     long, short = str(uuid.uuid4()), str(uuid.uuid4())
-    with scene(tmp_path, settings=Settings(policy="srtf", mode="enforce", engine="test 1.0")) as here:
+    with scene(tmp_path, settings=SessionSettings(policy="srtf", mode="enforce", engine="test 1.0")) as here:
         here.happen(Arrived(time.time(), job(long, 64)))
         here.happen(Arrived(time.time(), job(short, 64, hours=0.1)))
         wait_until(lambda: here.get("jobs?state=waiting")["items"])
@@ -360,7 +360,7 @@ def test_a_service_that_begins_while_the_engine_is_away_shows_what_was_last(tmp_
 
 def test_what_jobs_and_hosts_report_stands_beside_what_was_predicted(tmp_path: Path):
     (folder := tmp_path / "reports").mkdir()
-    serving = Settings(policy="fifo-backfill", mode="enforce", engine="test 1.0", reports=folder)
+    serving = SessionSettings(policy="fifo-backfill", mode="enforce", engine="test 1.0", reports=folder)
     with scene(tmp_path, settings=serving) as here:
         full = (Placement((0, 1), (0xFF, 0xFF)), time.time())
         here.happen(Adopted(time.time(), job("a", 16, user="ada", profile=GPT, model="gpt2-xl"), *full))

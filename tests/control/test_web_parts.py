@@ -19,11 +19,11 @@ from web_helpers import GPT, RESNET, topology
 
 from hemiola.control.live.engine import Identity
 from hemiola.control.live.looking import USUAL_S
-from hemiola.control.simulated import Costs, Estimates
-from hemiola.control.web.camera import Camera, Note, Seen, seen_in_journal
+from hemiola.control.simulated import Costs, SimulatedEstimates
+from hemiola.control.web.camera import Camera, DecisionNote, ViewPicture, seen_in_journal
 from hemiola.control.web.loads import Predictor
 from hemiola.control.web.snapshot import Frame, ended_job
-from hemiola.control.web.waiting import Room
+from hemiola.control.web.waiting import FreeCapacity
 from hemiola.core.decisions import Placement, Start, Stop, WakeAt
 from hemiola.core.events import Arrived, Blocked, Finished, Held, NodeLost
 from hemiola.core.job import Job, Profile
@@ -38,8 +38,8 @@ WAITS = "it would fit, and the policy has it wait"
 
 def seen(
     gpus: int, *, note: str = "", place: Placement | None = None, profile: Profile | None = None, **more: Any
-) -> Seen:
-    return Seen(
+) -> ViewPicture:
+    return ViewPicture(
         job=Job(id="x", submit_s=0.0, gpus=gpus, duration_s=1.0, profile=profile, **more), engine_id="7", user="ada", name="", state="waiting",
         since_s=0.0, placement=place, served_s=0.0, queued_s=0.0, preemptions=0, binds_failed=0, note=note, submitted_s=0.0,
     )  # fmt: skip
@@ -61,19 +61,19 @@ def seen(
     ],
 )  # fmt: skip
 def test_what_a_waiting_job_lacks(free: list[int], wanted: dict[str, Any], why: str):
-    assert Room(CLUSTER, free).why(seen(**wanted), None, 0) == why
+    assert FreeCapacity(CLUSTER, free).why(seen(**wanted), None, 0) == why
 
 
 def test_the_engines_word_goes_before_the_policys_and_that_before_ours():
-    room = Room(CLUSTER, [8] * 8)
+    room = FreeCapacity(CLUSTER, [8] * 8)
     place = Placement((0,), (1,))
     assert room.why(seen(1, note="held"), None, 0) == "held"
     assert (
-        room.why(seen(1), Note(1, 0, 0.0, Stop("x", "a shorter one came"), "", None), 0)
+        room.why(seen(1), DecisionNote(1, 0, 0.0, Stop("x", "a shorter one came"), "", None), 0)
         == "stopped: a shorter one came"
     )
     assert (
-        room.why(seen(1), Note(1, 0, 0.0, Start("x", place, "y"), "occupied", None), 0)
+        room.why(seen(1), DecisionNote(1, 0, 0.0, Start("x", place, "y"), "occupied", None), 0)
         == "its start was refused: occupied"
     )
     assert room.why(seen(1), None, 1200) == f"{WAITS}; 1,200 arrived before it"
@@ -101,7 +101,7 @@ def test_a_lack_is_named_exactly_when_the_state_machine_would_refuse_every_place
         fits = any(sum(free[h] >= gpus // hosts for h in domain) >= hosts for domain in domains)
     else:
         fits = any(sum(free[h] for h in domain) >= gpus for domain in domains)
-    assert (Room(CLUSTER, free).why(seen(gpus, required=required, hosts=hosts), None, 0) == WAITS) == fits
+    assert (FreeCapacity(CLUSTER, free).why(seen(gpus, required=required, hosts=hosts), None, 0) == WAITS) == fits
 
 
 def test_one_job_alone_sends_its_traffic_once_an_iteration():
@@ -155,7 +155,7 @@ class Named:
 
 
 def watched() -> tuple[ClusterView, StateMachine, Camera]:
-    view = ClusterView(CLUSTER, Estimates(IterationModel(CLUSTER), Costs()))
+    view = ClusterView(CLUSTER, SimulatedEstimates(IterationModel(CLUSTER), Costs()))
     return view, StateMachine(view), Camera()
 
 

@@ -18,7 +18,7 @@ from certificates import certificate
 from web_helpers import Scene, ask, job, scene, topology, wait_until
 
 from hemiola.control.journal import Journal
-from hemiola.control.live.service import Service, Settings
+from hemiola.control.live.service import Service, SessionSettings
 from hemiola.control.web.security import Guard, Rates, Tokens
 from hemiola.control.web.server import WebServer
 from hemiola.core.errors import InputError
@@ -45,7 +45,7 @@ def bearer(token: str) -> dict[str, str]:
 def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     """With tokens and a kill switch."""
     folder = tmp_path_factory.mktemp("web")
-    settings = Settings(policy="fifo-backfill", mode="enforce", kill_switch=folder / "stop")
+    settings = SessionSettings(policy="fifo-backfill", mode="enforce", kill_switch=folder / "stop")
     with scene(
         folder,
         settings=settings,
@@ -186,7 +186,7 @@ def test_the_stronger_of_two_roles_counts():
 def test_others_are_not_served_without_tokens(tmp_path: Path):
     with Journal.open(tmp_path / "j.db") as journal:
         service = Service(
-            Settings(policy="fifo"), journal, topology(), lambda run: pytest.fail("nobody runs it")
+            SessionSettings(policy="fifo"), journal, topology(), lambda run: pytest.fail("nobody runs it")
         )
         for address in ("0.0.0.0:0", "[::]:0", "192.0.2.1:0", "example.com:0"):
             with pytest.raises(InputError, match="there are no tokens"):
@@ -199,7 +199,7 @@ def test_others_are_not_served_without_tokens(tmp_path: Path):
 def test_a_port_that_is_taken_is_said(tmp_path: Path):
     with Journal.open(tmp_path / "j.db") as journal, socket.socket() as other:
         service = Service(
-            Settings(policy="fifo"), journal, topology(), lambda run: pytest.fail("nobody runs it")
+            SessionSettings(policy="fifo"), journal, topology(), lambda run: pytest.fail("nobody runs it")
         )
         other.bind(("127.0.0.1", 0))
         other.listen()
@@ -323,7 +323,7 @@ def test_tls_by_certificate_files(tmp_path: Path):
 def test_files_that_are_no_certificate_are_refused(tmp_path: Path):
     with Journal.open(tmp_path / "j.db") as journal:
         service = Service(
-            Settings(policy="fifo"), journal, topology(), lambda run: pytest.fail("nobody runs it")
+            SessionSettings(policy="fifo"), journal, topology(), lambda run: pytest.fail("nobody runs it")
         )
         wrong = tmp_path / "wrong.pem"
         wrong.write_text("no certificate")

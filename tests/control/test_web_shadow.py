@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("fastapi", reason="needs hemiola[serve]")
 from web_helpers import scene, wait_until
 
-from hemiola.control.journal import JobRecord, Journal, Opening
+from hemiola.control.journal import JournaledJob, Journal, Opening
 from hemiola.control.web.shadow import Shadow, compare
 from hemiola.core.decisions import Placement
 from hemiola.core.errors import InputError, PolicyError
@@ -22,8 +22,8 @@ from hemiola.trace.topologies.native_write import topology_text
 CLUSTER = Topology.flat(hosts=1, gpus_per_host=8)
 
 
-def ended(name: str, gpus: int, submitted_s: float, started_s: float, ended_s: float) -> JobRecord:
-    return JobRecord(
+def ended(name: str, gpus: int, submitted_s: float, started_s: float, ended_s: float) -> JournaledJob:
+    return JournaledJob(
         uuid=name, engine_id=name, engine_submit_s=submitted_s, user="ada", status="ended", since_s=ended_s, submitted_s=submitted_s,
         job=Job(id=name, submit_s=submitted_s, gpus=gpus, duration_s=1000.0), placement=Placement((0,), ((1 << gpus) - 1,)),
         served_s=ended_s - started_s, queued_s=started_s - submitted_s, first_started_s=started_s, ended_s=ended_s, outcome="finished",

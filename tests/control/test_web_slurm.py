@@ -13,7 +13,7 @@ from live_slurm import Live, need_slurm, until
 from web_helpers import EVIL, Scene
 
 from hemiola.control.journal import Journal
-from hemiola.control.live.service import Settings
+from hemiola.control.live.service import SessionSettings
 from hemiola.control.slurm.serve import slurm_service
 from hemiola.control.slurm.topology import slurm_topology
 from hemiola.control.web.server import WebServer
@@ -28,7 +28,7 @@ def test_the_api_shows_what_slurm_does(tmp_path: Path):
         Journal.open(tmp_path / "journal.db") as journal,
     ):
         live = Live(lab, tmp_path / "journal.db")
-        settings = Settings(policy="fifo-backfill", mode="enforce", engine="slurm")
+        settings = SessionSettings(policy="fifo-backfill", mode="enforce", engine="slurm")
         service = slurm_service(
             settings, journal, slurm_topology(live.slurm), slurm=live.slurm, partition="hemiola"
         )

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 from hemiola.control.journal.journal import Journal
 from hemiola.control.live.engine import Identity, LiveDriver, Vanished
-from hemiola.control.live.service import Run, Service, Settings
+from hemiola.control.live.service import Session, Service, SessionSettings
 from hemiola.control.web.server import WebServer
 from hemiola.core.decisions import Decision, Placement, WakeAt
 from hemiola.core.events import Adopted, Arrived, Blocked, Event, Failed, Finished, Held, NodeLost
@@ -40,7 +40,7 @@ def topology(racks: int = 2, hosts_per_rack: int = 4) -> Topology:
 class Engine(LiveDriver):
     """Hands on what a test says, and does what it is told at once."""
 
-    def __init__(self, run: Run, names: dict[str, str], events: queue.Queue[list[Event] | None]) -> None:
+    def __init__(self, run: Session, names: dict[str, str], events: queue.Queue[list[Event] | None]) -> None:
         self._run, self._names, self._events = run, names, events
         self._answers: list[tuple[str, bool, str]] = []
         self.away, self.hang_s, self.hangs, self.reported = "", 0.0, False, False
@@ -190,17 +190,17 @@ def wait_until(true: Callable[[], Any], most_s: float = 10.0) -> None:
 
 @contextmanager
 def scene(
-    folder: Path, *, cluster: Topology | None = None, settings: Settings | None = None, **web: Any
+    folder: Path, *, cluster: Topology | None = None, settings: SessionSettings | None = None, **web: Any
 ) -> Iterator[Scene]:
     """A service on a cluster with its page on a free port of loopback."""
     events: queue.Queue[list[Event] | None] = queue.Queue()
     where = folder / "journal.db"
     with Journal.open(where) as journal:
         names: dict[str, str] = {}
-        settings = settings or Settings(policy="fifo-backfill", mode="enforce", engine="test 1.0")
+        settings = settings or SessionSettings(policy="fifo-backfill", mode="enforce", engine="test 1.0")
         engines: list[Engine] = []
 
-        def make(run: Run) -> Engine:
+        def make(run: Session) -> Engine:
             engines.append(Engine(run, names, events))
             return engines[-1]
 

@@ -12,7 +12,7 @@ from hemiola.core.errors import HardwareError
 from hemiola.core.graph import KINDS, PHASES, Signature
 from hemiola.core.hardware import (
     CollectiveCost,
-    Efficiency,
+    KindEfficiency,
     Hardware,
     Measurement,
     PhaseCost,
@@ -35,7 +35,7 @@ def hardware(**changes: Any) -> Hardware:
         "memory_bytes_per_s": 1e10,
         "memory_bytes": 1e10,
         "phases": dict.fromkeys(PHASES, PhaseCost(operation_s=1e-6, view_s=1e-7)),
-        "efficiencies": {k: Efficiency(compute=0.5, memory=0.8) for k in KINDS if k != "view"},
+        "efficiencies": {k: KindEfficiency(compute=0.5, memory=0.8) for k in KINDS if k != "view"},
         "cores": 4,
         "threads_per_rank": 1,
     }
@@ -70,7 +70,7 @@ def test_impossible_parts_are_named(change: dict[str, Any], said: str) -> None:
 
 
 def test_an_unknown_kind_of_operation_is_refused() -> None:
-    more = hardware().efficiencies | {"teleport": Efficiency(compute=1, memory=1)}
+    more = hardware().efficiencies | {"teleport": KindEfficiency(compute=1, memory=1)}
     with pytest.raises(HardwareError, match="teleport"):
         hardware(efficiencies=more).check()
 

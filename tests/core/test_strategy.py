@@ -10,41 +10,41 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hemiola.core.errors import StrategyError
-from hemiola.core.strategy import Buffer, Collective, Move, Pace, Place, Strategy, Waits
+from hemiola.core.errors import ScheduleError
+from hemiola.core.strategy import Buffer, Collective, ChunkMove, SendRate, ChunkPlace, CollectiveSchedule, Waits
 from hemiola.core.strategy_shapes import all_pairs, halving_doubling, ring, trees
 from strategies_drawn import shapes
 
 
 @given(shapes())
-def test_every_shape_gives_every_rank_its_result(strategy: Strategy) -> None:
+def test_every_shape_gives_every_rank_its_result(strategy: CollectiveSchedule) -> None:
     assert strategy.verify() is strategy
 
 
 @given(shapes(), st.data())
-def test_no_move_can_be_left_out(strategy: Strategy, data: st.DataObject) -> None:
+def test_no_move_can_be_left_out(strategy: CollectiveSchedule, data: st.DataObject) -> None:
     if not strategy.moves:
         return
     out = data.draw(st.integers(0, len(strategy.moves) - 1))
     moves = strategy.moves[:out] + strategy.moves[out + 1 :]
-    with pytest.raises(StrategyError):
+    with pytest.raises(ScheduleError):
         msgspec.structs.replace(strategy, moves=moves).verify()
 
 
 @given(shapes(), st.data())
-def test_nothing_is_added_twice(strategy: Strategy, data: st.DataObject) -> None:
+def test_nothing_is_added_twice(strategy: CollectiveSchedule, data: st.DataObject) -> None:
     adding = [number for number, move in enumerate(strategy.moves) if move.adds]
     if not adding:
         return
     again = data.draw(st.sampled_from(adding))
     moves = (*strategy.moves[: again + 1], strategy.moves[again], *strategy.moves[again + 1 :])
-    with pytest.raises(StrategyError, match="twice"):
+    with pytest.raises(ScheduleError, match="twice"):
         msgspec.structs.replace(strategy, moves=moves).verify()
 
 
 @given(shapes(), st.integers(0, 1000))
 def test_strategies_that_differ_by_the_order_of_free_moves_are_the_same(
-    strategy: Strategy, seed: int
+    strategy: CollectiveSchedule, seed: int
 ) -> None:
     """Moves in any other order that respects what they wait for."""
     draw, done, left = random.Random(seed), set[int](), list(range(len(strategy.moves)))
@@ -81,13 +81,13 @@ def test_halving_and_doubling_takes_twice_the_logarithm() -> None:
 def test_waiting_follows_from_what_is_read_and_written() -> None:
     """Ranks 0 and 2 add to rank 1, in this order; it sends the sum back to both, and nobody else waits."""
 
-    def at(rank: int) -> Place:
-        return Place(rank, "input", 0)
+    def at(rank: int) -> ChunkPlace:
+        return ChunkPlace(rank, "input", 0)
 
     moves = (
-        Move(at(0), at(1), adds=True), Move(at(2), at(1), adds=True), Move(at(1), at(2)), Move(at(1), at(0)),
+        ChunkMove(at(0), at(1), adds=True), ChunkMove(at(2), at(1), adds=True), ChunkMove(at(1), at(2)), ChunkMove(at(1), at(0)),
     )  # fmt: skip
-    strategy = Strategy(name="star", collective="all-reduce", ranks=3, chunks=1, moves=moves).verify()
+    strategy = CollectiveSchedule(name="star", collective="all-reduce", ranks=3, chunks=1, moves=moves).verify()
     assert strategy.waits == (
         Waits((), (), ()), Waits((), (0,), ()), Waits((1,), (), (1,)), Waits((1,), (), (0,)),
     )  # fmt: skip
@@ -105,11 +105,11 @@ def test_waiting_follows_from_what_is_read_and_written() -> None:
         ({"collective": "reduce-scatter", "chunks": 3}, "3 chunks cannot be divided among 2 ranks"),
         ({"root": 2}, "the root 2 is no rank"),
         ({"ahead_bytes": -1}, "ranks run -1 bytes ahead"),
-        ({"paces": (Pace(0, 2, 1.0),)}, "a pace from rank 0 to rank 2"),
-        ({"paces": (Pace(1, 1, 1.0),)}, "a pace from rank 1 to rank 1"),
-        ({"paces": (Pace(0, 1, 0.0),)}, "rank 0 sends to rank 1 at 0 bytes/s"),
-        ({"paces": (Pace(0, 1, float("inf")),)}, "rank 0 sends to rank 1 at inf bytes/s"),
-        ({"paces": (Pace(0, 1, 2.0), Pace(0, 1, 1.0))}, "at 1 bytes/s, said twice"),
+        ({"paces": (SendRate(0, 2, 1.0),)}, "a pace from rank 0 to rank 2"),
+        ({"paces": (SendRate(1, 1, 1.0),)}, "a pace from rank 1 to rank 1"),
+        ({"paces": (SendRate(0, 1, 0.0),)}, "rank 0 sends to rank 1 at 0 bytes/s"),
+        ({"paces": (SendRate(0, 1, float("inf")),)}, "rank 0 sends to rank 1 at inf bytes/s"),
+        ({"paces": (SendRate(0, 1, 2.0), SendRate(0, 1, 1.0))}, "at 1 bytes/s, said twice"),
         ({"weights": (0.5, 0.6)}, "2 weights of 2 chunks, together 1.1"),
         ({"weights": (1.0,)}, "1 weights of 2 chunks"),
         ({"weights": (0.75, 0.25), "collective": "reduce-scatter"}, "parts of different sizes"),
@@ -119,70 +119,70 @@ def test_waiting_follows_from_what_is_read_and_written() -> None:
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_named(change: dict[str, Any], says: str) -> None:
-    with pytest.raises(StrategyError, match=says):
+    with pytest.raises(ScheduleError, match=says):
         msgspec.structs.replace(ring([0, 1]), **change).verify()
 
 
 @pytest.mark.parametrize(
     ("move", "says"),
     [
-        (Move(Place(0, "input", 0), Place(2, "input", 0)), "input 0 of rank 2 does not exist"),
-        (Move(Place(0, "input", -1), Place(1, "input", 0)), "input -1 of rank 0 does not exist"),
-        (Move(Place(0, "scratch", 0), Place(1, "input", 0)), "nothing lies in scratch 0 yet"),
+        (ChunkMove(ChunkPlace(0, "input", 0), ChunkPlace(2, "input", 0)), "input 0 of rank 2 does not exist"),
+        (ChunkMove(ChunkPlace(0, "input", -1), ChunkPlace(1, "input", 0)), "input -1 of rank 0 does not exist"),
+        (ChunkMove(ChunkPlace(0, "scratch", 0), ChunkPlace(1, "input", 0)), "nothing lies in scratch 0 yet"),
         (
-            Move(Place(0, "input", 0), Place(1, "scratch", 0), adds=True),
+            ChunkMove(ChunkPlace(0, "input", 0), ChunkPlace(1, "scratch", 0), adds=True),
             "nothing lies in scratch 0 to add it to",
         ),
-        (Move(Place(0, "input", 0), Place(1, "input", 1), adds=True), "it adds chunk 0 to chunk 1"),
-        (Move(Place(0, "input", 0), Place(0, "input", 0)), "it moves 1 chunks to another place"),
-        (Move(Place(0, "input", 0), Place(0, "input", 1), count=2), "it overlaps itself"),
-        (Move(Place(0, "input", 0), Place(1, "input", 0), count=0), "it moves 0 chunks"),
-        (Move(Place(0, "input", 0), Place(1, "input", 2)), "input 2 of rank 1 does not exist"),
-        (Move(Place(0, "input", 1), Place(1, "scratch", 0), count=2), "input 2 of rank 0 does not exist"),
-        (Move(Place(0, "input", 0), Place(1, "output", 0)), "output 0 of rank 1 does not exist"),
+        (ChunkMove(ChunkPlace(0, "input", 0), ChunkPlace(1, "input", 1), adds=True), "it adds chunk 0 to chunk 1"),
+        (ChunkMove(ChunkPlace(0, "input", 0), ChunkPlace(0, "input", 0)), "it moves 1 chunks to another place"),
+        (ChunkMove(ChunkPlace(0, "input", 0), ChunkPlace(0, "input", 1), count=2), "it overlaps itself"),
+        (ChunkMove(ChunkPlace(0, "input", 0), ChunkPlace(1, "input", 0), count=0), "it moves 0 chunks"),
+        (ChunkMove(ChunkPlace(0, "input", 0), ChunkPlace(1, "input", 2)), "input 2 of rank 1 does not exist"),
+        (ChunkMove(ChunkPlace(0, "input", 1), ChunkPlace(1, "scratch", 0), count=2), "input 2 of rank 0 does not exist"),
+        (ChunkMove(ChunkPlace(0, "input", 0), ChunkPlace(1, "output", 0)), "output 0 of rank 1 does not exist"),
     ],
 )
-def test_a_wrong_move_is_named(move: Move, says: str) -> None:
+def test_a_wrong_move_is_named(move: ChunkMove, says: str) -> None:
     good = ring([0, 1])
-    with pytest.raises(StrategyError, match=says) as found:
+    with pytest.raises(ScheduleError, match=says) as found:
         msgspec.structs.replace(good, moves=(move, *good.moves)).verify()
     assert "move 0 (" in str(found.value)
 
 
-def parts(collective: Collective, beyond: Buffer) -> Strategy:
+def parts(collective: Collective, beyond: Buffer) -> CollectiveSchedule:
     """An all-gather or a reduce-scatter of two ranks, each part a buffer of its own, and a stray move behind it."""
     moves = []
     for a, b in ((0, 0), (1, 1), (0, 1), (1, 0)):
         source, target = (0, a) if collective == "all-gather" else (b, 0)
         adds = a != b and collective == "reduce-scatter"
-        moves.append(Move(Place(a, "input", source), Place(b, "output", target), adds=adds))
-    moves.append(Move(Place(0, "input", 0), Place(1, beyond, 1)))
-    return Strategy(
+        moves.append(ChunkMove(ChunkPlace(a, "input", source), ChunkPlace(b, "output", target), adds=adds))
+    moves.append(ChunkMove(ChunkPlace(0, "input", 0), ChunkPlace(1, beyond, 1)))
+    return CollectiveSchedule(
         name="parts", collective=collective, ranks=2, chunks=2, moves=tuple(moves), in_place=False
     )
 
 
 def test_parts_have_no_room_for_the_whole() -> None:
     assert parts("all-gather", "scratch").verify() and parts("reduce-scatter", "scratch").verify()
-    with pytest.raises(StrategyError, match=r"move 4 \(.*input 1 of rank 1 does not exist"):
+    with pytest.raises(ScheduleError, match=r"move 4 \(.*input 1 of rank 1 does not exist"):
         parts("all-gather", "input").verify()
-    with pytest.raises(StrategyError, match=r"move 4 \(.*output 1 of rank 1 does not exist"):
+    with pytest.raises(ScheduleError, match=r"move 4 \(.*output 1 of rank 1 does not exist"):
         parts("reduce-scatter", "output").verify()
 
 
 def test_chunks_of_different_sizes_do_not_change_places() -> None:
     """The one of 0.75 would not fit into the place of the one of 0.25, on its way from rank 0 over rank 1 to rank 2."""
 
-    def at(rank: int, index: int) -> Place:
-        return Place(rank, "input", index)
+    def at(rank: int, index: int) -> ChunkPlace:
+        return ChunkPlace(rank, "input", index)
 
     ways = (
         (at(0, 0), at(1, 1)), (at(1, 1), at(2, 0)), (at(0, 0), at(1, 0)), (at(0, 1), at(1, 1)), (at(0, 1), at(2, 1)),
     )  # fmt: skip
-    moves = tuple(Move(*way) for way in ways)
-    strategy = Strategy(name="over", collective="broadcast", ranks=3, chunks=2, moves=moves)
+    moves = tuple(ChunkMove(*way) for way in ways)
+    strategy = CollectiveSchedule(name="over", collective="broadcast", ranks=3, chunks=2, moves=moves)
     assert strategy.verify() is strategy
-    with pytest.raises(StrategyError, match=r"move 0 \(.*to the place of another one"):
+    with pytest.raises(ScheduleError, match=r"move 0 \(.*to the place of another one"):
         msgspec.structs.replace(strategy, weights=(0.75, 0.25)).verify()
 
 
@@ -204,5 +204,5 @@ def test_chunks_of_different_sizes_do_not_change_places() -> None:
     ],
 )
 def test_shapes_refuse_what_they_cannot_be(make: Any, says: str) -> None:
-    with pytest.raises(StrategyError, match=says):
+    with pytest.raises(ScheduleError, match=says):
         make()

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hemiola.core.errors import StrategyError
-from hemiola.core.strategy import Move, Place, Strategy
+from hemiola.core.errors import ScheduleError
+from hemiola.core.strategy import ChunkMove, ChunkPlace, CollectiveSchedule
 from hemiola.core.strategy_check import check_result
 from hemiola.core.strategy_relays import relayed, stars
 from hemiola.core.strategy_shapes import ring, trees
@@ -27,7 +27,7 @@ def test_only_active_ranks_contribute_and_all_have_the_result(data: st.DataObjec
     assert {rank for rank in range(ranks) if rank not in active}.isdisjoint(_gave(found, active))
 
 
-def _gave(strategy: Strategy, active: set[int]) -> set[int]:
+def _gave(strategy: CollectiveSchedule, active: set[int]) -> set[int]:
     """Ranks that send before anything has come to them, on numbers instead of sets."""
     there = {(rank, c): rank in active for rank in range(strategy.ranks) for c in range(strategy.chunks)}
     gave = set()
@@ -59,7 +59,7 @@ def test_three_of_four_need_1_2_times_the_data_where_they_need_the_sum_alone() -
     assert not stars(4, {2}, {2}).moves, "a lone rank has its sum"
 
 
-def _sent(strategy: Strategy) -> list[float]:
+def _sent(strategy: CollectiveSchedule) -> list[float]:
     """By each rank, relative to the data."""
     found = [0.0] * strategy.ranks
     for move in strategy.moves:
@@ -86,21 +86,21 @@ def test_a_lone_rank_of_a_ring_sends_what_it_has_to_all() -> None:
 def test_chunks_that_move_together_are_told_apart() -> None:
     """Two chunks of rank 0 go to rank 1's scratch memory; only one of them is there."""
     moves = (
-        Move(Place(1, "input", 0), Place(0, "input", 0), adds=True),
-        Move(Place(0, "input", 1), Place(1, "input", 1), adds=True),
-        Move(Place(0, "input", 0), Place(1, "input", 0)),
-        Move(Place(1, "input", 1), Place(0, "input", 1)),
+        ChunkMove(ChunkPlace(1, "input", 0), ChunkPlace(0, "input", 0), adds=True),
+        ChunkMove(ChunkPlace(0, "input", 1), ChunkPlace(1, "input", 1), adds=True),
+        ChunkMove(ChunkPlace(0, "input", 0), ChunkPlace(1, "input", 0)),
+        ChunkMove(ChunkPlace(1, "input", 1), ChunkPlace(0, "input", 1)),
     )
-    both = Strategy(name="pair", collective="all-reduce", ranks=2, chunks=2, moves=moves).verify()
+    both = CollectiveSchedule(name="pair", collective="all-reduce", ranks=2, chunks=2, moves=moves).verify()
     assert relayed(both, {0}).moves == (
-        Move(Place(0, "input", 1), Place(1, "input", 1)),
-        Move(Place(0, "input", 0), Place(1, "input", 0)),
-        Move(Place(1, "input", 1), Place(0, "input", 1)),
+        ChunkMove(ChunkPlace(0, "input", 1), ChunkPlace(1, "input", 1)),
+        ChunkMove(ChunkPlace(0, "input", 0), ChunkPlace(1, "input", 0)),
+        ChunkMove(ChunkPlace(1, "input", 1), ChunkPlace(0, "input", 1)),
     )
 
 
 def test_what_cannot_be_relayed_is_named() -> None:
-    with pytest.raises(StrategyError, match="reduce-scatter"):
+    with pytest.raises(ScheduleError, match="reduce-scatter"):
         relayed(ring([0, 1], "reduce-scatter"), {0})
-    with pytest.raises(StrategyError, match="nobody is active"):
+    with pytest.raises(ScheduleError, match="nobody is active"):
         relayed(ring([0, 1]), {7})

@@ -24,7 +24,7 @@ from hemiola.cost.collectives import (
     variant_cost,
 )
 from hemiola.cost.link_costs import fit_collective
-from hemiola.cost.places import Place, place_ranks
+from hemiola.cost.places import RankPlaces, place_ranks
 from hemiola.cost.prediction.servers import server_cost
 from hemiola.cost.strategies import Transfer
 
@@ -32,7 +32,7 @@ SIZE = 1200.0
 Message = tuple[int, int, float]
 
 
-def seconds(collective: str, name: str, place: Place, alpha_s: float) -> float:
+def seconds(collective: str, name: str, place: RankPlaces, alpha_s: float) -> float:
     return variant_cost(Variant(algorithm(collective, name), 0.0, alpha_s, alpha_s), SIZE, place).seconds(
         place
     )

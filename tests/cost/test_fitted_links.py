@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from hemiola.core.topology import Level, Topology
 from hemiola.cost.fitted_links import KEEP_RING, HostLinks, fitted_loads
-from hemiola.cost.places import Place, place_ranks
+from hemiola.cost.places import RankPlaces, place_ranks
 from hemiola.cost.strategy_time import bounds
 from hemiola.plan.collectives.synthesis import synthesise
 
@@ -57,7 +57,7 @@ def test_hosts_of_several_gpus_add_up_before_they_send() -> None:
     assert fitted_loads(HostLinks((1.0, 1.0)), 16) == pytest.approx((1, 1))
 
 
-def placed(links: HostLinks, gpus: int) -> Place:
+def placed(links: HostLinks, gpus: int) -> RankPlaces:
     bare = Topology.flat(hosts=len(links.nics), gpus_per_host=gpus)
     levels = tuple(
         Level(name, tuple(f"d{i}" for i in range(len(rates))), np.array(numbers), np.array(rates))

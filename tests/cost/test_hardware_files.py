@@ -10,7 +10,7 @@ import pytest
 
 from hemiola.core.errors import HardwareError, InputError
 from hemiola.core.graph import KINDS, PHASES
-from hemiola.core.hardware import CollectiveCost, Efficiency, Exchange, Hardware, Measurement, PhaseCost
+from hemiola.core.hardware import CollectiveCost, KindEfficiency, ExchangeCost, Hardware, Measurement, PhaseCost
 from hemiola.cost.hardware_files import known_hardware, load_hardware
 from hemiola.trace.hardware_json import read_hardware, write_hardware
 
@@ -21,7 +21,7 @@ TOY = Hardware(
     memory_bytes_per_s=1e10,
     memory_bytes=1e10,
     phases=dict.fromkeys(PHASES, PhaseCost(operation_s=1e-6, view_s=1e-7)),
-    efficiencies={k: Efficiency(compute=0.5, memory=0.8) for k in KINDS if k != "view"},
+    efficiencies={k: KindEfficiency(compute=0.5, memory=0.8) for k in KINDS if k != "view"},
     cores=4,
     threads_per_rank=1,
     measured={
@@ -36,7 +36,7 @@ TOY = Hardware(
             bytes_per_s=1e9, points=((4.0, 2e-4, 1e-4),),
         ),
     ),
-    exchange=Exchange(parameter_s=1e-5, bucket_s=5e-5, copy_s_per_byte=4e-10),
+    exchange=ExchangeCost(parameter_s=1e-5, bucket_s=5e-5, copy_s_per_byte=4e-10),
     sources={"noise": "not measured"},
 )  # fmt: skip
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hemiola.core.errors import InputError
-from hemiola.cost.network_fit import Flow, Group, Interval, fair_rates, fit_network
+from hemiola.cost.network_fit import ProbedFlow, UplinkGroup, RateInterval, fair_rates, fit_network
 from hemiola.cost.probe_rounds import probe_rounds
 
 MB = 1e6
@@ -22,15 +22,15 @@ def measured(
 ):
     """All rounds of a probe on hosts of these rates, with uplinks by their hosts."""
     made = random.Random(seed)
-    groups = [Group(hosts, Interval(rate, rate, rate)) for hosts, rate in racks.items()]
+    groups = [UplinkGroup(hosts, RateInterval(rate, rate, rate)) for hosts, rate in racks.items()]
     able = np.array(rates)
     rounds = []
     for pairs in probe_rounds(len(rates), seed, mixes):
-        flows = [Flow(a, b, 1.0) for a, b in pairs]
+        flows = [ProbedFlow(a, b, 1.0) for a, b in pairs]
         found = fair_rates(flows, able, able, groups)
         rounds.append(
             [
-                Flow(flow.source, flow.target, float(rate) * made.uniform(1 - noise, 1 + noise))
+                ProbedFlow(flow.source, flow.target, float(rate) * made.uniform(1 - noise, 1 + noise))
                 for flow, rate in zip(flows, found, strict=True)
             ]
         )
@@ -39,7 +39,7 @@ def measured(
 
 def test_fair_rates_are_those_of_a_textbook() -> None:
     """Two flows of one sender share it; the third gets what the first leaves of its receiver."""
-    flows = [Flow(0, 2, 1.0), Flow(0, 3, 1.0), Flow(1, 2, 1.0)]
+    flows = [ProbedFlow(0, 2, 1.0), ProbedFlow(0, 3, 1.0), ProbedFlow(1, 2, 1.0)]
     able = np.array([10.0, 100.0, 12.0, 100.0])
     assert fair_rates(flows, able, able, ()).tolist() == [5.0, 5.0, 7.0]
 
@@ -107,4 +107,4 @@ def test_every_pair_meets_in_every_pass() -> None:
 
 def test_a_host_that_was_left_out_is_named() -> None:
     with pytest.raises(InputError, match="host 2 took part in no measurement"):
-        fit_network(3, [[Flow(0, 1, 1.0), Flow(1, 0, 1.0)]])
+        fit_network(3, [[ProbedFlow(0, 1, 1.0), ProbedFlow(1, 0, 1.0)]])

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from hemiola.core.errors import HardwareError
 from hemiola.core.graph import KINDS, PHASES, Graph, Operations, Signature
-from hemiola.core.hardware import Efficiency, Hardware, Measurement, PhaseCost, signature_key
+from hemiola.core.hardware import KindEfficiency, Hardware, Measurement, PhaseCost, signature_key
 from hemiola.cost.operations import CONTEXTS, EVIDENCE, context_of, operation_seconds, shape_sizes
 
 PEAK, RATE = 1e11, 1e10
@@ -74,7 +74,7 @@ def hardware(**changes: Any) -> Hardware:
             "optimizer": PhaseCost(operation_s=0, view_s=0),
         },
         "efficiencies": {
-            kind: Efficiency(compute=0.5, memory=0.8, overhead_s=1e-5, spread=0.4) for kind in kinds
+            kind: KindEfficiency(compute=0.5, memory=0.8, overhead_s=1e-5, spread=0.4) for kind in kinds
         },
         "cores": 1,
         "threads_per_rank": 1,
@@ -212,7 +212,7 @@ def test_measured_in_one_context_is_not_measured_in_another() -> None:
 def test_a_gpu_waits_for_its_host() -> None:
     """Launches every 1 ms; the device takes 0.1, 5, 0.1 and 0.1 ms, so only the first and the last wait."""
     launched = dict.fromkeys(PHASES, PhaseCost(operation_s=1e-3, view_s=0))
-    kinds = {kind: Efficiency(compute=1, memory=1) for kind in KINDS if kind != "view"}
+    kinds = {kind: KindEfficiency(compute=1, memory=1) for kind in KINDS if kind != "view"}
     machine = hardware(kind="gpu", phases=launched, efficiencies=kinds, cores=0, threads_per_rank=0)
     rows = [
         row("a.add.x", "elementwise", tensor(i), size=size) for i, size in enumerate([1e6, 5e7, 1e6, 1e6])

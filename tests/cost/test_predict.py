@@ -13,26 +13,26 @@ from tiny_graphs import device, flat, layers
 
 from hemiola.core.errors import GraphError, HardwareError, InputError, PlanError, TopologyError
 from hemiola.core.graph import Graph
-from hemiola.core.hardware import CollectiveCost, Exchange, Hardware
+from hemiola.core.hardware import CollectiveCost, ExchangeCost, Hardware
 from hemiola.core.plan import Plan
 from hemiola.core.topology import Level, Topology, equal_hosts
 from hemiola.cost.collectives import Library, Variant, algorithm
-from hemiola.cost.prediction import Options, Prediction, predict
+from hemiola.cost.prediction import PredictionOptions, Prediction, predict
 from hemiola.cost.prediction.uncertainty import expected_maximum
-from hemiola.cost.strategies import DDP, FSDP, NoExchange, ParameterServer, Strategy, parse_strategy
+from hemiola.cost.strategies import DDP, FSDP, NoExchange, ParameterServer, Parallelism, parse_strategy
 
 RING = {
     c: (Variant(algorithm(c, "ring"), 0.0, 0.0, 0.0),) for c in ("all-reduce", "all-gather", "reduce-scatter")
 }
 SEND = {"send": (Variant(algorithm("send", "direct"), 0.0, 0.0, 0.0),)}
 IDEAL = Library("ideal", 1, RING | SEND, "no latency, one collective at a time")
-OPTIONS = Options(library=IDEAL)
+OPTIONS = PredictionOptions(library=IDEAL)
 TWO, SECONDS = layers([1000, 1000], [1, 1], [2, 2], 0.5, blocks=True)
 TWO_BUCKETS = DDP(bucket_bytes=1000)
 
 
 def run(
-    strategy: Strategy, topology: Topology, ranks: int = 2, options: Options = OPTIONS, graph: Graph = TWO,
+    strategy: Parallelism, topology: Topology, ranks: int = 2, options: PredictionOptions = OPTIONS, graph: Graph = TWO,
     seconds: np.ndarray = SECONDS, hardware: Hardware | None = None, **more: object,
 ) -> Prediction:  # fmt: skip
     return predict(
@@ -68,7 +68,7 @@ def test_ddp_hides_the_first_bucket_behind_the_rest_of_backward() -> None:
         (ParameterServer(), {f"{way} layer.{i}.weight" for i in (0, 1) for way in ("push", "pull")}),
     ],
 )
-def test_what_is_sent_has_the_name_that_recordings_give_it(strategy: Strategy, names: set[str]) -> None:
+def test_what_is_sent_has_the_name_that_recordings_give_it(strategy: Parallelism, names: set[str]) -> None:
     timeline = run(strategy, flat(2, rate=500)).timeline()
     sent = timeline.spans.name[timeline.spans.transfer >= 0]
     assert {timeline.names[i] for i in sent if not timeline.names[i].startswith("wait for ")} == names
@@ -83,7 +83,7 @@ def test_a_slow_network_makes_the_second_bucket_wait_for_the_first() -> None:
 
 def test_two_collectives_at_once_share_the_link() -> None:
     """Buckets at 4 and 6 over 250 B/s, two at once: 500 B left at 6 share with 1000 B: the first ends at 10, the second at 12."""
-    found = run(TWO_BUCKETS, flat(2, rate=250), options=Options(library=replace(IDEAL, at_once=2)))
+    found = run(TWO_BUCKETS, flat(2, rate=250), options=PredictionOptions(library=replace(IDEAL, at_once=2)))
     assert [t.end_s for t in found.transfers] == pytest.approx([10, 12])
     assert found.iteration_s == pytest.approx(12.5)
 
@@ -101,7 +101,7 @@ def test_collectives_go_in_order_each_when_there_is_a_place_for_it(
         backend="ideal", collective="all-reduce", ranks=2, hosts=("a", "b"), alpha_s=1e-12, bytes_per_s=1e3
     )
     found = run(
-        DDP(bucket_bytes=1), flat(2, rate=1e30), options=Options(library=replace(IDEAL, at_once=at_once)),
+        DDP(bucket_bytes=1), flat(2, rate=1e30), options=PredictionOptions(library=replace(IDEAL, at_once=at_once)),
         graph=graph, seconds=seconds, hardware=device(collectives=(measured,)),
     )  # fmt: skip
     free_s, started_s = [0.0] * at_once, []
@@ -161,7 +161,7 @@ def test_one_rank_computes_and_nothing_else() -> None:
 
 
 @pytest.mark.parametrize("strategy", [TWO_BUCKETS, FSDP(), ParameterServer()], ids=lambda s: s.label)
-def test_a_network_without_limits_leaves_the_computation(strategy: Strategy) -> None:
+def test_a_network_without_limits_leaves_the_computation(strategy: Parallelism) -> None:
     found = run(strategy, flat(2, rate=1e30))
     own = 2 + 4 + 0.5 * strategy.optimizer_share(2)
     update = (
@@ -261,7 +261,7 @@ def test_a_pull_is_ready_when_its_server_has_come_to_its_update() -> None:
 
 
 def test_copies_and_hooks_are_overhead() -> None:
-    exchange = Exchange(parameter_s=0.1, bucket_s=0.2, copy_s_per_byte=1e-4, iteration_s=0.3)
+    exchange = ExchangeCost(parameter_s=0.1, bucket_s=0.2, copy_s_per_byte=1e-4, iteration_s=0.3)
     found = run(TWO_BUCKETS, flat(2, rate=1e30), hardware=device(exchange=exchange, iteration_s=0.05))
     assert found.breakdown.overhead_s == pytest.approx(2 * 0.1 + 2 * 0.2 + 2000 * 1e-4 + 0.3 + 0.05)
     assert found.iteration_s == pytest.approx(6.5 + found.breakdown.overhead_s)
@@ -393,7 +393,7 @@ def test_symmetry_changes_nothing_on_racks_that_are_filled_unevenly(text: str, r
 
 
 @pytest.mark.parametrize("strategy", [TWO_BUCKETS, FSDP(), ParameterServer()], ids=lambda s: s.label)
-def test_the_timeline_says_the_same(strategy: Strategy) -> None:
+def test_the_timeline_says_the_same(strategy: Parallelism) -> None:
     found = run(strategy, flat(2, rate=500))
     line = found.timeline()
     assert line.predicted and len(line.ranks) == 1
@@ -436,7 +436,7 @@ def test_impossible_questions_are_refused() -> None:
     with pytest.raises(GraphError, match="entries for 5 operations"):
         run(TWO_BUCKETS, flat(2), seconds=np.ones(4))
     with pytest.raises(InputError, match="cores"):
-        Options(cores=0)
+        PredictionOptions(cores=0)
     with pytest.raises(PlanError, match="of which 0 are reduced"):
         run(
             TWO_BUCKETS,

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from cost.tiny_graphs import device, flat, layers, updated_apart
-from hemiola.core.hardware import CollectiveCost, Exchange
+from hemiola.core.hardware import CollectiveCost, ExchangeCost
 from hemiola.core.plan import Piece, Plan, PlannedTransfer
 from hemiola.cost.collectives import Algorithm, Library, Variant
-from hemiola.cost.prediction import Options, predict
+from hemiola.cost.prediction import PredictionOptions, predict
 from hemiola.cost.strategies import parse_strategy
 
 RING = Algorithm("ring", lambda n: 2 * (n - 1), lambda n: 2 * (n - 1) / n, lambda m, n: 2 * (n - 1) / n)
@@ -53,7 +53,7 @@ def by(algorithms, graph, ranks):
 
 def run(made, graph=GRAPH, seconds=SECONDS, **options):
     return predict(
-        graph, device(), flat(2), 2, plan=made, options=Options(library=FREE, **options), seconds=seconds
+        graph, device(), flat(2), 2, plan=made, options=PredictionOptions(library=FREE, **options), seconds=seconds
     )
 
 
@@ -149,17 +149,17 @@ def test_halving_and_doubling_goes_directly_on_other_than_powers_of_two():
 
 
 def test_a_parameters_hook_runs_once_in_however_many_pieces_it_goes():
-    hooks = Exchange(parameter_s=0.1, bucket_s=0.0, copy_s_per_byte=0.0)
+    hooks = ExchangeCost(parameter_s=0.1, bucket_s=0.0, copy_s_per_byte=0.0)
     for pieces in (1, 4):
         found = predict(
-            GRAPH, device(exchange=hooks), flat(2), 2, plan=plan(pieces=pieces), options=Options(library=FREE),
+            GRAPH, device(exchange=hooks), flat(2), 2, plan=plan(pieces=pieces), options=PredictionOptions(library=FREE),
             seconds=SECONDS,
         )  # fmt: skip
         assert found.breakdown.overhead_s == pytest.approx(2 * 0.1)
 
 
 def test_ddp_is_not_changed_by_there_being_plans():
-    options = Options(library=FREE)
+    options = PredictionOptions(library=FREE)
     found = predict(
         GRAPH, device(), flat(2), 2, parse_strategy("ddp:bucket=1B"), options=options, seconds=SECONDS
     )
@@ -168,7 +168,7 @@ def test_ddp_is_not_changed_by_there_being_plans():
 
 def test_a_library_that_cannot_pause_shares_its_links_instead():
     """Layer 1 alone for 0.5 s, then both at half the rate: layer 0 is there at x + 2.5, layer 1 at x + 3."""
-    fair = Options(library=Library("fair", 1 << 30, FREE.variants, "no latency, any number at once"))
+    fair = PredictionOptions(library=Library("fair", 1 << 30, FREE.variants, "no latency, any number at once"))
     found = predict(GRAPH, device(), flat(2), 2, plan=plan(), options=fair, seconds=SECONDS)
     assert found.iteration_s == pytest.approx(3.0 + 0.25 + 0.5)
     assert max(t.end_s - t.start_s for t in found.transfers) == pytest.approx(3.0)

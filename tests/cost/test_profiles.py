@@ -15,7 +15,7 @@ import pytest
 
 from hemiola.core.errors import InputError
 from hemiola.core.job import Demand, Job, Profile, Workload
-from hemiola.cost.profiles import SCHEMA, Band, Mix, ProfileLibrary, assign, load_library
+from hemiola.cost.profiles import SCHEMA, Band, ModelMix, ProfileLibrary, assign, load_library
 
 ROOT = Path(__file__).parents[2]
 LIBRARY = load_library()
@@ -138,7 +138,7 @@ def test_draws_depend_on_seed_and_place_alone() -> None:
 
 def test_draw_is_the_inverse_of_the_shares() -> None:
     library = ProfileLibrary([profile("s/a"), profile("s/b"), profile("s/c")])
-    mix = Mix("test", (Band(1, {"s/a": 1, "s/b": 3}), Band(8, {"s/c": 5, "s/a": 0})))
+    mix = ModelMix("test", (Band(1, {"s/a": 1, "s/b": 3}), Band(8, {"s/c": 5, "s/a": 0})))
     uniform = np.array([0.0, 0.2499, 0.25, 0.999, 0.0, 0.999])
     drawn = library.draw(mix, np.array([1, 2, 7, 7, 8, 900]), uniform)
     assert [p.name for p in drawn] == ["s/a", "s/a", "s/b", "s/b", "s/c", "s/c"]
@@ -192,7 +192,7 @@ def test_bad_mixes(mix: str | dict[str, float], message: str) -> None:
 def test_bad_bands() -> None:
     for starts in ((), (2,), (1, 1), (1, 8, 4)):
         with pytest.raises(InputError, match="ascend from 1"):
-            Mix("m", tuple(Band(k, {"a": 1}) for k in starts))
+            ModelMix("m", tuple(Band(k, {"a": 1}) for k in starts))
 
 
 # --- the user's file ------------------------------------------------------------------------------

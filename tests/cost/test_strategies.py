@@ -19,7 +19,7 @@ from hemiola.cost.strategies import (
     STRATEGIES,
     NoExchange,
     ParameterServer,
-    Strategy,
+    Parallelism,
     assign_buckets,
     parse_strategy,
 )
@@ -308,23 +308,23 @@ def test_a_server_gets_every_gradient_and_gives_every_parameter_before_its_use()
     ]  # fmt: skip
 
 
-ALL: list[Strategy] = [DDP(), DDP(bucket_bytes=900, gradient_as_bucket_view=True), FSDP(), FSDP(prefetch=2), ParameterServer(3), NoExchange()]  # fmt: skip
+ALL: list[Parallelism] = [DDP(), DDP(bucket_bytes=900, gradient_as_bucket_view=True), FSDP(), FSDP(prefetch=2), ParameterServer(3), NoExchange()]  # fmt: skip
 
 
 @pytest.mark.parametrize("strategy", ALL, ids=lambda s: s.label)
-def test_one_rank_exchanges_nothing(strategy: Strategy) -> None:
+def test_one_rank_exchanges_nothing(strategy: Parallelism) -> None:
     assert strategy.transfers(sized(40, 40), 1) == ()
 
 
 @pytest.mark.parametrize("strategy", ALL, ids=lambda s: s.label)
-def test_a_label_reads_back(strategy: Strategy) -> None:
+def test_a_label_reads_back(strategy: Parallelism) -> None:
     assert parse_strategy(strategy.label) == strategy
 
 
 @pytest.mark.parametrize("strategy", ALL[:-1], ids=lambda s: s.label)
 @given(sizes=st.lists(st.integers(4, 2000), min_size=1, max_size=12), ranks=st.integers(2, 9))
 def test_every_trained_parameter_is_exchanged_in_an_order_that_can_be(
-    strategy: Strategy, sizes: list[int], ranks: int
+    strategy: Parallelism, sizes: list[int], ranks: int
 ) -> None:
     graph = sized(*sizes)
     for kind in ("cpu", "gpu"):
@@ -337,7 +337,7 @@ def test_every_trained_parameter_is_exchanged_in_an_order_that_can_be(
 
 
 @pytest.mark.parametrize("strategy", ALL[:-1], ids=lambda s: s.label)
-def test_nothing_is_needed_before_it_is_ready_where_updates_begin_in_backward(strategy: Strategy) -> None:
+def test_nothing_is_needed_before_it_is_ready_where_updates_begin_in_backward(strategy: Parallelism) -> None:
     """Operation 3 updates layer 1, operation 4 is layer 0's backward."""
     graph = updated_apart(sized(400, 800)).reordered([0, 1, 2, 4, 3, 5])
     for kind in ("cpu", "gpu"):

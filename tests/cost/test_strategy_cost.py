@@ -12,15 +12,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny_graphs import device, layers
 
-from hemiola.core.errors import InputError, StrategyError
+from hemiola.core.errors import InputError, ScheduleError
 from hemiola.core.hardware import CollectiveCost
 from hemiola.core.plan import Plan
-from hemiola.core.strategy import PIECE_BYTES, Strategy
+from hemiola.core.strategy import PIECE_BYTES, CollectiveSchedule
 from hemiola.core.strategy_shapes import all_pairs, ring, trees
 from hemiola.core.topology import Level, MeasuredLink, Topology
 from hemiola.cost.collectives import GLOO, GROUP, Cost, Library, Variant, algorithm, collective_cost
-from hemiola.cost.places import Place, place_ranks
-from hemiola.cost.prediction import Options, Prediction, predict
+from hemiola.cost.places import RankPlaces, place_ranks
+from hemiola.cost.prediction import PredictionOptions, Prediction, predict
 from hemiola.cost.strategies import DDP, FSDP
 from hemiola.cost.strategy_cost import Fitting, both_ways, given_strategy, strategy_cost
 from hemiola.cost.strategy_time import bounds, strategy_seconds
@@ -56,7 +56,7 @@ def topology(
     return replace(bare, hosts=hosts, levels=levels).check()
 
 
-def placed(*rates: float, gpus: int = 1, **more: Any) -> Place:
+def placed(*rates: float, gpus: int = 1, **more: Any) -> RankPlaces:
     return place_ranks(topology(*rates, gpus=gpus, **more), len(rates) * gpus)
 
 
@@ -179,7 +179,7 @@ def run(
     graph, seconds = layers(list(sizes), [1.0] + [0.0] * (len(sizes) - 1), [0.0] * len(sizes), blocks=True)
     return predict(
         graph, device(), cluster or topology(*SLOW), 4, kind or DDP(bucket_bytes=1.0), seconds=seconds,
-        options=Options(library=library, strategies=strategies), **more,
+        options=PredictionOptions(library=library, strategies=strategies), **more,
     )  # fmt: skip
 
 
@@ -257,7 +257,7 @@ def test_one_rank_goes_no_way() -> None:
         topology(1e6),
         1,
         seconds=seconds,
-        options=Options(library=IDEAL, strategies=fitted_to),
+        options=PredictionOptions(library=IDEAL, strategies=fitted_to),
     )
     assert found.strategies == () and found.iteration_s == pytest.approx(1)
 
@@ -267,7 +267,7 @@ def test_one_rank_goes_no_way() -> None:
     [
         ({"library": GLOO}, InputError, "gloo, which chooses its own"),
         ({"library": None}, InputError, "nccl, which chooses its own"),
-        ({"strategies": given_strategy(ring(range(3)))}, StrategyError, "for 3 ranks, here are 4"),
+        ({"strategies": given_strategy(ring(range(3)))}, ScheduleError, "for 3 ranks, here are 4"),
         ({"plan": EMPTY}, InputError, "pause each other"),
     ],
 )
@@ -290,6 +290,6 @@ def test_a_process_group_and_a_prediction_choose_alike() -> None:
 
 
 def test_no_library_of_others_carries_out_a_strategy() -> None:
-    strategy: Strategy = ring(range(2))
+    strategy: CollectiveSchedule = ring(range(2))
     with pytest.raises(InputError, match="gloo chooses its own algorithms"):
         strategy_cost(strategy, 1.0, placed(1.0, 1.0), GLOO)

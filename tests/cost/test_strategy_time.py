@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hemiola.core.errors import StrategyError
-from hemiola.core.strategy import Collective, Strategy
+from hemiola.core.errors import ScheduleError
+from hemiola.core.strategy import Collective, CollectiveSchedule
 from hemiola.core.strategy_shapes import all_pairs, halving_doubling, ring, trees
 from hemiola.core.topology import Level, Topology
-from hemiola.cost.places import Place, place_ranks
+from hemiola.cost.places import RankPlaces, place_ranks
 from hemiola.cost.strategy_rounds import ring_order, ring_seconds, rounds_seconds
 from hemiola.cost.strategy_time import Roads, bounds, strategy_seconds, strategy_seconds_in_pieces
 from strategies_drawn import shapes
@@ -23,7 +23,7 @@ from strategies_drawn import shapes
 MB = 1e6
 
 
-def hosts(*rates: float, gpus: int = 1) -> Place:
+def hosts(*rates: float, gpus: int = 1) -> RankPlaces:
     """Hosts under one switch, with NICs of these rates."""
     flat = Topology.flat(hosts=len(rates), gpus_per_host=gpus)
     own = replace(flat.hosts, nic_bytes_per_s=np.array(rates, dtype=float))
@@ -37,7 +37,7 @@ def racks() -> Topology:
     return replace(four, levels=(level,)).check()
 
 
-def in_pieces(strategy: Strategy, chunk_bytes: int) -> Strategy:
+def in_pieces(strategy: CollectiveSchedule, chunk_bytes: int) -> CollectiveSchedule:
     return msgspec.structs.replace(strategy, chunk_bytes=chunk_bytes)
 
 
@@ -80,7 +80,7 @@ def test_a_slow_host_is_a_leaf_and_half_a_root() -> None:
     assert least.total_s == pytest.approx(6 * 16 / 162.5)
     assert least.narrowest == "n3 nic" and least.seconds == least.cut_s
 
-    def took(strategy: Strategy) -> float:
+    def took(strategy: CollectiveSchedule) -> float:
         return strategy_seconds(in_pieces(strategy, 1 << 16), 16 * MB, place, latency_s=1e-4, pieces_max=256)
 
     assert took(ring([0, 1, 2, 3])) == pytest.approx(1.5 * 1.28, rel=0.001)
@@ -132,11 +132,11 @@ def test_nothing_is_faster_than_the_bound(data: Any) -> None:
 
 
 def test_a_strategy_of_other_ranks_is_refused() -> None:
-    with pytest.raises(StrategyError, match="for 4 ranks, here are 3"):
+    with pytest.raises(ScheduleError, match="for 4 ranks, here are 3"):
         strategy_seconds(all_pairs(4), 1.0, hosts(1, 1, 1))
 
 
-def leaf_spine(count: int, rack: int) -> Place:
+def leaf_spine(count: int, rack: int) -> RankPlaces:
     """Hosts of three rates in racks whose uplinks bear half of what these send."""
     rates = np.array([25, 50, 100] * count)[:count] * MB
     racks = np.arange(count) // rack

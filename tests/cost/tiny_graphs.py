@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 
 from hemiola.core.graph import KINDS, PHASES, Graph, Operations, Parameter, Signature
-from hemiola.core.hardware import Efficiency, Hardware, PhaseCost
+from hemiola.core.hardware import KindEfficiency, Hardware, PhaseCost
 from hemiola.core.topology import Topology, equal_hosts
 
 
@@ -89,7 +89,7 @@ def device(kind: str = "gpu", memory_bytes_per_s: float = 1e30, **fields: object
         **{
             "name": "test", "kind": kind, "peak_flop_per_s": {"float32": 1e12}, "memory_bytes_per_s": memory_bytes_per_s,
             "memory_bytes": 1e12, "phases": {p: PhaseCost(operation_s=0.0, view_s=0.0) for p in PHASES},
-            "efficiencies": {k: Efficiency(compute=1, memory=1) for k in KINDS if k != "view"},
+            "efficiencies": {k: KindEfficiency(compute=1, memory=1) for k in KINDS if k != "view"},
             "fabric_bytes_per_s": 1e30 if kind == "gpu" else 0.0, **cores, **fields,
         }
     )  # fmt: skip

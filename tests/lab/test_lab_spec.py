@@ -19,8 +19,8 @@ from hemiola.core.errors import HemiolaError, InputError, LabError
 from hemiola.lab import Lab
 from hemiola.lab.addresses import RANGES, free_subnet
 from hemiola.lab.claim import check_rights
-from hemiola.lab.shaping import FRAME_BYTES, Shape, gso_max_bytes, shape
-from hemiola.lab.state import Owner, State, choose
+from hemiola.lab.shaping import FRAME_BYTES, TokenBucket, gso_max_bytes, shape
+from hemiola.lab.state import Owner, LabState, choose
 
 
 @pytest.mark.parametrize(
@@ -71,9 +71,9 @@ def test_a_rate_changes_for_one_link_only() -> None:
 
 def test_the_bucket_of_a_rate() -> None:
     """By the formula in the guide: 1 ms of burst and 20 ms of waiting, but never less than a few frames."""
-    assert shape(125e6) == Shape(125_000_000, 125_000, 2_625_000)
-    assert shape(12.5e6) == Shape(12_500_000, 12_500, 262_500)
-    assert shape(12.5e3) == Shape(12_500, 6056, 6056 + 65536)
+    assert shape(125e6) == TokenBucket(125_000_000, 125_000, 2_625_000)
+    assert shape(12.5e6) == TokenBucket(12_500_000, 12_500, 262_500)
+    assert shape(12.5e3) == TokenBucket(12_500, 6056, 6056 + 65536)
     assert gso_max_bytes([125e6, None]) == 62_500
     assert gso_max_bytes([None, None]) == gso_max_bytes([1.25e9]) == 65536
 
@@ -102,8 +102,8 @@ def test_addresses_run_out_with_a_clear_word() -> None:
 
 def test_what_is_remembered_survives_the_file() -> None:
     spec = Lab(2, "unlimited", host_rates={"h1": "1gbit"}, name="x")._spec
-    state = State(id="ab", spec=spec, owner=Owner(1, 2), built=True, subnet="10.213.7.0/24")
-    assert msgspec.json.decode(msgspec.json.encode(state), type=State) == state
+    state = LabState(id="ab", spec=spec, owner=Owner(1, 2), built=True, subnet="10.213.7.0/24")
+    assert msgspec.json.decode(msgspec.json.encode(state), type=LabState) == state
     assert state.address("h1") == "10.213.7.2"
     assert state.namespaces == ("hemiola-x-switch", "hemiola-x-h0", "hemiola-x-h1")
 

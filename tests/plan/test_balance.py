@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hemiola.core.topology import Topology
-from hemiola.cost.places import Place, place_ranks
+from hemiola.cost.places import RankPlaces, place_ranks
 from hemiola.cost.strategy_time import bounds, strategy_seconds
 from hemiola.plan.collectives.balance import (
     KEPT,
@@ -123,7 +123,7 @@ def test_held_back_they_meet_the_bound_where_all_hosts_are_busy(rates: tuple[flo
     assert strategy_seconds(exact, 16e6, place, latency_s=0) < 1.015 * bound
 
 
-def place_rates(place: Place) -> list[float]:
+def place_rates(place: RankPlaces) -> list[float]:
     return [link.bytes_per_s for link in place.links]
 
 

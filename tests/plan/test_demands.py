@@ -7,16 +7,16 @@ import pytest
 
 from hemiola.core.errors import HardwareError, PlanError
 from hemiola.core.graph import KINDS, PHASES, Graph, Operations, Parameter, Signature
-from hemiola.core.hardware import CollectiveCost, Efficiency, Hardware, PhaseCost
+from hemiola.core.hardware import CollectiveCost, KindEfficiency, Hardware, PhaseCost
 from hemiola.core.topology import Topology
 from hemiola.plan.demands import demand_of
-from hemiola.plan.problem import Problem
+from hemiola.plan.problem import PlanProblem
 from hemiola.plan.shares import share
 
 MB = 1_000_000
 
 
-def problem(ranks: int, gpus_per_host: int = 1, measured: bool = True) -> Problem:
+def problem(ranks: int, gpus_per_host: int = 1, measured: bool = True) -> PlanProblem:
     """Forward 0.1 s, backward 0.2 s, optimizer 0.05 s; one parameter of 40 MB."""
     operations = Operations(
         name=("known",) * 3, kind=np.full(3, KINDS.index("other"), dtype=np.int8), phase=np.arange(3, dtype=np.int8),
@@ -36,12 +36,12 @@ def problem(ranks: int, gpus_per_host: int = 1, measured: bool = True) -> Proble
     hardware = Hardware(
         name="h", kind="cpu", peak_flop_per_s={"float32": 1e12}, memory_bytes_per_s=12e9, memory_bytes=1e12, cores=8,
         threads_per_rank=2, phases={p: PhaseCost(operation_s=0.0, view_s=0.0) for p in PHASES},
-        efficiencies={k: Efficiency(compute=1.0, memory=1.0) for k in KINDS if k != "view"},
+        efficiencies={k: KindEfficiency(compute=1.0, memory=1.0) for k in KINDS if k != "view"},
         collectives=(link,) if measured else (),
     )  # fmt: skip
     hosts = -(-ranks // gpus_per_host)
     topology = Topology.flat(hosts=hosts, gpus_per_host=gpus_per_host, nic_bytes_per_s=125e6)
-    return Problem(graph, hardware, topology, ranks, seconds=np.array([0.1, 0.2, 0.05]))
+    return PlanProblem(graph, hardware, topology, ranks, seconds=np.array([0.1, 0.2, 0.05]))
 
 
 def test_two_hosts_with_a_server_each_send_half_of_everything_either_way():

@@ -10,7 +10,7 @@ import pytest
 
 from hemiola.core.strategy_shapes import double_tree, trees
 from hemiola.core.topology import Level, Topology
-from hemiola.cost.places import Place, place_ranks
+from hemiola.cost.places import RankPlaces, place_ranks
 from hemiola.cost.strategy_bounds import bounds
 from hemiola.plan.collectives.packing import packings
 from hemiola.plan.collectives.synthesis import synthesise, tree_strategy
@@ -18,7 +18,7 @@ from hemiola.plan.collectives.synthesis import synthesise, tree_strategy
 MB = 1e6
 
 
-def leaf_spine(count: int, oversubscription: float, seed: int = 0) -> Place:
+def leaf_spine(count: int, oversubscription: float, seed: int = 0) -> RankPlaces:
     """Racks of 16 hosts of 25, 50 and 100 Gbit/s, one uplink in eight at half its rate."""
     draw = np.random.default_rng(seed)
     rates = draw.choice([25, 50, 100], size=count) * 125 * MB

@@ -21,7 +21,7 @@ from hemiola.cli.strategy import Kind
 from hemiola.cli.strategy import strategy as verb
 from hemiola.core.errors import InputError
 from hemiola.core.strategy_shapes import double_tree, ring, trees
-from hemiola.cost.places import Place
+from hemiola.cost.places import RankPlaces
 from hemiola.cost.strategy_time import strategy_seconds
 from hemiola.plan.collectives.nccl import NcclTimes, nccl_choices
 from hemiola.plan.collectives.nccl_files import NAMES, NcclAdvice, advise_nccl, tuner_csv
@@ -35,7 +35,7 @@ TURNS = [0, 1, 0, 1, 0, 1, 0, 1]
 """Eight hosts that stand in two racks in turns."""
 
 
-def seconds(place: Place, algorithm: str, size_bytes: float = 64 * MB) -> float:
+def seconds(place: RankPlaces, algorithm: str, size_bytes: float = 64 * MB) -> float:
     return min(one.seconds for one in NcclTimes(place).choices(size_bytes) if one.algorithm == algorithm)
 
 
@@ -81,7 +81,7 @@ def test_no_order_of_few_hosts_is_better(seed: int) -> None:
     ("place", "pieces"),
     [(hosts([40 * MB, 10 * MB, 40 * MB, 20 * MB, 40 * MB]), 1 << 16), (hosts([10 * MB] * 8, TURNS, [10 * MB, 20 * MB]), 1 << 16)],
 )  # fmt: skip
-def test_times_are_those_of_the_same_strategies(place: Place, pieces: int) -> None:
+def test_times_are_those_of_the_same_strategies(place: RankPlaces, pieces: int) -> None:
     """The crossings that are counted are those of the ring and the two trees as moves, executed."""
     order = list(range(place.ranks))
     executed = strategy_seconds(ring(order), 64 * MB, place)

@@ -16,13 +16,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from best_mix import best_mix, game, load
-from hemiola.core.errors import StrategyError
+from hemiola.core.errors import ScheduleError
 from hemiola.core.strategy_shapes import ring
 from hemiola.core.topology import Level, Topology
 from hemiola.cost.collectives import GROUP, collective_cost
-from hemiola.cost.places import Place, place_ranks
+from hemiola.cost.places import RankPlaces, place_ranks
 from hemiola.cost.strategy_time import bounds, strategy_seconds
-from hemiola.plan.collectives.packing import Packing, pack_trees, packings
+from hemiola.plan.collectives.packing import TreePacking, pack_trees, packings
 from hemiola.plan.collectives.planner import Planner
 from hemiola.plan.collectives.synthesis import synthesise, tree_strategy
 
@@ -37,7 +37,7 @@ def hosts(
     gpus: int = 1,
     pods: list[int] | None = None,
     above: Sequence[float] = (),
-) -> Place:
+) -> RankPlaces:
     """Hosts with NICs of these rates, in racks with uplinks of those, and in pods with uplinks above them."""
     flat = Topology.flat(hosts=len(rates), gpus_per_host=gpus)
     own = replace(flat.hosts, nic_bytes_per_s=np.array(rates, dtype=float))
@@ -50,7 +50,7 @@ def hosts(
     return place_ranks(replace(flat, hosts=own, levels=levels).check(), len(rates) * gpus)
 
 
-def mean_degrees(packing: Packing) -> list[float]:
+def mean_degrees(packing: TreePacking) -> list[float]:
     found = [0.0] * len(packing.degrees)
     for edges, weight in zip(packing.edges, packing.weights, strict=True):
         for edge in edges:
@@ -313,7 +313,7 @@ def test_where_no_link_has_a_limit_only_latency_decides(gpus: int) -> None:
 
 
 def test_an_all_to_all_is_not_synthesised() -> None:
-    with pytest.raises(StrategyError, match="all_pairs"):
+    with pytest.raises(ScheduleError, match="all_pairs"):
         synthesise(hosts([1.0] * 4), 10.0, "all-to-all")
 
 

@@ -25,7 +25,7 @@ from hemiola.cost.prediction import predict
 from hemiola.cost.strategies import Planned
 from hemiola.plan.caramel import batched, split, widened, with_primitives
 from hemiola.plan.planner import make_plan
-from hemiola.plan.problem import Problem
+from hemiola.plan.problem import PlanProblem
 from hemiola.trace.graph_json import write_graph
 from hemiola.trace.hardware_json import write_hardware
 from hemiola.trace.plan_json import read_plan
@@ -82,7 +82,7 @@ def test_widening_leaves_the_forwards_of_micro_steps_where_they_are():
 def test_a_widened_iteration_is_predicted_shorter():
     """1 MB at 1 MB/s each. As it stands gradients are ready at 3 and 4 s after forward; widened at 1 and 3."""
     graph, seconds = late_gradients()
-    problem = Problem(graph, device(), flat(2, rate=1e6), 2)
+    problem = PlanProblem(graph, device(), flat(2, rate=1e6), 2)
     usual = problem.apart()
     wide = msgspec.structs.replace(usual, operation_order=widened(graph, seconds))
     first, second = (
@@ -102,7 +102,7 @@ def test_an_order_against_the_dependencies_is_refused():
 
 def test_batches_and_pieces_by_hand():
     graph, _ = layers([400, 800, 1200, 4000], [1] * 4, [1] * 4)
-    problem = Problem(graph, device(), flat(2), 2)
+    problem = PlanProblem(graph, device(), flat(2), 2)
     together = batched(problem, problem.apart(), 1300)
     assert [[p.parameter for p in t.pieces] for t in together.transfers] == [
         ["layer.0.weight", "layer.1.weight"], ["layer.2.weight"], ["layer.3.weight"],
@@ -132,7 +132,7 @@ def heavy(sizes: list[int]) -> Graph:
 
 def test_where_communication_matters_the_plan_gains_and_stays_above_the_bound():
     graph = heavy([2 * MB] * 8)  # 16 MB, 240 ms of computing
-    advice = make_plan(Problem(graph, hardware(), flat(2, rate=70e6), 2))
+    advice = make_plan(PlanProblem(graph, hardware(), flat(2, rate=70e6), 2))
     assert advice.gain > 0.15
     assert advice.bound_s <= advice.after.iteration_s < advice.before.iteration_s
     assert advice.plan.verify(graph).changes
@@ -148,7 +148,7 @@ def test_many_small_gradients_go_together():
         cpu_s_per_step=2e-3,
     )  # fmt: skip
     one_core = replace_peak(device("cpu", cores=1, collectives=(costly,)))
-    advice = make_plan(Problem(graph, one_core, flat(2, rate=125e6), 2))
+    advice = make_plan(PlanProblem(graph, one_core, flat(2, rate=125e6), 2))
     assert len(advice.plan.transfers) < 30
     assert any("go together" in change for change in advice.plan.changes)
 
@@ -156,7 +156,7 @@ def test_many_small_gradients_go_together():
 @pytest.mark.parametrize(("gpus", "named"), [(8, {"ring", "halving-doubling"}), (1, {""})])
 def test_a_plan_names_the_algorithms_that_were_priced(gpus, named):
     """What names none goes directly: 8 ranks of a host then send 8 times 8 / 16 of a tensor, twice; a ring sends 15 / 8."""
-    problem = Problem(heavy([2 * MB] * 8), hardware(), flat(2, gpus, rate=70e6), 2 * gpus)
+    problem = PlanProblem(heavy([2 * MB] * 8), hardware(), flat(2, gpus, rate=70e6), 2 * gpus)
     plan = make_plan(problem).plan
     algorithms = {transfer.algorithm for transfer in plan.transfers}
     assert algorithms <= named
@@ -170,7 +170,7 @@ def test_a_plan_names_the_algorithms_that_were_priced(gpus, named):
 @pytest.mark.parametrize(("gpus", "named"), [(4, [False, True]), (5, [True, True])])
 def test_small_transfers_of_few_ranks_name_no_algorithm(gpus, named):
     """8 ranks send them to everybody at once, in one step; of 10 ranks nothing goes so."""
-    problem = Problem(heavy([SMALL_BYTES, SMALL_BYTES + 4]), hardware(), flat(2, gpus, rate=1e3), 2 * gpus)
+    problem = PlanProblem(heavy([SMALL_BYTES, SMALL_BYTES + 4]), hardware(), flat(2, gpus, rate=1e3), 2 * gpus)
     plan = with_primitives(problem, problem.apart())
     assert [bool(transfer.algorithm) for transfer in plan.transfers] == named
 
@@ -183,7 +183,7 @@ def test_those_are_the_ones_that_the_executor_sends_so():
 
 
 def test_one_rank_has_nothing_to_gain():
-    advice = make_plan(Problem(heavy([MB] * 3), hardware(), flat(1), 1))
+    advice = make_plan(PlanProblem(heavy([MB] * 3), hardware(), flat(1), 1))
     assert advice.gain == pytest.approx(0.0)
 
 
@@ -235,7 +235,7 @@ def test_what_is_ready_last_and_used_first_bounds_every_order_of_transfers():
     processor alone and the link alone would be done in 4."""
     graph, seconds = layers([300, 100], [1.0, 1.0], [1.0, 1.0])
     collective = sending()
-    problem = Problem(
+    problem = PlanProblem(
         graph, device(collectives=(collective,)), flat(2, rate=100 * 1514 / 1448), 2, seconds=seconds
     )
     found = problem.predict(problem.apart())
@@ -250,7 +250,7 @@ def test_what_sending_takes_from_computing_is_lost_around_the_window():
     graph, seconds = layers([300, 100], [1.0, 1.0], [1.0, 1.0])
     collective = sending(cpu_s_per_byte=5e-3)
     one_core = device("cpu", cores=1, collectives=(collective,))
-    problem = Problem(graph, one_core, flat(2, rate=100 * 1514 / 1448), 2, seconds=seconds)
+    problem = PlanProblem(graph, one_core, flat(2, rate=100 * 1514 / 1448), 2, seconds=seconds)
     found = problem.predict(problem.apart())
     assert found.transfer_bound_s == pytest.approx(7.5)
     assert found.iteration_s == pytest.approx(7.5)
@@ -259,7 +259,7 @@ def test_what_sending_takes_from_computing_is_lost_around_the_window():
 def test_a_rank_that_sends_slower_than_its_link_bounds_every_order():
     graph, seconds = layers([300, 100], [0.1, 0.1], [0.1, 0.1])
     collective = sending(50.0)
-    problem = Problem(
+    problem = PlanProblem(
         graph, device(collectives=(collective,)), flat(2, rate=100 * 1514 / 1448), 2, seconds=seconds
     )
     found = problem.predict(problem.apart())
@@ -274,7 +274,7 @@ def test_a_rank_sends_once_what_loads_several_links():
     """Directly among 2 hosts of 2, of 400 bytes 800 leave a host while each rank sends 600: 12 s at 50 bytes/s."""
     graph, seconds = layers([300, 100], [0.1, 0.1], [0.1, 0.1])
     links = flat(2, 2, rate=1e4, fabric=1e4)
-    problem = Problem(graph, device(collectives=(sending(50.0),)), links, 4, seconds=seconds)
+    problem = PlanProblem(graph, device(collectives=(sending(50.0),)), links, 4, seconds=seconds)
     plan = problem.apart()
     directly = tuple(msgspec.structs.replace(t, algorithm="direct") for t in plan.transfers)
     found = problem.predict(msgspec.structs.replace(plan, transfers=directly))
@@ -300,7 +300,7 @@ def test_no_order_of_transfers_beats_its_bound(
     graph, seconds = layers(*(list(column) for column in zip(*chain, strict=True)), 0.2)
     collective = sending(own_rate, cpu_s_per_byte, cpu_s_per_step)
     machine = device("cpu", cores=cores, collectives=(collective,))
-    problem = Problem(graph, machine, flat(2, gpus, rate=rate, fabric=100.0), 2 * gpus, seconds=seconds)
+    problem = PlanProblem(graph, machine, flat(2, gpus, rate=rate, fabric=100.0), 2 * gpus, seconds=seconds)
     plan = problem.apart()
     count = len(plan.transfers)
     urgency = data.draw(st.lists(st.integers(0, count), min_size=count, max_size=count))
@@ -317,7 +317,7 @@ def test_no_order_of_transfers_beats_its_bound(
 def test_what_goes_whole_and_together_stays_in_its_buffer():
     """300 and 100 bytes in a buffer are copied into it and stay; of a part, copies go both ways and lie beside."""
     graph, seconds = layers([300, 100], [1.0, 1.0], [1.0, 1.0])
-    problem = Problem(graph, device(collectives=(sending(),)), flat(2, rate=100), 2, seconds=seconds)
+    problem = PlanProblem(graph, device(collectives=(sending(),)), flat(2, rate=100), 2, seconds=seconds)
     whole = [Piece(parameter.name, 0, math.prod(parameter.shape)) for parameter in graph.parameters]
     half = Piece(whole[0].parameter, 0, whole[0].stop // 3)
     rest = Piece(whole[0].parameter, half.stop, whole[0].stop)

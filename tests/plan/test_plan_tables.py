@@ -13,7 +13,7 @@ from hemiola.core.plan import Piece, Plan, PlannedTransfer
 from hemiola.cost.strategies import DDP
 from hemiola.plan.caramel import batched, split
 from hemiola.plan.planner import make_plan
-from hemiola.plan.problem import Problem
+from hemiola.plan.problem import PlanProblem
 
 RATE = 1e6
 FRAMED = 1514 / 1448
@@ -31,7 +31,7 @@ def tied(touched=0.05, head_ready=3):
 
 
 def problem(graph, seconds):
-    return Problem(graph, device("cpu"), flat(2, rate=RATE), 2, seconds=seconds)
+    return PlanProblem(graph, device("cpu"), flat(2, rate=RATE), 2, seconds=seconds)
 
 
 def piece(part, start=0, stop=ROWS * WIDTH, name="layer.0.weight"):

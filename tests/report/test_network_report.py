@@ -24,8 +24,8 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from hemiola.cli.inspect import inspect
-from hemiola.core.errors import InputError, StrategyError
-from hemiola.core.strategy import Strategy
+from hemiola.core.errors import InputError, ScheduleError
+from hemiola.core.strategy import CollectiveSchedule
 from hemiola.core.strategy_shapes import all_pairs, binomial, chain, halving_doubling, ring, trees
 from hemiola.core.topology import Level, MeasuredLink, Topology
 from hemiola.core.units import parse_rate
@@ -37,9 +37,9 @@ from hemiola.report.network.picture import WIDEST, network_picture
 from hemiola.report.network.recognise import recognise
 from hemiola.report.network.sent import strategy_figures
 from hemiola.report.network.strategy_page import render_strategy
-from hemiola.report.network.strategy_table import StrategyTable
+from hemiola.report.network.strategy_table import ScheduleTable
 from hemiola.report.network.table import NetworkTable
-from hemiola.report.network.tree import Node, columns, fitting_tree, leaves
+from hemiola.report.network.tree import TreeNode, columns, fitting_tree, leaves
 from hemiola.report.network.tree_picture import shape
 from hemiola.report.network.words import finding, interval, rate_words, reasons
 from hemiola.trace.msccl import write_msccl
@@ -357,14 +357,14 @@ def test_a_matrix_of_many_ranks_puts_neighbours_together() -> None:
     assert page.count("<title>ranks") == 100  # within each pair, and to the next
 
 
-def wrong() -> Strategy:
+def wrong() -> CollectiveSchedule:
     right = ring(range(4))
     return msgspec.structs.replace(right, moves=right.moves[:3] + right.moves[4:])
 
 
 def test_what_is_not_right_is_said() -> None:
     figures = strategy_figures(wrong())
-    assert "Not right" in told(StrategyTable(figures))
+    assert "Not right" in told(ScheduleTable(figures))
     assert "look for a move that is missing" in render_strategy(figures)
     whole(render_strategy(figures))
     found = strategy_as_json(figures)
@@ -467,7 +467,7 @@ def test_a_strategy_that_is_not_right_is_shown_and_refused(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_strategy(wrong(), folder / "wrong.json")
-    with pytest.raises(StrategyError, match="input 2 of rank 0"):
+    with pytest.raises(ScheduleError, match="input 2 of rank 0"):
         inspect(folder / "wrong.json", report=folder / "page.html")
     assert "Not right" in capsys.readouterr().out
     assert "Not right" in (folder / "page.html").read_text()
@@ -525,7 +525,7 @@ def test_what_is_together_as_others_is_counted_above_them() -> None:
 
 
 def test_nodes_of_a_tree_say_how_many_they_stand_for() -> None:
-    def count(node: Node) -> int:
+    def count(node: TreeNode) -> int:
         return node.count * (sum(map(count, node.children)) if node.children else 1)
 
     figures = network_figures(

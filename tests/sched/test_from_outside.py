@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hemiola.control.simulated import Estimates
+from hemiola.control.simulated import SimulatedEstimates
 from hemiola.core.decisions import Decision, Move, Placement, Start, Stop, WakeAt
 from hemiola.core.events import (
     Adopted,
@@ -227,7 +227,7 @@ def test_who_is_started_by_the_engine_goes_down_the_queues_too(policy):
 def test_who_is_held_is_not_promoted_until_it_may_wait_again(policy):
     """It ran for 5 s and would be promoted after 8 times as long; its timer of before was for its service."""
     topology = cluster([4])
-    machine = CheckedMachine(ClusterView(topology, Estimates(IterationModel(topology), FREE)))
+    machine = CheckedMachine(ClusterView(topology, SimulatedEstimates(IterationModel(topology), FREE)))
     chosen = policy_from_text(policy)
     machine.apply(Arrived(0.0, job("a", 0.0, 2, 1e6)))
     assert [type(decision) for decision in decided(machine, chosen)] == [Start, WakeAt]
@@ -301,7 +301,7 @@ HAPPENED = st.tuples(
 @given(st.lists(HAPPENED, max_size=40))
 def test_no_policy_counts_on_gpus_that_are_withheld_once_they_are_free(policy, happened):
     chosen = policy_from_text(policy)
-    view = ClusterView(SMALL, Estimates(IterationModel(SMALL), FREE))
+    view = ClusterView(SMALL, SimulatedEstimates(IterationModel(SMALL), FREE))
     machine = CheckedMachine(view)
     for n, (what, which, count) in enumerate(happened):
         now = 5.0 * n

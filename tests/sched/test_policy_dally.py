@@ -8,15 +8,15 @@ from dataclasses import dataclass
 
 import pytest
 
-from hemiola.control.simulated import Costs, Estimates
+from hemiola.control.simulated import Costs, SimulatedEstimates
 from hemiola.core.decisions import Move, Start, Stop, WakeAt
 from hemiola.core.events import Adopted, Arrived, Finished, Profiled, Started, Undone
-from hemiola.core.events import Timer as Due
+from hemiola.core.events import DelayTimer as Due
 from hemiola.core.job import Job
 from hemiola.core.result import Run
 from hemiola.core.topology import Topology
 from hemiola.cost.iteration import IterationModel
-from hemiola.sched.delay import RECENT_WAITS, Delay, RecentWaits, Timer
+from hemiola.sched.delay import RECENT_WAITS, Delay, RecentWaits, DelayTimer
 from hemiola.sched.job_state import RUNNING, JobState
 from hemiola.sched.policies.dally import Dally
 from hemiola.sched.view import ClusterView
@@ -117,7 +117,7 @@ def test_a_timer_of_nothing_ends_at_once_at_every_tier() -> None:
 
 
 @dataclass(frozen=True)
-class Growing(Timer):
+class Growing(DelayTimer):
     """100 s, and longer after that."""
 
     def wait_s(self, view: ClusterView, job: JobState, tier: int) -> float:
@@ -184,7 +184,7 @@ def test_waits_count_before_anybody_has_declined_an_offer() -> None:
 
 
 def test_what_was_not_carried_out_is_no_start() -> None:
-    view = ClusterView(FLAT, Estimates(IterationModel(FLAT), FREE))
+    view = ClusterView(FLAT, SimulatedEstimates(IterationModel(FLAT), FREE))
     machine, policy = CheckedMachine(view), Dally(timer="manual", host_s=50, thresholds="1e9")
 
     def decide() -> list[str]:

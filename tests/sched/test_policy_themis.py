@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hemiola.control.simulated import Costs, Estimates
+from hemiola.control.simulated import Costs, SimulatedEstimates
 from hemiola.core.decisions import Decision
 from hemiola.core.errors import PolicyError
 from hemiola.core.events import Adopted, Arrived, Finished, NodeBack, NodeLost, Timer
@@ -171,7 +171,7 @@ def test_parameters_that_cannot_be(wrong: dict[str, float]) -> None:
 )
 def test_the_share_that_bids_is_the_one_that_was_asked_for(fairness: float, jobs: int, bidders: int) -> None:
     """1 - 0.95 is a little more than 0.05: of 20 jobs, still one."""
-    machine = CheckedMachine(ClusterView(TWO, Estimates(IterationModel(TWO), FREE)))
+    machine = CheckedMachine(ClusterView(TWO, SimulatedEstimates(IterationModel(TWO), FREE)))
     machine.apply(*(Arrived(0.0, job(f"j{n}", 0, 2, 1e6)) for n in range(jobs)))
     auction: Auction = machine.view.index(Themis(fairness=fairness).auction)
     auction.note()

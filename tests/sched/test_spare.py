@@ -6,9 +6,9 @@ from random import Random as Chance
 
 import pytest
 
-from hemiola.core.beside import Beside, Claim
+from hemiola.core.beside import Resources, ResourceRequest
 from hemiola.core.decisions import Decision, Move, Placement, Start, Stop
-from hemiola.core.events import Arrived, Claimed, Event, Finished, Furnished, Requeued, Started
+from hemiola.core.events import Arrived, ResourcesRequested, Event, Finished, ResourcesOffered, Requeued, Started
 from hemiola.core.topology import Topology
 from hemiola.sched.job_state import WAITING
 from hemiola.sched.placement import RULES, find
@@ -27,12 +27,12 @@ def machine_on(topology: Topology, *left: float) -> CheckedMachine:
     return machine
 
 
-def furnished(host: int, cpus: float = CPUS, memory: float = 1000.0, *, has: float = CPUS) -> Furnished:
-    return Furnished(0.0, host, Beside(cpus, memory), Beside(has, 1000.0))
+def furnished(host: int, cpus: float = CPUS, memory: float = 1000.0, *, has: float = CPUS) -> ResourcesOffered:
+    return ResourcesOffered(0.0, host, Resources(cpus, memory), Resources(has, 1000.0))
 
 
-def comes(name: str, gpus: int, claim: Claim, *, hosts: int = 0, submit_s: float = 0.0) -> list[Event]:
-    return [Arrived(0.0, job(name, submit_s, gpus, 10.0, hosts=hosts)), Claimed(0.0, name, claim)]
+def comes(name: str, gpus: int, claim: ResourceRequest, *, hosts: int = 0, submit_s: float = 0.0) -> list[Event]:
+    return [Arrived(0.0, job(name, submit_s, gpus, 10.0, hosts=hosts)), ResourcesRequested(0.0, name, claim)]
 
 
 def decided(machine: CheckedMachine, policy: str = "fifo-backfill") -> list[Decision]:
@@ -49,7 +49,7 @@ def hosts_of(decisions: list[Decision]) -> dict[str, tuple[int, ...]]:
 
 
 @pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
-@pytest.mark.parametrize("claim", [Claim(cpus=8.0), Claim(cpus_per_host=8.0), Claim(cpus_per_gpu=4.0)])
+@pytest.mark.parametrize("claim", [ResourceRequest(cpus=8.0), ResourceRequest(cpus_per_host=8.0), ResourceRequest(cpus_per_gpu=4.0)])
 def test_every_rule_finds_the_host_that_has_what_a_job_needs(rule, claim):
     machine = machine_on(FOUR, 7.0, 0.0, 8.0, 7.0)
     machine.apply(*comes("a", 2, claim, hosts=1))
@@ -61,7 +61,7 @@ def test_every_rule_finds_the_host_that_has_what_a_job_needs(rule, claim):
 def test_memory_counts_as_processors_do():
     machine = machine_on(FOUR)
     machine.apply(furnished(0, memory=400.0), furnished(1, memory=600.0))
-    machine.apply(*comes("a", 1, Claim(memory_bytes=500.0), hosts=1), *comes("b", 1, Claim(all_memory=True)))
+    machine.apply(*comes("a", 1, ResourceRequest(memory_bytes=500.0), hosts=1), *comes("b", 1, ResourceRequest(all_memory=True)))
     decisions = decided(machine)
     assert hosts_of(decisions)["a"] == (1,) and hosts_of(decisions)["b"] in ((2,), (3,))
 
@@ -72,7 +72,7 @@ def start_on(name: str, host: int, mask: int = 1) -> Start:
 
 def test_jobs_of_one_instant_do_not_share_what_suffices_for_one():
     machine = machine_on(FOUR, CPUS, CPUS, CPUS, CPUS)
-    machine.apply(*(event for name in "abcdef" for event in comes(name, 1, Claim(cpus=10.0), hosts=1)))
+    machine.apply(*(event for name in "abcdef" for event in comes(name, 1, ResourceRequest(cpus=10.0), hosts=1)))
     assert sorted(hosts_of(decided(machine)).values()) == [(0,), (1,), (2,), (3,)]
     machine.apply(Finished(5.0, "b"))
     assert len(hosts_of(decided(machine))) == 1, "what one had another one gets"
@@ -87,8 +87,8 @@ def test_who_lacks_processors_waits_and_keeps_nobody_waiting_who_does_not(policy
     machine = machine_on(FOUR, *[4.0] * 4)
     machine.view.estimates = AnyEstimates()
     greedy, modest = (
-        comes("greedy", 1, Claim(cpus=16.0), hosts=1),
-        comes("modest", 1, Claim(cpus=1.0), hosts=1),
+        comes("greedy", 1, ResourceRequest(cpus=16.0), hosts=1),
+        comes("modest", 1, ResourceRequest(cpus=1.0), hosts=1),
     )
     machine.apply(*greedy, *modest)
     assert hosts_of(decided(machine, policy)).keys() == ({"modest"} if backfills else set())
@@ -112,15 +112,15 @@ class AnyEstimates:
 
 def test_a_job_may_have_unequal_parts_where_equal_ones_are_not_to_be_had():
     machine = machine_on(cluster([4, 4, 4]), 12.0, 4.0, 1.0)
-    machine.apply(*comes("a", 2, Claim(cpus=16.0, cpus_per_host=2.0), hosts=2))
+    machine.apply(*comes("a", 2, ResourceRequest(cpus=16.0, cpus_per_host=2.0), hosts=2))
     assert hosts_of(decided(machine)) == {"a": (0, 1)}
-    machine.apply(Finished(1.0, "a"), *comes("b", 2, Claim(cpus=17.0, cpus_per_host=2.0), hosts=2))
+    machine.apply(Finished(1.0, "a"), *comes("b", 2, ResourceRequest(cpus=17.0, cpus_per_host=2.0), hosts=2))
     assert decided(machine) == [], "not enough in all"
 
 
 def test_fewer_gpus_of_a_host_are_of_use_where_each_needs_processors():
     machine = machine_on(cluster([4, 4]), 2.0, 16.0)
-    machine.apply(*comes("a", 6, Claim(cpus_per_gpu=1.0)))
+    machine.apply(*comes("a", 6, ResourceRequest(cpus_per_gpu=1.0)))
     (one,) = decided(machine)
     assert dict(zip(one.placement.hosts, (m.bit_count() for m in one.placement.masks), strict=True)) == {
         0: 2,
@@ -131,29 +131,29 @@ def test_fewer_gpus_of_a_host_are_of_use_where_each_needs_processors():
 def test_a_job_that_wants_whole_hosts_has_those_on_which_nobody_is():
     machine = machine_on(FOUR, 15.0, CPUS)
     machine.apply(furnished(2, 32.0, has=64.0), furnished(3, 0.0))
-    machine.apply(*comes("a", 4, Claim(cpus=1.0, whole=True), hosts=1))
+    machine.apply(*comes("a", 4, ResourceRequest(cpus=1.0, whole=True), hosts=1))
     assert hosts_of(decided(machine)) == {"a": (1,)}
 
 
 def test_hosts_of_which_nobody_says_anything_have_enough():
     machine = machine_on(FOUR, 0.0)
-    machine.apply(*comes("a", 4, Claim(cpus=100.0), hosts=1))
+    machine.apply(*comes("a", 4, ResourceRequest(cpus=100.0), hosts=1))
     assert hosts_of(decided(machine)) == {"a": (1,)}
 
 
 def test_the_state_machine_refuses_what_a_host_does_not_have():
     machine = machine_on(FOUR, 3.0, *[CPUS] * 3)
-    machine.apply(*comes("a", 1, Claim(cpus=4.0, memory_bytes=9.0), hosts=1), furnished(1, memory=1.0))
+    machine.apply(*comes("a", 1, ResourceRequest(cpus=4.0, memory_bytes=9.0), hosts=1), furnished(1, memory=1.0))
     name = FOUR.hosts.names[0]
     assert machine.execute(start_on("a", 0)) == f"{name} has 3 CPUs left, and it needs 4"
     assert (
         "MiB of memory left" in machine.execute(start_on("a", 1)) and machine.view.jobs["a"].status == WAITING
     )
     assert machine.execute(start_on("a", 2)) == ""
-    machine.apply(*comes("b", 1, Claim(cpus=13.0), hosts=1))
+    machine.apply(*comes("b", 1, ResourceRequest(cpus=13.0), hosts=1))
     assert "has 12 CPUs left" in machine.execute(start_on("b", 2, 0b10)), "the first has 4 of 16"
     assert machine.execute(Move("a", Placement((0,), (1,)), "")).endswith("needs 4")
-    machine.apply(Claimed(1.0, "a", Claim(cpus=2.0)))
+    machine.apply(ResourcesRequested(1.0, "a", ResourceRequest(cpus=2.0)))
     assert machine.execute(start_on("b", 2, 0b10)) == "", "it takes less than it seemed to"
 
 
@@ -162,10 +162,10 @@ def test_stopping_others_gives_back_their_processors_and_stops_only_whom_it_must
     machine.view.estimates = AnyEstimates()
     for name, cpus in (("long", 12.0), ("longer", 1.0), ("longest", 1.0)):
         machine.apply(
-            Arrived(0.0, job(name, 0.0, 1, 1000.0 + len(name))), Claimed(0.0, name, Claim(cpus=cpus))
+            Arrived(0.0, job(name, 0.0, 1, 1000.0 + len(name))), ResourcesRequested(0.0, name, ResourceRequest(cpus=cpus))
         )
     assert len(decided(machine)) == 3
-    machine.apply(*comes("short", 1, Claim(cpus=10.0), hosts=1))
+    machine.apply(*comes("short", 1, ResourceRequest(cpus=10.0), hosts=1))
     decisions = decided(machine, "srtf")
     assert [one.job_id for one in decisions if isinstance(one, Stop)] == ["long"], (
         "a GPU was free, processors were not"
@@ -219,15 +219,15 @@ def test_no_host_ever_gives_more_than_it_has(policy):
     has = [CPUS] * 4
     for number in range(120):
         name, now = f"j{number}", float(number)
-        claim = Claim(cpus=float(chance.randint(1, 20)), cpus_per_host=1.0)
+        claim = ResourceRequest(cpus=float(chance.randint(1, 20)), cpus_per_host=1.0)
         machine.apply(
             Arrived(now, job(name, now, chance.choice((1, 1, 2, 4)), chance.uniform(1, 50), hosts=1)),
-            Claimed(now, name, claim),
+            ResourcesRequested(now, name, claim),
         )
         if chance.random() < 0.3:
             host, cpus = chance.randrange(4), chance.choice((4.0, 8.0, 16.0))
             has[host] = cpus
-            machine.apply(Furnished(now, host, Beside(cpus), Beside(16.0)))
+            machine.apply(ResourcesOffered(now, host, Resources(cpus), Resources(16.0)))
         for running in list(machine.view.running):
             if chance.random() < 0.3:
                 machine.apply(Finished(now, running))

@@ -8,8 +8,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from hemiola.core.errors import InputError, StrategyError
-from hemiola.core.strategy import Move, Place, Strategy
+from hemiola.core.errors import InputError, ScheduleError
+from hemiola.core.strategy import ChunkMove, ChunkPlace, CollectiveSchedule
 from hemiola.core.strategy_shapes import all_pairs, halving_doubling, ring, trees
 from hemiola.plan.collectives.balance import paced
 from hemiola.trace.msccl import equal_chunks, msccl_text, parse_msccl, read_msccl, write_msccl
@@ -43,7 +43,7 @@ def test_the_peers_files_have_their_hops_and_chunks(shared: Path) -> None:
 
 
 @pytest.mark.parametrize("strategy", SHAPES, ids=lambda s: f"{s.name} {s.collective}")
-def test_what_is_written_reads_back_equal(strategy: Strategy, tmp_path: Path) -> None:
+def test_what_is_written_reads_back_equal(strategy: CollectiveSchedule, tmp_path: Path) -> None:
     write_msccl(strategy, tmp_path / "s.xml")
     back = read_msccl(tmp_path / "s.xml").verify()
     expected = strategy.ordered()
@@ -97,7 +97,7 @@ def algo(*gpus: list, collective: str = "allreduce", chunks: int = 1) -> str:
 def test_ranks_that_wait_for_each_other_are_named() -> None:
     """Each receives before it sends."""
     both = [[(f"tb send='{1 - r}' recv='{1 - r}'", [("rrc", 0), ("s", 0)])] for r in range(2)]
-    with pytest.raises(StrategyError, match="wait for each other for ever: gpu 0, tb 0, step 0"):
+    with pytest.raises(ScheduleError, match="wait for each other for ever: gpu 0, tb 0, step 0"):
         parse_msccl(algo(*both))
 
 
@@ -108,13 +108,13 @@ def test_a_race_is_named() -> None:
         [("tb send='-1' recv='0'", [("r", 0)]), ("tb send='0' recv='-1'", [("s", 0)])],
         chunks=2,
     )
-    with pytest.raises(StrategyError, match="use input 0 of rank 1 in no certain order"):
+    with pytest.raises(ScheduleError, match="use input 0 of rank 1 in no certain order"):
         parse_msccl(text)
 
 
 def test_a_swap_without_scratch_memory_is_refused() -> None:
     both = [[(f"tb send='{1 - r}' recv='{1 - r}'", [("s", 0), ("r", 0)])] for r in range(2)]
-    with pytest.raises(StrategyError, match="on its way at the same time"):
+    with pytest.raises(ScheduleError, match="on its way at the same time"):
         parse_msccl(algo(*both))
 
 
@@ -126,7 +126,7 @@ def test_a_sum_that_was_not_kept_is_not_there() -> None:
         [("tb send='-1' recv='1'", [("rrc", 0), ("r", 0)])],
     )
     strategy = parse_msccl(text)
-    with pytest.raises(StrategyError, match="input 0 of rank 2 holds chunk 0 of rank 1 instead of"):
+    with pytest.raises(ScheduleError, match="input 0 of rank 2 holds chunk 0 of rank 1 instead of"):
         msgspec.structs.replace(strategy, collective="reduce", root=2).verify()
 
 
@@ -153,7 +153,7 @@ def test_a_sum_that_was_not_kept_is_not_there() -> None:
 def test_a_wrong_file_is_named(old: str, new: str, says: str) -> None:
     text = msccl_text(ring([0, 1]))
     assert old in text
-    with pytest.raises((InputError, StrategyError), match=says):
+    with pytest.raises((InputError, ScheduleError), match=says):
         parse_msccl(text.replace(old, new, 1), "edited.xml")
 
 
@@ -166,15 +166,15 @@ def test_an_encoding_that_is_not_known_is_named(encoding: str) -> None:
 
 def test_a_send_without_a_receive_is_named() -> None:
     with pytest.raises(
-        StrategyError, match="rank 0 sends 1 times to rank 1 on channel 0, which receives 0 times"
+        ScheduleError, match="rank 0 sends 1 times to rank 1 on channel 0, which receives 0 times"
     ):
         parse_msccl(algo([("tb send='1' recv='-1'", [("s", 0)])], []))
 
 
 def test_what_msccl_cannot_say_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(StrategyError, match="different sizes"):
+    with pytest.raises(ScheduleError, match="different sizes"):
         msccl_text(trees([[-1, 0], [1, -1]], weights=(0.25, 0.75)))
-    with pytest.raises(StrategyError, match="root 1"):
+    with pytest.raises(ScheduleError, match="root 1"):
         msccl_text(trees([[1, -1]], collective="broadcast"))
     with pytest.raises(InputError, match=r"nothing\.xml"):
         read_msccl(tmp_path / "nothing.xml")
@@ -185,10 +185,10 @@ def test_what_msccl_cannot_say_is_refused(tmp_path: Path) -> None:
 
 def test_moves_on_one_rank_are_copies_and_sums() -> None:
     """Rank 1's chunk comes into scratch memory and is added from there."""
-    i0, i1, s0 = Place(0, "input", 0), Place(1, "input", 0), Place(0, "scratch", 0)
-    strategy = Strategy(
+    i0, i1, s0 = ChunkPlace(0, "input", 0), ChunkPlace(1, "input", 0), ChunkPlace(0, "scratch", 0)
+    strategy = CollectiveSchedule(
         name="by scratch", collective="all-reduce", ranks=2, chunks=1,
-        moves=(Move(i1, s0), Move(s0, i0, adds=True), Move(i0, i1)),
+        moves=(ChunkMove(i1, s0), ChunkMove(s0, i0, adds=True), ChunkMove(i0, i1)),
     )  # fmt: skip
     text = msccl_text(strategy.verify())
     assert 'type="re"' in text

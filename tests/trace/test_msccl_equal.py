@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hemiola.core.errors import StrategyError
-from hemiola.core.strategy import Move, Place, Strategy
+from hemiola.core.errors import ScheduleError
+from hemiola.core.strategy import ChunkMove, ChunkPlace, CollectiveSchedule
 from hemiola.core.strategy_shapes import all_pairs, ring, trees
 from hemiola.trace.msccl import beyond_limits, equal_chunks, msccl_text, parse_msccl
 from hemiola.trace.msccl.equal import repeats
@@ -57,7 +57,7 @@ def test_nobody_shares_out_better(parts: list[int], more: int) -> None:
 
 
 @given(shapes().filter(lambda strategy: strategy.root == 0))
-def test_every_strategy_can_be_written_and_reads_back_equal(strategy: Strategy) -> None:
+def test_every_strategy_can_be_written_and_reads_back_equal(strategy: CollectiveSchedule) -> None:
     equal = equal_chunks(strategy)
     assert equal.excess <= 0.01
     back = parse_msccl(msccl_text(equal.strategy)).verify()
@@ -71,8 +71,8 @@ def test_every_strategy_can_be_written_and_reads_back_equal(strategy: Strategy) 
         (msgspec.structs.replace(ring([0, 1], "all-gather"), weights=(0.4, 0.6)), "follow from their number"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_made_equal(strategy: Strategy, words: str) -> None:
-    with pytest.raises(StrategyError, match=words):
+def test_what_cannot_be_made_equal(strategy: CollectiveSchedule, words: str) -> None:
+    with pytest.raises(ScheduleError, match=words):
         equal_chunks(strategy)
 
 
@@ -97,10 +97,10 @@ def test_a_name_has_room_in_rccl_as_it_stands_in_the_file(letter: str) -> None:
     assert set(ElementTree.fromstring(text).get("name") or "") == {letter}
 
 
-def chunks_at_once(count: int) -> Strategy:
+def chunks_at_once(count: int) -> CollectiveSchedule:
     pair: Any = [(0, 1, True), (1, 0, False)]
-    moves = tuple(Move(Place(a, "input", 0), Place(b, "input", 0), count, adds) for a, b, adds in pair)
-    return Strategy(name="at once", collective="all-reduce", ranks=2, chunks=count, moves=moves).verify()
+    moves = tuple(ChunkMove(ChunkPlace(a, "input", 0), ChunkPlace(b, "input", 0), count, adds) for a, b, adds in pair)
+    return CollectiveSchedule(name="at once", collective="all-reduce", ranks=2, chunks=count, moves=moves).verify()
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ def chunks_at_once(count: int) -> Strategy:
         (chunks_at_once(71), []),
         (chunks_at_once(72), ["72 chunks in a step, where RCCL holds 71"]),
     ],
-    ids=lambda value: value.name if isinstance(value, Strategy) else str(len(value)),
+    ids=lambda value: value.name if isinstance(value, CollectiveSchedule) else str(len(value)),
 )
-def test_limits_are_named(strategy: Strategy, words: list[str]) -> None:
+def test_limits_are_named(strategy: CollectiveSchedule, words: list[str]) -> None:
     assert beyond_limits(msccl_text(strategy)) == words

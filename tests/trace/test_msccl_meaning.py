@@ -12,8 +12,8 @@ from functools import partial
 
 import pytest
 
-from hemiola.core.errors import HemiolaError, InputError, StrategyError
-from hemiola.core.strategy import Move, Place, Strategy
+from hemiola.core.errors import HemiolaError, InputError, ScheduleError
+from hemiola.core.strategy import ChunkMove, ChunkPlace, CollectiveSchedule
 from hemiola.core.strategy_shapes import all_pairs, halving_doubling, ring, trees
 from hemiola.trace.msccl import document, msccl_text, parse_msccl, reading
 
@@ -54,7 +54,7 @@ def test_what_comes_is_added_to_the_source() -> None:
     ]
     text = algo(*([(1 - rank, 1 - rank, steps)] for rank, steps in enumerate(ranks)), chunks=2)
     with pytest.raises(
-        StrategyError, match=r"gpu 1, tb 0, step 0 and gpu 0, tb 0, step 1\): it adds chunk 1 to chunk 0"
+        ScheduleError, match=r"gpu 1, tb 0, step 0 and gpu 0, tb 0, step 1\): it adds chunk 1 to chunk 0"
     ):
         parse_msccl(text).verify()
     assert parse_msccl(
@@ -68,14 +68,14 @@ def test_a_sum_may_go_elsewhere_than_what_it_is_added_to(kind: str) -> None:
     second: Steps = [("rrc", "i0", "o0"), ("s", "o0", "o0")] if kind == "rrc" else [("rrcs", "i0", "o0")]
     text = algo([(1, 1, [("s", "i0", "i0"), ("r", "o0", "o0")])], [(0, 0, second)], inplace=0)
     moves = parse_msccl(text).verify().moves
-    assert Move(Place(1, "input", 0), Place(1, "output", 0)) in moves
-    assert Move(Place(0, "input", 0), Place(1, "output", 0), adds=True) in moves
+    assert ChunkMove(ChunkPlace(1, "input", 0), ChunkPlace(1, "output", 0)) in moves
+    assert ChunkMove(ChunkPlace(0, "input", 0), ChunkPlace(1, "output", 0), adds=True) in moves
 
 
 def test_a_sum_that_is_sent_on_is_not_kept() -> None:
     """Rank 1 would have it all if `rrs` wrote anything."""
     text = algo([(1, 1, [("s", "i0", "i0"), ("r", "i0", "i0")])], [(0, 0, [("rrs", "i0", "i0")])])
-    with pytest.raises(StrategyError, match="input 0 of rank 1 holds chunk 0 of rank 1 instead of"):
+    with pytest.raises(ScheduleError, match="input 0 of rank 1 holds chunk 0 of rank 1 instead of"):
         parse_msccl(text).verify()
 
 
@@ -88,7 +88,7 @@ def test_what_a_sum_was_made_of_is_still_there() -> None:
     )
     strategy = parse_msccl(text)
     wanted = {0: {0, 1}, 1: {1, 2}, 2: {0, 1, 2}}
-    with pytest.raises(StrategyError, match="input 0 of rank 0 holds chunk 0 of ranks 0, 1 instead of"):
+    with pytest.raises(ScheduleError, match="input 0 of rank 0 holds chunk 0 of ranks 0, 1 instead of"):
         strategy.verify()
     held = {(rank, "input", 0): {rank} for rank in range(3)}
     for move in strategy.moves:
@@ -115,7 +115,7 @@ def test_a_connection_holds_so_many_sends(proto: str, holds: int) -> None:
 
     assert parse_msccl(both(holds)).verify()
     with pytest.raises(
-        StrategyError,
+        ScheduleError,
         match=rf"for ever: gpu 0, tb 0, step {holds} \(s\) for gpu 1 to receive one of the {holds} ",
     ):
         parse_msccl(both(holds + 1))
@@ -176,14 +176,14 @@ def in_front(text: str, nop: str) -> str:
 )  # fmt: skip
 def test_what_a_file_contradicts_is_named(old: str, new: str, says: str) -> None:
     assert old in BASE and parse_msccl(BASE).verify()
-    with pytest.raises((InputError, StrategyError), match=says):
+    with pytest.raises((InputError, ScheduleError), match=says):
         parse_msccl(BASE.replace(old, new, 1))
 
 
 def test_sends_that_wait_for_receives_wait_for_ever() -> None:
     both = [[(1 - r, -1, [("s", "i0", "i0", (1, 0))]), (-1, 1 - r, [("rrc", "i0", "i0")])] for r in range(2)]
     says = r"gpu 0, tb 0, step 0 \(s\) for step 0 of tb 1; gpu 0, tb 1, step 0 \(rrc\) for what gpu 1 sends"
-    with pytest.raises(StrategyError, match=f"wait for each other for ever: {says}"):
+    with pytest.raises(ScheduleError, match=f"wait for each other for ever: {says}"):
         parse_msccl(algo(*both))
 
 
@@ -222,10 +222,10 @@ def test_sums_that_are_made_at_once_have_one_count() -> None:
 
 
 def test_sums_of_several_counts_are_written_apart() -> None:
-    i0, s0 = Place(0, "input", 0), Place(0, "scratch", 0)
-    one, two = (Move(Place(0, "scratch", at), i0, count, adds=True) for at, count in ((4, 1), (2, 2)))
-    moves = (Move(Place(1, "input", 0), s0, 2), Move(s0, Place(0, "scratch", 2), 2), Move(s0, Place(0, "scratch", 4), 2), one, two)  # fmt: skip
-    strategy = Strategy(name="x", collective="reduce", ranks=2, chunks=2, moves=moves)
+    i0, s0 = ChunkPlace(0, "input", 0), ChunkPlace(0, "scratch", 0)
+    one, two = (ChunkMove(ChunkPlace(0, "scratch", at), i0, count, adds=True) for at, count in ((4, 1), (2, 2)))
+    moves = (ChunkMove(ChunkPlace(1, "input", 0), s0, 2), ChunkMove(s0, ChunkPlace(0, "scratch", 2), 2), ChunkMove(s0, ChunkPlace(0, "scratch", 4), 2), one, two)  # fmt: skip
+    strategy = CollectiveSchedule(name="x", collective="reduce", ranks=2, chunks=2, moves=moves)
     assert parse_msccl(msccl_text(strategy)).moves == strategy.ordered().moves
 
 
@@ -253,14 +253,14 @@ def test_what_is_too_large_is_refused_at_once() -> None:
         name, _, _ = said.partition("=")
         text = re.sub(rf'{name}="\d+"', said, BASE).replace('i_chunks="3"', 'i_chunks="1000000000"')
         assert calls(partial(parse_msccl, text)) < 500
-    huge = Strategy(name="huge", collective="all-reduce", ranks=2, chunks=10**9, moves=())
-    many = Strategy(
+    huge = CollectiveSchedule(name="huge", collective="all-reduce", ranks=2, chunks=10**9, moves=())
+    many = CollectiveSchedule(
         name="many", collective="all-reduce", ranks=2, chunks=1,
-        moves=(Move(Place(0, "input", 0), Place(1, "input", 0), count=1 << 20),) * 5,
+        moves=(ChunkMove(ChunkPlace(0, "input", 0), ChunkPlace(1, "input", 0), count=1 << 20),) * 5,
     )  # fmt: skip
     for strategy in (huge, many):
         assert calls(strategy.verify) < 500
-        with pytest.raises(StrategyError, match="too many to prove it right"):
+        with pytest.raises(ScheduleError, match="too many to prove it right"):
             strategy.verify()
 
 

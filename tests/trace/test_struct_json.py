@@ -12,9 +12,9 @@ import pytest
 
 from hemiola.core.errors import InputError
 from hemiola.core.graph import KINDS, PHASES
-from hemiola.core.hardware import CollectiveCost, Efficiency, Exchange, Hardware, Measurement, PhaseCost
+from hemiola.core.hardware import CollectiveCost, KindEfficiency, ExchangeCost, Hardware, Measurement, PhaseCost
 from hemiola.core.plan import Piece, Plan, PlannedTransfer
-from hemiola.core.strategy import Move, Pace, Place, Strategy
+from hemiola.core.strategy import ChunkMove, SendRate, ChunkPlace, CollectiveSchedule
 from hemiola.trace.hardware_json import read_hardware, write_hardware
 from hemiola.trace.plan_json import read_plan, write_plan
 from hemiola.trace.strategy_json import read_strategy, write_strategy
@@ -23,14 +23,14 @@ PLAN = Plan(
     name="p", graph="g", ranks=2, update="together", chunk_bytes=1024,
     transfers=(PlannedTransfer(name="t", pieces=(Piece("w", 0, 4),)),),
 )  # fmt: skip
-STRATEGY = Strategy(
+STRATEGY = CollectiveSchedule(
     name="s", collective="broadcast", ranks=2, chunks=1,
-    moves=(Move(Place(0, "input", 0), Place(1, "input", 0)),), paces=(Pace(0, 1, 1e9),),
+    moves=(ChunkMove(ChunkPlace(0, "input", 0), ChunkPlace(1, "input", 0)),), paces=(SendRate(0, 1, 1e9),),
 )  # fmt: skip
 HARDWARE = Hardware(
     name="toy", kind="cpu", peak_flop_per_s={"float32": 1e11}, memory_bytes_per_s=1e10, memory_bytes=1e10,
     phases=dict.fromkeys(PHASES, PhaseCost(operation_s=1e-6, view_s=1e-7)),
-    efficiencies={kind: Efficiency(compute=0.5, memory=0.8) for kind in KINDS if kind != "view"},
+    efficiencies={kind: KindEfficiency(compute=0.5, memory=0.8) for kind in KINDS if kind != "view"},
     cores=4, threads_per_rank=1,
     measured={
         "mm": Measurement(
@@ -43,7 +43,7 @@ HARDWARE = Hardware(
             backend="gloo", collective="all-reduce", ranks=2, hosts=("a", "b"), alpha_s=1e-4, bytes_per_s=1e9
         ),
     ),
-    exchange=Exchange(parameter_s=1e-5, bucket_s=5e-5, copy_s_per_byte=4e-10),
+    exchange=ExchangeCost(parameter_s=1e-5, bucket_s=5e-5, copy_s_per_byte=4e-10),
 )  # fmt: skip
 
 KINDS_OF_FILE: dict[str, tuple[msgspec.Struct, Callable[..., None], Callable[[Path], msgspec.Struct]]] = {

@@ -12,7 +12,7 @@ from hemiola.core.errors import FormatError, HemiolaError, InputError
 from hemiola.core.topology import Topology
 from hemiola.trace.topologies import read_topology
 from hemiola.trace.topologies.nodes import read_nodes
-from hemiola.trace.topologies.options import Options
+from hemiola.trace.topologies.options import TopologyOptions
 
 BLOCK, RACK = "cloud.provider.com/topology-block", "cloud.provider.com/topology-rack"
 KUEUE = [("node-1", "block-1", "rack-1"), ("node-2", "block-1", "rack-2"), ("node-3", "block-2", "rack-1"), ("node-4", "block-2", "rack-3")]  # fmt: skip
@@ -32,7 +32,7 @@ def kueue_nodes() -> list[dict[str, Any]]:
 
 def read(items: list[dict[str, Any]], kueue: str | None = None, **options: str) -> Topology:
     text = json.dumps({"apiVersion": "v1", "kind": "List", "items": items})
-    return read_nodes(text, "nodes.json", Options(options, "nodes.json"), kueue)
+    return read_nodes(text, "nodes.json", TopologyOptions(options, "nodes.json"), kueue)
 
 
 def test_kueues_example() -> None:
@@ -294,4 +294,4 @@ def test_refusals(items: Any, options: dict[str, str], error: type[HemiolaError]
 def test_labels_and_kueue_exclude_each_other() -> None:
     text = json.dumps({"items": kueue_nodes()})
     with pytest.raises(InputError, match="both labels and kueue"):
-        read_nodes(text, "x", Options({"labels": RACK, "kueue": "k"}, "x"), KUEUE_YAML)
+        read_nodes(text, "x", TopologyOptions({"labels": RACK, "kueue": "k"}, "x"), KUEUE_YAML)

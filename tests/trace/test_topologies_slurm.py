@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hemiola.core.errors import FormatError, HemiolaError, InputError, TopologyError
 from hemiola.core.topology import Topology
 from hemiola.trace.topologies import read_topology
-from hemiola.trace.topologies.options import Options
+from hemiola.trace.topologies.options import TopologyOptions
 from hemiola.trace.topologies.slurm import read_slurm
 from hemiola.trace.topologies.slurm_nodes import read_down, read_gres_conf, read_slurm_conf
 from hemiola.trace.topologies.slurm_partitions import read_without_partition
@@ -23,7 +23,7 @@ TWO = "SwitchName=a Nodes=n[0-1]\nSwitchName=b Nodes=n[2-3]\nSwitchName=top Swit
 def read(topology_conf: str, given: str = "gpus_per_host=8", **files: str) -> Topology:
     options = dict(pair.split("=") for pair in given.split(",") if pair)
     texts = {"topology.conf": topology_conf, **{f"{name}.conf": text for name, text in files.items()}}
-    return read_slurm(texts, "conf", Options(options, "conf"))
+    return read_slurm(texts, "conf", TopologyOptions(options, "conf"))
 
 
 def test_two_levels_of_switches() -> None:
@@ -347,7 +347,7 @@ def test_a_slurm_without_a_topology_is_one_switch(tmp_path: Path) -> None:
 )
 def test_too_little_for_one_switch(files: dict[str, str], message: str) -> None:
     with pytest.raises(InputError, match=message) as refusal:
-        read_slurm(files, "conf", Options({}, "conf"))
+        read_slurm(files, "conf", TopologyOptions({}, "conf"))
     assert refusal.value.remedy
 
 
@@ -366,7 +366,7 @@ DownNodes=gpu017 State=DOWN
 
 
 def read_conf_alone(text: str, **options: str) -> Topology:
-    return read_slurm({"slurm.conf": text}, "conf", Options(options, "conf"))
+    return read_slurm({"slurm.conf": text}, "conf", TopologyOptions(options, "conf"))
 
 
 def test_nodes_that_are_down_or_do_not_exist_yet_are_left_out() -> None:

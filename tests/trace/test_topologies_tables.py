@@ -10,7 +10,7 @@ import pytest
 from hemiola.core.errors import HemiolaError, InputError, RowError
 from hemiola.core.topology import Topology
 from hemiola.trace.topologies import read_topology
-from hemiola.trace.topologies.options import Options
+from hemiola.trace.topologies.options import TopologyOptions
 from hemiola.trace.topologies.tables import read_lingjun, read_tiresias
 
 LINGJUN = "ip,DSW,PSW,ASW\nh0,G6,P10,S1\nh1,G6,P12,S1\nh2,G6,P10,S1\n\nh3,G6,P10,S2\n"
@@ -18,11 +18,11 @@ TIRESIAS = "num_switch,num_node_p_switch,num_gpu_p_node,num_cpu_p_node,mem_p_nod
 
 
 def lingjun(text: str, **options: str) -> Topology:
-    return read_lingjun(text, "topo.csv", Options(options, "topo.csv"))
+    return read_lingjun(text, "topo.csv", TopologyOptions(options, "topo.csv"))
 
 
 def tiresias(text: str, **options: str) -> Topology:
-    return read_tiresias(text, "c.csv", Options(options, "c.csv"))
+    return read_tiresias(text, "c.csv", TopologyOptions(options, "c.csv"))
 
 
 def test_lingjun_racks_are_pairs() -> None:

@@ -12,7 +12,7 @@ from cyclopts import Parameter
 from hemiola.cli.output import terminal, writable
 
 if TYPE_CHECKING:
-    from hemiola.core.errors import StrategyError
+    from hemiola.core.errors import ScheduleError
 
 __all__ = ["inspect"]
 
@@ -92,7 +92,7 @@ def _kind(files: Sequence[Path], against: Sequence[Path], options: Sequence[str]
 
 def _network(
     kind: str, file: Path, report: Path | None, json: Path | None, title: str
-) -> StrategyError | None:
+) -> ScheduleError | None:
     """Show a topology or a strategy; return why a strategy is not right, if it is not."""
     from hemiola.report.network.inspection import show_strategy, show_topology
 

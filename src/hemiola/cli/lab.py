@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 if TYPE_CHECKING:
-    from hemiola.lab.state import State
+    from hemiola.lab.state import LabState
 
 __all__ = ["down", "run", "status", "up"]
 
@@ -117,7 +117,7 @@ def down(*, name: str = "", all: Annotated[bool, Switch] = False) -> None:
         print(f"removed {lab.spec.name}")
 
 
-def _show(lab: State) -> None:
+def _show(lab: LabState) -> None:
     from hemiola.core.errors import LabError
     from hemiola.lab.network import missing, running
     from hemiola.lab.settings import read_settings
@@ -137,7 +137,7 @@ def _show(lab: State) -> None:
         print(f"  {host:6} {lab.address(host):15} {count} process{'es' * (count != 1)}")
 
 
-def _condition(lab: State, lost: tuple[str, ...]) -> str:
+def _condition(lab: LabState, lost: tuple[str, ...]) -> str:
     """What is to be said of a lab first."""
     remedy = f"remove it: hemiola lab down --name {lab.spec.name}"
     if lab.owner is not None and not lab.owner.lives:

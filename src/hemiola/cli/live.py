@@ -19,7 +19,7 @@ from cyclopts import Parameter
 
 if TYPE_CHECKING:
     from hemiola.control.journal import Journal
-    from hemiola.control.live.reading import Cluster, LiveHost, LiveJob
+    from hemiola.control.live.reading import LiveCluster, LiveHost, LiveJob
 
 __all__ = [
     "daemon_text",
@@ -138,7 +138,7 @@ def open_journal(where: str, partition: str) -> Iterator[Journal]:
         yield opened
 
 
-def daemon_text(cluster: Cluster) -> str:
+def daemon_text(cluster: LiveCluster) -> str:
     """Who serves, or that nobody does, in a sentence."""
     from hemiola.report.live.columns import ago
 
@@ -154,7 +154,7 @@ def daemon_text(cluster: Cluster) -> str:
     return "Hemiola has never run on this journal"
 
 
-def warn(cluster: Cluster) -> None:
+def warn(cluster: LiveCluster) -> None:
     """On stderr, if what follows is not of now."""
     from hemiola.report.live.columns import clock
 
@@ -182,7 +182,7 @@ def state_text(job: LiveJob) -> str:
     return "R" if job.state == "running" else "PD"
 
 
-def print_json(schema: str, cluster: Cluster, **values: Any) -> None:
+def print_json(schema: str, cluster: LiveCluster, **values: Any) -> None:
     """One object: the schema, who serves, of when it is, and the values."""
     import msgspec
 

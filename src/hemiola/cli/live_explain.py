@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from hemiola.cli.live import daemon_text, open_journal, print_json, reason_text, state_text
 
 if TYPE_CHECKING:
-    from hemiola.control.journal import JobRecord, Journal
-    from hemiola.control.live.reading import Cluster, LiveJob, Names
+    from hemiola.control.journal import JournaledJob, Journal
+    from hemiola.control.live.reading import LiveCluster, LiveJob, Names
     from hemiola.control.live.reading_forecast import Forecast
     from hemiola.control.live.reading_story import Moment
     from hemiola.core.errors import InputError
@@ -65,7 +65,7 @@ def explain_live(job: str, *, journal: str, partition: str, json: bool) -> None:
         print("\n".join(told.lines()))
 
 
-def _record(journal: Journal, name: str, partition: str) -> JobRecord:
+def _record(journal: Journal, name: str, partition: str) -> JournaledJob:
     record = journal.job(name)
     if record is None:
         raise _unknown(journal, name, partition)
@@ -100,13 +100,13 @@ def _unknown(journal: Journal, name: str, partition: str) -> InputError:
 class _Told:
     """All that is told of a job."""
 
-    def __init__(self, journal: Journal, record: JobRecord, now_s: float) -> None:
+    def __init__(self, journal: Journal, record: JournaledJob, now_s: float) -> None:
         from hemiola.control.live.reading import Names, engine_ids, read_cluster
         from hemiola.control.live.reading_story import story
 
         # It may end before the cluster is read.
         since_s = record.submitted_s if record.ended_s is None else record.ended_s
-        self.cluster: Cluster = read_cluster(journal, now_s, ended_since_s=since_s)
+        self.cluster: LiveCluster = read_cluster(journal, now_s, ended_since_s=since_s)
         found = [job for job in self.cluster.jobs if job.uuid == record.uuid]
         self.job: LiveJob = found[0]
         self._records = {open_job.uuid: open_job for open_job in journal.open_jobs()}
@@ -117,7 +117,7 @@ class _Told:
             for uuid in (*self.forecast.first, *(holder.job for holder in self.forecast.holders)):
                 self.names.of(uuid)
 
-    def _forecast(self, journal: Journal, record: JobRecord) -> Forecast | None:
+    def _forecast(self, journal: Journal, record: JournaledJob) -> Forecast | None:
         from hemiola.control.live.reading_forecast import forecast
 
         cluster = self.cluster

@@ -12,11 +12,11 @@ from hemiola.cli.live import JOB_COLUMNS, daemon_text, job_row, reason_text
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from hemiola.control.live.reading import Cluster, LiveHost, LiveJob
+    from hemiola.control.live.reading import LiveCluster, LiveHost, LiveJob
     from hemiola.control.live.reading_forecast import Load
     from hemiola.control.live.reading_run import Made
 
-__all__ = ["Seen", "frame"]
+__all__ = ["ScreenState", "frame"]
 
 COLOURS = (
     "#4e9de0", "#e0a44e", "#6bbf6b", "#c77fd1", "#d9736b", "#5bbfc0", "#b5b04a", "#8f8fe0", "#d98fb0", "#8fb39a",
@@ -28,7 +28,7 @@ FULL, HIGH = 0.9, 0.6
 
 
 @dataclass(frozen=True)
-class Seen:
+class ScreenState:
     """What is drawn.
 
     Attributes:
@@ -37,13 +37,13 @@ class Seen:
         engine: whether it answers, in words.
     """
 
-    cluster: Cluster
+    cluster: LiveCluster
     loads: Sequence[tuple[Load, list[str]]]
     problem: str
     engine: str
 
 
-def frame(seen: Seen, width: int, height: int | None, *, whole: bool = False) -> list[Text]:
+def frame(seen: ScreenState, width: int, height: int | None, *, whole: bool = False) -> list[Text]:
     """The lines.
 
     Args:
@@ -86,7 +86,7 @@ def frame(seen: Seen, width: int, height: int | None, *, whole: bool = False) ->
     return [_cut(line, wide) for line in (lines if height is None else lines[:height])]
 
 
-def _head(seen: Seen, width: int, wide: int) -> Iterator[Text]:
+def _head(seen: ScreenState, width: int, wide: int) -> Iterator[Text]:
     from rich.text import Text
 
     from hemiola.report.live.columns import clock
@@ -112,7 +112,7 @@ def _head(seen: Seen, width: int, wide: int) -> Iterator[Text]:
     yield _cut(_use(cluster), wide)
 
 
-def _use(cluster: Cluster) -> Text:
+def _use(cluster: LiveCluster) -> Text:
     from rich.text import Text
 
     gpus, used = sum(host.gpus for host in cluster.hosts), sum(host.used for host in cluster.hosts)
@@ -126,7 +126,7 @@ def _use(cluster: Cluster) -> Text:
     return line
 
 
-def _racks(cluster: Cluster, keys: dict[str, tuple[str, str]], width: int) -> Iterator[Text]:
+def _racks(cluster: LiveCluster, keys: dict[str, tuple[str, str]], width: int) -> Iterator[Text]:
     """A line per rack, or several; each host's GPUs by the letters of their jobs."""
     from rich.text import Text
 
@@ -163,7 +163,7 @@ def _cells(host: LiveHost, keys: dict[str, tuple[str, str]]) -> Text:
     return line
 
 
-def _links(seen: Seen, width: int) -> Iterator[Text]:
+def _links(seen: ScreenState, width: int) -> Iterator[Text]:
     from rich.text import Text
 
     from hemiola.core.units import format_rate
@@ -182,7 +182,7 @@ def _links(seen: Seen, width: int) -> Iterator[Text]:
         yield _cut(line, width)
 
 
-def _queue(waiting: Sequence[LiveJob], cluster: Cluster, width: int) -> Iterator[Text]:
+def _queue(waiting: Sequence[LiveJob], cluster: LiveCluster, width: int) -> Iterator[Text]:
     from rich.text import Text
 
     from hemiola.report.live.columns import columns, elapsed
@@ -202,7 +202,7 @@ def _queue(waiting: Sequence[LiveJob], cluster: Cluster, width: int) -> Iterator
 
 
 def _running(
-    running: Sequence[LiveJob], cluster: Cluster, keys: dict[str, tuple[str, str]], width: int
+    running: Sequence[LiveJob], cluster: LiveCluster, keys: dict[str, tuple[str, str]], width: int
 ) -> Iterator[Text]:
     from rich.text import Text
 
@@ -222,7 +222,7 @@ def _running(
         yield Text("  ").append(letter, style=f"#101418 on {colour}").append(f" {line}", style="none")
 
 
-def _decision(made: Made, cluster: Cluster, width: int) -> Text:
+def _decision(made: Made, cluster: LiveCluster, width: int) -> Text:
     from rich.text import Text
 
     from hemiola.control.live.reading import host_names

@@ -19,7 +19,7 @@ from hemiola.cli.live import open_journal
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from hemiola.cli.live_frame import Seen
+    from hemiola.cli.live_frame import ScreenState
     from hemiola.control.journal import Journal
     from hemiola.control.live.reading_run import Following
 
@@ -75,9 +75,9 @@ def top(
         _show(opened, engine, console, interval_s)
 
 
-def _look(journal: Journal, engine: _Engine, following: Following) -> Seen:
+def _look(journal: Journal, engine: _Engine, following: Following) -> ScreenState:
     """Read all that a picture needs; of the run what has come since the last one."""
-    from hemiola.cli.live_frame import Seen
+    from hemiola.cli.live_frame import ScreenState
     from hemiola.control.live.reading import Names, engine_ids, read_cluster
     from hemiola.control.live.reading_forecast import predicted_loads
     from hemiola.core.errors import HemiolaError
@@ -94,7 +94,7 @@ def _look(journal: Journal, engine: _Engine, following: Following) -> Seen:
             ]
         except HemiolaError as error:  # a job came or went between the two readings
             problem = error.what
-    return Seen(cluster, loads, problem, engine.says)
+    return ScreenState(cluster, loads, problem, engine.says)
 
 
 def _show(journal: Journal, engine: _Engine, console: Console, interval_s: float) -> None:

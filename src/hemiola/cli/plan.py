@@ -58,17 +58,17 @@ def plan(
         Print everything as JSON.
     """
     from hemiola.cost.hardware_files import load_hardware
-    from hemiola.cost.prediction import Options
+    from hemiola.cost.prediction import PredictionOptions
     from hemiola.plan.planner import make_plan
-    from hemiola.plan.problem import Problem
+    from hemiola.plan.problem import PlanProblem
     from hemiola.trace.graph_json import read_graph
     from hemiola.trace.plan_json import write_plan
     from hemiola.trace.topologies import read_topology
 
     writable(output, page)
-    problem = Problem(
+    problem = PlanProblem(
         read_graph(graph), load_hardware(hardware), read_topology(topology), ranks,
-        placement=placement_of(placement), options=Options(cores=cores),
+        placement=placement_of(placement), options=PredictionOptions(cores=cores),
     )  # fmt: skip
     advice = make_plan(problem)
     if output is not None:

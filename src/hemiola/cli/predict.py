@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from hemiola.cost.job_profile import Fit
-    from hemiola.cost.prediction import Options, Prediction
-    from hemiola.cost.strategies import Strategy
+    from hemiola.cost.prediction import PredictionOptions, Prediction
+    from hemiola.cost.strategies import Parallelism
     from hemiola.cost.strategy_cost import Fitting
     from hemiola.cost.whatif import Question, WhatIf
 
@@ -126,9 +126,9 @@ def _question(
     hardware: str,
     topology: str,
     ranks: int,
-    strategy: Strategy,
+    strategy: Parallelism,
     placement: str,
-    options: Options,
+    options: PredictionOptions,
 ) -> Question:
     from hemiola.cost.hardware_files import load_hardware
     from hemiola.cost.whatif import Question
@@ -141,16 +141,16 @@ def _question(
     )  # fmt: skip
 
 
-def _options(library: str, strategies: str, cores: float | None) -> Options:
+def _options(library: str, strategies: str, cores: float | None) -> PredictionOptions:
     from hemiola.core.errors import InputError
     from hemiola.cost.collectives import GLOO, GROUP, NCCL
-    from hemiola.cost.prediction import Options
+    from hemiola.cost.prediction import PredictionOptions
 
     known = {one.name: one for one in (GLOO, NCCL, GROUP)}
     if library not in ("", *known):
         raise InputError(f"there is no library {library!r}", f"give one of {', '.join(known)}")
     fitting = _fitting(strategies) if strategies else None
-    return Options(cores=cores, library=known.get(library), strategies=fitting)
+    return PredictionOptions(cores=cores, library=known.get(library), strategies=fitting)
 
 
 def _fitting(text: str) -> Fitting:
@@ -185,7 +185,7 @@ def _strategy_table(answer: Prediction) -> Table:
     return table
 
 
-def _strategy(text: str, plan: Path | None) -> Strategy:
+def _strategy(text: str, plan: Path | None) -> Parallelism:
     from hemiola.cost.strategies import Planned, parse_strategy
     from hemiola.trace.plan_json import read_plan
 

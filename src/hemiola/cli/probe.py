@@ -79,10 +79,10 @@ def _on(
     """Start a rank on each host."""
     import msgspec
 
-    from hemiola.run.launch import REMOTE_SHELL, Job, launch
+    from hemiola.run.launch import REMOTE_SHELL, LaunchSpec, launch
     from hemiola.run.probe.meeting import Probed
 
-    job = Job(
+    job = LaunchSpec(
         command=(python, "-P", "-m", "hemiola.run.probe", str(seconds), *([interface] if interface else [])),
         hosts=hosts_of(hosts, fewest=2),
         ranks_per_host="1",

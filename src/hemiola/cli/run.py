@@ -16,8 +16,8 @@ from hemiola.cli.output import writable
 
 if TYPE_CHECKING:
     from hemiola.core.plan import Plan
-    from hemiola.run.launch import Failure, Job, Nodes, World
-    from hemiola.run.record.values import Options
+    from hemiola.run.launch import Failure, LaunchSpec, HostNumber, World
+    from hemiola.run.record.values import TraceOptions
 
 __all__ = ["run", "separated"]
 
@@ -103,14 +103,14 @@ def run(
     """
     from hemiola.cli.run_report import conclude
     from hemiola.cli.trace import alone
-    from hemiola.run.launch import REMOTE_SHELL, Job, launch
+    from hemiola.run.launch import REMOTE_SHELL, LaunchSpec, launch
 
     writable(trace, report)
     python = python or sys.executable
     _goes_on(on_loss, min_ranks)
     recording = _recording(trace, full)
     given = _environment(env, bool(hosts)) | _plan_variables(plan) | _loss_variables(on_loss, min_ranks)
-    job = Job(
+    job = LaunchSpec(
         **_command(command, module, no_python, python),
         hosts=hosts_of(hosts),
         ranks_per_host=_ranks_per_host(nproc),
@@ -193,9 +193,9 @@ def _ranks_per_host(text: str) -> str:
     raise InputError(f"--nproc {text}", "give a number of ranks for each host, or auto, gpu or cpu")
 
 
-def _nodes(count: int, number: int, address: str, hosts: str, standalone: bool) -> Nodes | None:
+def _nodes(count: int, number: int, address: str, hosts: str, standalone: bool) -> HostNumber | None:
     from hemiola.core.errors import InputError
-    from hemiola.run.launch import Nodes
+    from hemiola.run.launch import HostNumber
 
     if not 0 <= number < count:
         raise InputError(
@@ -212,7 +212,7 @@ def _nodes(count: int, number: int, address: str, hosts: str, standalone: bool) 
         raise InputError(
             f"--nnodes {count} without --master-addr", "give the address of the host with --node-rank 0"
         )
-    return Nodes(number, count)
+    return HostNumber(number, count)
 
 
 def _environment(given: tuple[str, ...], remote: bool) -> dict[str, str]:
@@ -239,7 +239,7 @@ def _plan_variables(path: Path | None) -> dict[str, str]:
     return {"HEMIOLA_PLAN": str(path.absolute())} if path is not None else {}
 
 
-def _recording(path: Path | None, full: bool) -> Options | None:
+def _recording(path: Path | None, full: bool) -> TraceOptions | None:
     from hemiola.core.errors import InputError
     from hemiola.run.record.api import options_for
 
@@ -248,18 +248,18 @@ def _recording(path: Path | None, full: bool) -> Options | None:
     return options_for(path, mode="full" if full else "light") if path is not None else None
 
 
-def _recording_variables(options: Options | None, given: dict[str, str], remote: bool) -> dict[str, str]:
+def _recording_variables(options: TraceOptions | None, given: dict[str, str], remote: bool) -> dict[str, str]:
     """What makes a rank record itself, if only for the scheduler, in the environment that it is given."""
     import os
 
     from hemiola.run.record.injected import RECORD, variables
     from hemiola.run.record.reporting import REPORTS, job_name
-    from hemiola.run.record.values import Options
+    from hemiola.run.record.values import TraceOptions
 
     environment = os.environ | given
     job = job_name(environment) if environment.get(REPORTS) else ""
     if options is None and job and not environment.get(RECORD):  # what is being recorded is reported, too
-        options = Options(path="", parts="", answer_signal=False)
+        options = TraceOptions(path="", parts="", answer_signal=False)
     found = {"HEMIOLA_JOB": job} if job and remote else {}  # the engine's own variables stay here
     return found | (variables(options, environment) if options is not None else {})
 
@@ -294,7 +294,7 @@ def _say_lost(failure: Failure, running: int) -> None:
     )
 
 
-def _admit(world: World, job: Job, plan: Plan | None, path: Path | None) -> None:
+def _admit(world: World, job: LaunchSpec, plan: Plan | None, path: Path | None) -> None:
     """Refuse a plan for another number of ranks; say what was set that nobody asked for."""
     from hemiola.core.errors import PlanError
 

@@ -12,8 +12,8 @@ from hemiola.cli.output import terminal
 if TYPE_CHECKING:
     from hemiola.core.acceleration import Acceleration
     from hemiola.core.job_metrics import JobMetrics
-    from hemiola.run.launch import Failure, Nodes, Outcome
-    from hemiola.run.record.values import Options
+    from hemiola.run.launch import Failure, HostNumber, LaunchOutcome
+    from hemiola.run.record.values import TraceOptions
 
 __all__ = ["conclude"]
 
@@ -21,11 +21,11 @@ _HINT = "nothing was predicted or measured: --trace FILE records the job, hemiol
 
 
 def conclude(
-    outcome: Outcome,
+    outcome: LaunchOutcome,
     command: tuple[str, ...],
-    recording: Options | None,
+    recording: TraceOptions | None,
     report: Path | None,
-    nodes: Nodes | None = None,
+    nodes: HostNumber | None = None,
     since_ns: int = 0,
 ) -> None:
     """Say it on standard error, and write the report if one was asked for.
@@ -56,7 +56,7 @@ def conclude(
         _write(report, _as_json(outcome, command, acceleration, recording, metrics))
 
 
-def _failed(outcome: Outcome, failure: Failure) -> str:
+def _failed(outcome: LaunchOutcome, failure: Failure) -> str:
     """Who failed first and how, and what it said last."""
     from hemiola.run.launch import ending
 
@@ -76,7 +76,7 @@ def _failed(outcome: Outcome, failure: Failure) -> str:
     )
 
 
-def _measured(recording: Options, outcome: Outcome, nodes: Nodes | None, since_ns: int) -> JobMetrics | None:
+def _measured(recording: TraceOptions, outcome: LaunchOutcome, nodes: HostNumber | None, since_ns: int) -> JobMetrics | None:
     """Of the recording, which is put together now; ranks that others have started may take a while longer."""
     from hemiola.cli.trace import merged
     from hemiola.core.job_metrics import job_metrics
@@ -89,7 +89,7 @@ def _measured(recording: Options, outcome: Outcome, nodes: Nodes | None, since_n
     return job_metrics(timeline) if timeline is not None and len(timeline.iterations) > 1 else None
 
 
-def _acceleration(outcome: Outcome) -> Acceleration | None:
+def _acceleration(outcome: LaunchOutcome) -> Acceleration | None:
     """What hemiola.accelerate has left; None if the script did not use it, or is of another version."""
     from hemiola.core.errors import InputError
     from hemiola.trace.acceleration_json import read_acceleration
@@ -107,10 +107,10 @@ def _acceleration(outcome: Outcome) -> Acceleration | None:
 
 
 def _as_json(
-    outcome: Outcome,
+    outcome: LaunchOutcome,
     command: tuple[str, ...],
     acceleration: Acceleration | None,
-    recording: Options | None,
+    recording: TraceOptions | None,
     metrics: JobMetrics | None,
 ) -> dict[str, Any]:
     import msgspec

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from hemiola.control.journal import Journal
-    from hemiola.control.live.service import Service, Settings
+    from hemiola.control.live.service import Service, SessionSettings
     from hemiola.core.topology import Topology
 
 __all__ = ["ranks", "release", "serve"]
@@ -112,7 +112,7 @@ def serve(
     """
     from hemiola.control.journal import Journal
     from hemiola.control.live.logs import set_up
-    from hemiola.control.live.service import Settings
+    from hemiola.control.live.service import SessionSettings
 
     keep_s = _kept_s(keep)
     set_up(as_json=log_json)
@@ -127,7 +127,7 @@ def serve(
         )
     else:
         cluster = _on_ray(ray_address, topology, profiles)
-    settings = Settings(
+    settings = SessionSettings(
         policy=policy, fallback=fallback, mode="observe" if dry_run else mode, engine=cluster.version,
         kill_switch=kill_switch, alive=alive, reports=reports, keep_s=keep_s, show_requests=dry_run,
     )  # fmt: skip
@@ -141,7 +141,7 @@ def serve(
 
 
 @dataclass(frozen=True)
-class Cluster:
+class EngineChoice:
     """A live cluster, whatever its engine.
 
     Attributes:
@@ -150,12 +150,12 @@ class Cluster:
     """
 
     version: str
-    service: Callable[[Settings, Journal], Service]
+    service: Callable[[SessionSettings, Journal], Service]
 
 
 def _on_slurm(
     conf: Path | None, partition: str, topology: str, profiles: Path | None, wake: Path | None, over: _Rest
-) -> Cluster:
+) -> EngineChoice:
     import shutil
     from functools import partial
 
@@ -178,7 +178,7 @@ def _on_slurm(
     service = partial(
         slurm_service, topology=network, slurm=slurm, partition=partition, profiles=profiles, wake=wake
     )
-    return Cluster(str(slurm) if over.url else slurm_version(commands), service)
+    return EngineChoice(str(slurm) if over.url else slurm_version(commands), service)
 
 
 @dataclass(frozen=True)
@@ -190,7 +190,7 @@ class _Rest:
     acts: bool
 
 
-def _on_ray(address: str, topology: str, profiles: Path | None) -> Cluster:
+def _on_ray(address: str, topology: str, profiles: Path | None) -> EngineChoice:
     from functools import partial
 
     from hemiola.control.ray.client import Ray
@@ -200,7 +200,7 @@ def _on_ray(address: str, topology: str, profiles: Path | None) -> Cluster:
     ray = Ray(address)
     network = _topology(topology) or ray_topology(ray)
     service = partial(ray_service, topology=network, ray=ray, profiles=profiles)
-    return Cluster(ray_version(ray), service)
+    return EngineChoice(ray_version(ray), service)
 
 
 def _topology(given: str) -> Topology | None:

@@ -167,7 +167,7 @@ def _run(
     from hemiola.control.scenario import prepare
     from hemiola.control.simulate import Recording
     from hemiola.control.sweep import sweep
-    from hemiola.report.progress import Bar
+    from hemiola.report.progress import ProgressBar
     from hemiola.report.words import no_job_ended
 
     console = terminal(stderr=True)
@@ -177,7 +177,7 @@ def _run(
         decisions="decisions" in outputs,
         traffic="report" in outputs,
     )
-    with Bar(console) as bar:
+    with ProgressBar(console) as bar:
         prepared = [prepare(scenario, say=bar.say) for scenario in scenarios.values()]
     done = sweep(
         prepared, executor, recording=recording, folder=folder,
@@ -189,7 +189,7 @@ def _run(
     gone: BaseException | None = None
     with closing(done):
         for name in scenarios:
-            with Bar(console) as bar:
+            with ProgressBar(console) as bar:
                 swept = next(done)
             missing += swept.missing
             if swept.comparison is not None:

@@ -14,7 +14,7 @@ from hemiola.cli.output import folder_writable, terminal, writable
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from hemiola.core.strategy import Strategy
+    from hemiola.core.strategy import CollectiveSchedule
     from hemiola.plan.collectives.nccl_files import NcclAdvice
     from hemiola.plan.collectives.synthesis import Synthesis
     from hemiola.trace.msccl.equal import Equal
@@ -160,7 +160,7 @@ def _show_equal(console: Console, equal: Equal) -> None:
         print(f"warning: {words}", file=sys.stderr)
 
 
-def _write(chosen: Strategy, path: Path) -> Equal | None:
+def _write(chosen: CollectiveSchedule, path: Path) -> Equal | None:
     """Write it; as what, if MSCCL's XML needed equal chunks."""
     from hemiola.trace.msccl import equal_chunks, write_msccl
     from hemiola.trace.strategy_json import write_strategy

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from hemiola.core.job_timeline import JobTimeline
-    from hemiola.run.record.values import Options
+    from hemiola.run.record.values import TraceOptions
 
 __all__ = ["alone", "merged", "trace"]
 
@@ -96,7 +96,7 @@ class Claim(NamedTuple):
 
 
 @contextmanager
-def alone(options: Options) -> Iterator[Claim]:
+def alone(options: TraceOptions) -> Iterator[Claim]:
     """Keep others from recording into the same file meanwhile.
 
     One that began on another host is of the same job: each host has a command of its own, and the first one puts the
@@ -158,7 +158,7 @@ def _holder(path: Path) -> str:
     return ""
 
 
-def _run(command: tuple[str, ...], options: Options) -> int:
+def _run(command: tuple[str, ...], options: TraceOptions) -> int:
     """Run the command to its end; its exit status as a shell would give it."""
     from hemiola.core.errors import InputError
     from hemiola.run.record.injected import variables
@@ -195,7 +195,7 @@ def _wait_for_hosts(parts: Path, since_ns: int, *, crashed: bool) -> None:
             wait_for_parts(parts, max(elsewhere), crashed=crashed, since_ns=since_ns)
 
 
-def merged(options: Options, since_ns: int = 0) -> JobTimeline | None:
+def merged(options: TraceOptions, since_ns: int = 0) -> JobTimeline | None:
     """Put the parts together and say in a few lines what was recorded; None if nothing was, or they cannot be.
 
     Args:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from hemiola.sched.view import ClusterView
 
-__all__ = ["Ledger"]
+__all__ = ["IdleLedger"]
 
 
-class Ledger:
+class IdleLedger:
     """Splits free GPUs over time by why they were free.
 
     Of `free` GPUs while waiting jobs want `wanted`, min(free, wanted) count as idle although

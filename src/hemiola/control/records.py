@@ -10,7 +10,7 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 
 from hemiola.control.driver import Driver
-from hemiola.control.ledger import Ledger
+from hemiola.control.ledger import IdleLedger
 from hemiola.core.decisions import Placement
 from hemiola.core.job import Job
 from hemiola.core.result import GpuSeconds, JobRecord, LoggedDecision, Run
@@ -18,7 +18,7 @@ from hemiola.core.timeline import Timeline, TrafficLog
 from hemiola.sched.job_state import JobState
 from hemiola.sched.view import ClusterView
 
-__all__ = ["Account", "Replay", "build_run"]
+__all__ = ["Account", "SimulatedReplay", "build_run"]
 
 
 AnyLog = TypeVar("AnyLog", Timeline, TrafficLog | None)
@@ -50,7 +50,7 @@ class Account(Protocol):
         """Time whose work was lost with a host."""
 
 
-class Replay(Driver):
+class SimulatedReplay(Driver):
     """A driver whose cluster exists only in numbers, and what it leaves behind."""
 
     origin_s: float
@@ -58,7 +58,7 @@ class Replay(Driver):
     stop: bool
     events_seen: int
     speed_changes: int = 0
-    ledger: Ledger
+    ledger: IdleLedger
 
     @property
     @abstractmethod
@@ -87,7 +87,7 @@ class Replay(Driver):
 
 
 def build_run(
-    driver: Replay,
+    driver: SimulatedReplay,
     view: ClusterView,
     jobs: Sequence[Job],
     refused: dict[str, str],
@@ -135,7 +135,7 @@ def _by_record(log: AnyLog, jobs: Sequence[Job], refused: dict[str, str]) -> Any
     return replace(log, job=place[log.job])
 
 
-def _gpu_seconds(driver: Replay, records: tuple[JobRecord, ...]) -> GpuSeconds:
+def _gpu_seconds(driver: SimulatedReplay, records: tuple[JobRecord, ...]) -> GpuSeconds:
     ledger = driver.ledger
     more = list(driver.resized())
     return GpuSeconds(
@@ -151,7 +151,7 @@ def _gpu_seconds(driver: Replay, records: tuple[JobRecord, ...]) -> GpuSeconds:
     )
 
 
-def _record(job: Job, driver: Replay, state: JobState | None, refused: str, interrupted: bool) -> JobRecord:
+def _record(job: Job, driver: SimulatedReplay, state: JobState | None, refused: str, interrupted: bool) -> JobRecord:
     task = driver.accounts.get(job.id)
     status, why = _status(task, state, refused, interrupted)
     model = job.profile.name if job.profile is not None else job.model

@@ -9,8 +9,8 @@ from typing import ClassVar
 
 import msgspec
 
-from hemiola.control.records import Replay
-from hemiola.control.simulated import Costs, Estimates, SimulatedDriver
+from hemiola.control.records import SimulatedReplay
+from hemiola.control.simulated import Costs, SimulatedEstimates, SimulatedDriver
 from hemiola.core.decisions import EVERY_KIND, Decision
 from hemiola.core.errors import InputError
 from hemiola.core.events import NodeBack, NodeLost
@@ -22,7 +22,7 @@ from hemiola.sched.placement import Rule
 from hemiola.sched.policies import POLICIES
 from hemiola.sched.policy import Policy
 from hemiola.sched.view import ClusterView
-from hemiola.sched.view import Estimates as Told
+from hemiola.sched.view import SimulatedEstimates as Told
 
 __all__ = ["Rules", "Semantics", "known_semantics", "semantics_by_name"]
 
@@ -65,7 +65,7 @@ class Rules(ABC):
         record: bool,
         record_traffic: bool,
         progress: Callable[[int], None] | None,
-    ) -> Replay:
+    ) -> SimulatedReplay:
         """The cluster that plays by these rules.
 
         Raises:
@@ -135,9 +135,9 @@ class Semantics(Rules):
         costs = msgspec.structs.replace(self.costs, scale=scale, checkpoint_interval_s=checkpoint_interval_s)
         return replace(self, law=law or self.law, costs=costs, fitted=fitted or self.fitted)
 
-    def estimates(self, model: IterationModel) -> Estimates:
+    def estimates(self, model: IterationModel) -> SimulatedEstimates:
         """What policies are told of jobs."""
-        return Estimates(model, self.costs)
+        return SimulatedEstimates(model, self.costs)
 
     def driver(
         self,

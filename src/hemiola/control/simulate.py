@@ -1,4 +1,4 @@
-"""Replay a workload under several policies: the function behind `hemiola simulate`."""
+"""SimulatedReplay a workload under several policies: the function behind `hemiola simulate`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from math import isfinite
 import msgspec
 
 from hemiola.control.driver import run_loop
-from hemiola.control.records import Replay, build_run
+from hemiola.control.records import SimulatedReplay, build_run
 from hemiola.control.semantics import Rules, Semantics
 from hemiola.core.decisions import Decision
 from hemiola.core.errors import InputError
@@ -265,7 +265,7 @@ def _check_node_events(events: Sequence[NodeLost | NodeBack], topology: Topology
 class _Stopper:
     """Turns Ctrl-C into a clean stop between two instants; a second one stops at once."""
 
-    def __init__(self, driver: Replay) -> None:
+    def __init__(self, driver: SimulatedReplay) -> None:
         self._driver = driver
         self._mine = threading.current_thread() is threading.main_thread()
 

@@ -17,8 +17,8 @@ import msgspec
 import numpy as np
 
 from hemiola.control.driver import cannot
-from hemiola.control.ledger import Ledger
-from hemiola.control.records import Account, Replay
+from hemiola.control.ledger import IdleLedger
+from hemiola.control.records import Account, SimulatedReplay
 from hemiola.control.task import ElasticTask, Task
 from hemiola.core.decisions import EVERY_KIND, Decision, Move, Pace, Placement, Resize, Start, Stop, WakeAt
 from hemiola.core.errors import InputError, PolicyError
@@ -30,7 +30,7 @@ from hemiola.sched.job_state import JobState
 from hemiola.sched.view import ClusterView
 from hemiola.sim.fluid import SharedNetwork, Sharing
 
-__all__ = ["Costs", "Estimates", "SimulatedDriver"]
+__all__ = ["Costs", "SimulatedEstimates", "SimulatedDriver"]
 
 NODE, FINISH, TIMER, READY = 0, 1, 2, 3
 IDLE_TIMERS = 100_000
@@ -67,7 +67,7 @@ class Costs(msgspec.Struct, frozen=True, kw_only=True):
         return profile.checkpoint_s * self.scale, profile.restore_s * self.scale
 
 
-class Estimates:
+class SimulatedEstimates:
     """What the cost model tells policies: the same model that the simulator runs on."""
 
     def __init__(self, model: IterationModel, costs: Costs) -> None:
@@ -94,7 +94,7 @@ class Estimates:
         return need.compute_s, need.traffic_bytes, need.hidden_s
 
 
-class SimulatedDriver(Replay):
+class SimulatedDriver(SimulatedReplay):
     """Runs jobs on a topology that exists only in numbers.
 
     Args:
@@ -127,7 +127,7 @@ class SimulatedDriver(Replay):
         self.supports = supports
         self.view = view
         self.tasks: dict[str, Task] = {}
-        self.ledger = Ledger(view)
+        self.ledger = IdleLedger(view)
         self.events_seen = 0
         self.ended = 0
         self._jobs = jobs
@@ -151,7 +151,7 @@ class SimulatedDriver(Replay):
         self._traffic: list[tuple[Any, ...]] | None = [] if record_traffic else None
         self.origin_s = jobs[0].submit_s if jobs else view.now
         self.now = self.origin_s
-        self._quiet: tuple[float, Ledger] | None = None  # since when nothing runs, and the ledger of then
+        self._quiet: tuple[float, IdleLedger] | None = None  # since when nothing runs, and the ledger of then
         self.stop = False
         self._progress = progress
         self._tiers = len(view.topology.tiers)

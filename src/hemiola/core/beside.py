@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
-__all__ = ["Beside", "Claim"]
+__all__ = ["Resources", "ResourceRequest"]
 
 
-class Beside(msgspec.Struct, frozen=True, gc=False):
+class Resources(msgspec.Struct, frozen=True, gc=False):
     """Of one host.
 
     Attributes:
@@ -18,7 +18,7 @@ class Beside(msgspec.Struct, frozen=True, gc=False):
     memory_bytes: float | None = None
 
 
-class Claim(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+class ResourceRequest(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """What a job takes of its hosts beside GPUs; 0 for what nobody says. Of several kinds of one thing the most counts.
 
     Attributes:

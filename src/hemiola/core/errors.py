@@ -36,7 +36,7 @@ __all__ = [
     "PlanError",
     "PolicyError",
     "RowError",
-    "StrategyError",
+    "ScheduleError",
     "TopologyError",
     "TransportError",
     "UnitError",
@@ -106,7 +106,7 @@ class PlanError(HemiolaError):
     """A plan that would not train its graph rightly."""
 
 
-class StrategyError(HemiolaError):
+class ScheduleError(HemiolaError):
     """A collective's strategy would not give every rank its result, or would wait for ever."""
 
 

@@ -6,12 +6,12 @@ from typing import assert_never
 
 import msgspec
 
-from hemiola.core.beside import Beside, Claim
+from hemiola.core.beside import Resources, ResourceRequest
 from hemiola.core.decisions import Placement
 from hemiola.core.job import Job, Profile
 
 __all__ = [
-    "Adopted", "Arrived", "Blocked", "Claimed", "Event", "Failed", "Finished", "Furnished", "Held", "Measured", "NodeBack",
+    "Adopted", "Arrived", "Blocked", "ResourcesRequested", "Event", "Failed", "Finished", "ResourcesOffered", "Held", "Measured", "NodeBack",
     "NodeLost", "Profiled", "Released", "Requeued", "Started", "Timer", "Undone", "job_of",
 ]  # fmt: skip
 
@@ -155,7 +155,7 @@ class Blocked(msgspec.Struct, frozen=True, gc=False, tag=True):
     gpus: int
 
 
-class Furnished(msgspec.Struct, frozen=True, gc=False, tag=True):
+class ResourcesOffered(msgspec.Struct, frozen=True, gc=False, tag=True):
     """What a host has beside GPUs, by the engine's word.
 
     Attributes:
@@ -165,16 +165,16 @@ class Furnished(msgspec.Struct, frozen=True, gc=False, tag=True):
 
     time_s: float
     host: int
-    ours: Beside
-    total: Beside
+    ours: Resources
+    total: Resources
 
 
-class Claimed(msgspec.Struct, frozen=True, gc=False, tag=True):
+class ResourcesRequested(msgspec.Struct, frozen=True, gc=False, tag=True):
     """What a job takes of its hosts beside GPUs is known, or is another claim than before."""
 
     time_s: float
     job_id: str
-    claim: Claim
+    claim: ResourceRequest
 
 
 class Profiled(msgspec.Struct, frozen=True, gc=False, tag=True):
@@ -211,7 +211,7 @@ class Undone(msgspec.Struct, frozen=True, gc=False, tag=True):
 
 Event = (
     Arrived | Started | Finished | Failed | NodeLost | NodeBack | Measured | Timer
-    | Adopted | Requeued | Held | Released | Blocked | Furnished | Claimed | Profiled | Undone
+    | Adopted | Requeued | Held | Released | Blocked | ResourcesOffered | ResourcesRequested | Profiled | Undone
 )  # fmt: skip
 
 
@@ -222,10 +222,10 @@ def job_of(event: Event) -> str:
             return event.job.id
         case (
             Started() | Finished() | Failed() | Measured() | Timer() | Requeued() | Held() | Released() | Profiled()
-            | Claimed() | Undone()
+            | ResourcesRequested() | Undone()
         ):  # fmt: skip
             return event.job_id
-        case NodeLost() | NodeBack() | Blocked() | Furnished():
+        case NodeLost() | NodeBack() | Blocked() | ResourcesOffered():
             return ""
         case _:
             assert_never(event)

@@ -20,8 +20,8 @@ from hemiola.core.graph import KINDS, PHASES, Signature
 __all__ = [
     "SCHEMA",
     "CollectiveCost",
-    "Efficiency",
-    "Exchange",
+    "KindEfficiency",
+    "ExchangeCost",
     "Hardware",
     "Measurement",
     "PhaseCost",
@@ -70,7 +70,7 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     disturbed: bool = False
 
 
-class Efficiency(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class KindEfficiency(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How much of the peaks a kind of operation reaches.
 
     Attributes:
@@ -142,7 +142,7 @@ class CollectiveCost(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         return len(set(self.hosts)) > 1
 
 
-class Exchange(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ExchangeCost(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What exchanging gradients adds to backward, beside the transfer itself (DistributedDataParallel).
 
     Attributes:
@@ -189,13 +189,13 @@ class Hardware(msgspec.Struct, frozen=True, kw_only=True):
     memory_bytes_per_s: float
     memory_bytes: float
     phases: dict[str, PhaseCost]
-    efficiencies: dict[str, Efficiency]
+    efficiencies: dict[str, KindEfficiency]
     cores: int = 0
     threads_per_rank: int = 0
     iteration_s: float = 0.0
     measured: dict[str, Measurement] = {}
     collectives: tuple[CollectiveCost, ...] = ()
-    exchange: Exchange | None = None
+    exchange: ExchangeCost | None = None
     fabric_bytes_per_s: float = 0.0
     noise: float = 0.0
     sources: dict[str, str] = {}

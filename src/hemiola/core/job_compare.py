@@ -7,10 +7,10 @@ import msgspec
 from hemiola.core.job_metrics import JobMetrics
 from hemiola.core.job_parts import PARTS
 
-__all__ = ["Difference", "JobComparison", "changed", "compare"]
+__all__ = ["TimelineDifference", "JobComparison", "changed", "compare"]
 
 
-class Difference(msgspec.Struct, frozen=True):
+class TimelineDifference(msgspec.Struct, frozen=True):
     """One figure of both, in seconds per rank and iteration; None where one of them has none.
 
     Attributes:
@@ -41,10 +41,10 @@ class JobComparison(msgspec.Struct, frozen=True):
     """
 
     iteration_ratio: float
-    parts: tuple[Difference, ...]
-    transfers: tuple[Difference, ...]
-    exposed: tuple[Difference, ...]
-    operations: tuple[Difference, ...]
+    parts: tuple[TimelineDifference, ...]
+    transfers: tuple[TimelineDifference, ...]
+    exposed: tuple[TimelineDifference, ...]
+    operations: tuple[TimelineDifference, ...]
 
 
 def compare(before: JobMetrics, after: JobMetrics) -> JobComparison:
@@ -52,7 +52,7 @@ def compare(before: JobMetrics, after: JobMetrics) -> JobComparison:
     return JobComparison(
         iteration_ratio=after.mean("iteration") / before.mean("iteration"),
         parts=tuple(
-            Difference("part", part, before.mean(part), after.mean(part)) for part in (*PARTS, "iteration")
+            TimelineDifference("part", part, before.mean(part), after.mean(part)) for part in (*PARTS, "iteration")
         ),
         transfers=_matched(_wire(before), _wire(after)),
         exposed=_matched(_exposed(before), _exposed(after)),
@@ -82,11 +82,11 @@ def _exposed(job: JobMetrics) -> dict[tuple[str, str], float]:
 
 def _matched(
     before: dict[tuple[str, str], float], after: dict[tuple[str, str], float]
-) -> tuple[Difference, ...]:
-    found = [Difference(*key, before.get(key), after.get(key)) for key in dict.fromkeys((*before, *after))]
+) -> tuple[TimelineDifference, ...]:
+    found = [TimelineDifference(*key, before.get(key), after.get(key)) for key in dict.fromkeys((*before, *after))]
     return tuple(sorted(found, key=lambda one: -abs(one.change_s)))
 
 
-def changed(found: tuple[Difference, ...]) -> tuple[Difference, ...]:
+def changed(found: tuple[TimelineDifference, ...]) -> tuple[TimelineDifference, ...]:
     """Those that differ by more than a nanosecond."""
     return tuple(one for one in found if abs(one.change_s) > 1e-9)

@@ -15,7 +15,7 @@ in between, in which neither went on (TicTac's executions have none),
 
 Both lie between 0 and 1. Where M or P is 0 there is nothing to hide: S is 0 and E is NaN; where both are, all are NaN.
 Where gaps are longer than all that could be hidden, min(M, P), the order of computing and communicating is not what
-makes the iteration long: E and S would mislead, and are NaN. `Efficiency.reason` says which it is.
+makes the iteration long: E and S would mislead, and are NaN. `OverlapEfficiency.reason` says which it is.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from hemiola.core.job_tables import (
     Operation,
     PathItem,
     Straggler,
-    Transfer,
+    TransferFigure,
     operation_table,
     path_items,
     straggler_table,
@@ -46,7 +46,7 @@ from hemiola.core.job_timeline import JobTimeline
 from hemiola.core.job_transfers import Lateness, Matched, lateness, matched, waiting
 from hemiola.core.units import format_duration
 
-__all__ = ["Efficiency", "JobMetrics", "RankFigures", "Spread", "efficiency", "job_metrics"]
+__all__ = ["OverlapEfficiency", "JobMetrics", "RankFigures", "Spread", "efficiency", "job_metrics"]
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -62,7 +62,7 @@ class Spread(msgspec.Struct, frozen=True):
     high: float
 
 
-class Efficiency(msgspec.Struct, frozen=True):
+class OverlapEfficiency(msgspec.Struct, frozen=True):
     """How much of what could be hidden was (see the module's head); seconds per iteration.
 
     Attributes:
@@ -116,7 +116,7 @@ class RankFigures(msgspec.Struct, frozen=True):
     hideable_s: float
     gpu_idle_s: float
     exposed_share: float
-    efficiency: Efficiency
+    efficiency: OverlapEfficiency
 
 
 @dataclass(frozen=True, eq=False)
@@ -159,11 +159,11 @@ class JobMetrics:
     exposed_share_worst: float
     worst_rank: int
     ranks: tuple[RankFigures, ...]
-    efficiency: Efficiency
+    efficiency: OverlapEfficiency
     saving_s: float
     waiting_share: float
     stragglers: tuple[Straggler, ...]
-    transfers: tuple[Transfer, ...]
+    transfers: tuple[TransferFigure, ...]
     operations: tuple[Operation, ...]
     path: CriticalPath
     path_items: tuple[PathItem, ...]
@@ -222,14 +222,14 @@ def job_metrics(timeline: JobTimeline) -> JobMetrics:
 
 def efficiency(
     communication_s: float, computation_s: float, makespan_s: float, gaps_s: float = 0.0
-) -> Efficiency:
+) -> OverlapEfficiency:
     """E, S and the bounds from M, P, U and G (see the module's head)."""
     cost_max, cost_min = communication_s + computation_s, max(communication_s, computation_s)
     hideable = min(communication_s, computation_s)
     gaps = max(gaps_s, makespan_s - cost_max)
     reason = _no_efficiency(communication_s, computation_s, makespan_s, gaps)
     hidden = cost_max - (makespan_s - gaps)
-    return Efficiency(
+    return OverlapEfficiency(
         communication_s=communication_s,
         computation_s=computation_s,
         makespan_s=makespan_s,
@@ -277,7 +277,7 @@ def _rank(timeline: JobTimeline, found: Parts, rank: int) -> RankFigures:
     )
 
 
-def _mean_efficiency(ranks: tuple[RankFigures, ...]) -> Efficiency:
+def _mean_efficiency(ranks: tuple[RankFigures, ...]) -> OverlapEfficiency:
     columns = ("communication_s", "computation_s", "makespan_s", "gaps_s")
     return efficiency(
         *(float(np.mean([getattr(rank.efficiency, name) for rank in ranks])) for name in columns)

@@ -16,7 +16,7 @@ from hemiola.core.job_timeline import SPAN_KINDS, JobTimeline
 from hemiola.core.job_transfers import Lateness, Matched, Waiting
 
 __all__ = [
-    "Operation", "PathItem", "Straggler", "Transfer", "operation_table", "path_items", "straggler_table",
+    "Operation", "PathItem", "Straggler", "TransferFigure", "operation_table", "path_items", "straggler_table",
     "transfer_table", "waits_per_iteration",
 ]  # fmt: skip
 
@@ -25,7 +25,7 @@ Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 
 
-class Transfer(msgspec.Struct, frozen=True):
+class TransferFigure(msgspec.Struct, frozen=True):
     """One bucket or tensor: medians over ranks and steady iterations; NaN where nobody knows.
 
     Attributes:
@@ -116,7 +116,7 @@ def transfer_table(
     acts: list[Activity],
     chosen: Bools,
     steady: Bools,
-) -> tuple[Transfer, ...]:
+) -> tuple[TransferFigure, ...]:
     """A line for each bucket, most exposed first.
 
     Args:
@@ -159,7 +159,7 @@ def transfer_table(
             label += f" #{int(found.occurrence[one]) + 1}"
         cells = {name: _median(column[group]) for name, column in columns.items()}
         table.append(
-            Transfer(
+            TransferFigure(
                 name=label, collective=timeline.names[log.collective[one]], count=len(group),
                 exposed_s=exposed_s, **cells,
             )

@@ -17,7 +17,7 @@ from typing import Literal, get_args
 
 import msgspec
 
-from hemiola.core.errors import StrategyError
+from hemiola.core.errors import ScheduleError
 from hemiola.core.ordering import in_order
 from hemiola.core.strategy_check import check_result, check_size
 
@@ -28,10 +28,10 @@ __all__ = [
     "SCHEMA",
     "Buffer",
     "Collective",
-    "Move",
-    "Pace",
-    "Place",
-    "Strategy",
+    "ChunkMove",
+    "SendRate",
+    "ChunkPlace",
+    "CollectiveSchedule",
     "Traffic",
     "Waits",
 ]
@@ -47,7 +47,7 @@ PIECE_BYTES = 512 << 10
 """Of a chunk that its strategy leaves whole: so that what has come is added up while more comes."""
 
 
-class Place(msgspec.Struct, frozen=True, order=True, forbid_unknown_fields=True):
+class ChunkPlace(msgspec.Struct, frozen=True, order=True, forbid_unknown_fields=True):
     """Where a chunk lies.
 
     Attributes:
@@ -63,12 +63,12 @@ class Place(msgspec.Struct, frozen=True, order=True, forbid_unknown_fields=True)
     def __str__(self) -> str:
         return f"{self.buffer} {self.index} of rank {self.rank}"
 
-    def row(self, count: int) -> Iterator[Place]:
+    def row(self, count: int) -> Iterator[ChunkPlace]:
         """This one and those behind it, so many."""
-        return (Place(self.rank, self.buffer, self.index + k) for k in range(count))
+        return (ChunkPlace(self.rank, self.buffer, self.index + k) for k in range(count))
 
 
-class Move(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ChunkMove(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Chunks that go from one place to another, over the network or on one rank.
 
     Attributes:
@@ -78,8 +78,8 @@ class Move(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         channel: moves between two ranks on different channels overtake each other.
     """
 
-    source: Place
-    target: Place
+    source: ChunkPlace
+    target: ChunkPlace
     count: int = 1
     adds: bool = False
     channel: int = 0
@@ -89,16 +89,16 @@ class Move(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Whether it goes over the network."""
         return self.source.rank != self.target.rank
 
-    def sources(self) -> Iterator[Place]:
+    def sources(self) -> Iterator[ChunkPlace]:
         """Of every chunk."""
         return self.source.row(self.count)
 
-    def targets(self) -> Iterator[Place]:
+    def targets(self) -> Iterator[ChunkPlace]:
         """Of every chunk."""
         return self.target.row(self.count)
 
 
-class Pace(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class SendRate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How fast one rank sends to another one at most.
 
     Attributes:
@@ -149,7 +149,7 @@ class Traffic:
     chunks_between: dict[tuple[int, int], int]
 
 
-class Strategy(msgspec.Struct, frozen=True, kw_only=True, dict=True):
+class CollectiveSchedule(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """One collective among so many ranks.
 
     In place, results lie where the inputs did: of an all-reduce, a reduce-scatter, a broadcast or a reduce in
@@ -179,16 +179,16 @@ class Strategy(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     collective: Collective
     ranks: int
     chunks: int
-    moves: tuple[Move, ...]
+    moves: tuple[ChunkMove, ...]
     in_place: bool = True
     root: int = 0
     weights: tuple[float, ...] = ()
     chunk_bytes: int = 0
     ahead_bytes: int = 0
-    paces: tuple[Pace, ...] = ()
+    paces: tuple[SendRate, ...] = ()
     source: str = ""
 
-    def verify(self) -> Strategy:
+    def verify(self) -> CollectiveSchedule:
         """Return this strategy, having proved that every rank gets its result.
 
         Every rank's contribution is in every result that it belongs to exactly once, nothing else is, and nothing is
@@ -208,47 +208,47 @@ class Strategy(msgspec.Struct, frozen=True, kw_only=True, dict=True):
             StrategyError: naming both.
         """
         if self.ranks != ranks:
-            raise StrategyError(
+            raise ScheduleError(
                 f"the strategy {self.name!r} is for {self.ranks} ranks, here are {ranks}",
                 "make one for these",
             )
 
     def _check_numbers(self) -> None:
         if self.ranks < 1 or self.chunks < 1 or self.chunk_bytes < 0:
-            raise StrategyError(
+            raise ScheduleError(
                 f"{self.name!r} is for {self.ranks} ranks and {self.chunks} chunks of {self.chunk_bytes} bytes at a time",
                 "give at least one of each, and 0 bytes for pieces of the usual size",
             )
         moved = sum(move.count for move in self.moves if move.count > 0)
         check_size(f"{self.name!r}", self.ranks, self.chunks, moved)
         if self.ahead_bytes < 0:
-            raise StrategyError(
+            raise ScheduleError(
                 f"{self.name!r}: ranks run {self.ahead_bytes} bytes ahead", "give 0 for as far as they can"
             )
         self._check_paces()
         if self.collective not in COLLECTIVES:
-            raise StrategyError(
+            raise ScheduleError(
                 f"{self.name!r}: there is no collective {self.collective!r}",
                 f"use one of {', '.join(COLLECTIVES)}",
             )
         parted = self.collective in ("reduce-scatter", "all-gather", "all-to-all")
         if parted and self.chunks % self.ranks:
-            raise StrategyError(
+            raise ScheduleError(
                 f"{self.name!r}: {self.chunks} chunks cannot be divided among {self.ranks} ranks",
                 "give a multiple of the ranks",
             )
         if not 0 <= self.root < self.ranks:
-            raise StrategyError(
+            raise ScheduleError(
                 f"{self.name!r}: the root {self.root} is no rank", f"give 0 to {self.ranks - 1}"
             )
         if self.collective == "all-to-all" and self.in_place:
-            raise StrategyError(f"{self.name!r}: an all-to-all in place would overwrite what is to be sent", "use in_place=False")  # fmt: skip
+            raise ScheduleError(f"{self.name!r}: an all-to-all in place would overwrite what is to be sent", "use in_place=False")  # fmt: skip
         if self.weights and (
             len(self.weights) != self.chunks
             or not all(w > 0 for w in self.weights)
             or abs(sum(self.weights) - 1) > 1e-6
         ):
-            raise StrategyError(
+            raise ScheduleError(
                 f"{self.name!r}: {len(self.weights)} weights of {self.chunks} chunks, together {sum(self.weights):g}",
                 "give one above 0 for each chunk, together 1, or none",
             )
@@ -257,13 +257,13 @@ class Strategy(msgspec.Struct, frozen=True, kw_only=True, dict=True):
             abs(sum(self.weights[at : at + each]) * self.ranks - 1) > 1e-6
             for at in range(0, len(self.weights), each)
         ):
-            raise StrategyError(
+            raise ScheduleError(
                 f"{self.name!r}: chunks of ranks with parts of different sizes, which of this collective are equal",
                 "give the chunks of each rank weights that are together 1 / ranks, or none",
             )
         places = (place for move in self.moves for place in (move.source, move.target))
         if self.weights and (not self.in_place or any(place.buffer == "scratch" for place in places)):
-            raise StrategyError(
+            raise ScheduleError(
                 f"{self.name!r} has chunks of different sizes, and is not in place or uses scratch memory",
                 "give no weights: a place elsewhere has no size of its own",
             )
@@ -273,12 +273,12 @@ class Strategy(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         for pace in self.paces:
             pair = pace.source, pace.target
             if not all(0 <= rank < self.ranks for rank in pair) or pace.source == pace.target:
-                raise StrategyError(
+                raise ScheduleError(
                     f"{self.name!r}: a pace from rank {pace.source} to rank {pace.target}",
                     f"name two of the ranks 0 to {self.ranks - 1}",
                 )
             if pair in known or not 0 < pace.bytes_per_s < math.inf:
-                raise StrategyError(
+                raise ScheduleError(
                     f"{self.name!r}: rank {pace.source} sends to rank {pace.target} at {pace.bytes_per_s:g} bytes/s"
                     f"{', said twice' if pair in known else ''}",
                     "give each pair one number above 0, or none to send as fast as it goes",
@@ -288,8 +288,8 @@ class Strategy(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     @cached_property
     def waits(self) -> tuple[Waits, ...]:
         """What each move waits for."""
-        wrote: dict[Place, int] = {}
-        read: dict[Place, list[int]] = {}
+        wrote: dict[ChunkPlace, int] = {}
+        read: dict[ChunkPlace, list[int]] = {}
         found = []
         for number, move in enumerate(self.moves):
             sources, targets = tuple(move.sources()), tuple(move.targets())
@@ -311,7 +311,7 @@ class Strategy(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         """
         return ()
 
-    def read_from(self, origins: Iterable[str]) -> Strategy:
+    def read_from(self, origins: Iterable[str]) -> CollectiveSchedule:
         """The same strategy, whose errors name a place in a file for each move."""
         found = msgspec.structs.replace(self)
         found.__dict__["origins"] = tuple(origins)
@@ -324,7 +324,7 @@ class Strategy(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         stays = all(move.source.index == move.target.index for move in self.moves)
         return self.in_place and stays and len(buffers) <= 1
 
-    def ordered(self) -> Strategy:
+    def ordered(self) -> CollectiveSchedule:
         """The same moves in the one order that all strategies have which differ only by it."""
         keys = [(m.source, m.target, m.count, m.adds, m.channel) for m in self.moves]
         order = in_order([waits.all for waits in self.waits], keys.__getitem__)
@@ -333,7 +333,7 @@ class Strategy(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     def traffic(self) -> Traffic:
         """What it sends, in chunks."""
-        depth: dict[Place, int] = {}
+        depth: dict[ChunkPlace, int] = {}
         of: Counter[int] = Counter()
         between: Counter[tuple[int, int]] = Counter()
         for move in self.moves:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING
 
-from hemiola.core.errors import StrategyError
+from hemiola.core.errors import ScheduleError
 
 if TYPE_CHECKING:
-    from hemiola.core.strategy import Move, Place, Strategy
+    from hemiola.core.strategy import ChunkMove, ChunkPlace, CollectiveSchedule
 
 __all__ = ["check_result", "check_size"]
 
@@ -34,14 +34,14 @@ def check_size(what: str, ranks: int, chunks: int, moved: int = 0) -> None:
     """
     if ranks * chunks > PLACES_MAX or ranks * ranks * chunks > _BITS_MAX or moved > PLACES_MAX:
         counted = f"{ranks} ranks, {chunks} chunks" + (f", {moved} chunks moved" if moved else "")
-        raise StrategyError(
+        raise ScheduleError(
             f"{what}: {counted}: too many to prove it right",
             f"give at most {PLACES_MAX} chunks of all ranks together, fewer beyond {_BITS_MAX // PLACES_MAX} ranks",
         )
 
 
 def check_result(
-    strategy: Strategy, givers: Collection[int] | None = None, takers: Collection[int] | None = None
+    strategy: CollectiveSchedule, givers: Collection[int] | None = None, takers: Collection[int] | None = None
 ) -> None:
     """Make the moves.
 
@@ -63,7 +63,7 @@ def check_result(
         found, wanted = held.get(where), (chunk, everybody & active)
         if found != wanted:
             rank, buffer, index = where
-            raise StrategyError(
+            raise ScheduleError(
                 f"{strategy.name!r}: after all moves {buffer} {index} of rank {rank} holds {_words(found)} "
                 f"instead of {_words(wanted)}",
                 "look for a move that is missing, or goes elsewhere",
@@ -71,7 +71,7 @@ def check_result(
 
 
 def _make(
-    strategy: Strategy, number: int, move: Move, held: dict[Where, Held], sizes: dict[str, int]
+    strategy: CollectiveSchedule, number: int, move: ChunkMove, held: dict[Where, Held], sizes: dict[str, int]
 ) -> None:
     for place in (move.source, move.target):
         if not (0 <= place.rank < strategy.ranks and place.index >= 0):
@@ -140,11 +140,11 @@ def _make(
         held[target] = what
 
 
-def _where(place: Place) -> Where:
+def _where(place: ChunkPlace) -> Where:
     return place.rank, place.buffer, place.index
 
 
-def _sizes(strategy: Strategy) -> dict[str, int]:
+def _sizes(strategy: CollectiveSchedule) -> dict[str, int]:
     """How many chunks each buffer of a rank has, beside scratch memory."""
     kind, chunks, own = strategy.collective, strategy.chunks, strategy.chunks // strategy.ranks
     if strategy.in_place:
@@ -155,7 +155,7 @@ def _sizes(strategy: Strategy) -> dict[str, int]:
     }
 
 
-def _inputs(strategy: Strategy) -> dict[Where, Held]:
+def _inputs(strategy: CollectiveSchedule) -> dict[Where, Held]:
     """What lies where at the beginning."""
     ranks, chunks, kind = strategy.ranks, strategy.chunks, strategy.collective
     own = chunks // ranks
@@ -178,7 +178,7 @@ def _inputs(strategy: Strategy) -> dict[Where, Held]:
     return held
 
 
-def _results(strategy: Strategy) -> Iterator[tuple[Where, Held]]:
+def _results(strategy: CollectiveSchedule) -> Iterator[tuple[Where, Held]]:
     """What has to lie where at the end."""
     ranks, chunks, kind = strategy.ranks, strategy.chunks, strategy.collective
     own, everybody = chunks // ranks, (1 << ranks) - 1
@@ -200,10 +200,10 @@ def _results(strategy: Strategy) -> Iterator[tuple[Where, Held]]:
                     yield (rank, "output", source * own + k), (source * chunks + rank * own + k, 1 << source)
 
 
-def _wrong(strategy: Strategy, number: int, move: Move, problem: str, remedy: str) -> StrategyError:
+def _wrong(strategy: CollectiveSchedule, number: int, move: ChunkMove, problem: str, remedy: str) -> ScheduleError:
     where = f"; {strategy.origins[number]}" if strategy.origins else ""
     what = f"{strategy.name!r}: move {number} ({move.source} to {move.target}{where})"
-    return StrategyError(f"{what}: {problem}", remedy)
+    return ScheduleError(f"{what}: {problem}", remedy)
 
 
 def _words(held: Held | None) -> str:

@@ -6,15 +6,15 @@ from collections.abc import Collection, Iterator
 
 import msgspec
 
-from hemiola.core.errors import StrategyError
-from hemiola.core.strategy import Buffer, Move, Place, Strategy
+from hemiola.core.errors import ScheduleError
+from hemiola.core.strategy import Buffer, ChunkMove, ChunkPlace, CollectiveSchedule
 from hemiola.core.strategy_check import check_result
 from hemiola.core.strategy_shapes import star_of_each
 
 __all__ = ["relayed", "stars"]
 
 
-def relayed(strategy: Strategy, active: Collection[int], takers: Collection[int] | None = None) -> Strategy:
+def relayed(strategy: CollectiveSchedule, active: Collection[int], takers: Collection[int] | None = None) -> CollectiveSchedule:
     """An all-reduce of what the active ranks give, along the same ways.
 
     What is empty is not sent, and what comes first to an empty place is put there instead of being added. So a rank
@@ -27,27 +27,27 @@ def relayed(strategy: Strategy, active: Collection[int], takers: Collection[int]
         takers: ranks that are to have the result; None for all.
 
     Raises:
-        StrategyError: it is no all-reduce, or nobody is active.
+        ScheduleError: it is no all-reduce, or nobody is active.
     """
     if strategy.collective != "all-reduce":
-        raise StrategyError(f"{strategy.name!r} is a {strategy.collective}", "only all-reduces are relayed")
+        raise ScheduleError(f"{strategy.name!r} is a {strategy.collective}", "only all-reduces are relayed")
     givers = sorted({rank for rank in active if 0 <= rank < strategy.ranks})
     wanted = range(strategy.ranks) if takers is None else sorted(set(takers))
     if not givers:
-        raise StrategyError(f"{strategy.name!r}: nobody is active", "name at least one rank")
+        raise ScheduleError(f"{strategy.name!r}: nobody is active", "name at least one rank")
     if len(givers) == len(wanted) == strategy.ranks:
         return strategy
-    full = {Place(rank, "input", chunk) for rank in givers for chunk in range(strategy.chunks)}
+    full = {ChunkPlace(rank, "input", chunk) for rank in givers for chunk in range(strategy.chunks)}
     made = [one for move in strategy.moves for one in _made(move, full)]
     buffer: Buffer = "input" if strategy.in_place else "output"
-    needed = {Place(rank, buffer, chunk) for rank in wanted for chunk in range(strategy.chunks)}
+    needed = {ChunkPlace(rank, buffer, chunk) for rank in wanted for chunk in range(strategy.chunks)}
     moves = tuple(reversed([move for move in reversed(made) if _is_needed(move, needed)]))
     found = msgspec.structs.replace(strategy, name=f"{strategy.name} of {len(givers)} ranks", moves=moves)
     check_result(found, givers, wanted)
     return found
 
 
-def stars(ranks: int, active: Collection[int], takers: Collection[int] | None = None) -> Strategy:
+def stars(ranks: int, active: Collection[int], takers: Collection[int] | None = None) -> CollectiveSchedule:
     """An all-reduce of what the active ranks give, among equal hosts, for which the others' links are used too.
 
     Every rank is the middle of one star. Stars around active ranks have them send to each other, and one of them to
@@ -68,7 +68,7 @@ def stars(ranks: int, active: Collection[int], takers: Collection[int] | None = 
     return relayed(msgspec.structs.replace(whole, name="stars"), givers, takers)
 
 
-def _is_needed(move: Move, needed: set[Place]) -> bool:
+def _is_needed(move: ChunkMove, needed: set[ChunkPlace]) -> bool:
     """Whether a move is, if these places are needed after it; which are needed before it follows."""
     if needed.isdisjoint(move.targets()):
         return False
@@ -78,7 +78,7 @@ def _is_needed(move: Move, needed: set[Place]) -> bool:
     return True
 
 
-def _made(move: Move, full: set[Place]) -> Iterator[Move]:
+def _made(move: ChunkMove, full: set[ChunkPlace]) -> Iterator[ChunkMove]:
     """What is left of a move: one for each row of chunks to which the same happens. Keeps book of full places."""
     first, kind = 0, ""
     kinds = []
@@ -96,7 +96,7 @@ def _made(move: Move, full: set[Place]) -> Iterator[Move]:
         kind = this or ""
 
 
-def _part(move: Move, first: int, count: int, adds: bool) -> Move:
+def _part(move: ChunkMove, first: int, count: int, adds: bool) -> ChunkMove:
     source, target = (
         msgspec.structs.replace(place, index=place.index + first) for place in (move.source, move.target)
     )

@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 
-from hemiola.core.errors import StrategyError
-from hemiola.core.strategy import Buffer, Collective, Move, Place, Strategy
+from hemiola.core.errors import ScheduleError
+from hemiola.core.strategy import Buffer, Collective, ChunkMove, ChunkPlace, CollectiveSchedule
 
 __all__ = [
     "all_pairs",
@@ -20,7 +20,7 @@ __all__ = [
 ]
 
 
-def ring(order: Sequence[int], collective: Collective = "all-reduce") -> Strategy:
+def ring(order: Sequence[int], collective: Collective = "all-reduce") -> CollectiveSchedule:
     """Chunks go round: added up on the first way round, handed on on the second.
 
     Args:
@@ -32,22 +32,22 @@ def ring(order: Sequence[int], collective: Collective = "all-reduce") -> Strateg
     """
     _check_permutation(order)
     if collective not in ("all-reduce", "reduce-scatter", "all-gather"):
-        raise StrategyError(f"a ring does no {collective}", "use trees or all_pairs")
+        raise ScheduleError(f"a ring does no {collective}", "use trees or all_pairs")
     count = len(order)
     buffer: Buffer = "output" if collective == "all-gather" else "input"
 
-    places = [[Place(rank, buffer, chunk) for chunk in range(count)] for rank in range(count)]
+    places = [[ChunkPlace(rank, buffer, chunk) for chunk in range(count)] for rank in range(count)]
 
-    def round_trip(first: int, adds: bool) -> Iterator[Move]:
+    def round_trip(first: int, adds: bool) -> Iterator[ChunkMove]:
         """Everybody sends the chunk that it got before; at first the one `first` places before its own."""
         for step in range(count - 1):
             for at, rank in enumerate(order):
                 chunk, to = order[(at - first - step) % count], order[(at + 1) % count]
-                yield Move(places[rank][chunk], places[to][chunk], adds=adds)
+                yield ChunkMove(places[rank][chunk], places[to][chunk], adds=adds)
 
     moves = list(round_trip(1, True)) if collective != "all-gather" else []
     moves += list(round_trip(0, False)) if collective != "reduce-scatter" else []
-    return Strategy(
+    return CollectiveSchedule(
         name=f"ring {'-'.join(map(str, order))}", collective=collective, ranks=count, chunks=count,
         moves=tuple(moves), source="ring",
     )  # fmt: skip
@@ -55,7 +55,7 @@ def ring(order: Sequence[int], collective: Collective = "all-reduce") -> Strateg
 
 def trees(
     parents: Sequence[Sequence[int]], weights: Sequence[float] = (), collective: Collective = "all-reduce"
-) -> Strategy:
+) -> CollectiveSchedule:
     """Each tree carries one chunk: added up on the way to its root, handed down from there.
 
     Args:
@@ -67,29 +67,29 @@ def trees(
         StrategyError: one of them is no tree of all ranks, or trees do not do this collective.
     """
     if collective not in ("all-reduce", "broadcast", "reduce"):
-        raise StrategyError(f"trees do no {collective}", "use a ring or all_pairs")
+        raise ScheduleError(f"trees do no {collective}", "use a ring or all_pairs")
     if not parents:
-        raise StrategyError("there is no tree", "give at least one")
+        raise ScheduleError("there is no tree", "give at least one")
     orders = [_from_root(tree) for tree in parents]
     moves = []
     if collective != "broadcast":
         for chunk, (tree, order) in enumerate(zip(parents, orders, strict=True)):
             for rank in reversed(order[1:]):
-                moves.append(Move(Place(rank, "input", chunk), Place(tree[rank], "input", chunk), adds=True))
+                moves.append(ChunkMove(ChunkPlace(rank, "input", chunk), ChunkPlace(tree[rank], "input", chunk), adds=True))
     if collective != "reduce":
         for chunk, (tree, order) in enumerate(zip(parents, orders, strict=True)):
             for rank in order[1:]:
-                moves.append(Move(Place(tree[rank], "input", chunk), Place(rank, "input", chunk)))
+                moves.append(ChunkMove(ChunkPlace(tree[rank], "input", chunk), ChunkPlace(rank, "input", chunk)))
     roots = {order[0] for order in orders}
     if collective != "all-reduce" and len(roots) > 1:
-        raise StrategyError(f"the trees' roots are {sorted(roots)}", f"a {collective} has one root")
-    return Strategy(
+        raise ScheduleError(f"the trees' roots are {sorted(roots)}", f"a {collective} has one root")
+    return CollectiveSchedule(
         name=f"{len(parents)} tree{'s' * (len(parents) > 1)}", collective=collective, ranks=len(parents[0]), chunks=len(parents),
         moves=tuple(moves), root=0 if collective == "all-reduce" else min(roots), weights=tuple(weights), source="trees",
     )  # fmt: skip
 
 
-def star_of_each(weights: Sequence[float]) -> Strategy:
+def star_of_each(weights: Sequence[float]) -> CollectiveSchedule:
     """An all-reduce by stars: every rank with a share above 0 is the middle of one."""
     middles = [rank for rank, weight in enumerate(weights) if weight > 0]
     parents = [[-1 if rank == middle else middle for rank in range(len(weights))] for middle in middles]
@@ -146,56 +146,56 @@ def _binary(order: Sequence[int]) -> list[int]:
     return parents
 
 
-def all_pairs(ranks: int, collective: Collective = "all-reduce") -> Strategy:
+def all_pairs(ranks: int, collective: Collective = "all-reduce") -> CollectiveSchedule:
     """Everybody sends to everybody, and nothing is sent on.
 
     Raises:
         StrategyError: there is no rank, or everybody is not needed for this collective.
     """
     if ranks < 1:
-        raise StrategyError(f"{ranks} ranks", "give at least one")
+        raise ScheduleError(f"{ranks} ranks", "give at least one")
     pairs = [(rank, (rank + turn) % ranks) for turn in range(1, ranks) for rank in range(ranks)]
     moves = []
     if collective == "all-to-all":
-        moves = [Move(Place(a, "input", b), Place(b, "output", a)) for a, b in pairs]
-        moves += [Move(Place(a, "input", a), Place(a, "output", a)) for a in range(ranks)]
+        moves = [ChunkMove(ChunkPlace(a, "input", b), ChunkPlace(b, "output", a)) for a, b in pairs]
+        moves += [ChunkMove(ChunkPlace(a, "input", a), ChunkPlace(a, "output", a)) for a in range(ranks)]
     elif collective not in ("all-reduce", "reduce-scatter", "all-gather"):
-        raise StrategyError(f"all pairs do no {collective}", "use trees")
+        raise ScheduleError(f"all pairs do no {collective}", "use trees")
     buffer: Buffer = "output" if collective == "all-gather" else "input"
     if collective in ("all-reduce", "reduce-scatter"):
-        moves += [Move(Place(a, buffer, b), Place(b, buffer, b), adds=True) for a, b in pairs]
+        moves += [ChunkMove(ChunkPlace(a, buffer, b), ChunkPlace(b, buffer, b), adds=True) for a, b in pairs]
     if collective in ("all-reduce", "all-gather"):
-        moves += [Move(Place(a, buffer, a), Place(b, buffer, a)) for a, b in pairs]
-    return Strategy(
+        moves += [ChunkMove(ChunkPlace(a, buffer, a), ChunkPlace(b, buffer, a)) for a, b in pairs]
+    return CollectiveSchedule(
         name="all pairs", collective=collective, ranks=ranks, chunks=ranks, moves=tuple(moves),
         in_place=collective != "all-to-all", source="all pairs",
     )  # fmt: skip
 
 
-def halving_doubling(ranks: int) -> Strategy:
+def halving_doubling(ranks: int) -> CollectiveSchedule:
     """An all-reduce in which partners twice as near exchange half as much each time, and then the other way round.
 
     Raises:
         StrategyError: the number of ranks is no power of two.
     """
     if ranks < 1 or ranks & (ranks - 1):
-        raise StrategyError(f"{ranks} ranks are no power of two", "use a ring or trees")
-    moves, back = list[Move](), list[Move]()
+        raise ScheduleError(f"{ranks} ranks are no power of two", "use a ring or trees")
+    moves, back = list[ChunkMove](), list[ChunkMove]()
     half = ranks // 2
     while half:
-        there, again = list[Move](), list[Move]()
+        there, again = list[ChunkMove](), list[ChunkMove]()
         for rank in range(ranks):
             partner = rank ^ half
             start = partner // half * half  # of the part that the partner goes on with
             there.append(
-                Move(Place(rank, "input", start), Place(partner, "input", start), count=half, adds=True)
+                ChunkMove(ChunkPlace(rank, "input", start), ChunkPlace(partner, "input", start), count=half, adds=True)
             )
             own = rank // half * half
-            again.append(Move(Place(rank, "input", own), Place(partner, "input", own), count=half))
+            again.append(ChunkMove(ChunkPlace(rank, "input", own), ChunkPlace(partner, "input", own), count=half))
         moves += there
         back = again + back
         half //= 2
-    return Strategy(
+    return CollectiveSchedule(
         name="halving and doubling", collective="all-reduce", ranks=ranks, chunks=ranks, moves=(*moves, *back),
         source="halving and doubling",
     )  # fmt: skip
@@ -203,7 +203,7 @@ def halving_doubling(ranks: int) -> Strategy:
 
 def _check_permutation(order: Sequence[int]) -> None:
     if sorted(order) != list(range(len(order))) or not order:
-        raise StrategyError(
+        raise ScheduleError(
             f"the order {'-'.join(map(str, order))} does not name every rank once",
             "name ranks from 0, each once",
         )
@@ -215,7 +215,7 @@ def _from_root(parents: Sequence[int]) -> list[int]:
     children: dict[int, list[int]] = {}
     for rank, parent in enumerate(parents):
         if not -1 <= parent < ranks:
-            raise StrategyError(
+            raise ScheduleError(
                 f"rank {rank} has the parent {parent}", f"give 0 to {ranks - 1}, or -1 for the root"
             )
         children.setdefault(parent, []).append(rank)
@@ -224,7 +224,7 @@ def _from_root(parents: Sequence[int]) -> list[int]:
     for rank in order:
         order.extend(children.get(rank, ()))
     if len(roots) != 1 or len(order) != ranks:
-        raise StrategyError(
+        raise ScheduleError(
             f"the parents {list(parents)} are no tree of {ranks} ranks: {len(roots)} roots, {len(order)} of them below one",
             "give one root (-1), and no circle",
         )

@@ -20,7 +20,7 @@ import msgspec
 
 from hemiola.core.errors import InputError
 from hemiola.core.hardware import CollectiveCost, Hardware
-from hemiola.cost.places import Place
+from hemiola.cost.places import RankPlaces
 
 __all__ = [
     "ALGORITHMS",
@@ -80,7 +80,7 @@ class Variant:
     efficiency: float = 1.0
     framed: bool = False
 
-    def data_share(self, place: Place) -> float:
+    def data_share(self, place: RankPlaces) -> float:
         """`efficiency` on these links: rates that `hemiola probe` measured are of data, without headers."""
         return 1.0 if self.framed and place.topology.measured else self.efficiency
 
@@ -117,7 +117,7 @@ class Cost:
     Attributes:
         algorithm: the one that was chosen.
         latency_s: all its steps.
-        loads: bytes by link (its number in `Place`), per direction, headers included.
+        loads: bytes by link (its number in `RankPlaces`), per direction, headers included.
         sent_bytes: by the busiest rank.
         rate_max_bytes_per_s: no rank sends faster, however free the links are.
         cpu_s: processor time of one rank, beside its computation.
@@ -134,7 +134,7 @@ class Cost:
     spread: float = 0.0
     latency_spread: float = 0.0
 
-    def seconds(self, place: Place) -> float:
+    def seconds(self, place: RankPlaces) -> float:
         """With the links to itself and the processor free."""
         rates = place.bytes_per_s
         slowest = max((size / float(rates[link]) for link, size in self.loads), default=0.0)
@@ -333,7 +333,7 @@ def library_of(hardware: Hardware) -> Library:
 def collective_cost(
     collective: str,
     size_bytes: float,
-    place: Place,
+    place: RankPlaces,
     library: Library,
     hardware: Hardware | None = None,
     algorithm: str = "",
@@ -377,7 +377,7 @@ def _as_by(algorithm: Algorithm, fitted: Algorithm, measured: CollectiveCost) ->
 
 
 def variant_cost(
-    variant: Variant, size_bytes: float, place: Place, measured: CollectiveCost | None = None
+    variant: Variant, size_bytes: float, place: RankPlaces, measured: CollectiveCost | None = None
 ) -> Cost:
     """What one algorithm needs on a placement; nothing on one rank."""
     ranks, hosts = place.ranks, len(place.counts)
@@ -407,7 +407,7 @@ def variant_cost(
 
 
 def measurement(
-    hardware: Hardware | None, library: Library, variant: Variant, collective: str, place: Place
+    hardware: Hardware | None, library: Library, variant: Variant, collective: str, place: RankPlaces
 ) -> CollectiveCost | None:
     """The measurement that fits best: between hosts or within one as these ranks are, of this collective, or of the one
     it runs as, near this number of ranks."""
@@ -426,7 +426,7 @@ def measurement(
     )
 
 
-def measurements(hardware: Hardware, library: Library, place: Place) -> list[CollectiveCost]:
+def measurements(hardware: Hardware, library: Library, place: RankPlaces) -> list[CollectiveCost]:
     """Those of the library that can stand for these ranks: what was measured between hosts says nothing of ranks of one."""
     own = [c for c in hardware.collectives if c.backend == library.name]
     return own if len(place.counts) > 1 else [c for c in own if not c.between_hosts]

@@ -24,10 +24,10 @@ from hemiola.core.hardware import Hardware
 from hemiola.core.job import Demand, Job, Profile, same_type
 from hemiola.core.topology import Topology
 from hemiola.cost.iteration import IterationModel
-from hemiola.cost.places import Link, Place, place_ranks
-from hemiola.cost.prediction import USUAL, Options, predict
+from hemiola.cost.places import RankLink, RankPlaces, place_ranks
+from hemiola.cost.prediction import USUAL, PredictionOptions, predict
 from hemiola.cost.profiles import SCHEMA
-from hemiola.cost.strategies import PLAIN_DDP, ParameterServer, Strategy
+from hemiola.cost.strategies import PLAIN_DDP, ParameterServer, Parallelism
 from hemiola.cost.whatif import scaled_collectives
 
 __all__ = ["Fit", "TierTime", "fit_profile", "profile_file"]
@@ -87,7 +87,7 @@ class _Case:
         send_s: V / r + a of the law.
     """
 
-    place: Place
+    place: RankPlaces
     share: float
     predicted_s: float
     traffic_bytes: float
@@ -98,10 +98,10 @@ def fit_profile(
     graph: Graph,
     hardware: Hardware,
     topology: Topology,
-    strategy: Strategy = PLAIN_DDP,
+    strategy: Parallelism = PLAIN_DDP,
     *,
     gpus: Sequence[int] | None = None,
-    options: Options = USUAL,
+    options: PredictionOptions = USUAL,
     name: str = "",
 ) -> Fit:
     """The profile of a graph on a cluster.
@@ -151,7 +151,7 @@ def profile_file(fit: Fit) -> bytes:
     )
 
 
-def _all_reduced(graph: Graph, hardware: Hardware, strategy: Strategy, ranks: int) -> float:
+def _all_reduced(graph: Graph, hardware: Hardware, strategy: Parallelism, ranks: int) -> float:
     """The share of what a rank sends in all-reduces: of an all-reduce, twice as much as of a gather or a scatter."""
     sent = [
         (
@@ -169,7 +169,7 @@ def _powers(most: int) -> list[int]:
 
 
 def _cases(
-    graph: Graph, hardware: Hardware, topology: Topology, count: int, strategy: Strategy, options: Options
+    graph: Graph, hardware: Hardware, topology: Topology, count: int, strategy: Parallelism, options: PredictionOptions
 ) -> list[_Case]:
     """Every tier, with all, half and a quarter of the links between hosts."""
     found = []
@@ -231,7 +231,7 @@ def _unlimited(topology: Topology) -> Topology:
     return replace(topology, hosts=hosts, levels=())
 
 
-def _freed(hardware: Hardware, links: Iterable[Link]) -> Hardware:
+def _freed(hardware: Hardware, links: Iterable[RankLink]) -> Hardware:
     """The same devices, and nothing that slows sending but what the library needs by itself.
 
     Args:

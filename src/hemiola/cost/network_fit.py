@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from hemiola.core.errors import InputError
 
-__all__ = ["FittedNetwork", "Flow", "Group", "Interval", "fair_rates", "fit_network"]
+__all__ = ["FittedNetwork", "ProbedFlow", "UplinkGroup", "RateInterval", "fair_rates", "fit_network"]
 
 SHORT = 0.85
 """A flow below this share of what both of its ends can do crosses something narrower."""
@@ -33,7 +33,7 @@ _SWAPPED_MOST, _MOVED_MOST = 16, 64
 
 
 @dataclass(frozen=True)
-class Flow:
+class ProbedFlow:
     """What one host sent to another during a round.
 
     Attributes:
@@ -47,7 +47,7 @@ class Flow:
 
 
 @dataclass(frozen=True)
-class Interval:
+class RateInterval:
     """A rate, bytes/s.
 
     Attributes:
@@ -66,7 +66,7 @@ class Interval:
 
 
 @dataclass(frozen=True)
-class Group:
+class UplinkGroup:
     """Hosts behind one uplink.
 
     Attributes:
@@ -75,7 +75,7 @@ class Group:
     """
 
     hosts: tuple[int, ...]
-    uplink: Interval
+    uplink: RateInterval
 
 
 @dataclass(frozen=True)
@@ -88,19 +88,19 @@ class FittedNetwork:
         error: median of the logarithm of predicted over measured rates, without its sign: 0.05 for 5 %.
     """
 
-    out: tuple[Interval, ...]
-    into: tuple[Interval, ...]
-    groups: tuple[Group, ...]
+    out: tuple[RateInterval, ...]
+    into: tuple[RateInterval, ...]
+    groups: tuple[UplinkGroup, ...]
     error: float
 
-    def rate(self, host: int) -> Interval:
+    def rate(self, host: int) -> RateInterval:
         """Of a host in the slower direction."""
         return min(self.out[host], self.into[host], key=lambda one: one.bytes_per_s)
 
 
 def fit_network(
     hosts: int,
-    rounds: Sequence[Sequence[Flow]],
+    rounds: Sequence[Sequence[ProbedFlow]],
     known: Sequence[tuple[int, ...]] | None = None,
     few: bool = False,
 ) -> FittedNetwork:
@@ -135,7 +135,7 @@ def fit_network(
     return FittedNetwork(out, into, groups, float(np.median(np.abs(found))))
 
 
-def _is_matching(flows: Sequence[Flow]) -> bool:
+def _is_matching(flows: Sequence[ProbedFlow]) -> bool:
     """Whether nobody's own link is shared: how flows share a link is chance, and would hide what else they share."""
     return all(len({getattr(flow, end) for flow in flows}) == len(flows) for end in ("source", "target"))
 
@@ -144,7 +144,7 @@ class _Table:
     """All flows of all rounds, and what each would do if nothing were between its ends."""
 
     def __init__(
-        self, rounds: Sequence[Sequence[Flow]], sends: NDArray[np.float64], takes: NDArray[np.float64]
+        self, rounds: Sequence[Sequence[ProbedFlow]], sends: NDArray[np.float64], takes: NDArray[np.float64]
     ) -> None:
         flows = [(number, flow) for number, found in enumerate(rounds) for flow in found]
         self.round = np.array([number for number, _ in flows])
@@ -155,7 +155,7 @@ class _Table:
 
     def _uplinks(
         self, home: NDArray[np.int64]
-    ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float64], list[Interval | None]]]:
+    ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float64], list[RateInterval | None]]]:
         """Of each direction: where flows cross (round by group, -1 for nowhere), what would, and each group's limit."""
         count = int(home.max()) + 1
         sizes = np.bincount(home)  # a host alone has its own rate, and no uplink
@@ -172,7 +172,7 @@ class _Table:
             ]
             yield where, would, limits
 
-    def groups(self, partition: Sequence[tuple[int, ...]]) -> tuple[Group, ...]:
+    def groups(self, partition: Sequence[tuple[int, ...]]) -> tuple[UplinkGroup, ...]:
         """With the uplinks that can be seen; the slower direction of each."""
         if len(partition) < 2:
             return ()
@@ -181,7 +181,7 @@ class _Table:
         for own, both in zip(partition, zip(*ways, strict=True), strict=True):
             seen = [limit for limit in both if limit is not None]
             if seen:
-                found.append(Group(own, min(seen, key=lambda one: one.bytes_per_s)))
+                found.append(UplinkGroup(own, min(seen, key=lambda one: one.bytes_per_s)))
         return tuple(found)
 
     def _home(self, partition: Sequence[tuple[int, ...]]) -> NDArray[np.int64]:
@@ -248,7 +248,7 @@ def _changed(partition: Sequence[tuple[int, ...]], swaps: bool) -> Iterator[list
                         yield sorted([*rest, tuple(sorted((*less, there))), tuple(sorted((*swapped, host)))])
 
 
-def _ends(hosts: int, rounds: Sequence[Sequence[Flow]], end: str, few: bool) -> tuple[Interval, ...]:
+def _ends(hosts: int, rounds: Sequence[Sequence[ProbedFlow]], end: str, few: bool) -> tuple[RateInterval, ...]:
     """What every host can do in one direction, all its flows of a round together."""
     totals: list[list[float]] = [[] for _ in range(hosts)]
     for flows in rounds:
@@ -266,16 +266,16 @@ def _ends(hosts: int, rounds: Sequence[Sequence[Flow]], end: str, few: bool) -> 
     return tuple(_best(found, 1 if few else 2) for found in totals)
 
 
-def _uplink(found: Sequence[float]) -> Interval:
+def _uplink(found: Sequence[float]) -> RateInterval:
     """Flows that meet in an uplink leave some of it unused more often than they have luck."""
     return _best(found, 1 if len(found) < MANY else 2)
 
 
-def _best(found: Sequence[float], place: int = 2) -> Interval:
+def _best(found: Sequence[float], place: int = 2) -> RateInterval:
     """Of rates that others may have held back: the second highest, for the highest may have been luck."""
     rate = sorted(found)[-place:][0]
     near = [one for one in found if abs(one - rate) < NEAR * rate]
-    return Interval(rate, min(near), max(near))
+    return RateInterval(rate, min(near), max(near))
 
 
 def _partitions(hosts: int, table: _Table) -> Iterator[list[tuple[int, ...]]]:
@@ -304,7 +304,7 @@ def _partitions(hosts: int, table: _Table) -> Iterator[list[tuple[int, ...]]]:
 
 
 def fair_rates(
-    flows: Sequence[Flow], sends: NDArray[np.float64], takes: NDArray[np.float64], groups: Sequence[Group]
+    flows: Sequence[ProbedFlow], sends: NDArray[np.float64], takes: NDArray[np.float64], groups: Sequence[UplinkGroup]
 ) -> NDArray[np.float64]:
     """What max-min fair sharing gives each flow, bytes/s.
 
@@ -342,7 +342,7 @@ def fair_rates(
 
 
 def _errors(
-    rounds: Sequence[Sequence[Flow]], sends: NDArray[np.float64], takes: NDArray[np.float64], groups: Sequence[Group]
+    rounds: Sequence[Sequence[ProbedFlow]], sends: NDArray[np.float64], takes: NDArray[np.float64], groups: Sequence[UplinkGroup]
 ) -> NDArray[np.float64]:  # fmt: skip
     """How far fair sharing is off, as logarithms."""
     found = []

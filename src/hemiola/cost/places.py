@@ -17,17 +17,17 @@ from hemiola.core.errors import InputError
 from hemiola.core.hardware import Hardware
 from hemiola.core.topology import Topology
 
-__all__ = ["Link", "Place", "place_ranks"]
+__all__ = ["RankLink", "RankPlaces", "place_ranks"]
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
+class RankLink:
     """One link between these ranks, outgoing.
 
     Attributes:
         name: "n3 nic", "rack r0 uplink", "n3 fabric".
         bytes_per_s: bandwidth, per direction.
-        hosts: the hosts below it, as places in `Place.counts`.
+        hosts: the hosts below it, as places in `RankPlaces.counts`.
         inside: ranks below it.
         inner: whether it joins ranks of one host, instead of a domain with the rest.
     """
@@ -40,7 +40,7 @@ class Link:
 
 
 @dataclass(frozen=True, eq=False)
-class Place:
+class RankPlaces:
     """Ranks on hosts.
 
     Attributes:
@@ -52,7 +52,7 @@ class Place:
 
     topology: Topology
     counts: tuple[tuple[int, int], ...]
-    links: tuple[Link, ...]
+    links: tuple[RankLink, ...]
     latency_s: float
 
     @cached_property
@@ -91,7 +91,7 @@ def place_ranks(
     ranks: int,
     placement: tuple[int, ...] | None = None,
     hardware: Hardware | None = None,
-) -> Place:
+) -> RankPlaces:
     """Put ranks on hosts in order.
 
     Args:
@@ -117,7 +117,7 @@ def place_ranks(
     chosen = tuple((int(host), int(counts[host])) for host in np.flatnonzero(counts))
     levels, latency_s = _uplinks(topology, chosen)
     links = (*_nics(topology, chosen), *levels, *_inner(topology, chosen, hardware))
-    return Place(topology, chosen, links, latency_s)
+    return RankPlaces(topology, chosen, links, latency_s)
 
 
 def _checked(topology: Topology, ranks: int, placement: tuple[int, ...]) -> NDArray[np.int64]:
@@ -139,22 +139,22 @@ def _checked(topology: Topology, ranks: int, placement: tuple[int, ...]) -> NDAr
     return counts
 
 
-def _nics(topology: Topology, counts: tuple[tuple[int, int], ...]) -> list[Link]:
+def _nics(topology: Topology, counts: tuple[tuple[int, int], ...]) -> list[RankLink]:
     hosts = topology.hosts
     if len(counts) < 2:
         return []
     return [
-        Link(f"{hosts.names[host]} nic", float(hosts.nic_bytes_per_s[host]), frozenset([i]), count)
+        RankLink(f"{hosts.names[host]} nic", float(hosts.nic_bytes_per_s[host]), frozenset([i]), count)
         for i, (host, count) in enumerate(counts)
     ]
 
 
-def _uplinks(topology: Topology, counts: tuple[tuple[int, int], ...]) -> tuple[list[Link], float]:
+def _uplinks(topology: Topology, counts: tuple[tuple[int, int], ...]) -> tuple[list[RankLink], float]:
     """The uplinks of every level that the ranks cross, and the latency of one hop over them."""
     if len(counts) < 2:
         return [], 0.0
     latency_s = max(float(topology.hosts.nic_latency_s[host]) for host, _ in counts)
-    links: list[Link] = []
+    links: list[RankLink] = []
     for level in topology.levels:
         below: dict[int, list[int]] = {}
         for i, (host, _) in enumerate(counts):
@@ -165,11 +165,11 @@ def _uplinks(topology: Topology, counts: tuple[tuple[int, int], ...]) -> tuple[l
         for domain, own in below.items():
             name = f"{level.name} {level.domains[domain]} uplink"
             rate = float(level.uplink_bytes_per_s[domain])
-            links.append(Link(name, rate, frozenset(own), sum(counts[i][1] for i in own)))
+            links.append(RankLink(name, rate, frozenset(own), sum(counts[i][1] for i in own)))
     return links, latency_s
 
 
-def _inner(topology: Topology, counts: tuple[tuple[int, int], ...], hardware: Hardware | None) -> list[Link]:
+def _inner(topology: Topology, counts: tuple[tuple[int, int], ...], hardware: Hardware | None) -> list[RankLink]:
     """What one GPU sends to another of its host: its fabric, or the bus where they touch several islands."""
     hosts = topology.hosts
     own = hardware.fabric_bytes_per_s if hardware is not None and hardware.kind == "gpu" else np.inf
@@ -181,5 +181,5 @@ def _inner(topology: Topology, counts: tuple[tuple[int, int], ...], hardware: Ha
                 word, rate = "bus", bus
             else:
                 word, rate = ("fabric", min(fabric, own)) if own else ("bus", min(fabric, bus))
-            found.append(Link(f"{hosts.names[host]} {word}", rate, frozenset([i]), count, True))
+            found.append(RankLink(f"{hosts.names[host]} {word}", rate, frozenset([i]), count, True))
     return found

@@ -20,7 +20,7 @@ import numpy as np
 from hemiola.core.errors import InputError
 from hemiola.core.job import Demand, Profile, Workload
 
-__all__ = ["SCHEMA", "Band", "Mix", "ProfileLibrary", "assign", "load_library"]
+__all__ = ["SCHEMA", "Band", "ModelMix", "ProfileLibrary", "assign", "load_library"]
 
 SCHEMA = "hemiola.profiles/1"
 _SHIPPED = Path(__file__).parent / "data" / "profiles.json"
@@ -34,7 +34,7 @@ class Band(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     shares: dict[str, float]
 
 
-class Mix(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ModelMix(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Which models jobs run: bands by ascending `from_gpus`, the first from 1."""
 
     about: str
@@ -61,7 +61,7 @@ class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     profiles: tuple[Profile, ...] = ()
     about: str = ""
     aliases: dict[str, str] = {}
-    mixes: dict[str, Mix] = {}
+    mixes: dict[str, ModelMix] = {}
 
 
 class ProfileLibrary:
@@ -82,7 +82,7 @@ class ProfileLibrary:
 
     def __init__(
         self, profiles: Iterable[Profile], aliases: Mapping[str, str] | None = None,
-        mixes: Mapping[str, Mix] | None = None,
+        mixes: Mapping[str, ModelMix] | None = None,
     ) -> None:  # fmt: skip
         self.profiles = tuple(profiles)
         self._by_name = {profile.name: profile for profile in self.profiles}
@@ -122,7 +122,7 @@ class ProfileLibrary:
                 return next((p for p in found if source and p.name.startswith(f"{source}/")), found[0])
         return None
 
-    def mix(self, mix: str | Mapping[str, float]) -> Mix:
+    def mix(self, mix: str | Mapping[str, float]) -> ModelMix:
         """A named mix, the text "gpt2=0.3+vgg16=0.7", or shares by model, with full names in it.
 
         Raises:
@@ -136,7 +136,7 @@ class ProfileLibrary:
             name = self._known(model).name
             chosen[name] = chosen.get(name, 0.0) + share
         about = "+".join(f"{model}={share:g}" for model, share in shares.items())
-        return Mix(about, (Band(1, chosen),))
+        return ModelMix(about, (Band(1, chosen),))
 
     def _known(self, model: str) -> Profile:
         profile = self.find(model)
@@ -144,7 +144,7 @@ class ProfileLibrary:
             raise InputError(f"no profile of {model!r}", f"known: {', '.join(self.names)}")
         return profile
 
-    def _profiles_of(self, mix: Mix) -> list[list[Profile]]:
+    def _profiles_of(self, mix: ModelMix) -> list[list[Profile]]:
         return [[self._known(name) for name in band.shares] for band in mix.bands]
 
     def _known_aliases(self) -> Iterator[tuple[str, Profile]]:
@@ -155,7 +155,7 @@ class ProfileLibrary:
                 )
             yield _normal(alias), self._by_name[name]
 
-    def draw(self, mix: Mix, gpus: np.ndarray, uniform: np.ndarray) -> list[Profile]:
+    def draw(self, mix: ModelMix, gpus: np.ndarray, uniform: np.ndarray) -> list[Profile]:
         """A profile for each job: the inverse of its band's cumulative shares.
 
         Args:
@@ -258,7 +258,7 @@ def _check_covers(profile: Profile, job: str, gpus: int) -> None:
         )
 
 
-def _note(mix: str | Mapping[str, float], chosen: Mix, counts: Mapping[str, int], seed: int) -> str:
+def _note(mix: str | Mapping[str, float], chosen: ModelMix, counts: Mapping[str, int], seed: int) -> str:
     title = (
         f"{mix!r} ({chosen.about})" if isinstance(mix, str) and mix != chosen.about else repr(chosen.about)
     )

@@ -17,7 +17,7 @@ import math
 from dataclasses import dataclass
 
 from hemiola.core.strategy import Collective
-from hemiola.cost.places import Place
+from hemiola.cost.places import RankPlaces
 
 __all__ = ["SAME", "Bounds", "Domain", "bounds", "domains", "least_time"]
 
@@ -30,7 +30,7 @@ class Domain:
     """A host, or what is below an uplink.
 
     Attributes:
-        hosts: below it, by their place in `Place.counts`.
+        hosts: below it, by their place in `RankPlaces.counts`.
         bytes_per_s: of its NIC or uplink; infinity for the whole.
         parts: of a domain that is no host.
     """
@@ -78,7 +78,7 @@ class Domain:
         return low - SAME <= -2 * (trees or 1) <= high + SAME
 
 
-def domains(place: Place) -> Domain:
+def domains(place: RankPlaces) -> Domain:
     """The network of two hosts or more as domains of domains of hosts."""
     hosts = len(place.counts)
     outermost = {host: Domain((host,), place.links[host].bytes_per_s) for host in range(hosts)}
@@ -140,7 +140,7 @@ class Bounds:
         return max(self.cut_s, self.total_s, self.parts_s)
 
 
-def bounds(collective: Collective, size_bytes: float, place: Place) -> Bounds:
+def bounds(collective: Collective, size_bytes: float, place: RankPlaces) -> Bounds:
     """Bandwidth alone, without latency: T >= max(M / min B, 2 (N - 1) M / sum B) for an all-reduce of M bytes.
 
     A reduction leaves a set of ranks as M bytes, however many they are, and comes in as many; of what is gathered
@@ -174,7 +174,7 @@ def _crossing(collective: Collective, inside: int, ranks: int) -> float:
     return 1.0
 
 
-def _sent(collective: Collective, place: Place) -> float:
+def _sent(collective: Collective, place: RankPlaces) -> float:
     """Bytes that all hosts together send, relative to the data."""
     hosts, ranks = len(place.counts), place.ranks
     if collective == "all-reduce":

@@ -15,9 +15,9 @@ from functools import cached_property
 
 from hemiola.core.errors import InputError
 from hemiola.core.hardware import Hardware
-from hemiola.core.strategy import Collective, Strategy
+from hemiola.core.strategy import Collective, CollectiveSchedule
 from hemiola.cost.collectives import GROUP, Cost, Library, measurement
-from hemiola.cost.places import Place
+from hemiola.cost.places import RankPlaces
 from hemiola.cost.strategy_roads import Roads
 from hemiola.cost.strategy_rounds import unsaid_bytes
 from hemiola.cost.strategy_time import strategy_seconds
@@ -27,16 +27,16 @@ __all__ = ["FITTED", "Choose", "Fitting", "both_ways", "busy_seconds", "given_st
 FITTED: tuple[Collective, ...] = ("all-reduce", "reduce-scatter", "all-gather", "broadcast", "reduce")
 """Collectives that go by strategies; an all-to-all goes directly."""
 
-Choose = Callable[[Collective, float], Strategy | None]
+Choose = Callable[[Collective, float], CollectiveSchedule | None]
 """Which strategy a collective of so many bytes, rooted in rank 0 if at all, goes by; None for the usual way."""
-Fitting = Callable[[Place], Choose]
+Fitting = Callable[[RankPlaces], Choose]
 """How strategies are chosen for ranks on hosts."""
 
 
-def given_strategy(strategy: Strategy) -> Fitting:
+def given_strategy(strategy: CollectiveSchedule) -> Fitting:
     """This one for its collective; others go the usual way."""
 
-    def fitting(place: Place) -> Choose:
+    def fitting(place: RankPlaces) -> Choose:
         strategy.check_ranks(place.ranks)
         return lambda collective, size_bytes: strategy if collective == strategy.collective else None
 
@@ -44,16 +44,16 @@ def given_strategy(strategy: Strategy) -> Fitting:
 
 
 def strategy_cost(
-    strategy: Strategy,
+    strategy: CollectiveSchedule,
     size_bytes: float,
-    place: Place,
+    place: RankPlaces,
     library: Library = GROUP,
     hardware: Hardware | None = None,
 ) -> Cost:
     """What a strategy needs on a placement.
 
     Args:
-        size_bytes: of the whole data: what `Strategy.chunks` divide.
+        size_bytes: of the whole data: what `CollectiveSchedule.chunks` divide.
         library: that carries it out: its steps, headers and limits are those of its other algorithms.
         hardware: whose measurements go before the library's constants.
 
@@ -110,7 +110,7 @@ def both_ways(costs: Sequence[Cost], links: int) -> list[Cost]:
     ]
 
 
-def busy_seconds(strategy: Strategy, place: Place) -> list[float]:
+def busy_seconds(strategy: CollectiveSchedule, place: RankPlaces) -> list[float]:
     """For how long each link between hosts is busy in its busier direction, for a byte of the data."""
     links = len(place.links)
     found = [0.0] * links
@@ -125,8 +125,8 @@ def busy_seconds(strategy: Strategy, place: Place) -> list[float]:
 class _Traffic:
     """What is sent, relative to the data."""
 
-    strategy: Strategy
-    place: Place
+    strategy: CollectiveSchedule
+    place: RankPlaces
 
     @cached_property
     def between(self) -> dict[tuple[int, int], float]:
@@ -190,7 +190,7 @@ class _Traffic:
         return max(found.values(), default=0)
 
 
-def _usable(place: Place, data_share: float, rate_max_bytes_per_s: float) -> Place:
+def _usable(place: RankPlaces, data_share: float, rate_max_bytes_per_s: float) -> RankPlaces:
     """The same links with what they leave for data, no faster than the ranks below them."""
     links = tuple(
         replace(
@@ -204,7 +204,7 @@ def _usable(place: Place, data_share: float, rate_max_bytes_per_s: float) -> Pla
     return replace(place, links=links)
 
 
-def _named(strategy: Strategy) -> str:
+def _named(strategy: CollectiveSchedule) -> str:
     """As it is shown: a ring of many ranks has a long name."""
     return (
         strategy.name if len(strategy.name) <= 32 else f"{strategy.source or 'strategy'} of {strategy.ranks}"

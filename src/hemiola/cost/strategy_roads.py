@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from hemiola.cost.places import Place
+from hemiola.cost.places import RankPlaces
 
 __all__ = ["Roads"]
 
@@ -22,7 +22,7 @@ class Roads:
         names, bytes_per_s: of every link.
     """
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: RankPlaces) -> None:
         inner = {next(iter(link.hosts)): link.bytes_per_s for link in place.links if link.inner}
         within = [inner.get(host, math.inf) for host in place.host_of]
         self._place = place

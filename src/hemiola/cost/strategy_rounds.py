@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hemiola.core.strategy import PIECE_BYTES, Strategy
+from hemiola.core.strategy import PIECE_BYTES, CollectiveSchedule
 from hemiola.core.strategy_shapes import halving_doubling
-from hemiola.cost.places import Place
+from hemiola.cost.places import RankPlaces
 from hemiola.cost.strategy_roads import Roads
 from hemiola.sim.executor import execute
 from hemiola.sim.tasks import tasks_from_columns
@@ -33,9 +33,9 @@ Floats = NDArray[np.float64]
 
 
 def rounds_seconds(
-    strategy: Strategy,
+    strategy: CollectiveSchedule,
     size_bytes: float,
-    place: Place,
+    place: RankPlaces,
     latency_s: float,
     local_s: float = 0.0,
     chunks_max: int = CHUNKS_MAX,
@@ -55,20 +55,20 @@ def rounds_seconds(
     return None
 
 
-def unsaid_bytes(strategy: Strategy) -> float:
-    """So much of a chunk goes at a time where a strategy does not say it (`Strategy.chunk_bytes`).
+def unsaid_bytes(strategy: CollectiveSchedule) -> float:
+    """So much of a chunk goes at a time where a strategy does not say it (`CollectiveSchedule.chunk_bytes`).
 
     By rings, and by halving and doubling, it is reckoned whole, as libraries' own ones are: their ranks send all the time.
     """
     return math.inf if ring_order(strategy) or _is_halving_doubling(strategy) else PIECE_BYTES
 
 
-def _is_halving_doubling(strategy: Strategy) -> bool:
+def _is_halving_doubling(strategy: CollectiveSchedule) -> bool:
     ranks = strategy.ranks
     return ranks & (ranks - 1) == 0 and strategy.moves == halving_doubling(ranks).moves
 
 
-def ring_order(strategy: Strategy) -> list[int]:
+def ring_order(strategy: CollectiveSchedule) -> list[int]:
     """The ranks of a ring in its order; none where a strategy is no ring: each round, every rank sends the next one
     a chunk, the one that came in the round before."""
     count, moves = strategy.ranks, strategy.moves
@@ -90,7 +90,7 @@ def ring_order(strategy: Strategy) -> list[int]:
 def ring_seconds(
     order: Sequence[int],
     size_bytes: float,
-    place: Place,
+    place: RankPlaces,
     latency_s: float,
     rounds: int | None = None,
     local_s: float = 0.0,
@@ -121,7 +121,7 @@ def ring_seconds(
 
 
 def halving_doubling_seconds(
-    size_bytes: float, place: Place, latency_s: float, local_s: float = 0.0
+    size_bytes: float, place: RankPlaces, latency_s: float, local_s: float = 0.0
 ) -> float:
     """How long halving and doubling takes among all ranks, a power of two."""
     ranks = place.ranks
@@ -144,7 +144,7 @@ def halving_doubling_seconds(
     return float(sent.executed(place, waits).max(initial=0.0))
 
 
-def _all_at_once(source: Ints, target: Ints, size_bytes: float, place: Place) -> Floats:
+def _all_at_once(source: Ints, target: Ints, size_bytes: float, place: RankPlaces) -> Floats:
     """When each of these messages was sent, if all begin together."""
     sizes, late_s = np.full(len(source), size_bytes), np.zeros(len(source))
     return _Messages(source, target, sizes, late_s, np.arange(len(source))).executed(place, ())[::2]
@@ -165,7 +165,7 @@ class _Messages:
     late_s: Floats
     lane: Ints
 
-    def executed(self, place: Place, waits: Sequence[tuple[Ints, Ints]]) -> Floats:
+    def executed(self, place: RankPlaces, waits: Sequence[tuple[Ints, Ints]]) -> Floats:
         """When tasks end: 2 m sends message m, and then it lands by 2 m + 1.
 
         Args:
@@ -191,6 +191,6 @@ def _between(sending: NDArray[Any], landing: NDArray[Any]) -> NDArray[Any]:
     return np.stack([sending, landing], axis=1).ravel()
 
 
-def _late(source: Ints, target: Ints, place: Place, latency_s: float, local_s: float) -> Floats:
+def _late(source: Ints, target: Ints, place: RankPlaces, latency_s: float, local_s: float) -> Floats:
     host = np.array(place.host_of)
     return np.where(host[source] != host[target], latency_s, local_s)

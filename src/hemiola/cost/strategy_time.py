@@ -16,8 +16,8 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from hemiola.core.strategy import Strategy
-from hemiola.cost.places import Place
+from hemiola.core.strategy import CollectiveSchedule
+from hemiola.cost.places import RankPlaces
 from hemiola.cost.strategy_bounds import Bounds, bounds
 from hemiola.cost.strategy_roads import Roads
 from hemiola.cost.strategy_rounds import rounds_seconds, unsaid_bytes
@@ -33,9 +33,9 @@ each task takes the longer to execute: then it is as many fewer as the cube of t
 
 
 def strategy_seconds(
-    strategy: Strategy,
+    strategy: CollectiveSchedule,
     size_bytes: float,
-    place: Place,
+    place: RankPlaces,
     *,
     latency_s: float | None = None,
     local_s: float = 0.0,
@@ -44,7 +44,7 @@ def strategy_seconds(
     """The time until the last rank has its result, with the links to itself.
 
     Args:
-        size_bytes: of the whole data: what `Strategy.chunks` divide.
+        size_bytes: of the whole data: what `CollectiveSchedule.chunks` divide.
         latency_s: of a message between hosts, after its last byte was sent; None for the topology's.
         local_s: of a message within a host.
         pieces_max: so many pieces of a chunk are executed at most; None for 256, and fewer of large strategies. What
@@ -62,9 +62,9 @@ def strategy_seconds(
 
 
 def strategy_seconds_in_pieces(
-    strategy: Strategy,
+    strategy: CollectiveSchedule,
     size_bytes: float,
-    place: Place,
+    place: RankPlaces,
     chunk_bytes: Iterable[int],
     *,
     latency_s: float | None = None,
@@ -74,7 +74,7 @@ def strategy_seconds_in_pieces(
     """The same for pieces of several sizes, each number of pieces executed once.
 
     Args:
-        chunk_bytes: `Strategy.chunk_bytes` of each; the strategy's own is not looked at.
+        chunk_bytes: `CollectiveSchedule.chunk_bytes` of each; the strategy's own is not looked at.
     """
     strategy.check_ranks(place.ranks)
     late = place.latency_s if latency_s is None else latency_s
@@ -113,9 +113,9 @@ class _Columns:
 
     def __init__(
         self,
-        strategy: Strategy,
+        strategy: CollectiveSchedule,
         sizes: NDArray[np.float64],
-        place: Place,
+        place: RankPlaces,
         latency_s: float,
         local_s: float,
     ) -> None:
@@ -167,7 +167,7 @@ class _Columns:
         )
 
 
-def _waiting(strategy: Strategy) -> Iterator[tuple[int, int]]:
+def _waiting(strategy: CollectiveSchedule) -> Iterator[tuple[int, int]]:
     """Pairs of tasks of one piece of which the first waits for the second."""
     for number, waits in enumerate(strategy.waits):
         sent, landed = 2 * number, 2 * number + 1

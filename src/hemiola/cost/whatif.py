@@ -15,9 +15,9 @@ from hemiola.core.graph import Graph
 from hemiola.core.hardware import Hardware
 from hemiola.core.topology import Topology
 from hemiola.cost.collectives import CARRIED
-from hemiola.cost.places import Link, place_ranks
-from hemiola.cost.prediction import USUAL, Options, Prediction, predict
-from hemiola.cost.strategies import DDP, Strategy
+from hemiola.cost.places import RankLink, place_ranks
+from hemiola.cost.prediction import USUAL, PredictionOptions, Prediction, predict
+from hemiola.cost.strategies import DDP, Parallelism
 
 __all__ = ["Question", "WhatIf", "halved_placement", "scaled_collectives", "scaled_network", "what_ifs"]
 
@@ -50,9 +50,9 @@ class Question:
     hardware: Hardware
     topology: Topology
     ranks: int
-    strategy: Strategy
+    strategy: Parallelism
     placement: tuple[int, ...] | None = None
-    options: Options = USUAL
+    options: PredictionOptions = USUAL
 
     def answer(self) -> Prediction:
         """The prediction."""
@@ -127,7 +127,7 @@ def scaled_network(topology: Topology, factor: float) -> Topology:
     return replace(topology, name=f"{topology.name} ×{factor:g}", hosts=hosts, levels=levels)
 
 
-def scaled_collectives(hardware: Hardware, links: Iterable[Link], factor: float) -> Hardware:
+def scaled_collectives(hardware: Hardware, links: Iterable[RankLink], factor: float) -> Hardware:
     """The same hardware with collectives so many times as fast, where one of these links was what limited them.
 
     That is taken to be so of what was measured at a link's own rate (`CARRIED`): between hosts that of a NIC or an

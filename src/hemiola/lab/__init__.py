@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from hemiola.lab.lab import Lab, attach
-    from hemiola.lab.settings import Settings
+    from hemiola.lab.settings import LabSettings
     from hemiola.lab.spec import LabSpec
-    from hemiola.lab.watch import Outcome
+    from hemiola.lab.watch import CommandOutcome
 
-__all__ = ["Lab", "LabSpec", "Outcome", "Settings", "attach"]
+__all__ = ["Lab", "LabSpec", "CommandOutcome", "LabSettings", "attach"]
 
-_HOMES = {"Lab": "lab", "attach": "lab", "LabSpec": "spec", "Outcome": "watch", "Settings": "settings"}
+_HOMES = {"Lab": "lab", "attach": "lab", "LabSpec": "spec", "CommandOutcome": "watch", "LabSettings": "settings"}
 
 
 def __getattr__(name: str) -> Any:

@@ -9,7 +9,7 @@ from ipaddress import IPv4Network
 from hemiola.core.errors import InputError, LabError
 from hemiola.lab import addresses, namespaces
 from hemiola.lab.spec import LabSpec
-from hemiola.lab.state import Owner, State, load_all, locked, save
+from hemiola.lab.state import Owner, LabState, load_all, locked, save
 
 __all__ = ["check_rights", "claim"]
 
@@ -38,7 +38,7 @@ def check_rights() -> None:
         ) from error
 
 
-def claim(spec: LabSpec, id_: str) -> State:
+def claim(spec: LabSpec, id_: str) -> LabState:
     """Write down a lab that is going to be, so that whatever happens can be cleared up.
 
     Args:
@@ -59,7 +59,7 @@ def claim(spec: LabSpec, id_: str) -> State:
         subnet = addresses.free_subnet(
             [*namespaces.apart(addresses.in_use), *(IPv4Network(o.subnet) for o in others)]
         )
-        wanted = State(id=id_, spec=spec, owner=Owner.me(), built=False, subnet=str(subnet))
+        wanted = LabState(id=id_, spec=spec, owner=Owner.me(), built=False, subnet=str(subnet))
         for name in wanted.namespaces:
             if namespaces.path_of(name).exists():
                 raise LabError(

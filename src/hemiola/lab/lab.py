@@ -17,10 +17,10 @@ from hemiola.core.topology import Topology
 from hemiola.lab import launch, network, state
 from hemiola.lab.claim import check_rights, claim
 from hemiola.lab.guardian import Guardian
-from hemiola.lab.settings import Settings, read_settings
+from hemiola.lab.settings import LabSettings, read_settings
 from hemiola.lab.spec import LabSpec
-from hemiola.lab.state import State
-from hemiola.lab.watch import Outcome, Watch
+from hemiola.lab.state import LabState
+from hemiola.lab.watch import CommandOutcome, RunWatch
 
 __all__ = ["Lab", "attach"]
 
@@ -62,7 +62,7 @@ class Lab:
             racks=racks,
             uplink=uplink,
         )
-        self._state: State | None = None
+        self._state: LabState | None = None
         self._guardian: Guardian | None = None
         self._started: list[subprocess.Popen[Any]] = []
 
@@ -139,7 +139,7 @@ class Lab:
         """The lab as predictions and policies take it: one process per host, with the rates of now."""
         return (self._up.spec if self._state is not None else self._spec).topology()
 
-    def settings(self) -> Settings:
+    def settings(self) -> LabSettings:
         """Queues, offloads, congestion control and ECN, read from the kernel now."""
         return read_settings(self._up)
 
@@ -187,7 +187,7 @@ class Lab:
         env: Mapping[str, str] | None = None,
         out: TextIO | None = None,
         err: TextIO | None = None,
-    ) -> Outcome:
+    ) -> CommandOutcome:
         """Run a command on each host at once, with a rendezvous, until all have ended.
 
         The first to fail ends the others: SIGTERM, and SIGKILL 5 s later. What a command leaves
@@ -209,7 +209,7 @@ class Lab:
             statuses = self._follow(command, run, places, env or {}, out, err)
         finally:
             guardian.dismiss()
-        return Outcome(next(filter(None, statuses.values()), 0), statuses, settings)
+        return CommandOutcome(next(filter(None, statuses.values()), 0), statuses, settings)
 
     def _follow(
         self,
@@ -221,14 +221,14 @@ class Lab:
         err: TextIO,
     ) -> dict[str, int]:
         processes: dict[str, subprocess.Popen[bytes]] = {}
-        watch: Watch | None = None
+        watch: RunWatch | None = None
         try:
             for host, own in places.items():
                 processes[host] = launch.start(
                     self._up, host, command, run=run, env={**env, **own},
                     stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                 )  # fmt: skip
-            watch = Watch(run, processes, out, err)
+            watch = RunWatch(run, processes, out, err)
             watch.follow()
         except KeyboardInterrupt:
             if watch is not None:
@@ -236,13 +236,13 @@ class Lab:
             raise
         finally:
             if watch is None:
-                watch = Watch(run, processes, out, err) if processes else None
+                watch = RunWatch(run, processes, out, err) if processes else None
             if watch is not None:
                 watch.close()
         return watch.statuses if watch is not None else {}
 
     @property
-    def _up(self) -> State:
+    def _up(self) -> LabState:
         """As it is written down now: another process may have changed its rates, or have made it anew."""
         if self._state is None:
             raise LabError(f"the lab {self.name!r} is not up", "use it inside: with Lab(...) as lab")
@@ -267,7 +267,7 @@ class Lab:
             self._guardian.dismiss()
             self._guardian = None
 
-    def _adopt(self, found: State) -> Self:
+    def _adopt(self, found: LabState) -> Self:
         self._spec, self._state = found.spec, found
         return self
 

@@ -14,14 +14,14 @@ from hemiola.core.errors import LabError
 from hemiola.lab import namespaces
 from hemiola.lab.network import DEVICE, entered, gone
 from hemiola.lab.processes import RUN_VARIABLE
-from hemiola.lab.state import State
+from hemiola.lab.state import LabState
 
 __all__ = ["rendezvous", "start"]
 
 ENTER = Path(__file__).with_name("enter.py")
 
 
-def rendezvous(state: State, hosts: Sequence[str]) -> dict[str, dict[str, str]]:
+def rendezvous(state: LabState, hosts: Sequence[str]) -> dict[str, dict[str, str]]:
     """The variables with which one process on each of these hosts finds the others.
 
     Those of torchrun (MASTER_ADDR, MASTER_PORT, RANK, ...), the interface for gloo and NCCL, and
@@ -56,7 +56,7 @@ def rendezvous(state: State, hosts: Sequence[str]) -> dict[str, dict[str, str]]:
 
 
 def start(
-    state: State, host: str, command: Sequence[str], *, run: str, env: Mapping[str, str], **popen: Any
+    state: LabState, host: str, command: Sequence[str], *, run: str, env: Mapping[str, str], **popen: Any
 ) -> subprocess.Popen[Any]:
     """Start a command on a host, in a session of its own.
 

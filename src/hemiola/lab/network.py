@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 from hemiola.core.errors import LabError
 from hemiola.lab import namespaces, shaping
 from hemiola.lab.processes import belonging, end_processes, inside, matching
-from hemiola.lab.state import State, forget
+from hemiola.lab.state import LabState, forget
 
 __all__ = ["DEVICE", "apply_rates", "build", "entered", "gone", "missing", "running", "tear_down"]
 
@@ -36,7 +36,7 @@ TERMINATE_S = 2.0
 _LACKS = {2: "tbf", 95: "veth or bridge"}
 
 
-def build(state: State) -> None:
+def build(state: LabState) -> None:
     """Make all that a lab consists of.
 
     Raises:
@@ -48,7 +48,7 @@ def build(state: State) -> None:
         namespaces.apart(lambda: _build(state))
 
 
-def apply_rates(state: State) -> None:
+def apply_rates(state: LabState) -> None:
     """Give every link the rate that the lab's description says, while it carries what it carries."""
     spec = state.spec
     gso_bytes = shaping.gso_max_bytes((*spec.host_rates, *spec.uplinks))
@@ -91,18 +91,18 @@ def gone(namespace: str) -> LabError:
     )
 
 
-def missing(state: State) -> tuple[str, ...]:
+def missing(state: LabState) -> tuple[str, ...]:
     """The lab's namespaces that are gone, or were made anew by someone else."""
     return tuple(name for name in state.namespaces if namespaces.mark_of(name) != state.mark)
 
 
-def running(state: State, host: str) -> int:
+def running(state: LabState, host: str) -> int:
     """How many processes live on a host."""
     with namespaces.held(state.namespace(host)) as number:
         return len(matching(inside({number})))
 
 
-def tear_down(state: State) -> tuple[str, ...]:
+def tear_down(state: LabState) -> tuple[str, ...]:
     """End what runs in the lab and remove all of it; return names that are not ours and were left.
 
     Safe to repeat, and from several processes at once.
@@ -118,7 +118,7 @@ def tear_down(state: State) -> tuple[str, ...]:
     return foreign
 
 
-def _build(state: State) -> None:
+def _build(state: LabState) -> None:
     spec = state.spec
     with contextlib.closing(namespaces.create(state.switch, state.mark)) as switch:
         _quiet()
@@ -144,7 +144,7 @@ def _uplink(switch: Any, i: int, rack: int, core: int) -> None:
     switch.link("set", index=_index(switch, f"down{i}"), master=core, state="up")
 
 
-def _host(state: State, switch: Any, host: str, bridge: int) -> None:
+def _host(state: LabState, switch: Any, host: str, bridge: int) -> None:
     """Make a host's namespace and its cable; the thread is left in that namespace."""
     with contextlib.closing(namespaces.create(state.namespace(host), state.mark)) as ip:
         _quiet()
@@ -178,7 +178,7 @@ def _index(ip: Any, device: str) -> int:
     return int(ip.link("get", ifname=device)[0]["index"])
 
 
-def _write_hosts_file(state: State) -> None:
+def _write_hosts_file(state: LabState) -> None:
     from hemiola.trace.atomic import replacing
 
     lines = ["127.0.0.1 localhost", "::1 localhost"]

@@ -12,10 +12,10 @@ import msgspec
 from hemiola.core.errors import LabError
 from hemiola.core.units import format_bytes, format_rate
 from hemiola.lab.network import DEVICE, entered
-from hemiola.lab.shaping import Queue, queues
-from hemiola.lab.state import State
+from hemiola.lab.shaping import ByteQueue, queues
+from hemiola.lab.state import LabState
 
-__all__ = ["Link", "Settings", "read_settings"]
+__all__ = ["CableSettings", "LabSettings", "read_settings"]
 
 ECN = {
     "0": "off",
@@ -31,7 +31,7 @@ OFFLOADS = {
 }
 
 
-class Link(msgspec.Struct, frozen=True):
+class CableSettings(msgspec.Struct, frozen=True):
     """One cable of the lab, as its two ends are set.
 
     Attributes:
@@ -42,8 +42,8 @@ class Link(msgspec.Struct, frozen=True):
     """
 
     name: str
-    outward: Queue
-    inward: Queue
+    outward: ByteQueue
+    inward: ByteQueue
     mtu_bytes: int
     gso_max_bytes: int
     tso: bool
@@ -51,7 +51,7 @@ class Link(msgspec.Struct, frozen=True):
     gro: bool
 
 
-class Settings(msgspec.Struct, frozen=True):
+class LabSettings(msgspec.Struct, frozen=True):
     """How a lab is set, read from the system when asked.
 
     Attributes:
@@ -63,7 +63,7 @@ class Settings(msgspec.Struct, frozen=True):
     kernel: str
     congestion_control: str
     ecn: str
-    links: tuple[Link, ...]
+    links: tuple[CableSettings, ...]
 
     def __str__(self) -> str:
         """A few lines for people; links that are set alike share one."""
@@ -76,7 +76,7 @@ class Settings(msgspec.Struct, frozen=True):
         return "\n".join([head, *(f"  {_names(names):{width}}  {text}" for text, names in groups.items())])
 
 
-def read_settings(state: State) -> Settings:
+def read_settings(state: LabState) -> LabSettings:
     """Ask the kernel for all of it.
 
     Raises:
@@ -91,7 +91,7 @@ def read_settings(state: State) -> Settings:
         ) from error
 
 
-def _read(state: State) -> Settings:
+def _read(state: LabState) -> LabSettings:
     spec = state.spec
     ports = entered(state.switch, _devices)
     hosts = {host: entered(state.namespace(host), _devices)[DEVICE] for host in spec.hosts}
@@ -99,10 +99,10 @@ def _read(state: State) -> Settings:
     links += [_joined(rack, ports[f"up{i}"], ports[f"down{i}"]) for i, rack in enumerate(spec.racks)]
     first = state.namespace(spec.hosts[0])
     congestion, ecn = entered(first, lambda _: (_sysctl("tcp_congestion_control"), _sysctl("tcp_ecn")))
-    return Settings(spec.name, os.uname().release, congestion, ecn, tuple(links))
+    return LabSettings(spec.name, os.uname().release, congestion, ecn, tuple(links))
 
 
-def _devices(ip: Any) -> dict[str, Link]:
+def _devices(ip: Any) -> dict[str, CableSettings]:
     """The devices of the namespace that this thread is in, each as a cable whose far end is not known."""
     from pyroute2.ethtool.ioctl import IoctlEthtool, NoSuchDevice
 
@@ -116,13 +116,13 @@ def _devices(ip: Any) -> dict[str, Link]:
                 flags = tool.get_offload_flags()
             except NoSuchDevice:  # gone since it was listed
                 continue
-            own = queued.get(device["index"], Queue("noqueue"))
+            own = queued.get(device["index"], ByteQueue("noqueue"))
             tso, gso, gro = (flags[OFFLOADS[short]] for short in ("tso", "gso", "gro"))
-            found[name] = Link(name, own, own, device.get("mtu"), device.get("gso_max_size"), tso, gso, gro)
+            found[name] = CableSettings(name, own, own, device.get("mtu"), device.get("gso_max_size"), tso, gso, gro)
     return found
 
 
-def _joined(name: str, near: Link, far: Link) -> Link:
+def _joined(name: str, near: CableSettings, far: CableSettings) -> CableSettings:
     return msgspec.structs.replace(near, name=name, inward=far.outward)
 
 
@@ -130,7 +130,7 @@ def _sysctl(name: str) -> str:
     return Path(f"/proc/sys/net/ipv4/{name}").read_text().strip()
 
 
-def _link_text(link: Link) -> str:
+def _link_text(link: CableSettings) -> str:
     both = _queue_text(link.outward)
     if link.inward != link.outward:
         both = f"out {both}, in {_queue_text(link.inward)}"
@@ -138,7 +138,7 @@ def _link_text(link: Link) -> str:
     return f"{both}; mtu {link.mtu_bytes}, {offloads}, gso_max_size {link.gso_max_bytes}"
 
 
-def _queue_text(queue: Queue) -> str:
+def _queue_text(queue: ByteQueue) -> str:
     if not queue.rate_bytes_per_s:
         return f"not shaped ({queue.kind})"
     burst, limit = format_bytes(queue.burst_bytes), format_bytes(queue.limit_bytes)

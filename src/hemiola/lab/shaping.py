@@ -23,7 +23,7 @@ from typing import Any
 
 import msgspec
 
-__all__ = ["Queue", "Shape", "apply", "gso_max_bytes", "queues", "shape"]
+__all__ = ["ByteQueue", "TokenBucket", "apply", "gso_max_bytes", "queues", "shape"]
 
 FRAME_BYTES = 1514
 BURST_S = 1e-3
@@ -36,7 +36,7 @@ NO_SUCH_THING = 2
 INVALID = 22
 
 
-class Shape(msgspec.Struct, frozen=True):
+class TokenBucket(msgspec.Struct, frozen=True):
     """The parameters of one token bucket."""
 
     rate_bytes_per_s: int
@@ -44,7 +44,7 @@ class Shape(msgspec.Struct, frozen=True):
     limit_bytes: int
 
 
-class Queue(msgspec.Struct, frozen=True):
+class ByteQueue(msgspec.Struct, frozen=True):
     """What the kernel says of a device's outgoing queue; zeros where the kind has no such number."""
 
     kind: str
@@ -53,7 +53,7 @@ class Queue(msgspec.Struct, frozen=True):
     limit_bytes: int = 0
 
 
-def shape(rate_bytes_per_s: float) -> Shape:
+def shape(rate_bytes_per_s: float) -> TokenBucket:
     """The token bucket for a rate.
 
     >>> shape(125e6)
@@ -61,7 +61,7 @@ def shape(rate_bytes_per_s: float) -> Shape:
     """
     burst_bytes = max(int(rate_bytes_per_s * BURST_S), BURST_MIN_BYTES)
     wait_bytes = max(int(rate_bytes_per_s * WAIT_S), WAIT_MIN_BYTES)
-    return Shape(int(rate_bytes_per_s), burst_bytes, burst_bytes + wait_bytes)
+    return TokenBucket(int(rate_bytes_per_s), burst_bytes, burst_bytes + wait_bytes)
 
 
 def gso_max_bytes(rates_bytes_per_s: Iterable[float | None]) -> int:
@@ -70,7 +70,7 @@ def gso_max_bytes(rates_bytes_per_s: Iterable[float | None]) -> int:
     return min([GSO_MAX_BYTES, *shaped])
 
 
-def apply(ip: Any, index: int, rate_bytes_per_s: float | None, before: Queue | None) -> None:
+def apply(ip: Any, index: int, rate_bytes_per_s: float | None, before: ByteQueue | None) -> None:
     """Give a device's outgoing side its rate, at once and without loss of what waits; None: take it off.
 
     Args:
@@ -101,7 +101,7 @@ def apply(ip: Any, index: int, rate_bytes_per_s: float | None, before: Queue | N
             raise
 
 
-def queues(ip: Any) -> dict[int, Queue]:
+def queues(ip: Any) -> dict[int, ByteQueue]:
     """What the kernel says of each device's root queue, by the device's index."""
     from pyroute2.netlink.rtnl import TC_H_ROOT
     from pyroute2.netlink.rtnl.tcmsg.common import tick_in_usec
@@ -111,9 +111,9 @@ def queues(ip: Any) -> dict[int, Queue]:
         kind = queue.get_attr("TCA_KIND")
         if queue["parent"] != TC_H_ROOT:
             continue
-        found[queue["index"]] = Queue(kind)
+        found[queue["index"]] = ByteQueue(kind)
         if kind == "tbf":
             numbers = queue.get_attr("TCA_OPTIONS").get_attr("TCA_TBF_PARMS")
             rate, burst_s = float(numbers["rate"]), numbers["buffer"] / tick_in_usec / 1e6
-            found[queue["index"]] = Queue(kind, rate, rate * burst_s, numbers["limit"])
+            found[queue["index"]] = ByteQueue(kind, rate, rate * burst_s, numbers["limit"])
     return found

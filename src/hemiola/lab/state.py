@@ -14,7 +14,7 @@ from hemiola.core.errors import LabError
 from hemiola.lab.spec import LabSpec
 from hemiola.trace.atomic import replacing
 
-__all__ = ["Owner", "State", "choose", "forget", "load", "load_all", "locked", "save"]
+__all__ = ["Owner", "LabState", "choose", "forget", "load", "load_all", "locked", "save"]
 
 FOLDER = Path("/run/hemiola")
 SCHEMA = "hemiola.lab/1"
@@ -37,7 +37,7 @@ class Owner(msgspec.Struct, frozen=True):
         return _began_ticks(self.pid) == self.began_ticks
 
 
-class State(msgspec.Struct, frozen=True, kw_only=True):
+class LabState(msgspec.Struct, frozen=True, kw_only=True):
     """A lab that was begun and not yet taken down.
 
     Attributes:
@@ -99,13 +99,13 @@ def locked() -> Iterator[None]:
         os.close(handle)
 
 
-def save(state: State) -> None:
+def save(state: LabState) -> None:
     """Write a lab down, whole or not at all."""
     with replacing(_path(state.spec.name)) as stream:
         stream.write(msgspec.json.encode(state))
 
 
-def load(name: str) -> State:
+def load(name: str) -> LabState:
     """The lab of this name.
 
     Raises:
@@ -118,7 +118,7 @@ def load(name: str) -> State:
     return state
 
 
-def load_all() -> tuple[State, ...]:
+def load_all() -> tuple[LabState, ...]:
     """Every lab that was begun and not taken down, by name."""
     return tuple(state for name in _names() if (state := _read(name)) is not None)
 
@@ -127,11 +127,11 @@ def _names() -> list[str]:
     return sorted(path.stem for path in FOLDER.glob("*.json"))
 
 
-def _read(name: str) -> State | None:
+def _read(name: str) -> LabState | None:
     """The lab of this name; None where there is none, or none any more."""
     path = _path(name)
     try:
-        state = msgspec.json.decode(path.read_bytes(), type=State)
+        state = msgspec.json.decode(path.read_bytes(), type=LabState)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -161,7 +161,7 @@ def choose(name: str, known: tuple[str, ...]) -> str:
     raise LabError(f"{len(known)} labs stand: {', '.join(known)}", "say which: --name NAME")
 
 
-def forget(state: State) -> None:
+def forget(state: LabState) -> None:
     """Delete what was written of a lab, the record last; nothing happens where its name is another's by now."""
     with locked():
         present = _read(state.spec.name)

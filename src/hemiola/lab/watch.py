@@ -14,9 +14,9 @@ from typing import IO, TextIO
 import msgspec
 
 from hemiola.lab.processes import belonging, end_processes, tell
-from hemiola.lab.settings import Settings
+from hemiola.lab.settings import LabSettings
 
-__all__ = ["GRACE_S", "Outcome", "Watch"]
+__all__ = ["GRACE_S", "CommandOutcome", "RunWatch"]
 
 GRACE_S = 5.0
 """How long processes have between being asked to end and being killed."""
@@ -27,7 +27,7 @@ CHUNKS_AT_END = 32
 """More than a pipe holds: what the dead have written, but no more from one that escaped."""
 
 
-class Outcome(msgspec.Struct, frozen=True):
+class CommandOutcome(msgspec.Struct, frozen=True):
     """How a run ended, and how the lab was set.
 
     Attributes:
@@ -38,10 +38,10 @@ class Outcome(msgspec.Struct, frozen=True):
 
     status: int
     statuses: dict[str, int]
-    settings: Settings
+    settings: LabSettings
 
 
-class Watch:
+class RunWatch:
     """One run's processes, by host; each has pipes for its output, read here without threads."""
 
     def __init__(

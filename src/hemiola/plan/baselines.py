@@ -9,7 +9,7 @@ import msgspec
 
 from hemiola.core.graph import Parameter
 from hemiola.core.plan import Piece, Plan, PlannedTransfer
-from hemiola.plan.problem import Problem, used_at
+from hemiola.plan.problem import PlanProblem, used_at
 
 __all__ = ["bytescheduler", "fifo", "p3"]
 
@@ -17,7 +17,7 @@ P3_ELEMENTS = 50_000
 BYTESCHEDULER_BYTES = 4_096_000
 
 
-def fifo(problem: Problem) -> Plan:
+def fifo(problem: PlanProblem) -> Plan:
     """Every parameter by itself as its gradient becomes ready, all before the optimizer."""
     transfers = tuple(
         msgspec.structs.replace(t, priority=rank)
@@ -28,12 +28,12 @@ def fifo(problem: Problem) -> Plan:
     )
 
 
-def p3(problem: Problem, elements: int = P3_ELEMENTS) -> Plan:
+def p3(problem: PlanProblem, elements: int = P3_ELEMENTS) -> Plan:
     """Priority-based parameter propagation (Jayarajan et al., MLSys 2019): slices of equal size, by first use."""
     return _sliced(problem, "p3", lambda p: elements, f"P3, slices of {elements:,} elements")
 
 
-def bytescheduler(problem: Problem, partition_bytes: int = BYTESCHEDULER_BYTES, partitions: int = 4) -> Plan:
+def bytescheduler(problem: PlanProblem, partition_bytes: int = BYTESCHEDULER_BYTES, partitions: int = 4) -> Plan:
     """ByteScheduler (Peng et al., SOSP 2019): partitions by first use.
 
     Its credit, so many bytes in flight that are not pre-empted, is written down as `chunk_bytes` and delays nothing here:
@@ -52,7 +52,7 @@ def bytescheduler(problem: Problem, partition_bytes: int = BYTESCHEDULER_BYTES, 
     return msgspec.structs.replace(plan, chunk_bytes=partition_bytes * partitions)
 
 
-def _sliced(problem: Problem, name: str, elements: Callable[[Parameter], int], source: str) -> Plan:
+def _sliced(problem: PlanProblem, name: str, elements: Callable[[Parameter], int], source: str) -> Plan:
     order = sorted(problem.trained, key=lambda p: used_at(p, problem.graph))
     transfers: list[PlannedTransfer] = []
     for parameter in order:

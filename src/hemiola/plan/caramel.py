@@ -23,7 +23,7 @@ from hemiola.core.graph import PHASES, Graph
 from hemiola.core.ordering import in_order
 from hemiola.core.plan import FEW, SMALL_BYTES, Piece, Plan, PlannedTransfer
 from hemiola.cost.strategy_bounds import SAME
-from hemiola.plan.problem import Problem, used_at
+from hemiola.plan.problem import PlanProblem, used_at
 
 __all__ = ["batched", "extended", "split", "widened", "with_primitives"]
 
@@ -65,7 +65,7 @@ def widened(graph: Graph, seconds: np.ndarray) -> tuple[int, ...]:
     return tuple(order)
 
 
-def batched(problem: Problem, plan: Plan, limit_bytes: float) -> Plan:
+def batched(problem: PlanProblem, plan: Plan, limit_bytes: float) -> Plan:
     """Transfers that follow each other in urgency go together while they are of one type and no larger than that."""
     known = problem.by_name
     found: list[PlannedTransfer] = []
@@ -86,7 +86,7 @@ def batched(problem: Problem, plan: Plan, limit_bytes: float) -> Plan:
     return msgspec.structs.replace(plan, transfers=tuple(found))
 
 
-def extended(problem: Problem, plan: Plan) -> Plan:
+def extended(problem: PlanProblem, plan: Plan) -> Plan:
     """Across the end of the iteration: each parameter is updated on arrival, and what is used first goes first."""
     known, graph = problem.by_name, problem.graph
     order = sorted(
@@ -96,7 +96,7 @@ def extended(problem: Problem, plan: Plan) -> Plan:
     return msgspec.structs.replace(plan, update="on-arrival", transfers=transfers)
 
 
-def split(problem: Problem, plan: Plan, limit_bytes: float) -> Plan:
+def split(problem: PlanProblem, plan: Plan, limit_bytes: float) -> Plan:
     """Transfers of one parameter that are larger than that go in equal pieces; those of rows stay whole, which are cut anyhow."""
     known = problem.by_name
     found: list[PlannedTransfer] = []
@@ -114,7 +114,7 @@ def split(problem: Problem, plan: Plan, limit_bytes: float) -> Plan:
     return msgspec.structs.replace(plan, transfers=tuple(found))
 
 
-def with_primitives(problem: Problem, plan: Plan) -> Plan:
+def with_primitives(problem: PlanProblem, plan: Plan) -> Plan:
     """Each transfer's algorithm: the one that takes the shortest by itself; "" where that is direct, as it then goes anyhow."""
     transfers = tuple(
         msgspec.structs.replace(t, algorithm=_primitive(problem, t.size_bytes(problem.by_name)))
@@ -123,7 +123,7 @@ def with_primitives(problem: Problem, plan: Plan) -> Plan:
     return msgspec.structs.replace(plan, transfers=transfers)
 
 
-def _primitive(problem: Problem, size_bytes: float) -> str:
+def _primitive(problem: PlanProblem, size_bytes: float) -> str:
     if size_bytes <= SMALL_BYTES and problem.ranks <= FEW:
         return ""
     least, direct = problem.cost(size_bytes), problem.cost(size_bytes, "direct")

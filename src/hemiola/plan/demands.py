@@ -8,8 +8,8 @@ from dataclasses import replace
 from hemiola.core.errors import HardwareError, PlanError
 from hemiola.core.hardware import CollectiveCost, Hardware
 from hemiola.cost.strategies import NoExchange
-from hemiola.plan.problem import Problem
-from hemiola.plan.shares import Demand
+from hemiola.plan.problem import PlanProblem
+from hemiola.plan.shares import HostDemand
 
 __all__ = ["demand_of"]
 
@@ -19,7 +19,7 @@ _PARCEL_BYTES = 2 << 20
 """Parameters travel in parcels of this size at most (`run.servers`)."""
 
 
-def demand_of(problem: Problem, servers: int, host: int = 0) -> Demand:
+def demand_of(problem: PlanProblem, servers: int, host: int = 0) -> HostDemand:
     """What an iteration asks of one host.
 
     Server s stands with rank s % ranks, as `hemiola.synchronise` places them.
@@ -46,7 +46,7 @@ def demand_of(problem: Problem, servers: int, host: int = 0) -> Demand:
     alone = apart.predict_strategy(NoExchange()).breakdown
     threads, sending = max(1, problem.hardware.threads_per_rank), _sending(problem.hardware)
     moved = ranks * (gradients + trained)
-    return Demand(
+    return HostDemand(
         compute_s=(alone.forward_s + alone.backward_s + alone.overhead_s) * threads * here,
         push_bytes=gradients * here * (1 - own),
         answer_bytes=trained * own * (ranks - here),

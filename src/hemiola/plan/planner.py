@@ -13,7 +13,7 @@ from hemiola.core.units import format_bytes, format_duration
 from hemiola.cost.prediction import Prediction
 from hemiola.cost.strategies import DDP
 from hemiola.plan.caramel import batched, split, with_primitives
-from hemiola.plan.problem import Problem
+from hemiola.plan.problem import PlanProblem
 
 __all__ = ["Advice", "make_plan"]
 
@@ -53,7 +53,7 @@ class Advice:
         return self.after.bound_s
 
 
-def make_plan(problem: Problem, progress: Callable[[str], None] = lambda what: None) -> Advice:
+def make_plan(problem: PlanProblem, progress: Callable[[str], None] = lambda what: None) -> Advice:
     """The best plan found.
 
     Args:
@@ -123,13 +123,13 @@ def make_plan(problem: Problem, progress: Callable[[str], None] = lambda what: N
     return Advice(plan, before, problem.predict(plan), tuple(steps))
 
 
-def _batches(problem: Problem, plan: Plan) -> list[tuple[Plan, int]]:
+def _batches(problem: PlanProblem, plan: Plan) -> list[tuple[Plan, int]]:
     """This plan with small gradients together, in several ways, and the limit of each."""
     found = [(batched(problem, plan, limit), limit) for limit in BATCHES]
     return [(other, limit) for other, limit in found if len(other.transfers) < len(plan.transfers)]
 
 
-def _source(problem: Problem, before: Prediction, time_s: float) -> str:
+def _source(problem: PlanProblem, before: Prediction, time_s: float) -> str:
     return (
         f"for {problem.ranks} ranks on {problem.topology.name} with {problem.hardware.name}: "
         f"{format_duration(before.iteration_s)} as DistributedDataParallel, {format_duration(time_s)} by this plan"

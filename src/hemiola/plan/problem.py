@@ -14,18 +14,18 @@ from hemiola.core.hardware import Hardware
 from hemiola.core.plan import ROWS_MOST, Part, Piece, Plan, PlannedTransfer
 from hemiola.core.topology import Topology
 from hemiola.cost.collectives import HEMIOLA, Cost, collective_cost
-from hemiola.cost.places import Place, place_ranks
-from hemiola.cost.prediction import USUAL, Options, Prediction, predict
-from hemiola.cost.strategies import DDP, Planned, Strategy
+from hemiola.cost.places import RankPlaces, place_ranks
+from hemiola.cost.prediction import USUAL, PredictionOptions, Prediction, predict
+from hemiola.cost.strategies import DDP, Planned, Parallelism
 
-__all__ = ["Problem", "used_at"]
+__all__ = ["PlanProblem", "used_at"]
 
 HEADS_MOST = 0.5
 """Up to which share of touched rows the head's part of a tied table is worth sending before."""
 
 
 @dataclass(frozen=True, eq=False)
-class Problem:
+class PlanProblem:
     """One graph on so many ranks of a cluster.
 
     Attributes:
@@ -37,7 +37,7 @@ class Problem:
     topology: Topology
     ranks: int
     placement: tuple[int, ...] | None = None
-    options: Options = USUAL
+    options: PredictionOptions = USUAL
     seconds: NDArray[np.float64] | None = None
     _known: dict[Plan, Prediction] = field(default_factory=dict, init=False, repr=False)
 
@@ -47,7 +47,7 @@ class Problem:
             self._known[plan] = self.predict_strategy(Planned(plan))
         return self._known[plan]
 
-    def predict_strategy(self, strategy: Strategy) -> Prediction:
+    def predict_strategy(self, strategy: Parallelism) -> Prediction:
         """The iteration by any strategy."""
         return predict(
             self.graph, self.hardware, self.topology, self.ranks, strategy,
@@ -55,7 +55,7 @@ class Problem:
         )  # fmt: skip
 
     @cached_property
-    def place(self) -> Place:
+    def place(self) -> RankPlaces:
         """Where the ranks are."""
         return place_ranks(self.topology, self.ranks, self.placement, self.hardware)
 

@@ -19,7 +19,7 @@ from hemiola.core.graph import PHASES, Graph
 from hemiola.sim.executor import execute
 from hemiola.sim.tasks import Execution, tasks_from_columns
 
-__all__ = ["Efficiency", "ReceiveGraph", "efficiency", "receive_graph"]
+__all__ = ["OrderEfficiency", "ReceiveGraph", "efficiency", "receive_graph"]
 
 CHANNEL, DEVICE = 0, 1
 
@@ -85,7 +85,7 @@ class ReceiveGraph:
 
 
 @dataclass(frozen=True)
-class Efficiency:
+class OrderEfficiency:
     """TicTac's metrics of one order (its section 4): E is 1 for perfect overlap and 0 for none, S the most that overlap can gain."""
 
     makespan_s: float
@@ -107,10 +107,10 @@ class Efficiency:
         return (self.most_s - self.least_s) / self.least_s if self.least_s else 0.0
 
 
-def efficiency(graph: ReceiveGraph, order: Sequence[int]) -> Efficiency:
+def efficiency(graph: ReceiveGraph, order: Sequence[int]) -> OrderEfficiency:
     """How well an order hides transfers behind computation."""
     channel_s, device_s = sum(graph.transfer_s), sum(graph.compute_s)
-    return Efficiency(graph.execute(order).makespan_s, max(channel_s, device_s), channel_s + device_s)
+    return OrderEfficiency(graph.execute(order).makespan_s, max(channel_s, device_s), channel_s + device_s)
 
 
 def receive_graph(graph: Graph, compute_s: NDArray[np.float64], transfer_s: Sequence[float]) -> ReceiveGraph:

@@ -22,11 +22,11 @@ from dataclasses import dataclass
 
 from hemiola.core.errors import PlanError
 
-__all__ = ["Demand", "Shares", "share"]
+__all__ = ["HostDemand", "Shares", "share"]
 
 
 @dataclass(frozen=True)
-class Demand:
+class HostDemand:
     """What one iteration asks of one host.
 
     Attributes:
@@ -86,7 +86,7 @@ class Shares:
         return self.compute_cores == 0
 
 
-def share(demand: Demand, cores: int, link_bytes_per_s: float) -> Shares:
+def share(demand: HostDemand, cores: int, link_bytes_per_s: float) -> Shares:
     """The best shares in the model above.
 
     Args:
@@ -112,7 +112,7 @@ def share(demand: Demand, cores: int, link_bytes_per_s: float) -> Shares:
     return min(found, key=lambda shares: shares.iteration_s)
 
 
-def _rates(demand: Demand, link_bytes_per_s: float) -> tuple[float | None, float | None, float]:
+def _rates(demand: HostDemand, link_bytes_per_s: float) -> tuple[float | None, float | None, float]:
     """The link by the bytes that each class sends, so that both end together; and when."""
     if link_bytes_per_s == math.inf:
         return None, None, 0.0

@@ -12,7 +12,7 @@ from hemiola.core.result import Run
 from hemiola.core.series import has_timeline
 from hemiola.core.topology import Topology
 from hemiola.report.chart import Chart, Drawing, policy_color, policy_dash, time_scale, words_for
-from hemiola.report.metrics import Figures, Interval
+from hemiola.report.metrics import Figures, ConfidenceInterval
 from hemiola.report.words import COLUMNS, Column, cell, change
 
 __all__ = ["bars", "completion", "differences", "gpu_seconds", "tier_color", "tier_words", "tiers"]
@@ -74,7 +74,7 @@ def _bar(figures: Figures, column: Column) -> Chart:
     )
 
 
-def _scale(column: Column, means: list[Interval | None]) -> tuple[float, str]:
+def _scale(column: Column, means: list[ConfidenceInterval | None]) -> tuple[float, str]:
     if column.unit != "duration":
         return 1.0, ""
     return time_scale(max((mean.mean for mean in means if mean is not None), default=0.0))
@@ -84,7 +84,7 @@ def _better(column: Column) -> str:
     return f"; {column.better} is better" if column.better else ""
 
 
-def _errors(means: list[Interval | None], scale: float) -> dict[str, Any]:
+def _errors(means: list[ConfidenceInterval | None], scale: float) -> dict[str, Any]:
     half = [0.0 if m is None or m.high is None else (m.high - m.mean) / scale for m in means]
     return {
         "type": "data",

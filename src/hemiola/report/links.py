@@ -16,11 +16,11 @@ from hemiola.core.timeline import TrafficLog
 from hemiola.core.topology import Topology
 from hemiola.report.binning import binned
 
-__all__ = ["LinkLoad", "Links", "link_load", "links_of"]
+__all__ = ["LinkLoad", "LinkLoads", "link_load", "links_of"]
 
 
 @dataclass(frozen=True, eq=False)
-class Links:
+class LinkLoads:
     """All links of a topology: first each level's uplinks, wide to narrow, then the hosts' cards.
 
     Attributes:
@@ -38,7 +38,7 @@ class Links:
 
 @dataclass(frozen=True, eq=False)
 class LinkLoad:
-    """Mean share of capacity in use: `share[link, bin]`, for the links kept, in the order of `Links`."""
+    """Mean share of capacity in use: `share[link, bin]`, for the links kept, in the order of `LinkLoads`."""
 
     names: tuple[str, ...]
     edges_s: NDArray[np.float64]
@@ -46,7 +46,7 @@ class LinkLoad:
     left_out: int
 
 
-def links_of(topology: Topology) -> Links:
+def links_of(topology: Topology) -> LinkLoads:
     """Every link, numbered."""
     names: list[str] = []
     capacity: list[NDArray[np.float64]] = []
@@ -63,7 +63,7 @@ def links_of(topology: Topology) -> Links:
     names += [f"{name} NIC" for name in topology.hosts.names]
     capacity.append(np.asarray(topology.hosts.nic_bytes_per_s, dtype=np.float64))
     order = tuple(first[number] for number in range(len(topology.levels)))
-    return Links(tuple(names), np.concatenate(capacity), order, card)
+    return LinkLoads(tuple(names), np.concatenate(capacity), order, card)
 
 
 def link_load(
@@ -93,7 +93,7 @@ def link_load(
     return LinkLoad(names, edges, share[kept], len(used) - len(kept))
 
 
-def _crossed(hosts: tuple[int, ...], topology: Topology, links: Links) -> Iterator[int]:
+def _crossed(hosts: tuple[int, ...], topology: Topology, links: LinkLoads) -> Iterator[int]:
     if len(hosts) < 2:
         return
     yield from (links.first_card + host for host in hosts)

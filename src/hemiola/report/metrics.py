@@ -18,7 +18,7 @@ from hemiola.core.result import Comparison, GpuSeconds, Run
 __all__ = [
     "Fairness",
     "Figures",
-    "Interval",
+    "ConfidenceInterval",
     "Summary",
     "conservation",
     "difference",
@@ -36,7 +36,7 @@ _T95 = (
 _T95_MORE = ((120, 1.980), (60, 2.000), (40, 2.021))
 
 
-class Interval(msgspec.Struct, frozen=True):
+class ConfidenceInterval(msgspec.Struct, frozen=True):
     """A mean over seeds and its 95 % confidence interval; the bounds are None for one seed."""
 
     mean: float
@@ -45,15 +45,15 @@ class Interval(msgspec.Struct, frozen=True):
     seeds: int
 
 
-def interval(values: Sequence[float]) -> Interval:
+def interval(values: Sequence[float]) -> ConfidenceInterval:
     """Mean and 95 % t interval of at least one value."""
     count = len(values)
     mean = math.fsum(values) / count
     if count == 1:
-        return Interval(mean, None, None, 1)
+        return ConfidenceInterval(mean, None, None, 1)
     deviation = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (count - 1))
     half = _t95(count - 1) * deviation / math.sqrt(count)
-    return Interval(mean, mean - half, mean + half, count)
+    return ConfidenceInterval(mean, mean - half, mean + half, count)
 
 
 class Figures:
@@ -88,14 +88,14 @@ class Figures:
             raise InputError(f"no run of the policy {policy!r}", f"the policies here are {known}")
         return values
 
-    def mean(self, policy: str, metric: str) -> Interval | None:
+    def mean(self, policy: str, metric: str) -> ConfidenceInterval | None:
         """A figure's mean over the seeds that all policies have run; None if one has no such figure."""
         of_seed = self.by_seed(policy, metric)
         values = [of_seed[run.seed] for run in self.runs(policy)]
         known = [value for value in values if value is not None]
         return interval(known) if len(known) == len(values) else None
 
-    def difference(self, policy: str, metric: str) -> Interval | None:
+    def difference(self, policy: str, metric: str) -> ConfidenceInterval | None:
         """See the function `difference`."""
         of_seed, partners = self.by_seed(policy, metric), self.by_seed(self.comparison.baseline, metric)
         ratios = []
@@ -107,7 +107,7 @@ class Figures:
         return interval(ratios) if ratios else None
 
 
-def difference(comparison: Comparison, policy: str, metric: str) -> Interval | None:
+def difference(comparison: Comparison, policy: str, metric: str) -> ConfidenceInterval | None:
     """Mean relative difference to the baseline (-0.2: a fifth less), over paired seeds.
 
     Paired are those of the policy's means that the baseline has run, too. `metric` is a field of

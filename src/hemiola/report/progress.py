@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["Bar"]
+__all__ = ["ProgressBar"]
 
 
-class Bar:
+class ProgressBar:
     """One bar over all runs of a comparison.
 
     Args:
@@ -34,7 +34,7 @@ class Bar:
         )
         self._task = self._progress.add_task("reading", total=None)
 
-    def __enter__(self) -> Bar:
+    def __enter__(self) -> ProgressBar:
         self._progress.start()
         return self
 

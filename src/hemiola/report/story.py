@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from itertools import groupby
 
 from hemiola.core.units import format_duration
-from hemiola.trace.decision_log import DecisionLog, JobFacts, Line, Place, RunFacts, Span
+from hemiola.trace.decision_log import DecisionLog, JobFacts, DecisionLine, HostGpus, RunFacts, HeldSpan
 
 __all__ = ["Story", "clock"]
 
@@ -78,7 +78,7 @@ class Story:
         if self.job.status != "refused" and until > since:
             yield since, until
 
-    def _wakes(self) -> Iterator[Line]:
+    def _wakes(self) -> Iterator[DecisionLine]:
         """The timers that the policy set while the job waited; others are no reason to wait, even of that instant."""
         lost_s = [span.end_s for span in self.job.spans if span.outcome == "host lost"]
         holds = False
@@ -121,7 +121,7 @@ class Story:
         reasoned = any(from_s <= line.time_s < to_s for line in self.wakes)
         return f"{text}." + ("" if reasoned else " The policy recorded no other reason for this wait.")
 
-    def _decision(self, line: Line) -> Iterator[str]:
+    def _decision(self, line: DecisionLine) -> Iterator[str]:
         if line.refused:
             yield f"a {line.kind} was refused: {line.refused}. (The policy's reason was: {line.reason}.)"
         elif line.kind in _PLACING:
@@ -132,14 +132,14 @@ class Story:
         elif line.kind == "pace":
             yield f"got weight {line.weight:g} on the links it shares: {line.reason}."
 
-    def _state(self, line: Line) -> str:
+    def _state(self, line: DecisionLine) -> str:
         return f"{_count(line.free_gpus, 'GPU')} free and {_count(line.waiting, 'job')} waiting just before."
 
-    def _where(self, placement: tuple[Place, ...]) -> str:
+    def _where(self, placement: tuple[HostGpus, ...]) -> str:
         hosts = [f"{place.host} (GPU {_numbers(place.gpus)})" for place in placement]
         return f"{_named(hosts)}, {self._width(placement)}"
 
-    def _width(self, placement: tuple[Place, ...]) -> str:
+    def _width(self, placement: tuple[HostGpus, ...]) -> str:
         names = [place.host for place in placement]
         if len(names) == 1:
             return "within one host"
@@ -150,7 +150,7 @@ class Story:
                 return f"{len(names)} hosts within {level} {inside.pop()}"
         return f"{len(names)} hosts across the cluster"
 
-    def _beneficiaries(self, stop: Line) -> str:
+    def _beneficiaries(self, stop: DecisionLine) -> str:
         """Who started at that moment on the hosts that it left."""
         before = [
             line
@@ -165,7 +165,7 @@ class Story:
         ]
         return f" {_named(list(dict.fromkeys(took)))} started there at that moment." if took else ""
 
-    def _ending(self, span: Span) -> str:
+    def _ending(self, span: HeldSpan) -> str:
         ran = format_duration(span.end_s - span.start_s)
         if span.outcome == "host lost":
             return f"lost a host after {ran}, and went back to the queue."
@@ -196,14 +196,14 @@ def clock(since_s: float) -> str:
     return f"{days}d {time}" if days else time
 
 
-def _begun(spans: tuple[Span, ...]) -> Iterator[Span]:
+def _begun(spans: tuple[HeldSpan, ...]) -> Iterator[HeldSpan]:
     """Without those that only went on from another, elsewhere or on another number of GPUs."""
     for i, span in enumerate(spans):
         if not i or spans[i - 1].outcome != "moved" or spans[i - 1].end_s < span.start_s:
             yield span
 
 
-def _holds(span: Span, time_s: float) -> bool:
+def _holds(span: HeldSpan, time_s: float) -> bool:
     """Whether it held GPUs when that time came: jobs arrive after others finish, and before any is stopped or moved."""
     return span.start_s < time_s and (
         time_s < span.end_s or (time_s == span.end_s and span.outcome in _DECIDED)

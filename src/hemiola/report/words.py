@@ -9,7 +9,7 @@ from typing import Literal
 
 from hemiola.core.result import Comparison
 from hemiola.core.units import format_duration
-from hemiola.report.metrics import Figures, Interval
+from hemiola.report.metrics import Figures, ConfidenceInterval
 
 __all__ = [
     "COLUMNS", "Column", "cell", "change", "never_ran", "no_job_ended", "seed_count", "semantics_card", "unfinished",
@@ -81,7 +81,7 @@ def cell(value: float | None, unit: str) -> str:
     return f"{value:.2f}" if unit == "number" else f"{value:,.0f}"
 
 
-def change(difference: Interval | None) -> str:
+def change(difference: ConfidenceInterval | None) -> str:
     """A relative difference with half the width of its interval: "-12.3% ± 1.1"."""
     if difference is None:
         return "–"

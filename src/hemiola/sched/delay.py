@@ -22,7 +22,7 @@ from hemiola.sched.job_state import RUNNING, WAITING, JobState
 from hemiola.sched.view import ClusterView
 
 __all__ = [
-    "Accepted", "AcceptedBy", "AlwaysWait", "AutoTimer", "BreakEvenTimer", "Delay", "ManualTimer", "NeverWait", "Timer",
+    "Accepted", "AcceptedBy", "AlwaysWait", "AutoTimer", "BreakEvenTimer", "Delay", "ManualTimer", "NeverWait", "DelayTimer",
 ]  # fmt: skip
 
 NEVER = float("inf")
@@ -72,7 +72,7 @@ class Accepted(Index):
 
     tracks = False
 
-    def __init__(self, view: ClusterView, timer: Timer) -> None:
+    def __init__(self, view: ClusterView, timer: DelayTimer) -> None:
         self._view, self._timer = view, timer
         self._last = len(view.topology.tiers) - 1
         self.advanced: list[JobState] = []
@@ -118,7 +118,7 @@ class Accepted(Index):
 class AcceptedBy:
     """Says that a policy needs `Accepted` with this timer; found by identity, because it is asked for at every instant."""
 
-    timer: Timer
+    timer: DelayTimer
 
     def build(self, view: ClusterView) -> Accepted:
         """Empty; the view enters every job."""
@@ -168,7 +168,7 @@ class _RecentWaitsSpec:
 RECENT_WAITS = _RecentWaitsSpec()
 
 
-class Timer(ABC):
+class DelayTimer(ABC):
     """How long a job holds out at a tier before it accepts the next wider one. A value."""
 
     @abstractmethod
@@ -180,7 +180,7 @@ class Timer(ABC):
 
 
 @dataclass(frozen=True)
-class NeverWait(Timer):
+class NeverWait(DelayTimer):
     """Takes whatever is offered first."""
 
     def wait_s(self, view: ClusterView, job: JobState, tier: int) -> float:
@@ -189,7 +189,7 @@ class NeverWait(Timer):
 
 
 @dataclass(frozen=True)
-class AlwaysWait(Timer):
+class AlwaysWait(DelayTimer):
     """Holds out for its narrowest tier, however long."""
 
     def wait_s(self, view: ClusterView, job: JobState, tier: int) -> float:
@@ -198,7 +198,7 @@ class AlwaysWait(Timer):
 
 
 @dataclass(frozen=True)
-class ManualTimer(Timer):
+class ManualTimer(DelayTimer):
     """The operator's timers.
 
     Attributes:
@@ -215,7 +215,7 @@ class ManualTimer(Timer):
 
 
 @dataclass(frozen=True)
-class AutoTimer(Timer):
+class AutoTimer(DelayTimer):
     """Tuned from recent waits of jobs of the same size, sized by the job's network sensitivity.
 
     D = (1 - s(l) / s(l+1)) * quantile of the recent waits until such a job got tier l. The first
@@ -255,7 +255,7 @@ class AutoTimer(Timer):
 
 
 @dataclass(frozen=True)
-class BreakEvenTimer(Timer):
+class BreakEvenTimer(DelayTimer):
     """Ski rental: never wait longer than going wider would cost.
 
     D = R * (s(l+1) - s(l)) with R the time left at its best. Waiting just so long is 2-competitive against

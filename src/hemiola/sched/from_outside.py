@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from hemiola.core.beside import Claim
+from hemiola.core.beside import ResourceRequest
 from hemiola.core.decisions import Placement
 from hemiola.core.errors import InternalError
 from hemiola.core.events import (
     Adopted,
     Blocked,
-    Claimed,
-    Furnished,
+    ResourcesRequested,
+    ResourcesOffered,
     Held,
     Measured,
     Profiled,
@@ -85,7 +85,7 @@ def outside_handlers(machine: StateMachine) -> dict[type, Callable[[Any], None]]
     def blocked(event: Blocked) -> None:
         view.inventory.block(event.host, event.gpus)
 
-    def furnished(event: Furnished) -> None:
+    def furnished(event: ResourcesOffered) -> None:
         view.inventory.furnish(event.host, event.ours, event.total)
 
     def filed_anew(job: JobState, change: Callable[[], None]) -> None:
@@ -101,8 +101,8 @@ def outside_handlers(machine: StateMachine) -> dict[type, Callable[[Any], None]]
         for index in indexes:
             index.enter(job, view.now)
 
-    def claimed(event: Claimed) -> None:
-        job, claim = view.jobs[event.job_id], None if event.claim == Claim() else event.claim
+    def claimed(event: ResourcesRequested) -> None:
+        job, claim = view.jobs[event.job_id], None if event.claim == ResourceRequest() else event.claim
         if job.status == WAITING:
             filed_anew(job, lambda: machine._reaches.claim(job, claim))
         else:
@@ -152,8 +152,8 @@ def outside_handlers(machine: StateMachine) -> dict[type, Callable[[Any], None]]
         Held: held,
         Released: released,
         Blocked: blocked,
-        Furnished: furnished,
-        Claimed: claimed,
+        ResourcesOffered: furnished,
+        ResourcesRequested: claimed,
         Profiled: profiled,
     }
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
-from hemiola.core.beside import Beside
+from hemiola.core.beside import Resources
 from hemiola.core.decisions import Placement
 from hemiola.core.errors import InternalError
 from hemiola.core.topology import Topology
@@ -17,10 +17,10 @@ from hemiola.sched.counts import CountIndex, members
 from hemiola.sched.gpus import pick
 from hemiola.sched.spare import Spare
 
-__all__ = ["Inventory", "Pool"]
+__all__ = ["Inventory", "GpuPool"]
 
 
-class Pool:
+class GpuPool:
     """The hosts of one GPU type.
 
     Attributes:
@@ -147,7 +147,7 @@ class Inventory:
         self.masks = list(self.all_masks)
         self.domain_of = topology.domain_of
         self.gpu_types = topology.gpu_types
-        self.pools = {t: Pool(t, topology, counts, self.domain_of) for t in self.gpu_types}
+        self.pools = {t: GpuPool(t, topology, counts, self.domain_of) for t in self.gpu_types}
         self.pool_of = [self.pools[t] for t in hosts.gpu_types]
         self.down = [False] * len(hosts)
         self.down_hosts = 0
@@ -279,7 +279,7 @@ class Inventory:
             self.released_gpus += withheld - gpus
             self.releases += 1
 
-    def furnish(self, host: int, ours: Beside, total: Beside) -> None:
+    def furnish(self, host: int, ours: Resources, total: Resources) -> None:
         """A host has so much beside GPUs; with more of it, what did not fit may."""
         if self.spare.furnish(host, ours, total):
             self.releases += 1

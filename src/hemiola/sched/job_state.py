@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from hemiola.core.beside import Claim
+from hemiola.core.beside import ResourceRequest
 from hemiola.core.decisions import Placement
 from hemiola.core.job import Job
 
@@ -86,7 +86,7 @@ class JobState(msgspec.Struct, eq=False, gc=False):
     asked_gpus: int = 0
     elastic: bool = False
     other_gpu_s: float = 0.0
-    claim: Claim | None = None
+    claim: ResourceRequest | None = None
     shunned: tuple[tuple[int, int], ...] = ()
 
     def done_at(self, now: float) -> float:

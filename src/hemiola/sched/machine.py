@@ -27,11 +27,11 @@ from hemiola.core.events import (
     Adopted,
     Arrived,
     Blocked,
-    Claimed,
+    ResourcesRequested,
     Event,
     Failed,
     Finished,
-    Furnished,
+    ResourcesOffered,
     Held,
     Measured,
     NodeBack,
@@ -113,7 +113,7 @@ class StateMachine:
             case Started():
                 return self._started
             case (
-                Undone() | Adopted() | Requeued() | Held() | Released() | Blocked() | Furnished() | Claimed()
+                Undone() | Adopted() | Requeued() | Held() | Released() | Blocked() | ResourcesOffered() | ResourcesRequested()
                 | Profiled()
             ):  # fmt: skip
                 return self._outside[type(event)]

@@ -6,7 +6,7 @@ import copy
 from collections.abc import Sequence
 from typing import Any
 
-from hemiola.core.beside import Claim
+from hemiola.core.beside import ResourceRequest
 from hemiola.core.job import Job
 from hemiola.core.topology import Topology
 from hemiola.sched.inventory import Inventory
@@ -110,7 +110,7 @@ class Reaches:
             job.narrowest, job.widest, job.preferred, job.pools, job.shape = reach
             self._shape(job)
 
-    def claim(self, job: JobState, claim: Claim | None) -> None:
+    def claim(self, job: JobState, claim: ResourceRequest | None) -> None:
         """It takes so much of its hosts beside GPUs."""
         job.claim = claim
         self._shape(job)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from math import inf
 
-from hemiola.core.beside import Beside, Claim
+from hemiola.core.beside import Resources, ResourceRequest
 from hemiola.core.decisions import Placement
 from hemiola.sched.job_state import JobState
 
@@ -44,13 +44,13 @@ class Spare:
         self.known = self._ours.keys()
         self.holders = self._held.keys()
 
-    def furnish(self, host: int, ours: Beside, total: Beside) -> bool:
+    def furnish(self, host: int, ours: Resources, total: Resources) -> bool:
         """A host has so much; whether it is more than before."""
         before, now = self._ours.get(host, (inf, inf)), _amount(ours)
         self._ours[host], self._total[host] = now, _amount(total)
         return now[0] > before[0] or now[1] > before[1]
 
-    def take(self, key: str, claim: Claim | None, placement: Placement) -> None:
+    def take(self, key: str, claim: ResourceRequest | None, placement: Placement) -> None:
         """A job has its share of these hosts from now on."""
         if claim is None:
             return
@@ -116,7 +116,7 @@ class Spare:
         left = _plus(ours, self._taken.get(host, NOTHING), -1)
         return max(0.0, min(left[0], total[0])), max(0.0, min(left[1], total[1]))
 
-    def _caps(self, claim: Claim, job: JobState, counts: Sequence[int], hosts: int) -> dict[int, int]:
+    def _caps(self, claim: ResourceRequest, job: JobState, counts: Sequence[int], hosts: int) -> dict[int, int]:
         each = job.gpus // job.job.hosts if job.job.hosts else 0
         caps = {}
         for host in self.known:
@@ -125,7 +125,7 @@ class Spare:
                 caps[host] = cap
         return caps
 
-    def _most(self, claim: Claim, host: int, each: int, free: int, hosts: int) -> int:
+    def _most(self, claim: ResourceRequest, host: int, each: int, free: int, hosts: int) -> int:
         """GPUs that a job can use there: `each` or none where it says how many, else as many as it can."""
         left = self._left(host)
         for gpus in (each,) if each else range(free, 0, -1):
@@ -134,7 +134,7 @@ class Spare:
                 return free if each else gpus
         return 0
 
-    def _share(self, claim: Claim, host: int, gpus: int, hosts: int) -> Amount:
+    def _share(self, claim: ResourceRequest, host: int, gpus: int, hosts: int) -> Amount:
         """What it takes of one host of so many; 0 hosts: at the least."""
         total = self._total.get(host, NOTHING)
         cpus = max(claim.cpus_per_host, claim.cpus_per_gpu * gpus)
@@ -148,7 +148,7 @@ class Spare:
         return cpus, memory
 
 
-def _amount(beside: Beside) -> Amount:
+def _amount(beside: Resources) -> Amount:
     return (
         inf if beside.cpus is None else beside.cpus,
         inf if beside.memory_bytes is None else beside.memory_bytes,

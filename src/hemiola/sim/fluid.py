@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from hemiola.core.errors import InputError, InternalError
-from hemiola.sim.fluid_table import WEIGHT, JobTable
+from hemiola.sim.fluid_table import WEIGHT, FluidJobs
 
 __all__ = ["Rule", "SharedNetwork", "Sharing", "warm_up"]
 
@@ -75,7 +75,7 @@ class SharedNetwork:
         self._users = [0] * len(self._limits)
         self._links = np.zeros((len(self._limits), 5), dtype=np.int64)
         self._links[:, 0] = -1
-        self._table = JobTable()
+        self._table = FluidJobs()
         self._dirty: set[int] = set()
         self._touched: dict[int, None] = {}
         self._stamp = 0

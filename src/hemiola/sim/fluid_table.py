@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from hemiola.core.errors import InputError
 
-__all__ = ["JobTable"]
+__all__ = ["FluidJobs"]
 
 Number = TypeVar("Number", bound=np.generic)
 
@@ -23,7 +23,7 @@ Number = TypeVar("Number", bound=np.generic)
 COMPUTE, HIDDEN, TRAFFIC, WEIGHT, ALONE, CAP, DRAG, DRAG_HIDDEN, ITERATION, RATE = range(10)
 
 
-class JobTable:
+class FluidJobs:
     """Jobs in slots, each with its links.
 
     Attributes:

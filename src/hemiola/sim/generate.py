@@ -20,7 +20,7 @@ from hemiola.core.errors import InputError
 from hemiola.core.job import Job, Workload
 from hemiola.core.units import format_duration, parse_duration
 from hemiola.sim.arrivals import ARRIVALS
-from hemiola.sim.mixes import MIXES, Mix
+from hemiola.sim.mixes import MIXES, JobMix
 
 __all__ = ["generate", "is_generator_spec"]
 
@@ -51,7 +51,7 @@ class _Spec:
     jobs: int = 1000
     gpus: int = 0
     load: float = 0.8
-    mix: Mix = MIXES["philly"]
+    mix: JobMix = MIXES["philly"]
     arrivals: str = "poisson"
     duration_mean_s: float | None = None
     duration_max_s: float = math.inf

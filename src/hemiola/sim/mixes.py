@@ -9,11 +9,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-__all__ = ["MIXES", "Mix"]
+__all__ = ["MIXES", "JobMix"]
 
 
 @dataclass(frozen=True)
-class Mix:
+class JobMix:
     """Sizes and durations of jobs.
 
     Attributes:
@@ -48,7 +48,7 @@ def _halving(largest: int, ratio: float) -> dict[int, float]:
     return {2**k: ratio**k for k in range(largest.bit_length())}
 
 
-PHILLY = Mix(
+PHILLY = JobMix(
     "philly",
     {1: 76627, 2: 1818, 4: 1870, 8: 1643, 12: 7, 16: 199, 24: 7, 32: 67, 64: 6, 128: 3},
     median_s=1144.0,
@@ -57,7 +57,7 @@ PHILLY = Mix(
     source="counts, median, mean and longest of the 82,247 jobs of AdaptDL's philly.csv, derived from "
     "Jeon et al., ATC'19; run time is drawn apart from size",
 )
-HELIOS = Mix(
+HELIOS = JobMix(
     "helios",
     _halving(2048, 0.44),
     median_s=206.0,
@@ -67,7 +67,7 @@ HELIOS = Mix(
     "al., SC'21, NSDI'24); shares fall by 0.44 per doubling, a choice that meets its median of 1 and "
     "mean of 3.7 GPUs",
 )
-ACME = Mix(
+ACME = JobMix(
     "acme",
     _halving(1024, 0.5),
     median_s=122.0,
@@ -77,7 +77,7 @@ ACME = Mix(
     "al., NSDI'24); shares halve per doubling, a choice that meets its median of 1 and comes near its "
     "mean of 5.7 GPUs (5.5)",
 )
-LINGJUN = Mix(
+LINGJUN = JobMix(
     "lingjun",
     _halving(512, 0.78),
     median_s=2160.0,
@@ -87,7 +87,7 @@ LINGJUN = Mix(
     "fall by 0.78 per doubling to 512 GPUs, one job in ten asks for 128 or more (a choice); a mean "
     "run of 3 h makes 5,000 such jobs in two weeks 0.8 of 2,000 GPUs, the counts the paper gives",
 )
-MURI = Mix(
+MURI = JobMix(
     "muri",
     {1: 1814, 2: 287, 4: 645, 8: 773, 16: 3, 32: 108},
     median_s=3375.5,

@@ -16,28 +16,28 @@ from hemiola.trace.reading import read_bytes, wrong_schema
 
 __all__ = [
     "DECISIONS_SCHEMA",
-    "Cluster",
+    "ClusterLine",
     "DecisionLog",
-    "Header",
+    "LogHeader",
     "JobFacts",
-    "Line",
-    "Place",
+    "DecisionLine",
+    "HostGpus",
     "RunFacts",
-    "Span",
+    "HeldSpan",
     "read_decisions",
 ]
 
 DECISIONS_SCHEMA = "hemiola.decisions/1"
 
 
-class Place(msgspec.Struct, frozen=True):
+class HostGpus(msgspec.Struct, frozen=True):
     """GPUs of one host, by name and number."""
 
     host: str
     gpus: tuple[int, ...]
 
 
-class Line(msgspec.Struct, frozen=True, kw_only=True):
+class DecisionLine(msgspec.Struct, frozen=True, kw_only=True):
     """One decision.
 
     Attributes:
@@ -57,12 +57,12 @@ class Line(msgspec.Struct, frozen=True, kw_only=True):
     free_gpus: int
     waiting: int
     refused: str
-    placement: tuple[Place, ...] = ()
+    placement: tuple[HostGpus, ...] = ()
     wake_s: float | None = None
     weight: float | None = None
 
 
-class Span(msgspec.Struct, frozen=True, array_like=True):
+class HeldSpan(msgspec.Struct, frozen=True, array_like=True):
     """A while in which the job held GPUs: from, work from, to, GPUs, tier's name, how it ended."""
 
     start_s: float
@@ -95,7 +95,7 @@ class JobFacts(msgspec.Struct, frozen=True, kw_only=True):
     gpu_type: str | None
     required: str | None
     preferred: str | None
-    spans: tuple[Span, ...]
+    spans: tuple[HeldSpan, ...]
 
 
 class RunFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -110,7 +110,7 @@ class RunFacts(msgspec.Struct, frozen=True, kw_only=True):
     jobs: tuple[JobFacts, ...]
 
 
-class Cluster(msgspec.Struct, frozen=True, kw_only=True):
+class ClusterLine(msgspec.Struct, frozen=True, kw_only=True):
     """The cluster: hosts in order of their index, and for each level each host's domain."""
 
     name: str
@@ -121,20 +121,20 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True):
     levels: dict[str, tuple[str, ...]]
 
 
-class Header(msgspec.Struct, frozen=True, kw_only=True):
+class LogHeader(msgspec.Struct, frozen=True, kw_only=True):
     """The first line."""
 
     schema: str
     workload: str
-    topology: Cluster
+    topology: ClusterLine
     runs: tuple[RunFacts, ...]
 
 
 class DecisionLog(msgspec.Struct, frozen=True):
     """A decisions file."""
 
-    header: Header
-    lines: tuple[Line, ...]
+    header: LogHeader
+    lines: tuple[DecisionLine, ...]
 
 
 def read_decisions(path: Path) -> DecisionLog:
@@ -145,7 +145,7 @@ def read_decisions(path: Path) -> DecisionLog:
     """
     rows = read_bytes(path).splitlines()
     try:
-        header = msgspec.json.decode(rows[0] if rows else b"", type=Header)
+        header = msgspec.json.decode(rows[0] if rows else b"", type=LogHeader)
     except DAMAGED as error:
         raise wrong_schema(path, DECISIONS_SCHEMA, str(error)) from error
     if header.schema != DECISIONS_SCHEMA:
@@ -153,8 +153,8 @@ def read_decisions(path: Path) -> DecisionLog:
     return DecisionLog(header, tuple(_lines(rows[1:], path)))
 
 
-def _lines(rows: list[bytes], path: Path) -> Iterator[Line]:
-    decode = msgspec.json.Decoder(Line).decode
+def _lines(rows: list[bytes], path: Path) -> Iterator[DecisionLine]:
+    decode = msgspec.json.Decoder(DecisionLine).decode
     for number, row in enumerate(rows, start=2):
         try:
             yield decode(row)

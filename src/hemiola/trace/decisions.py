@@ -18,13 +18,13 @@ from hemiola.core.topology import Topology
 from hemiola.trace.atomic import replacing
 from hemiola.trace.decision_log import (
     DECISIONS_SCHEMA,
-    Cluster,
-    Header,
+    ClusterLine,
+    LogHeader,
     JobFacts,
-    Line,
-    Place,
+    DecisionLine,
+    HostGpus,
     RunFacts,
-    Span,
+    HeldSpan,
 )
 
 __all__ = ["write_decisions"]
@@ -55,10 +55,10 @@ def _not_kept(run: Run, what: str) -> InputError:
     return InputError(f"{where} did not keep its {what}", "simulate again with both kept")
 
 
-def _line(run: Run, logged: LoggedDecision, topology: Topology) -> Line:
+def _line(run: Run, logged: LoggedDecision, topology: Topology) -> DecisionLine:
     decision = logged.decision
     placement = placement_of(decision)
-    return Line(
+    return DecisionLine(
         policy=run.policy,
         seed=run.seed,
         time_s=logged.time_s,
@@ -92,10 +92,10 @@ def _kind(decision: Decision) -> str:
             assert_never(decision)
 
 
-def _places(placement: Placement, topology: Topology) -> tuple[Place, ...]:
+def _places(placement: Placement, topology: Topology) -> tuple[HostGpus, ...]:
     names, count = topology.hosts.names, len(topology.hosts)
     return tuple(
-        Place(names[host] if 0 <= host < count else f"host {host}", tuple(_bits(mask)))
+        HostGpus(names[host] if 0 <= host < count else f"host {host}", tuple(_bits(mask)))
         for host, mask in zip(placement.hosts, placement.masks, strict=True)
     )
 
@@ -104,8 +104,8 @@ def _bits(mask: int) -> Iterator[int]:
     return (gpu for gpu in range(mask.bit_length()) if mask >> gpu & 1)
 
 
-def _header(comparison: Comparison) -> Header:
-    return Header(
+def _header(comparison: Comparison) -> LogHeader:
+    return LogHeader(
         schema=DECISIONS_SCHEMA,
         workload=comparison.workload_name,
         topology=_cluster(comparison.topology),
@@ -113,8 +113,8 @@ def _header(comparison: Comparison) -> Header:
     )
 
 
-def _cluster(topology: Topology) -> Cluster:
-    return Cluster(
+def _cluster(topology: Topology) -> ClusterLine:
+    return ClusterLine(
         name=topology.name,
         hosts=topology.hosts.names,
         gpus=tuple(topology.hosts.gpus.tolist()),
@@ -144,7 +144,7 @@ def _run_facts(run: Run, comparison: Comparison) -> RunFacts:
     )
 
 
-def _job_facts(record: JobRecord, job: Job | None, spans: tuple[Span, ...]) -> JobFacts:
+def _job_facts(record: JobRecord, job: Job | None, spans: tuple[HeldSpan, ...]) -> JobFacts:
     kept = {name: getattr(record, name) for name in JobFacts.__struct_fields__ if hasattr(record, name)}
     return JobFacts(
         **kept,
@@ -155,8 +155,8 @@ def _job_facts(record: JobRecord, job: Job | None, spans: tuple[Span, ...]) -> J
     )
 
 
-def _spans(timeline: Timeline | None, topology: Topology, jobs: int) -> list[list[Span]]:
-    spans: list[list[Span]] = [[] for _ in range(jobs)]
+def _spans(timeline: Timeline | None, topology: Topology, jobs: int) -> list[list[HeldSpan]]:
+    spans: list[list[HeldSpan]] = [[] for _ in range(jobs)]
     if timeline is None:
         return spans
     opens = job_spans(timeline)
@@ -173,6 +173,6 @@ def _spans(timeline: Timeline | None, topology: Topology, jobs: int) -> list[lis
         zip(*(column[opens].tolist() for column in columns), strict=True), gpus, strict=True
     ):
         spans[job].append(
-            Span(start_s, resume_s, end_s, held, topology.tiers[tier], Timeline.OUTCOMES[outcome])
+            HeldSpan(start_s, resume_s, end_s, held, topology.tiers[tier], Timeline.OUTCOMES[outcome])
         )
     return spans

@@ -17,7 +17,7 @@ from hemiola.core.graph import Graph
 from hemiola.core.hardware import Hardware
 from hemiola.core.units import format_duration
 from hemiola.plan.planner import Advice, make_plan
-from hemiola.plan.problem import Problem
+from hemiola.plan.problem import PlanProblem
 from hemiola.report.job.planned import GUTTER, ROWS, Block, _lanes, _nice, _rows, _wrapped, render_plan
 from hemiola.trace.graph_json import write_graph
 from hemiola.trace.hardware_json import write_hardware
@@ -41,7 +41,7 @@ def graph(name: str = "layers") -> Graph:
 
 @pytest.fixture(scope="module")
 def advice() -> Advice:
-    return make_plan(Problem(graph(), hardware(), flat(2, rate=70e6), 2))
+    return make_plan(PlanProblem(graph(), hardware(), flat(2, rate=70e6), 2))
 
 
 def picture(page: str) -> ElementTree.Element:
@@ -128,7 +128,7 @@ def test_no_step_is_drawn_wider_than_its_column(advice: Advice) -> None:
 
 
 def test_the_page_is_whole_and_names_stay_text() -> None:
-    page = render_plan(make_plan(Problem(graph(EVIL), hardware(), flat(2, rate=70e6), 2)))
+    page = render_plan(make_plan(PlanProblem(graph(EVIL), hardware(), flat(2, rate=70e6), 2)))
     elements = Elements()
     elements.feed(page.replace("<!doctype html>", ""))
     assert not elements.open
@@ -137,7 +137,7 @@ def test_the_page_is_whole_and_names_stay_text() -> None:
 
 
 def test_one_rank_has_a_page_too() -> None:
-    page = render_plan(make_plan(Problem(graph(), hardware(), flat(1), 1)))
+    page = render_plan(make_plan(PlanProblem(graph(), hardware(), flat(1), 1)))
     assert boxes(page, "--compute")
     assert not boxes(page, "--communication")
 

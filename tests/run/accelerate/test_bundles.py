@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from hemiola.core.plan import Piece, Plan, PlannedTransfer
-from hemiola.run.accelerate.bundles import Slot, bundles_of
-from hemiola.run.accelerate.engine import Engine
+from hemiola.run.accelerate.bundles import ParameterSlot, bundles_of
+from hemiola.run.accelerate.engine import PlanExecutor
 from hemiola.run.accelerate.gathered import Gathered
 from hemiola.run.accelerate.tables import planned_tables
 from hemiola.run.accelerate.updates import Updates
@@ -37,10 +37,10 @@ class Doubling:
         return Back()
 
 
-def slots_of(*pieces: tuple[str, int, int], **shapes: tuple[int, ...]) -> dict[str, Slot]:
+def slots_of(*pieces: tuple[str, int, int], **shapes: tuple[int, ...]) -> dict[str, ParameterSlot]:
     """Parameters of these shapes, whose pieces all go together."""
     slots = {
-        name: Slot(name, nn.Parameter(torch.zeros(shape)), lambda *_: False) for name, shape in shapes.items()
+        name: ParameterSlot(name, nn.Parameter(torch.zeros(shape)), lambda *_: False) for name, shape in shapes.items()
     }
     transfer = PlannedTransfer(name="all", pieces=tuple(Piece(*piece) for piece in pieces))
     plan = Plan(
@@ -50,7 +50,7 @@ def slots_of(*pieces: tuple[str, int, int], **shapes: tuple[int, ...]) -> dict[s
     return slots
 
 
-def iteration(slots: dict[str, Slot], value: float) -> None:
+def iteration(slots: dict[str, ParameterSlot], value: float) -> None:
     """Backward adds this to every element of every gradient; ranks add them up."""
     for slot in slots.values():
         parameter = slot.parameter
@@ -64,7 +64,7 @@ def iteration(slots: dict[str, Slot], value: float) -> None:
         slot.bring_back()
 
 
-def memory_of(slots: dict[str, Slot]) -> list[int]:
+def memory_of(slots: dict[str, ParameterSlot]) -> list[int]:
     found = []
     for slot in slots.values():
         assert slot.parameter.grad is not None
@@ -218,7 +218,7 @@ def test_what_is_looked_up_is_told_once_and_what_is_touched_once_for_all_tables(
     )  # fmt: skip
     optimizer, carrier = torch.optim.SGD(model.parameters(), 0.1), Telling()
     with torch.device(device):
-        engine = Engine(
+        engine = PlanExecutor(
             model,
             parameters,
             plan,

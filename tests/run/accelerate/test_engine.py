@@ -16,8 +16,8 @@ from torch.optim.optimizer import register_optimizer_step_post_hook  # noqa: E40
 from endpoints import connected  # noqa: E402
 from hemiola.core.errors import InputError, TransportError  # noqa: E402
 from hemiola.core.plan import Piece, Plan, PlannedTransfer  # noqa: E402
-from hemiola.run.accelerate.engine import Engine  # noqa: E402
-from hemiola.run.accelerate.exchange import Exchange  # noqa: E402
+from hemiola.run.accelerate.engine import PlanExecutor  # noqa: E402
+from hemiola.run.accelerate.exchange import GradientExchange  # noqa: E402
 from hemiola.run.accelerate.updates import Updates  # noqa: E402
 
 
@@ -75,7 +75,7 @@ ROWS = torch.randn(5, 8, generator=torch.Generator().manual_seed(1))
 
 def engine_of(
     model: nn.Module, optimizer: torch.optim.Optimizer, carrier: Any, timeout_s: float = 10.0
-) -> Engine:
+) -> PlanExecutor:
     """Every parameter goes by itself."""
     parameters = dict(model.named_parameters())
     plan = Plan(
@@ -84,7 +84,7 @@ def engine_of(
             PlannedTransfer(name=name, pieces=(Piece(name, 0, p.numel()),)) for name, p in parameters.items()
         ),
     )  # fmt: skip
-    return Engine(model, parameters, plan, {}, carrier, Updates(optimizer, None), 1, timeout_s)
+    return PlanExecutor(model, parameters, plan, {}, carrier, Updates(optimizer, None), 1, timeout_s)
 
 
 def nothing(model: nn.Module) -> None:
@@ -252,7 +252,7 @@ def test_hours_in_which_all_is_stopped_count_little_against_a_gradient(model, mo
 
 def test_a_gradient_that_does_not_come_is_given_up_in_time_and_not_waited_for_again(model):
     with connected(2) as ends:
-        carrier = Exchange(ends[0], 1 << 16)
+        carrier = GradientExchange(ends[0], 1 << 16)
         engine = engine_of(model, torch.optim.SGD(model.parameters(), 0.1), carrier, 0.3)
         engine.forward_begins(True)
         model(ROWS).sum().backward()

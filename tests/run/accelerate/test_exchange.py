@@ -17,11 +17,11 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "transport"))
 from endpoints import connected, together  # noqa: E402
 from hemiola.core.errors import TransportError  # noqa: E402
 from hemiola.run.accelerate import exchange as exchanges  # noqa: E402
-from hemiola.run.accelerate.exchange import Exchange  # noqa: E402
-from hemiola.run.accelerate.schedule import Part, Step  # noqa: E402
-from hemiola.run.accelerate.settings import Settings  # noqa: E402
+from hemiola.run.accelerate.exchange import GradientExchange  # noqa: E402
+from hemiola.run.accelerate.schedule import ElementRange, MessageStep  # noqa: E402
+from hemiola.run.accelerate.settings import AccelerationSettings  # noqa: E402
 from hemiola.run.accelerate.tables import touched_rows  # noqa: E402
-from hemiola.run.accelerate.under_way import Ticket  # noqa: E402
+from hemiola.run.accelerate.under_way import TransferInFlight  # noqa: E402
 from hemiola.run.transport.gate import Gate  # noqa: E402
 
 
@@ -35,7 +35,7 @@ def test_many_at_once_in_any_order_add_up_with_the_same_bits_everywhere(ranks, a
     with connected(ranks) as ends:
 
         def work(end):
-            exchange = Exchange(end, 16 << 10)
+            exchange = GradientExchange(end, 16 << 10)
             order = range(len(sizes)) if end.rank % 2 else reversed(range(len(sizes)))
             tickets = [
                 exchange.all_reduce(number, f"tensor {number}", found[end.rank][number], number, algorithm)
@@ -77,7 +77,7 @@ def test_rows_that_somebody_has_named_or_touched_are_added_up_or_all_others(data
     with connected(ranks) as ends:
 
         def work(end):
-            table, exchange = tables[end.rank].clone(), Exchange(end, 1 << 10)
+            table, exchange = tables[end.rank].clone(), GradientExchange(end, 1 << 10)
             names = None if kind == "named at the end" else exchange.name_rows(7, [bits(named[end.rank])])[0]
             is_others = kind == "others"
             ticket = exchange.reduce_rows(7, "the gradient t", table, names, 0, algorithm, 0.5, is_others)
@@ -109,7 +109,7 @@ def test_rows_of_several_tables_are_told_at_once():
     with connected(2) as ends:
 
         def work(end):
-            exchange, rank = Exchange(end, 1 << 10), end.rank
+            exchange, rank = GradientExchange(end, 1 << 10), end.rank
             tables = [torch.full((rows, 4), 1.0 + rank) for rows in sizes]
             named = [torch.zeros(rows, dtype=torch.bool) for rows in sizes]
             named[0][3 + rank] = named[2][rank] = True
@@ -136,7 +136,7 @@ def test_rows_of_several_tables_are_told_at_once():
 @pytest.mark.parametrize("before", [True, False])
 def test_a_rank_lost_while_rows_are_named_is_named_itself(before):
     with connected(2, timeout_s=2.0) as ends:
-        exchange, touched = Exchange(ends[0], 16 << 10), torch.ones(1000, dtype=torch.bool)
+        exchange, touched = GradientExchange(ends[0], 16 << 10), torch.ones(1000, dtype=torch.bool)
         (names,) = exchange.name_rows(1, [touched]) if before else (None,)
         ticket = exchange.reduce_rows(1, "the gradient t", torch.ones(1000, 8), names)
         exchange.end_rows(1, [ticket], [touched], [True])
@@ -160,7 +160,7 @@ def test_rows_differ_where_they_differ_from_what_was_there_before(width):
 
 def test_a_lost_rank_ends_the_transfer_with_its_name():
     with connected(2, timeout_s=2.0) as ends:
-        exchange = Exchange(ends[0], 16 << 10)
+        exchange = GradientExchange(ends[0], 16 << 10)
         ticket = exchange.all_reduce(1, "the gradient w", torch.ones(100_000))
         ends[1].close()
         with pytest.raises(TransportError, match="rank 1"):
@@ -171,9 +171,9 @@ def test_a_lost_rank_ends_the_transfer_with_its_name():
 
 
 def test_of_all_the_numbers_of_rows_that_are_sent_few_schedules_are_kept():
-    before = sum(type(one) is Step for one in gc.get_objects())
+    before = sum(type(one) is MessageStep for one in gc.get_objects())
     with connected(2) as ends:
-        both = [Exchange(end, 1 << 20) for end in ends]
+        both = [GradientExchange(end, 1 << 20) for end in ends]
 
         def work(end):
             for rows in range(600):
@@ -181,14 +181,14 @@ def test_of_all_the_numbers_of_rows_that_are_sent_few_schedules_are_kept():
                 ticket.wait(10.0)
 
         assert together(work, ends) == [None] * 2
-        assert sum(type(one) is Step for one in gc.get_objects()) - before < 600
+        assert sum(type(one) is MessageStep for one in gc.get_objects()) - before < 600
 
 
 def test_however_many_steps_have_come_they_follow_one_another(monkeypatch):
-    step = Step((), (Part(1, 0, 4),), False)
+    step = MessageStep((), (ElementRange(1, 0, 4),), False)
     monkeypatch.setattr(exchanges, "_steps", lambda *_: (step,) * 1000)
     with connected(2) as ends:
-        flat, exchange = torch.zeros(4), Exchange(ends[0], 1 << 20)
+        flat, exchange = torch.zeros(4), GradientExchange(ends[0], 1 << 20)
         for number in range(1000):
             ends[1].send(0, exchange._tag(0) + number, bytes(16))
         ends[1].send(0, 0, b"last")
@@ -197,13 +197,13 @@ def test_however_many_steps_have_come_they_follow_one_another(monkeypatch):
 
 
 def test_who_never_gives_up_waits_as_well():
-    ticket = Ticket("the gradient w", 1)
+    ticket = TransferInFlight("the gradient w", 1)
     ticket.end_lane(None)
-    assert ticket.soon(Settings(timeout_s=math.inf).timeout_s)
+    assert ticket.soon(AccelerationSettings(timeout_s=math.inf).timeout_s)
 
 
 def test_what_is_done_can_be_waited_for_at_once(monkeypatch):
-    ticket, opened = Ticket("the gradient w", 1), Gate.open
+    ticket, opened = TransferInFlight("the gradient w", 1), Gate.open
 
     def opens(gate: Gate) -> None:
         if ticket.done:
@@ -217,6 +217,6 @@ def test_what_is_done_can_be_waited_for_at_once(monkeypatch):
 
 def test_what_is_not_reduced_in_time_says_what_it_was():
     with connected(2) as ends:
-        ticket = Exchange(ends[0], 16 << 10).all_reduce(1, "the gradient w", torch.ones(10))
+        ticket = GradientExchange(ends[0], 16 << 10).all_reduce(1, "the gradient w", torch.ones(10))
         with pytest.raises(TransportError, match="the gradient w was not reduced within"):
             ticket.wait(0.05)

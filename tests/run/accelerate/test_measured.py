@@ -15,15 +15,15 @@ from hemiola.cost.strategies import DDP  # noqa: E402
 from hemiola.run.accelerate import processors  # noqa: E402
 from hemiola.run.accelerate.advised import advised  # noqa: E402
 from hemiola.run.accelerate.measured import mean_of, measured_graph, problem_of  # noqa: E402
-from hemiola.run.accelerate.probe import Links  # noqa: E402
+from hemiola.run.accelerate.probe import RankLinks  # noqa: E402
 from hemiola.run.accelerate.processors import Cores  # noqa: E402
-from hemiola.run.accelerate.profile import Measured  # noqa: E402
+from hemiola.run.accelerate.profile import MeasuredIteration  # noqa: E402
 
 PARAMETERS = {name: nn.Parameter(torch.zeros(4, 4)) for name in "abc"}
 
 
 def iteration():
-    return Measured(
+    return MeasuredIteration(
         used_s={"c": 0.0, "b": 0.3, "a": 0.6}, forward_end_s=0.9, ready_s={"a": 1.0, "b": 2.0, "c": 3.0},
         step_start_s=5.0, end_s=5.5,
     )  # fmt: skip
@@ -31,7 +31,7 @@ def iteration():
 
 def test_ranks_wait_for_the_slowest_of_them_as_much_as_they_differ():
     graph, seconds = measured_graph("m", iteration(), PARAMETERS)
-    links = Links("h", 1e-5, 1e9, 1e9, 0.0)
+    links = RankLinks("h", 1e-5, 1e9, 1e9, 0.0)
 
     def predicted_s(noise):
         return (
@@ -52,14 +52,14 @@ def test_how_long_the_slowest_rank_was_waited_for_is_what_is_predicted():
 
 
 def test_links_that_are_slower_beside_computing_are_so_for_as_long_as_ranks_compute():
-    links = Links("h", 1e-5, 1e9, 4e8, 0.0)
+    links = RankLinks("h", 1e-5, 1e9, 4e8, 0.0)
     assert links.cost("hemiola", 2).bytes_per_s == 1e9
     assert links.cost("hemiola", 2, computing=0.25).bytes_per_s == pytest.approx(0.25 * 4e8 + 0.75 * 1e9)
     tensors = {name: nn.Parameter(torch.zeros(1000, 1000)) for name in "abc"}
     cores = processors.Cores(1, 1)
 
     def figures(beside):
-        slow = Links("h", 1e-5, 2e6, beside, 1e-9)
+        slow = RankLinks("h", 1e-5, 2e6, beside, 1e-9)
         return advised("m", iteration(), tensors, slow, 2, cores, 0.0).figures
 
     same, slower = figures(2e6), figures(1.6e6)

@@ -14,7 +14,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "transport"))
 
 from endpoints import connected, together  # noqa: E402
 from hemiola.run.accelerate import probe as probing  # noqa: E402
-from hemiola.run.accelerate.exchange import Exchange  # noqa: E402
+from hemiola.run.accelerate.exchange import GradientExchange  # noqa: E402
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def test_random_numbers_of_the_training_are_left_alone(monkeypatch):
         with connected(2) as ends:
 
             def work(end):
-                found.append(probing.probe(Exchange(end, 64 << 10), 2, 10.0, threads=1))
+                found.append(probing.probe(GradientExchange(end, 64 << 10), 2, 10.0, threads=1))
 
             assert together(work, ends) == [None] * 2
     finally:
@@ -57,7 +57,7 @@ def test_on_one_core_computing_loses_what_all_transports_take(one_core):
     with connected(2) as ends:
 
         def work(end):
-            own = probing._Probing(Exchange(end, 512 << 10), 2, 10.0)
+            own = probing._Probing(GradientExchange(end, 512 << 10), 2, 10.0)
             shares = []
             for number in range(rounds + 1):  # by turns: others may be busy on this core
                 alone_s = own.reduce(probing._nothing(size_bytes), probing._FIRST + 1)[0]

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hemiola.core.errors import InputError
-from hemiola.run.accelerate.schedule import Part, schedule
+from hemiola.run.accelerate.schedule import ElementRange, schedule
 
 ALGORITHMS = ("", "ring", "halving-doubling", "direct")
 
@@ -56,7 +56,7 @@ def test_no_rank_sends_more_than_the_ring_does():
 def test_near_ranks_meet_first_with_the_largest_parts():
     steps = schedule("halving-doubling", 5, 8, 64)
     assert [step.sends[0].peer for step in steps] == [4, 7, 1, 1, 7, 4]
-    assert steps[0].sends == (Part(4, 0, 32),)
+    assert steps[0].sends == (ElementRange(4, 0, 32),)
 
 
 def test_an_algorithm_that_is_not_there_is_named():

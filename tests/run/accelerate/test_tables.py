@@ -17,10 +17,10 @@ from hemiola.core.errors import PlanError  # noqa: E402
 from hemiola.core.plan import Piece, Plan, PlannedTransfer  # noqa: E402
 from hemiola.plan.planner import make_plan  # noqa: E402
 from hemiola.run.accelerate.measured import mean_of, measured_graph, problem_of  # noqa: E402
-from hemiola.run.accelerate.probe import Links  # noqa: E402
+from hemiola.run.accelerate.probe import RankLinks  # noqa: E402
 from hemiola.run.accelerate.processors import Cores  # noqa: E402
-from hemiola.run.accelerate.profile import Profile  # noqa: E402
-from hemiola.run.accelerate.tables import Head, planned_tables, tables_of  # noqa: E402
+from hemiola.run.accelerate.profile import TrainingProfile  # noqa: E402
+from hemiola.run.accelerate.tables import TiedHead, planned_tables, tables_of  # noqa: E402
 
 ROWS, WIDTH = 2000, 16
 
@@ -88,7 +88,7 @@ def test_the_output_layers_part_is_told_and_nothing_else_changes(model):
     expected = {name: p.grad.clone() for name, p in model.named_parameters()}
     model.zero_grad()
     told = []
-    head = Head(tables_of(model, names(model))["table.weight"], lambda part: told.append(part.clone()))
+    head = TiedHead(tables_of(model, names(model))["table.weight"], lambda part: told.append(part.clone()))
     model(WORDS).pow(2).sum().backward()
     assert all(torch.equal(p.grad, expected[name]) for name, p in model.named_parameters())
     assert "weight" not in model.out.__dict__ and model.out.weight is model.table.weight
@@ -107,7 +107,7 @@ def test_the_output_layers_part_is_told_and_nothing_else_changes(model):
 
 
 def test_a_forward_that_fails_leaves_the_output_layer_as_it_was(model):
-    Head(tables_of(model, names(model))["table.weight"], lambda part: None)
+    TiedHead(tables_of(model, names(model))["table.weight"], lambda part: None)
     with pytest.raises(RuntimeError):
         model.out(torch.ones(2, WIDTH + 1))
     assert "weight" not in model.out.__dict__
@@ -118,7 +118,7 @@ def test_a_forward_that_fails_leaves_the_output_layer_as_it_was(model):
 
 def test_copies_and_borrowed_weights_are_left_alone(model):
     told = []
-    Head(tables_of(model, names(model))["table.weight"], told.append)
+    TiedHead(tables_of(model, names(model))["table.weight"], told.append)
     loaded = io.BytesIO()
     torch.save(model, loaded)
     loaded.seek(0)
@@ -134,7 +134,7 @@ def test_copies_and_borrowed_weights_are_left_alone(model):
 
 def measured(model, words, call=None):
     optimizer = torch.optim.SGD(model.parameters(), 1e-6)
-    profile = Profile(model, names(model), 3)
+    profile = TrainingProfile(model, names(model), 3)
     for _ in range(3):
         profile.forward_begins()
         loss = (call or model)(words).pow(2).sum()
@@ -149,7 +149,7 @@ def measured(model, words, call=None):
 
 
 def test_copies_of_a_module_that_is_measured_can_be_saved_then_and_later(model):
-    profile = Profile(model, names(model), 1)
+    profile = TrainingProfile(model, names(model), 1)
     copied = copy.deepcopy(model)
     torch.save(model, io.BytesIO())
     profile.stop()
@@ -190,7 +190,7 @@ def test_a_profile_finds_rows_and_heads_and_ranks_touch_them_together(model):
 
 def test_where_links_are_slow_the_plan_sends_what_is_touched(model):
     graph, seconds = measured_graph("tied", measured(model, WORDS), names(model))
-    links = Links("here", 1e-4, 1e6, 1e6, 1e-9)
+    links = RankLinks("here", 1e-4, 1e6, 1e6, 1e-9)
     advice = make_plan(problem_of(graph, seconds, links, 2, Cores(2, 1)))
     parts = {t.part: t for t in advice.plan.transfers if t.pieces[0].parameter == "table.weight"}
     assert set(parts) == {"head", "rows"}
@@ -204,5 +204,5 @@ def test_where_links_are_slow_the_plan_sends_what_is_touched(model):
 def test_a_table_that_all_of_is_looked_up_in_goes_as_it_is(model):
     graph, seconds = measured_graph("tied", measured(model, torch.arange(ROWS)[None] % 50), names(model))
     assert {p.name: p.touched for p in graph.parameters}["own.weight"] == 1.0
-    plan = make_plan(problem_of(graph, seconds, Links("here", 1e-4, 1e6, 1e6, 1e-9), 2, Cores(2, 1))).plan
+    plan = make_plan(problem_of(graph, seconds, RankLinks("here", 1e-4, 1e6, 1e6, 1e-9), 2, Cores(2, 1))).plan
     assert {t.part for t in plan.transfers if t.pieces[0].parameter == "own.weight"} == {"all"}

@@ -14,7 +14,7 @@ from torch.nn import functional
 from hemiola.core.graph import Graph, Signature
 from hemiola.run.calibrate.arguments import Unreplayable, call_of
 from hemiola.run.calibrate.clocks import CpuClock
-from hemiola.run.calibrate.replay import Replay
+from hemiola.run.calibrate.replay import GraphReplay
 from hemiola.run.capture import capture
 
 
@@ -98,7 +98,7 @@ def small() -> Graph:
 
 
 def test_every_operation_of_a_graph_runs_and_takes_time(small: Graph) -> None:
-    replay, clock = Replay(small, "cpu", repeats=1000), CpuClock(1)
+    replay, clock = GraphReplay(small, "cpu", repeats=1000), CpuClock(1)
     rounds = np.array([replay.round(clock) for _ in range(3)])
     assert replay.failures == {}
     assert np.isfinite(rounds).all()
@@ -106,7 +106,7 @@ def test_every_operation_of_a_graph_runs_and_takes_time(small: Graph) -> None:
 
 
 def test_a_signature_is_repeated_no_more_than_asked(small: Graph) -> None:
-    ran = ~np.isnan(Replay(small, "cpu", repeats=2).round(CpuClock(1)))
+    ran = ~np.isnan(GraphReplay(small, "cpu", repeats=2).round(CpuClock(1)))
     counts = np.bincount(small.operations.signature[ran], minlength=len(small.signatures))
     everything = np.bincount(small.operations.signature, minlength=len(small.signatures))
     assert (counts == np.minimum(everything, 2)).all()
@@ -124,7 +124,7 @@ def test_results_flow_to_those_who_wait_for_them(small: Graph) -> None:
                 seen.setdefault(name, ([*call.arguments], result))
             return result
 
-    Replay(small, "cpu").round(Spy(1))
+    GraphReplay(small, "cpu").round(Spy(1))
     product, activation = seen["aten.addmm.default"], seen["aten.gelu.default"]
     assert activation[0][0].data_ptr() == product[1].data_ptr()
 
@@ -142,7 +142,7 @@ def test_what_only_the_next_operation_needs_is_given_back_after_it(small: Graph)
                 roots.append(StorageWeakRef(result.untyped_storage()))
             return result
 
-    Replay(small, "cpu").round(Spy(1))
+    GraphReplay(small, "cpu").round(Spy(1))
     assert len(roots) == len(small.parameters)
     assert max(alive) == 1
 
@@ -152,7 +152,7 @@ def test_what_cannot_run_is_told_and_the_rest_runs(small: Graph) -> None:
     place = [signature.operation for signature in broken].index("aten.gelu.default")
     broken[place] = Signature("aten.gelu.gone", broken[place].arguments)
     graph = Graph(name="broken", operations=small.operations, signatures=tuple(broken))
-    replay = Replay(graph, "cpu")
+    replay = GraphReplay(graph, "cpu")
     seconds = replay.round(CpuClock(1))
     assert list(replay.failures) == [place]
     assert np.isnan(seconds[small.operations.signature == place]).all()
@@ -161,6 +161,6 @@ def test_what_cannot_run_is_told_and_the_rest_runs(small: Graph) -> None:
 
 def test_little_memory_is_enough(small: Graph) -> None:
     """Weights and state share tensors of one size when they may not take more."""
-    replay = Replay(small, "cpu", repeats=1000, limit_bytes=0)
+    replay = GraphReplay(small, "cpu", repeats=1000, limit_bytes=0)
     assert np.isfinite(replay.round(CpuClock(1))).all()
     assert replay.failures == {}

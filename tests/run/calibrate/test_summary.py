@@ -13,12 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hemiola.core.graph import KINDS, PHASES, Graph, Operations, Signature
-from hemiola.core.hardware import Efficiency, Hardware, Measurement, PhaseCost, signature_key
+from hemiola.core.hardware import KindEfficiency, Hardware, Measurement, PhaseCost, signature_key
 from hemiola.cost.operations import roofline
 from hemiola.run.calibrate.nonnegative import nonnegative_least_squares
 from hemiola.run.calibrate.summary import (
-    Replayed,
-    Trained,
+    ReplayTimes,
+    TrainingTimes,
     efficiencies_of,
     iteration_of,
     measurements_of,
@@ -57,9 +57,9 @@ def graph(rows: Sequence[tuple[str, int, int]]) -> Graph:
     ).check()
 
 
-def replayed(toy: Graph, rounds: Sequence[Sequence[float]], disturbed: Sequence[bool] = ()) -> Replayed:
+def replayed(toy: Graph, rounds: Sequence[Sequence[float]], disturbed: Sequence[bool] = ()) -> ReplayTimes:
     seconds = np.array(rounds)
-    return Replayed(toy, seconds, np.array(disturbed or [False] * len(seconds)))
+    return ReplayTimes(toy, seconds, np.array(disturbed or [False] * len(seconds)))
 
 
 def test_a_measurement_is_the_mean_over_places_of_medians_less_the_call() -> None:
@@ -88,7 +88,7 @@ def machine(measured: dict[str, Any], kind: str = "cpu") -> Hardware:
         memory_bytes_per_s=1e9,
         memory_bytes=1e9,
         phases=dict.fromkeys(PHASES, PhaseCost(operation_s=0, view_s=0)),
-        efficiencies={k: Efficiency(compute=1, memory=1) for k in KINDS if k != "view"},
+        efficiencies={k: KindEfficiency(compute=1, memory=1) for k in KINDS if k != "view"},
         cores=1 if kind == "cpu" else 0,
         threads_per_rank=1 if kind == "cpu" else 0,
         measured=measured,
@@ -111,7 +111,7 @@ def measured() -> dict[str, Any]:
     return measurements_of(replays, caller_s=False)
 
 
-def trained(phase_costs: Sequence[PhaseCost], *, device: bool = False) -> list[Trained]:
+def trained(phase_costs: Sequence[PhaseCost], *, device: bool = False) -> list[TrainingTimes]:
     """Iterations that take exactly what the law says."""
     found = []
     for each in GRAPHS:
@@ -123,7 +123,7 @@ def trained(phase_costs: Sequence[PhaseCost], *, device: bool = False) -> list[T
             per = np.where(each.operations.flop > 0, 1e-7, np.where(view, 0.0, 1e-8)) * sizes
             host = cost.operation_s * (here & ~view).sum() + cost.view_s * (here & view).sum()
             row.append(host + (0 if device else cost.factor * per[here].sum()))
-        found.append(Trained(each, np.array([row, row])))
+        found.append(TrainingTimes(each, np.array([row, row])))
     return found
 
 
@@ -187,7 +187,7 @@ def test_a_convolution_takes_again_what_it_was_measured_to_take() -> None:
 
 def test_iterations_give_their_rest_and_their_noise() -> None:
     rows = [[1e-4, 1e-3, 2e-3, 1e-3 + extra] for extra in (0.0, 0.0, 1e-3, 2e-3, 2e-3)]
-    rest, noise = iteration_of([Trained(GRAPHS[0], np.array(rows))])
+    rest, noise = iteration_of([TrainingTimes(GRAPHS[0], np.array(rows))])
     assert rest == 1e-4
     assert noise == pytest.approx(1e-3 / 5.1e-3)
 

@@ -18,7 +18,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from hemiola.run.elastic import ElasticSampler, Membership, State
+from hemiola.run.elastic import ElasticSampler, Membership, TrainingState
 
 ENTRIES = 24
 BALLAST = 100_000
@@ -38,11 +38,11 @@ def main(what: dict[str, Any]) -> None:
             ENTRIES, rank=membership.member, ranks=membership.members, batch_size=1, seed=3,
             membership_epoch=membership.epoch,
         )  # fmt: skip
-        state = State(model=model, optimizer=optimizer, sampler=sampler, step=0)
+        state = TrainingState(model=model, optimizer=optimizer, sampler=sampler, step=0)
         history = []
 
         @membership.run
-        def train(state: State) -> None:
+        def train(state: TrainingState) -> None:
             history.append([membership.epoch, list(membership.members), state.commits])
             net = DistributedDataParallel(state.model) if what.get("ddp") else None
             for batch in state.sampler:
@@ -80,7 +80,7 @@ def happen(what: str, membership: Membership, gradient: Tensor) -> None:
     elif what == "meeting":
         membership._form = lambda epoch: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[method-assign]
     elif what == "bringing":
-        State._bring = lambda *_: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[method-assign]
+        TrainingState._bring = lambda *_: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[method-assign]
     elif what == "stop":
         os.kill(os.getpid(), signal.SIGSTOP)
     else:

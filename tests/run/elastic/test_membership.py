@@ -20,7 +20,7 @@ import torch.distributed as dist
 from member import ENTRIES, MOMENTUM
 
 from hemiola.run.elastic import Cursor, Deck
-from hemiola.run.elastic.board import Board, reached
+from hemiola.run.elastic.board import MemberBoard, reached
 from ranks import SOURCE, Rank
 
 HERE = Path(__file__).parent
@@ -166,7 +166,7 @@ def test_all_end_with_the_store() -> None:
 
 
 @contextmanager
-def kept() -> Iterator[tuple[subprocess.Popen[str], Board]]:
+def kept() -> Iterator[tuple[subprocess.Popen[str], MemberBoard]]:
     with subprocess.Popen(
         [sys.executable, "-m", "hemiola.run.elastic.keeper", "0"],
         env={**os.environ, "PYTHONPATH": SOURCE}, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
@@ -180,7 +180,7 @@ def kept() -> Iterator[tuple[subprocess.Popen[str], Board]]:
             keeper.terminate()
 
 
-def tells_of_3(keeper: subprocess.Popen[str], board: Board) -> None:
+def tells_of_3(keeper: subprocess.Popen[str], board: MemberBoard) -> None:
     assert keeper.stdin is not None
     keeper.stdin.write("\nq\n3 signal 9 (SIGKILL)\n")
     keeper.stdin.flush()

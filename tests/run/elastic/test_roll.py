@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from hemiola.core.errors import TransportError
-from hemiola.run.elastic.board import Board, Epoch
-from hemiola.run.elastic.roll import RollCall, Rules, Silence
+from hemiola.run.elastic.board import MemberBoard, Epoch
+from hemiola.run.elastic.roll import RollCall, RollCallRules, Silence
 
-RULES = Rules(silence_s=6.0, patience_s=1000.0)
+RULES = RollCallRules(silence_s=6.0, patience_s=1000.0)
 BEAT_S = RULES.beat_s
 
 
@@ -61,7 +61,7 @@ class Member:
     seen: dict[int, Epoch] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.board = Board(Store(self.store, self.between))
+        self.board = MemberBoard(Store(self.store, self.between))
         self.commits = 0 if self.me < self.launched else -1
         self.roll: RollCall | None = self._roll(None)
         self.silence: Silence | None = None
@@ -120,7 +120,7 @@ class Deciding(RuleBasedStateMachine):
         self.members = [self._member(rank) for rank in range(ranks)]
 
     def _member(self, me: int) -> Member:
-        Board(self.store).beat(me)  # who never was there is waited for much longer
+        MemberBoard(self.store).beat(me)  # who never was there is waited for much longer
         return Member(me, lambda: self.now_s, self.ranks, self.store)
 
     def _of(self, number: int) -> Member:
@@ -132,7 +132,7 @@ class Deciding(RuleBasedStateMachine):
             self.now_s += BEAT_S
             for member in self.members:
                 if member.state == "runs" and not member.error:
-                    Board(self.store).beat(member.me)  # from a thread of its own
+                    MemberBoard(self.store).beat(member.me)  # from a thread of its own
                     member.look()
 
     @rule(first=st.integers(0, 7))
@@ -175,7 +175,7 @@ class Deciding(RuleBasedStateMachine):
     @precondition(lambda self: len(self.members) < 6)
     @rule()
     def one_asks_to_join(self) -> None:
-        self.members.append(self._member(self.ranks + Board(self.store).ask_to_join() - 1))
+        self.members.append(self._member(self.ranks + MemberBoard(self.store).ask_to_join() - 1))
 
     @invariant()
     def nobody_disagrees_on_an_epoch(self) -> None:
@@ -222,10 +222,10 @@ TestDeciding.settings = settings(max_examples=60, stateful_step_count=25, deadli
 
 
 def rolls(
-    members: int, commits: dict[int, int], rules: Rules = RULES
-) -> tuple[list[float], Board, dict[int, RollCall]]:
+    members: int, commits: dict[int, int], rules: RollCallRules = RULES
+) -> tuple[list[float], MemberBoard, dict[int, RollCall]]:
     """Those with commits have come to decide, out of so many; the clock can be put forward."""
-    board, clock = Board(dist.HashStore()), [0.0]
+    board, clock = MemberBoard(dist.HashStore()), [0.0]
     before = board.decide(Epoch(0, tuple(range(members)), (0,) * members))
     for member in range(members):
         board.beat(member)
@@ -234,7 +234,7 @@ def rolls(
     }  # fmt: skip
 
 
-def until_decided(clock: list[float], board: Board, calls: dict[int, RollCall]) -> dict[int, Epoch]:
+def until_decided(clock: list[float], board: MemberBoard, calls: dict[int, RollCall]) -> dict[int, Epoch]:
     found: dict[int, Epoch] = {}
     while len(found) < len(calls):
         clock[0] += BEAT_S
@@ -256,7 +256,7 @@ def test_who_is_silent_is_lost_after_the_time_that_was_stated() -> None:
 
 
 def test_one_that_was_stopped_itself_does_not_take_the_others_for_dead() -> None:
-    board, clock = Board(dist.HashStore()), [0.0]
+    board, clock = MemberBoard(dist.HashStore()), [0.0]
     silence = Silence(board, RULES, lambda: clock[0])
     board.beat(1)
     silence.look([1])
@@ -277,7 +277,7 @@ def test_who_has_said_that_it_ends_is_not_waited_for() -> None:
 
 
 def test_with_too_few_left_all_end() -> None:
-    clock, board, calls = rolls(3, {0: 1, 2: 1}, Rules(6.0, 1000.0, ranks_min=3))
+    clock, board, calls = rolls(3, {0: 1, 2: 1}, RollCallRules(6.0, 1000.0, ranks_min=3))
     with pytest.raises(TransportError, match=r"member 1 was lost: nothing .*; 2 are left of at least 3"):
         until_decided(clock, board, calls)
     for late in (
@@ -289,7 +289,7 @@ def test_with_too_few_left_all_end() -> None:
 
 
 def test_who_does_not_come_is_waited_for_with_patience_and_then_no_more() -> None:
-    clock, board, calls = rolls(2, {0: 1}, Rules(6.0, 50.0))
+    clock, board, calls = rolls(2, {0: 1}, RollCallRules(6.0, 50.0))
     while (epoch := calls[0].poll()) is None:
         board.beat(1)  # it is there, and never comes
         clock[0] += BEAT_S
@@ -298,7 +298,7 @@ def test_who_does_not_come_is_waited_for_with_patience_and_then_no_more() -> Non
 
 
 def test_who_was_stopped_itself_waits_on_for_those_who_come_to_decide() -> None:
-    clock, board, calls = rolls(2, {0: 1}, Rules(6.0, 50.0))
+    clock, board, calls = rolls(2, {0: 1}, RollCallRules(6.0, 50.0))
     assert calls[0].poll() is None
     clock[0] += 1000.0  # the host sleeps
     board.beat(1)
@@ -311,8 +311,8 @@ def test_who_was_stopped_itself_waits_on_for_those_who_come_to_decide() -> None:
 
 
 def test_who_joins_and_was_stopped_waits_on_to_be_taken_in() -> None:
-    board, clock = Board(dist.HashStore()), [0.0]
-    joins = RollCall(board, 2, None, -1, 2, Rules(6.0, 50.0), lambda: clock[0])
+    board, clock = MemberBoard(dist.HashStore()), [0.0]
+    joins = RollCall(board, 2, None, -1, 2, RollCallRules(6.0, 50.0), lambda: clock[0])
     assert joins.poll() is None
     clock[0] += 1000.0
     assert joins.poll() is None
@@ -324,7 +324,7 @@ def test_who_joins_and_was_stopped_waits_on_to_be_taken_in() -> None:
 
 def test_whoever_looks_leaves_nothing_in_the_store() -> None:
     store, clock = dist.HashStore(), [0.0]
-    board = Board(store)
+    board = MemberBoard(store)
     silence = Silence(board, RULES, lambda: clock[0])
     board.beat(1)
     kept = store.num_keys()

@@ -16,8 +16,8 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from hemiola.core.errors import InputError, TransportError
-from hemiola.run.elastic import ElasticSampler, Membership, State
-from hemiola.run.elastic.board import Board
+from hemiola.run.elastic import ElasticSampler, Membership, TrainingState
+from hemiola.run.elastic.board import MemberBoard
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def alone() -> Iterator[None]:
     dist.destroy_process_group()
 
 
-def step(state: State) -> None:
+def step(state: TrainingState) -> None:
     state.optimizer.zero_grad()
     state.model(torch.ones(4, 3)).sum().backward()
     state.optimizer.step()
@@ -36,7 +36,7 @@ def step(state: State) -> None:
     state.losses.append(len(state.losses))
 
 
-def parts(state: State) -> dict[str, Any]:
+def parts(state: TrainingState) -> dict[str, Any]:
     """Bit for bit, so that it can be compared."""
     optimizer = state.optimizer.state_dict()
     return {
@@ -57,7 +57,7 @@ def test_back_to_the_last_commit_and_on_as_if_nothing_had_been() -> None:
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
     schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
     sampler = ElasticSampler(9, rank=0, ranks=1, batch_size=3)
-    state = State(model=model, optimizer=optimizer, schedule=schedule, sampler=sampler, losses=[])
+    state = TrainingState(model=model, optimizer=optimizer, schedule=schedule, sampler=sampler, losses=[])
     draws = iter(sampler)
     next(draws)
     step(state)
@@ -78,7 +78,7 @@ def test_back_to_the_last_commit_and_on_as_if_nothing_had_been() -> None:
 
 
 def test_a_copy_takes_the_place_of_the_one_before() -> None:
-    state = State(model=nn.Linear(2, 2), step=0)
+    state = TrainingState(model=nn.Linear(2, 2), step=0)
     state.commit()
     before = state._kept["model"]["weight"]
     state.commit()
@@ -88,7 +88,7 @@ def test_a_copy_takes_the_place_of_the_one_before() -> None:
 
 def test_a_tensor_that_is_trained_stays_the_one_that_an_optimizer_knows() -> None:
     weight, mean = torch.ones(2, requires_grad=True), torch.zeros(1)
-    state = State(weight=weight, mean=mean, again=mean)
+    state = TrainingState(weight=weight, mean=mean, again=mean)
     optimizer = torch.optim.SGD([weight], lr=1.0)
     state.commit()
     weight.sum().backward()
@@ -102,7 +102,7 @@ def test_a_tensor_that_is_trained_stays_the_one_that_an_optimizer_knows() -> Non
 
 def test_tensors_in_lists_and_dictionaries_go_back_to_where_they_were() -> None:
     weights = [torch.ones(1, requires_grad=True), torch.ones(2, requires_grad=True)]
-    state = State(weights=weights, seen={"mean": torch.zeros(1)})
+    state = TrainingState(weights=weights, seen={"mean": torch.zeros(1)})
     optimizer = torch.optim.SGD(weights, lr=1.0)
     state.commit()
     sum(each.sum() for each in weights).backward()  # type: ignore[union-attr]
@@ -118,7 +118,7 @@ def test_tensors_in_lists_and_dictionaries_go_back_to_where_they_were() -> None:
 def test_dictionaries_stay_of_their_kind() -> None:
     optimizer = torch.optim.SGD([torch.ones(1, requires_grad=True)], lr=1.0)
     schedule = torch.optim.lr_scheduler.MultiStepLR(optimizer, [2, 2])
-    state = State(counts=Counter(a=1), means=defaultdict(lambda: torch.zeros(1)), schedule=schedule)
+    state = TrainingState(counts=Counter(a=1), means=defaultdict(lambda: torch.zeros(1)), schedule=schedule)
     state.commit()
     state.counts["a"] += 1
     state.means["loss"] += 1
@@ -131,7 +131,7 @@ def test_dictionaries_stay_of_their_kind() -> None:
 
 def test_two_parts_that_begin_as_one_tensor_are_two() -> None:
     zero = torch.zeros(1)
-    state = State(one=zero, two=zero)
+    state = TrainingState(one=zero, two=zero)
     state.__dict__["_kept"] = {
         "one": torch.ones(1),
         "two": torch.full((1,), 2.0),
@@ -143,11 +143,11 @@ def test_two_parts_that_begin_as_one_tensor_are_two() -> None:
 @pytest.mark.parametrize("name", ["commit", "_parts", "commits"])
 def test_a_name_that_is_taken(name: str) -> None:
     with pytest.raises(InputError, match="another name"):
-        State(**{name: 1})
+        TrainingState(**{name: 1})
 
 
 def test_a_part_that_was_not_named() -> None:
-    state = State(step=0)
+    state = TrainingState(step=0)
     with pytest.raises(InputError, match="no part 'epoch'"):
         state.epoch = 1
     with pytest.raises(AttributeError, match="epoch"):
@@ -157,15 +157,15 @@ def test_a_part_that_was_not_named() -> None:
 @pytest.mark.usefixtures("alone")
 def test_what_is_sharded_or_bound_to_ranks_is_refused() -> None:
     with pytest.raises(InputError, match="model is a DistributedDataParallel, which is bound"):
-        State(model=DistributedDataParallel(nn.Linear(2, 2)))
+        TrainingState(model=DistributedDataParallel(nn.Linear(2, 2)))
     with pytest.raises(InputError, match="model is sharded"):
-        State(model=fully_shard(nn.Linear(2, 2)))
+        TrainingState(model=fully_shard(nn.Linear(2, 2)))
     with warnings.catch_warnings():  # PyTorch's own, on import
         warnings.simplefilter("ignore", DeprecationWarning)
         from torch.distributed.optim import ZeroRedundancyOptimizer
     optimizer = ZeroRedundancyOptimizer(nn.Linear(2, 2).parameters(), torch.optim.SGD, lr=0.1)
     with pytest.raises(InputError, match="optimizer is sharded"):
-        State(optimizer=optimizer)
+        TrainingState(optimizer=optimizer)
 
 
 @pytest.mark.parametrize(
@@ -215,7 +215,7 @@ def test_a_port_that_somebody_has(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_ranks_that_were_told_of_unlike_numbers_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    Board(store).launched(2)
+    MemberBoard(store).launched(2)
     launched(monkeypatch, store.port, rank=1, ranks=3)
     with pytest.raises(InputError, match="rank 1 was started as one of 3, another as one of 2"), Membership():
         pass

@@ -16,11 +16,11 @@ import pytest
 import torch.distributed as dist
 
 from hemiola.core.errors import TransportError
-from hemiola.run.elastic.board import Board, Epoch, _Reached
-from hemiola.run.elastic.roll import Rules
-from hemiola.run.elastic.watch import Watch
+from hemiola.run.elastic.board import MemberBoard, Epoch, _Reached
+from hemiola.run.elastic.roll import RollCallRules
+from hemiola.run.elastic.watch import EpochWatch
 
-RULES = Rules(silence_s=0.3, patience_s=10.0)
+RULES = RollCallRules(silence_s=0.3, patience_s=10.0)
 PATIENCE_S = 0.4
 LIMIT_S = 10.0
 SOURCE = str(Path(__file__).parents[3] / "src")
@@ -44,12 +44,12 @@ class Store:
 
 
 @contextmanager
-def watched() -> Iterator[tuple[Store, Board, Watch, list[str]]]:
+def watched() -> Iterator[tuple[Store, MemberBoard, EpochWatch, list[str]]]:
     """Member 0 of 2, what the other says, and what was aborted."""
     store, aborted = Store(), []
-    board = Board(store)
+    board = MemberBoard(store)
     epoch = board.decide(Epoch(0, (0, 1), (0, 0)))
-    watch = Watch(Board(_Reached(store, "here:1", PATIENCE_S)), 0, RULES)
+    watch = EpochWatch(MemberBoard(_Reached(store, "here:1", PATIENCE_S)), 0, RULES)
     watch.follow(epoch, lambda: aborted.append(watch.alarm))
     try:
         yield store, board, watch, aborted

@@ -14,7 +14,7 @@ from endpoints import connected
 from hemiola.run.group import watch
 from hemiola.run.group.collectives import Channel
 from hemiola.run.group.doubling import Doubling
-from hemiola.run.group.watch import Watch
+from hemiola.run.group.watch import LossWatch
 from hemiola.run.transport import loop
 
 
@@ -22,7 +22,7 @@ class Rank:
     """One rank's side; what its collectives ended with, in their order."""
 
     def __init__(self, end) -> None:
-        self.end, self.side, self.watch = end, Doubling(end.rank, end.ranks), Watch(end)
+        self.end, self.side, self.watch = end, Doubling(end.rank, end.ranks), LossWatch(end)
         self.problems: list[BaseException | None] = []
         self._ended = threading.Semaphore(0)
 

@@ -16,12 +16,12 @@ import torch.distributed as dist
 
 from endpoints import connected, together
 from hemiola.core.errors import InputError, TransportError
-from hemiola.core.strategy import Collective, Strategy
+from hemiola.core.strategy import Collective, CollectiveSchedule
 from hemiola.core.strategy_shapes import ring
 from hemiola.run.group.fitting import _agreed, _Chosen, _given, _Measured, _Told, fitting
 from hemiola.run.group.opening import create
 from hemiola.run.strategy.flow import nothing
-from hemiola.run.transport import Endpoint, Options
+from hemiola.run.transport import Endpoint, TransportOptions
 from hemiola.run.transport.through_store import Peer, meet
 from hemiola.trace.msccl import write_msccl
 from hemiola.trace.strategy_json import write_strategy
@@ -32,13 +32,13 @@ SIZE = 1 << 20
 def named(name: str) -> object:
     """A plan of rings of this name."""
 
-    def plan(collective: Collective, size_bytes: float, root: int, keep: Strategy | None) -> Strategy:
+    def plan(collective: Collective, size_bytes: float, root: int, keep: CollectiveSchedule | None) -> CollectiveSchedule:
         return msgspec.structs.replace(ring([0, 1]), name=f"{name} after {keep.name}" if keep else name)
 
     return plan
 
 
-def name_of(strategy: Strategy | None) -> str:
+def name_of(strategy: CollectiveSchedule | None) -> str:
     return strategy.name if strategy else "usual"
 
 
@@ -118,7 +118,7 @@ def test_where_a_rank_is_lost_while_all_measure_nobody_waits_for_those_who_found
     before = transports()
 
     def open_one(end: Endpoint) -> None:
-        options = Options(interface=f"127.0.0.{end.rank + 1}", timeout_s=30.0)
+        options = TransportOptions(interface=f"127.0.0.{end.rank + 1}", timeout_s=30.0)
         if end.rank == 1:
             meet(dist.PrefixStore("probe", store), 1, 3, options)[0].close(0.0)
         else:

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 import torch.distributed as dist
 
-from hemiola.run.transport import Endpoint, Options
+from hemiola.run.transport import Endpoint, TransportOptions
 from hemiola.run.transport.through_store import meet
 from ranks import run
 
-OPTIONS = Options(interface="127.0.0.1", timeout_s=10.0)
+OPTIONS = TransportOptions(interface="127.0.0.1", timeout_s=10.0)
 
 
 class KeepsAll:

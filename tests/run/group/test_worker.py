@@ -13,9 +13,9 @@ import torch
 from endpoints import connected
 from hemiola.core.errors import TransportError
 from hemiola.run.group.collectives import Channel
-from hemiola.run.group.group import Group
+from hemiola.run.group.group import TransportGroup
 from hemiola.run.group.pending import Pending
-from hemiola.run.group.worker import Worker
+from hemiola.run.group.worker import CollectiveWorker
 
 LOST = TransportError("rank 2 is gone", "look there")
 
@@ -39,7 +39,7 @@ def test_who_waits_is_told_and_what_is_being_sent_goes_on_whole():
 
 def test_what_is_under_way_and_what_follows_ends_with_the_problem():
     with connected(2) as ends:
-        worker = Worker(ends[0])
+        worker = CollectiveWorker(ends[0])
         waiting = [Pending("a collective", 10.0) for _ in range(3)]
         begun = threading.Event()
 
@@ -59,7 +59,7 @@ def test_what_is_under_way_and_what_follows_ends_with_the_problem():
 
 
 def test_what_is_called_after_it_was_left_fails():
-    worker = Worker(None)
+    worker = CollectiveWorker(None)
     worker.leave(10.0)
     pending = Pending("a collective", 10.0, in_time=True)
     worker.do(lambda channel: None, Channel(None, 0, 1, 0, 10.0), pending, [])
@@ -72,19 +72,19 @@ def test_what_is_called_after_it_was_left_fails():
 def test_who_leaves_ends_first_what_it_sends_however_long_that_takes(monkeypatch):
     with connected(2) as ends:
         monkeypatch.setattr(ends[0], "close", partial(ends[0].close, 0.1))
-        group = Group(ends[0], 0, 2, 10.0)
+        group = TransportGroup(ends[0], 0, 2, 10.0)
         data, came = torch.arange(4_000_000), torch.zeros(4_000_000, dtype=torch.int64)
         go_on = threading.Event()
         ends[1].call(go_on.wait)  # it reads nothing
         group.send([data], 1, 0)
         threading.Timer(0.5, go_on.set).start()
         group.shutdown()
-        Group(ends[1], 1, 2, 10.0).recv([came], 0, 0).wait()
+        TransportGroup(ends[1], 1, 2, 10.0).recv([came], 0, 0).wait()
         assert torch.equal(came, data)
 
 
 def test_what_was_carried_out_is_held_no_longer():
-    worker = Worker(None)
+    worker = CollectiveWorker(None)
     tensor, pending = torch.ones(5), Pending("a collective", 10.0)
     worker.do(lambda channel: None, Channel(None, 0, 1, 0, 10.0), pending, [tensor])
     pending.wait()

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hemiola.plan.collectives.waiting import WaitingCosts, clairvoyant_s
-from hemiola.run.late.coordinator import AT_ONCE, CatchUp, Coordinator, Given, Order, Part, Refusal
+from hemiola.run.late.coordinator import AT_ONCE, CatchUp, Coordinator, Given, Order, PartialGroup, TensorMismatch
 from hemiola.run.late.wire import decode, decode_given, encode, encode_given, order_bytes
 
 MB = 1 << 20
@@ -52,9 +52,9 @@ class _World:
     def _take(self, orders: list[Order]) -> None:
         for order in orders:
             self.orders.append((self.now_s, order))
-            if isinstance(order, Refusal):
+            if isinstance(order, TensorMismatch):
                 continue
-            whole = isinstance(order, Part) and len(order.active) == self.ranks
+            whole = isinstance(order, PartialGroup) and len(order.active) == self.ranks
             each = CAUGHT_S if isinstance(order, CatchUp) else FULL_S if whole else PARTIAL_S
             self.free_s = max(self.free_s, self.now_s) + each * order.size_bytes
             self.at(self.free_s, order)
@@ -70,14 +70,14 @@ def measured(ranks: int, carries: bool = False) -> _World:
     for rank in range(ranks):
         world.at(-100.0, (rank, sum_of(8 * MB, place=1)))
     world.run()
-    assert [type(order) for _, order in world.orders] == [Part]
+    assert [type(order) for _, order in world.orders] == [PartialGroup]
     world.orders.clear()
     return world
 
 
 def check_whole(world: _World, number: int, elements: int) -> None:
     """Every rank's every element is in the result once."""
-    parts = [o for _, o in world.orders if isinstance(o, Part) and o.number == number]
+    parts = [o for _, o in world.orders if isinstance(o, PartialGroup) and o.number == number]
     caught = {o.rank: o.last for _, o in world.orders if isinstance(o, CatchUp) and o.number == number}
     assert [part.first for part in parts] == [0, *[part.last for part in parts[:-1]]]
     assert parts[-1].last == elements
@@ -94,7 +94,7 @@ def test_nothing_is_begun_without_somebody_before_anything_was_measured() -> Non
     assert not world.orders
     world.at(1e6, (1, sum_of(8 * MB)))
     world.run()
-    assert [order for _, order in world.orders] == [Part(0, sum_of(8 * MB), 0, 8 * MB, frozenset({0, 1}))]
+    assert [order for _, order in world.orders] == [PartialGroup(0, sum_of(8 * MB), 0, 8 * MB, frozenset({0, 1}))]
 
 
 def test_three_of_four_begin_when_waiting_has_taken_what_the_fourth_will_cost() -> None:
@@ -108,8 +108,8 @@ def test_three_of_four_begin_when_waiting_has_taken_what_the_fourth_will_cost() 
     check_whole(world, 1, elements)
     when = [(round(at / unit, 3), type(o).__name__, o.size_bytes // MB) for at, o in world.orders]  # type: ignore[union-attr]
     assert when == [
-        (1.0, "Part", 1), (2.0, "Part", 1), (3.0, "Part", 1), (4.0, "Part", 1),
-        (4.9, "CatchUp", 4), (4.9, "Part", 28),
+        (1.0, "PartialGroup", 1), (2.0, "PartialGroup", 1), (3.0, "PartialGroup", 1), (4.0, "PartialGroup", 1),
+        (4.9, "CatchUp", 4), (4.9, "PartialGroup", 28),
     ]  # fmt: skip
 
 
@@ -147,10 +147,10 @@ def _at_once(world: _World, ranks: int) -> list[int]:
     """Parts without everybody that are under way whenever one begins, at most one after the other on the link."""
     free_s, ends, found = 0.0, list[float](), [0]
     for at_s, order in world.orders:
-        whole = isinstance(order, Part) and len(order.active) == ranks
+        whole = isinstance(order, PartialGroup) and len(order.active) == ranks
         each = CAUGHT_S if isinstance(order, CatchUp) else FULL_S if whole else PARTIAL_S
         free_s = max(free_s, at_s) + each * order.size_bytes  # type: ignore[union-attr]
-        if isinstance(order, Part) and not whole:
+        if isinstance(order, PartialGroup) and not whole:
             ends = [end for end in ends if end > at_s]
             ends.append(free_s)
             found.append(len(ends))
@@ -176,7 +176,7 @@ def test_all_parts_together_cost_no_more_than_the_wait(arrivals_s: list[float]) 
     world.run()
     spent_s = 0.0
     for at_s, order in world.orders:
-        if isinstance(order, Part) and len(order.active) < ranks:
+        if isinstance(order, PartialGroup) and len(order.active) < ranks:
             spent_s += caught * (ranks - len(order.active)) * order.size_bytes / MB
             assert spent_s <= at_s - min(arrivals_s) + 1e-6
 
@@ -209,7 +209,7 @@ def test_one_part_costs_at_most_twice_what_anybody_pays(arrivals_s: list[float])
     partial = [PARTIAL_S * MB + caught * late for late in range(ranks - 1, 0, -1)]
     costs = WaitingCosts(full, tuple(partial))
     first = world.orders[0]
-    assert isinstance(first[1], Part)
+    assert isinstance(first[1], PartialGroup)
     begun_s = first[0] - min(arrivals_s)
     active = len(first[1].active)
     paid_s = begun_s + (full if active == ranks else partial[active - 1])
@@ -227,7 +227,7 @@ def test_carried_over_nobody_sends_what_came_too_late() -> None:
     world.run()
     assert not any(isinstance(order, CatchUp) for _, order in world.orders)
     active = {
-        n: {tuple(sorted(o.active)) for _, o in world.orders if isinstance(o, Part) and o.number == n}
+        n: {tuple(sorted(o.active)) for _, o in world.orders if isinstance(o, PartialGroup) and o.number == n}
         for n in (1, 2, 3)
     }
     assert active == {1: {(0,)}, 2: {(0, 1)}, 3: {(0,)}}
@@ -241,7 +241,7 @@ def test_carried_over_who_missed_those_that_came_after_it_is_waited_for() -> Non
     for at_s, rank in ((90.0, 1), (140.0, 2), (141.0, 0)):
         world.at(at_s, (rank, sum_of(8 * MB, place=10 + rank)))
     world.run()
-    parts = {n: [o for _, o in world.orders if isinstance(o, Part) and o.number == n] for n in (1, 2)}
+    parts = {n: [o for _, o in world.orders if isinstance(o, PartialGroup) and o.number == n] for n in (1, 2)}
     assert parts[1][0].active == {0}
     assert parts[2][0].active == {1, 2}, "who was always there may be left out"
 
@@ -251,11 +251,11 @@ def test_who_brings_another_tensor_is_named() -> None:
     for rank in range(3):
         world.at(float(rank), (rank, sum_of(100 + (rank == 1))))
     world.run()
-    assert world.orders == [(1.0, Refusal(0, 1))]
+    assert world.orders == [(1.0, TensorMismatch(0, 1))]
     for rank in range(3):
         world.at(5.0, (rank, sum_of(100)))
     world.run()
-    assert world.orders[1:] == [(5.0, Part(1, sum_of(100), 0, 100, frozenset({0, 1, 2})))], (
+    assert world.orders[1:] == [(5.0, PartialGroup(1, sum_of(100), 0, 100, frozenset({0, 1, 2})))], (
         "the next one is counted alike"
     )
 
@@ -267,8 +267,8 @@ def test_words_come_back_as_they_were(ranks: int, number: int, data: st.DataObje
     )
     active = frozenset(data.draw(st.sets(st.integers(0, ranks - 1), min_size=1)))
     orders: list[Order] = [
-        Part(number, given_, 5, 2**45, active, 2**33), CatchUp(number, given_, ranks - 1, 9, 7),
-        Refusal(number, ranks - 1),
+        PartialGroup(number, given_, 5, 2**45, active, 2**33), CatchUp(number, given_, ranks - 1, 9, 7),
+        TensorMismatch(number, ranks - 1),
     ]  # fmt: skip
     for order in orders:
         word = encode(order, ranks)

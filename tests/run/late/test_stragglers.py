@@ -15,10 +15,10 @@ import torch
 
 from endpoints import connected, together
 from hemiola.core.errors import HemiolaError, InputError
-from hemiola.core.strategy import Collective, Pace, Strategy
+from hemiola.core.strategy import Collective, SendRate, CollectiveSchedule
 from hemiola.core.strategy_shapes import chain, trees
 from hemiola.run.group.memory import REDUCTIONS, Reduction
-from hemiola.run.late.coordinator import PART_BYTES, CatchUp, Order, Part
+from hemiola.run.late.coordinator import PART_BYTES, CatchUp, Order, PartialGroup
 from hemiola.run.late.stragglers import Stragglers
 from hemiola.run.late.ways import Choose
 from hemiola.run.transport import Endpoint
@@ -26,7 +26,7 @@ from hemiola.run.transport import Endpoint
 SUM = REDUCTIONS[0]
 
 
-def _usual(kind: Collective, size_bytes: int, root: int, epoch: int | None) -> Strategy | None:
+def _usual(kind: Collective, size_bytes: int, root: int, epoch: int | None) -> CollectiveSchedule | None:
     return None
 
 
@@ -104,8 +104,8 @@ LATE = {
     "strategy", [None, trees([[-1, 0, 0, 1], [1, 3, 3, -1]], [0.3, 0.7])], ids=["ring", "trees"]
 )
 @pytest.mark.parametrize("late", LATE)
-def test_whoever_is_late_all_ranks_have_the_same_whole_sum(late: str, strategy: Strategy | None) -> None:
-    def choose(kind: Collective, size_bytes: int, root: int, epoch: int | None) -> Strategy | None:
+def test_whoever_is_late_all_ranks_have_the_same_whole_sum(late: str, strategy: CollectiveSchedule | None) -> None:
+    def choose(kind: Collective, size_bytes: int, root: int, epoch: int | None) -> CollectiveSchedule | None:
         return strategy if kind == "all-reduce" else None
 
     with groups(4, choose=choose) as ranks:
@@ -122,7 +122,7 @@ def test_whoever_is_late_all_ranks_have_the_same_whole_sum(late: str, strategy: 
 def test_orders_go_by_the_strategies_of_the_first_ranks_epoch(late: str) -> None:
     asked: set[int | None] = set()
 
-    def choose(kind: Collective, size_bytes: int, root: int, epoch: int | None) -> Strategy | None:
+    def choose(kind: Collective, size_bytes: int, root: int, epoch: int | None) -> CollectiveSchedule | None:
         asked.add(epoch)
         return None
 
@@ -179,7 +179,7 @@ def test_the_ready_ones_begin_without_the_late_one(monkeypatch: pytest.MonkeyPat
 
         def seen(order: Order, now_s: float) -> list[Order]:
             orders.append(order)
-            if isinstance(order, Part) and order.last == 3_000_000:
+            if isinstance(order, PartialGroup) and order.last == 3_000_000:
                 whole.set()
             return ended(order, now_s)
 
@@ -193,7 +193,7 @@ def test_the_ready_ones_begin_without_the_late_one(monkeypatch: pytest.MonkeyPat
         until = time.monotonic() + 20
         while not any(map(_is_of_the_fourth, orders)) and time.monotonic() < until:
             time.sleep(0.01)
-    parts = [order for order in orders if isinstance(order, Part)]
+    parts = [order for order in orders if isinstance(order, PartialGroup)]
     assert len(parts) == -(-3_000_000 // (PART_BYTES // 4)), "these are all of it"
     assert not any(3 in part.active for part in parts)
     assert parts[-1].active == {0, 1, 2}, "one of them may come late to the first ones"
@@ -287,9 +287,9 @@ def test_a_late_rank_has_its_result_though_the_others_have_left() -> None:
 
 def test_a_rank_that_is_done_first_may_leave_before_the_others_are(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hemiola.run.late.stragglers.GRACE_S", 0.1)
-    slow = msgspec.structs.replace(trees([chain([2, 1, 0])]), paces=(Pace(1, 0, 3e6),))
+    slow = msgspec.structs.replace(trees([chain([2, 1, 0])]), paces=(SendRate(1, 0, 3e6),))
 
-    def choose(kind: Collective, size_bytes: int, root: int, epoch: int | None) -> Strategy | None:
+    def choose(kind: Collective, size_bytes: int, root: int, epoch: int | None) -> CollectiveSchedule | None:
         return slow if kind == "all-reduce" else None
 
     with connected(3) as ends:

@@ -17,8 +17,8 @@ from hemiola.core.errors import InputError
 from hemiola.run.launch.agent import descendants, gpus, refusal
 from hemiola.run.launch.hosts import connect, remote_command
 from hemiola.run.launch.output import Output
-from hemiola.run.launch.places import Facts, divided, rank_environments
-from hemiola.run.launch.values import REMOTE_SHELL, Job, Nodes
+from hemiola.run.launch.places import HostFacts, divided, rank_environments
+from hemiola.run.launch.values import REMOTE_SHELL, LaunchSpec, HostNumber
 
 
 def shown(chunks: list[tuple[int, bytes]], **options: object) -> bytes:
@@ -113,8 +113,8 @@ def test_this_host_is_known_by_the_first_part_of_its_name(monkeypatch: pytest.Mo
         assert (said, host.status(10.0)) == (["hello"], 0)
 
 
-def facts(gpus: int, cores: int = 8, threads: str = "") -> Facts:
-    return Facts("h", cores, gpus, 4000, threads)
+def facts(gpus: int, cores: int = 8, threads: str = "") -> HostFacts:
+    return HostFacts("h", cores, gpus, 4000, threads)
 
 
 @pytest.mark.parametrize(
@@ -122,14 +122,14 @@ def facts(gpus: int, cores: int = 8, threads: str = "") -> Facts:
     [("", 0, 1), ("", 4, 4), ("auto", 4, 4), ("auto", 0, 8), ("gpu", 2, 2), ("cpu", 2, 8), ("3", 2, 3)],
 )
 def test_ranks_of_a_host(asked: str, gpus: int, ranks: int) -> None:
-    assert divided(Job(("x",), ranks_per_host=asked), [facts(gpus)]).ranks == ranks
+    assert divided(LaunchSpec(("x",), ranks_per_host=asked), [facts(gpus)]).ranks == ranks
 
 
 def test_no_gpu_is_an_error_where_they_are_asked_for() -> None:
     for environment in ({}, {"CUDA_VISIBLE_DEVICES": ""}):
         with pytest.raises(InputError, match="h has no GPU"):
             divided(
-                Job(("x",), ranks_per_host="gpu", environment=environment), [facts(8 if environment else 0)]
+                LaunchSpec(("x",), ranks_per_host="gpu", environment=environment), [facts(8 if environment else 0)]
             )
 
 
@@ -145,12 +145,12 @@ def test_no_gpu_is_an_error_where_they_are_asked_for() -> None:
     ],
 )
 def test_ranks_are_as_many_as_the_gpus_that_they_will_see(asked: str, visible: str, ranks: int) -> None:
-    job = Job(("x",), ranks_per_host=asked, environment={"CUDA_VISIBLE_DEVICES": visible})
+    job = LaunchSpec(("x",), ranks_per_host=asked, environment={"CUDA_VISIBLE_DEVICES": visible})
     assert divided(job, [facts(4)]).ranks == ranks
 
 
 def test_hosts_may_differ() -> None:
-    world = divided(Job(("x",), hosts=("a", "b", "c")), [facts(2), facts(0), facts(4, cores=2)])
+    world = divided(LaunchSpec(("x",), hosts=("a", "b", "c")), [facts(2), facts(0), facts(4, cores=2)])
     assert [(place.first, place.ranks, place.threads) for place in world.places] == [
         (0, 2, 4),
         (2, 1, 0),
@@ -163,7 +163,7 @@ def test_hosts_may_differ() -> None:
 
 
 def test_hosts_started_by_hand_agree_without_talking() -> None:
-    job = Job(("x",), ranks_per_host="2", nodes=Nodes(2, 4), master_address="m")
+    job = LaunchSpec(("x",), ranks_per_host="2", nodes=HostNumber(2, 4), master_address="m")
     world = divided(job, [facts(0)])
     assert (world.places[0].first, world.ranks, world.hosts, world.address, world.port) == (
         4,

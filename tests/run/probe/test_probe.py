@@ -21,11 +21,11 @@ from endpoints import connected, together
 from hemiola.cli.probe import probe as probe_verb
 from hemiola.core.errors import InputError, TransportError
 from hemiola.core.topology import Topology
-from hemiola.cost.network_fit import Flow
+from hemiola.cost.network_fit import ProbedFlow
 from hemiola.cost.probe_rounds import matchings
 from hemiola.lab import Lab
 from hemiola.run.probe.affinity import own_affinity
-from hemiola.run.probe.measure import Measurement, Prober
+from hemiola.run.probe.measure import ProbeMeasurement, Prober
 from hemiola.run.probe.meeting import Probed, probe
 from hemiola.run.probe.result import Homes, measured_topology
 from hemiola.run.probe.streams import AT_ONCE, Arrivals, exchange
@@ -91,8 +91,8 @@ def test_a_round_with_a_lost_rank_fails() -> None:
 
 def test_all_ranks_of_a_process_measure_each_other() -> None:
     with connected(3) as ends:
-        found: dict[int, Measurement] = {}
-        later: dict[int, Measurement] = {}
+        found: dict[int, ProbeMeasurement] = {}
+        later: dict[int, ProbeMeasurement] = {}
 
         def one(end: Endpoint) -> None:
             found[end.rank] = Prober(end, [0, 1, 2], 10.0).measure(passes_most=1, round_s=5e-3)
@@ -251,8 +251,8 @@ def test_where_not_all_pairs_meet_latency_is_of_those_that_did() -> None:
         for a, b in pairs:
             latency_s[a, b] = latency_s[b, a] = 1e-4
     assert (latency_s == 0).sum() > hosts, "all pairs meet"
-    flows = [[Flow(*ends, 1e9) for a, b in pairs for ends in ((a, b), (b, a))] for pairs in rounds]
-    found = Measurement(tuple(range(hosts)), rounds=flows, latency_s=latency_s)
+    flows = [[ProbedFlow(*ends, 1e9) for a, b in pairs for ends in ((a, b), (b, a))] for pairs in rounds]
+    found = ProbeMeasurement(tuple(range(hosts)), rounds=flows, latency_s=latency_s)
     homes = Homes(tuple(f"h{n}" for n in range(hosts)), tuple(range(hosts)))
     assert (measured_topology(found, homes).hosts.nic_latency_s == 1e-4).all()
 

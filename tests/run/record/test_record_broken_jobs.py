@@ -18,7 +18,7 @@ from hemiola.core.errors import InputError
 from hemiola.run.record import collect, record
 from hemiola.run.record.api import options_for
 from hemiola.run.record.parts import PartWriter, read_parts
-from hemiola.run.record.values import End, Head, Options
+from hemiola.run.record.values import End, PartHead, TraceOptions
 from hemiola.trace.jobs.timeline_json import read_timeline
 
 
@@ -78,7 +78,7 @@ def test_parts_that_cannot_be_put_together_are_kept_and_named(
     parts = tmp_path / "parts"
     leave_a_part(parts, "rank00000-1")
     (tmp_path / "run.json").mkdir()
-    assert merged(Options(path=str(tmp_path / "run.json"), parts=str(parts))) is None
+    assert merged(TraceOptions(path=str(tmp_path / "run.json"), parts=str(parts))) is None
     said = capsys.readouterr().err
     assert "nothing was recorded" not in said
     assert "Is a directory\n  hint: name a file" in said
@@ -91,14 +91,14 @@ def test_parts_that_cannot_be_read_are_kept_and_named(
 ) -> None:
     parts = tmp_path / "parts"
     (parts / "rank00000-1.a.jsonl").mkdir(parents=True)
-    assert merged(Options(path=str(tmp_path / "run.json"), parts=str(parts))) is None
+    assert merged(TraceOptions(path=str(tmp_path / "run.json"), parts=str(parts))) is None
     assert f"are kept in {parts}: python -m hemiola.run.record" in capsys.readouterr().err
 
 
 def leave_a_part(parts: Path, stem: str, host: str = "h") -> None:
     writer = PartWriter(parts / stem, 10)
     writer.write(
-        Head(rank=0, world_size=1, host=host, device="cpu", pid=1, mode="light", monotonic_ns=0, unix_ns=0)
+        PartHead(rank=0, world_size=1, host=host, device="cpu", pid=1, mode="light", monotonic_ns=0, unix_ns=0)
     )
     writer.write(End(why="", iterations=0, cost_ns=0))
     writer.close()
@@ -286,7 +286,7 @@ def test_who_outlives_the_first_puts_together_what_it_has_not_seen(
     first.__enter__()
     monkeypatch.setattr(socket, "gethostname", lambda: "another")
 
-    def run(command: tuple[str, ...], options: Options) -> int:
+    def run(command: tuple[str, ...], options: TraceOptions) -> int:
         first.__exit__(None, None, None)
         if more:
             leave_a_part(Path(options.parts), "rank00001-1-1")

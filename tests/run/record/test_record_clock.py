@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from hemiola.run.record.causality import bound_by_causality
 from hemiola.run.record.clock import ClockClient, ClockFit, ClockServer, fit_clock
 from hemiola.run.record.merge import collect
-from hemiola.run.record.parts import Part, PartWriter, read_parts
-from hemiola.run.record.values import ClockSample, Group, Head, Iteration
+from hemiola.run.record.parts import TracePart, PartWriter, read_parts
+from hemiola.run.record.values import ClockSample, RankGroup, PartHead, Iteration
 
 SECOND = 10**9
 
@@ -123,7 +123,7 @@ def test_no_sample_contradicts_the_error_however_the_clock_drifts(
 def test_how_a_clock_drifted_before_what_is_kept_does_not_count(tmp_path: Path) -> None:
     """20 ppm for 20 s, and none in the last 10 s or more, of which there are iterations."""
     writer = PartWriter(tmp_path / "rank00001-1-1", 10)
-    writer.write(Head(rank=1, world_size=2, host="", device="", pid=1, mode="", monotonic_ns=0, unix_ns=0))
+    writer.write(PartHead(rank=1, world_size=2, host="", device="", pid=1, mode="", monotonic_ns=0, unix_ns=0))
     for k in range(50):
         writer.write(ClockSample(k * SECOND, 20_000 * min(k, 20), 10))
         writer.write(Iteration(k, k * SECOND, (k + 1) * SECOND, True, False, [], []))
@@ -134,15 +134,15 @@ def test_how_a_clock_drifted_before_what_is_kept_does_not_count(tmp_path: Path) 
     assert (fit.drift, fit.error_ns) == (0, 10)
 
 
-def _part(rank: int, collectives: list[tuple[int, int]]) -> Part:
-    head = Head(rank=rank, world_size=2, host="", device="", pid=1, mode="light", monotonic_ns=0, unix_ns=0)
+def _part(rank: int, collectives: list[tuple[int, int]]) -> TracePart:
+    head = PartHead(rank=rank, world_size=2, host="", device="", pid=1, mode="light", monotonic_ns=0, unix_ns=0)
     rows = [
         (k, "", "all-reduce", 0, 4, enqueue, enqueue, last, None, None)
         for k, (enqueue, last) in enumerate(collectives)
     ]
     begin, end = collectives[0][0] if rows else 0, collectives[-1][1] if rows else 10**6
     iteration = Iteration(0, begin, end, True, False, [], rows)
-    return Part(head, {0: Group(0, "0", [0, 1], "gloo")}, [], [iteration], {}, None)
+    return TracePart(head, {0: RankGroup(0, "0", [0, 1], "gloo")}, [], [iteration], {}, None)
 
 
 def test_collectives_bound_a_clock_that_nobody_asked() -> None:
@@ -188,7 +188,7 @@ def test_without_rank_0_the_others_clocks_are_as_good_as_with_it(tmp_path: Path)
         writer = PartWriter(tmp_path / f"rank{rank}-1-1", 10)
         unix_ns = rank * SECOND // 3
         writer.write(
-            Head(
+            PartHead(
                 rank=rank,
                 world_size=4,
                 host="",
@@ -199,7 +199,7 @@ def test_without_rank_0_the_others_clocks_are_as_good_as_with_it(tmp_path: Path)
                 unix_ns=unix_ns,
             )
         )
-        writer.write(Group(0, "0", [0, 1, 2, 3], "gloo"))
+        writer.write(RankGroup(0, "0", [0, 1, 2, 3], "gloo"))
         if asked:
             writer.write(ClockSample(skew, -skew, 5000))
         row = (0, "", "all-reduce", 0, 4, skew + 1000, skew + 1000, skew + 9000, None, None)

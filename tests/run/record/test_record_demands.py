@@ -19,9 +19,9 @@ from hemiola.run.record.keeper import Keeper
 from hemiola.run.record.parts import PartWriter, read_parts
 from hemiola.run.record.peers import Peers
 from hemiola.run.record.profile import Profiling
-from hemiola.run.record.recorder import Recorder
+from hemiola.run.record.recorder import IterationRecorder
 from hemiola.run.record.session import Session
-from hemiola.run.record.values import Draft, Head, Iteration, Options
+from hemiola.run.record.values import IterationDraft, PartHead, Iteration, TraceOptions
 from hemiola.trace.jobs.timeline_json import read_timeline
 
 torch_distributed = pytest.importorskip("torch.distributed")
@@ -31,23 +31,23 @@ class Rank:
     """One rank's requests, without its thread: visited when the test says."""
 
     def __init__(self, folder: Path, rank: int, store: Any) -> None:
-        head = Head(
+        head = PartHead(
             rank=rank, world_size=2, host="h", device="cpu", pid=rank, mode="light", monotonic_ns=0, unix_ns=0
         )
-        self.recorder = Recorder()
+        self.recorder = IterationRecorder()
         self.profiling = Profiling(self.recorder, always=False)
         writer = PartWriter(folder / "parts" / f"rank{rank}", 10)
         writer.write(head)
         self.keeper = Keeper(self.recorder, writer, lambda: head)
         self.keeper.head = head
-        self.options = Options(path=str(folder / "run.json"), parts=str(folder / "parts"))
+        self.options = TraceOptions(path=str(folder / "run.json"), parts=str(folder / "parts"))
         self.demands = Demands(self.recorder, self.profiling, self.keeper, self.options)
         self.demands.store = store
 
     def iterate(self, duration_s: float) -> None:
         self.recorder.number += 1
         end = round(duration_s * 1e9)
-        draft = Draft.__new__(Draft)
+        draft = IterationDraft.__new__(IterationDraft)
         draft.demand, draft.demand_ends = 0, False
         for heard in self.keeper.on_iteration:
             heard(draft, Iteration(self.recorder.number, 0, end, True, False, [], []))
@@ -208,7 +208,7 @@ def test_a_late_first_rank_still_has_the_parts_put_together(
     request = other.demands.ask(1)
     other.visit()
     assert request.demand is not None
-    draft = Draft.__new__(Draft)
+    draft = IterationDraft.__new__(IterationDraft)
     draft.demand, draft.demand_ends = 1, True
     for heard in other.keeper.on_iteration:
         heard(

@@ -23,7 +23,7 @@ from hemiola.core.job_timeline import SPAN_KINDS, JobTimeline
 from hemiola.run.record import record
 from hemiola.run.record.collectives import PYTHON, Collectives, Groups, Payload
 from hemiola.run.record.profile import LIGHT_FIRST, Profiling
-from hemiola.run.record.recorder import Recorder
+from hemiola.run.record.recorder import IterationRecorder
 from hemiola.run.record.session import Session
 from hemiola.trace.jobs.timeline_json import read_timeline
 
@@ -170,7 +170,7 @@ def test_recording_inside_a_recording_does_nothing(tmp_path: Path) -> None:
 
 def test_a_wait_is_not_taken_for_one_of_a_collective_that_left_no_work() -> None:
     """NCCL hands none back for a collective that blocks: nothing waits for it in Python."""
-    collectives = Collectives(Recorder(), Groups(lambda group: None))
+    collectives = Collectives(IterationRecorder(), Groups(lambda group: None))
     value = torch.ones(3)
     transfer = collectives.before("all-reduce", dist.group.WORLD, Payload(12, False), PYTHON, blocking=True)
     collectives.after(transfer, ([value], None), PYTHON, blocking=True)
@@ -183,7 +183,7 @@ def test_a_wait_is_not_taken_for_one_of_a_collective_that_left_no_work() -> None
 
 def test_collectives_have_one_number_on_all_ranks_however_much_goes_between_two() -> None:
     """Stages of a pipeline have unlike numbers of sends; clocks are compared by the numbers of collectives."""
-    recorder = Recorder()
+    recorder = IterationRecorder()
     names = ("send", "all-reduce", "send", "recv", "all-reduce")
     assert [recorder.transfer(name, 0, 4, 0).sequence for name in names] == [0, 0, 1, 2, 1]
 
@@ -218,7 +218,7 @@ def test_a_script_may_train_in_another_thread_than_the_one_that_began_the_record
     assert set(timeline.spans.iteration[loading].tolist()) == {0, 1}
 
 
-def iterate(recorder: Recorder, iterations: int) -> None:
+def iterate(recorder: IterationRecorder, iterations: int) -> None:
     for _ in range(iterations):
         (torch.ones(8, 8) @ torch.ones(8, 8)).sum()
         recorder.step()

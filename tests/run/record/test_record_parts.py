@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 from hemiola.core.errors import InputError
 from hemiola.run.record.keeper import Keeper
 from hemiola.run.record.parts import PartWriter, ended_parts, part_files, read_parts
-from hemiola.run.record.recorder import Recorder
-from hemiola.run.record.values import ClockSample, End, Facts, Group, Head, Iteration, Line, UnderWay
+from hemiola.run.record.recorder import IterationRecorder
+from hemiola.run.record.values import ClockSample, End, PartFacts, RankGroup, PartHead, Iteration, Line, LateTransfers
 
 
 def head(
     rank: int = 0, unix_ns: int = 1, run: str = "", number: int = -1, host: str = "h", attempt: str = ""
-) -> Head:
-    return Head(
+) -> PartHead:
+    return PartHead(
         rank=rank, world_size=2, host=host, device="cpu", pid=5, mode="light", monotonic_ns=0, unix_ns=unix_ns, run=run,
         number=number, attempt=attempt,
     )  # fmt: skip
@@ -43,7 +43,7 @@ def write(stem: Path, lines: list[Line], keep: int = 100) -> PartWriter:
 
 
 def test_what_is_written_is_read(tmp_path: Path) -> None:
-    lines = [head(), Group(0, "0", [0, 1], "gloo"), ClockSample(1, 2, 3), iteration(0), Facts({"a": 1})]
+    lines = [head(), RankGroup(0, "0", [0, 1], "gloo"), ClockSample(1, 2, 3), iteration(0), PartFacts({"a": 1})]
     write(tmp_path / "rank00000-5", [*lines, End(why="", iterations=1, cost_ns=9)])
     (part,) = read_parts(tmp_path)
     assert part.head == head()
@@ -60,10 +60,10 @@ def test_the_file_begun_last_has_the_last_word(tmp_path: Path) -> None:
     lines: list[Line] = [
         head(),
         iteration(0),
-        UnderWay([(9, "", "barrier", 0, 0, 4, *[None] * 4)]),
+        LateTransfers([(9, "", "barrier", 0, 0, 4, *[None] * 4)]),
         iteration(1),
     ]
-    write(tmp_path / "rank00000-5", [*lines, UnderWay([]), iteration(2), UnderWay([ROW])], 1)
+    write(tmp_path / "rank00000-5", [*lines, LateTransfers([]), iteration(2), LateTransfers([ROW])], 1)
     (part,) = read_parts(tmp_path)
     assert [entry.number for entry in part.iterations] == [1, 2]
     assert part.under_way == [ROW]
@@ -77,7 +77,7 @@ def test_ranks_keep_the_number_that_they_began_with(tmp_path: Path) -> None:
 
 
 def test_an_end_is_seen_whatever_a_rank_has_crashed_with(tmp_path: Path) -> None:
-    keeper = Keeper(Recorder(), PartWriter(tmp_path / "rank00000-5", 100), head)
+    keeper = Keeper(IterationRecorder(), PartWriter(tmp_path / "rank00000-5", 100), head)
     keeper.start()
     keeper.finish("crashed: ValueError: " + "\x1b[31m" * 2000, 60.0)
     assert ended_parts(tmp_path, 0) == 1

@@ -11,9 +11,9 @@ from record_jobs import TRACE, TRAIN, ranks, run
 
 from hemiola.run.record.keeper import Keeper
 from hemiola.run.record.parts import NoPart
-from hemiola.run.record.recorder import Recorder
+from hemiola.run.record.recorder import IterationRecorder
 from hemiola.run.record.reporting import Reporting, job_name
-from hemiola.run.record.values import Draft, Group, Head, Iteration
+from hemiola.run.record.values import IterationDraft, RankGroup, PartHead, Iteration
 from hemiola.trace.reports import JobReport, Reports
 
 MS = 10**6
@@ -24,8 +24,8 @@ class Job:
 
     def __init__(self, folder: Path, rank: int = 0) -> None:
         self.now_s = 1000.0
-        self.keeper = Keeper(Recorder(), NoPart(), lambda: self.head)
-        self.head = Head(
+        self.keeper = Keeper(IterationRecorder(), NoPart(), lambda: self.head)
+        self.head = PartHead(
             rank=rank, world_size=4, host="h", device="cpu", pid=1, mode="light", monotonic_ns=0, unix_ns=0
         )
         self.keeper.head = self.head
@@ -40,7 +40,7 @@ class Job:
         for number in range(count):
             iteration = Iteration(number, 0, duration_ms * MS, True, False, [], rows)
             for heard in self.keeper.on_iteration:
-                heard(Draft.__new__(Draft), iteration)
+                heard(IterationDraft.__new__(IterationDraft), iteration)
 
     def visit(self) -> None:
         for action in self.keeper.every:
@@ -80,7 +80,7 @@ def test_a_transfer_of_a_group_is_shared_by_the_ranks_of_that_group(
     tmp_path: Path, heard: Callable[[], list[JobReport]]
 ) -> None:
     job = Job(tmp_path)
-    job.keeper.tell(Group(0, "shards", [0, 2], "gloo"))
+    job.keeper.tell(RankGroup(0, "shards", [0, 2], "gloo"))
     job.iterate(10, 20, 5, all_reduce=800, all_gather=400)
     job.now_s += 6
     job.visit()

@@ -16,20 +16,20 @@ from hemiola.run.record.keeper import Keeper
 from hemiola.run.record.merge import collect
 from hemiola.run.record.parts import PartWriter, read_parts
 from hemiola.run.record.phases import cut
-from hemiola.run.record.recorder import Recorder
+from hemiola.run.record.recorder import IterationRecorder
 from hemiola.run.record.settle import FirstBytes, is_settled, settle
 from hemiola.run.record.totals import Totals, exposition, union_ns
-from hemiola.run.record.values import Draft, Gate, Head, Iteration, Transfer
+from hemiola.run.record.values import IterationDraft, TransferGate, PartHead, Iteration, RecordedTransfer
 
 
-def transfer(enqueue: int, last: int | None, thread: int = 0) -> Transfer:
-    made = Transfer(0, "", "all-reduce", 0, 8, enqueue, lambda: 0)
+def transfer(enqueue: int, last: int | None, thread: int = 0) -> RecordedTransfer:
+    made = RecordedTransfer(0, "", "all-reduce", 0, 8, enqueue, lambda: 0)
     made.last, made.thread = last, thread
     return made
 
 
-def rows(*transfers: Transfer) -> list[tuple[int | None, ...]]:
-    draft = Draft(0, 0)
+def rows(*transfers: RecordedTransfer) -> list[tuple[int | None, ...]]:
+    draft = IterationDraft(0, 0)
     draft.end, draft.transfers = 1000, list(transfers)
     return [row[5:] for row in settle(draft, int, FirstBytes()).transfers]
 
@@ -45,7 +45,7 @@ def test_without_a_thread_it_begins_when_any_is_free() -> None:
 
 
 def test_at_a_gate_buckets_are_released_in_their_order() -> None:
-    gate = Gate(100)
+    gate = TransferGate(100)
     gate.released = 160
     buckets = [transfer(10, 90, 1), transfer(20, 150, 2), transfer(30, 120, 1)]
     for bucket in buckets:
@@ -60,7 +60,7 @@ def test_a_last_byte_told_late_is_no_later_than_the_release() -> None:
 
 
 def test_what_has_not_ended_has_no_last_byte_and_is_waited_for() -> None:
-    draft = Draft(0, 0)
+    draft = IterationDraft(0, 0)
     draft.end, draft.transfers = 5, [transfer(1, None)]
     assert not is_settled(draft, lambda instant: True)
     assert settle(draft, int, FirstBytes()).transfers[0][5:] == (1, None, None, None, None)
@@ -72,9 +72,9 @@ class Handle:
 
 def test_an_iteration_is_kept_until_nobody_can_wait_for_its_transfers_any_more(tmp_path: Path) -> None:
     """Two that are waited for in the next iteration, or not at all."""
-    recorder, handles = Recorder(), [Handle(), Handle()]
+    recorder, handles = IterationRecorder(), [Handle(), Handle()]
     writer = PartWriter(tmp_path / "rank00000-1-1", 10)
-    head = Head(rank=0, world_size=1, host="", device="", pid=1, mode="light", monotonic_ns=0, unix_ns=0)
+    head = PartHead(rank=0, world_size=1, host="", device="", pid=1, mode="light", monotonic_ns=0, unix_ns=0)
     keeper = Keeper(recorder, writer, lambda: head)
     keeper._identify()
 
@@ -101,13 +101,13 @@ def test_an_iteration_is_kept_until_nobody_can_wait_for_its_transfers_any_more(t
 
 def test_the_end_waits_for_word_of_what_has_ended(tmp_path: Path) -> None:
     """The backend's thread has yet to say so, when whoever waited has gone on already."""
-    recorder = Recorder()
+    recorder = IterationRecorder()
     writer = PartWriter(tmp_path / "rank00000-1-1", 10)
-    head = Head(rank=0, world_size=1, host="", device="", pid=1, mode="light", monotonic_ns=0, unix_ns=0)
+    head = PartHead(rank=0, world_size=1, host="", device="", pid=1, mode="light", monotonic_ns=0, unix_ns=0)
     keeper = Keeper(recorder, writer, lambda: head)
     ended, gated, _ = (recorder.transfer("all-reduce", 0, 4, recorder.now()) for _ in range(3))
     ended.needed, ended.released = recorder.now(), recorder.now()
-    gated.gate = Gate(recorder.now())
+    gated.gate = TransferGate(recorder.now())
     gated.gate.released = recorder.now()
     recorder.boundary()
 
@@ -138,9 +138,9 @@ class HungDevice:
 
 
 def test_what_a_device_hangs_on_is_named_meanwhile(tmp_path: Path) -> None:
-    recorder, device = Recorder(), HungDevice()
+    recorder, device = IterationRecorder(), HungDevice()
     writer = PartWriter(tmp_path / "rank00000-1-1", 10)
-    head = Head(rank=0, world_size=1, host="", device="", pid=1, mode="light", monotonic_ns=0, unix_ns=0)
+    head = PartHead(rank=0, world_size=1, host="", device="", pid=1, mode="light", monotonic_ns=0, unix_ns=0)
     keeper = Keeper(recorder, writer, lambda: head, patience_s=0.1)
     keeper.device = device
     keeper._identify()
@@ -181,12 +181,12 @@ def test_beside_a_gpu_the_host_only_asks_and_annotations_are_no_work() -> None:
 
 
 def test_what_fails_beside_the_training_is_said_in_the_part(tmp_path: Path) -> None:
-    def refuse(draft: Draft, iteration: Iteration) -> None:
+    def refuse(draft: IterationDraft, iteration: Iteration) -> None:
         raise ValueError("something of ours")
 
-    recorder, ended = Recorder(), []
+    recorder, ended = IterationRecorder(), []
     writer = PartWriter(tmp_path / "rank00000-1-1", 10)
-    head = Head(rank=0, world_size=1, host="", device="", pid=1, mode="light", monotonic_ns=0, unix_ns=0)
+    head = PartHead(rank=0, world_size=1, host="", device="", pid=1, mode="light", monotonic_ns=0, unix_ns=0)
     keeper = Keeper(recorder, writer, lambda: head)
     keeper.on_iteration.append(refuse)
     keeper.at_end.append(lambda: ended.append(True))
@@ -200,7 +200,7 @@ def test_what_fails_beside_the_training_is_said_in_the_part(tmp_path: Path) -> N
 def test_a_wait_in_a_later_iteration_is_cut_out_of_that_ones_phases(tmp_path: Path) -> None:
     writer = PartWriter(tmp_path / "rank00000-1-1", 10)
     writer.write(
-        Head(rank=0, world_size=1, host="", device="", pid=1, mode="light", monotonic_ns=0, unix_ns=0)
+        PartHead(rank=0, world_size=1, host="", device="", pid=1, mode="light", monotonic_ns=0, unix_ns=0)
     )
     row = (0, "", "all-reduce", 0, 4, 10, 10, 90, 60, 90)
     writer.write(Iteration(0, 0, 50, True, False, [("backward", "compute", 0, 50)], [row]))

@@ -26,10 +26,10 @@ from hemiola.core.errors import InputError, TransportError
 from hemiola.plan.shares import Shares
 from hemiola.run.servers import synchronise
 from hemiola.run.servers.optimizer import Synchronised
-from hemiola.run.transport import Options
+from hemiola.run.transport import TransportOptions
 
 RANK, FOLDER, SCENARIOS = int(sys.argv[1]), Path(sys.argv[2]), sys.argv[3].split(",")
-OPTIONS = Options(timeout_s=10.0)
+OPTIONS = TransportOptions(timeout_s=10.0)
 
 
 def say(**what: Any) -> None:

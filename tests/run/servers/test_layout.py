@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hemiola.core.errors import InputError
-from hemiola.run.servers.layout import JOIN_BYTES, Layout, Tensor, lay_out
+from hemiola.run.servers.layout import JOIN_BYTES, ParcelLayout, Tensor, lay_out
 
 TENSORS = st.lists(
     st.builds(
@@ -54,7 +54,7 @@ def assert_apart(pieces, size_bytes):
     assert ends[-1] <= size_bytes
 
 
-def loads(layout: Layout) -> list[int]:
+def loads(layout: ParcelLayout) -> list[int]:
     return [sum(p.size_bytes for p in layout.parcels if p.server == s) for s in range(layout.servers)]
 
 

@@ -14,7 +14,7 @@ from hemiola.plan.shares import Shares
 from hemiola.run.servers import synchronise
 from hemiola.run.servers.hyper import hyper_of, refuse_unknown
 from hemiola.run.servers.places import Places
-from hemiola.run.transport import Options
+from hemiola.run.transport import TransportOptions
 
 
 def test_without_a_process_group():
@@ -58,7 +58,7 @@ def test_an_option_that_is_no_number_must_not_change():
         hyper.numbers(optimizer.param_groups[0])
 
 
-HERE = Options(interface="127.0.0.1")
+HERE = TransportOptions(interface="127.0.0.1")
 
 
 def test_each_side_gets_its_cores_and_its_rate(monkeypatch):

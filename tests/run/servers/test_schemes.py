@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hemiola.core.errors import InputError
-from hemiola.run.servers.schemes import Clocks, Request, scheme_of
+from hemiola.run.servers.schemes import Clocks, PullRequest, scheme_of
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ def test_what_cannot_be_is_named(given, words):
 
 def test_a_request_waits_for_ones_own_update_and_for_the_slowest():
     clocks = Clocks({0, 1}, [3, 1])
-    clocks.waiting = {0: Request(own=4, floor=0), 1: Request(own=1, floor=2)}
+    clocks.waiting = {0: PullRequest(own=4, floor=0), 1: PullRequest(own=1, floor=2)}
     assert clocks.answerable() == []
     clocks.applied[0] = 4
     assert clocks.answerable() == [0]
@@ -60,7 +60,7 @@ def test_a_request_waits_for_ones_own_update_and_for_the_slowest():
 def test_who_has_left_holds_nobody_up():
     present = {0, 1, 2}
     clocks = Clocks(present, [9, 2, 8])
-    clocks.waiting = {0: Request(own=9, floor=8)}
+    clocks.waiting = {0: PullRequest(own=9, floor=8)}
     assert clocks.answerable() == []
     present.discard(1)
     assert clocks.answerable() == [0]
@@ -69,7 +69,7 @@ def test_who_has_left_holds_nobody_up():
 def test_a_meeting_is_of_all_who_are_present():
     present = {0, 1, 2}
     clocks = Clocks(present, [5, 6, 0])
-    clocks.waiting = {0: Request(5, 0, meeting=1), 1: Request(7, 0, meeting=1)}
+    clocks.waiting = {0: PullRequest(5, 0, meeting=1), 1: PullRequest(7, 0, meeting=1)}
     present.discard(2)
     assert clocks.answerable() == []
     clocks.applied[1] = 7
@@ -78,23 +78,23 @@ def test_a_meeting_is_of_all_who_are_present():
 
 def test_who_waits_to_meet_holds_nobody_up():
     clocks = Clocks({0, 1}, [5, 2])
-    clocks.waiting = {0: Request(own=5, floor=4)}
+    clocks.waiting = {0: PullRequest(own=5, floor=4)}
     assert clocks.answerable() == []
-    clocks.waiting[1] = Request(own=2, floor=0, meeting=1)
+    clocks.waiting[1] = PullRequest(own=2, floor=0, meeting=1)
     assert clocks.answerable() == [0]
     clocks.applied[0] = 9
-    clocks.waiting[0] = Request(own=9, floor=0, meeting=1)
+    clocks.waiting[0] = PullRequest(own=9, floor=0, meeting=1)
     assert clocks.answerable() == [1, 0]
 
 
 def test_from_a_meeting_on_everybodys_updates_count_anew():
     scheme, clocks = scheme_of("ssp", 2, None), Clocks({0, 1}, [12, 7])
-    clocks.waiting = {0: Request(12, 0, meeting=1), 1: Request(7, 0, meeting=1)}
+    clocks.waiting = {0: PullRequest(12, 0, meeting=1), 1: PullRequest(7, 0, meeting=1)}
     clocks.answerable()
     assert clocks.floor == 0
     assert scheme.needs(12, met=12) == (12, 0)
     assert scheme.needs(15, met=12) == (15, 1)
-    clocks.waiting = {0: Request(*scheme.needs(15, met=12))}
+    clocks.waiting = {0: PullRequest(*scheme.needs(15, met=12))}
     clocks.applied = [15, 7]
     assert clocks.answerable() == []
     clocks.applied = [15, 8]
@@ -111,7 +111,7 @@ def test_nobody_is_ever_further_ahead_than_the_bound(bound, pipelined, turns):
         iteration = clocks.applied[worker]
         own, floor = scheme.needs(iteration)
         if known[worker][0] < own or known[worker][1] < floor:
-            clocks.waiting[worker] = Request(own, floor)
+            clocks.waiting[worker] = PullRequest(own, floor)
             for one in clocks.answerable():
                 known[one] = (clocks.applied[one], clocks.floor)
         if known[worker][0] >= own and known[worker][1] >= floor:

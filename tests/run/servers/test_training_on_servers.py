@@ -17,13 +17,13 @@ from typing import Any
 import pytest
 
 from hemiola.run.servers.children import Child
-from hemiola.run.transport import Options
+from hemiola.run.transport import TransportOptions
 from ranks import run
 
 HERE = Path(__file__).parent
 pytestmark = pytest.mark.slow
 ALONE = {
-    "place": 0, "places": 1, "secret": bytes(32), "options": Options(interface="127.0.0.1"), "paces": {}, "cores": (),
+    "place": 0, "places": 1, "secret": bytes(32), "options": TransportOptions(interface="127.0.0.1"), "paces": {}, "cores": (),
 }  # fmt: skip
 
 

@@ -17,8 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from endpoints import connected
-from hemiola.core.errors import StrategyError, TransportError
-from hemiola.core.strategy import Move, Pace, Place, Strategy
+from hemiola.core.errors import ScheduleError, TransportError
+from hemiola.core.strategy import ChunkMove, SendRate, ChunkPlace, CollectiveSchedule
 from hemiola.core.strategy_shapes import chain, halving_doubling, ring, trees
 from hemiola.run.strategy.runner import AT_ONCE, Runner
 from hemiola.run.transport import Endpoint
@@ -74,14 +74,14 @@ def _add(own: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
     return own.add_(other)
 
 
-def carried_out(runners: list[Runner], strategy: Strategy, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
+def carried_out(runners: list[Runner], strategy: CollectiveSchedule, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
     results = [_Result() for _ in runners]
     for runner, tensor, result in zip(runners, inputs, results, strict=True):
         runner.start(strategy, tensor.clone(), _add, result.put, result.ended)
     return [result.get() for result in results]
 
 
-def wanted(strategy: Strategy, inputs: list[torch.Tensor]) -> list[torch.Tensor | None]:
+def wanted(strategy: CollectiveSchedule, inputs: list[torch.Tensor]) -> list[torch.Tensor | None]:
     """What every rank should have; None for anything."""
     ranks, total = strategy.ranks, torch.stack(inputs).sum(0)
     match strategy.collective:
@@ -100,7 +100,7 @@ def wanted(strategy: Strategy, inputs: list[torch.Tensor]) -> list[torch.Tensor 
     raise AssertionError(strategy.collective)
 
 
-def check(runners: list[Runner], strategy: Strategy, elements: int, dtype: torch.dtype = torch.int64) -> None:
+def check(runners: list[Runner], strategy: CollectiveSchedule, elements: int, dtype: torch.dtype = torch.int64) -> None:
     if strategy.collective in ("reduce-scatter", "all-to-all"):
         elements *= strategy.ranks
     inputs = [
@@ -128,11 +128,11 @@ def test_any_shape_of_any_size_gives_the_collectives_result(
 def test_what_comes_from_memory_that_only_its_sender_has(runners: dict[int, list[Runner]]) -> None:
     """Rank 1 puts what comes into scratch memory of its own, of which the others have none."""
     by_the_way = (
-        Move(Place(0, "input", 0), Place(1, "scratch", 0)),
-        Move(Place(1, "scratch", 0), Place(1, "input", 0)),
-        Move(Place(1, "scratch", 0), Place(2, "input", 0)),
+        ChunkMove(ChunkPlace(0, "input", 0), ChunkPlace(1, "scratch", 0)),
+        ChunkMove(ChunkPlace(1, "scratch", 0), ChunkPlace(1, "input", 0)),
+        ChunkMove(ChunkPlace(1, "scratch", 0), ChunkPlace(2, "input", 0)),
     )
-    strategy = Strategy(
+    strategy = CollectiveSchedule(
         name="by the way", collective="broadcast", ranks=3, chunks=1, moves=by_the_way
     ).verify()
     check(runners[3], strategy, 7)
@@ -152,7 +152,7 @@ def test_a_pair_of_ranks_that_is_held_back_takes_its_time_and_others_do_not(
 ) -> None:
     """2 MB from rank 1 to rank 0 at 10 MB/s, and back as fast as it goes; those that follow are held back no more."""
     star = trees([[-1, 0]])
-    held = msgspec.structs.replace(star, chunk_bytes=64 << 10, paces=(Pace(1, 0, 10e6),)).verify()
+    held = msgspec.structs.replace(star, chunk_bytes=64 << 10, paces=(SendRate(1, 0, 10e6),)).verify()
     inputs = [torch.ones(500_000), torch.ones(500_000)]
     took = []
     for strategy in (star, held, star, star, star):
@@ -203,11 +203,11 @@ def test_a_strategy_with_scratch_memory_and_moves_within_a_rank(runners: dict[in
     """Two ranks that swap their sums through scratch memory, not in place, and of a size that chunks do not divide."""
     moves = []
     for rank in (0, 1):
-        moves += [Move(Place(rank, "input", c), Place(1 - rank, "scratch", c)) for c in range(2)]
+        moves += [ChunkMove(ChunkPlace(rank, "input", c), ChunkPlace(1 - rank, "scratch", c)) for c in range(2)]
     for rank in (0, 1):
-        moves += [Move(Place(rank, "input", c), Place(rank, "output", c)) for c in range(2)]
-        moves += [Move(Place(rank, "scratch", 0), Place(rank, "output", 0), count=2, adds=True)]
-    strategy = Strategy(
+        moves += [ChunkMove(ChunkPlace(rank, "input", c), ChunkPlace(rank, "output", c)) for c in range(2)]
+        moves += [ChunkMove(ChunkPlace(rank, "scratch", 0), ChunkPlace(rank, "output", 0), count=2, adds=True)]
+    strategy = CollectiveSchedule(
         name="swap", collective="all-reduce", ranks=2, chunks=2, moves=tuple(moves), in_place=False, chunk_bytes=16
     ).verify()  # fmt: skip
     for elements in (1, 2, 7, 64):
@@ -226,12 +226,12 @@ def test_published_programs_run(runners: dict[int, list[Runner]], shared: Path, 
 
 def test_another_number_of_ranks_is_refused(runners: dict[int, list[Runner]]) -> None:
     result = _Result()
-    with pytest.raises(StrategyError, match="for 3 ranks, here are 4"):
+    with pytest.raises(ScheduleError, match="for 3 ranks, here are 4"):
         runners[4][0].start(ring([0, 1, 2]), torch.ones(4), _add, result.put, result.ended)
 
 
 @pytest.mark.parametrize("strategy", [ring([0, 1, 2, 3]), trees([chain([0, 1, 2, 3])])])
-def test_a_lost_peer_ends_it_with_its_name_even_where_nobody_talks_to_it(strategy: Strategy) -> None:
+def test_a_lost_peer_ends_it_with_its_name_even_where_nobody_talks_to_it(strategy: CollectiveSchedule) -> None:
     with connected(4) as ends:
         runners = [Runner(end) for end in ends]
         results = [[_Result() for _ in ends] for _ in range(2)]

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from endpoints import SECRET, together
-from hemiola.run.transport import Endpoint, Options
+from hemiola.run.transport import Endpoint, TransportOptions
 from hemiola.run.transport.greeting import Greeting, introduce
 
 HERE = "127.0.0.1"
@@ -44,7 +44,7 @@ def hear(peer: subprocess.Popen[str]) -> str:
 def with_process(ranks: int = 3, **options: object) -> Iterator[tuple[list[Endpoint], subprocess.Popen[str]]]:
     """Endpoints 0 .. ranks - 2 here, and the last one in a process of its own."""
     given = {"timeout_s": 3.0} | options
-    ends = [Endpoint(rank, ranks, SECRET, Options(interface=HERE, **given)) for rank in range(ranks - 1)]
+    ends = [Endpoint(rank, ranks, SECRET, TransportOptions(interface=HERE, **given)) for rank in range(ranks - 1)]
     peer = process(ranks - 1, ranks, **given)
     try:
         ports = [end.address[1] for end in ends] + [int(hear(peer))]
@@ -78,7 +78,7 @@ def with_processes(*words: object, **options: object) -> Iterator[list[subproces
 def rogue(**options: object) -> Iterator[tuple[Endpoint, list[socket.socket]]]:
     """Rank 0 of 2, and the connections of a rank 1 that knows the secret, and then speaks for itself."""
     given = {"interface": HERE, "timeout_s": 5.0} | options
-    end = Endpoint(0, 2, SECRET, Options(**given))
+    end = Endpoint(0, 2, SECRET, TransportOptions(**given))
     lanes = [socket.create_connection(end.address) for _ in range(end._options.connections)]
 
     def call() -> None:

@@ -11,7 +11,7 @@ import sys
 import threading
 
 from hemiola.core.errors import TransportError
-from hemiola.run.transport import Endpoint, Options
+from hemiola.run.transport import Endpoint, TransportOptions
 
 
 class Exchange:
@@ -42,7 +42,7 @@ class Exchange:
 
 
 def main(rank: int, ranks: int, options: dict[str, object], size: int | None) -> None:
-    end = Endpoint(rank, ranks, b"for tests only", Options(interface="127.0.0.1", **options))
+    end = Endpoint(rank, ranks, b"for tests only", TransportOptions(interface="127.0.0.1", **options))
     print(end.address[1], flush=True)
     end.connect([("127.0.0.1", port) for port in json.loads(sys.stdin.readline())])
     print("ready", flush=True)

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hemiola.run.transport.inbox import Inbox
-from hemiola.run.transport.link import Link
-from hemiola.run.transport.options import Options
-from hemiola.run.transport.wire import HEADER_BYTES, Header, Kind
+from hemiola.run.transport.link import Connection
+from hemiola.run.transport.options import TransportOptions
+from hemiola.run.transport.wire import HEADER_BYTES, FrameHeader, FrameKind
 
 SIZES = st.one_of(st.integers(0, 200), st.sampled_from([4096 - HEADER_BYTES, 4096, 5000, 20_000]))
 
@@ -29,7 +29,7 @@ def test_messages_come_whole_however_they_are_cut(data, sizes, chunk):
     with ours, theirs:
         ours.setblocking(False)
         inbox = Inbox(1, 1 << 20)
-        link = Link(ours, 1, inbox, Options())
+        link = Connection(ours, 1, inbox, TransportOptions())
         into = [bytearray(size) for size in sizes]
         handles = {n: inbox.ask(n, memoryview(into[n])) for n in range(len(sizes)) if n not in late}
         for before, cut in pairwise([0, *cuts]):
@@ -46,7 +46,7 @@ def test_messages_come_whole_however_they_are_cut(data, sizes, chunk):
 def _frames(tag: int, content: bytes, chunk: int) -> bytes:
     parts = [content[at : at + chunk] for at in range(0, len(content), chunk)] or [b""]
     heads = [
-        Header(Kind.DATA, len(part), tag, 0, len(content), at * chunk).pack() for at, part in enumerate(parts)
+        FrameHeader(FrameKind.DATA, len(part), tag, 0, len(content), at * chunk).pack() for at, part in enumerate(parts)
     ]
-    ping = Header(Kind.PING).pack()
+    ping = FrameHeader(FrameKind.PING).pack()
     return b"".join(head + part + ping for head, part in zip(heads, parts, strict=True))

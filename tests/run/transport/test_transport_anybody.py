@@ -13,9 +13,9 @@ from other_ranks import rogue
 
 from endpoints import connected
 from hemiola.core.errors import InputError, TransportError
-from hemiola.run.transport import Options
+from hemiola.run.transport import TransportOptions
 from hemiola.run.transport.endpoint import ANY
-from hemiola.run.transport.wire import Header, Kind
+from hemiola.run.transport.wire import FrameHeader, FrameKind
 
 WAIT_S = 20.0
 
@@ -107,7 +107,7 @@ def test_messages_that_overtake_their_elders_find_all_who_wait():
         handles = [end.receive_any(7, buffer) for buffer in into]
         time.sleep(0.05)
         for number in (1, 0):  # as by another connection, or of another priority
-            sock.sendall(Header(Kind.DATA, 1, 7, number, 1, 0).pack() + b"%d" % number)
+            sock.sendall(FrameHeader(FrameKind.DATA, 1, 7, number, 1, 0).pack() + b"%d" % number)
             time.sleep(0.05)
         for handle in handles:
             handle.wait(5)
@@ -118,10 +118,10 @@ def test_one_that_has_overtaken_what_is_awaited_by_name_is_given_to_who_takes_an
     with rogue() as (end, (sock,)):
         anybody = end.receive_any(7, first := bytearray(1))
         time.sleep(0.05)
-        sock.sendall(Header(Kind.DATA, 1, 7, 1, 1, 0).pack() + b"1")
+        sock.sendall(FrameHeader(FrameKind.DATA, 1, 7, 1, 1, 0).pack() + b"1")
         time.sleep(0.05)
         by_name = end.receive(1, 7, second := bytearray(1))
-        sock.sendall(Header(Kind.DATA, 1, 7, 0, 1, 0).pack() + b"0")
+        sock.sendall(FrameHeader(FrameKind.DATA, 1, 7, 0, 1, 0).pack() + b"0")
         by_name.wait(5)
         anybody.wait(5)
         assert (second, first) == (b"0", b"1")
@@ -191,4 +191,4 @@ def test_a_buffer_that_cannot_be_written_is_refused():
         taker.receive_any(7, b"read only")
     with connected(2, message_bytes_max=10) as (taker, _), pytest.raises(InputError, match="at most 10"):
         taker.receive_any(7, bytearray(11))
-    assert Options().message_bytes_max > 10
+    assert TransportOptions().message_bytes_max > 10

@@ -16,9 +16,9 @@ from other_ranks import HERE, SOURCE, rogue, with_process
 
 from endpoints import SECRET, connected, together
 from hemiola.core.errors import InputError, TransportError
-from hemiola.run.transport import Endpoint, Options
+from hemiola.run.transport import Endpoint, TransportOptions
 from hemiola.run.transport.greeting import Greeting
-from hemiola.run.transport.wire import HEADER_BYTES, Header, Kind
+from hemiola.run.transport.wire import HEADER_BYTES, FrameHeader, FrameKind
 
 
 def test_a_killed_rank_is_known_to_everyone_who_waits_for_it_and_to_nobody_else():
@@ -123,7 +123,7 @@ def test_what_nobody_receives_for_the_timeout_is_an_error_that_says_how_much():
 
 
 def test_a_rank_that_does_not_come_is_named():
-    ends = [Endpoint(rank, 3, SECRET, Options(interface=HERE, timeout_s=0.5)) for rank in range(3)]
+    ends = [Endpoint(rank, 3, SECRET, TransportOptions(interface=HERE, timeout_s=0.5)) for rank in range(3)]
     ends[2].close()
     raised = together(lambda end: end.connect([e.address for e in ends]), ends[:2])
     assert all(isinstance(problem, TransportError) for problem in raised)
@@ -132,7 +132,7 @@ def test_a_rank_that_does_not_come_is_named():
 
 
 def test_an_address_where_nobody_is_says_so():
-    low, high = (Endpoint(rank, 2, SECRET, Options(interface=HERE, timeout_s=0.4)) for rank in (0, 1))
+    low, high = (Endpoint(rank, 2, SECRET, TransportOptions(interface=HERE, timeout_s=0.4)) for rank in (0, 1))
     address = low.address
     low.close()
     with pytest.raises(
@@ -153,7 +153,7 @@ def test_an_address_where_nobody_is_says_so():
     ids=["another protocol", "nothing", "half a greeting", "another version"],
 )
 def test_strangers_hold_nobody_up(noise, caplog):
-    ends = [Endpoint(rank, 2, SECRET, Options(interface=HERE, timeout_s=5.0)) for rank in (0, 1)]
+    ends = [Endpoint(rank, 2, SECRET, TransportOptions(interface=HERE, timeout_s=5.0)) for rank in (0, 1)]
     with socket.create_connection(ends[0].address) as stranger:
         stranger.sendall(noise)
         start = time.monotonic()
@@ -168,7 +168,7 @@ def test_strangers_hold_nobody_up(noise, caplog):
 
 def test_a_wrong_secret_is_refused_on_both_sides():
     ends = [
-        Endpoint(rank, 2, secret, Options(interface=HERE, timeout_s=1.0))
+        Endpoint(rank, 2, secret, TransportOptions(interface=HERE, timeout_s=1.0))
         for rank, secret in enumerate((SECRET, b"guessed"))
     ]
     raised = together(lambda end: end.connect([e.address for e in ends]), ends)
@@ -178,7 +178,7 @@ def test_a_wrong_secret_is_refused_on_both_sides():
 
 def test_a_caller_that_cannot_prove_itself_is_not_let_in():
     """A stranger that can greet, and repeats what it is told, but does not know the secret."""
-    end = Endpoint(0, 2, SECRET, Options(interface=HERE, timeout_s=1.0))
+    end = Endpoint(0, 2, SECRET, TransportOptions(interface=HERE, timeout_s=1.0))
     raised: list[BaseException | None] = []
     waiting = threading.Thread(
         target=lambda: raised.extend(together(lambda e: e.connect([end.address, (HERE, 1)]), [end]))
@@ -198,10 +198,10 @@ def test_a_caller_that_cannot_prove_itself_is_not_let_in():
 @pytest.mark.parametrize(
     ("frame", "said"),
     [
-        (Header(Kind.DATA, 100, 1, 0, 50, 0), "bytes 0 to 100 of a message of 50"),
-        (Header(Kind.DATA, 100, 1, 0, 1 << 60, 0), "at most 1000000 are allowed"),
-        (Header(Kind.DATA, 100, 1, 0, 1000, (1 << 64) - 50), "of a message of 1000"),
-        (Header(77), "frame of unknown kind 77"),
+        (FrameHeader(FrameKind.DATA, 100, 1, 0, 50, 0), "bytes 0 to 100 of a message of 50"),
+        (FrameHeader(FrameKind.DATA, 100, 1, 0, 1 << 60, 0), "at most 1000000 are allowed"),
+        (FrameHeader(FrameKind.DATA, 100, 1, 0, 1000, (1 << 64) - 50), "of a message of 1000"),
+        (FrameHeader(77), "frame of unknown kind 77"),
     ],
 )
 def test_what_makes_no_sense_ends_the_connection_before_anything_is_allocated(frame, said):
@@ -215,7 +215,7 @@ def test_what_makes_no_sense_ends_the_connection_before_anything_is_allocated(fr
 def test_a_connection_cut_in_the_middle_of_a_frame_fails_the_message():
     with rogue() as (end, lanes):
         handle = end.receive(1, 1, bytearray(1000))
-        lanes[0].sendall(Header(Kind.DATA, 1000, 1, 0, 1000, 0).pack() + bytes(500))
+        lanes[0].sendall(FrameHeader(FrameKind.DATA, 1000, 1, 0, 1000, 0).pack() + bytes(500))
         lanes[0].setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         lanes[0].close()  # with a reset
         with pytest.raises(TransportError, match="rank 1 is gone"):
@@ -224,9 +224,9 @@ def test_a_connection_cut_in_the_middle_of_a_frame_fails_the_message():
 
 def test_an_interface_that_is_not_there_is_named_with_those_that_are():
     with pytest.raises(InputError, match=r"'nope0'") as raised:
-        Endpoint(0, 2, SECRET, Options(interface="nope0"))
+        Endpoint(0, 2, SECRET, TransportOptions(interface="nope0"))
     assert "lo" in raised.value.remedy
-    with Endpoint(0, 2, SECRET, Options(interface="lo")) as end:
+    with Endpoint(0, 2, SECRET, TransportOptions(interface="lo")) as end:
         assert end.address[0] == HERE
 
 
@@ -240,6 +240,6 @@ def test_ranks_and_secrets_that_cannot_be():
 
 
 def test_headers_come_back_equal():
-    header = Header(Kind.DATA, 2**32 - 1, 2**64 - 1, 3, 2**63, 5)
+    header = FrameHeader(FrameKind.DATA, 2**32 - 1, 2**64 - 1, 3, 2**63, 5)
     assert len(header.pack()) == HEADER_BYTES
-    assert Header.unpack(header.pack()) == header
+    assert FrameHeader.unpack(header.pack()) == header

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 
 from endpoints import SECRET, connected, together
 from hemiola.core.errors import InputError, TransportError
-from hemiola.run.transport import Endpoint, Options
+from hemiola.run.transport import Endpoint, TransportOptions
 from hemiola.run.transport.inbox import Inbox
 from hemiola.run.transport.messages import Handle
-from hemiola.run.transport.wire import Header, Kind
+from hemiola.run.transport.wire import FrameHeader, FrameKind
 
 WAIT_S = 20.0
 
@@ -156,7 +156,7 @@ def test_pacing_holds_the_rate():
 def test_times_have_an_end_and_the_longest_ones_work(field, most):
     for longer in (math.inf, 2 * most):
         with pytest.raises(InputError, match=f"{field} is .*\n.*give at most"):
-            Options(**{field: longer})
+            TransportOptions(**{field: longer})
     with connected(**{field: most}) as (a, b):
         handle = b.receive(0, 0, bytearray(3))
         a.send(1, 0, b"abc")
@@ -169,7 +169,7 @@ def test_connecting_takes_no_longer_than_the_longest_time():
 
 
 def test_no_rate_and_an_endless_one_are_one():
-    assert Options(rate_bytes_per_s=math.inf) == Options()
+    assert TransportOptions(rate_bytes_per_s=math.inf) == TransportOptions()
     with connected(rate_bytes_per_s=math.inf) as (a, b):
         handle = b.receive(0, 0, bytearray(3))
         a.send(1, 0, b"abc")
@@ -177,7 +177,7 @@ def test_no_rate_and_an_endless_one_are_one():
 
 
 def test_what_the_system_refuses_is_named():
-    options = Options(interface="127.0.0.1", congestion="nosuch", timeout_s=10.0)
+    options = TransportOptions(interface="127.0.0.1", congestion="nosuch", timeout_s=10.0)
     ends = [Endpoint(rank, 2, SECRET, options) for rank in range(2)]
     raised = together(lambda end: end.connect([other.address for other in ends]), ends)
     assert all(isinstance(problem, InputError | TransportError) for problem in raised)
@@ -292,7 +292,7 @@ def test_what_cannot_be_is_refused_with_the_value():
         {"timeout_s": 0},
     ):
         with pytest.raises(InputError, match=next(iter(wrong))):
-            Options(**wrong)
+            TransportOptions(**wrong)
     with (
         connected(message_bytes_max=1000) as (a, _),
         pytest.raises(InputError, match="1001 bytes; at most 1000"),
@@ -352,7 +352,7 @@ def test_no_message_is_forgotten_however_fast_they_follow():
 
 
 def test_an_empty_message_that_is_asked_for_while_it_is_being_read_arrives_once():
-    inbox, header = Inbox(1, 100), Header(Kind.DATA, 0, 7, 0, 0, 0)
+    inbox, header = Inbox(1, 100), FrameHeader(FrameKind.DATA, 0, 7, 0, 0, 0)
     place = inbox.place(header)
     handle = inbox.ask(7, memoryview(bytearray()))
     assert not handle.done

@@ -12,14 +12,14 @@ from other_ranks import hear, rogue, tell, with_processes
 
 from endpoints import connected
 from hemiola.core.errors import TransportError
-from hemiola.run.transport.wire import HEADER_BYTES, Header, Kind
+from hemiola.run.transport.wire import HEADER_BYTES, FrameHeader, FrameKind
 
 TIMEOUT_S = 2.0
 STOPPED_S = 4.0
 
 
 def frame(content: bytes, tag: int, sequence: int = 0) -> bytes:
-    return Header(Kind.DATA, len(content), tag, sequence, len(content), 0).pack() + content
+    return FrameHeader(FrameKind.DATA, len(content), tag, sequence, len(content), 0).pack() + content
 
 
 def pings(sock: socket.socket, until_s: float) -> int:
@@ -32,7 +32,7 @@ def pings(sock: socket.socket, until_s: float) -> int:
         except TimeoutError:
             continue
     starts = range(0, len(came), HEADER_BYTES)
-    assert all(Header.unpack(memoryview(came), start).kind == Kind.PING for start in starts)
+    assert all(FrameHeader.unpack(memoryview(came), start).kind == FrameKind.PING for start in starts)
     return len(starts)
 
 
@@ -66,7 +66,7 @@ def test_a_message_half_written_where_the_peer_hung_up_first_fails_with_the_peer
         time.sleep(0.2)
         assert not handle.done
         for sock in lanes:  # the chunk is on one of them
-            sock.sendall(Header(Kind.BYE).pack())
+            sock.sendall(FrameHeader(FrameKind.BYE).pack())
             time.sleep(0.2)
             sock.close()
             time.sleep(0.2)

@@ -18,7 +18,7 @@ from hemiola.trace.jobs.chakra import (
     IO,
     Attribute,
     ChakraTrace,
-    Node,
+    ChakraNode,
     read_et,
     stream_nodes,
     write_et,
@@ -42,7 +42,7 @@ def value_of(kind):
 def test_every_kind_of_attribute_survives(tmp_path):
     attributes = tuple(Attribute(f"a {kind}", kind, value_of(kind), "doc") for kind in VALUE_KINDS)
     empty = tuple(Attribute(kind, kind, ()) for kind in VALUE_KINDS if kind.endswith("_list"))
-    node = Node(
+    node = ChakraNode(
         2**64 - 1,
         "n",
         7,
@@ -54,7 +54,7 @@ def test_every_kind_of_attribute_survives(tmp_path):
         IO(),
         (*attributes, *empty, Attribute("no value")),
     )
-    trace = ChakraTrace("0.0.4", attributes, (node, Node(0)))
+    trace = ChakraTrace("0.0.4", attributes, (node, ChakraNode(0)))
     write_et(trace, tmp_path / "x.et.gz")
     assert read_et(tmp_path / "x.et.gz") == trace
 
@@ -64,7 +64,7 @@ def test_fields_of_a_newer_schema_survive(tmp_path):
     unknown = b"\x5a\x02\x08\x02" + b"\xc2\x0c\x03abc"
     inner = Attribute("a", unknown=b"\xc2\x0c\x01z")
     trace = ChakraTrace(
-        "9", (inner,), (Node(1, "n", 8, inputs=IO(unknown=b"\x22\x01q"), unknown=unknown),), b"\x18\x07"
+        "9", (inner,), (ChakraNode(1, "n", 8, inputs=IO(unknown=b"\x22\x01q"), unknown=unknown),), b"\x18\x07"
     )
     write_et(trace, tmp_path / "x.et")
     assert read_et(tmp_path / "x.et") == trace
@@ -74,7 +74,7 @@ def test_fields_of_a_newer_schema_survive(tmp_path):
 
 def test_the_wire_format_is_the_published_one(tmp_path):
     """Bytes worked out by hand from et_def.proto: the order and numbers of its fields."""
-    node = Node(
+    node = ChakraNode(
         5,
         "n",
         7,
@@ -92,7 +92,7 @@ def test_the_wire_format_is_the_published_one(tmp_path):
 
 
 def test_nodes_stream(tmp_path):
-    write_et(ChakraTrace("0.0.4", (), ()), tmp_path / "x.et", nodes=(Node(at) for at in range(1000)))
+    write_et(ChakraTrace("0.0.4", (), ()), tmp_path / "x.et", nodes=(ChakraNode(at) for at in range(1000)))
     head, nodes = stream_nodes(tmp_path / "x.et")
     assert (head.version, next(nodes).id, sum(1 for _ in nodes)) == ("0.0.4", 0, 999)
 
@@ -127,8 +127,8 @@ def foreign(*nodes):
 def test_without_start_times_nodes_begin_as_early_as_they_may():
     """1 (10 µs) and 2 (30 µs) begin at once, 3 after both, 4 after 1."""
     timeline = foreign(
-        Node(3, "c", 4, data_deps=(1, 2), duration_micros=5), Node(1, "a", 4, duration_micros=10),
-        Node(2, "b", 4, duration_micros=30), Node(4, "d", 4, (2,), (1, 99), duration_micros=1),
+        ChakraNode(3, "c", 4, data_deps=(1, 2), duration_micros=5), ChakraNode(1, "a", 4, duration_micros=10),
+        ChakraNode(2, "b", 4, duration_micros=30), ChakraNode(4, "d", 4, (2,), (1, 99), duration_micros=1),
     )  # fmt: skip
     assert [round(start * 1e6) for start in timeline.spans.start_s] == [30, 0, 0, 10]
     assert "no start times" in timeline.facts["times"]
@@ -138,7 +138,7 @@ def test_without_start_times_nodes_begin_as_early_as_they_may():
 
 def test_start_times_are_kept():
     timeline = foreign(
-        Node(1, "a", 4, start_micros=100, duration_micros=7), Node(2, "b", 4, start_micros=150)
+        ChakraNode(1, "a", 4, start_micros=100, duration_micros=7), ChakraNode(2, "b", 4, start_micros=150)
     )
     assert [round(start * 1e6) for start in timeline.spans.start_s] == [0, 50]
 
@@ -146,7 +146,7 @@ def test_start_times_are_kept():
 def test_a_node_without_a_start_time_leaves_the_others_where_they_are():
     now = 1_700_000_000_000_000
     timeline = foreign(
-        Node(1, "a", 4, start_micros=now, duration_micros=7), Node(2, "b", 4), Node(3, "c", 4, start_micros=now + 50)
+        ChakraNode(1, "a", 4, start_micros=now, duration_micros=7), ChakraNode(2, "b", 4), ChakraNode(3, "c", 4, start_micros=now + 50)
     )  # fmt: skip
     assert [round(start * 1e6) for start in timeline.spans.start_s] == [0, 0, 50]
     assert timeline.facts["nodes_without_start_time"] == 1
@@ -155,7 +155,7 @@ def test_a_node_without_a_start_time_leaves_the_others_where_they_are():
 def reduced(start_micros=0, group=""):
     """A trace of one collective."""
     attributes = (Attribute("comm_type", "int64_val", 0), Attribute("pg_name", "string_val", group))
-    node = Node(1, "reduce", 7, start_micros=start_micros, duration_micros=9, attributes=attributes)
+    node = ChakraNode(1, "reduce", 7, start_micros=start_micros, duration_micros=9, attributes=attributes)
     return ChakraTrace("0.0.4", (), (node,))
 
 
@@ -175,14 +175,14 @@ def test_collectives_of_other_groups_are_other_collectives():
 
 def test_a_circle_is_named():
     with pytest.raises(InputError, match="data dependencies of node 1 go round"):
-        foreign(Node(1, "a", 4, data_deps=(2,)), Node(2, "b", 4, data_deps=(1,)))
+        foreign(ChakraNode(1, "a", 4, data_deps=(2,)), ChakraNode(2, "b", 4, data_deps=(1,)))
 
 
 def test_foreign_communication_becomes_transfers():
     timeline = foreign(
-        Node(1, "k", 7, duration_micros=4, attributes=(Attribute("comm_type", "int64_val", 7), Attribute("comm_size", "int64_val", 64))),
-        Node(2, "s", 5), Node(3, "c10d::allreduce_", 7, attributes=(Attribute("is_cpu_op", "bool_val", True),)),
-        Node(4, "ncclKernel_AllGather", 7, attributes=(Attribute("is_cpu_op", "bool_val", False),)),
+        ChakraNode(1, "k", 7, duration_micros=4, attributes=(Attribute("comm_type", "int64_val", 7), Attribute("comm_size", "int64_val", 64))),
+        ChakraNode(2, "s", 5), ChakraNode(3, "c10d::allreduce_", 7, attributes=(Attribute("is_cpu_op", "bool_val", True),)),
+        ChakraNode(4, "ncclKernel_AllGather", 7, attributes=(Attribute("is_cpu_op", "bool_val", False),)),
     )  # fmt: skip
     assert [timeline.names[name] for name in timeline.transfers.collective] == [
         "reduce-scatter",
@@ -216,7 +216,7 @@ def test_json_form(tmp_path):
     path = write_json({"workload_graph": nodes, "ngpus": 8}, tmp_path / "x.json")
     trace = read_chakra(path)
     assert trace.metadata == (Attribute("ngpus", "int64_val", 8),)
-    assert trace.nodes[0] == Node(
+    assert trace.nodes[0] == ChakraNode(
         1, "a", 4, (9,), (), 0, 3, attributes=(Attribute("is_cpu_op", "bool_val", True),)
     )
     assert trace.nodes[1].attributes[-1] == Attribute("odd", "string_val", '{"x":[1,"y"]}', "JSON")

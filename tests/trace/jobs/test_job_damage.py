@@ -16,7 +16,7 @@ from hemiola.core.job_metrics import job_metrics
 from hemiola.report.job import write_job_report
 from hemiola.report.job.inspection import write_inspection
 from hemiola.run.record.parts import PartWriter
-from hemiola.run.record.values import Head
+from hemiola.run.record.values import PartHead
 from hemiola.trace.jobs.chakra import write_et
 from hemiola.trace.jobs.chakra_to import to_chakra
 from hemiola.trace.jobs.execution_trace import read_execution_trace
@@ -174,7 +174,7 @@ def test_a_ranks_part_of_a_recording_is_named_with_what_puts_it_together(tmp_pat
     parts = tmp_path / "a b.json.parts"
     writer = PartWriter(parts / "rank00000-5-1", 10)
     writer.write(
-        Head(rank=0, world_size=1, host="h", device="cpu", pid=5, mode="light", monotonic_ns=0, unix_ns=0)
+        PartHead(rank=0, world_size=1, host="h", device="cpu", pid=5, mode="light", monotonic_ns=0, unix_ns=0)
     )
     writer.close()
     with pytest.raises(FormatError, match="is a rank's part of a recording") as refused:

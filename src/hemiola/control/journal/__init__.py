@@ -9,7 +9,7 @@ from hemiola.control.journal.records import (
     Instant,
     Intent,
     IntentState,
-    JobRecord,
+    JournaledJob,
     Leader,
     Mode,
     Opening,
@@ -18,6 +18,6 @@ from hemiola.control.journal.records import (
 )
 
 __all__ = [
-    "Deposed", "Instant", "Intent", "IntentState", "JobRecord", "Journal", "JournalError", "Leader", "Mode", "Opening", "RunRecord",
+    "Deposed", "Instant", "Intent", "IntentState", "JournaledJob", "Journal", "JournalError", "Leader", "Mode", "Opening", "RunRecord",
     "Status",
 ]  # fmt: skip

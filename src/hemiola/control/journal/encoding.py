@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from hemiola.control.journal.errors import JournalError
-from hemiola.control.journal.records import JobRecord, Opening
+from hemiola.control.journal.records import JournaledJob, Opening
 from hemiola.core.decisions import Decision
 from hemiola.core.errors import InternalError
 from hemiola.core.events import Event
@@ -82,5 +82,5 @@ class Codec(Generic[Value]):
 EVENTS: Codec[tuple[Event, ...]] = Codec(tuple[Event, ...])
 DECISIONS: Codec[tuple[tuple[Decision, str], ...]] = Codec(tuple[tuple[Decision, str], ...])
 DECISION: Codec[Decision] = Codec(Decision)
-JOB: Codec[JobRecord] = Codec(JobRecord)
+JOB: Codec[JournaledJob] = Codec(JournaledJob)
 OPENING: Codec[Opening] = Codec(Opening)

@@ -11,7 +11,7 @@ from hemiola.control.journal.records import (
     Instant,
     Intent,
     IntentState,
-    JobRecord,
+    JournaledJob,
     Leader,
     Opening,
     RunRecord,
@@ -124,7 +124,7 @@ class Journal:
         with self._database.reading() as connection:
             return lease.leader(connection)
 
-    def begin_run(self, epoch: int, opening: Opening, now_s: float, jobs: Iterable[JobRecord] = ()) -> int:
+    def begin_run(self, epoch: int, opening: Opening, now_s: float, jobs: Iterable[JournaledJob] = ()) -> int:
         """Begin a run; one that never ended ends. Its number.
 
         Args:
@@ -142,7 +142,7 @@ class Journal:
             writing.end_run(connection, run, reason, now_s)
 
     def record_events(
-        self, run: int, instant: int, events: Sequence[Event], jobs: Iterable[JobRecord] = ()
+        self, run: int, instant: int, events: Sequence[Event], jobs: Iterable[JournaledJob] = ()
     ) -> None:
         """Write an instant's events, and what is known of the jobs after them.
 
@@ -161,7 +161,7 @@ class Journal:
         run: int,
         instant: int,
         decisions: Sequence[tuple[Decision, str]],
-        jobs: Iterable[JobRecord] = (),
+        jobs: Iterable[JournaledJob] = (),
         *,
         intents: bool,
         now_s: float,
@@ -205,7 +205,7 @@ class Journal:
         """
         retention.forget(self._database, before_s, go_on)
 
-    def open_jobs(self) -> list[JobRecord]:
+    def open_jobs(self) -> list[JournaledJob]:
         """Every job that has not ended, in order of submission."""
         return reading.open_jobs(self._database)
 
@@ -218,7 +218,7 @@ class Journal:
         user: str | None = None,
         status: Status | None = None,
         limit: int | None = None,
-    ) -> list[JobRecord]:
+    ) -> list[JournaledJob]:
         """Jobs submitted at `since_s` or later and before `until_s`, newest first.
 
         Args:
@@ -228,13 +228,13 @@ class Journal:
 
     def jobs_by_submission(
         self, since_s: float | None = None, until_s: float | None = None
-    ) -> Iterator[JobRecord]:
+    ) -> Iterator[JournaledJob]:
         """The same jobs, oldest first, without having all at once in memory."""
         return reading.jobs_by_submission(self._database, since_s, until_s)
 
     def job(
         self, name: str, *, engine_submit_s: float | None = None, user: str | None = None
-    ) -> JobRecord | None:
+    ) -> JournaledJob | None:
         """A job by UUID or engine id; of several that had this engine id the one submitted last."""
         return reading.job(self._database, name, engine_submit_s, user)
 

@@ -9,7 +9,7 @@ from sqlalchemy import Row, Select, select, tuple_
 
 from hemiola.control.journal.database import Database
 from hemiola.control.journal.encoding import DECISION, DECISIONS, EVENTS, JOB, OPENING
-from hemiola.control.journal.records import Instant, Intent, JobRecord, RunRecord, Status
+from hemiola.control.journal.records import Instant, Intent, JournaledJob, RunRecord, Status
 from hemiola.control.journal.tables import INSTANTS, INTENT_IS_OPEN, INTENTS, JOB_IS_OPEN, JOBS, RUNS
 from hemiola.core.errors import InputError
 
@@ -18,7 +18,7 @@ __all__ = ["instants", "job", "jobs", "jobs_by_submission", "open_intents", "ope
 _PAGE = 256
 
 
-def open_jobs(database: Database) -> list[JobRecord]:
+def open_jobs(database: Database) -> list[JournaledJob]:
     """Every job that has not ended, in order of submission."""
     return _records(database, select(JOBS).where(JOB_IS_OPEN).order_by(JOBS.c.submitted_s, JOBS.c.uuid))
 
@@ -31,7 +31,7 @@ def jobs(
     user: str | None,
     status: Status | None,
     limit: int | None,
-) -> list[JobRecord]:
+) -> list[JournaledJob]:
     """Jobs by submission, newest first."""
     wanted = select(JOBS).order_by(JOBS.c.submitted_s.desc(), JOBS.c.uuid.desc()).limit(limit)
     if since_s is not None:
@@ -49,7 +49,7 @@ def jobs(
 
 def jobs_by_submission(
     database: Database, since_s: float | None, until_s: float | None
-) -> Iterator[JobRecord]:
+) -> Iterator[JournaledJob]:
     """Jobs in order of submission, page by page."""
     wanted = select(JOBS).order_by(JOBS.c.submitted_s, JOBS.c.uuid).limit(_PAGE)
     if since_s is not None:
@@ -63,7 +63,7 @@ def jobs_by_submission(
         page = _records(database, wanted.where(after))
 
 
-def job(database: Database, name: str, engine_submit_s: float | None, user: str | None) -> JobRecord | None:
+def job(database: Database, name: str, engine_submit_s: float | None, user: str | None) -> JournaledJob | None:
     """A job by UUID or engine id; of several with that engine id the one submitted last, and that has not ended."""
     if found := _records(database, select(JOBS).where(JOBS.c.uuid == name)):
         return found[0]
@@ -131,7 +131,7 @@ def _run(database: Database, row: Row[Any]) -> RunRecord:
     return RunRecord(row.id, row.epoch, opening, row.began_s, row.ended_s, row.reason)
 
 
-def _records(database: Database, wanted: Select[Any]) -> list[JobRecord]:
+def _records(database: Database, wanted: Select[Any]) -> list[JournaledJob]:
     rows = _rows(database, wanted)
     return [JOB.decode(row.record, f"job {row.uuid} of {database.name}") for row in rows]
 

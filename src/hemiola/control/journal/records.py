@@ -18,7 +18,7 @@ __all__ = [
     "Instant",
     "Intent",
     "IntentState",
-    "JobRecord",
+    "JournaledJob",
     "Leader",
     "Mode",
     "Opening",
@@ -31,7 +31,7 @@ Mode = Literal["observe", "advise", "enforce"]
 IntentState = Literal["open", "done", "failed", "dropped"]
 
 
-class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
+class JournaledJob(msgspec.Struct, frozen=True, kw_only=True):
     """All that is known of one job of the engine.
 
     Attributes:

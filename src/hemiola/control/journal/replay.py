@@ -8,7 +8,7 @@ from hemiola.control.driver import Gate, is_quiet
 from hemiola.control.journal.encoding import DECISIONS
 from hemiola.control.journal.journal import Journal
 from hemiola.control.journal.records import Instant, Opening
-from hemiola.control.simulated import Estimates
+from hemiola.control.simulated import SimulatedEstimates
 from hemiola.core.decisions import Decision
 from hemiola.cost.iteration import IterationModel
 from hemiola.sched.machine import StateMachine
@@ -17,12 +17,12 @@ from hemiola.sched.policy import Policy
 from hemiola.sched.view import ClusterView
 from hemiola.trace.topologies.native import read_native
 
-__all__ = ["Difference", "Replayed", "replay"]
+__all__ = ["ReplayDifference", "ReplayResult", "replay"]
 
 Answered = tuple[tuple[Decision, str], ...]
 
 
-class Difference(msgspec.Struct, frozen=True):
+class ReplayDifference(msgspec.Struct, frozen=True):
     """An instant that is decided otherwise now.
 
     Attributes:
@@ -35,7 +35,7 @@ class Difference(msgspec.Struct, frozen=True):
     decided: Answered
 
 
-class Replayed(msgspec.Struct, frozen=True):
+class ReplayResult(msgspec.Struct, frozen=True):
     """How far a replay came.
 
     Attributes:
@@ -45,10 +45,10 @@ class Replayed(msgspec.Struct, frozen=True):
 
     instants: int
     decisions: int
-    difference: Difference | None
+    difference: ReplayDifference | None
 
 
-def replay(journal: Journal, run: int, policy: Policy | None = None) -> Replayed:
+def replay(journal: Journal, run: int, policy: Policy | None = None) -> ReplayResult:
     """Feed a run's events to a fresh state machine and compare what is decided, to the byte.
 
     Ends where the journal was cut off: at an instant whose decisions were never written.
@@ -71,17 +71,17 @@ def replay(journal: Journal, run: int, policy: Policy | None = None) -> Replayed
             break
         decided = _decide(machine, gate, policy, instant)
         if DECISIONS.encode(decided) != DECISIONS.encode(instant.decisions):
-            return Replayed(
-                instants, decisions, Difference(instant.instant, machine.view.now, instant.decisions, decided)
+            return ReplayResult(
+                instants, decisions, ReplayDifference(instant.instant, machine.view.now, instant.decisions, decided)
             )
         instants, decisions = instants + 1, decisions + len(decided)
-    return Replayed(instants, decisions, None)
+    return ReplayResult(instants, decisions, None)
 
 
 def _machine(opening: Opening, began_s: float, where: str) -> StateMachine:
     topology = read_native(opening.topology, where)
     model = IterationModel(topology, fitted=opening.fitted)
-    return StateMachine(ClusterView(topology, Estimates(model, opening.costs), now=began_s))
+    return StateMachine(ClusterView(topology, SimulatedEstimates(model, opening.costs), now=began_s))
 
 
 def _decide(machine: StateMachine, gate: Gate, policy: Policy, instant: Instant) -> Answered:

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import msgspec
 
 from hemiola.control.journal.journal import Journal
-from hemiola.control.journal.records import JobRecord
+from hemiola.control.journal.records import JournaledJob
 from hemiola.core.errors import InputError
 from hemiola.core.job import Job, Workload
 from hemiola.trace.struct_json import as_text
@@ -30,7 +30,7 @@ def workload(journal: Journal, since_s: float | None = None, until_s: float | No
         JournalError: the journal cannot be read.
     """
     skipped: Counter[str] = Counter()
-    kept: list[JobRecord] = []
+    kept: list[JournaledJob] = []
     for record in journal.jobs_by_submission(since_s, until_s):
         if why := _left_out(record):
             skipped[why] += 1
@@ -52,7 +52,7 @@ def workload(journal: Journal, since_s: float | None = None, until_s: float | No
     )
 
 
-def _left_out(record: JobRecord) -> str:
+def _left_out(record: JournaledJob) -> str:
     if record.status != "ended":
         return "not ended yet" if record.first_started_s is not None else "not started yet"
     if record.unwatched:
@@ -60,7 +60,7 @@ def _left_out(record: JobRecord) -> str:
     return "never started" if record.first_started_s is None else ""
 
 
-def _job(record: JobRecord, origin_s: float) -> Job:
+def _job(record: JournaledJob, origin_s: float) -> Job:
     assert record.first_started_s is not None
     return msgspec.structs.replace(
         record.job,
@@ -71,7 +71,7 @@ def _job(record: JobRecord, origin_s: float) -> Job:
     )
 
 
-def _work_s(record: JobRecord) -> float:
+def _work_s(record: JournaledJob) -> float:
     """Its run time on the GPUs that it asked for, at full speed where its speed was measured.
 
     Of an elastic job, unless that was measured: as much shorter than on fewer GPUs as they are fewer.
@@ -83,7 +83,7 @@ def _work_s(record: JobRecord) -> float:
     return record.served_s
 
 
-def _notes(kept: list[JobRecord], origin_s: float) -> tuple[str, ...]:
+def _notes(kept: list[JournaledJob], origin_s: float) -> tuple[str, ...]:
     when = datetime.fromtimestamp(origin_s, UTC).isoformat(sep=" ", timespec="seconds").removesuffix("+00:00")
     measured = sum(record.speed is not None for record in kept)
     others = sum(record.outcome != "finished" for record in kept)

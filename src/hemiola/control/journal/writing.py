@@ -13,7 +13,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from hemiola.control.journal.encoding import DECISION, DECISIONS, EVENTS, JOB, OPENING
 from hemiola.control.journal.lease import check_leads
-from hemiola.control.journal.records import Intent, IntentState, JobRecord, Opening
+from hemiola.control.journal.records import Intent, IntentState, JournaledJob, Opening
 from hemiola.control.journal.tables import INSTANTS, INTENTS, JOBS, RUNS
 from hemiola.core.decisions import Decision, asks_engine
 from hemiola.core.errors import InternalError
@@ -26,7 +26,7 @@ Answered = Sequence[tuple[Decision, str]]
 
 
 def begin_run(
-    connection: Connection, epoch: int, opening: Opening, now_s: float, jobs: Iterable[JobRecord]
+    connection: Connection, epoch: int, opening: Opening, now_s: float, jobs: Iterable[JournaledJob]
 ) -> int:
     """A new run, and the jobs as it has them; one that was never ended ends now."""
     check_leads(connection, epoch)
@@ -60,7 +60,7 @@ def _check_run(connection: Connection, run: int) -> int:
 
 
 def add_events(
-    connection: Connection, run: int, instant: int, events: Sequence[Event], jobs: Iterable[JobRecord]
+    connection: Connection, run: int, instant: int, events: Sequence[Event], jobs: Iterable[JournaledJob]
 ) -> None:
     """An instant's events, and the jobs as they are after them."""
     _check_run(connection, run)
@@ -78,7 +78,7 @@ def add_decisions(
     run: int,
     instant: int,
     decisions: Answered,
-    jobs: Iterable[JobRecord],
+    jobs: Iterable[JournaledJob],
     *,
     intents: bool,
     now_s: float,
@@ -145,7 +145,7 @@ def _insert(connection: Connection, table: Table) -> Any:
     return (sqlite if connection.dialect.name == "sqlite" else postgresql).insert(table)
 
 
-def _upsert_jobs(connection: Connection, jobs: Iterable[JobRecord]) -> None:
+def _upsert_jobs(connection: Connection, jobs: Iterable[JournaledJob]) -> None:
     rows = [
         {
             "uuid": job.uuid, "engine_id": job.engine_id, "engine_submit_s": job.engine_submit_s,

@@ -7,7 +7,7 @@ from typing import assert_never
 
 import msgspec
 
-from hemiola.control.journal import JobRecord, Status
+from hemiola.control.journal import JournaledJob, Status
 from hemiola.control.live.engine import LiveDriver, Vanished
 from hemiola.control.live.places import is_same_place
 from hemiola.control.live.remembered import done_by
@@ -16,11 +16,11 @@ from hemiola.core.events import (
     Adopted,
     Arrived,
     Blocked,
-    Claimed,
+    ResourcesRequested,
     Event,
     Failed,
     Finished,
-    Furnished,
+    ResourcesOffered,
     Held,
     Measured,
     NodeBack,
@@ -54,7 +54,7 @@ class Book:
     """
 
     def __init__(
-        self, view: ClusterView, driver: LiveDriver, model: IterationModel, known: Iterable[JobRecord] = (), *,
+        self, view: ClusterView, driver: LiveDriver, model: IterationModel, known: Iterable[JournaledJob] = (), *,
         acts: bool = True,
     ) -> None:  # fmt: skip
         self._view, self._driver, self._model, self._acts = view, driver, model, acts
@@ -91,7 +91,7 @@ class Book:
                     self._touched.update(dict.fromkeys(self._on(event.host)))
                 case (
                     Arrived() | NodeBack() | Measured() | Timer() | Requeued() | Held() | Released() | Blocked()
-                    | Furnished() | Claimed() | Profiled()
+                    | ResourcesOffered() | ResourcesRequested() | Profiled()
                 ):  # fmt: skip
                     pass
                 case _:
@@ -165,7 +165,7 @@ class Book:
             job.id for job in self._view.running.values() if job.placement and host in job.placement.hosts
         ]
 
-    def due(self) -> list[JobRecord]:
+    def due(self) -> list[JournaledJob]:
         """What is to be written now."""
         touched, self._touched = self._touched, {}
         self._supposed.clear()
@@ -176,7 +176,7 @@ class Book:
         records += [self._vanished(gone) for gone in self._driver.vanished()]
         return [record for record in records if record is not None]
 
-    def _refused(self, job: Job, why: str) -> JobRecord | None:
+    def _refused(self, job: Job, why: str) -> JournaledJob | None:
         """It is held for good, as far as the journal goes, with what it had until now."""
         who = self._driver.identity(job.id)
         if who is None:
@@ -187,14 +187,14 @@ class Book:
                 self._so_far(before, self._view.now), job=job, status="held", note=note, memory=who.memory
             )
         else:
-            record = JobRecord(
+            record = JournaledJob(
                 uuid=job.id, engine_id=who.engine_id, engine_submit_s=who.submit_s, user=who.user, name=who.name,
                 job=job, status="held", since_s=self._view.now, submitted_s=job.submit_s, note=note, memory=who.memory,
             )  # fmt: skip
         self._known[job.id] = record
         return record
 
-    def _vanished(self, gone: Vanished) -> JobRecord | None:
+    def _vanished(self, gone: Vanished) -> JournaledJob | None:
         """It has ended, as the engine says; else by now, and for how long it ran is not known."""
         record, now = self._known.get(gone.job_id), self._view.now
         if record is None:
@@ -208,7 +208,7 @@ class Book:
             first_started_s=started_s, unwatched=gone.ended_s is None and record.status == "running",
         )  # fmt: skip
 
-    def _so_far(self, record: JobRecord, now: float) -> JobRecord:
+    def _so_far(self, record: JournaledJob, now: float) -> JournaledJob:
         """With the time since it was written, taken to have gone on as it was."""
         spent_s = max(0.0, now - record.since_s)
         ran_s, queued_s, withheld_s = (
@@ -227,7 +227,7 @@ class Book:
             service_gpu_s=None if service is None else service + gpus * ran_s,
         )
 
-    def _record(self, state: JobState) -> JobRecord | None:
+    def _record(self, state: JobState) -> JournaledJob | None:
         who = self._driver.identity(state.id)
         if who is None:
             return None
@@ -240,7 +240,7 @@ class Book:
         if not ended:
             self._measure(state.id, now)
         _, predicted_s, predicted_iteration_s = self._predicted.get(state.id, (None, None, None))
-        record = JobRecord(
+        record = JournaledJob(
             uuid=state.id, engine_id=who.engine_id, engine_submit_s=who.submit_s, user=who.user, name=who.name,
             job=state.job.sized(state.asked_gpus), status=STATUS[state.status],
             placement=state.placement or self._places.get(state.id), since_s=state.since_s,

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import msgspec
 
 from hemiola.control.clock import Clock
-from hemiola.control.journal import JobRecord, Journal, JournalError
+from hemiola.control.journal import JournaledJob, Journal, JournalError
 from hemiola.control.live.engine import Around, Identity, LiveDriver
 from hemiola.control.live.places import is_same_place
 from hemiola.control.live.users import user_name
@@ -160,7 +160,7 @@ class Learning(Around):
         self._quickest[job.id] = place.hosts, self._model.alone_s(job, place)
         return profile
 
-    def _before(self, job_id: str) -> JobRecord | None:
+    def _before(self, job_id: str) -> JournaledJob | None:
         try:
             return self._journal.job(job_id)
         except JournalError as problem:

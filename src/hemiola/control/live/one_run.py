@@ -12,7 +12,7 @@ import msgspec
 
 from hemiola.control.clock import APART_MOST_S, Clock
 from hemiola.control.driver import run_loop
-from hemiola.control.journal import JobRecord, Journal, Mode, Opening
+from hemiola.control.journal import JournaledJob, Journal, Mode, Opening
 from hemiola.control.live.book import Book
 from hemiola.control.live.engine import LiveDriver
 from hemiola.control.live.files import is_thrown
@@ -22,7 +22,7 @@ from hemiola.control.live.learning import Learning
 from hemiola.control.live.lease import Leadership
 from hemiola.control.live.observing import Observing
 from hemiola.control.live.places import Topologies, renumbered
-from hemiola.control.simulated import Costs, Estimates
+from hemiola.control.simulated import Costs, SimulatedEstimates
 from hemiola.core.decisions import Decision, asks_engine
 from hemiola.core.errors import HemiolaError
 from hemiola.core.topology import Topology
@@ -33,7 +33,7 @@ from hemiola.sched.view import ClusterView
 from hemiola.trace.reports import Reports
 from hemiola.trace.topologies.native_write import topology_text
 
-__all__ = ["MakeDriver", "OneRun", "Run", "Settings", "Watcher", "is_killed"]
+__all__ = ["MakeDriver", "OneRun", "Session", "SessionSettings", "EngineWatcher", "is_killed"]
 
 _log = logging.getLogger("hemiola.serve")
 ENDED_MOST = 20_000
@@ -42,7 +42,7 @@ INSTANTS_MOST = 20_000
 """Or after so many instants: who asks for its story reads it whole, and none of it is forgotten before it ends."""
 
 
-class Settings(msgspec.Struct, frozen=True, kw_only=True):
+class SessionSettings(msgspec.Struct, frozen=True, kw_only=True):
     """How to serve.
 
     Attributes:
@@ -72,7 +72,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     show_requests: bool = False
 
 
-class Run(msgspec.Struct):
+class Session(msgspec.Struct):
     """What a driver is made for.
 
     Attributes:
@@ -85,19 +85,19 @@ class Run(msgspec.Struct):
     machine: StateMachine
     clock: Clock
     acts: bool
-    remembered: Sequence[JobRecord]
+    remembered: Sequence[JournaledJob]
     may_act: Callable[[], bool]
     turned: Callable[[], None]
 
 
-MakeDriver = Callable[[Run], LiveDriver]
+MakeDriver = Callable[[Session], LiveDriver]
 
 
-class Watcher(Protocol):
+class EngineWatcher(Protocol):
     """Looks on from the loop's own thread, where nothing changes meanwhile. It must be quick, and never raise."""
 
     def turned(
-        self, view: ClusterView, driver: LiveDriver, run: int, *, seen: bool, remembered: Sequence[JobRecord]
+        self, view: ClusterView, driver: LiveDriver, run: int, *, seen: bool, remembered: Sequence[JournaledJob]
     ) -> None:
         """The loop has come around.
 
@@ -113,7 +113,7 @@ class Watcher(Protocol):
         """So long the policy has computed at this instant."""
 
 
-def is_killed(settings: Settings) -> bool:
+def is_killed(settings: SessionSettings) -> bool:
     """Whether the kill switch is thrown."""
     return settings.kill_switch is not None and is_thrown(settings.kill_switch)
 
@@ -131,7 +131,7 @@ class OneRun:
     """
 
     def __init__(
-        self, settings: Settings, journal: Journal, topology: Topology, clock: Clock, leadership: Leadership, policy: str,
+        self, settings: SessionSettings, journal: Journal, topology: Topology, clock: Clock, leadership: Leadership, policy: str,
         killed: bool, back_s: float = 0.0,
     ) -> None:  # fmt: skip
         self._settings, self._journal, self._clock, self._leadership = settings, journal, clock, leadership
@@ -139,7 +139,7 @@ class OneRun:
         self._acts = settings.mode == "enforce" and not killed
         self._topology = topology
         self._model = IterationModel(topology)
-        self.view = ClusterView(topology, Estimates(self._model, settings.costs), now=clock.now_s())
+        self.view = ClusterView(topology, SimulatedEstimates(self._model, settings.costs), now=clock.now_s())
         self._machine = StateMachine(self.view)
         left = journal.open_jobs()
         self._remembered = self._here(_earlier(left, back_s))
@@ -151,11 +151,11 @@ class OneRun:
         self._number = 0
         self._reason = "it was asked to stop"
         self._turns = False
-        self.watcher: Watcher | None = None
+        self.watcher: EngineWatcher | None = None
         self._inner: Learning
         self._journaled: Journaled
 
-    def _here(self, records: list[JobRecord]) -> list[JobRecord]:
+    def _here(self, records: list[JournaledJob]) -> list[JournaledJob]:
         """Jobs by the hosts of this run's topology; the run before may have had others."""
         before = Topologies(self._journal.runs(), self._journal.name).at()
         if before is None:
@@ -177,7 +177,7 @@ class OneRun:
     def make(self, make: MakeDriver) -> LiveDriver:
         """The driver; the run begins in the journal with what it supports."""
         inner = make(
-            Run(self._machine, self._clock, self._acts, self._remembered, self._may_act, self._turned)
+            Session(self._machine, self._clock, self._acts, self._remembered, self._may_act, self._turned)
         )
         self._number = self._journal.begin_run(
             self._leadership.epoch, self._opening(inner), self.view.now, self._others
@@ -260,7 +260,7 @@ class OneRun:
             _log.warning("the end of the run could not be written: %s", problem.what)
 
 
-def _earlier(records: list[JobRecord], by_s: float) -> list[JobRecord]:
+def _earlier(records: list[JournaledJob], by_s: float) -> list[JournaledJob]:
     """What was written by a clock that was so far ahead, for nobody to lose what it has had."""
     if not by_s:
         return records

@@ -12,19 +12,19 @@ from typing import Literal
 
 import msgspec
 
-from hemiola.control.journal import JobRecord, Journal, RunRecord
+from hemiola.control.journal import JournaledJob, Journal, RunRecord
 from hemiola.control.live.holder import is_gone
 from hemiola.control.live.lease import LEASE_S
 from hemiola.control.live.looking import USUAL_S
 from hemiola.control.live.places import Topologies, fits
 from hemiola.control.live.reading_run import Following, Made, RunSoFar
-from hemiola.control.live.reading_values import Cluster, Daemon, LiveHost, LiveJob
+from hemiola.control.live.reading_values import LiveCluster, Daemon, LiveHost, LiveJob
 from hemiola.core.decisions import Placement
 from hemiola.core.job import Job
 from hemiola.core.topology import Topology
 
 __all__ = [
-    "Cluster",
+    "LiveCluster",
     "Daemon",
     "LiveHost",
     "LiveJob",
@@ -64,7 +64,7 @@ class Names:
         return _UUID.sub(lambda found: f"job {self.of(found[0])}", text)
 
 
-def engine_ids(records: Iterable[JobRecord]) -> dict[str, str]:
+def engine_ids(records: Iterable[JournaledJob]) -> dict[str, str]:
     """By UUID."""
     return {record.uuid: record.engine_id for record in records}
 
@@ -86,7 +86,7 @@ def read_daemon(journal: Journal, now_s: float, runs: list[RunRecord] | None = N
 
 def read_cluster(
     journal: Journal, now_s: float, *, ended_since_s: float | None = None, following: Following | None = None
-) -> Cluster:
+) -> LiveCluster:
     """The cluster as the journal has it.
 
     Args:
@@ -119,7 +119,7 @@ def read_cluster(
         _job(record, told, topologies.at(record.ended_s), names, as_of_s, free, has_limits)
         for record in records
     ]
-    return Cluster(
+    return LiveCluster(
         now_s=now_s, as_of_s=as_of_s, daemon=daemon, run=run, topology=topology, jobs=tuple(jobs), hosts=tuple(hosts),
         decisions=tuple(_named(made, names) for made in told.recent),
     )  # fmt: skip
@@ -156,7 +156,7 @@ def _number(engine_id: str) -> list[int]:
 
 
 def _job(
-    record: JobRecord,
+    record: JournaledJob,
     told: RunSoFar,
     topology: Topology | None,
     names: Names,
@@ -183,7 +183,7 @@ def _job(
     )  # fmt: skip
 
 
-def _reason(record: JobRecord, told: RunSoFar, as_of_s: float, free: int | None) -> tuple[str, float | None]:
+def _reason(record: JournaledJob, told: RunSoFar, as_of_s: float, free: int | None) -> tuple[str, float | None]:
     """Why, and when its policy looks at it again."""
     uuid = record.uuid
     if record.status == "ended":
@@ -208,7 +208,7 @@ def _reason(record: JobRecord, told: RunSoFar, as_of_s: float, free: int | None)
     return (f"{why}; {before}" if before else why), until_s
 
 
-def _hosts(topology: Topology, told: RunSoFar, records: Iterable[JobRecord]) -> Iterable[LiveHost]:
+def _hosts(topology: Topology, told: RunSoFar, records: Iterable[JournaledJob]) -> Iterable[LiveHost]:
     cells: list[list[str]] = [[""] * int(count) for count in topology.hosts.gpus]
     for record in records:
         if record.status == "running" and record.placement is not None and fits(record.placement, topology):

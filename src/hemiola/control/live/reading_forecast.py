@@ -13,10 +13,10 @@ from typing import Literal, assert_never
 import msgspec
 
 from hemiola.control.driver import Gate, is_quiet, run_loop
-from hemiola.control.journal import JobRecord, Journal, RunRecord
+from hemiola.control.journal import JournaledJob, Journal, RunRecord
 from hemiola.control.live.reading_run import Following, RunSoFar
 from hemiola.control.live.remembered import done_by
-from hemiola.control.simulated import TIMER, Estimates, SimulatedDriver
+from hemiola.control.simulated import TIMER, SimulatedEstimates, SimulatedDriver
 from hemiola.control.task import Task
 from hemiola.core.decisions import Decision, Move, Pace, Placement, Resize, Start, Stop, WakeAt, placement_of
 from hemiola.core.errors import HemiolaError
@@ -80,7 +80,7 @@ class Forecast(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def forecast(
-    journal: Journal, run: RunRecord, records: Sequence[JobRecord], uuid: str, now_s: float
+    journal: Journal, run: RunRecord, records: Sequence[JournaledJob], uuid: str, now_s: float
 ) -> Forecast:
     """Play on until this job starts.
 
@@ -122,7 +122,7 @@ class Load(msgspec.Struct, frozen=True):
 def predicted_loads(
     journal: Journal,
     run: RunRecord,
-    records: Sequence[JobRecord],
+    records: Sequence[JournaledJob],
     now_s: float,
     following: Following | None = None,
 ) -> list[Load]:
@@ -149,17 +149,17 @@ def predicted_loads(
 
 
 def _machine(run: RunRecord, model: IterationModel, now_s: float) -> StateMachine:
-    return StateMachine(ClusterView(model.topology, Estimates(model, run.opening.costs), now=now_s))
+    return StateMachine(ClusterView(model.topology, SimulatedEstimates(model, run.opening.costs), now=now_s))
 
 
-def _possible(run: RunRecord, model: IterationModel, records: Sequence[JobRecord]) -> list[JobRecord]:
+def _possible(run: RunRecord, model: IterationModel, records: Sequence[JournaledJob]) -> list[JournaledJob]:
     """Without jobs that can never run there: the view has never had them."""
     machine = _machine(run, model, run.began_s)
     return [record for record in records if not machine.admission(record.job)]
 
 
 def _replayed(
-    journal: Journal, run: RunRecord, model: IterationModel, records: Sequence[JobRecord]
+    journal: Journal, run: RunRecord, model: IterationModel, records: Sequence[JournaledJob]
 ) -> tuple[StateMachine, list[WakeAt]] | None:
     """The machine as the daemon has it, and the timers that are due; None if it cannot be had."""
     machine, policy = _machine(run, model, run.began_s), policy_from_text(run.opening.policy)
@@ -180,7 +180,7 @@ def _replayed(
 
 
 def _adopted(
-    run: RunRecord, told: RunSoFar, model: IterationModel, records: Sequence[JobRecord], now_s: float
+    run: RunRecord, told: RunSoFar, model: IterationModel, records: Sequence[JournaledJob], now_s: float
 ) -> StateMachine:
     """A machine that begins with what is there, as a daemon that starts now would."""
     machine = _machine(run, model, now_s)
@@ -195,7 +195,7 @@ def _adopted(
     return machine
 
 
-def _adoption(record: JobRecord, now_s: float) -> Adopted:
+def _adoption(record: JournaledJob, now_s: float) -> Adopted:
     placement = record.placement if record.status == "running" else None
     return Adopted(
         now_s, record.job, placement, record.since_s, done_by(record, now_s), record.served_s, record.queued_s,

@@ -7,18 +7,18 @@ from typing import assert_never
 
 import msgspec
 
-from hemiola.control.journal import Instant, JobRecord, Journal
+from hemiola.control.journal import Instant, JournaledJob, Journal
 from hemiola.control.live.book import NEVER
 from hemiola.core.decisions import Decision, Move, Pace, Placement, Resize, Start, Stop, WakeAt, asks_engine
 from hemiola.core.events import (
     Adopted,
     Arrived,
     Blocked,
-    Claimed,
+    ResourcesRequested,
     Event,
     Failed,
     Finished,
-    Furnished,
+    ResourcesOffered,
     Held,
     Measured,
     NodeBack,
@@ -29,14 +29,14 @@ from hemiola.core.events import (
     Started,
     Undone,
 )
-from hemiola.core.events import Timer as TimerEvent
+from hemiola.core.events import PendingTimer as TimerEvent
 
-__all__ = ["Following", "Made", "RunSoFar", "Timer"]
+__all__ = ["Following", "Made", "RunSoFar", "PendingTimer"]
 
 RECENT = 50
 
 
-class Timer(msgspec.Struct, frozen=True):
+class PendingTimer(msgspec.Struct, frozen=True):
     """A policy looks at a waiting job again, and why not before.
 
     Attributes:
@@ -79,13 +79,13 @@ class RunSoFar(msgspec.Struct):
     instants: int = 0
     blocked: dict[int, int] = {}
     down: set[int] = set()
-    timers: dict[str, Timer] = {}
+    timers: dict[str, PendingTimer] = {}
     held: dict[str, str] = {}
     put_back: dict[str, str] = {}
     placed: dict[str, tuple[Placement, str | None]] = {}
     recent: deque[Made] = deque(maxlen=RECENT)
 
-    def why_held(self, record: JobRecord) -> str:
+    def why_held(self, record: JournaledJob) -> str:
         """Why a job may not start; its note may be why it ran before."""
         never = record.note if record.note.startswith(NEVER) else ""
         return self.held.get(record.uuid) or never or "it is held"
@@ -150,7 +150,7 @@ def _event(run: RunSoFar, event: Event) -> None:
             if event.placement is not None:
                 run.placed[event.job.id] = event.placement, None
         case (
-            Arrived() | Finished() | Failed() | Measured() | TimerEvent() | Furnished() | Claimed() | Profiled()
+            Arrived() | Finished() | Failed() | Measured() | TimerEvent() | ResourcesOffered() | ResourcesRequested() | Profiled()
         ):  # fmt: skip
             pass
         case _:
@@ -174,7 +174,7 @@ def _decision(run: RunSoFar, decision: Decision, refused: str) -> None:
     match decision:
         case WakeAt():
             if job:
-                run.timers[job] = Timer(run.seen_s, decision.time_s, decision.reason)
+                run.timers[job] = PendingTimer(run.seen_s, decision.time_s, decision.reason)
         case Stop():
             run.timers.pop(job, None)
             run.put_back[job] = f"pre-empted: {decision.reason}"

@@ -7,7 +7,7 @@ from typing import assert_never
 
 import msgspec
 
-from hemiola.control.journal import Instant, JobRecord, Journal, RunRecord
+from hemiola.control.journal import Instant, JournaledJob, Journal, RunRecord
 from hemiola.control.live.places import is_same_place, renumbered
 from hemiola.control.live.reading import Names, host_names
 from hemiola.core.decisions import Decision, Move, Pace, Placement, Resize, Start, Stop, WakeAt
@@ -15,11 +15,11 @@ from hemiola.core.events import (
     Adopted,
     Arrived,
     Blocked,
-    Claimed,
+    ResourcesRequested,
     Event,
     Failed,
     Finished,
-    Furnished,
+    ResourcesOffered,
     Held,
     Measured,
     NodeBack,
@@ -55,7 +55,7 @@ class Moment(msgspec.Struct, frozen=True):
     due_s: float | None = None
 
 
-def story(journal: Journal, record: JobRecord, names: Names) -> list[Moment]:
+def story(journal: Journal, record: JournaledJob, names: Names) -> list[Moment]:
     """In order of time.
 
     Raises:
@@ -107,7 +107,7 @@ class _Chapter:
     """One run's part of it."""
 
     def __init__(
-        self, record: JobRecord, run: RunRecord, topology: Topology, names: Names, where: Placement | None
+        self, record: JournaledJob, run: RunRecord, topology: Topology, names: Names, where: Placement | None
     ) -> None:
         self._record, self._topology, self._names = record, topology, names
         self._observes = run.opening.mode != "enforce"
@@ -174,7 +174,7 @@ class _Chapter:
                 self.where = None
                 return "finished"
             case (
-                Timer() | Profiled() | Undone() | NodeLost() | NodeBack() | Blocked() | Furnished() | Claimed()
+                Timer() | Profiled() | Undone() | NodeLost() | NodeBack() | Blocked() | ResourcesOffered() | ResourcesRequested()
             ):  # fmt: skip
                 return ""
             case _:

@@ -10,7 +10,7 @@ from hemiola.control.journal import RunRecord, Status
 from hemiola.control.live.reading_run import Made
 from hemiola.core.topology import Topology
 
-__all__ = ["Cluster", "Daemon", "LiveHost", "LiveJob"]
+__all__ = ["LiveCluster", "Daemon", "LiveHost", "LiveJob"]
 
 
 class Daemon(msgspec.Struct, frozen=True, kw_only=True):
@@ -99,7 +99,7 @@ class LiveHost(msgspec.Struct, frozen=True, kw_only=True):
     cells: tuple[str, ...]
 
 
-class Cluster(msgspec.Struct, frozen=True, kw_only=True):
+class LiveCluster(msgspec.Struct, frozen=True, kw_only=True):
     """All of it.
 
     Attributes:

@@ -7,7 +7,7 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from hemiola.control.journal import JobRecord
+from hemiola.control.journal import JournaledJob
 from hemiola.core.decisions import Placement
 from hemiola.core.events import Adopted
 from hemiola.core.job import Job
@@ -27,7 +27,7 @@ class Remembered(msgspec.Struct, Generic[Clues], frozen=True, kw_only=True):
         running, held: whether it ran, or was held; else it waited.
         since_s: since when it did.
         served_s, queued_s, withheld_s, preemptions, service_gpu_s: what it had had by then (`Adopted`).
-        done_s, settled_s, pace: of its work, as the journal has it (`JobRecord`).
+        done_s, settled_s, pace: of its work, as the journal has it (`JournaledJob`).
         gpus: that it had last.
     """
 
@@ -98,12 +98,12 @@ def adopted(
     return msgspec.structs.replace(event, done_s=done_s)
 
 
-def done_by(job: JobRecord | Remembered[Clues], now_s: float) -> float:
+def done_by(job: JournaledJob | Remembered[Clues], now_s: float) -> float:
     """Of a job's work, what is done by then if it has gone on as it did, in seconds at ideal speed."""
     return job.done_s + max(0.0, now_s - job.settled_s) * job.pace
 
 
-def remembered(records: Iterable[JobRecord], clues: type[Clues]) -> list[Remembered[Clues]]:
+def remembered(records: Iterable[JournaledJob], clues: type[Clues]) -> list[Remembered[Clues]]:
     """What the journal has of jobs; those of another engine are left out."""
     found = []
     for record in records:

@@ -17,14 +17,14 @@ from hemiola.control.live.engine import LiveDriver
 from hemiola.control.live.files import check_folder
 from hemiola.control.live.holder import holder_name, is_gone
 from hemiola.control.live.lease import LEASE_S, Leadership
-from hemiola.control.live.one_run import MakeDriver, OneRun, Run, Settings, Watcher, is_killed
+from hemiola.control.live.one_run import MakeDriver, OneRun, Session, SessionSettings, EngineWatcher, is_killed
 from hemiola.core.errors import HemiolaError, InternalError, PolicyError
 from hemiola.core.topology import Topology
 from hemiola.sched.policies import policy_from_text
 from hemiola.sched.view import ClusterView
 from hemiola.trace.reports import check_reports
 
-__all__ = ["MakeDriver", "Run", "Service", "Settings", "Watcher"]
+__all__ = ["MakeDriver", "Session", "Service", "SessionSettings", "EngineWatcher"]
 
 _log = logging.getLogger("hemiola.serve")
 STANDBY_S = 1.0
@@ -47,7 +47,7 @@ class Service:
         watcher: who looks on, if anybody; set before `run`.
     """
 
-    def __init__(self, settings: Settings, journal: Journal, topology: Topology, make: MakeDriver) -> None:
+    def __init__(self, settings: SessionSettings, journal: Journal, topology: Topology, make: MakeDriver) -> None:
         self._settings, self._journal, self._topology, self._make = settings, journal, topology, make
         for text in (settings.policy, settings.fallback):
             policy_from_text(text)
@@ -63,7 +63,7 @@ class Service:
         self.driver: LiveDriver | None = None
         self.leads_s: float | None = None
         self.broken = ""
-        self.watcher: Watcher | None = None
+        self.watcher: EngineWatcher | None = None
 
     def stop(self) -> None:
         """End after the present instant; any thread or signal handler may ask."""

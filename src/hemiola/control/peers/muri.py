@@ -46,7 +46,7 @@ def start_up_s(model: str, gpus: int) -> float:
     return START_UP_S[model][SIZES.index(gpus)]
 
 
-class Iterations(PeerTask):
+class MuriIterations(PeerTask):
     """Work is iterations of equal length, counted in the peer's order of operations."""
 
     def __init__(self, job: Job, index: int, tiers: int) -> None:
@@ -80,20 +80,20 @@ class Iterations(PeerTask):
         return max(self.left, 0.0) * self.step_s
 
 
-class MuriReplay(InstantReplay[Iterations]):
+class MuriReplay(InstantReplay[MuriIterations]):
     """Every end is predicted anew at every instant, because every interval costs work."""
 
     def __init__(
         self,
         view: ClusterView,
         jobs: Sequence[Job],
-        tasks: dict[str, Iterations],
+        tasks: dict[str, MuriIterations],
         *,
         record: bool = True,
         progress: Callable[[int], None] | None = None,
     ) -> None:
-        super().__init__(view, jobs, tasks, Iterations, record=record, progress=progress)
-        self._ending: list[Iterations] = []
+        super().__init__(view, jobs, tasks, MuriIterations, record=record, progress=progress)
+        self._ending: list[MuriIterations] = []
 
     def next_finish_s(self, now: float) -> float:
         """The earliest predicted end; exact ties end together."""
@@ -107,7 +107,7 @@ class MuriReplay(InstantReplay[Iterations]):
                 ending.append(task)
         return finish_s
 
-    def due(self, now: float) -> list[Iterations]:
+    def due(self, now: float) -> list[MuriIterations]:
         """The jobs that end now, in order of arrival."""
         ending = sorted(self._ending, key=lambda task: task.index)
         self._ending.clear()
@@ -142,7 +142,7 @@ class MuriSim(PeerRules):
         self.check(view.topology, node_events)
         for job in jobs:
             _check(job)
-        tasks: dict[str, Iterations] = {}
+        tasks: dict[str, MuriIterations] = {}
         self.tell(view, tasks)
         return MuriReplay(view, jobs, tasks, record=record, progress=progress)
 

@@ -16,7 +16,7 @@ from hemiola.core.errors import InputError
 __all__ = ["Batch", "batch_of", "epoch_iterations", "iteration_s"]
 
 
-class Limits(msgspec.Struct, frozen=True):
+class BatchLimits(msgspec.Struct, frozen=True):
     """Batch sizes of an application: the first, the largest, and the largest on one GPU."""
 
     first: int
@@ -25,12 +25,12 @@ class Limits(msgspec.Struct, frozen=True):
 
 
 LIMITS = {
-    "bert": Limits(12, 384, 12),
-    "cifar10": Limits(128, 4096, 1024),
-    "deepspeech2": Limits(20, 640, 80),
-    "imagenet": Limits(200, 12800, 200),
-    "ncf": Limits(256, 32768, 32768),
-    "yolov3": Limits(8, 512, 8),
+    "bert": BatchLimits(12, 384, 12),
+    "cifar10": BatchLimits(128, 4096, 1024),
+    "deepspeech2": BatchLimits(20, 640, 80),
+    "imagenet": BatchLimits(200, 12800, 200),
+    "ncf": BatchLimits(256, 32768, 32768),
+    "yolov3": BatchLimits(8, 512, 8),
 }
 MOST_HOSTS = 16
 

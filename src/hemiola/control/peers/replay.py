@@ -9,9 +9,9 @@ from typing import Generic, TypeVar, assert_never
 import msgspec
 
 from hemiola.control.driver import cannot
-from hemiola.control.ledger import Ledger
+from hemiola.control.ledger import IdleLedger
 from hemiola.control.peers.task import PeerTask
-from hemiola.control.records import Account, Replay
+from hemiola.control.records import Account, SimulatedReplay
 from hemiola.core.decisions import Decision, Move, Pace, Placement, Resize, Start, Stop, WakeAt
 from hemiola.core.errors import InternalError
 from hemiola.core.events import Finished
@@ -25,7 +25,7 @@ FINISHED, STOPPED, MOVED, STILL_RUNNING = 0, 1, 2, 5
 AnyTask = TypeVar("AnyTask", bound=PeerTask)
 
 
-class PeerReplay(Replay, Generic[AnyTask]):
+class PeerReplay(SimulatedReplay, Generic[AnyTask]):
     """A cluster without network, failures or costs of its own.
 
     Args:
@@ -56,7 +56,7 @@ class PeerReplay(Replay, Generic[AnyTask]):
     ) -> None:
         self.view = view
         self.tasks = tasks
-        self.ledger = Ledger(view)
+        self.ledger = IdleLedger(view)
         self.origin_s = jobs[0].submit_s if jobs else view.now
         self.now = self.origin_s
         self.stop = False

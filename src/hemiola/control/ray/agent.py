@@ -13,9 +13,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from hemiola.control.ray.board import GROUP, GROUPS, HOLDS, JOB, NAMESPACE, NODE, PLACE, WRAPPER, Board
+from hemiola.control.ray.board import GROUP, GROUPS, HOLDS, JOB, NAMESPACE, NODE, PLACE, WRAPPER, RayStore
 
-__all__ = ["Agent", "main"]
+__all__ = ["RayAgent", "main"]
 
 JOBS, JOBS_SPACE = "_ray_internal_job_info_", "job"
 ENDED = ("SUCCEEDED", "FAILED", "STOPPED")
@@ -25,7 +25,7 @@ ENDED_S = 30.0
 """So much later an ended job's record is read again: its id may be another job's."""
 
 
-class Agent:
+class RayAgent:
     """Requests by name; each takes and gives what JSON can hold.
 
     Args:
@@ -40,7 +40,7 @@ class Agent:
             address=address, namespace=NAMESPACE, log_to_driver=False, configure_logging=False, logging_level="ERROR",
         )  # fmt: skip
         self._ray, self._state = ray, state
-        self._board = Board(address)
+        self._board = RayStore(address)
         self._groups: dict[str, tuple[float, dict[str, Any]]] = {}
         self._ended: dict[str, tuple[float, dict[str, Any]]] = {}
         self._find_groups()
@@ -205,7 +205,7 @@ def main() -> None:
         answers.flush()
 
     try:
-        agent = Agent(sys.argv[1])
+        agent = RayAgent(sys.argv[1])
     except Exception as problem:
         say({"error": f"{type(problem).__name__}: {problem}"})
         return

@@ -5,40 +5,40 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
-from hemiola.control.ray.known import Known
-from hemiola.control.ray.looks import STEADY_S, TINY, Look
-from hemiola.core.beside import Beside, Claim
-from hemiola.core.events import Claimed, Event, Furnished
+from hemiola.control.ray.known import RayTrackedJob
+from hemiola.control.ray.looks import STEADY_S, TINY, RaySnapshot
+from hemiola.core.beside import Resources, ResourceRequest
+from hemiola.core.events import ResourcesRequested, Event, ResourcesOffered
 
-__all__ = ["Besides"]
+__all__ = ["RayResources"]
 
 
-class Besides:
+class RayResources:
     """Tells the state machine of it: of jobs once, of nodes when it changes."""
 
     def __init__(self) -> None:
         self._claimed: set[str] = set()
         self._others: dict[int, tuple[float, float]] = {}
-        self._told: dict[int, tuple[Beside, Beside]] = {}
+        self._told: dict[int, tuple[Resources, Resources]] = {}
 
-    def events(self, look: Look, jobs: Iterable[Known], now_s: float) -> list[Event]:
+    def events(self, look: RaySnapshot, jobs: Iterable[RayTrackedJob], now_s: float) -> list[Event]:
         """What is new; nothing where Ray does not say what its nodes have."""
         if not look.cpus:
             return []
         jobs = [known for known in jobs if not known.refused]
         new = [known for known in jobs if known.cpus and known.job.id not in self._claimed]
         self._claimed = {known.job.id for known in jobs if known.cpus}
-        claims = [Claimed(now_s, known.job.id, Claim(cpus_per_gpu=float(known.cpus))) for known in new]
+        claims = [ResourcesRequested(now_s, known.job.id, ResourceRequest(cpus_per_gpu=float(known.cpus))) for known in new]
         return [*self._furnished(look, _taken(look, jobs), now_s), *claims]
 
-    def _furnished(self, look: Look, taken: Counter[int], now_s: float) -> list[Event]:
+    def _furnished(self, look: RaySnapshot, taken: Counter[int], now_s: float) -> list[Event]:
         events: list[Event] = []
         for host, (cpus, free) in look.cpus.items():
             others = self._steadily(host, max(0.0, cpus - free - taken[host]), now_s)
-            ours, total = Beside(cpus - others), Beside(cpus)
+            ours, total = Resources(cpus - others), Resources(cpus)
             if self._told.get(host) != (ours, total):
                 self._told[host] = ours, total
-                events.append(Furnished(now_s, host, ours, total))
+                events.append(ResourcesOffered(now_s, host, ours, total))
         return events
 
     def _steadily(self, host: int, others: float, now_s: float) -> float:
@@ -53,7 +53,7 @@ class Besides:
         return total.cpus - ours.cpus
 
 
-def _taken(look: Look, jobs: Iterable[Known]) -> Counter[int]:
+def _taken(look: RaySnapshot, jobs: Iterable[RayTrackedJob]) -> Counter[int]:
     """By host, the processors of groups that stand: what the state machine counts itself."""
     taken: Counter[int] = Counter()
     for known in jobs:

@@ -30,8 +30,8 @@ __all__ = [
     "PLACE",
     "TYPE",
     "WRAPPER",
-    "Board",
-    "Place",
+    "RayStore",
+    "JobPlace",
     "Wrapper",
     "group_name",
     "use_token",
@@ -49,7 +49,7 @@ NODE, TYPE = "ray.io/node-id", "ray.io/accelerator-type"
 LIMIT_S = 5.0
 
 
-class Place(msgspec.Struct, frozen=True, kw_only=True):
+class JobPlace(msgspec.Struct, frozen=True, kw_only=True):
     """Where a job is to run.
 
     Attributes:
@@ -97,7 +97,7 @@ def use_token(environ: MutableMapping[str, str]) -> None:
         environ.setdefault("RAY_AUTH_MODE", "token")
 
 
-class Board:
+class RayStore:
     """The notes of one Ray cluster.
 
     Args:

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from hemiola.control.live.changing import Changing
 from hemiola.control.live.known import PATIENCE_S
 from hemiola.control.ray.board import ALONE, Wrapper, group_name
-from hemiola.control.ray.known import Known
+from hemiola.control.ray.known import RayTrackedJob
 from hemiola.control.ray.leftovers import is_late
-from hemiola.control.ray.looks import Look
-from hemiola.control.ray.rows import ENDED, GroupRow, JobRow
+from hemiola.control.ray.looks import RaySnapshot
+from hemiola.control.ray.rows import ENDED, GroupRow, RayJobRow
 from hemiola.core.decisions import Placement
 from hemiola.core.events import (
     Event,
@@ -22,10 +22,10 @@ from hemiola.core.events import (
 from hemiola.sched.job_state import RUNNING, JobState
 from hemiola.sched.view import ClusterView
 
-__all__ = ["Changes", "outcome_of", "why_held"]
+__all__ = ["RayDiff", "outcome_of", "why_held"]
 
 
-class Changes(Changing):
+class RayDiff(Changing):
     """The events of one look at Ray.
 
     Args:
@@ -36,13 +36,13 @@ class Changes(Changing):
         failed: jobs that were bound and do not start, and why.
     """
 
-    def __init__(self, view: ClusterView, look: Look, now_s: float, known: Mapping[str, Known]) -> None:
+    def __init__(self, view: ClusterView, look: RaySnapshot, now_s: float, known: Mapping[str, RayTrackedJob]) -> None:
         super().__init__(view, now_s)
         self._look, self._known = look, known
-        self.ready: list[Known] = []
-        self.failed: list[tuple[Known, str]] = []
+        self.ready: list[RayTrackedJob] = []
+        self.failed: list[tuple[RayTrackedJob, str]] = []
 
-    def job(self, known: Known, row: JobRow) -> bool:
+    def job(self, known: RayTrackedJob, row: RayJobRow) -> bool:
         """One job; whether it is still there."""
         known.row, known.missed = row, 0
         state = self._view.jobs[known.job.id]
@@ -60,27 +60,27 @@ class Changes(Changing):
             self._waits(known, wrapper, state)
         return True
 
-    def _end(self, known: Known) -> Event:
+    def _end(self, known: RayTrackedJob) -> Event:
         why = outcome_of(known.row)
         uuid = known.job.id
         return Failed(self._now, uuid, why) if why else Finished(self._now, uuid)
 
-    def gone(self, known: Known) -> None:
+    def gone(self, known: RayTrackedJob) -> None:
         """A job that Ray no longer lists."""
         self._freed.append(Failed(self._now, known.job.id, "Ray no longer knows it"))
 
-    def lost(self, known: Known, hosts: set[int]) -> None:
+    def lost(self, known: RayTrackedJob, hosts: set[int]) -> None:
         """Some hosts have gone; the state machine takes their jobs back by itself."""
         if known.wanted is not None and hosts & set(known.wanted.hosts):
             known.unbind()
 
-    def _anew(self, known: Known, wrapper: Wrapper, state: JobState) -> None:
+    def _anew(self, known: RayTrackedJob, wrapper: Wrapper, state: JobState) -> None:
         """Another `hemiola hold` of the same job, which waits for a place of its own."""
         known.token = wrapper.token
         if state.status == RUNNING:
             self.requeued(known, "it waits for another place")
 
-    def _runs(self, known: Known, wrapper: Wrapper) -> None:
+    def _runs(self, known: RayTrackedJob, wrapper: Wrapper) -> None:
         """It is to be somewhere, or is there."""
         if known.wanted is None or not known.group:
             return  # it was told to go, or its group is still to be made
@@ -100,7 +100,7 @@ class Changes(Changing):
         elif not known.ran and self._now - known.bound_s > PATIENCE_S + wrapper.grace_s:
             self.failed.append((known, f"its command did not begin within {PATIENCE_S:g} s"))
 
-    def _made(self, known: Known, stands: bool) -> None:
+    def _made(self, known: RayTrackedJob, stands: bool) -> None:
         if stands:
             self.ready.append(known)
         elif self._awaited(known):
@@ -108,7 +108,7 @@ class Changes(Changing):
         elif self._now - known.made_s > PATIENCE_S:
             self.failed.append((known, f"its placement group did not stand within {PATIENCE_S:g} s"))
 
-    def _awaited(self, known: Known) -> bool:
+    def _awaited(self, known: RayTrackedJob) -> bool:
         """Whether somebody is still leaving its hosts."""
         assert known.wanted is not None
         wanted = {self._look.nodes[host] for host in known.wanted.hosts}
@@ -126,7 +126,7 @@ class Changes(Changing):
         place = self._look.places.get(group.job)
         return place is None or place.group != group.name
 
-    def _waits(self, known: Known, wrapper: Wrapper, state: JobState) -> None:
+    def _waits(self, known: RayTrackedJob, wrapper: Wrapper, state: JobState) -> None:
         name = group_name(known.row.id, wrapper.number)
         placement = self._look.placement(name)
         if wrapper.state == "waits":
@@ -138,21 +138,21 @@ class Changes(Changing):
         known.held = why_held(known, self._look, self._now)
         self._may_start(state, known.held)
 
-    def requeued(self, known: Known, reason: str) -> None:
+    def requeued(self, known: RayTrackedJob, reason: str) -> None:
         """It waits again, though nobody here has stopped it."""
         ran = known.ran
         known.unbind()
         self._freed.append(Requeued(self._now, known.job.id, reason, ran))
 
 
-def _counted(known: Known) -> Placement:
+def _counted(known: RayTrackedJob) -> Placement:
     """Where it is to run, as far as Ray counts: GPUs have numbers only within a node."""
     assert known.wanted is not None
     counts = [mask.bit_count() for mask in known.wanted.masks]
     return Placement(known.wanted.hosts, tuple((1 << count) - 1 for count in counts))
 
 
-def outcome_of(row: JobRow) -> str:
+def outcome_of(row: RayJobRow) -> str:
     """How a job ended, in words; "" for well."""
     if row.status == "SUCCEEDED":
         return ""
@@ -160,7 +160,7 @@ def outcome_of(row: JobRow) -> str:
     return what + (f", exit code {row.exit_code}" if row.exit_code else "")
 
 
-def why_held(known: Known, look: Look, now_s: float) -> str:
+def why_held(known: RayTrackedJob, look: RaySnapshot, now_s: float) -> str:
     """Why policies may not start it now; "" if they may. It would end a command that runs where they do not see it."""
     if known.not_before_s > now_s:
         return f"it was bound {known.binds_failed} times without starting, and is tried again later"

@@ -22,7 +22,7 @@ __all__ = ["Ray"]
 START_S, REACH_S = 30.0, 3.0
 
 
-class Answer(msgspec.Struct):
+class AgentAnswer(msgspec.Struct):
     """Of the agent."""
 
     value: msgspec.Raw = msgspec.Raw(b"null")
@@ -105,7 +105,7 @@ class Ray:
                 f"nobody is at {self.address}: {problem}", "is the head up? try: ray status"
             ) from None
 
-    def _answer(self, limit_s: float) -> Answer:
+    def _answer(self, limit_s: float) -> AgentAnswer:
         assert self._agent is not None and self._agent.stdout is not None
         end_s = time.monotonic() + limit_s
         with selectors.DefaultSelector() as selector:
@@ -119,7 +119,7 @@ class Ray:
                 self._read += piece
         line, _, self._read = self._read.partition(b"\n")
         try:
-            return msgspec.json.decode(line, type=Answer)
+            return msgspec.json.decode(line, type=AgentAnswer)
         except msgspec.DecodeError:
             raise self._gone("the answer of Ray cannot be read") from None
 

@@ -12,7 +12,7 @@ import msgspec
 from hemiola.control.live.reading_doctor import Check, problem_check
 from hemiola.control.ray.board import HOLDS, WRAPPER, Wrapper, use_token
 from hemiola.control.ray.client import Ray
-from hemiola.control.ray.rows import ENDED, Answer, NodeRow, read_answer
+from hemiola.control.ray.rows import ENDED, RayLook, RayNodeRow, read_answer
 from hemiola.control.ray.topology import ray_topology
 from hemiola.core.errors import DAMAGED, EngineError, HemiolaError
 from hemiola.core.hostlist import compress
@@ -74,7 +74,7 @@ def _token() -> Check:
     )  # fmt: skip
 
 
-def _cluster(topology: Topology, nodes: tuple[NodeRow, ...]) -> Iterator[Check]:
+def _cluster(topology: Topology, nodes: tuple[RayNodeRow, ...]) -> Iterator[Check]:
     """The topology against Ray's nodes and their GPUs."""
     names = topology.hosts.names
     by_name = {name: node for node in nodes for name in reversed(node.names)}
@@ -111,7 +111,7 @@ def _cluster(topology: Topology, nodes: tuple[NodeRow, ...]) -> Iterator[Check]:
         )
 
 
-def _jobs(answer: Answer, mode: str) -> Check:
+def _jobs(answer: RayLook, mode: str) -> Check:
     """Whether jobs wait for somebody who is there."""
     states = []
     live = {WRAPPER + row.id for row in answer.jobs if row.status not in ENDED}

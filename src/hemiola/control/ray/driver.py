@@ -19,18 +19,18 @@ from hemiola.control.live.engine import Identity, Vanished
 from hemiola.control.live.looking import MISSED, USUAL_S, LookingDriver
 from hemiola.control.live.remembered import Remembered, adopted
 from hemiola.control.ray import orders
-from hemiola.control.ray.beside import Besides
-from hemiola.control.ray.board import ADVICE, HOLDS, PLACE, Place, group_name
-from hemiola.control.ray.changes import Changes, outcome_of, why_held
+from hemiola.control.ray.beside import RayResources
+from hemiola.control.ray.board import ADVICE, HOLDS, PLACE, JobPlace, group_name
+from hemiola.control.ray.changes import RayDiff, outcome_of, why_held
 from hemiola.control.ray.client import Ray
 from hemiola.control.ray.entering import take_up
 from hemiola.control.ray.handback import hand_back
 from hemiola.control.ray.jobs import Wish, job_of, wish_of
-from hemiola.control.ray.known import Known
+from hemiola.control.ray.known import RayTrackedJob
 from hemiola.control.ray.leftovers import stray_groups, stray_notes
-from hemiola.control.ray.looks import Look, Watcher
-from hemiola.control.ray.memory import Clues
-from hemiola.control.ray.rows import ENDED, JobRow
+from hemiola.control.ray.looks import RaySnapshot, RayWatcher
+from hemiola.control.ray.memory import RayRecoveryKey
+from hemiola.control.ray.rows import ENDED, RayJobRow
 from hemiola.core.decisions import Decision, Move, Pace, Placement, Resize, Start, Stop, WakeAt, placement_of
 from hemiola.core.errors import EngineError
 from hemiola.core.events import Arrived, Event, Held, Requeued, Timer
@@ -46,7 +46,7 @@ HOLDS_S = 2.0
 """So often Hemiola says that jobs are to wait for it."""
 
 
-class RayDriver(LookingDriver[Known]):
+class RayDriver(LookingDriver[RayTrackedJob]):
     """One Ray cluster.
 
     Args:
@@ -64,19 +64,19 @@ class RayDriver(LookingDriver[Known]):
     def __init__(
         self, ray: Ray, machine: StateMachine, *, acts: bool = True, clock: Clock | None = None,
         may_act: Callable[[], bool] = lambda: True, turned: Callable[[], None] = lambda: None,
-        remembered: Sequence[Remembered[Clues]] = (), profile: Callable[[str], Profile], usual_s: float = USUAL_S,
+        remembered: Sequence[Remembered[RayRecoveryKey]] = (), profile: Callable[[str], Profile], usual_s: float = USUAL_S,
     ) -> None:  # fmt: skip
         super().__init__("Ray", LOOK_S, clock, turned)
         self._ray, self._machine, self._view = ray, machine, machine.view
         self._topology = machine.view.topology
-        self._watcher = Watcher(ray, self._topology, self._is_refused)
+        self._watcher = RayWatcher(ray, self._topology, self._is_refused)
         self._acts, self._may_act = acts, may_act
         self._profile, self._usual_s = profile, usual_s
         self._remembered = {memory.engine_id: memory for memory in remembered}
-        self._by_id: dict[str, Known] = {}
-        self._seen: Look | None = None
+        self._by_id: dict[str, RayTrackedJob] = {}
+        self._seen: RaySnapshot | None = None
         self._blocked: dict[int, int] = {}
-        self._besides = Besides()
+        self._besides = RayResources()
         self._held_s = 0.0
 
     def _see(self, now: float) -> list[Event]:
@@ -91,11 +91,11 @@ class RayDriver(LookingDriver[Known]):
     def _close(self) -> None:
         self._ray.close()
 
-    def _compare(self, look: Look, now: float) -> list[Event]:
+    def _compare(self, look: RaySnapshot, now: float) -> list[Event]:
         """A look against what is known."""
         self._gone.clear()
         self._seen = look
-        changes = Changes(self._view, look, now, self._by_id)
+        changes = RayDiff(self._view, look, now, self._by_id)
         lost = changes.hosts(lambda host: not look.nodes[host], look.blocked, self._blocked)
         self._blocked = look.blocked
         for known in list(self.known.values()):
@@ -119,7 +119,7 @@ class RayDriver(LookingDriver[Known]):
             self._tell(changes.ready, look)
         return [*changes.with_new(arrived), *self._besides.events(look, self.known.values(), now)]
 
-    def _miss(self, known: Known, changes: Changes, *, at_once: bool) -> None:
+    def _miss(self, known: RayTrackedJob, changes: RayDiff, *, at_once: bool) -> None:
         known.missed += 1
         if known.missed >= MISSED or at_once:
             if known.refused:
@@ -128,7 +128,7 @@ class RayDriver(LookingDriver[Known]):
                 changes.gone(known)
             self._forget(known)
 
-    def _forget(self, known: Known) -> None:
+    def _forget(self, known: RayTrackedJob) -> None:
         self._gone[known.job.id] = self.known.pop(known.job.id)
         self._by_id.pop(known.row.id, None)
         if known.advised is not None:
@@ -136,7 +136,7 @@ class RayDriver(LookingDriver[Known]):
 
     # ---- new jobs
 
-    def _enter(self, look: Look, now: float) -> list[Event]:
+    def _enter(self, look: RaySnapshot, now: float) -> list[Event]:
         """Jobs whose wrapper waits or runs, and that were not known; at the first look those of the time before."""
         events: list[Event] = []
         for row in sorted(look.jobs.values(), key=lambda row: (row.start_ms, row.id)):
@@ -151,7 +151,7 @@ class RayDriver(LookingDriver[Known]):
             self._part(look)
         return events
 
-    def _part(self, look: Look) -> None:
+    def _part(self, look: RaySnapshot) -> None:
         """Jobs of the time before that are no longer there."""
         for memory in self._remembered.values():
             row, outcome = look.jobs.get(memory.engine_id), "it ended while nobody watched"
@@ -168,12 +168,12 @@ class RayDriver(LookingDriver[Known]):
         self._remembered = {}
 
     def _enter_one(
-        self, row: JobRow, memory: Remembered[Clues] | None, look: Look, now: float
+        self, row: RayJobRow, memory: Remembered[RayRecoveryKey] | None, look: RaySnapshot, now: float
     ) -> list[Event]:
         ours = memory.uuid if memory else str(uuid.uuid4())
         job, note = job_of(row, ours, self._usual_s, self._profile)
         wish = wish_of(row.words)
-        known = Known(job, row, look.wrappers[row.id].token, cpus=wish.cpus, note=note)
+        known = RayTrackedJob(job, row, look.wrappers[row.id].token, cpus=wish.cpus, note=note)
         self.known[ours] = self._by_id[row.id] = known
         known.refused = self._refusal(wish, job)
         if known.refused:
@@ -197,14 +197,14 @@ class RayDriver(LookingDriver[Known]):
     def _refusal(self, wish: Wish, job: Job) -> str:
         return wish.problem or self._machine.admission(job)
 
-    def _is_refused(self, row: JobRow) -> bool:
+    def _is_refused(self, row: RayJobRow) -> bool:
         known = self._by_id.get(row.id)
         if known is not None and known.is_same(row):
             return bool(known.refused)
         job, _ = job_of(row, "", self._usual_s, self._profile)
         return bool(self._refusal(wish_of(row.words), job))
 
-    def _identity(self, known: Known) -> Identity:
+    def _identity(self, known: RayTrackedJob) -> Identity:
         return Identity(
             engine_id=known.row.id, submit_s=known.row.start_ms / 1000, user=known.job.user, note=known.why_not,
             misread=known.note, memory=msgspec.json.encode(known.clues).decode(), binds_failed=known.binds_failed,
@@ -237,7 +237,7 @@ class RayDriver(LookingDriver[Known]):
         lines = self._lines(known, decision) if known is not None else []
         return "\n".join(lines) or self._why_unsaid(decision)
 
-    def _lines(self, known: Known, decision: Decision) -> list[str]:
+    def _lines(self, known: RayTrackedJob, decision: Decision) -> list[str]:
         number = known.number + 1  # telling it to wait takes one, too
         waits = orders.shown_place(known, msgspec.structs.replace(orders.no_place(known), number=number))
         match decision:
@@ -252,7 +252,7 @@ class RayDriver(LookingDriver[Known]):
             case _:
                 assert_never(decision)
 
-    def _shown_group(self, known: Known, placement: Placement, number: int) -> str:
+    def _shown_group(self, known: RayTrackedJob, placement: Placement, number: int) -> str:
         nodes = self._seen.nodes if self._seen is not None else []
         return orders.shown_group(known, placement, group_name(known.row.id, number), nodes)
 
@@ -290,7 +290,7 @@ class RayDriver(LookingDriver[Known]):
         if now - self._held_s > HOLDS_S and self._ask("put", HOLDS, f"{now:.0f}") is not None:
             self._held_s = now
 
-    def _make(self, known: Known, now: float) -> None:
+    def _make(self, known: RayTrackedJob, now: float) -> None:
         """A group for it. It counts once it is seen to stand."""
         assert known.wanted is not None and self._seen is not None
         nodes = orders.nodes_of(known.wanted, self._seen.nodes)
@@ -301,17 +301,17 @@ class RayDriver(LookingDriver[Known]):
             known.group, known.made_s = name, now
             self._look_soon(LOOK_S / 3)
 
-    def _tell(self, ready: list[Known], look: Look) -> None:
+    def _tell(self, ready: list[RayTrackedJob], look: RaySnapshot) -> None:
         """Their groups stand: their wrappers are to begin."""
         for known in ready:
             if self._note(known, orders.place_of(known, look.groups[known.group].id, self._topology)):
                 known.bound_s = self._clock.now_s()
                 self._answers.append((known.job.id, True, ""))
 
-    def _note(self, known: Known, place: Place) -> bool:
+    def _note(self, known: RayTrackedJob, place: JobPlace) -> bool:
         return self._ask("put", PLACE + known.row.id, msgspec.json.encode(place).decode()) is not None
 
-    def _bind_failed(self, known: Known, why: str, look: Look, now: float) -> None:
+    def _bind_failed(self, known: RayTrackedJob, why: str, look: RaySnapshot, now: float) -> None:
         """It goes back to the queue, and is left alone for a while."""
         hosts = known.wanted.hosts if known.wanted is not None else ()
         pause_s = known.leave_alone(now, now - known.made_s, hosts)
@@ -323,7 +323,7 @@ class RayDriver(LookingDriver[Known]):
             known.held = why_held(known, look, now)
             self._soon += [Requeued(now, known.job.id, why, False, True), Held(now, known.job.id, known.held)]
 
-    def _tidy(self, look: Look, now: float) -> None:
+    def _tidy(self, look: RaySnapshot, now: float) -> None:
         """Take away groups that are nobody's, and notes for jobs that have ended."""
         for name in stray_groups(look, self._by_id, now):
             self._ask("remove", name)

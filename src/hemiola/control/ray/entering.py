@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from hemiola.control.ray.board import ALONE, group_name
-from hemiola.control.ray.known import Known
-from hemiola.control.ray.looks import Look
+from hemiola.control.ray.known import RayTrackedJob
+from hemiola.control.ray.looks import RaySnapshot
 
 __all__ = ["take_up"]
 
 
-def take_up(known: Known, look: Look, now_s: float) -> None:
+def take_up(known: RayTrackedJob, look: RaySnapshot, now_s: float) -> None:
     """Note the place that its wrapper was told of, if that stands, or one that Ray gave it.
 
     Where either is outside the topology, its command goes on, and nobody tells it anything.

@@ -6,9 +6,9 @@ from typing import TypeVar
 
 import msgspec
 
-from hemiola.control.ray.board import ALONE, HOLDS, PLACE, WRAPPER, Place, Wrapper
+from hemiola.control.ray.board import ALONE, HOLDS, PLACE, WRAPPER, JobPlace, Wrapper
 from hemiola.control.ray.client import Ray
-from hemiola.control.ray.rows import ENDED, Answer, read_answer
+from hemiola.control.ray.rows import ENDED, RayLook, read_answer
 from hemiola.core.errors import DAMAGED
 
 __all__ = ["hand_back"]
@@ -29,7 +29,7 @@ def hand_back(ray: Ray) -> list[str]:
     answer = read_answer(ray.ask("look", []))
     live = {row.id for row in answer.jobs if row.status not in ENDED}
     wrappers = {job: _note(answer, WRAPPER + job, Wrapper) for job in live}
-    places = {job: _note(answer, PLACE + job, Place) for job in live}
+    places = {job: _note(answer, PLACE + job, JobPlace) for job in live}
     told = {
         job: place.group for job, place in places.items()
         if place is not None and (wrapper := wrappers[job]) is not None and place.token == wrapper.token
@@ -46,7 +46,7 @@ def hand_back(ray: Ray) -> list[str]:
     )  # fmt: skip
 
 
-def _note(answer: Answer, key: str, kind: type[Note]) -> Note | None:
+def _note(answer: RayLook, key: str, kind: type[Note]) -> Note | None:
     try:
         return msgspec.json.decode(answer.notes.get(key, ""), type=kind)
     except DAMAGED:

@@ -23,8 +23,8 @@ from hemiola.control.ray.board import (
     PLACE,
     TYPE,
     WRAPPER,
-    Board,
-    Place,
+    RayStore,
+    JobPlace,
     Wrapper,
     group_name,
 )
@@ -86,7 +86,7 @@ class Hold:
     def __init__(
         self, address: str, job: str, wish: Wish, command: Sequence[str], *, grace_s: float, silent_s: float | None
     ) -> None:  # fmt: skip
-        self._board, self._job, self._wish, self._command = Board(address), job, wish, list(command)
+        self._board, self._job, self._wish, self._command = RayStore(address), job, wish, list(command)
         self._grace_s, self._silent_s = grace_s, silent_s
         self._token = secrets.token_hex(8)
         self._over = threading.Event()
@@ -102,7 +102,7 @@ class Hold:
         """Until the command has ended by itself, or the job is stopped; its exit status."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._end)
-        place: Place | None = None
+        place: JobPlace | None = None
         try:
             while True:
                 self._say("waits", place.number if place else ALONE)
@@ -121,7 +121,7 @@ class Hold:
 
     # ---- a place
 
-    def _wait(self) -> Place | None:
+    def _wait(self) -> JobPlace | None:
         """A place; None once the job is stopped."""
         while not self._over.is_set():
             notes = self._notes()
@@ -156,10 +156,10 @@ class Hold:
         if notes.get(HOLDS) != self._spoke[0]:
             self._spoke = notes.get(HOLDS), time.monotonic()
 
-    def _told(self, notes: dict[str, bytes]) -> Place | None:
+    def _told(self, notes: dict[str, bytes]) -> JobPlace | None:
         """What Hemiola says to this very process."""
         try:
-            place = msgspec.json.decode(notes.get(PLACE + self._job, b""), type=Place)
+            place = msgspec.json.decode(notes.get(PLACE + self._job, b""), type=JobPlace)
         except DAMAGED:
             return None
         return place if place.token == self._token else None
@@ -168,7 +168,7 @@ class Hold:
         silent = self._silent_s is not None and time.monotonic() - self._spoke[1] > self._silent_s
         return HOLDS in notes and not silent
 
-    def _stand_alone(self) -> Place | None:
+    def _stand_alone(self) -> JobPlace | None:
         """A place from Ray's own scheduler; None while it has none."""
         name = group_name(self._job, ALONE)
         try:
@@ -188,7 +188,7 @@ class Hold:
             self._give_up()
             self._tell(problem.what)
             return None
-        return Place(
+        return JobPlace(
             token=self._token, number=ALONE, group=name, group_id=row.id,
             nodes=tuple(names.get(node, node) for node in row.nodes),
         )  # fmt: skip
@@ -244,7 +244,7 @@ class Hold:
 
     # ---- the command
 
-    def _run(self, place: Place) -> int | None:
+    def _run(self, place: JobPlace) -> int | None:
         """Its exit status; None if the place was taken away."""
         self._say("runs", place.number)
         before = self._notes() or {}
@@ -261,7 +261,7 @@ class Hold:
             command.close()
         return None if status and self._comes_to_be_taken(place, before) else status
 
-    def _is_taken(self, place: Place, before: dict[str, bytes]) -> bool:
+    def _is_taken(self, place: JobPlace, before: dict[str, bytes]) -> bool:
         notes = self._notes()
         if notes is None:
             return False
@@ -270,7 +270,7 @@ class Hold:
             return told is None or told.group != place.group
         return told is not None and notes.get(PLACE + self._job) != before.get(PLACE + self._job)
 
-    def _comes_to_be_taken(self, place: Place, before: dict[str, bytes]) -> bool:
+    def _comes_to_be_taken(self, place: JobPlace, before: dict[str, bytes]) -> bool:
         end_s = time.monotonic() + VERDICT_S
         while not (taken := self._is_taken(place, before)) and time.monotonic() < end_s:
             if self._over.wait(POLL_S):
@@ -290,7 +290,7 @@ class Hold:
                 if self._over.wait(POLL_S):
                     return
 
-    def _leave(self, place: Place | None) -> None:
+    def _leave(self, place: JobPlace | None) -> None:
         """Nothing is left on the board, nor a group."""
         self._give_up()
         try:
@@ -300,7 +300,7 @@ class Hold:
             return
         self._clear(place)
 
-    def _clear(self, place: Place | None) -> None:
+    def _clear(self, place: JobPlace | None) -> None:
         """Take away the group that was said to be left, where Hemiola is not there to see to it."""
         if place is None or place.number == ALONE:
             return
@@ -316,7 +316,7 @@ class Hold:
             ray.close()
 
 
-def _environment(job: str, place: Place) -> dict[str, str]:
+def _environment(job: str, place: JobPlace) -> dict[str, str]:
     return {
         "HEMIOLA_JOB": job,
         "HEMIOLA_PLACEMENT_GROUP": place.group, "HEMIOLA_PLACEMENT_GROUP_ID": place.group_id,

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import msgspec
 
 from hemiola.control.live.labels import KEYS, read_words
-from hemiola.control.ray.rows import JobRow
+from hemiola.control.ray.rows import RayJobRow
 from hemiola.core.job import Job, Profile
 
 __all__ = ["Wish", "job_of", "wish_of"]
@@ -72,7 +72,7 @@ def _flaw(wish: Wish) -> str:
     ).flaw()  # fmt: skip
 
 
-def job_of(row: JobRow, uuid: str, usual_s: float, profile: Callable[[str], Profile]) -> tuple[Job, str]:
+def job_of(row: RayJobRow, uuid: str, usual_s: float, profile: Callable[[str], Profile]) -> tuple[Job, str]:
     """The job, and what of its metadata was not understood.
 
     Args:

@@ -6,16 +6,16 @@ from dataclasses import dataclass
 
 from hemiola.control.live.known import KnownJob
 from hemiola.control.ray.board import ALONE, Wrapper, group_name
-from hemiola.control.ray.memory import Clues
-from hemiola.control.ray.rows import JobRow
+from hemiola.control.ray.memory import RayRecoveryKey
+from hemiola.control.ray.rows import RayJobRow
 from hemiola.core.decisions import Placement
 from hemiola.core.job import Job
 
-__all__ = ["Known"]
+__all__ = ["RayTrackedJob"]
 
 
 @dataclass
-class Known(KnownJob):
+class RayTrackedJob(KnownJob):
     """One job, ours and Ray's.
 
     Attributes:
@@ -31,7 +31,7 @@ class Known(KnownJob):
     """
 
     job: Job
-    row: JobRow
+    row: RayJobRow
     token: str
     cpus: int = 1
     number: int = 0
@@ -40,14 +40,14 @@ class Known(KnownJob):
     untold: bool = False
     left_s: float | None = None
 
-    def is_same(self, row: JobRow) -> bool:
+    def is_same(self, row: RayJobRow) -> bool:
         """Whether Ray still means this job by its id."""
         return self.clues.is_same(row)
 
     @property
-    def clues(self) -> Clues:
+    def clues(self) -> RayRecoveryKey:
         """By what it is found again."""
-        return Clues(self.row.start_ms, self.binds_failed)
+        return RayRecoveryKey(self.row.start_ms, self.binds_failed)
 
     def goes_on(self, wrapper: Wrapper) -> bool:
         """Whether its command runs, and is not to leave; a place that Ray gave it is its own until it was told."""

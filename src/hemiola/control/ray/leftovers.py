@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from hemiola.control.ray.board import ADVICE, ALONE, PLACE, WRAPPER, Wrapper
-from hemiola.control.ray.known import Known
-from hemiola.control.ray.looks import Look
+from hemiola.control.ray.known import RayTrackedJob
+from hemiola.control.ray.looks import RaySnapshot
 from hemiola.control.ray.rows import ENDED, GroupRow
 
 __all__ = ["LEAVES_S", "is_late", "stray_groups", "stray_notes"]
@@ -15,7 +15,7 @@ LEAVES_S = 10.0
 """So much longer than its grace a command may take to end before its group is taken away from under it."""
 
 
-def stray_groups(look: Look, known: Mapping[str, Known], now_s: float) -> Iterator[str]:
+def stray_groups(look: RaySnapshot, known: Mapping[str, RayTrackedJob], now_s: float) -> Iterator[str]:
     """Names of groups of jobs that have ended, and of those that their jobs have left.
 
     Args:
@@ -32,7 +32,7 @@ def stray_groups(look: Look, known: Mapping[str, Known], now_s: float) -> Iterat
             yield group.name
 
 
-def _is_left(group: GroupRow, look: Look, known: Known, now_s: float) -> bool:
+def _is_left(group: GroupRow, look: RaySnapshot, known: RayTrackedJob, now_s: float) -> bool:
     if group.name == known.group or group.number == ALONE:
         return False
     wrapper = look.wrappers.get(group.job)
@@ -41,12 +41,12 @@ def _is_left(group: GroupRow, look: Look, known: Known, now_s: float) -> bool:
     return is_late(known, wrapper, now_s)
 
 
-def is_late(known: Known, wrapper: Wrapper, now_s: float) -> bool:
+def is_late(known: RayTrackedJob, wrapper: Wrapper, now_s: float) -> bool:
     """Whether a command that was told to leave should have left long ago."""
     return known.left_s is not None and now_s - known.left_s > wrapper.grace_s + LEAVES_S
 
 
-def stray_notes(look: Look) -> Iterator[str]:
+def stray_notes(look: RaySnapshot) -> Iterator[str]:
     """Keys of notes for jobs that have ended."""
     live = {row.id for row in look.jobs.values() if row.status not in ENDED}
     for job in look.wrappers.keys() - live:

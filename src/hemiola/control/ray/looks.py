@@ -11,14 +11,14 @@ from typing import TypeVar
 
 import msgspec
 
-from hemiola.control.ray.board import ALONE, PLACE, WRAPPER, Place, Wrapper
+from hemiola.control.ray.board import ALONE, PLACE, WRAPPER, JobPlace, Wrapper
 from hemiola.control.ray.client import Ray
-from hemiola.control.ray.rows import Answer, GroupRow, JobRow, NodeRow, read_answer
+from hemiola.control.ray.rows import RayLook, GroupRow, RayJobRow, RayNodeRow, read_answer
 from hemiola.core.decisions import Placement
 from hemiola.core.errors import DAMAGED
 from hemiola.core.topology import Topology
 
-__all__ = ["Look", "Watcher"]
+__all__ = ["RaySnapshot", "RayWatcher"]
 
 Note = TypeVar("Note")
 _log = logging.getLogger("hemiola.ray")
@@ -28,7 +28,7 @@ STEADY_S = 1.5
 
 
 @dataclass
-class Look:
+class RaySnapshot:
     """What Ray showed.
 
     Attributes:
@@ -42,9 +42,9 @@ class Look:
         cpus: by host, how many its node has, and how many are free.
     """
 
-    jobs: dict[str, JobRow]
+    jobs: dict[str, RayJobRow]
     wrappers: dict[str, Wrapper]
-    places: dict[str, Place]
+    places: dict[str, JobPlace]
     groups: dict[str, GroupRow]
     nodes: list[str]
     blocked: dict[int, int]
@@ -70,7 +70,7 @@ class Look:
         return not set(group.nodes) <= {"", *self.nodes, *self.strangers}
 
 
-class Watcher:
+class RayWatcher:
     """Looks at Ray through the eyes of a topology.
 
     A host of the topology is the node that is called so: by its label `node`, its `--node-name`, its host name or
@@ -80,7 +80,7 @@ class Watcher:
         is_refused: whether a job can never run here. Ray may have placed it: its GPUs are not ours to give.
     """
 
-    def __init__(self, ray: Ray, topology: Topology, is_refused: Callable[[JobRow], bool]) -> None:
+    def __init__(self, ray: Ray, topology: Topology, is_refused: Callable[[RayJobRow], bool]) -> None:
         self._ray, self._is_refused = ray, is_refused
         self._hosts = {name: index for index, name in enumerate(topology.hosts.names)}
         self._gpus = [int(count) for count in topology.hosts.gpus]
@@ -89,7 +89,7 @@ class Watcher:
         self._counted: frozenset[str] = frozenset()
         self._said: set[str] = set()
 
-    def look(self, known: list[str], now_s: float) -> Look:
+    def look(self, known: list[str], now_s: float) -> RaySnapshot:
         """Ask.
 
         Args:
@@ -103,15 +103,15 @@ class Watcher:
         nodes = [there[host].id if host in there else "" for host in range(len(self._gpus))]
         ours, beyond = self._count(there, answer)
         strangers = frozenset(node.id for node in answer.nodes) - set(nodes)
-        return Look(
-            {row.id: row for row in answer.jobs}, _notes(answer.notes, WRAPPER, Wrapper), _notes(answer.notes, PLACE, Place),
+        return RaySnapshot(
+            {row.id: row for row in answer.jobs}, _notes(answer.notes, WRAPPER, Wrapper), _notes(answer.notes, PLACE, JobPlace),
             {row.name: row for row in answer.groups}, nodes, self._blocked(there, ours, now_s), beyond,
             strangers,
             {host: (node.cpus, node.free_cpus) for host, node in there.items() if node.cpus is not None},
         )  # fmt: skip
 
-    def _there(self, nodes: tuple[NodeRow, ...]) -> dict[int, NodeRow]:
-        there: dict[int, NodeRow] = {}
+    def _there(self, nodes: tuple[RayNodeRow, ...]) -> dict[int, RayNodeRow]:
+        there: dict[int, RayNodeRow] = {}
         for node in nodes:
             host = next((self._hosts[name] for name in node.names if name in self._hosts), None)
             if host is None:
@@ -130,7 +130,7 @@ class Watcher:
             self._said.add(what)
             _log.warning("%s", what)
 
-    def _count(self, there: dict[int, NodeRow], answer: Answer) -> tuple[Counter[str], frozenset[str]]:
+    def _count(self, there: dict[int, RayNodeRow], answer: RayLook) -> tuple[Counter[str], frozenset[str]]:
         """GPUs by node, in groups on our nodes alone, of jobs that may run here; and those of these groups that are
         too much for the topology. What has counted before still does, what is left of jobs that are no more comes after
         all that live, and what Hemiola made before the rest."""
@@ -157,7 +157,7 @@ class Watcher:
         self._counted = frozenset(counted)
         return ours, frozenset(beyond)
 
-    def _blocked(self, there: dict[int, NodeRow], ours: Counter[str], now_s: float) -> dict[int, int]:
+    def _blocked(self, there: dict[int, RayNodeRow], ours: Counter[str], now_s: float) -> dict[int, int]:
         blocked = {}
         for host, node in there.items():
             lacks = max(0, self._gpus[host] - node.gpus)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import msgspec
 
-from hemiola.control.ray.rows import JobRow
+from hemiola.control.ray.rows import RayJobRow
 
-__all__ = ["Clues"]
+__all__ = ["RayRecoveryKey"]
 
 
-class Clues(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class RayRecoveryKey(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """By what a job of Ray's is found again, beside its submission id: a deleted job's id may be used again.
 
     Attributes:
@@ -20,6 +20,6 @@ class Clues(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     start_ms: int
     binds_failed: int = 0
 
-    def is_same(self, row: JobRow) -> bool:
+    def is_same(self, row: RayJobRow) -> bool:
         """Whether Ray still means this job by its id."""
         return self.start_ms == row.start_ms

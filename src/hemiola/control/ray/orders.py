@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import msgspec
 
-from hemiola.control.ray.board import PLACE, Place
-from hemiola.control.ray.known import Known
+from hemiola.control.ray.board import PLACE, JobPlace
+from hemiola.control.ray.known import RayTrackedJob
 from hemiola.core.decisions import Placement
 from hemiola.core.topology import Topology
 
 __all__ = ["bundles_of", "no_place", "nodes_of", "place_of", "shown_group", "shown_place"]
 
 
-def bundles_of(known: Known, gpus: int) -> list[dict[str, int]]:
+def bundles_of(known: RayTrackedJob, gpus: int) -> list[dict[str, int]]:
     """One for each rank."""
     return [{"CPU": known.cpus, "GPU": 1} if known.cpus else {"GPU": 1}] * gpus
 
@@ -22,19 +22,19 @@ def nodes_of(placement: Placement, ids: list[str]) -> list[str]:
     return [ids[host] for host, _ in placement.ranks()]
 
 
-def no_place(known: Known) -> Place:
+def no_place(known: RayTrackedJob) -> JobPlace:
     """What its wrapper is told that is to wait."""
-    return Place(token=known.token, number=known.number)
+    return JobPlace(token=known.token, number=known.number)
 
 
-def place_of(known: Known, group_id: str, topology: Topology) -> Place:
+def place_of(known: RayTrackedJob, group_id: str, topology: Topology) -> JobPlace:
     """What its wrapper is told that is to run."""
     assert known.wanted is not None
     names = tuple(topology.hosts.names[host] for host, _ in known.wanted.ranks())
-    return Place(token=known.token, number=known.number, group=known.group, group_id=group_id, nodes=names)
+    return JobPlace(token=known.token, number=known.number, group=known.group, group_id=group_id, nodes=names)
 
 
-def shown_group(known: Known, placement: Placement, name: str, ids: list[str]) -> str:
+def shown_group(known: RayTrackedJob, placement: Placement, name: str, ids: list[str]) -> str:
     """The request that makes a group, in Python."""
     (bundle, *_), gpus = bundles_of(known, 1), placement.gpus
     selectors = " + ".join(
@@ -47,7 +47,7 @@ def shown_group(known: Known, placement: Placement, name: str, ids: list[str]) -
     )
 
 
-def shown_place(known: Known, place: Place) -> str:
+def shown_place(known: RayTrackedJob, place: JobPlace) -> str:
     """The note to its wrapper, in Python."""
     value = msgspec.json.encode(place).decode()
     return f"internal_kv_put('{PLACE}{known.row.id}', '{value}', namespace='hemiola')"

@@ -10,13 +10,13 @@ from msgspec import Meta
 from hemiola.control.ray.board import GROUP, JOB
 from hemiola.core.errors import EngineError
 
-__all__ = ["ENDED", "Answer", "GroupRow", "JobRow", "NodeRow", "read_answer"]
+__all__ = ["ENDED", "RayLook", "GroupRow", "RayJobRow", "RayNodeRow", "read_answer"]
 
 ENDED = frozenset({"SUCCEEDED", "FAILED", "STOPPED"})
 Hex = Annotated[str, Meta(pattern=r"^([0-9a-f]{8,64})?$")]
 
 
-class JobRow(msgspec.Struct, frozen=True, gc=False):
+class RayJobRow(msgspec.Struct, frozen=True, gc=False):
     """A job as Ray's table has it.
 
     Attributes:
@@ -58,7 +58,7 @@ class GroupRow(msgspec.Struct, frozen=True, gc=False):
         return int(self.name.split(":")[2])
 
 
-class NodeRow(msgspec.Struct, frozen=True, gc=False):
+class RayNodeRow(msgspec.Struct, frozen=True, gc=False):
     """A node that lives.
 
     Attributes:
@@ -79,7 +79,7 @@ class NodeRow(msgspec.Struct, frozen=True, gc=False):
     free_cpus: float = 0.0
 
 
-class Answer(msgspec.Struct, frozen=True):
+class RayLook(msgspec.Struct, frozen=True):
     """One look.
 
     Attributes:
@@ -88,18 +88,18 @@ class Answer(msgspec.Struct, frozen=True):
 
     groups: tuple[GroupRow, ...]
     notes: dict[str, str]
-    jobs: tuple[JobRow, ...]
-    nodes: tuple[NodeRow, ...]
+    jobs: tuple[RayJobRow, ...]
+    nodes: tuple[RayNodeRow, ...]
 
 
-def read_answer(text: msgspec.Raw) -> Answer:
+def read_answer(text: msgspec.Raw) -> RayLook:
     """Of the request "look".
 
     Raises:
         EngineError: it says what cannot be; then nothing of it is used.
     """
     try:
-        return msgspec.json.decode(text, type=Answer)
+        return msgspec.json.decode(text, type=RayLook)
     except msgspec.DecodeError as problem:
         raise EngineError(
             f"Ray says what is not understood: {problem}",

@@ -7,17 +7,17 @@ from pathlib import Path
 from hemiola.control.journal import Journal
 from hemiola.control.live.models import profiles_by_model
 from hemiola.control.live.remembered import remembered
-from hemiola.control.live.service import Run, Service, Settings
+from hemiola.control.live.service import Session, Service, SessionSettings
 from hemiola.control.ray.client import Ray
 from hemiola.control.ray.driver import RayDriver
-from hemiola.control.ray.memory import Clues
+from hemiola.control.ray.memory import RayRecoveryKey
 from hemiola.core.topology import Topology
 
 __all__ = ["ray_service", "ray_version"]
 
 
 def ray_service(
-    settings: Settings, journal: Journal, topology: Topology, *, ray: Ray, profiles: Path | None = None
+    settings: SessionSettings, journal: Journal, topology: Topology, *, ray: Ray, profiles: Path | None = None
 ) -> Service:
     """Serve one cluster.
 
@@ -26,10 +26,10 @@ def ray_service(
     """
     profile = profiles_by_model(profiles)
 
-    def make(run: Run) -> RayDriver:
+    def make(run: Session) -> RayDriver:
         return RayDriver(
             ray, run.machine, acts=run.acts, clock=run.clock, may_act=run.may_act, turned=run.turned,
-            remembered=remembered(run.remembered, Clues), profile=profile,
+            remembered=remembered(run.remembered, RayRecoveryKey), profile=profile,
         )  # fmt: skip
 
     return Service(settings, journal, topology, make)

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 
 from hemiola.control.ray.board import TYPE
 from hemiola.control.ray.client import Ray
-from hemiola.control.ray.rows import NodeRow, read_answer
+from hemiola.control.ray.rows import RayNodeRow, read_answer
 from hemiola.core.errors import InputError
 from hemiola.core.topology import Topology
 from hemiola.trace.topologies.hardware import HARDWARE_OPTIONS, make_hosts
 from hemiola.trace.topologies.levels import LEVEL_OPTIONS, make_levels
-from hemiola.trace.topologies.options import Options
+from hemiola.trace.topologies.options import TopologyOptions
 
 __all__ = ["ray_topology"]
 
@@ -29,7 +29,7 @@ def ray_topology(ray: Ray, options: Mapping[str, str] | None = None) -> Topology
         EngineError: Ray does not answer.
         InputError: there is no node with GPUs, or one lacks a label that others have.
     """
-    given = Options(options or {}, f"ray:{ray.address}")
+    given = TopologyOptions(options or {}, f"ray:{ray.address}")
     given.only((*HARDWARE_OPTIONS, *LEVEL_OPTIONS, "labels", "name"))
     nodes = sorted((node for node in read_answer(ray.ask("look", [])).nodes if node.gpus), key=_name)
     if not nodes:
@@ -47,5 +47,5 @@ def ray_topology(ray: Ray, options: Mapping[str, str] | None = None) -> Topology
     return Topology(given.values.get("name", "ray"), hosts, levels, given.notes(facts)).check()
 
 
-def _name(node: NodeRow) -> str:
+def _name(node: RayNodeRow) -> str:
     return node.names[0]

@@ -7,25 +7,25 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from hemiola.control.slurm.known import Known
-from hemiola.control.slurm.looks import HOLDS, Look
-from hemiola.control.slurm.rows import JobRow, NodeRow, Rules
-from hemiola.core.beside import Beside, Claim
-from hemiola.core.events import Claimed, Event, Furnished
+from hemiola.control.slurm.known import SlurmTrackedJob
+from hemiola.control.slurm.looks import HOLDS, SlurmSnapshot
+from hemiola.control.slurm.rows import SlurmJobRow, SlurmNodeRow, SlurmRules
+from hemiola.core.beside import Resources, ResourceRequest
+from hemiola.core.events import ResourcesRequested, Event, ResourcesOffered
 from hemiola.core.job import Job
 
-__all__ = ["Besides", "claim_of"]
+__all__ = ["SlurmResources", "claim_of"]
 
 
-def claim_of(row: JobRow, job: Job, rules: Rules) -> Claim:
+def claim_of(row: SlurmJobRow, job: Job, rules: SlurmRules) -> ResourceRequest:
     """What a job takes of its nodes, or wants of them: Slurm's defaults for GPUs are those of jobs that ask for nothing."""
     cpus, memory_bytes = row.tres
     if row.state in HOLDS:
-        return Claim(cpus=cpus, memory_bytes=memory_bytes)
+        return ResourceRequest(cpus=cpus, memory_bytes=memory_bytes)
     per_host = 1 / max(1, row.hosts) if job.is_elastic else 0.0
     memory_per_gpu = row.memory_per_gpu_bytes or (0.0 if row.asks_memory else rules.memory_per_gpu_bytes)
     memory_bytes = memory_bytes if row.asks_memory else 0.0
-    return Claim(
+    return ResourceRequest(
         cpus=0.0 if per_host else cpus,
         cpus_per_host=max(row.cpus_per_host, cpus * per_host),
         cpus_per_gpu=row.cpus_per_gpu or (rules.cpus_per_gpu if row.cpus_per_host <= 1 else 0),
@@ -37,7 +37,7 @@ def claim_of(row: JobRow, job: Job, rules: Rules) -> Claim:
     )
 
 
-class Besides:
+class SlurmResources:
     """Tells the state machine of it: of jobs when it changes, of nodes whenever they were asked for.
 
     Args:
@@ -46,9 +46,9 @@ class Besides:
 
     def __init__(self, hosts: Mapping[str, int]) -> None:
         self._hosts = hosts
-        self._told: dict[int, Furnished] = {}
+        self._told: dict[int, ResourcesOffered] = {}
 
-    def events(self, look: Look, jobs: Iterable[Known], now_s: float) -> list[Event]:
+    def events(self, look: SlurmSnapshot, jobs: Iterable[SlurmTrackedJob], now_s: float) -> list[Event]:
         """What has changed; nothing where Slurm does not say what its nodes have."""
         nodes = [node for node in look.fresh_nodes if node.cpus is not None or node.memory_bytes is not None]
         if not (nodes or self._told):
@@ -63,20 +63,20 @@ class Besides:
         ]
         return [event for event in (*hosts, *claims) if event is not None]
 
-    def _claimed(self, known: Known, rules: Rules, now_s: float) -> Event | None:
+    def _claimed(self, known: SlurmTrackedJob, rules: SlurmRules, now_s: float) -> Event | None:
         claim = claim_of(known.row, known.job, rules)
         if claim == known.claim:
             return None
         known.claim = claim
-        return Claimed(now_s, known.job.id, claim)
+        return ResourcesRequested(now_s, known.job.id, claim)
 
     def _furnished(
-        self, host: int, node: NodeRow, rules: Rules, taken: Mapping[int, tuple[float, float]], now_s: float
+        self, host: int, node: SlurmNodeRow, rules: SlurmRules, taken: Mapping[int, tuple[float, float]], now_s: float
     ) -> Event | None:
         """Ours is what is left, and what jobs have there that the state machine counts itself."""
-        total = Beside(node.cpus, node.memory_bytes)
+        total = Resources(node.cpus, node.memory_bytes)
         cpus, memory_bytes = taken.get(host, (0.0, 0.0))
-        ours = Beside(
+        ours = Resources(
             _rest(node.cpus, node.cpus_taken, cpus, rules, counts=rules.counts_cpus),
             _rest(
                 node.memory_bytes, node.memory_taken_bytes, memory_bytes, rules, counts=rules.counts_memory
@@ -85,18 +85,18 @@ class Besides:
         before = self._told.get(host)
         if before is not None and (before.ours, before.total) == (ours, total):
             return None
-        self._told[host] = event = Furnished(now_s, host, ours, total)
+        self._told[host] = event = ResourcesOffered(now_s, host, ours, total)
         return event
 
 
-def _rest(total: float | None, taken: float, by_ours: float, rules: Rules, *, counts: bool) -> float | None:
+def _rest(total: float | None, taken: float, by_ours: float, rules: SlurmRules, *, counts: bool) -> float | None:
     """What others do not have of it."""
     if total is None or not counts:
         return None
     return float(total if rules.preempts else round(total - taken + by_ours, 3))
 
 
-def _taken(jobs: Iterable[Known]) -> dict[int, tuple[float, float]]:
+def _taken(jobs: Iterable[SlurmTrackedJob]) -> dict[int, tuple[float, float]]:
     """By host, what jobs have where they run; parted as the state machine does."""
     taken: dict[int, tuple[float, float]] = {}
     for known in jobs:

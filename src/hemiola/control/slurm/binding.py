@@ -9,12 +9,12 @@ from typing import assert_never
 
 from hemiola.control.clock import Clock
 from hemiola.control.slurm import orders
-from hemiola.control.slurm.changes import Changes
-from hemiola.control.slurm.engine import Engine
+from hemiola.control.slurm.changes import SlurmDiff
+from hemiola.control.slurm.engine import SlurmInterface
 from hemiola.control.slurm.jobs import is_user_held, nodes_in
-from hemiola.control.slurm.known import UNHEARD, Known
-from hemiola.control.slurm.limits import Limits
-from hemiola.control.slurm.rows import JobRow, Words
+from hemiola.control.slurm.known import UNHEARD, SlurmTrackedJob
+from hemiola.control.slurm.limits import StartLimits
+from hemiola.control.slurm.rows import SlurmJobRow, Words
 from hemiola.core.decisions import Decision, Move, Pace, Placement, Resize, Start, Stop, WakeAt
 from hemiola.core.errors import EngineError
 from hemiola.core.events import Event, Held, Requeued
@@ -40,9 +40,9 @@ class Binder:
     """
 
     def __init__(
-        self, slurm: Engine, view: ClusterView, known: dict[str, Known], clock: Clock, may_act: Callable[[], bool],
+        self, slurm: SlurmInterface, view: ClusterView, known: dict[str, SlurmTrackedJob], clock: Clock, may_act: Callable[[], bool],
         add: Callable[[Sequence[Event]], None], answers: list[tuple[str, bool, str]],
-        leave: Callable[[JobRow], None], limits: Limits,
+        leave: Callable[[SlurmJobRow], None], limits: StartLimits,
     ) -> None:  # fmt: skip
         self._slurm, self._view, self._known = slurm, view, known
         self._clock, self._may_act, self._add, self._answers = clock, may_act, add, answers
@@ -50,7 +50,7 @@ class Binder:
 
     def carry_out(self, decided: Sequence[Decision]) -> bool:
         """Stop what is to be stopped, and bind what is to run and can be; whether anything was bound."""
-        stopping: list[Known] = []
+        stopping: list[SlurmTrackedJob] = []
         told: list[str] = []
         now = self._clock.now_s()
         for decision in decided:
@@ -85,7 +85,7 @@ class Binder:
             [k for k in self._known.values() if k.wanted and k.bound_s is None and k.row.state == "PENDING"]
         )
 
-    def put_right(self, changes: Changes, unwanted: Sequence[str]) -> None:
+    def put_right(self, changes: SlurmDiff, unwanted: Sequence[str]) -> None:
         """After a look: what Slurm would do by itself, and what it did not do.
 
         Args:
@@ -105,7 +105,7 @@ class Binder:
         for known in changes.limited:
             self._limited(known, now)
 
-    def shrinks(self, known: Known, placement: Placement) -> bool:
+    def shrinks(self, known: SlurmTrackedJob, placement: Placement) -> bool:
         """Whether nodes can be taken from a job as it runs; Slurm ends a batch job that loses its first one."""
         hosts, row = set(placement.hosts), known.row
         return (
@@ -113,7 +113,7 @@ class Binder:
             and hosts < set(known.wanted.hosts) and expand(row.host_list)[0] in self._names(placement)
         )  # fmt: skip
 
-    def _shrink(self, known: Known, placement: Placement) -> bool:
+    def _shrink(self, known: SlurmTrackedJob, placement: Placement) -> bool:
         """Take nodes from a job as it runs; False if it has to begin again on the others."""
         if (
             not self.shrinks(known, placement)
@@ -127,7 +127,7 @@ class Binder:
     def _names(self, placement: Placement) -> set[str]:
         return {self._view.topology.hosts.names[host] for host in placement.hosts}
 
-    def _tell_again(self, late: Sequence[Known], now: float) -> None:
+    def _tell_again(self, late: Sequence[SlurmTrackedJob], now: float) -> None:
         """To leave: Slurm has not heard it, or has done nothing of it. What it refuses again is taken to run on."""
         complaints = self.tell([orders.put_back(known.row.id) for known in late])
         for known in late:
@@ -136,13 +136,13 @@ class Binder:
                 known.stays = True
                 self._answers.append((known.job.id, False, why))
 
-    def _stopping(self, known: Known, now: float) -> list[str]:
+    def _stopping(self, known: SlurmTrackedJob, now: float) -> list[str]:
         if known.ran:
             known.stopped_s = now
             return [orders.put_back(known.row.id)]
         return [orders.hold([known.row.id])] if known.bound_s is not None else []
 
-    def _bind(self, waiting: list[Known]) -> bool:
+    def _bind(self, waiting: list[SlurmTrackedJob]) -> bool:
         """Name the nodes, look whether they were taken down, and release those for which they were."""
         for known in waiting:
             if known.wanted:
@@ -167,7 +167,7 @@ class Binder:
         self._release([known for known in waiting if known.wanted is not None], rows, complaints)
         return True
 
-    def _release(self, waiting: list[Known], rows: dict[str, JobRow], complaints: str) -> None:
+    def _release(self, waiting: list[SlurmTrackedJob], rows: dict[str, SlurmJobRow], complaints: str) -> None:
         now, good = self._clock.now_s(), []
         for known in waiting:
             row = rows.get(known.row.id)
@@ -186,11 +186,11 @@ class Binder:
                 known.bound_s, known.bound_restarts = now, known.row.restarts
                 self._answers.append((known.job.id, True, ""))
 
-    def _is_bound(self, known: Known, row: JobRow) -> bool:
+    def _is_bound(self, known: SlurmTrackedJob, row: SlurmJobRow) -> bool:
         assert known.wanted is not None
         return set(expand(row.bound_to)) == self._names(known.wanted)
 
-    def _failed(self, known: Known, why: str, now: float) -> None:
+    def _failed(self, known: SlurmTrackedJob, why: str, now: float) -> None:
         """It goes back to the queue, and is left alone for a while; to Slurm, if it does not take the nodes that policies choose."""
         if self._excludes(known.row.id):
             self._give_away(known, "it names nodes that it must not have: it is Slurm's own scheduler's")
@@ -213,7 +213,7 @@ class Binder:
         except EngineError:
             return False  # asked after its next failure
 
-    def _give_away(self, known: Known, why: str) -> None:
+    def _give_away(self, known: SlurmTrackedJob, why: str) -> None:
         """Slurm has it from now on; the looks to come do not show it any more."""
         _log.warning("job %s: %s", known.row.id, why)
         known.left = why
@@ -221,7 +221,7 @@ class Binder:
         self.tell([orders.unbind(known.row, known.hosts), orders.release([known.row.id])])
         self._take_back(known, why)
 
-    def _park(self, changes: Changes) -> None:
+    def _park(self, changes: SlurmDiff) -> None:
         """Dependencies are Slurm's to look after, and it does not for held jobs; what their users hold stays held."""
         wall_s = self._clock.now_s() + self._clock.behind_s()  # as begin times are
         told: list[str] = []
@@ -235,7 +235,7 @@ class Binder:
         told += [orders.begin(known.row.id, known.begin_s - wall_s) for known in changes.moved]
         self.tell(told)
 
-    def _not_users(self, held: Sequence[Known]) -> list[Known]:
+    def _not_users(self, held: Sequence[SlurmTrackedJob]) -> list[SlurmTrackedJob]:
         """Those of these jobs that their users do not hold, as job_submit.lua says; none if Slurm cannot be asked."""
         try:
             words = self._slurm.words([known.row.id for known in held]) if held else {}
@@ -246,13 +246,13 @@ class Binder:
             known.user_held = known.row.id in words and is_user_held(words[known.row.id])
         return [known for known in held if known.row.id in words and not known.user_held]
 
-    def _limited(self, known: Known, now: float) -> None:
+    def _limited(self, known: SlurmTrackedJob, now: float) -> None:
         """It waits without holding GPUs, and is tried again."""
         why = self._limits.met(known, self._known.values(), now)
         self.tell([orders.hold([known.row.id])])
         self._take_back(known, why)
 
-    def _take_back(self, known: Known, why: str) -> None:
+    def _take_back(self, known: SlurmTrackedJob, why: str) -> None:
         """It waits again, held, and nobody is to blame."""
         now = self._clock.now_s()
         known.wanted, known.bound_s, known.ran = None, None, False
@@ -271,7 +271,7 @@ class Binder:
             return None
 
 
-def _why_not(known: Known, complaints: str | None) -> str:
+def _why_not(known: SlurmTrackedJob, complaints: str | None) -> str:
     """Why Slurm does not stop a job, as it was told to; "" if it does."""
     why = "it gives no answer" if complaints is None else said_of(complaints, known.row.id)
     if why:

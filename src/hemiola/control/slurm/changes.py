@@ -6,10 +6,10 @@ from collections.abc import Iterable, Set
 
 from hemiola.control.live.changing import Changing
 from hemiola.control.live.known import PATIENCE_S
-from hemiola.control.slurm.known import Known
+from hemiola.control.slurm.known import SlurmTrackedJob
 from hemiola.control.slurm.limits import LACKING, WHY_ARRAY, is_limited, patience_s
-from hemiola.control.slurm.looks import ENDED, HOLDS, Watcher
-from hemiola.control.slurm.rows import JobRow
+from hemiola.control.slurm.looks import ENDED, HOLDS, SlurmWatcher
+from hemiola.control.slurm.rows import SlurmJobRow
 from hemiola.core.decisions import Placement
 from hemiola.core.events import (
     Failed,
@@ -22,13 +22,13 @@ from hemiola.core.events import (
 from hemiola.sched.job_state import RUNNING, JobState
 from hemiola.sched.view import ClusterView
 
-__all__ = ["Changes", "ended_as", "outcome_of", "placement_of", "why_held"]
+__all__ = ["SlurmDiff", "ended_as", "outcome_of", "placement_of", "why_held"]
 
 STOPS_WITHIN_S = 60.0
 """So long a job may take to leave after it was stopped, before it is taken to go on."""
 
 
-class Changes(Changing):
+class SlurmDiff(Changing):
     """The events of one look at Slurm.
 
     Args:
@@ -47,21 +47,21 @@ class Changes(Changing):
     """
 
     def __init__(
-        self, view: ClusterView, watcher: Watcher, now_s: float, leaving: Set[int] = frozenset(), behind_s: float = 0.0
+        self, view: ClusterView, watcher: SlurmWatcher, now_s: float, leaving: Set[int] = frozenset(), behind_s: float = 0.0
     ) -> None:  # fmt: skip
         super().__init__(view, now_s)
         self._watcher, self._leaving, self._behind_s = watcher, leaving, behind_s
-        self.loose: list[Known] = []
-        self.late: list[Known] = []
-        self.began: list[tuple[Known, str]] = []
-        self.failed: list[tuple[Known, str]] = []
-        self.limited: list[Known] = []
-        self.parked: list[Known] = []
-        self.unparked: list[Known] = []
-        self.moved: list[Known] = []
-        self.bound: list[Known] = []
+        self.loose: list[SlurmTrackedJob] = []
+        self.late: list[SlurmTrackedJob] = []
+        self.began: list[tuple[SlurmTrackedJob, str]] = []
+        self.failed: list[tuple[SlurmTrackedJob, str]] = []
+        self.limited: list[SlurmTrackedJob] = []
+        self.parked: list[SlurmTrackedJob] = []
+        self.unparked: list[SlurmTrackedJob] = []
+        self.moved: list[SlurmTrackedJob] = []
+        self.bound: list[SlurmTrackedJob] = []
 
-    def job(self, known: Known, row: JobRow) -> bool:
+    def job(self, known: SlurmTrackedJob, row: SlurmJobRow) -> bool:
         """One job; whether it is still there."""
         known.row, known.missed = row, 0
         known.submits.add(row.submit_s)
@@ -75,7 +75,7 @@ class Changes(Changing):
             self._waits(known, row, state)
         return True
 
-    def _holds(self, known: Known, row: JobRow, state: JobState) -> None:
+    def _holds(self, known: SlurmTrackedJob, row: SlurmJobRow, state: JobState) -> None:
         """It has nodes."""
         uuid = known.job.id
         if row.state == "COMPLETING":
@@ -92,11 +92,11 @@ class Changes(Changing):
             speed = 0.0 if known.suspended else state.gpus / state.asked_gpus
             self._others.append(Measured(self._now, uuid, speed))
 
-    def _may_be_told(self, known: Known) -> bool:
+    def _may_be_told(self, known: SlurmTrackedJob) -> bool:
         """Whether nobody has told it to go, or too long ago."""
         return known.stopped_s is None or self._now - known.stopped_s > STOPS_WITHIN_S
 
-    def _confirm(self, known: Known, row: JobRow, state: JobState) -> None:
+    def _confirm(self, known: SlurmTrackedJob, row: SlurmJobRow, state: JobState) -> None:
         if known.ran:
             return
         parts = self._watcher.parts(row)
@@ -124,7 +124,7 @@ class Changes(Changing):
             self._start(known, row)
 
     @staticmethod
-    def _dealt(known: Known, placement: Placement, parts: dict[int, int]) -> Placement | None:
+    def _dealt(known: SlurmTrackedJob, placement: Placement, parts: dict[int, int]) -> Placement | None:
         """As Slurm has divided its GPUs among these hosts; None if so was decided."""
         masks = tuple((1 << parts[host]) - 1 for host in placement.hosts)
         if [mask.bit_count() for mask in masks] == [mask.bit_count() for mask in placement.masks]:
@@ -132,7 +132,7 @@ class Changes(Changing):
         known.wanted = Placement(placement.hosts, masks)
         return known.wanted
 
-    def _start(self, known: Known, row: JobRow) -> None:
+    def _start(self, known: SlurmTrackedJob, row: SlurmJobRow) -> None:
         """It runs where nobody has placed it."""
         placement = placement_of(self._watcher.parts(row))
         if placement is None:
@@ -142,7 +142,7 @@ class Changes(Changing):
         known.bound_restarts = row.restarts
         self._started.append(Started(self._now, known.job.id, placement))
 
-    def give_way(self, jobs: Iterable[Known]) -> None:
+    def give_way(self, jobs: Iterable[SlurmTrackedJob]) -> None:
         """Where jobs have begun otherwise than was decided, those that were to have some of their GPUs wait again."""
         if not any(isinstance(event, Started) and event.placement is not None for event in self._started):
             return
@@ -158,7 +158,7 @@ class Changes(Changing):
             for host, gpus in parts.items():
                 left[host] -= gpus
 
-    def _waits(self, known: Known, row: JobRow, state: JobState) -> None:
+    def _waits(self, known: SlurmTrackedJob, row: SlurmJobRow, state: JobState) -> None:
         known.stopped_s, known.stays = None, False
         if state.status == RUNNING:
             unseen = (
@@ -189,7 +189,7 @@ class Changes(Changing):
         known.held = why_held(known, row, self._now, self._behind_s)
         self._may_start(state, known.held)
 
-    def _kept_s(self, known: Known, row: JobRow) -> float:
+    def _kept_s(self, known: SlurmTrackedJob, row: SlurmJobRow) -> float:
         """For how long it has kept its nodes from others: the jobs that were stopped for it may take their time."""
         assert known.bound_s is not None and known.wanted is not None
         kept_s = self._now - known.bound_s
@@ -202,7 +202,7 @@ class Changes(Changing):
             known.free_s = self._now
         return self._now - known.free_s
 
-    def requeued(self, known: Known, reason: str, *, ran: bool = False) -> None:
+    def requeued(self, known: SlurmTrackedJob, reason: str, *, ran: bool = False) -> None:
         """It waits again, though nobody here has stopped it."""
         known.wanted, known.bound_s, known.ran = None, None, False
         self._freed.append(Requeued(self._now, known.job.id, reason, ran))
@@ -210,12 +210,12 @@ class Changes(Changing):
             known.held = why
             self._others.append(Held(self._now, known.job.id, why))
 
-    def gone(self, missing: Iterable[Known], found: dict[str, JobRow]) -> None:
+    def gone(self, missing: Iterable[SlurmTrackedJob], found: dict[str, SlurmJobRow]) -> None:
         """Jobs that Slurm no longer lists, and what it still knows of their end."""
         for known in missing:
             self._end(known, found.get(known.row.id))
 
-    def _end(self, known: Known, row: JobRow | None) -> None:
+    def _end(self, known: SlurmTrackedJob, row: SlurmJobRow | None) -> None:
         """It has ended; one that shows nodes has run there, perhaps between two looks."""
         had_nodes = row is not None and known.is_same(row) and row.host_list != ""
         if had_nodes and known.wanted is not None and known.bound_s is not None and not known.ran:
@@ -223,7 +223,7 @@ class Changes(Changing):
         self._freed.append(ended_as(known, row, self._now))
 
 
-def ended_as(known: Known, row: JobRow | None, now_s: float) -> Finished | Failed:
+def ended_as(known: SlurmTrackedJob, row: SlurmJobRow | None, now_s: float) -> Finished | Failed:
     """How a job ended, as far as Slurm says."""
     uuid = known.job.id
     if row is None or not known.is_same(row):
@@ -233,7 +233,7 @@ def ended_as(known: Known, row: JobRow | None, now_s: float) -> Finished | Faile
     return Failed(now_s, uuid, why) if why else Finished(now_s, uuid)
 
 
-def outcome_of(row: JobRow) -> str:
+def outcome_of(row: SlurmJobRow) -> str:
     """How a job ended, in words; "" for well."""
     if row.state in ("COMPLETED", "COMPLETING") and not row.exit_code:
         return ""
@@ -247,7 +247,7 @@ def placement_of(parts: dict[int, int]) -> Placement | None:
     return Placement(hosts, tuple((1 << parts[host]) - 1 for host in hosts)) if hosts else None
 
 
-def why_held(known: Known, row: JobRow, now_s: float, behind_s: float = 0.0) -> str:
+def why_held(known: SlurmTrackedJob, row: SlurmJobRow, now_s: float, behind_s: float = 0.0) -> str:
     """Why policies may not start it now, which is so far behind the wall clock; "" if they may."""
     if row.kept:
         return row.kept

@@ -17,10 +17,10 @@ from hemiola.control.failpoints import failpoint
 from hemiola.control.slurm.rows import (
     NODE_FORMAT,
     SPAN_FORMAT,
-    JobRow,
-    NodeRow,
-    Rules,
-    Span,
+    SlurmJobRow,
+    SlurmNodeRow,
+    SlurmRules,
+    RunSpan,
     Words,
     gpus_in,
     job_format,
@@ -67,7 +67,7 @@ class Slurm:
         self._version: tuple[int, int] = (0, 0)
         self._version_s = float("-inf")
 
-    def jobs(self, *, ids: Sequence[str] = (), partition: str = "", states: str = "") -> list[JobRow]:
+    def jobs(self, *, ids: Sequence[str] = (), partition: str = "", states: str = "") -> list[SlurmJobRow]:
         """Jobs as Slurm has them, each element of an array for itself.
 
         Args:
@@ -89,13 +89,13 @@ class Slurm:
         """What users call their jobs, and say of them, by job."""
         return {job_id: words for job_id, (_, words) in self._worded(ids, "JobArrayID:|").items()}
 
-    def jobs_and_words(self, ids: Sequence[str]) -> dict[str, tuple[JobRow, Words]]:
+    def jobs_and_words(self, ids: Sequence[str]) -> dict[str, tuple[SlurmJobRow, Words]]:
         """Both, at one moment."""
         version = self.version()
         read = self._worded(ids, job_format(version))
         return {job_id: (job_rows(line, version)[0], words) for job_id, (line, words) in read.items()}
 
-    def nodes(self, partition: str = "") -> list[NodeRow]:
+    def nodes(self, partition: str = "") -> list[SlurmNodeRow]:
         """Nodes as Slurm has them, once for each of their partitions.
 
         Args:
@@ -112,7 +112,7 @@ class Slurm:
         lines = "".join(self._of_jobs(*chosen, "-o", "%i %x") for chosen in asked).splitlines()
         return {job_id for job_id, _, nodes in (line.partition(" ") for line in lines) if nodes.strip()}
 
-    def rules(self, partition: str) -> Rules:
+    def rules(self, partition: str) -> SlurmRules:
         """What of its nodes Slurm counts for the jobs of a partition, and what it gives them unasked.
 
         Raises:
@@ -129,7 +129,7 @@ class Slurm:
         except (HemiolaError, KeyError):
             return {}  # it has ended meanwhile, or was changed: asked again
 
-    def spans(self, ids: Sequence[str]) -> dict[str, Span]:
+    def spans(self, ids: Sequence[str]) -> dict[str, RunSpan]:
         """When jobs began and ended; those that Slurm does not know any more are left out."""
         asked = [_chosen(ids=",".join(some), states="all") for some in _pieces(ids)] if ids else []
         return spans_in("".join(self._of_jobs(*chosen, "-O", SPAN_FORMAT) for chosen in asked))

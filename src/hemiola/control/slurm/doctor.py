@@ -12,7 +12,7 @@ from typing import Literal
 from hemiola.control.live.looking import USUAL_S
 from hemiola.control.live.models import profiles_by_model
 from hemiola.control.live.reading_doctor import Check, problem_check
-from hemiola.control.simulated import Costs, Estimates
+from hemiola.control.simulated import Costs, SimulatedEstimates
 from hemiola.control.slurm.client import Slurm, settings_of
 from hemiola.control.slurm.doctor_settings import (
     clock_check,
@@ -24,7 +24,7 @@ from hemiola.control.slurm.doctor_settings import (
 )
 from hemiola.control.slurm.jobs import is_slurms, is_user_held, job_of, shape
 from hemiola.control.slurm.looks import everywhere, most_gpus
-from hemiola.control.slurm.rows import JobRow, Words
+from hemiola.control.slurm.rows import SlurmJobRow, Words
 from hemiola.control.slurm.topology import slurm_topology
 from hemiola.core.errors import EngineError, HemiolaError
 from hemiola.core.hostlist import compress
@@ -92,13 +92,13 @@ def why_unknown(slurm: Slurm, job_id: str, partition: str, topology: Topology) -
     job, _ = job_of(
         row, job_id, words, most_gpus(topology, nodes, partition), USUAL_S, profiles_by_model(None)
     )
-    machine = StateMachine(ClusterView(topology, Estimates(IterationModel(topology), Costs())))
+    machine = StateMachine(ClusterView(topology, SimulatedEstimates(IterationModel(topology), Costs())))
     if never := machine.admission(job):
         return f"it can never run here: {never}"
     return f"Hemiola has not looked at it yet; Slurm has it as {row.state.lower()} ({row.reason})"
 
 
-def _why_slurms(row: JobRow, words: Words, features: Set[str], excluding: Set[str]) -> str:
+def _why_slurms(row: SlurmJobRow, words: Words, features: Set[str], excluding: Set[str]) -> str:
     """Why a job of the partition is not Hemiola's to place, in words; "" if it is.
 
     Args:

@@ -17,18 +17,18 @@ from hemiola.control.live.engine import Identity, Vanished
 from hemiola.control.live.looking import MISSED, USUAL_S, LookingDriver, Wake
 from hemiola.control.live.remembered import Remembered
 from hemiola.control.slurm import orders
-from hemiola.control.slurm.beside import Besides
+from hemiola.control.slurm.beside import SlurmResources
 from hemiola.control.slurm.binding import Binder
-from hemiola.control.slurm.changes import Changes, outcome_of
-from hemiola.control.slurm.engine import Engine
+from hemiola.control.slurm.changes import SlurmDiff, outcome_of
+from hemiola.control.slurm.engine import SlurmInterface
 from hemiola.control.slurm.entering import HOLDS_S, NAMED, Entrance
 from hemiola.control.slurm.handback import HandingBack
 from hemiola.control.slurm.jobs import asks_otherwise, is_user_held, unnamed, wants_features
-from hemiola.control.slurm.known import Known
-from hemiola.control.slurm.limits import Limits
-from hemiola.control.slurm.looks import ENDED, HOLDS, Look, Watcher
-from hemiola.control.slurm.memory import Clues
-from hemiola.control.slurm.rows import JobRow
+from hemiola.control.slurm.known import SlurmTrackedJob
+from hemiola.control.slurm.limits import StartLimits
+from hemiola.control.slurm.looks import ENDED, HOLDS, SlurmSnapshot, SlurmWatcher
+from hemiola.control.slurm.memory import SlurmRecoveryKey
+from hemiola.control.slurm.rows import SlurmJobRow
 from hemiola.core.decisions import Decision, Move, Pace, Resize, Start, Stop, WakeAt, placement_of
 from hemiola.core.errors import EngineError, InternalError
 from hemiola.core.events import Event
@@ -47,7 +47,7 @@ LOST_S = 2.0
 """A job of which Slurm says nothing for so long, not even how it ended, is lost."""
 
 
-class SlurmDriver(LookingDriver[Known]):
+class SlurmDriver(LookingDriver[SlurmTrackedJob]):
     """One partition of a Slurm.
 
     Args:
@@ -65,22 +65,22 @@ class SlurmDriver(LookingDriver[Known]):
     supports = frozenset({Start, Stop, Move, Resize, WakeAt})
 
     def __init__(
-        self, slurm: Engine, machine: StateMachine, partition: str, *, acts: bool = True, clock: Clock | None = None, may_act: Callable[[], bool] = lambda: True,
+        self, slurm: SlurmInterface, machine: StateMachine, partition: str, *, acts: bool = True, clock: Clock | None = None, may_act: Callable[[], bool] = lambda: True,
         turned: Callable[[], None] = lambda: None, wake: Wake | None = None,
-        remembered: Sequence[Remembered[Clues]] = (), profile: Callable[[str], Profile], usual_s: float = USUAL_S,
+        remembered: Sequence[Remembered[SlurmRecoveryKey]] = (), profile: Callable[[str], Profile], usual_s: float = USUAL_S,
     ) -> None:  # fmt: skip
         super().__init__("Slurm", LOOK_S, clock, turned, wake)
         self._slurm, self._view = slurm, machine.view
         self._partition = partition
         self._topology = machine.view.topology
-        self._watcher = Watcher(slurm, self._topology, partition)
+        self._watcher = SlurmWatcher(slurm, self._topology, partition)
         self._acts = acts
-        self._by_id: dict[str, Known] = {}
+        self._by_id: dict[str, SlurmTrackedJob] = {}
         self._entrance = Entrance(
             slurm, machine, self._watcher, self._clock, acts=acts, remembered=remembered, profile=profile,
             usual_s=usual_s,
         )  # fmt: skip
-        self._limits = Limits()
+        self._limits = StartLimits()
         self._binder = Binder(
             slurm,
             machine.view,
@@ -93,7 +93,7 @@ class SlurmDriver(LookingDriver[Known]):
             self._limits,
         )
         self._blocked: dict[int, int] = {}
-        self._besides = Besides(self._watcher.hosts)
+        self._besides = SlurmResources(self._watcher.hosts)
         self._words_s = 0.0
         self._comments_s = self._clock.now_s()
         self._handing_back: HandingBack | None = None
@@ -112,13 +112,13 @@ class SlurmDriver(LookingDriver[Known]):
         if self._binder.carry_out(decided):
             self._look_soon(LOOK_S)
 
-    def _compare(self, look: Look, changed: Set[str], now: float) -> list[Event]:
+    def _compare(self, look: SlurmSnapshot, changed: Set[str], now: float) -> list[Event]:
         """A look against what is known; `changed`: jobs that are to be read anew."""
         self._gone.clear()
         self._see_holds(now)
         self._limits.line_up(self.known.values(), now)
-        changes = Changes(self._view, self._watcher, now, self._leaving(look), self._clock.behind_s())
-        new: list[JobRow] = []
+        changes = SlurmDiff(self._view, self._watcher, now, self._leaving(look), self._clock.behind_s())
+        new: list[SlurmJobRow] = []
         for row in look.jobs.values():
             known = self._by_id.get(row.id)
             why = self._why_slurms(known, row) if known is not None and known.is_same(row) else ""
@@ -150,21 +150,21 @@ class SlurmDriver(LookingDriver[Known]):
         self._vanished += self._entrance.take_vanished()
         return [*changes.with_new(arrived), *self._besides.events(look, self.known.values(), now)]
 
-    def _why_slurms(self, known: Known, row: JobRow) -> str:
+    def _why_slurms(self, known: SlurmTrackedJob, row: SlurmJobRow) -> str:
         """Why a job that was Hemiola's is Slurm's by what it is now, in words; "" if it is not."""
         if row.strange or known.is_named_by_user(row):
             return row.strange or NAMED
         asks_anew = row.state == "PENDING" and row.features != known.row.features
         return FEATURES if asks_anew and wants_features(row, self._watcher.everywhere) else ""
 
-    def _let_go(self, known: Known, row: JobRow, changes: Changes) -> None:
+    def _let_go(self, known: SlurmTrackedJob, row: SlurmJobRow, changes: SlurmDiff) -> None:
         """Nothing that Hemiola has set is to stay with a job that waits: begin time, nodes, priority."""
         if known.parked and row.begins_far(self._clock.now_s() + self._clock.behind_s()):
             changes.moved.append(known)
         known.row = unnamed(row) if known.is_named_by_user(row) else row
         changes.bound.append(known)
 
-    def _changed(self, look: Look, now: float) -> set[str]:
+    def _changed(self, look: SlurmSnapshot, now: float) -> set[str]:
         """Jobs that wait, and of which their users have changed what they ask for."""
         looks_at_all = now - self._comments_s > COMMENTS_S
         if looks_at_all:
@@ -189,12 +189,12 @@ class SlurmDriver(LookingDriver[Known]):
         return changed
 
     @staticmethod
-    def _asks_otherwise(known: Known, row: JobRow) -> bool:
+    def _asks_otherwise(known: SlurmTrackedJob, row: SlurmJobRow) -> bool:
         assert known.asked is not None
         tried = known.binds_failed > 0
         return row != known.row and asks_otherwise(known.asked, row, known.job, tried=tried)
 
-    def _leaving(self, look: Look) -> set[int]:
+    def _leaving(self, look: SlurmSnapshot) -> set[int]:
         """Hosts of jobs that are ending, or were told to."""
         told = {known.row.id for known in self.known.values() if known.stopped_s is not None}
         rows = [
@@ -211,7 +211,7 @@ class SlurmDriver(LookingDriver[Known]):
                 if job_id in held:
                     held[job_id].user_held = is_user_held(words)
 
-    def _missing(self, look: Look, changes: Changes, now: float) -> None:
+    def _missing(self, look: SlurmSnapshot, changes: SlurmDiff, now: float) -> None:
         """Jobs that are no longer listed: they have ended, or are lost; then Slurm has some time to find them again."""
         missing = [known for known in self.known.values() if known.row.id not in look.jobs]
         rows = self._watcher.ends([known.row.id for known in missing])
@@ -234,7 +234,7 @@ class SlurmDriver(LookingDriver[Known]):
         words = self._slurm.words(left) if left else {}
         self._entrance.unwanted += [job_id for job_id, said in words.items() if not is_user_held(said)]
 
-    def _depart(self, known: Known, rows: dict[str, JobRow], changes: Changes) -> None:
+    def _depart(self, known: SlurmTrackedJob, rows: dict[str, SlurmJobRow], changes: SlurmDiff) -> None:
         """It is no longer there."""
         if known.refused:
             row = rows.get(known.row.id)
@@ -244,11 +244,11 @@ class SlurmDriver(LookingDriver[Known]):
             changes.gone([known], rows)
         self._forget(known)
 
-    def _forget(self, known: Known) -> None:
+    def _forget(self, known: SlurmTrackedJob) -> None:
         self._gone[known.job.id] = self.known.pop(known.job.id)
         self._by_id.pop(known.row.id, None)
 
-    def _identity(self, known: Known) -> Identity:
+    def _identity(self, known: SlurmTrackedJob) -> Identity:
         return Identity(
             engine_id=known.row.id, submit_s=float(known.row.submit_s), user=known.job.user, name=known.name,
             memory=msgspec.json.encode(known.clues).decode(), note=known.why_not, misread=known.note,
@@ -275,7 +275,7 @@ class SlurmDriver(LookingDriver[Known]):
         lines = self._lines(known, decision) if known is not None else []
         return "\n".join(f"scontrol {line}" for line in lines) or self._why_unsaid(decision)
 
-    def _lines(self, known: Known, decision: Decision) -> list[str]:
+    def _lines(self, known: SlurmTrackedJob, decision: Decision) -> list[str]:
         again, ids = orders.put_back(known.row.id), [known.row.id]
         match decision:
             case Start(_, placement):

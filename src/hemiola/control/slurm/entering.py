@@ -11,7 +11,7 @@ from hemiola.control.clock import Clock
 from hemiola.control.live.engine import Vanished
 from hemiola.control.live.remembered import Remembered, adopted
 from hemiola.control.slurm.changes import outcome_of, placement_of, why_held
-from hemiola.control.slurm.engine import Engine
+from hemiola.control.slurm.engine import SlurmInterface
 from hemiola.control.slurm.jobs import (
     begin_of,
     is_alike,
@@ -22,11 +22,11 @@ from hemiola.control.slurm.jobs import (
     nodes_in,
     shrinks_live,
 )
-from hemiola.control.slurm.known import Known
+from hemiola.control.slurm.known import SlurmTrackedJob
 from hemiola.control.slurm.limits import element_of
-from hemiola.control.slurm.looks import ENDED, HOLDS, Watcher
-from hemiola.control.slurm.memory import Clues
-from hemiola.control.slurm.rows import JobRow, Span, Words
+from hemiola.control.slurm.looks import ENDED, HOLDS, SlurmWatcher
+from hemiola.control.slurm.memory import SlurmRecoveryKey
+from hemiola.control.slurm.rows import SlurmJobRow, RunSpan, Words
 from hemiola.core.events import Adopted, Arrived, Event, Held, Timer
 from hemiola.core.hostlist import expand
 from hemiola.core.job import Job, Profile
@@ -56,8 +56,8 @@ class Entrance:
     """
 
     def __init__(
-        self, slurm: Engine, machine: StateMachine, watcher: Watcher, clock: Clock, *, acts: bool,
-        remembered: Sequence[Remembered[Clues]], profile: Callable[[str], Profile], usual_s: float,
+        self, slurm: SlurmInterface, machine: StateMachine, watcher: SlurmWatcher, clock: Clock, *, acts: bool,
+        remembered: Sequence[Remembered[SlurmRecoveryKey]], profile: Callable[[str], Profile], usual_s: float,
     ) -> None:  # fmt: skip
         self._slurm, self._machine, self._watcher, self._acts = slurm, machine, watcher, acts
         self._clock = clock
@@ -79,7 +79,7 @@ class Entrance:
         vanished, self._vanished = self._vanished, []
         return vanished
 
-    def enter(self, rows: Sequence[JobRow], now: float, *, first: bool) -> tuple[list[Known], list[Event]]:
+    def enter(self, rows: Sequence[SlurmJobRow], now: float, *, first: bool) -> tuple[list[SlurmTrackedJob], list[Event]]:
         """The jobs of these rows, and what the view is told of them; `first`: with all that is there.
 
         A job that has nodes comes in once Slurm has said what it has there: a policy that took it to wait would have it
@@ -99,7 +99,7 @@ class Entrance:
         for row in rows:
             if row.state in HOLDS:
                 taken.update(self._watcher.parts(row))
-        jobs: list[Known] = []
+        jobs: list[SlurmTrackedJob] = []
         events: list[Event] = []
         for row in sorted(rows, key=_line):
             memory = self._remembered.pop(row.id, None)
@@ -110,14 +110,14 @@ class Entrance:
             if known is not None:
                 jobs.append(known)
                 new = memory is None and row.state == "PENDING" and not first
-                began_s = self._by_our_clock(spans.get(row.id, Span(None, None)).began_s)
+                began_s = self._by_our_clock(spans.get(row.id, RunSpan(None, None)).began_s)
                 events += [] if known.refused else self._told(known, memory, new, now, taken, began_s)
         if self._remembered:
             self._part([memory for name, memory in self._remembered.items() if name not in unclear])
             self._remembered = {name: self._remembered[name] for name in unclear & self._remembered.keys()}
         return jobs, events
 
-    def _ran(self, row: JobRow) -> bool:
+    def _ran(self, row: SlurmJobRow) -> bool:
         """Whether it ran when the journal was written last: since when is known."""
         memory = self._remembered.get(row.id)
         return memory is not None and memory.running and memory.clues.is_same(row)
@@ -125,14 +125,14 @@ class Entrance:
     def _by_our_clock(self, wall_s: int | None) -> float | None:
         return None if wall_s is None else wall_s - self._clock.behind_s()
 
-    def _is_unclear(self, row: JobRow) -> bool:
+    def _is_unclear(self, row: SlurmJobRow) -> bool:
         """Whether it has nodes, and nobody knows yet how many of their GPUs."""
         if row.state not in HOLDS or not row.takes_gpus or self._watcher.parts(row):
             return False
         names = expand(row.host_list)
         return not names or not self._watcher.hosts.keys().isdisjoint(names)
 
-    def _known(self, row: JobRow, words: Words, memory: Remembered[Clues] | None, now: float) -> Known | None:
+    def _known(self, row: SlurmJobRow, words: Words, memory: Remembered[SlurmRecoveryKey] | None, now: float) -> SlurmTrackedJob | None:
         """The job; None if it is Slurm's."""
         ours = memory.uuid if memory else str(uuid.uuid4())
         job, note = job_of(row, ours, words, self._watcher.most_gpus, self._usual_s, self._profile)
@@ -142,7 +142,7 @@ class Entrance:
                 self._vanished.append(Vanished(memory.uuid, left, now))
             self._leave(row, words, now)
             return None
-        known = Known(
+        known = SlurmTrackedJob(
             job,
             row,
             name=words.name,
@@ -164,26 +164,26 @@ class Entrance:
             self._refused.append((job, known.refused))
         return known
 
-    def _is_slurms(self, row: JobRow, words: Words) -> bool:
+    def _is_slurms(self, row: SlurmJobRow, words: Words) -> bool:
         excludes = row.id in self._excluding
         return is_slurms(row, words, self._watcher.everywhere, excludes=excludes)
 
     @staticmethod
-    def _named(row: JobRow, words: Words) -> str:
+    def _named(row: SlurmJobRow, words: Words) -> str:
         """Why a job that waits is Slurm's: its user names its nodes, perhaps since it was known."""
         return NAMED if row.state == "PENDING" and names_nodes(row, words) else ""
 
-    def _elsewhere(self, row: JobRow) -> str:
+    def _elsewhere(self, row: SlurmJobRow) -> str:
         """Why a job that has GPUs is Slurm's: none of them is Hemiola's."""
         has = row.state in HOLDS and row.takes_gpus
         return "" if not has or any(self._watcher.parts(row).values()) else "it runs outside the topology"
 
-    def is_changed(self, known: Known, row: JobRow, words: Words) -> bool:
+    def is_changed(self, known: SlurmTrackedJob, row: SlurmJobRow, words: Words) -> bool:
         """Whether its user has changed what it asks for."""
         job, _ = job_of(row, known.job.id, words, self._watcher.most_gpus, self._usual_s, self._profile)
         return not is_alike(job, known.job)
 
-    def _leave(self, row: JobRow, words: Words, now: float) -> None:
+    def _leave(self, row: SlurmJobRow, words: Words, now: float) -> None:
         """It is Slurm's, once its user does not hold it: what users lift, job_submit.lua holds for Hemiola."""
         is_held = row.state == "PENDING" and row.reason == "JobHeldUser"
         if is_held or (row.state == "PENDING" and is_user_held(words)):
@@ -197,7 +197,7 @@ class Entrance:
             self.unwanted.append(row.id)
 
     def _told(
-        self, known: Known, memory: Remembered[Clues] | None, new: bool, now: float, taken: Counter[int],
+        self, known: SlurmTrackedJob, memory: Remembered[SlurmRecoveryKey] | None, new: bool, now: float, taken: Counter[int],
         began_s: float | None,
     ) -> list[Event]:  # fmt: skip
         ours = known.job.id
@@ -211,7 +211,7 @@ class Entrance:
             events.append(Held(now, ours, why))
         return events
 
-    def _part(self, memories: list[Remembered[Clues]]) -> None:
+    def _part(self, memories: list[Remembered[SlurmRecoveryKey]]) -> None:
         """Jobs of the time before that are no longer there."""
         rows = self._watcher.ends([memory.engine_id for memory in memories])
         ended = [row.id for row in rows.values() if row.state in ENDED]
@@ -221,12 +221,12 @@ class Entrance:
             ended_s, ran = None, False
             if row is not None and memory.clues.is_same(row) and row.state in ENDED:
                 outcome = outcome_of(row) or "finished"
-                ended_s = self._by_our_clock(spans.get(row.id, Span(None, None)).ended_s)
+                ended_s = self._by_our_clock(spans.get(row.id, RunSpan(None, None)).ended_s)
                 ran = row.host_list != ""
             self._vanished.append(Vanished(memory.uuid, outcome, ended_s, ran))
 
     def _adopted(
-        self, known: Known, memory: Remembered[Clues] | None, now: float, taken: Counter[int], began_s: float | None
+        self, known: SlurmTrackedJob, memory: Remembered[SlurmRecoveryKey] | None, now: float, taken: Counter[int], began_s: float | None
     ) -> Adopted:  # fmt: skip
         """A job that was there before us, with what it had.
 
@@ -251,6 +251,6 @@ class Entrance:
         return adopted(job, known.wanted, memory, now, began_s, rests=row.state == "SUSPENDED")
 
 
-def _line(row: JobRow) -> tuple[int, int, int]:
+def _line(row: SlurmJobRow) -> tuple[int, int, int]:
     """Jobs as they stood in line: submission times are whole seconds, ids tell the rest."""
     return row.submit_s, int(row.array), element_of(row)

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from hemiola.control.live.lease import STOPPED
 from hemiola.control.slurm import orders
-from hemiola.control.slurm.engine import Engine
+from hemiola.control.slurm.engine import SlurmInterface
 from hemiola.control.slurm.jobs import begin_of, hosts_of, is_marked, is_user_held, names_nodes, unnamed
-from hemiola.control.slurm.rows import JobRow, Words
+from hemiola.control.slurm.rows import SlurmJobRow, Words
 from hemiola.core.errors import EngineError
 
 __all__ = ["HandingBack", "hand_back", "held_jobs", "silent_s"]
@@ -23,7 +23,7 @@ AGAIN_S = 1.0
 WRITTEN = "give the file that `hemiola serve --alive` writes"
 
 
-def held_jobs(slurm: Engine, partition: str) -> list[JobRow]:
+def held_jobs(slurm: SlurmInterface, partition: str) -> list[SlurmJobRow]:
     """Jobs of the partition that are held, but for those that an administrator holds, or Slurm by itself.
 
     Nor those that their own users hold, where job_submit.lua has marked them.
@@ -31,21 +31,21 @@ def held_jobs(slurm: Engine, partition: str) -> list[JobRow]:
     return [row for row, words in _waiting(slurm, partition) if _is_held(row, words)]
 
 
-def _waiting(slurm: Engine, partition: str) -> list[tuple[JobRow, Words]]:
+def _waiting(slurm: SlurmInterface, partition: str) -> list[tuple[SlurmJobRow, Words]]:
     return _worded(slurm, slurm.jobs(partition=partition, states="PENDING"))
 
 
-def _worded(slurm: Engine, rows: Sequence[JobRow]) -> list[tuple[JobRow, Words]]:
+def _worded(slurm: SlurmInterface, rows: Sequence[SlurmJobRow]) -> list[tuple[SlurmJobRow, Words]]:
     """With what is written of them."""
     words = slurm.words([row.id for row in rows])
     return [(row, words.get(row.id, Words())) for row in rows]
 
 
-def _is_held(row: JobRow, words: Words) -> bool:
+def _is_held(row: SlurmJobRow, words: Words) -> bool:
     return not (row.priority or row.kept or is_user_held(words))
 
 
-def _unbind(slurm: Engine, waiting: Sequence[tuple[JobRow, Words]]) -> None:
+def _unbind(slurm: SlurmInterface, waiting: Sequence[tuple[SlurmJobRow, Words]]) -> None:
     """Those of them that Hemiola has bound, whoever holds them."""
     told = [
         order
@@ -57,7 +57,7 @@ def _unbind(slurm: Engine, waiting: Sequence[tuple[JobRow, Words]]) -> None:
         slurm.tell(told[start : start + AT_ONCE])
 
 
-def hand_back(slurm: Engine, partition: str) -> tuple[list[str], list[str]]:
+def hand_back(slurm: SlurmInterface, partition: str) -> tuple[list[str], list[str]]:
     """Release them, unbound, to begin when their users want: (released, still held).
 
     Those that were released already and have not begun are unbound, too.
@@ -84,7 +84,7 @@ class HandingBack:
     then: of a job that runs the nodes cannot be taken away.
     """
 
-    def __init__(self, slurm: Engine, partition: str) -> None:
+    def __init__(self, slurm: SlurmInterface, partition: str) -> None:
         self._slurm, self._partition = slurm, partition
         self._leaving: set[str] | None = None
         self._bound: set[str] = set()
@@ -102,7 +102,7 @@ class HandingBack:
             _log.warning("handed back to Slurm: %d; still held: %d", len(released), len(held))
         return not held
 
-    def seen(self, rows: Iterable[JobRow], now_s: float) -> None:
+    def seen(self, rows: Iterable[SlurmJobRow], now_s: float) -> None:
         """What a look has shown of the partition."""
         rows = list(rows)
         leaving = {row.id for row in rows if row.state == "COMPLETING"}
@@ -120,7 +120,7 @@ class HandingBack:
         self._bound &= bound.keys()
         self._unbind([row for name, row in bound.items() if name not in self._bound])
 
-    def _unbind(self, rows: list[JobRow]) -> None:
+    def _unbind(self, rows: list[SlurmJobRow]) -> None:
         """Those of them that Hemiola has bound; at the next look again where that fails."""
         try:
             if rows:

@@ -14,7 +14,7 @@ import msgspec
 
 from hemiola.control.live.labels import KEYS, Said, read_words
 from hemiola.control.live.users import user_name
-from hemiola.control.slurm.rows import JobRow, Words
+from hemiola.control.slurm.rows import SlurmJobRow, Words
 from hemiola.core.hostlist import expand
 from hemiola.core.job import Job, Profile
 
@@ -57,7 +57,7 @@ def nodes_in(hostlist: str) -> frozenset[str]:
     return frozenset(expand(hostlist))
 
 
-def names_nodes(row: JobRow, words: Words) -> bool:
+def names_nodes(row: SlurmJobRow, words: Words) -> bool:
     """Whether its user names the nodes that it is to have: they are not those to which Hemiola has bound it.
 
     Nothing that users can write is asked: not the comment, but the list itself, and the AdminComment.
@@ -67,18 +67,18 @@ def names_nodes(row: JobRow, words: Words) -> bool:
     return bool(row.bound_to) and nodes_in(row.bound_to) != nodes_in(ours)
 
 
-def unnamed(row: JobRow) -> JobRow:
+def unnamed(row: SlurmJobRow) -> SlurmJobRow:
     """A job as if it named no nodes: what its user named is not to be taken off it."""
     return msgspec.structs.replace(row, bound_to="")
 
 
-def wants_features(row: JobRow, everywhere: Set[str]) -> bool:
+def wants_features(row: SlurmJobRow, everywhere: Set[str]) -> bool:
     """Whether its nodes are to have other features than those that all nodes have."""
     return not set(filter(None, row.features.split("&"))) <= everywhere
 
 
 def is_slurms(
-    row: JobRow, words: Words, everywhere: Set[str] = frozenset(), *, excludes: bool = False
+    row: SlurmJobRow, words: Words, everywhere: Set[str] = frozenset(), *, excludes: bool = False
 ) -> bool:
     """Whether a job says on which nodes it may run or not, or of which features: then policies have no choice.
 
@@ -100,14 +100,14 @@ def begin_of(words: Words) -> float | None:
     return float(mark["begin"]) if mark else None
 
 
-def per_host(row: JobRow, most: int) -> int:
+def per_host(row: SlurmJobRow, most: int) -> int:
     """How many GPUs a job has on each node of so many; 0 where it does not say."""
     if row.exclusive and (row.gpus_per_host or row.gpus_per_job or row.gpus_per_task):
         return most
     return row.gpus_per_host
 
 
-def shape(row: JobRow, most_gpus: int) -> tuple[int, int]:
+def shape(row: SlurmJobRow, most_gpus: int) -> tuple[int, int]:
     """(GPUs, hosts) of a job on hosts of so many GPUs; (0, 0) if it wants none.
 
     Slurm may divide `--gpus=12` among two nodes as 8 + 4, as it likes. Hemiola asks for equal parts, on as few
@@ -126,7 +126,7 @@ def shape(row: JobRow, most_gpus: int) -> tuple[int, int]:
     return gpus, row.hosts
 
 
-def hosts_of(row: JobRow, words: Words) -> tuple[int, int]:
+def hosts_of(row: SlurmJobRow, words: Words) -> tuple[int, int]:
     """The fewest and the most nodes that a job was submitted for; equal for most jobs.
 
     One that has been bound shows what it was bound to, and its AdminComment what it was submitted for.
@@ -144,7 +144,7 @@ def shrinks_live(words: Words) -> bool:
 
 
 def job_of(
-    row: JobRow,
+    row: SlurmJobRow,
     uuid: str,
     words: Words,
     most_gpus: Mapping[str, int],
@@ -182,7 +182,7 @@ def job_of(
     return job, "; ".join(said.problems)
 
 
-def asks_otherwise(before: JobRow, row: JobRow, job: Job, *, tried: bool = False) -> bool:
+def asks_otherwise(before: SlurmJobRow, row: SlurmJobRow, job: Job, *, tried: bool = False) -> bool:
     """Whether a job that waits shows other wishes than before. How many nodes a job shows that was bound may be our doing.
 
     Args:
@@ -195,7 +195,7 @@ def asks_otherwise(before: JobRow, row: JobRow, job: Job, *, tried: bool = False
     return sized and (before.hosts, before.most_hosts) != (row.hosts, row.most_hosts)
 
 
-def _wishes(row: JobRow) -> tuple[object, ...]:
+def _wishes(row: SlurmJobRow) -> tuple[object, ...]:
     return (
         row.gpus_per_host, row.gpus_per_job, row.gpus_per_task, row.gpu_type, row.exclusive, row.limit_s, row.requeues,
     )  # fmt: skip

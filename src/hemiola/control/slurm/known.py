@@ -6,19 +6,19 @@ from dataclasses import dataclass, field
 
 from hemiola.control.live.known import KnownJob
 from hemiola.control.slurm.jobs import nodes_in
-from hemiola.control.slurm.memory import Clues
-from hemiola.control.slurm.rows import JobRow
-from hemiola.core.beside import Claim
+from hemiola.control.slurm.memory import SlurmRecoveryKey
+from hemiola.control.slurm.rows import SlurmJobRow
+from hemiola.core.beside import ResourceRequest
 from hemiola.core.job import Job
 
-__all__ = ["UNHEARD", "Known"]
+__all__ = ["UNHEARD", "SlurmTrackedJob"]
 
 UNHEARD = float("-inf")
 """When a job was told to stop that could not be told: it is told again at once."""
 
 
 @dataclass
-class Known(KnownJob):
+class SlurmTrackedJob(KnownJob):
     """One job, ours and Slurm's.
 
     Attributes:
@@ -46,7 +46,7 @@ class Known(KnownJob):
     """
 
     job: Job
-    row: JobRow
+    row: SlurmJobRow
     name: str = ""
     live: bool = False
     submits: set[int] = field(default_factory=set)
@@ -62,10 +62,10 @@ class Known(KnownJob):
     limit: str = ""
     behind: bool = False
     left: str = ""
-    asked: JobRow | None = None
+    asked: SlurmJobRow | None = None
     comment: str = ""
     named: set[frozenset[str]] = field(default_factory=set)
-    claim: Claim | None = None
+    claim: ResourceRequest | None = None
 
     def __post_init__(self) -> None:
         self.asked = self.asked or self.row
@@ -76,15 +76,15 @@ class Known(KnownJob):
         sizes = self.job.sizes
         return sizes[0] // sizes.step, sizes[-1] // sizes.step
 
-    def is_named_by_user(self, row: JobRow) -> bool:
+    def is_named_by_user(self, row: SlurmJobRow) -> bool:
         """Whether its user has named the nodes on which it is to run."""
         return row.state == "PENDING" and bool(row.bound_to) and nodes_in(row.bound_to) not in self.named
 
-    def is_same(self, row: JobRow) -> bool:
+    def is_same(self, row: SlurmJobRow) -> bool:
         """Whether Slurm still means this job by its id."""
         return self.clues.is_same(row)
 
     @property
-    def clues(self) -> Clues:
+    def clues(self) -> SlurmRecoveryKey:
         """By what it is found again."""
-        return Clues(tuple(sorted(self.submits)), self.row.uid, self.row.restarts, self.begin_s)
+        return SlurmRecoveryKey(tuple(sorted(self.submits)), self.row.uid, self.row.restarts, self.begin_s)

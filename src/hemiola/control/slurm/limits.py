@@ -11,10 +11,10 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from hemiola.control.live.known import PATIENCE_S
-from hemiola.control.slurm.known import Known
-from hemiola.control.slurm.rows import JobRow
+from hemiola.control.slurm.known import SlurmTrackedJob
+from hemiola.control.slurm.rows import SlurmJobRow
 
-__all__ = ["ARRAY", "LACKING", "WHY_ARRAY", "Limits", "element_of", "is_limited", "patience_s"]
+__all__ = ["ARRAY", "LACKING", "WHY_ARRAY", "StartLimits", "element_of", "is_limited", "patience_s"]
 
 ARRAY = "JobArrayTaskLimit"
 WHY_ARRAY = "of its array no more may run at once"
@@ -41,13 +41,13 @@ class _Array:
     until_s: float
 
 
-class Limits:
+class StartLimits:
     """What was learnt of limits."""
 
     def __init__(self) -> None:
         self._arrays: dict[str, _Array] = {}
 
-    def met(self, known: Known, jobs: Iterable[Known], now: float) -> str:
+    def met(self, known: SlurmTrackedJob, jobs: Iterable[SlurmTrackedJob], now: float) -> str:
         """A job that was bound met one; why it waits now, in words."""
         known.limited += 1
         doublings = min(known.limited - 1, 9)  # with more it is the most, too, until floats end
@@ -63,7 +63,7 @@ class Limits:
         known.limit = WHY_ARRAY
         return known.limit
 
-    def line_up(self, jobs: Collection[Known], now: float) -> None:
+    def line_up(self, jobs: Collection[SlurmTrackedJob], now: float) -> None:
         """Of arrays that met their limit, let no more elements be bound than could start."""
         if not self._arrays:
             return
@@ -85,17 +85,17 @@ class Limits:
             running[array] += 1
 
 
-def _turn(one: Known, now: float) -> tuple[bool, bool, int]:
+def _turn(one: SlurmTrackedJob, now: float) -> tuple[bool, bool, int]:
     """Those that are bound first, then those that may be, in their order."""
     return one.bound_s is None, one.not_before_s > now, element_of(one.row)
 
 
-def is_limited(row: JobRow) -> bool:
+def is_limited(row: SlurmJobRow) -> bool:
     """Whether Slurm says that it waits for something other than its nodes."""
     return row.reason == ARRAY or row.reason.startswith(_OTHERS)
 
 
-def patience_s(row: JobRow) -> float:
+def patience_s(row: SlurmJobRow) -> float:
     """So long a job may be bound without starting, before that is taken for a failure: it keeps GPUs from others.
 
     Where Slurm has found that the nodes lack something (processors or memory, which nobody here counts) and nobody is
@@ -106,7 +106,7 @@ def patience_s(row: JobRow) -> float:
     return LACKING_S if row.reason.startswith((LACKING, *_AWAY)) else PATIENCE_S
 
 
-def element_of(row: JobRow) -> int:
+def element_of(row: SlurmJobRow) -> int:
     """Its number in its array; 0 where it is in none."""
     element = row.id.partition("_")[2]
     return int(element) if element.isdigit() else 0

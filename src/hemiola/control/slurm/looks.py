@@ -7,13 +7,13 @@ import math
 from collections.abc import Iterable, Set
 from dataclasses import dataclass, field
 
-from hemiola.control.slurm.engine import Engine
-from hemiola.control.slurm.rows import JobRow, NodeRow, Rules
+from hemiola.control.slurm.engine import SlurmInterface
+from hemiola.control.slurm.rows import SlurmJobRow, SlurmNodeRow, SlurmRules
 from hemiola.core.errors import EngineError
 from hemiola.core.hostlist import expand
 from hemiola.core.topology import Topology
 
-__all__ = ["ENDED", "HOLDS", "Look", "Watcher", "everywhere", "most_gpus"]
+__all__ = ["ENDED", "HOLDS", "SlurmSnapshot", "SlurmWatcher", "everywhere", "most_gpus"]
 
 _log = logging.getLogger("hemiola.slurm")
 HOLDS = frozenset(
@@ -38,7 +38,7 @@ NODES_S = 1.0
 
 
 @dataclass
-class Look:
+class SlurmSnapshot:
     """What Slurm showed.
 
     Attributes:
@@ -50,21 +50,21 @@ class Look:
         rules: by which their processors and memory are counted.
     """
 
-    rows: list[JobRow]
-    jobs: dict[str, JobRow]
+    rows: list[SlurmJobRow]
+    jobs: dict[str, SlurmJobRow]
     down: set[int]
     closed: dict[int, int]
-    fresh_nodes: list[NodeRow] = field(default_factory=list)
-    rules: Rules = field(default_factory=Rules)
+    fresh_nodes: list[SlurmNodeRow] = field(default_factory=list)
+    rules: SlurmRules = field(default_factory=SlurmRules)
 
 
-def everywhere(nodes: Iterable[NodeRow], partition: str) -> frozenset[str]:
+def everywhere(nodes: Iterable[SlurmNodeRow], partition: str) -> frozenset[str]:
     """Features that each node of a partition has; none where it has no nodes."""
     features = [node.features for node in nodes if node.partition == partition]
     return frozenset.intersection(*features) if features else frozenset()
 
 
-def most_gpus(topology: Topology, nodes: Iterable[NodeRow], partition: str) -> dict[str, int]:
+def most_gpus(topology: Topology, nodes: Iterable[SlurmNodeRow], partition: str) -> dict[str, int]:
     """The GPUs of the largest host of each type, where types are known; under "": of all hosts.
 
     A partition's own hosts alone count where it has any: its jobs never have others.
@@ -81,7 +81,7 @@ def most_gpus(topology: Topology, nodes: Iterable[NodeRow], partition: str) -> d
     return most | ours
 
 
-class Watcher:
+class SlurmWatcher:
     """Looks at Slurm through the eyes of a topology.
 
     Args:
@@ -93,20 +93,20 @@ class Watcher:
         most_gpus: of the partition's largest host of each type.
     """
 
-    def __init__(self, slurm: Engine, topology: Topology, partition: str) -> None:
+    def __init__(self, slurm: SlurmInterface, topology: Topology, partition: str) -> None:
         self._slurm, self._topology, self._partition = slurm, topology, partition
         self.hosts = {name: index for index, name in enumerate(topology.hosts.names)}
         self._gpus = [int(count) for count in topology.hosts.gpus]
-        self._nodes_seen: list[NodeRow] | None = None
+        self._nodes_seen: list[SlurmNodeRow] | None = None
         self._nodes_s = 0.0
-        self._rules, self._rules_s = Rules(), -math.inf
+        self._rules, self._rules_s = SlurmRules(), -math.inf
         self._parts: dict[tuple[str, int, int, str], dict[int, int]] = {}
         self.everywhere: frozenset[str] = frozenset()
         self.most_gpus: dict[str, int] = {"": 0}
         self._left: dict[tuple[str, int], tuple[object, ...]] = {}
         self._said: set[tuple[str, str]] = set()
 
-    def ends(self, ids: list[str]) -> dict[str, JobRow]:
+    def ends(self, ids: list[str]) -> dict[str, SlurmJobRow]:
         """What Slurm still knows of jobs that it no longer lists: for some minutes, how they ended.
 
         Raises:
@@ -114,7 +114,7 @@ class Watcher:
         """
         return {row.id: row for row in self._slurm.jobs(ids=ids, states="all")} if ids else {}
 
-    def look(self, now_s: float) -> Look:
+    def look(self, now_s: float) -> SlurmSnapshot:
         """Ask for the jobs, and now and then for the nodes.
 
         Raises:
@@ -131,26 +131,26 @@ class Watcher:
         ours = {row.id: row for row in rows if self._is_ours(row)}
         down, closed = self._nodes(self._nodes_seen)
         own = [node for node in self._nodes_seen if fresh and node.partition == self._partition]
-        return Look(rows, ours, down, closed, own, self._rules)
+        return SlurmSnapshot(rows, ours, down, closed, own, self._rules)
 
-    def leave(self, row: JobRow) -> None:
+    def leave(self, row: SlurmJobRow) -> None:
         """It is Slurm's from now on, though it is in Hemiola's partition, until it asks for something else."""
         self._left[row.id, row.submit_s] = _asks(row)
 
-    def _is_left(self, row: JobRow) -> bool:
+    def _is_left(self, row: SlurmJobRow) -> bool:
         """Whether it is Slurm's; not one that waits and was changed since, or is held: by job_submit.lua, or its user."""
         asked = self._left.get((row.id, row.submit_s))
         if asked is None or row.state != "PENDING":
             return asked is not None
         return asked == _asks(row) and (row.priority > 0 or row.reason != "JobHeldUser")
 
-    def _forget(self, rows: list[JobRow]) -> None:
+    def _forget(self, rows: list[SlurmJobRow]) -> None:
         """Those that are no longer there."""
         if len(self._left) > 2 * len(rows) + 1000:
             there = {(row.id, row.submit_s) for row in rows}
             self._left = {key: asked for key, asked in self._left.items() if key in there}
 
-    def _say_strange(self, rows: list[JobRow]) -> None:
+    def _say_strange(self, rows: list[SlurmJobRow]) -> None:
         """Each once."""
         strange = {
             (row.id, row.strange)
@@ -161,7 +161,7 @@ class Watcher:
             _log.warning("job %s is left to Slurm: %s", job_id, why)
         self._said = strange
 
-    def blocked(self, look: Look, inside: Set[str] = frozenset()) -> dict[int, int]:
+    def blocked(self, look: SlurmSnapshot, inside: Set[str] = frozenset()) -> dict[int, int]:
         """By host, GPUs that are not ours to give.
 
         Args:
@@ -176,7 +176,7 @@ class Watcher:
                     blocked[host] = min(self._gpus[host], blocked.get(host, 0) + gpus)
         return blocked
 
-    def _taken(self, row: JobRow) -> dict[int, int]:
+    def _taken(self, row: SlurmJobRow) -> dict[int, int]:
         """What it has, or all that it may have where Slurm has not said yet."""
         return self.parts(row) or self._whole(row.host_list)
 
@@ -185,7 +185,7 @@ class Watcher:
             self.hosts[name]: self._gpus[self.hosts[name]] for name in expand(names) if name in self.hosts
         }
 
-    def _awaited(self, row: JobRow) -> dict[int, int]:
+    def _awaited(self, row: SlurmJobRow) -> dict[int, int]:
         """What a job that was left to Slurm waits for, if it names it: it would never find it free if it were given to others."""
         if not (row.bound_to and row.state == "PENDING" and row.priority and row.reason in _SOON):
             return {}
@@ -199,7 +199,7 @@ class Watcher:
         )
         return dict.fromkeys(whole, each)
 
-    def _is_ours(self, row: JobRow) -> bool:
+    def _is_ours(self, row: SlurmJobRow) -> bool:
         return (
             self._partition in row.partition.split(",")
             and bool(row.id)
@@ -211,7 +211,7 @@ class Watcher:
         if now_s - self._rules_s >= RULES_S:
             self._rules, self._rules_s = self._slurm.rules(self._partition), now_s
 
-    def _ask_nodes(self) -> list[NodeRow]:
+    def _ask_nodes(self) -> list[SlurmNodeRow]:
         nodes = self._slurm.nodes()
         if any(node.partition == self._partition for node in nodes):
             self.everywhere = everywhere(nodes, self._partition)
@@ -223,7 +223,7 @@ class Watcher:
             )
         return nodes
 
-    def _nodes(self, nodes: list[NodeRow]) -> tuple[set[int], dict[int, int]]:
+    def _nodes(self, nodes: list[SlurmNodeRow]) -> tuple[set[int], dict[int, int]]:
         there = {self.hosts[node.name]: node for node in nodes if node.name in self.hosts}
         down = {host for host, node in there.items() if node.state in _GONE}
         ours = {self.hosts.get(node.name) for node in nodes if node.partition == self._partition}
@@ -241,7 +241,7 @@ class Watcher:
                 blocked[host] = max(blocked.get(host, 0), self._gpus[host] - node.gpus)
         return down, blocked
 
-    def parts(self, row: JobRow) -> dict[int, int]:
+    def parts(self, row: SlurmJobRow) -> dict[int, int]:
         """How many GPUs of which hosts a running job has; hosts that the topology lacks are left out."""
         key = (row.id, row.submit_s, row.restarts, row.host_list)
         if key not in self._parts:
@@ -253,7 +253,7 @@ class Watcher:
             self._parts[key] = found
         return self._parts[key]
 
-    def _work_out(self, row: JobRow) -> dict[int, int]:
+    def _work_out(self, row: SlurmJobRow) -> dict[int, int]:
         whole = self._whole(row.host_list)
         if row.exclusive:
             return whole
@@ -269,7 +269,7 @@ class Watcher:
         }
 
 
-def _asks(row: JobRow) -> tuple[object, ...]:
+def _asks(row: SlurmJobRow) -> tuple[object, ...]:
     """What of a job that waits says whose it is."""
     return (
         row.bound_to, row.features, row.partition, row.strange, row.exclusive,

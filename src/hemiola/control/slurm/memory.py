@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import msgspec
 
-from hemiola.control.slurm.rows import JobRow
+from hemiola.control.slurm.rows import SlurmJobRow
 
-__all__ = ["Clues"]
+__all__ = ["SlurmRecoveryKey"]
 
 
-class Clues(msgspec.Struct, frozen=True):
+class SlurmRecoveryKey(msgspec.Struct, frozen=True):
     """By what a job of Slurm's is found again, beside its id.
 
     Attributes:
@@ -24,7 +24,7 @@ class Clues(msgspec.Struct, frozen=True):
     restarts: int
     begin_s: float = 0.0
 
-    def is_same(self, row: JobRow) -> bool:
+    def is_same(self, row: SlurmJobRow) -> bool:
         """Whether Slurm still means this job by its id: a controller that was killed may have given it to another one.
 
         Each restart brings one new submission time, a moment before or after it is counted. A job of the same number

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hemiola.control.slurm.known import Known
-from hemiola.control.slurm.rows import PARKED_S, JobRow
+from hemiola.control.slurm.known import SlurmTrackedJob
+from hemiola.control.slurm.rows import PARKED_S, SlurmJobRow
 from hemiola.core.decisions import Placement
 from hemiola.core.hostlist import compress
 from hemiola.core.topology import Topology
@@ -36,7 +36,7 @@ def nodes_of(placement: Placement, topology: Topology) -> str:
     return compress(sorted(topology.hosts.names[host] for host in placement.hosts))
 
 
-def bind(known: Known, placement: Placement, topology: Topology) -> str:
+def bind(known: SlurmTrackedJob, placement: Placement, topology: Topology) -> str:
     """Name its nodes. It stays held, and nothing happens, until it is released.
 
     A requeued job would wait for two minutes; `StartTime` spares it that. It may not be at once: a node refuses,
@@ -54,7 +54,7 @@ def bind(known: Known, placement: Placement, topology: Topology) -> str:
     return " ".join(words)
 
 
-def _sized(row: JobRow, least: int, most: int) -> str:
+def _sized(row: SlurmJobRow, least: int, most: int) -> str:
     """Let it have so many nodes. Slurm raises the tasks and processors of a job with its nodes, but does not lower them."""
     words = f"NumNodes={least}-{most}"
     if row.tasks_per_host:
@@ -62,20 +62,20 @@ def _sized(row: JobRow, least: int, most: int) -> str:
     return words
 
 
-def _mark(known: Known, ranks: str) -> str:
+def _mark(known: SlurmTrackedJob, ranks: str) -> str:
     """What its AdminComment says: whose it is, the order of its ranks, and what it was submitted for."""
     nodes = f":nodes={known.hosts[0]}-{known.hosts[1]}" if known.job.is_elastic else ""
     return f"hemiola:{known.job.id}:ranks={ranks}{nodes}"
 
 
-def shrink(known: Known, placement: Placement, topology: Topology) -> str:
+def shrink(known: SlurmTrackedJob, placement: Placement, topology: Topology) -> str:
     """Take nodes from a job as it runs: those that it keeps are named. It stays bound to all of them, should it wait again."""
     ranks = compress([topology.hosts.names[host] for host in placement.hosts])
     bound = f":bound={known.row.bound_to}" if known.row.bound_to else ""
     return f"update jobid={known.row.id} NodeList={nodes_of(placement, topology)} AdminComment={_mark(known, ranks + bound)}"
 
 
-def advise(known: Known, placement: Placement, topology: Topology) -> str:
+def advise(known: SlurmTrackedJob, placement: Placement, topology: Topology) -> str:
     """Say where it would run, for people to read."""
     return f"update jobid={known.row.id} AdminComment=hemiola:advice:nodes={nodes_of(placement, topology)}"
 
@@ -95,18 +95,18 @@ def hold(ids: Sequence[str]) -> str:
     return f"uhold {','.join(ids)}"
 
 
-def unbind(row: JobRow, hosts: tuple[int, int]) -> str:
+def unbind(row: SlurmJobRow, hosts: tuple[int, int]) -> str:
     """Name no nodes any more, and let it have as many as it was submitted for."""
     return f"update jobid={row.id} ReqNodeList=" + (f" {_sized(row, *hosts)}" if hosts[0] < hosts[1] else "")
 
 
-def give_back(row: JobRow, hosts: tuple[int, int]) -> list[str]:
+def give_back(row: SlurmJobRow, hosts: tuple[int, int]) -> list[str]:
     """Let a job that waits have any nodes, and go before nobody. Whoever holds it holds it still."""
     unbound = [unbind(row, hosts)] if row.bound_to else []
     return [*unbound, release([row.id])] if row.priority == TOP else unbound
 
 
-def park(known: Known) -> list[str]:
+def park(known: SlurmTrackedJob) -> list[str]:
     """Leave its dependency to Slurm, but not its start: it begins in a year. When its user wants that is written down."""
     words = f"AdminComment={_mark(known, '')}:begin={round(known.begin_s)}"
     words = f"ReqNodeList= {words}" if known.row.bound_to else words

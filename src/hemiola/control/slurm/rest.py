@@ -20,16 +20,16 @@ from hemiola.control.slurm.rest_orders import Requeue, Update, requests_of
 from hemiola.control.slurm.rest_rows import (
     MOST_ROWS,
     Envelope,
-    Job,
-    Jobs,
-    Nodes,
+    RestJob,
+    RestJobs,
+    RestNodes,
     elements_of,
     job_row,
     node_rows,
     span_of,
     words_of,
 )
-from hemiola.control.slurm.rows import JobRow, NodeRow, Rules, Span, Words
+from hemiola.control.slurm.rows import SlurmJobRow, SlurmNodeRow, SlurmRules, RunSpan, Words
 from hemiola.core.errors import DAMAGED, EngineError, HemiolaError
 
 __all__ = ["INSTALL", "RestSlurm"]
@@ -77,7 +77,7 @@ class RestSlurm:
         self._http, self._commands = http, commands
         self.offer: Offer = self._look_up()
         self._own: dict[str, int] = {}
-        self._kept: Sequence[tuple[Job, JobRow]] = ()
+        self._kept: Sequence[tuple[RestJob, SlurmJobRow]] = ()
         self._kept_s, self._looked_s, self._changed_s = float("-inf"), float("-inf"), 0
 
     def __str__(self) -> str:
@@ -91,7 +91,7 @@ class RestSlurm:
         back = () if self.offer.requeue else ("put running jobs back",)
         return ", ".join(("hold jobs as their users do", "change single elements of arrays", *back))
 
-    def jobs(self, *, ids: Sequence[str] = (), partition: str = "", states: str = "") -> list[JobRow]:
+    def jobs(self, *, ids: Sequence[str] = (), partition: str = "", states: str = "") -> list[SlurmJobRow]:
         """As `Slurm.jobs`."""
         wanted = frozenset(ids)
         return [
@@ -107,16 +107,16 @@ class RestSlurm:
         wanted = frozenset(ids)
         return {row.id: words_of(job) for job, row in self._rows(ids) if row.id in wanted} if ids else {}
 
-    def jobs_and_words(self, ids: Sequence[str]) -> dict[str, tuple[JobRow, Words]]:
+    def jobs_and_words(self, ids: Sequence[str]) -> dict[str, tuple[SlurmJobRow, Words]]:
         """As `Slurm.jobs_and_words`."""
         wanted = frozenset(ids)
         if not ids:
             return {}
         return {row.id: (row, words_of(job)) for job, row in self._anew(ids) if row.id in wanted}
 
-    def nodes(self, partition: str = "") -> list[NodeRow]:
+    def nodes(self, partition: str = "") -> list[SlurmNodeRow]:
         """As `Slurm.nodes`."""
-        found = node_rows(self._get("nodes/", Nodes).nodes)
+        found = node_rows(self._get("nodes/", RestNodes).nodes)
         return [node for node in found if not partition or node.partition == partition]
 
     def excluding(self, ids: Sequence[str]) -> set[str]:
@@ -128,15 +128,15 @@ class RestSlurm:
             else set()
         )
 
-    def rules(self, partition: str) -> Rules:
+    def rules(self, partition: str) -> SlurmRules:
         """As `Slurm.rules`, by the commands: slurmrestd shows no configuration. Without them nothing is given unasked."""
         if self._commands is None:
-            return Rules()
+            return SlurmRules()
         try:
             return self._commands.rules(partition)
         except EngineError as problem:
             _log.warning("defaults for each GPU are not known, nor is memory counted: %s", problem.what)
-            return Rules()
+            return SlurmRules()
 
     def shares(self, job_id: str) -> dict[str, int]:
         """As `Slurm.shares`."""
@@ -145,7 +145,7 @@ class RestSlurm:
         except HemiolaError:
             return {}
 
-    def spans(self, ids: Sequence[str]) -> dict[str, Span]:
+    def spans(self, ids: Sequence[str]) -> dict[str, RunSpan]:
         """As `Slurm.spans`."""
         wanted = frozenset(ids)
         return {row.id: span_of(job) for job, row in self._rows(ids) if row.id in wanted} if ids else {}
@@ -178,7 +178,7 @@ class RestSlurm:
             )
         return offer_of(answer.body, self._where)
 
-    def _rows(self, ids: Sequence[str]) -> Sequence[tuple[Job, JobRow]]:
+    def _rows(self, ids: Sequence[str]) -> Sequence[tuple[RestJob, SlurmJobRow]]:
         """All jobs, or at least those that are asked for: what the last look has shown of them is not asked again."""
         if ids and time.monotonic() - self._looked_s < LOOK_S:
             wanted = frozenset(ids)
@@ -187,19 +187,19 @@ class RestSlurm:
                 return found
         return self._anew(ids)
 
-    def _anew(self, ids: Sequence[str]) -> Sequence[tuple[Job, JobRow]]:
+    def _anew(self, ids: Sequence[str]) -> Sequence[tuple[RestJob, SlurmJobRow]]:
         """As `_rows`, as Slurm has them now."""
         numbers = {job_id.partition("_")[0] for job_id in ids}
         if 0 < len(numbers) * ONE_COSTS <= max(ONE_COSTS * FEW, len(self._kept)):
             return self._each([job for number in sorted(numbers) for job in self._one(number)])
         return self._all()
 
-    def _all(self) -> Sequence[tuple[Job, JobRow]]:
+    def _all(self) -> Sequence[tuple[RestJob, SlurmJobRow]]:
         """Listed anew, if Slurm says that anything has changed: writing a list costs slurmrestd a millisecond per job."""
         now_s = time.monotonic()
         is_fresh = self.offer.takes_times and now_s - self._kept_s < KEPT_S
         since = f"?update_time={self._changed_s}" if is_fresh else ""
-        listed = self._get(f"jobs/{since}", Jobs)
+        listed = self._get(f"jobs/{since}", RestJobs)
         changed_s = listed.last_update.or_none()
         if since and changed_s is None and not listed.jobs:
             self._looked_s = now_s
@@ -210,10 +210,10 @@ class RestSlurm:
         self._kept_s = now_s if changed_s else float("-inf")
         return self._kept
 
-    def _each(self, records: Iterable[Job]) -> Sequence[tuple[Job, JobRow]]:
+    def _each(self, records: Iterable[RestJob]) -> Sequence[tuple[RestJob, SlurmJobRow]]:
         """Each element of an array for itself."""
         self._remember(records)
-        found: list[tuple[Job, JobRow]] = []
+        found: list[tuple[RestJob, SlurmJobRow]] = []
         for job in records:
             elements = elements_of(job)
             elements = self._cut_off(job) if elements is None else elements
@@ -228,20 +228,20 @@ class RestSlurm:
                 )
         return found
 
-    def _one(self, number: str) -> list[Job]:
+    def _one(self, number: str) -> list[RestJob]:
         """A job, or all of an array; none if Slurm does not know it."""
         try:
-            return self._get(f"job/{number}", Jobs).jobs
+            return self._get(f"job/{number}", RestJobs).jobs
         except _GoneError:
             return []
 
-    def _remember(self, records: Iterable[Job]) -> None:
+    def _remember(self, records: Iterable[RestJob]) -> None:
         """The numbers of elements that are jobs for themselves."""
         for job in records:
             if job.array_task_id.set and job.job_id != job.array:
                 self._own[f"{job.array}_{job.array_task_id.number}"] = job.job_id
 
-    def _cut_off(self, job: Job) -> list[str]:
+    def _cut_off(self, job: RestJob) -> list[str]:
         """The elements of an array whose list slurmrestd cuts off (64 letters, unless SLURM_BITSTR_LEN says otherwise)."""
         states = self._get(f"jobs/state/?job_id={job.array}", _States).jobs
         alike = (one.job_id for one in states if one.state[:1] == job.job_state[:1])

@@ -15,7 +15,7 @@ from hemiola.control.slurm.rest_address import Address, Token, user_of
 from hemiola.control.slurm.rest_socket import connected
 from hemiola.core.errors import EngineError, InputError
 
-__all__ = ["Answer", "Http"]
+__all__ = ["HttpAnswer", "Http"]
 
 MOST_BYTES = 512 << 20
 """Of an answer: some 60,000 jobs."""
@@ -25,7 +25,7 @@ _IS_UP = "does slurmrestd run there? see its log"
 
 
 @dataclass(frozen=True)
-class Answer:
+class HttpAnswer:
     """A whole one.
 
     Attributes:
@@ -48,7 +48,7 @@ class Http:
     def __init__(self, address: Address, token: Token, limit_s: float = 15.0) -> None:
         self.address, self._token, self._limit_s = address, token, limit_s
 
-    def ask(self, path: str, body: bytes | None = None) -> Answer:
+    def ask(self, path: str, body: bytes | None = None) -> HttpAnswer:
         """GET a path, or POST to it.
 
         Raises:
@@ -73,7 +73,7 @@ class Http:
         failpoint("slurm.rest.after")
         return answer
 
-    def _ask(self, path: str, body: bytes | None) -> Answer:
+    def _ask(self, path: str, body: bytes | None) -> HttpAnswer:
         with connected(self.address, time.monotonic() + self._limit_s) as sock:
             connection = http.client.HTTPConnection(self.address.host or "localhost", self.address.port)
             connection.sock = sock
@@ -84,7 +84,7 @@ class Http:
                         f"{self.address} answers with a redirect ({response.status}), which is not followed",
                         "give the address of slurmrestd itself",
                     )
-                return Answer(response.status, response.headers.get_content_type(), self._whole(response))
+                return HttpAnswer(response.status, response.headers.get_content_type(), self._whole(response))
 
     def _headers(self) -> dict[str, str]:
         token = self._token.read()

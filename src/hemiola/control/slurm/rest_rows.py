@@ -12,18 +12,18 @@ from typing import Annotated, Any
 import msgspec
 
 from hemiola.control.slurm import rows
-from hemiola.control.slurm.rows import JobRow, NodeRow, Span, Words
+from hemiola.control.slurm.rows import SlurmJobRow, SlurmNodeRow, RunSpan, Words
 from hemiola.core.errors import EngineError
 from hemiola.core.hostlist import expand
 
 __all__ = [
     "MOST_ROWS",
     "Envelope",
-    "Job",
-    "Jobs",
-    "Node",
-    "Nodes",
-    "Problem",
+    "RestJob",
+    "RestJobs",
+    "RestNode",
+    "RestNodes",
+    "RestProblem",
     "elements_of",
     "job_row",
     "node_rows",
@@ -80,7 +80,7 @@ class _Exit(msgspec.Struct, frozen=True):
 _UNSET = Number(set=False, infinite=False, number=0)
 
 
-class Job(msgspec.Struct, frozen=True):
+class RestJob(msgspec.Struct, frozen=True):
     """A job's record: of an array that waits, one for all of its elements that were not touched yet."""
 
     job_id: Count
@@ -160,7 +160,7 @@ class Job(msgspec.Struct, frozen=True):
         return {name: rows.gpus_in(detail) for name, detail in zip(names, self.gres_detail, strict=False)}
 
 
-class Problem(msgspec.Struct, frozen=True):
+class RestProblem(msgspec.Struct, frozen=True):
     """One of slurmrestd's complaints."""
 
     description: str = ""
@@ -174,18 +174,18 @@ class Problem(msgspec.Struct, frozen=True):
 class Envelope(msgspec.Struct, frozen=True):
     """What stands in every answer."""
 
-    errors: list[Problem]
-    warnings: list[Problem]
+    errors: list[RestProblem]
+    warnings: list[RestProblem]
 
 
-class Jobs(Envelope, frozen=True):
+class RestJobs(Envelope, frozen=True):
     """An answer about jobs; one that nothing has changed has neither jobs nor the time of the last change."""
 
-    jobs: list[Job]
+    jobs: list[RestJob]
     last_update: Number
 
 
-class Node(msgspec.Struct, frozen=True):
+class RestNode(msgspec.Struct, frozen=True):
     """A node's record."""
 
     name: str
@@ -199,13 +199,13 @@ class Node(msgspec.Struct, frozen=True):
     alloc_memory: Count = 0
 
 
-class Nodes(Envelope, frozen=True):
+class RestNodes(Envelope, frozen=True):
     """An answer about nodes."""
 
-    nodes: list[Node]
+    nodes: list[RestNode]
 
 
-def elements_of(job: Job) -> list[str] | None:
+def elements_of(job: RestJob) -> list[str] | None:
     """The ids of the rows that a record stands for; None where slurmrestd has cut them off.
 
     Raises:
@@ -221,7 +221,7 @@ def elements_of(job: Job) -> list[str] | None:
     return [f"{job.array}_{number}" for number in _numbers(job, text)] if text else [str(job.job_id)]
 
 
-def _numbers(job: Job, text: str) -> Iterator[int]:
+def _numbers(job: RestJob, text: str) -> Iterator[int]:
     left = MOST_ROWS
     for part in text.split(","):
         match = _ELEMENTS.fullmatch(part)
@@ -237,7 +237,7 @@ def _numbers(job: Job, text: str) -> Iterator[int]:
         yield from numbers
 
 
-def job_row(job: Job, job_id: str) -> JobRow:
+def job_row(job: RestJob, job_id: str) -> SlurmJobRow:
     """One row of a record.
 
     Raises:
@@ -258,13 +258,13 @@ def job_row(job: Job, job_id: str) -> JobRow:
     return msgspec.structs.replace(row, strange=rows.WHY_PART) if is_part else row
 
 
-def _most_hosts(job: Job) -> int:
+def _most_hosts(job: RestJob) -> int:
     """Of one that runs, those that it has."""
     most = job.max_nodes.or_none() if job.job_state[0] == "PENDING" else None
     return most or int(job.node_count)
 
 
-def _limit_s(job: Job) -> float | None:
+def _limit_s(job: RestJob) -> float | None:
     minutes = job.time_limit.or_none()
     limit_s = 60.0 * minutes if minutes else rows.YEAR_S
     return limit_s if limit_s < rows.YEAR_S else None
@@ -273,7 +273,7 @@ def _limit_s(job: Job) -> float | None:
 _PARTITIONS = rows.matching(r"[\w.,-]{1,1024}")
 _RESERVATION = rows.matching(r"[\w.,-]{0,1024}")
 _FEATURES = rows.matching(r"(?!.*null)[\w.:=&|*,()\[\]-]{0,1024}")
-_FIELDS: dict[str, tuple[str, Callable[[Job], Any]]] = {
+_FIELDS: dict[str, tuple[str, Callable[[RestJob], Any]]] = {
     "state": ("job_state", lambda job: rows.read_word(job.state)),
     "reason": ("state_description", lambda job: rows.read_reason(job.state_description or job.state_reason)),
     "hosts": ("node_count", lambda job: int(job.node_count)),
@@ -316,20 +316,20 @@ _FIELDS: dict[str, tuple[str, Callable[[Job], Any]]] = {
 """Of a row: which field of the record it is read from, and how."""
 
 
-def words_of(job: Job) -> Words:
+def words_of(job: RestJob) -> Words:
     """What is written of it in free text."""
     return Words(job.comment, job.name, job.admin_comment)
 
 
-def span_of(job: Job) -> Span:
+def span_of(job: RestJob) -> RunSpan:
     """When it began and ended."""
-    return Span(job.start_time.or_none(), job.end_time.or_none())
+    return RunSpan(job.start_time.or_none(), job.end_time.or_none())
 
 
 _NAME = rows.matching(r"[\w.-]{1,255}")
 
 
-def node_rows(nodes: Iterable[Node]) -> list[NodeRow]:
+def node_rows(nodes: Iterable[RestNode]) -> list[SlurmNodeRow]:
     """A row for each node in each of its partitions.
 
     Raises:
@@ -339,7 +339,7 @@ def node_rows(nodes: Iterable[Node]) -> list[NodeRow]:
     for node in nodes:
         try:
             state, silent = rows.node_state(node.state)
-            row = NodeRow(
+            row = SlurmNodeRow(
                 _NAME(node.name), rows.read_word(state), silent, rows.read_gpus(node.gres)[0], "",
                 frozenset(node.active_features), node.cpus, node.alloc_cpus, _bytes(node.real_memory),
                 float(rows.MIB * node.alloc_memory),
@@ -357,7 +357,7 @@ def _bytes(mib: int | None) -> float | None:
     return None if mib is None else float(rows.MIB * mib)
 
 
-def _strange(job: Job, name: str, value: object) -> EngineError:
+def _strange(job: RestJob, name: str, value: object) -> EngineError:
     return EngineError(
         f"slurmrestd says {str(value)[:200]!r} as {name} of job {job.job_id}",
         "this version of Slurm is not understood; please report its version",

@@ -24,10 +24,10 @@ __all__ = [
     "SPAN_FORMAT",
     "WHY_PART",
     "YEAR_S",
-    "JobRow",
-    "NodeRow",
-    "Rules",
-    "Span",
+    "SlurmJobRow",
+    "SlurmNodeRow",
+    "SlurmRules",
+    "RunSpan",
     "Words",
     "gpus_in",
     "job_format",
@@ -65,7 +65,7 @@ Tres = tuple[int, float]
 """(processors, bytes of memory)"""
 
 
-class JobRow(msgspec.Struct, frozen=True, gc=False):
+class SlurmJobRow(msgspec.Struct, frozen=True, gc=False):
     """A job as Slurm has it now.
 
     Attributes:
@@ -177,7 +177,7 @@ class Words:
     admin: str = ""
 
 
-class Span(NamedTuple):
+class RunSpan(NamedTuple):
     """When a job began and ended, Unix time; None where Slurm does not say.
 
     Attributes:
@@ -189,7 +189,7 @@ class Span(NamedTuple):
     ended_s: int | None
 
 
-class NodeRow(msgspec.Struct, frozen=True, gc=False):
+class SlurmNodeRow(msgspec.Struct, frozen=True, gc=False):
     """A node as Slurm has it now.
 
     Attributes:
@@ -214,7 +214,7 @@ class NodeRow(msgspec.Struct, frozen=True, gc=False):
     memory_taken_bytes: float = 0.0
 
 
-class Rules(msgspec.Struct, frozen=True, gc=False):
+class SlurmRules(msgspec.Struct, frozen=True, gc=False):
     """What of its nodes Slurm counts for the jobs of a partition, and what it gives them unasked.
 
     Attributes:
@@ -382,7 +382,7 @@ def job_format(version: tuple[int, int]) -> str:
     return names.replace("OverSubscribe", "Exclusive") if version >= EXCLUSIVE_COLUMN else names
 
 
-def job_rows(text: str, version: tuple[int, int]) -> list[JobRow]:
+def job_rows(text: str, version: tuple[int, int]) -> list[SlurmJobRow]:
     """Of `squeue -r -O` with the `job_format` of its version, below its header.
 
     Raises:
@@ -392,12 +392,12 @@ def job_rows(text: str, version: tuple[int, int]) -> list[JobRow]:
     return [_job(words, number, whole) for number, words in _lines(text, len(_JOB), "squeue")]
 
 
-_NAMES = [n for n in JobRow.__struct_fields__ if n not in ("gpu_type", "strange", "features")] + ["features"]
+_NAMES = [n for n in SlurmJobRow.__struct_fields__ if n not in ("gpu_type", "strange", "features")] + ["features"]
 """What the columns are to us."""
 _ASKED = ("gpus_per_host", "gpus_per_job", "gpus_per_task", "gpus_per_socket")
 
 
-def _job(words: list[str], number: int, whole: str) -> JobRow:
+def _job(words: list[str], number: int, whole: str) -> SlurmJobRow:
     """A row.
 
     Args:
@@ -417,7 +417,7 @@ def _job(words: list[str], number: int, whole: str) -> JobRow:
     return row_of(fields, strange)
 
 
-def row_of(fields: dict[str, Any], strange: str) -> JobRow:
+def row_of(fields: dict[str, Any], strange: str) -> SlurmJobRow:
     """Of its fields, GPUs with their types; one that is strange is taken to have its nodes for itself."""
     if fields["state"] == "SPECIAL_EXIT":  # it is back in the queue, and held; no other reason is given
         fields |= {"state": "PENDING", "reason": "SpecialExit"}
@@ -431,13 +431,13 @@ def row_of(fields: dict[str, Any], strange: str) -> JobRow:
     fields["exclusive"] = fields["exclusive"] or strange != ""
     strange = strange or (WHY_PART if _PART.fullmatch(fields["id"]) else "")
     strange = strange or (_WHY_SOCKET if fields["gpus_per_socket"] else "")
-    return JobRow(gpu_type=next((kind for _, kind in asked.values() if kind), ""), strange=strange, **fields)
+    return SlurmJobRow(gpu_type=next((kind for _, kind in asked.values() if kind), ""), strange=strange, **fields)
 
 
-def node_rows(text: str) -> list[NodeRow]:
+def node_rows(text: str) -> list[SlurmNodeRow]:
     """Of `sinfo -N -O NODE_FORMAT`, below its header."""
     return [
-        NodeRow(
+        SlurmNodeRow(
             name,
             *node_state(state.upper().split("+")),
             read_gpus(gres)[0],
@@ -457,7 +457,7 @@ def node_rows(text: str) -> list[NodeRow]:
 _DEFAULT = re.compile(r"\b(DefCpuPerGPU|DefMemPerGPU)=(\d{1,12})")
 
 
-def rules_of(settings: Mapping[str, str], partition: str) -> Rules:
+def rules_of(settings: Mapping[str, str], partition: str) -> SlurmRules:
     """Of `scontrol show config`, and of `scontrol -o show partition` of one; where both say something, it is the partition's.
 
     Raises:
@@ -474,7 +474,7 @@ def rules_of(settings: Mapping[str, str], partition: str) -> Rules:
     ]
     each = {name: int(count) for some in defaults for name, count in some.items()}
     shared, _, most = own.get("OverSubscribe", "").partition(":")
-    return Rules(
+    return SlurmRules(
         cpus_per_gpu=each.get("DefCpuPerGPU", 0),
         memory_per_gpu_bytes=float(MIB * each.get("DefMemPerGPU", 0)),
         counts_cpus=not (shared in ("YES", "FORCE") and most != "1"),
@@ -483,10 +483,10 @@ def rules_of(settings: Mapping[str, str], partition: str) -> Rules:
     )
 
 
-def spans_in(text: str) -> dict[str, Span]:
+def spans_in(text: str) -> dict[str, RunSpan]:
     """Of `squeue -r -O SPAN_FORMAT`, below its header."""
     return {
-        job_id: Span(began_s or None, ended_s or None)
+        job_id: RunSpan(began_s or None, ended_s or None)
         for job_id, began_s, ended_s in _read(text, _SPAN, "squeue")
     }
 

@@ -11,11 +11,11 @@ from hemiola.control.live.files import check_folder
 from hemiola.control.live.looking import Wake
 from hemiola.control.live.models import profiles_by_model
 from hemiola.control.live.remembered import remembered
-from hemiola.control.live.service import Run, Service, Settings
+from hemiola.control.live.service import Session, Service, SessionSettings
 from hemiola.control.slurm.client import Slurm
 from hemiola.control.slurm.driver import SlurmDriver
-from hemiola.control.slurm.engine import Engine
-from hemiola.control.slurm.memory import Clues
+from hemiola.control.slurm.engine import SlurmInterface
+from hemiola.control.slurm.memory import SlurmRecoveryKey
 from hemiola.control.slurm.rest import INSTALL, RestSlurm
 from hemiola.control.slurm.rest_address import Address, Token
 from hemiola.control.slurm.rest_http import Http
@@ -28,11 +28,11 @@ _log = logging.getLogger("hemiola.slurm")
 
 
 def slurm_service(
-    settings: Settings,
+    settings: SessionSettings,
     journal: Journal,
     topology: Topology,
     *,
-    slurm: Engine,
+    slurm: SlurmInterface,
     partition: str,
     profiles: Path | None = None,
     wake: Path | None = None,
@@ -55,10 +55,10 @@ def slurm_service(
             "name the one that Hemiola manages: --partition",
         )
 
-    def make(run: Run) -> SlurmDriver:
+    def make(run: Session) -> SlurmDriver:
         return SlurmDriver(
             slurm, run.machine, partition, acts=run.acts, clock=run.clock, may_act=run.may_act, turned=run.turned,
-            remembered=remembered(run.remembered, Clues), profile=profile, wake=Wake(wake) if wake is not None else None,
+            remembered=remembered(run.remembered, SlurmRecoveryKey), profile=profile, wake=Wake(wake) if wake is not None else None,
         )  # fmt: skip
 
     return Service(settings, journal, topology, make)

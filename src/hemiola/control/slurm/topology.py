@@ -10,7 +10,7 @@ from hemiola.control.slurm.client import Slurm, settings_of
 from hemiola.core.errors import InputError
 from hemiola.core.hostlist import compress
 from hemiola.core.topology import Topology
-from hemiola.trace.topologies.options import Options
+from hemiola.trace.topologies.options import TopologyOptions
 from hemiola.trace.topologies.read import read_topology
 from hemiola.trace.topologies.slurm import read_slurm
 
@@ -45,7 +45,7 @@ def slurm_topology(slurm: Slurm, options: Mapping[str, str] | None = None) -> To
         or f"SwitchName=cluster Nodes={compress(with_gpus)}",
         "slurm.conf": "\n".join(f"NodeName={name} Gres={gres}" for name, gres in nodes),
     }
-    return read_slurm(files, "scontrol", Options(options or {}, "scontrol"))
+    return read_slurm(files, "scontrol", TopologyOptions(options or {}, "scontrol"))
 
 
 def _folder(slurm: Slurm) -> Path | None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from hemiola.control.sweep.local import Adaptive, Here, Pool, cores
+from hemiola.control.sweep.local import Adaptive, Here, ProcessPool, cores
 from hemiola.control.sweep.sweep import Swept, sweep
 from hemiola.control.sweep.tasks import Executor
 from hemiola.core.errors import InputError
 
-__all__ = ["Adaptive", "Executor", "Here", "Pool", "Swept", "executor_for", "sweep"]
+__all__ = ["Adaptive", "Executor", "Here", "ProcessPool", "Swept", "executor_for", "sweep"]
 
 
 def executor_for(*, ray: str = "", workers: int | None = None) -> Executor:
@@ -29,7 +29,7 @@ def executor_for(*, ray: str = "", workers: int | None = None) -> Executor:
             )
         return OnRay(ray)
     if workers is None:
-        return Adaptive(Pool(cores())) if cores() > 1 else Here()
+        return Adaptive(ProcessPool(cores())) if cores() > 1 else Here()
     if workers < 1:
         raise InputError(f"workers is {workers}", "give 1 or more")
-    return Pool(workers) if workers > 1 else Here()
+    return ProcessPool(workers) if workers > 1 else Here()

@@ -14,7 +14,7 @@ import numpy as np
 from hemiola.core.result import LoggedDecision, Run
 from hemiola.core.timeline import Timeline, TrafficLog
 
-__all__ = ["Answer", "Result", "answer_of", "encode_exactly"]
+__all__ = ["RunAnswer", "Result", "answer_of", "encode_exactly"]
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,7 +29,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...]
 
 
-class Answer(msgspec.Struct, frozen=True, kw_only=True):
+class RunAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """A result on its way from where it was computed.
 
     Attributes:
@@ -69,7 +69,7 @@ class _Kept(msgspec.Struct, frozen=True, kw_only=True):
     traffic: dict[str, Any] | None
 
 
-def answer_of(run: Run, notes: tuple[str, ...]) -> Answer:
+def answer_of(run: Run, notes: tuple[str, ...]) -> RunAnswer:
     """A run, ready to be sent or kept."""
     bare = msgspec.structs.replace(
         run, semantics={}, wall_s=0.0, cpu_s=0.0, timeline=None, traffic=None, decisions=()
@@ -79,7 +79,7 @@ def answer_of(run: Run, notes: tuple[str, ...]) -> Answer:
         timeline=vars(run.timeline) if run.timeline is not None else None,
         traffic=vars(run.traffic) if run.traffic is not None else None,
     )  # fmt: skip
-    return Answer(
+    return RunAnswer(
         result=encode_exactly(kept), wall_s=run.wall_s, cpu_s=run.cpu_s, interrupted=run.interrupted
     )
 

@@ -11,7 +11,7 @@ import msgspec
 from hemiola.control.scenario import Prepared
 from hemiola.control.simulate import Recording
 from hemiola.control.sweep.answers import encode_exactly
-from hemiola.control.sweep.tasks import Task
+from hemiola.control.sweep.tasks import RunTask
 from hemiola.core.errors import InputError
 from hemiola.core.topology import Topology
 
@@ -60,7 +60,7 @@ def _of_cluster(topology: Topology | None) -> object:
     return topology.name, topology.hosts, topology.levels, topology.measured, topology.left_out
 
 
-def task_key(scenario: bytes, task: Task, recording: Recording) -> str:
+def task_key(scenario: bytes, task: RunTask, recording: Recording) -> str:
     """Of one run.
 
     Args:

@@ -18,12 +18,12 @@ from types import FrameType
 from typing import cast
 
 from hemiola.control.simulate import Recording
-from hemiola.control.sweep.answers import Answer
+from hemiola.control.sweep.answers import RunAnswer
 from hemiola.control.sweep.programs import program_of
-from hemiola.control.sweep.tasks import Answers, Packed, Refusal, Task, Work, compute, compute_packed
+from hemiola.control.sweep.tasks import Answers, Packed, PickledError, RunTask, Work, compute, compute_packed
 from hemiola.core.errors import EngineError, InputError
 
-__all__ = ["Adaptive", "Here", "Pool", "cores"]
+__all__ = ["Adaptive", "Here", "ProcessPool", "cores"]
 
 PATIENCE_S = 1.0
 GRACE_S = 5.0
@@ -56,7 +56,7 @@ class Adaptive:
         patience_s: how long before processes are started, which takes about as long.
     """
 
-    pool: Pool
+    pool: ProcessPool
     patience_s: float = PATIENCE_S
 
     def answers(self, work: Work) -> Answers:
@@ -83,7 +83,7 @@ class _TakesLongError(Exception):
 
 
 @dataclass(frozen=True)
-class Pool:
+class ProcessPool:
     """In processes of this machine. One that dies costs the run that it was at, which another does again.
 
     Attributes:
@@ -123,7 +123,7 @@ class _Worker:
 
     def __init__(self, packed: list[Packed], recording: Recording) -> None:
         self._needs = packed, recording
-        self.task: Task | None = None
+        self.task: RunTask | None = None
         self._start()
 
     def _start(self) -> None:
@@ -134,7 +134,7 @@ class _Worker:
         other.close()
         self.torn = False
 
-    def give(self, task: Task) -> None:
+    def give(self, task: RunTask) -> None:
         """Begin with this; in a new process, where the last one has died."""
         self.task = task
         try:
@@ -144,7 +144,7 @@ class _Worker:
             self._start()
             self.pipe.send(task)
 
-    def take(self) -> Answer | None:
+    def take(self) -> RunAnswer | None:
         """The answer; None without one, because of Ctrl-C or because the process died: then there is a new one.
 
         Raises:
@@ -158,11 +158,11 @@ class _Worker:
             self._start()
             return None
         self.torn = False
-        if isinstance(found, Refusal):
+        if isinstance(found, PickledError):
             raise found.error()
         if isinstance(found, BaseException):
             raise found
-        return cast(Answer | None, found)
+        return cast(RunAnswer | None, found)
 
     def interrupt(self) -> None:
         """Pass Ctrl-C on."""
@@ -177,8 +177,8 @@ class _Worker:
         self.pipe.close()
 
 
-def _as_they_end(workers: Sequence[_Worker], left: deque[Task]) -> Answers:
-    died: Counter[Task] = Counter()
+def _as_they_end(workers: Sequence[_Worker], left: deque[RunTask]) -> Answers:
+    died: Counter[RunTask] = Counter()
     while True:
         for worker in workers:
             if worker.task is None and left:
@@ -198,7 +198,7 @@ def _as_they_end(workers: Sequence[_Worker], left: deque[Task]) -> Answers:
                 raise KeyboardInterrupt
 
 
-def _once_more(task: Task, died: Counter[Task]) -> Task:
+def _once_more(task: RunTask, died: Counter[RunTask]) -> RunTask:
     died[task] += 1
     if died[task] == ATTEMPTS:
         raise EngineError(
@@ -252,13 +252,13 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
-def _answer(packed: Packed, task: Task, recording: Recording) -> Answer | Refusal | Exception | None:
+def _answer(packed: Packed, task: RunTask, recording: Recording) -> RunAnswer | PickledError | Exception | None:
     global _busy, _stopped
     if _stopped:
         return None
     # each process reads it anew, this one later than others
     if task.program not in (None, program_of(task.policy)):
-        return Refusal(
+        return PickledError(
             InputError, f"the file of the policy {task.name} was changed while the sweep ran",
             "start it again; with --resume, what is finished is kept",
         )  # fmt: skip
@@ -271,7 +271,7 @@ def _answer(packed: Packed, task: Task, recording: Recording) -> Answer | Refusa
         return _sendable(error)
     finally:
         _busy = False
-    _stopped = _stopped or (isinstance(answer, Answer) and answer.interrupted)
+    _stopped = _stopped or (isinstance(answer, RunAnswer) and answer.interrupted)
     return answer
 
 

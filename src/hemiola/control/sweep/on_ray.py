@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from hemiola.control.simulate import Recording
-from hemiola.control.sweep.answers import Answer
+from hemiola.control.sweep.answers import RunAnswer
 from hemiola.control.sweep.keys import hemiola_digest
-from hemiola.control.sweep.tasks import Answers, Packed, Refusal, Task, Work, compute_packed
+from hemiola.control.sweep.tasks import Answers, Packed, PickledError, RunTask, Work, compute_packed
 from hemiola.core.errors import EngineError, InputError
 from hemiola.sched.policy import Policy
 
@@ -87,7 +87,7 @@ def _spread(ray: Any, work: Work, address: str) -> Answers:
             done, _ = ray.wait(list(running), timeout=POLL_S)
         for reference in done:
             task, answer = running.pop(reference), ray.get(reference)
-            if isinstance(answer, Refusal):
+            if isinstance(answer, PickledError):
                 raise answer.error()
             yield task, answer
 
@@ -96,10 +96,10 @@ def _sent(ray: Any, packed: Packed) -> tuple[Any, str]:
     return ray.put(packed.content), packed.digest
 
 
-def _work(content: bytes, digest: str, task: Task, recording: Recording, hemiola: str) -> Answer | Refusal:
+def _work(content: bytes, digest: str, task: RunTask, recording: Recording, hemiola: str) -> RunAnswer | PickledError:
     """On a worker."""
     if hemiola_digest() != hemiola:
-        return Refusal(
+        return PickledError(
             InputError,
             f"the Ray node {socket.gethostname()} has another Hemiola than this machine",
             "install the same one on every node",

@@ -10,17 +10,17 @@ from pathlib import Path
 
 import msgspec
 
-from hemiola.control.sweep.answers import Answer
+from hemiola.control.sweep.answers import RunAnswer
 from hemiola.core.errors import InputError
 from hemiola.trace.atomic import replacing
 
-__all__ = ["Store"]
+__all__ = ["RunStore"]
 
 MAGIC = b"hemiola.run/1\n"
 DIGEST_BYTES = 32
 
 
-class Store:
+class RunStore:
     """A file per run, named by the key of what determines it; each appears whole or not at all.
 
     Args:
@@ -41,7 +41,7 @@ class Store:
                 f"cannot keep runs in {str(folder)!r}: {error.strerror}", "name a folder that can be written"
             ) from error
 
-    def get(self, key: str) -> Answer | None:
+    def get(self, key: str) -> RunAnswer | None:
         """A run that was kept; None if there is none.
 
         Raises:
@@ -56,9 +56,9 @@ class Store:
         digest, packed = content[len(MAGIC) :][:DIGEST_BYTES], content[len(MAGIC) + DIGEST_BYTES :]
         if not content.startswith(MAGIC) or hashlib.sha256(packed).digest() != digest:
             raise ValueError("it is damaged")
-        return msgspec.msgpack.decode(zlib.decompress(packed), type=Answer)
+        return msgspec.msgpack.decode(zlib.decompress(packed), type=RunAnswer)
 
-    def put(self, key: str, answer: Answer) -> None:
+    def put(self, key: str, answer: RunAnswer) -> None:
         """Keep a run."""
         packed = zlib.compress(msgspec.msgpack.encode(answer), level=1)
         with replacing(self._file(key)) as stream:

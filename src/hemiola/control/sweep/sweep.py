@@ -13,10 +13,10 @@ import msgspec
 
 from hemiola.control.scenario import Prepared
 from hemiola.control.simulate import Progress, Recording, in_order
-from hemiola.control.sweep.answers import Answer, Result
+from hemiola.control.sweep.answers import RunAnswer, Result
 from hemiola.control.sweep.keys import scenario_digest, task_key
-from hemiola.control.sweep.store import Store
-from hemiola.control.sweep.tasks import Answers, Executor, Task, Work, tasks_of
+from hemiola.control.sweep.store import RunStore
+from hemiola.control.sweep.tasks import Answers, Executor, RunTask, Work, tasks_of
 from hemiola.core.result import Comparison, baseline_among
 
 __all__ = ["Swept", "sweep"]
@@ -60,13 +60,13 @@ def sweep(
         InputError, PolicyError, TopologyError: before anything runs, or by a run as it would alone.
     """
     tasks = tasks_of(scenarios)
-    kept = _Kept(Store(folder), scenarios, recording) if folder else None
+    kept = _Kept(RunStore(folder), scenarios, recording) if folder else None
     results = kept.among(tasks, say) if kept else {}
     way = _Way(scenarios, tasks, results, progress)
     left = [task for task in tasks if task not in results]
     answers = executor.answers(Work(scenarios, left, recording, way.within))
 
-    def take(task: Task, answer: Answer) -> None:
+    def take(task: RunTask, answer: RunAnswer) -> None:
         if kept and not answer.interrupted:
             kept.put(task, answer)
         results[task] = answer.read()
@@ -81,7 +81,7 @@ def sweep(
         answers.close()
 
 
-def _until_done(waited_for: set[Task], answers: Answers, take: Callable[[Task, Answer], None]) -> None:
+def _until_done(waited_for: set[RunTask], answers: Answers, take: Callable[[RunTask, RunAnswer], None]) -> None:
     """Take answers until these tasks have theirs; after Ctrl-C there are no more."""
     try:
         while waited_for and (pair := next(answers, None)) is not None:
@@ -97,8 +97,8 @@ class _Way:
     def __init__(
         self,
         scenarios: Sequence[Prepared],
-        tasks: Sequence[Task],
-        done: Iterable[Task],
+        tasks: Sequence[RunTask],
+        done: Iterable[RunTask],
         progress: Progress | None,
     ) -> None:
         self._jobs = [len(prepared.workload(0).jobs) for prepared in scenarios]
@@ -110,7 +110,7 @@ class _Way:
         """A run of this process is so far."""
         self._progress(policy, seed, self._ended + ended, self._all)
 
-    def ended(self, task: Task) -> None:
+    def ended(self, task: RunTask) -> None:
         """A run is done."""
         self._ended += self._jobs[task.scenario]
         self._progress(task.name, task.seed, self._ended, self._all)
@@ -119,14 +119,14 @@ class _Way:
 class _Kept:
     """Tasks in a store."""
 
-    def __init__(self, store: Store, scenarios: Sequence[Prepared], recording: Recording) -> None:
+    def __init__(self, store: RunStore, scenarios: Sequence[Prepared], recording: Recording) -> None:
         self._store, self._recording = store, recording
         self._scenarios = [scenario_digest(prepared) for prepared in scenarios]
 
-    def _key(self, task: Task) -> str:
+    def _key(self, task: RunTask) -> str:
         return task_key(self._scenarios[task.scenario], task, self._recording)
 
-    def among(self, tasks: Sequence[Task], say: Callable[[str], None]) -> dict[Task, Result]:
+    def among(self, tasks: Sequence[RunTask], say: Callable[[str], None]) -> dict[RunTask, Result]:
         """The results that are there already."""
         found = {}
         for task in tasks:
@@ -139,13 +139,13 @@ class _Kept:
         say(f"kept runs: {len(found):,} of {len(tasks):,} are in {self._store.folder}")
         return found
 
-    def put(self, task: Task, answer: Answer) -> None:
+    def put(self, task: RunTask, answer: RunAnswer) -> None:
         """Keep a task's answer."""
         self._store.put(self._key(task), answer)
 
 
 def _together(
-    prepared: Prepared, tasks: Sequence[Task], done: Sequence[Result], recording: Recording
+    prepared: Prepared, tasks: Sequence[RunTask], done: Sequence[Result], recording: Recording
 ) -> Swept:
     """The comparison that running these tasks one after another gives."""
     cut = [result for result in done if result.run.interrupted]

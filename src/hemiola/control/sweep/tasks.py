@@ -12,7 +12,7 @@ import msgspec
 
 from hemiola.control.scenario import Prepared
 from hemiola.control.simulate import Progress, Recording, policies_by_text, simulate
-from hemiola.control.sweep.answers import Answer, answer_of
+from hemiola.control.sweep.answers import RunAnswer, answer_of
 from hemiola.control.sweep.programs import program_of
 from hemiola.core.errors import HemiolaError
 from hemiola.sched.policy import Policy
@@ -21,8 +21,8 @@ __all__ = [
     "Answers",
     "Executor",
     "Packed",
-    "Refusal",
-    "Task",
+    "PickledError",
+    "RunTask",
     "Work",
     "compute",
     "compute_packed",
@@ -31,7 +31,7 @@ __all__ = [
 
 
 @dataclass(frozen=True, eq=False)
-class Task:
+class RunTask:
     """One run.
 
     Attributes:
@@ -52,17 +52,17 @@ class Work:
     """Tasks, and what they need.
 
     Attributes:
-        scenarios: what `Task.scenario` counts.
+        scenarios: what `RunTask.scenario` counts.
         progress: called now and then by whoever runs a task in this process.
     """
 
     scenarios: Sequence[Prepared]
-    tasks: Sequence[Task]
+    tasks: Sequence[RunTask]
     recording: Recording
     progress: Progress | None = None
 
 
-Answers = Generator[tuple[Task, Answer], None, None]
+Answers = Generator[tuple[RunTask, RunAnswer], None, None]
 
 
 class Executor(Protocol):
@@ -75,7 +75,7 @@ class Executor(Protocol):
         """
 
 
-def tasks_of(scenarios: Sequence[Prepared]) -> list[Task]:
+def tasks_of(scenarios: Sequence[Prepared]) -> list[RunTask]:
     """Every run of these scenarios: for each, seeds in order, and on each its policies in order.
 
     Raises:
@@ -88,11 +88,11 @@ def tasks_of(scenarios: Sequence[Prepared]) -> list[Task]:
         named = policies_by_text(prepared.policies, prepared.rules, baseline=asked.baseline or None)
         programs = {name: program_of(policy) for name, policy in named.items()}
         for seed in range(asked.seeds):
-            tasks += [Task(number, name, policy, seed, programs[name]) for name, policy in named.items()]
+            tasks += [RunTask(number, name, policy, seed, programs[name]) for name, policy in named.items()]
     return tasks
 
 
-def compute(prepared: Prepared, task: Task, recording: Recording, progress: Progress | None = None) -> Answer:
+def compute(prepared: Prepared, task: RunTask, recording: Recording, progress: Progress | None = None) -> RunAnswer:
     """Replay the task's workload under its policy."""
     done = simulate(
         prepared.workload, prepared.topology, [task.policy], semantics=prepared.rules, seeds=[task.seed],
@@ -126,7 +126,7 @@ class Packed:
         return cls(content, hashlib.sha256(content).hexdigest())
 
 
-class Refusal(msgspec.Struct, frozen=True):
+class PickledError(msgspec.Struct, frozen=True):
     """An error on purpose, on its way home: pickling an exception would lose its remedy."""
 
     kind: type[HemiolaError]
@@ -140,12 +140,12 @@ class Refusal(msgspec.Struct, frozen=True):
         return error
 
 
-def compute_packed(packed: Packed, task: Task, recording: Recording) -> Answer | Refusal:
+def compute_packed(packed: Packed, task: RunTask, recording: Recording) -> RunAnswer | PickledError:
     """What other processes do: `compute`, with errors on purpose as values."""
     try:
         return compute(_unpacked(packed), task, recording)
     except HemiolaError as error:
-        return Refusal(type(error), error.what, error.remedy)
+        return PickledError(type(error), error.what, error.remedy)
 
 
 _held: dict[str, Prepared] = {}

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from hemiola.control.journal import JobRecord
+from hemiola.control.journal import JournaledJob
 from hemiola.control.live.book import NEVER, STATUS
 from hemiola.control.live.engine import Identity, LiveDriver
 from hemiola.core.decisions import Decision, Start, asks_engine
@@ -29,9 +29,9 @@ __all__ = [
     "KEEP",
     "THOUGHT_S",
     "Camera",
-    "Note",
+    "DecisionNote",
     "Picture",
-    "Seen",
+    "ViewPicture",
     "Standing",
     "seen_impossible",
     "seen_in_journal",
@@ -46,7 +46,7 @@ KEEP = 2000
 THOUGHT_S = (0.0001, 0.001, 0.01, 0.03, 0.1, 0.3, 1.0, 5.0)
 
 
-class Note(msgspec.Struct, frozen=True):
+class DecisionNote(msgspec.Struct, frozen=True):
     """A decision as it was made.
 
     Attributes:
@@ -62,7 +62,7 @@ class Note(msgspec.Struct, frozen=True):
     who: Identity | None
 
 
-class Seen(msgspec.Struct, frozen=True, kw_only=True):
+class ViewPicture(msgspec.Struct, frozen=True, kw_only=True):
     """A job in a picture, wherever the picture comes from."""
 
     job: Job
@@ -106,12 +106,12 @@ class Picture(msgspec.Struct, frozen=True, kw_only=True):
     run: int | None
     taken_s: float
     topology: Topology
-    jobs: tuple[tuple[JobState, Identity | None], ...] | tuple[JobRecord, ...]
+    jobs: tuple[tuple[JobState, Identity | None], ...] | tuple[JournaledJob, ...]
     masks: tuple[int, ...] | None
     down: tuple[bool, ...]
     blocked: dict[int, int]
     away: str
-    last: dict[str, Note]
+    last: dict[str, DecisionNote]
     decided: int
     counters: dict[str, HostReport] = {}
     impossible: tuple[tuple[Job, Identity | None], ...] = ()
@@ -140,9 +140,9 @@ class Standing(msgspec.Struct, frozen=True):
     picture: Picture
 
 
-def seen_live(state: JobState, who: Identity | None, shortage: str = "") -> Seen:
+def seen_live(state: JobState, who: Identity | None, shortage: str = "") -> ViewPicture:
     """A job of the view."""
-    return Seen(
+    return ViewPicture(
         job=state.job, engine_id=who.engine_id if who else "", user=who.user if who else state.job.user,
         name=who.name if who else "", state=STATUS[state.status], since_s=state.since_s, placement=state.placement,
         served_s=state.served_s, queued_s=state.queued_s + state.withheld_s, preemptions=state.preemptions,
@@ -151,9 +151,9 @@ def seen_live(state: JobState, who: Identity | None, shortage: str = "") -> Seen
     )  # fmt: skip
 
 
-def seen_impossible(job: Job, who: Identity | None) -> Seen:
+def seen_impossible(job: Job, who: Identity | None) -> ViewPicture:
     """A job that could never run here, as the journal has it, too."""
-    return Seen(
+    return ViewPicture(
         job=job, engine_id=who.engine_id if who else "", user=who.user if who else job.user,
         name=who.name if who else "", state="held", since_s=job.submit_s, placement=None, served_s=0.0, queued_s=0.0,
         preemptions=0, binds_failed=0, note=f"{NEVER}: {who.note if who else 'no place is large enough'}",
@@ -161,12 +161,12 @@ def seen_impossible(job: Job, who: Identity | None) -> Seen:
     )  # fmt: skip
 
 
-def seen_in_journal(record: JobRecord) -> Seen:
+def seen_in_journal(record: JournaledJob) -> ViewPicture:
     """A job of the journal, which has it at the size that it was submitted for."""
     job, place = record.job, record.placement
     if record.status == "running" and place is not None and job.is_elastic:
         job = job.sized(place.gpus)
-    return Seen(
+    return ViewPicture(
         job=job, engine_id=record.engine_id, user=record.user, name=record.name, state=record.status,
         since_s=record.since_s, placement=place, served_s=record.served_s,
         queued_s=record.queued_s + record.withheld_s, preemptions=record.preemptions, binds_failed=record.binds_failed, note=record.note,
@@ -175,11 +175,11 @@ def seen_in_journal(record: JobRecord) -> Seen:
     )  # fmt: skip
 
 
-def _started(record: JobRecord, run: int) -> Note | None:
+def _started(record: JournaledJob, run: int) -> DecisionNote | None:
     """Why a job runs there that a run before has started, as the decision that it was; it is none of this run's."""
     if record.status != "running" or record.placement is None or not record.note:
         return None
-    return Note(run, -1, record.since_s, Start(record.uuid, record.placement, record.note), "", None)
+    return DecisionNote(run, -1, record.since_s, Start(record.uuid, record.placement, record.note), "", None)
 
 
 class Camera:
@@ -193,8 +193,8 @@ class Camera:
         self._run, self._number = -1, 0
         self._seen = False
         self._driver: LiveDriver | None = None
-        self._notes: deque[Note] = deque(maxlen=KEEP)
-        self._last: dict[str, Note] = {}
+        self._notes: deque[DecisionNote] = deque(maxlen=KEEP)
+        self._last: dict[str, DecisionNote] = {}
         self._pending: tuple[float, Decision, str] | None = None
         self.turned_s: float | None = None
         self.counts: Counter[tuple[str, bool]] = Counter()
@@ -206,7 +206,7 @@ class Camera:
     # ---- the loop's side
 
     def turned(
-        self, view: ClusterView, driver: LiveDriver, run: int, *, seen: bool = True, remembered: Sequence[JobRecord] = (),
+        self, view: ClusterView, driver: LiveDriver, run: int, *, seen: bool = True, remembered: Sequence[JournaledJob] = (),
     ) -> None:  # fmt: skip
         """The loop has come around; a picture, if one is wanted and it is time, and there is something to see."""
         self._settle()
@@ -266,7 +266,7 @@ class Camera:
             if not asks_engine(decision):
                 return
             who = self._who(decision.job_id)
-            note = Note(self._run, self._number, now_s, decision, refused, who)
+            note = DecisionNote(self._run, self._number, now_s, decision, refused, who)
             self._number += 1
             self._notes.append(note)
             self._last[decision.job_id] = note
@@ -303,7 +303,7 @@ class Camera:
                 self._lock.wait_for(lambda: self._picture is not before, patience_s)
             return self._picture
 
-    def notes(self) -> tuple[Note, ...]:
+    def notes(self) -> tuple[DecisionNote, ...]:
         """The last decisions, oldest first."""
         with self._lock:
             return tuple(self._notes)

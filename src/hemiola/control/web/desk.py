@@ -17,7 +17,7 @@ from hemiola.control.live.reading import Names, engine_ids
 from hemiola.control.live.reading_run import Following
 from hemiola.control.live.service import Service
 from hemiola.control.web import history, values
-from hemiola.control.web.camera import KEEP, Camera, Note, Picture, Seen
+from hemiola.control.web.camera import KEEP, Camera, DecisionNote, Picture, ViewPicture
 from hemiola.control.web.history import NotThereError
 from hemiola.control.web.loads import Predictor
 from hemiola.control.web.shadow import Shadow
@@ -58,7 +58,7 @@ class Desk:
         self._run: RunRecord | None = None
         self._topology: tuple[int, Topology] | None = None
         self._reading = threading.Lock()
-        self._from_before: list[Note] = []
+        self._from_before: list[DecisionNote] = []
         self._last_notes, self._next_s = history.LastNotes(KEEP), 0.0
         self._following, self._stale_s = Following(), 0.0
 
@@ -144,7 +144,7 @@ class Desk:
             found = (ended_job(topologies.at(record.ended_s), record) for record in records)
             return values.Jobs(tuple(_named(view, names) for view in found), following, None)
 
-        def wanted(seen: Seen) -> bool:
+        def wanted(seen: ViewPicture) -> bool:
             return (state == "open" or seen.state == state) and (user is None or seen.user == user)
 
         frame = self.frame()
@@ -191,7 +191,7 @@ class Desk:
         following = f"{page[0].run}-{page[0].number}" if len(notes) > limit else None
         return values.Decisions(tuple(self._told(reversed(page))), following)
 
-    def _told(self, notes: Iterable[Note]) -> list[values.Decided]:
+    def _told(self, notes: Iterable[DecisionNote]) -> list[values.Decided]:
         known: dict[str, tuple[str, str]] = {}
         names = self._names(self.frame())
         found = [decided(self._topology_of(note.run), note, self._who(note, known)) for note in notes]
@@ -219,7 +219,7 @@ class Desk:
                 return None
         return self._topology[1]
 
-    def _who(self, note: Note, known: dict[str, tuple[str, str]]) -> tuple[str, str]:
+    def _who(self, note: DecisionNote, known: dict[str, tuple[str, str]]) -> tuple[str, str]:
         """The engine's id and the name of a decision's job."""
         name = note.decision.job_id
         if note.who is not None:
@@ -249,7 +249,7 @@ class Desk:
         )  # fmt: skip
         return values.Runs(items, str(items[-1].id) if len(found) > limit else None)
 
-    def notes(self) -> list[Note]:
+    def notes(self) -> list[DecisionNote]:
         """The last decisions, oldest first: those made here, and from the journal those of others and of the time before."""
         own = self.camera.notes()
         with self._reading:

@@ -9,11 +9,11 @@ from collections.abc import Iterator
 
 import msgspec
 
-from hemiola.control.journal import Instant, JobRecord, RunRecord
+from hemiola.control.journal import Instant, JournaledJob, RunRecord
 from hemiola.control.journal.journal import Journal
 from hemiola.control.live.places import fits
 from hemiola.control.live.reading_run import RunSoFar
-from hemiola.control.web.camera import Note, Picture
+from hemiola.control.web.camera import DecisionNote, Picture
 from hemiola.core.decisions import asks_engine
 from hemiola.core.errors import InputError
 from hemiola.core.topology import Topology
@@ -61,7 +61,7 @@ def picture_of(
     )  # fmt: skip
 
 
-def _as_it_stands(job: JobRecord, topology: Topology, told: RunSoFar) -> JobRecord:
+def _as_it_stands(job: JournaledJob, topology: Topology, told: RunSoFar) -> JournaledJob:
     """Where it is by this topology, and why it waits or is held: the note that the journal has may be of its last start."""
     if job.placement is not None and not fits(job.placement, topology):
         job = msgspec.structs.replace(job, placement=None)
@@ -74,7 +74,7 @@ def _as_it_stands(job: JobRecord, topology: Topology, told: RunSoFar) -> JobReco
 
 def ended_page(
     journal: Journal, user: str | None, after: str | None, limit: int
-) -> tuple[list[JobRecord], str | None]:
+) -> tuple[list[JournaledJob], str | None]:
     """Jobs that have ended, submitted last first; and what to give as `after` for the following ones.
 
     Args:
@@ -93,7 +93,7 @@ def ended_page(
     return page, page[-1].uuid if len(found) > limit else None
 
 
-def _before(journal: Journal, user: str | None, last: JobRecord, count: int) -> list[JobRecord]:
+def _before(journal: Journal, user: str | None, last: JournaledJob, count: int) -> list[JournaledJob]:
     """Many jobs may have been submitted in one second: ask for more until there are enough behind the last one."""
     until_s, asked = math.nextafter(last.submitted_s, math.inf), count + 1
     while True:
@@ -106,14 +106,14 @@ def _before(journal: Journal, user: str | None, last: JobRecord, count: int) -> 
 
 def notes_of_run(
     journal: Journal, run: int, *, before: int | None = None, job: str | None = None, limit: int
-) -> list[Note]:
+) -> list[DecisionNote]:
     """The last decisions of a run, oldest first. It is read from its beginning.
 
     Args:
         before: only those with a smaller number.
         job: only those about it, by UUID.
     """
-    kept: deque[Note] = deque(maxlen=limit)
+    kept: deque[DecisionNote] = deque(maxlen=limit)
     for note in _notes(journal, run):
         if before is not None and note.number >= before:
             break
@@ -131,9 +131,9 @@ class LastNotes:
 
     def __init__(self, most: int) -> None:
         self.run, self._since, self._number = -1, 0, 0
-        self._notes: deque[Note] = deque(maxlen=most)
+        self._notes: deque[DecisionNote] = deque(maxlen=most)
 
-    def read(self, journal: Journal) -> list[Note]:
+    def read(self, journal: Journal) -> list[DecisionNote]:
         """Oldest first; of the runs before the first reading only those of the last one."""
         runs = [run.id for run in journal.runs()]
         for run in runs[-1:] if self.run < 0 else [run for run in runs if run >= self.run]:
@@ -150,7 +150,7 @@ class LastNotes:
         return list(self._notes)
 
 
-def _notes(journal: Journal, run: int) -> Iterator[Note]:
+def _notes(journal: Journal, run: int) -> Iterator[DecisionNote]:
     number = 0
     for instant in journal.instants(run):
         for note in _noted(run, number, instant):
@@ -158,9 +158,9 @@ def _notes(journal: Journal, run: int) -> Iterator[Note]:
             number += 1
 
 
-def _noted(run: int, number: int, instant: Instant) -> Iterator[Note]:
+def _noted(run: int, number: int, instant: Instant) -> Iterator[DecisionNote]:
     """An instant's decisions, timers left out; `number` is that of the first."""
     made = [(decision, refused) for decision, refused in instant.decisions or () if asks_engine(decision)]
     time_s = instant.events[0].time_s if instant.events else 0.0
     for place, (decision, refused) in enumerate(made, number):
-        yield Note(run, place, time_s, decision, refused, None)
+        yield DecisionNote(run, place, time_s, decision, refused, None)

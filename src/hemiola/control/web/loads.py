@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from hemiola.control.web.camera import Seen
+from hemiola.control.web.camera import ViewPicture
 from hemiola.core.decisions import Placement
 from hemiola.core.topology import Topology
 from hemiola.cost.contention import MaxMin
@@ -58,12 +58,12 @@ class Predictor:
         """Of the links, each direction."""
         return [float(rate) for rate in self._model.capacities_bytes_per_s]
 
-    def predict(self, running: Sequence[Seen]) -> Loads:
+    def predict(self, running: Sequence[ViewPicture]) -> Loads:
         """Loads and speeds while these run together."""
         with self._lock:
             return self._predict(running)
 
-    def _predict(self, running: Sequence[Seen]) -> Loads:
+    def _predict(self, running: Sequence[ViewPicture]) -> Loads:
         model, network = self._model, MaxMin().network(self._model.capacities_bytes_per_s)
         speeds: dict[int, Speed] = {}
         crossing, unknown = {}, 0
@@ -94,5 +94,5 @@ class Predictor:
                     sent.setdefault(link, []).append((index, factor * found.need.traffic_bytes / iteration_s))
         return Loads(sent, speeds, unknown)
 
-    def _speed(self, seen: Seen, iteration_s: float) -> Speed:
+    def _speed(self, seen: ViewPicture, iteration_s: float) -> Speed:
         return Speed(iteration_s, iteration_s / self._model.alone(seen.job).best_s)

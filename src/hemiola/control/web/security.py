@@ -133,7 +133,7 @@ class Rates:
         return 0.0 if enough else (cost - left) / self._per_s
 
 
-class Refusal(msgspec.Struct, frozen=True):
+class AccessRefusal(msgspec.Struct, frozen=True):
     """Why a request is not answered."""
 
     status: int
@@ -199,29 +199,29 @@ class Guard:
             },
         )  # fmt: skip
 
-    def _check(self, scope: Scope) -> Refusal | None:
+    def _check(self, scope: Scope) -> AccessRefusal | None:
         headers, client = Headers(scope=scope), _client(scope)
         hosts = headers.getlist("host")
         host = _host(hosts[0]) if len(hosts) == 1 else ""
         if host not in self._hosts:
-            return Refusal(
+            return AccessRefusal(
                 421, "host", f"this service is not called {host[:100]!r}",
                 "use one of its own names, or have it allow this one (--allow-host)",
             )  # fmt: skip
         for origin in headers.getlist("origin"):
             if not _is_of(origin, hosts[0]):
-                return Refusal(
+                return AccessRefusal(
                     403, "origin", "another web page may not ask this service", "open its own page"
                 )
         if (wait_s := self._rates.wait_s(client, LOCAL_COST if is_loopback(client) else 1.0)) > 0:
             return _slow_down(wait_s)
         return self._check_role(scope, headers, client)
 
-    def _check_role(self, scope: Scope, headers: Headers, client: str) -> Refusal | None:
+    def _check_role(self, scope: Scope, headers: Headers, client: str) -> AccessRefusal | None:
         operates = scope["method"] not in ("GET", "HEAD", "OPTIONS")
         if self._tokens is None:
             if operates:
-                return Refusal(
+                return AccessRefusal(
                     403, "role", "without tokens this service only shows", "start it with a file of tokens"
                 )
             return None
@@ -233,18 +233,18 @@ class Guard:
                 return _slow_down(wait_s)
             what = "this token is not known" if "authorization" in headers else "a token is needed"
             remedy = "send the header Authorization: Bearer TOKEN"
-            return Refusal(401, "token", what, remedy, (("www-authenticate", 'Bearer realm="hemiola"'),))
+            return AccessRefusal(401, "token", what, remedy, (("www-authenticate", 'Bearer realm="hemiola"'),))
         if operates and role != "operate":
-            return Refusal(403, "role", "this token may only view", "use one with the role operate")
+            return AccessRefusal(403, "role", "this token may only view", "use one with the role operate")
         return None
 
 
-def _slow_down(wait_s: float) -> Refusal:
+def _slow_down(wait_s: float) -> AccessRefusal:
     after = str(max(1, round(wait_s + 0.5)))
-    return Refusal(429, "rate", "too many requests", f"wait {after} s", (("retry-after", after),))
+    return AccessRefusal(429, "rate", "too many requests", f"wait {after} s", (("retry-after", after),))
 
 
-async def _refuse(refusal: Refusal, send: Send) -> None:
+async def _refuse(refusal: AccessRefusal, send: Send) -> None:
     body = problem_body(refusal.what, refusal.remedy)
     headers = [
         (b"content-type", b"application/json"), (b"content-length", str(len(body)).encode()),

@@ -8,13 +8,13 @@ from functools import cached_property
 from itertools import islice
 from math import isfinite
 
-from hemiola.control.journal import JobRecord
+from hemiola.control.journal import JournaledJob
 from hemiola.control.live.reading import estimate_from
 from hemiola.control.web import values
-from hemiola.control.web.camera import Note, Picture, Seen, seen_impossible, seen_in_journal, seen_live
+from hemiola.control.web.camera import DecisionNote, Picture, ViewPicture, seen_impossible, seen_in_journal, seen_live
 from hemiola.control.web.history import NotThereError
 from hemiola.control.web.loads import Loads, Predictor
-from hemiola.control.web.waiting import Room
+from hemiola.control.web.waiting import FreeCapacity
 from hemiola.core.decisions import Placement, placement_of
 from hemiola.core.topology import Topology
 
@@ -44,7 +44,7 @@ def _parts(topology: Topology | None, placement: object) -> tuple[values.JobPart
     )
 
 
-def decided(topology: Topology | None, note: Note, who: tuple[str, str]) -> values.Decided:
+def decided(topology: Topology | None, note: DecisionNote, who: tuple[str, str]) -> values.Decided:
     """A decision as the API tells it; `who` has the engine's id and the name of its job."""
     decision = note.decision
     return values.Decided(
@@ -55,7 +55,7 @@ def decided(topology: Topology | None, note: Note, who: tuple[str, str]) -> valu
 
 
 def _job(
-    topology: Topology | None, seen: Seen, now_s: float, why: str, speed: tuple[float | None, float | None]
+    topology: Topology | None, seen: ViewPicture, now_s: float, why: str, speed: tuple[float | None, float | None]
 ) -> values.JobView:
     since_s, lasts_s = seen.since_s, max(0.0, now_s - seen.since_s)
     running, ended = seen.state == "running", seen.state == "ended"
@@ -71,7 +71,7 @@ def _job(
     )  # fmt: skip
 
 
-def ended_job(topology: Topology | None, record: JobRecord) -> values.JobView:
+def ended_job(topology: Topology | None, record: JournaledJob) -> values.JobView:
     """A job that only the journal knows any more; `topology` is that of the run in which it ended, None if that is unknown."""
     return _job(topology, seen_in_journal(record), record.since_s, record.note, (None, None))
 
@@ -85,11 +85,11 @@ class Frame:
         self.topology = picture.topology
 
     @cached_property
-    def seen(self) -> list[Seen]:
+    def seen(self) -> list[ViewPicture]:
         """Jobs that have not ended, in order of arrival; then those that could never run."""
         seen = [
             seen_in_journal(job)
-            if isinstance(job, JobRecord)
+            if isinstance(job, JournaledJob)
             else seen_live(*job, self.picture.shortages.get(job[0].id, ""))
             for job in self.picture.jobs
         ]
@@ -134,8 +134,8 @@ class Frame:
         return masks
 
     @cached_property
-    def _room(self) -> Room:
-        return Room(self.topology, [mask.bit_count() for mask in self._free_masks])
+    def _room(self) -> FreeCapacity:
+        return FreeCapacity(self.topology, [mask.bit_count() for mask in self._free_masks])
 
     @cached_property
     def _ahead(self) -> dict[int, int]:
@@ -159,7 +159,7 @@ class Frame:
         return _job(self.topology, seen, now_s, why, self._speeds.get(index, (None, None)))
 
     def jobs(
-        self, wanted: Callable[[Seen], bool], after: str | None, limit: int, now_s: float
+        self, wanted: Callable[[ViewPicture], bool], after: str | None, limit: int, now_s: float
     ) -> values.Jobs:
         """A page of those that are wanted, in order of arrival."""
         all_of_them = [index for index, seen in enumerate(self.seen) if wanted(seen)]

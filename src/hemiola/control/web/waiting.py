@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hemiola.control.web.camera import Note, Seen
+from hemiola.control.web.camera import DecisionNote, ViewPicture
 from hemiola.core.decisions import Start, Stop
 from hemiola.core.topology import Topology
 
-__all__ = ["Room"]
+__all__ = ["FreeCapacity"]
 
 
-class Room:
+class FreeCapacity:
     """What is free in a picture, for the question whether a job would fit.
 
     Args:
@@ -22,7 +22,7 @@ class Room:
         self._topology, self._free = topology, free
         self._answers: dict[tuple[int, str, str, int], str] = {}
 
-    def why(self, seen: Seen, last: Note | None, ahead: int) -> str:
+    def why(self, seen: ViewPicture, last: DecisionNote | None, ahead: int) -> str:
         """The engine's own word, or the policy's last one about it, or what it lacks; and what its user seems not to know.
 
         Args:
@@ -31,7 +31,7 @@ class Room:
         why = self._why(seen, last, ahead)
         return f"{why}; {seen.misread}" if seen.misread else why
 
-    def _why(self, seen: Seen, last: Note | None, ahead: int) -> str:
+    def _why(self, seen: ViewPicture, last: DecisionNote | None, ahead: int) -> str:
         if seen.note:
             return seen.note
         if last is not None and isinstance(last.decision, Stop) and not last.refused:
@@ -48,7 +48,7 @@ class Room:
             )
         )
 
-    def _lack(self, seen: Seen) -> str:
+    def _lack(self, seen: ViewPicture) -> str:
         job = seen.job
         key = job.gpus, job.gpu_type, job.required, job.hosts
         if key not in self._answers:

@@ -1,17 +1,17 @@
 """DeepProphet: what one training iteration takes, from its graph, the hardware and the network."""
 
 from hemiola.cost.prediction.predict import predict
-from hemiola.cost.prediction.setting import USUAL, Options
-from hemiola.cost.prediction.value import Breakdown, LinkUse, PathStep, Prediction, StrategyUse, TransferUse
+from hemiola.cost.prediction.setting import USUAL, PredictionOptions
+from hemiola.cost.prediction.value import Breakdown, LinkUse, PathStep, Prediction, ScheduleUse, TransferUse
 
 __all__ = [
     "USUAL",
     "Breakdown",
     "LinkUse",
-    "Options",
+    "PredictionOptions",
     "PathStep",
     "Prediction",
-    "StrategyUse",
+    "ScheduleUse",
     "TransferUse",
     "predict",
 ]

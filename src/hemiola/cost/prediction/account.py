@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from hemiola.core.graph import PHASES
 from hemiola.cost.prediction.setting import Setting
-from hemiola.cost.prediction.steady import Run
+from hemiola.cost.prediction.steady import SteadyRun
 from hemiola.cost.prediction.value import Breakdown, LinkUse, PathStep, TransferUse
 from hemiola.cost.strategies import Transfer
 
@@ -29,7 +29,7 @@ __all__ = [
 ]
 
 
-def breakdown(run: Run) -> tuple[Breakdown, NDArray[np.float64]]:
+def breakdown(run: SteadyRun) -> tuple[Breakdown, NDArray[np.float64]]:
     """Where the slowest rank's iteration went, and how long it stood still for communication before each of its steps."""
     start_s, end_s, before_s = _steps(run)
     stood_s = np.maximum(start_s - before_s, 0.0)
@@ -44,14 +44,14 @@ def breakdown(run: Run) -> tuple[Breakdown, NDArray[np.float64]]:
     return Breakdown(*parts_s), gaps
 
 
-def _steps(run: Run) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+def _steps(run: SteadyRun) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
     """Start and end of the slowest rank's last steps, and when the one before each ended."""
     tasks = run.lowered.step_task[-1, run.slowest]
     start_s, end_s = run.execution.start_s[tasks], run.execution.end_s[tasks]
     return start_s, end_s, np.concatenate([[run.start_s], end_s[:-1]])
 
 
-def updating(run: Run, start_s: float, end_s: float) -> list[tuple[float, float]]:
+def updating(run: SteadyRun, start_s: float, end_s: float) -> list[tuple[float, float]]:
     """When within this time a server applied gradients and no transfer was in progress: pieces, in order and apart."""
     updates = _update_tasks(run)
     if not updates:
@@ -80,17 +80,17 @@ def _within(pieces: list[tuple[float, float]], start_s: float, end_s: float) -> 
     return found
 
 
-def _flow_tasks(run: Run) -> list[int]:
+def _flow_tasks(run: SteadyRun) -> list[int]:
     """Of all transfers of all iterations."""
     return [task for done in run.lowered.flow_tasks for flows in done for task in flows]
 
 
-def _update_tasks(run: Run) -> list[int]:
+def _update_tasks(run: SteadyRun) -> list[int]:
     """Of all pushes of all iterations."""
     return [task for updates in run.lowered.update_tasks for task in updates.values()]
 
 
-def _merged(run: Run, tasks: NDArray[np.int64], start_s: float, end_s: float) -> list[tuple[float, float]]:
+def _merged(run: SteadyRun, tasks: NDArray[np.int64], start_s: float, end_s: float) -> list[tuple[float, float]]:
     """When within this time one of the tasks was in progress: pieces, in order and apart."""
     first_s = np.maximum(run.execution.start_s[tasks], start_s)
     last_s = np.minimum(run.execution.end_s[tasks], end_s)
@@ -108,7 +108,7 @@ def _length(pieces: list[tuple[float, float]]) -> float:
     return sum(b - a for a, b in pieces)
 
 
-def transfer_uses(setting: Setting, run: Run, gaps: NDArray[np.float64]) -> tuple[TransferUse, ...]:
+def transfer_uses(setting: Setting, run: SteadyRun, gaps: NDArray[np.float64]) -> tuple[TransferUse, ...]:
     """Each transfer; a gap counts for the one that ended last of those that the step waited for.
 
     Args:
@@ -144,7 +144,7 @@ def shown_iteration(transfer: Transfer) -> int:
     return -2 if transfer.next_iteration else -1
 
 
-def ready_s(setting: Setting, run: Run, number: int) -> float:
+def ready_s(setting: Setting, run: SteadyRun, number: int) -> float:
     """When a transfer could start: the slowest rank's step before it, or the server's update."""
     transfer = setting.transfers[number]
     iteration = shown_iteration(transfer)
@@ -155,11 +155,11 @@ def ready_s(setting: Setting, run: Run, number: int) -> float:
     )
 
 
-def _end(run: Run, iteration: int, transfer: int) -> float:
+def _end(run: SteadyRun, iteration: int, transfer: int) -> float:
     return float(run.execution.end_s[run.lowered.done_tasks[iteration][transfer]].max())
 
 
-def busy_s(run: Run) -> float:
+def busy_s(run: SteadyRun) -> float:
     """In how much of the steady iteration a transfer was in progress."""
     total, reached = 0.0, -math.inf
     for start_s, end_s in sorted(_in_iteration(run, np.array(_flow_tasks(run), dtype=np.int64))):
@@ -168,7 +168,7 @@ def busy_s(run: Run) -> float:
     return total
 
 
-def _in_iteration(run: Run, tasks: NDArray[np.int64]) -> Iterator[tuple[float, float]]:
+def _in_iteration(run: SteadyRun, tasks: NDArray[np.int64]) -> Iterator[tuple[float, float]]:
     """(start, end) of those that overlap with the steady iteration, since its start."""
     first_s = np.maximum(run.execution.start_s[tasks], run.start_s)
     last_s = np.minimum(run.execution.end_s[tasks], run.end_s)
@@ -176,7 +176,7 @@ def _in_iteration(run: Run, tasks: NDArray[np.int64]) -> Iterator[tuple[float, f
     return zip((first_s[own] - run.start_s).tolist(), (last_s[own] - run.start_s).tolist(), strict=True)
 
 
-def critical_path(setting: Setting, run: Run) -> tuple[PathStep, ...]:
+def critical_path(setting: Setting, run: SteadyRun) -> tuple[PathStep, ...]:
     """Back from the last task through what let each start, until the iteration's beginning.
 
     Steps of one phase that follow one another are one.
@@ -195,7 +195,7 @@ def critical_path(setting: Setting, run: Run) -> tuple[PathStep, ...]:
     return tuple(found)
 
 
-def _path_tasks(run: Run) -> list[tuple[int, float, float]]:
+def _path_tasks(run: SteadyRun) -> list[tuple[int, float, float]]:
     """(task, start, end) of the critical path within the steady iteration, since its start."""
     execution = run.execution
     task, found = int(run.lowered.step_task[-1, run.slowest, -1]), []
@@ -209,7 +209,7 @@ def _path_tasks(run: Run) -> list[tuple[int, float, float]]:
     return found[::-1]
 
 
-def _one_phase(setting: Setting, run: Run, first: int, step: int) -> bool:
+def _one_phase(setting: Setting, run: SteadyRun, first: int, step: int) -> bool:
     """Whether two steps compute in the same phase."""
     ends = [run.steps[first], run.steps[step]]
     if any(s.kind != "compute" or s.first == s.last for s in ends):
@@ -218,7 +218,7 @@ def _one_phase(setting: Setting, run: Run, first: int, step: int) -> bool:
     return bool(phase[ends[0].first] == phase[ends[1].last - 1])
 
 
-def _what(setting: Setting, run: Run, task: int, update: bool) -> tuple[str, str]:
+def _what(setting: Setting, run: SteadyRun, task: int, update: bool) -> tuple[str, str]:
     """A task in words, and whose it is."""
     step, transfer = int(run.lowered.step_of[task]), int(run.lowered.transfer_of[task])
     if update:
@@ -231,7 +231,7 @@ def _what(setting: Setting, run: Run, task: int, update: bool) -> tuple[str, str
     return "processor time of communication", "communication"
 
 
-def step_name(setting: Setting, run: Run, number: int) -> str:
+def step_name(setting: Setting, run: SteadyRun, number: int) -> str:
     """A step in words."""
     step = run.steps[number]
     if step.kind != "compute":
@@ -263,7 +263,7 @@ def link_uses(setting: Setting, iteration_s: float) -> tuple[LinkUse, ...]:
     return tuple(LinkUse(place.names[i], total[i], float(busy[i])) for i in order if total[i] > 0)
 
 
-def link_shape(setting: Setting, run: Run, link: str) -> tuple[tuple[float, float, float], ...]:
+def link_shape(setting: Setting, run: SteadyRun, link: str) -> tuple[tuple[float, float, float], ...]:
     """(from, to, bytes) on one link over the steady iteration, one entry per transfer."""
     if not link:
         return ()

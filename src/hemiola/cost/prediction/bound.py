@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from hemiola.cost.prediction.account import link_uses
 from hemiola.cost.prediction.lower import core_links
 from hemiola.cost.prediction.setting import Setting
-from hemiola.cost.prediction.steady import Run
+from hemiola.cost.prediction.steady import SteadyRun
 from hemiola.cost.prediction.uncertainty import straggling
 
 __all__ = ["bound_s", "transfer_bound_s"]
@@ -29,7 +29,7 @@ Floats = NDArray[np.float64]
 Steps = NDArray[np.int64]
 
 
-def bound_s(setting: Setting, run: Run) -> float:
+def bound_s(setting: Setting, run: SteadyRun) -> float:
     """Least length of an iteration, whatever the order of steps and transfers."""
     own_s = float(_steps_s(setting, run).sum())
     uses = link_uses(setting, 1.0)
@@ -37,23 +37,23 @@ def bound_s(setting: Setting, run: Run) -> float:
     return max(own_s, uses[0].busy if uses else 0.0, sent_s, _busiest_processor_s(setting, run, own_s))
 
 
-def transfer_bound_s(setting: Setting, run: Run) -> float:
+def transfer_bound_s(setting: Setting, run: SteadyRun) -> float:
     """Least length of an iteration, whatever the order of transfers; steps keep theirs."""
     busy_s = _busy_s(setting, run)
     return max(bound_s(setting, run), *(_windows_s(setting, run, busy_s, next_) for next_ in (True, False)))
 
 
-def _steps_s(setting: Setting, run: Run) -> Floats:
+def _steps_s(setting: Setting, run: SteadyRun) -> Floats:
     return np.array([step.seconds for step in run.steps]) * straggling(setting)
 
 
-def _busiest_processor_s(setting: Setting, run: Run, own_s: float) -> float:
+def _busiest_processor_s(setting: Setting, run: SteadyRun, own_s: float) -> float:
     """How long the cores of one host, where they are shared, are busy with steps and with what transfers cost."""
     cpu_s = sum(cost.cpu_s for cost in setting.costs)
     return (own_s * max(setting.hardware.threads_per_rank, 1) + cpu_s) / _cores(setting, run)
 
 
-def _cores(setting: Setting, run: Run) -> float:
+def _cores(setting: Setting, run: SteadyRun) -> float:
     """What a rank has of them where it has least; inf where computing and sending do not meet."""
     cores = core_links(setting, run.lowered.ranks, 0)
     return min(
@@ -61,7 +61,7 @@ def _cores(setting: Setting, run: Run) -> float:
     )
 
 
-def _windows_s(setting: Setting, run: Run, busy_s: list[float], names_next: bool) -> float:
+def _windows_s(setting: Setting, run: SteadyRun, busy_s: list[float], names_next: bool) -> float:
     """The longest that any pair of steps makes of it.
 
     Args:
@@ -89,7 +89,7 @@ def _windows_s(setting: Setting, run: Run, busy_s: list[float], names_next: bool
     return float(np.where(follows == names_next, 0.0, around_s + within_s).max())
 
 
-def _around_s(setting: Setting, run: Run, sends: Steps, waits: Steps, names_next: bool) -> Floats:
+def _around_s(setting: Setting, run: SteadyRun, sends: Steps, waits: Steps, names_next: bool) -> Floats:
     """From step w to step a, for all (a, w): the steps, and what transfers that begin meanwhile take from them.
 
     Their part of the processor's time begins when they are ready, and cores are shared evenly: until a, each has had
@@ -115,7 +115,7 @@ def _around_s(setting: Setting, run: Run, sends: Steps, waits: Steps, names_next
     return longer_s
 
 
-def _busy_s(setting: Setting, run: Run) -> list[float]:
+def _busy_s(setting: Setting, run: SteadyRun) -> list[float]:
     """How long each transfer keeps the link, or its rank's sender, that all of them together keep longest."""
     rates = setting.place.bytes_per_s
     loads = [{link: size / float(rates[link]) for link, size in cost.loads} for cost in setting.costs]

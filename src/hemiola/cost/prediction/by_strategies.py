@@ -9,9 +9,9 @@ from hemiola.core.errors import InputError
 from hemiola.core.hardware import Hardware
 from hemiola.core.strategy import FEWEST_BYTES
 from hemiola.cost.collectives import Cost, Library
-from hemiola.cost.places import Place
-from hemiola.cost.prediction.value import StrategyUse
-from hemiola.cost.strategies import Strategy, Transfer
+from hemiola.cost.places import RankPlaces
+from hemiola.cost.prediction.value import ScheduleUse
+from hemiola.cost.strategies import Parallelism, Transfer
 from hemiola.cost.strategy_cost import FITTED, Fitting, strategy_cost
 
 __all__ = ["Alike", "alike", "check_strategies", "costs_by_strategies", "strategy_uses"]
@@ -25,7 +25,7 @@ def alike(transfer: Transfer) -> Alike:
     return transfer.collective, transfer.size_bytes, transfer.server, transfer.algorithm
 
 
-def check_strategies(library: Library, strategy: Strategy) -> None:
+def check_strategies(library: Library, strategy: Parallelism) -> None:
     """Refuse strategies where nothing can go by them.
 
     Raises:
@@ -44,7 +44,7 @@ def check_strategies(library: Library, strategy: Strategy) -> None:
 
 
 def costs_by_strategies(
-    transfers: Iterable[Transfer], fitting: Fitting, place: Place, library: Library, hardware: Hardware
+    transfers: Iterable[Transfer], fitting: Fitting, place: RankPlaces, library: Library, hardware: Hardware
 ) -> dict[Alike, Cost]:
     """What those transfers need that go by strategies."""
     if place.ranks < 2:
@@ -65,8 +65,8 @@ def strategy_uses(
     transfers: Iterable[Transfer],
     fitted: Mapping[Alike, Cost],
     usual: Callable[[Transfer], Cost],
-    place: Place,
-) -> tuple[StrategyUse, ...]:
+    place: RankPlaces,
+) -> tuple[ScheduleUse, ...]:
     """How each kind and size of collective goes, beside the usual way; of each kind the largest first.
 
     Args:
@@ -80,7 +80,7 @@ def strategy_uses(
         its, otherwise = fitted.get(key), usual(one_of[key])
         seconds = (its or otherwise).seconds(place)
         found.append(
-            StrategyUse(
+            ScheduleUse(
                 key[0], key[1], count[key], its.algorithm if its else "", seconds,
                 otherwise.algorithm, otherwise.seconds(place),
             )

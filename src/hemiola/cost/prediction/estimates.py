@@ -12,14 +12,14 @@ from hemiola.core.graph import Graph
 from hemiola.core.hardware import Hardware
 from hemiola.cost.operations import EVIDENCE, operation_seconds
 
-__all__ = ["QUARTILE", "Estimates", "estimate", "exact"]
+__all__ = ["QUARTILE", "OperationEstimates", "estimate", "exact"]
 
 QUARTILE = NormalDist().inv_cdf(0.75)
 """Half the interquartile range of a normal law, in standard deviations: what calibration gives as spread."""
 
 
 @dataclass(frozen=True, eq=False)
-class Estimates:
+class OperationEstimates:
     """One entry per operation in every column.
 
     Attributes:
@@ -33,7 +33,7 @@ class Estimates:
     together: NDArray[np.int64]
 
 
-def estimate(graph: Graph, hardware: Hardware) -> Estimates:
+def estimate(graph: Graph, hardware: Hardware) -> OperationEstimates:
     """From the hardware: measured operations are off by signature, all others with their kind.
 
     Raises:
@@ -42,7 +42,7 @@ def estimate(graph: Graph, hardware: Hardware) -> Estimates:
     costs = operation_seconds(graph, hardware)
     measured = costs.evidence == EVIDENCE.index("measured")
     operations = graph.operations
-    return Estimates(
+    return OperationEstimates(
         seconds=costs.seconds,
         deviation=np.where(measured, costs.spread / QUARTILE, costs.spread),
         together=np.where(
@@ -51,6 +51,6 @@ def estimate(graph: Graph, hardware: Hardware) -> Estimates:
     )
 
 
-def exact(seconds: NDArray[np.float64]) -> Estimates:
+def exact(seconds: NDArray[np.float64]) -> OperationEstimates:
     """Times that are known, such as those of emulated computation."""
-    return Estimates(seconds, np.zeros(len(seconds)), np.zeros(len(seconds), dtype=np.int64))
+    return OperationEstimates(seconds, np.zeros(len(seconds)), np.zeros(len(seconds), dtype=np.int64))

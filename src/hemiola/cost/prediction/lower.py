@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from hemiola.cost.collectives import Cost
 from hemiola.cost.prediction.setting import Setting
-from hemiola.cost.prediction.steps import Step
+from hemiola.cost.prediction.steps import ComputeStep
 from hemiola.sim.tasks import Tasks, tasks_from_columns
 
 __all__ = ["Lowered", "Scale", "core_links", "lower"]
@@ -106,7 +106,7 @@ class _Rows:
         return number
 
 
-def lower(setting: Setting, steps: tuple[Step, ...], iterations: int, scale: Scale) -> Lowered:
+def lower(setting: Setting, steps: tuple[ComputeStep, ...], iterations: int, scale: Scale) -> Lowered:
     """The tasks of so many iterations."""
     return _Lowering(setting, steps, scale).run(iterations)
 
@@ -122,7 +122,7 @@ class _Channel:
 class _Lowering:
     """The working state of `lower`."""
 
-    def __init__(self, setting: Setting, steps: tuple[Step, ...], scale: Scale) -> None:
+    def __init__(self, setting: Setting, steps: tuple[ComputeStep, ...], scale: Scale) -> None:
         self.setting, self.steps, self.scale = setting, steps, scale
         self.rows = _Rows()
         self.ranks = _representatives(setting)
@@ -176,14 +176,14 @@ class _Lowering:
             for transfer in step.sends:
                 self._send(transfer, ended)
 
-    def _expect(self, step: Step) -> None:
+    def _expect(self, step: ComputeStep) -> None:
         """When it ends where a rank, and each collective, has links and processor to itself."""
         awaited_s = [self.ends_s[-1].get(transfer, 0.0) for transfer in step.waits]
         if len(self.ends_s) > 1:
             awaited_s += [self.ends_s[-2].get(transfer, 0.0) for transfer in step.waits_before]
         self.expected_s = max([self.expected_s, *awaited_s]) + step.seconds * self.scale.compute
 
-    def _step(self, number: int, step: Step, place: int) -> int:
+    def _step(self, number: int, step: ComputeStep, place: int) -> int:
         after = [task for transfer in step.waits for task in self._awaited(-1, transfer, place)]
         if len(self.done) > 1:
             after += [task for transfer in step.waits_before for task in self._awaited(-2, transfer, place)]
@@ -289,35 +289,35 @@ def _representatives(setting: Setting) -> tuple[int, ...]:
 
 
 @dataclass(frozen=True)
-class Cores:
+class SharedCores:
     """The link of cores that each executed rank computes on, and their capacities; empty without contention."""
 
     links: tuple[int, ...] = ()
     capacities: tuple[float, ...] = ()
 
 
-def core_links(setting: Setting, ranks: tuple[int, ...], first: int) -> Cores:
+def core_links(setting: Setting, ranks: tuple[int, ...], first: int) -> SharedCores:
     """The cores of these ranks as links, numbered from `first` on."""
     hardware, options, place = setting.hardware, setting.options, setting.place
     if hardware.kind != "cpu":
-        return Cores()
+        return SharedCores()
     threads = setting.library.threads if setting.transfers else 0
     wanted = hardware.threads_per_rank + threads
     if options.cores is not None:
         if place.ranks * wanted <= options.cores:
-            return Cores()
+            return SharedCores()
         if options.symmetric:
-            return Cores((first,) * len(ranks), (options.cores / place.ranks * len(ranks),))
-        return Cores((first,) * len(ranks), (options.cores,))
+            return SharedCores((first,) * len(ranks), (options.cores / place.ranks * len(ranks),))
+        return SharedCores((first,) * len(ranks), (options.cores,))
     counts = [place.counts[place.host_of[rank]][1] for rank in ranks]
     if max(counts) * wanted <= hardware.cores:
-        return Cores()
+        return SharedCores()
     if options.symmetric:
-        return Cores(
+        return SharedCores(
             tuple(range(first, first + len(ranks))), tuple(hardware.cores / count for count in counts)
         )
     links = tuple(first + place.host_of[rank] for rank in ranks)
-    return Cores(links, (float(hardware.cores),) * len(place.counts))
+    return SharedCores(links, (float(hardware.cores),) * len(place.counts))
 
 
 def _flows(setting: Setting) -> tuple[list[Flows], list[float], list[float]]:

@@ -26,11 +26,11 @@ from hemiola.cost.prediction import account
 from hemiola.cost.prediction.bound import bound_s
 from hemiola.cost.prediction.estimates import estimate, exact
 from hemiola.cost.prediction.lower import Scale
-from hemiola.cost.prediction.setting import USUAL, Options, Setting
-from hemiola.cost.prediction.steady import Run, run_steady
+from hemiola.cost.prediction.setting import USUAL, PredictionOptions, Setting
+from hemiola.cost.prediction.steady import SteadyRun, run_steady
 from hemiola.cost.prediction.uncertainty import interval_scales, straggling
 from hemiola.cost.prediction.value import Prediction
-from hemiola.cost.strategies import PLAIN_DDP, Planned, Strategy
+from hemiola.cost.strategies import PLAIN_DDP, Planned, Parallelism
 
 __all__ = ["predict"]
 
@@ -40,10 +40,10 @@ def predict(
     hardware: Hardware,
     topology: Topology,
     ranks: int,
-    strategy: Strategy = PLAIN_DDP,
+    strategy: Parallelism = PLAIN_DDP,
     *,
     placement: tuple[int, ...] | None = None,
-    options: Options = USUAL,
+    options: PredictionOptions = USUAL,
     seconds: NDArray[np.float64] | None = None,
     plan: Plan | None = None,
 ) -> Prediction:
@@ -94,7 +94,7 @@ def _interval(setting: Setting, expected: Scale, middle_s: float) -> tuple[float
     return min(*ends, middle_s), max(*ends, middle_s)
 
 
-def _read(setting: Setting, run: Run, low_s: float, high_s: float, straggling_s: float) -> Prediction:
+def _read(setting: Setting, run: SteadyRun, low_s: float, high_s: float, straggling_s: float) -> Prediction:
     parts, gaps = account.breakdown(run)  # gaps: of communication alone
     place, graph = setting.place, setting.graph
     links = account.link_uses(setting, run.iteration_s)

@@ -11,13 +11,13 @@ import math
 
 from hemiola.core.hardware import Hardware
 from hemiola.cost.collectives import Cost, Library, measurement
-from hemiola.cost.places import Place
+from hemiola.cost.places import RankPlaces
 from hemiola.cost.strategies import Transfer
 
 __all__ = ["server_cost"]
 
 
-def server_cost(transfer: Transfer, place: Place, library: Library, hardware: Hardware) -> Cost:
+def server_cost(transfer: Transfer, place: RankPlaces, library: Library, hardware: Hardware) -> Cost:
     """The bytes on every link for one parameter of all workers.
 
     Server s stands with rank s % ranks, as `hemiola.synchronise` places them.

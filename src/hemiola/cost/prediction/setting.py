@@ -22,7 +22,7 @@ from hemiola.cost.collectives import (
     library_of,
     measurements,
 )
-from hemiola.cost.places import Place
+from hemiola.cost.places import RankPlaces
 from hemiola.cost.prediction.by_strategies import (
     Alike,
     alike,
@@ -30,13 +30,13 @@ from hemiola.cost.prediction.by_strategies import (
     costs_by_strategies,
     strategy_uses,
 )
-from hemiola.cost.prediction.estimates import Estimates
+from hemiola.cost.prediction.estimates import OperationEstimates
 from hemiola.cost.prediction.servers import server_cost
-from hemiola.cost.prediction.value import StrategyUse
-from hemiola.cost.strategies import Strategy, Transfer
+from hemiola.cost.prediction.value import ScheduleUse
+from hemiola.cost.strategies import Parallelism, Transfer
 from hemiola.cost.strategy_cost import Fitting, both_ways
 
-__all__ = ["USUAL", "Options", "Setting"]
+__all__ = ["USUAL", "PredictionOptions", "Setting"]
 
 OPTIMIZER = PHASES.index("optimizer")
 
@@ -47,7 +47,7 @@ _UNFUSED = ("aten._softmax", "aten._safe_softmax")
 
 
 @dataclass(frozen=True)
-class Options:
+class PredictionOptions:
     """How a prediction is made.
 
     Attributes:
@@ -79,7 +79,7 @@ class Options:
             raise InputError(f"confidence {self.confidence}", "give a share above 0 and below 1, such as 0.9")
 
 
-USUAL = Options()
+USUAL = PredictionOptions()
 """Overlap, stragglers, symmetry, and PyTorch's collective library."""
 
 
@@ -94,10 +94,10 @@ class Setting:
 
     graph: Graph
     hardware: Hardware
-    place: Place
-    strategy: Strategy
-    estimates: Estimates
-    options: Options = USUAL
+    place: RankPlaces
+    strategy: Parallelism
+    estimates: OperationEstimates
+    options: PredictionOptions = USUAL
 
     def __post_init__(self) -> None:
         seconds = self.estimates.seconds
@@ -162,7 +162,7 @@ class Setting:
         return alike(transfer) in self._fitted
 
     @cached_property
-    def strategy_uses(self) -> tuple[StrategyUse, ...]:
+    def strategy_uses(self) -> tuple[ScheduleUse, ...]:
         """How collectives go where strategies are asked for, beside the usual way."""
         if self.options.strategies is None:
             return ()

@@ -8,18 +8,18 @@ import numpy as np
 
 from hemiola.cost.prediction.lower import Lowered, Scale, lower
 from hemiola.cost.prediction.setting import Setting
-from hemiola.cost.prediction.steps import Step, rank_steps
+from hemiola.cost.prediction.steps import ComputeStep, rank_steps
 from hemiola.sim.executor import execute
 from hemiola.sim.tasks import Execution
 
-__all__ = ["Run", "run_steady"]
+__all__ = ["SteadyRun", "run_steady"]
 
 FIRST_TRY, LAST_TRY = 3, 24
 SAME = 1e-6
 
 
 @dataclass(frozen=True, eq=False)
-class Run:
+class SteadyRun:
     """Executed iterations, the last of which is the steady one.
 
     Attributes:
@@ -33,7 +33,7 @@ class Run:
 
     lowered: Lowered
     execution: Execution
-    steps: tuple[Step, ...]
+    steps: tuple[ComputeStep, ...]
     slowest: int
     start_s: float
     end_s: float
@@ -41,7 +41,7 @@ class Run:
     settled: bool
 
 
-def run_steady(setting: Setting, scale: Scale) -> Run:
+def run_steady(setting: Setting, scale: Scale) -> SteadyRun:
     """Execute 3 iterations, and twice as many as long as they do not repeat, up to 24."""
     steps = rank_steps(setting)
     count = FIRST_TRY
@@ -57,4 +57,4 @@ def run_steady(setting: Setting, scale: Scale) -> Run:
         count *= 2
     mean_s = float(lengths[-1] if settled else lengths[len(lengths) // 2 :].mean())
     start_s, end_s = ends[-2:, slowest]
-    return Run(lowered, execution, steps, slowest, float(start_s), float(end_s), mean_s, settled)
+    return SteadyRun(lowered, execution, steps, slowest, float(start_s), float(end_s), mean_s, settled)

@@ -15,11 +15,11 @@ from hemiola.core.graph import PHASES
 from hemiola.cost.prediction.setting import Setting
 from hemiola.cost.strategies import Transfer
 
-__all__ = ["Step", "rank_steps"]
+__all__ = ["ComputeStep", "rank_steps"]
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class ComputeStep:
     """A stretch in which a rank computes without a break.
 
     Attributes:
@@ -45,7 +45,7 @@ class Step:
         return sum(self.parts_s)
 
 
-def rank_steps(setting: Setting) -> tuple[Step, ...]:
+def rank_steps(setting: Setting) -> tuple[ComputeStep, ...]:
     """The steps of one rank; the first is the iteration's overhead."""
     transfers = setting.transfers
     count = len(setting.graph.operations)
@@ -61,7 +61,7 @@ def rank_steps(setting: Setting) -> tuple[Step, ...]:
     cuts = sorted({0, count} | turns | ready.keys() | needed.keys())
     total = _Totals(setting)
     steps = [
-        Step(
+        ComputeStep(
             "overhead",
             0,
             0,
@@ -75,13 +75,13 @@ def rank_steps(setting: Setting) -> tuple[Step, ...]:
             copied_s, updated_s = setting.arrival_s(transfers[number])
             if copied_s or updated_s:
                 parts_s = (0.0, 0.0, updated_s, copied_s)
-                steps.append(Step("copy", first, first, parts_s, *_split(transfers, [number])))
+                steps.append(ComputeStep("copy", first, first, parts_s, *_split(transfers, [number])))
             else:
                 waits.append(number)
         sends = tuple(ready.get(last, ())) if last > first else ()
         if last > first or waits:
             steps.append(
-                Step("compute", first, last, total.parts(first, last), *_split(transfers, waits), sends)
+                ComputeStep("compute", first, last, total.parts(first, last), *_split(transfers, waits), sends)
             )
     return tuple(steps)
 

@@ -14,7 +14,7 @@ from hemiola.core.graph import KINDS
 from hemiola.core.job_timeline import SPAN_KINDS, Iterations, JobTimeline, Rank, Spans, TransferLog
 from hemiola.cost.prediction.account import ready_s, shown_iteration, step_name, updating
 from hemiola.cost.prediction.setting import Setting
-from hemiola.cost.prediction.steady import Run
+from hemiola.cost.prediction.steady import SteadyRun
 
 __all__ = ["predicted_timeline"]
 
@@ -41,7 +41,7 @@ Row = tuple[
 
 
 def predicted_timeline(
-    setting: Setting, run: Run, name: str, interval: tuple[float, float] | None = None
+    setting: Setting, run: SteadyRun, name: str, interval: tuple[float, float] | None = None
 ) -> JobTimeline:
     """The steady iteration; second 0 is where it began on the slowest rank.
 
@@ -84,7 +84,7 @@ def predicted_timeline(
     ).check()
 
 
-def _steps(setting: Setting, run: Run, place: int, names: _Names, base: int) -> Iterator[Row]:
+def _steps(setting: Setting, run: SteadyRun, place: int, names: _Names, base: int) -> Iterator[Row]:
     """Operations, copies, and the waits before them."""
     tasks = run.lowered.step_task[-1, place]
     reached = float(run.execution.end_s[run.lowered.step_task[-2, place, -1]])
@@ -112,7 +112,7 @@ def _likely(setting: Setting, interval: tuple[float, float] | None) -> dict[str,
 
 def _waits(
     setting: Setting,
-    run: Run,
+    run: SteadyRun,
     place: int,
     names: _Names,
     transfer: int,
@@ -131,12 +131,12 @@ def _waits(
         reached = b
 
 
-def _done(run: Run, waits: tuple[int, ...], transfer: int) -> list[int]:
+def _done(run: SteadyRun, waits: tuple[int, ...], transfer: int) -> list[int]:
     return run.lowered.done_tasks[-1 if transfer in waits else -2][transfer]
 
 
 def _operations(
-    setting: Setting, run: Run, number: int, place: int, names: _Names, start_s: float, end_s: float
+    setting: Setting, run: SteadyRun, number: int, place: int, names: _Names, start_s: float, end_s: float
 ) -> Iterator[Row]:
     """A step's operations one after the other, each as long as its share of the step; views take none and are left out."""
     step, graph = run.steps[number], setting.graph
@@ -151,7 +151,7 @@ def _operations(
             yield place, 0, label, COMPUTE, float(edges[i]), float(edges[i + 1]), -1, operation
 
 
-def _transfers(setting: Setting, run: Run, place: int, names: _Names, base: int) -> Iterator[Row]:
+def _transfers(setting: Setting, run: SteadyRun, place: int, names: _Names, base: int) -> Iterator[Row]:
     """What is sent, under the transfer's name, as in a recording; a push and its pull, which share one, with their kind."""
     kinds = Counter(
         name for name, _ in {(transfer.name, transfer.collective) for transfer in setting.transfers}
@@ -174,7 +174,7 @@ def _spans(rows: list[Row]) -> Spans:
     return Spans.from_rows((*row[:6], 0, *row[6:]) for row in rows)
 
 
-def _log(setting: Setting, run: Run, names: _Names) -> TransferLog:
+def _log(setting: Setting, run: SteadyRun, names: _Names) -> TransferLog:
     """One entry per executed rank and transfer, rank by rank."""
     execution, lowered = run.execution, run.lowered
     since, rows = run.start_s, []

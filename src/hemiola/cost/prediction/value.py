@@ -11,9 +11,9 @@ from hemiola.core.job_timeline import JobTimeline
 
 if TYPE_CHECKING:
     from hemiola.cost.prediction.setting import Setting
-    from hemiola.cost.prediction.steady import Run
+    from hemiola.cost.prediction.steady import SteadyRun
 
-__all__ = ["Breakdown", "LinkUse", "PathStep", "Prediction", "StrategyUse", "TransferUse"]
+__all__ = ["Breakdown", "LinkUse", "PathStep", "Prediction", "ScheduleUse", "TransferUse"]
 
 
 class Breakdown(msgspec.Struct, frozen=True):
@@ -62,7 +62,7 @@ class TransferUse(msgspec.Struct, frozen=True):
     exposed_s: float
 
 
-class StrategyUse(msgspec.Struct, frozen=True):
+class ScheduleUse(msgspec.Struct, frozen=True):
     """How collectives of one kind and size go, beside the usual way.
 
     Attributes:
@@ -161,10 +161,10 @@ class Prediction:
     memory_bytes: float
     samples_per_s: float
     straggling_s: float
-    strategies: tuple[StrategyUse, ...]
+    strategies: tuple[ScheduleUse, ...]
     notes: tuple[str, ...]
     _setting: Setting
-    _run: Run
+    _run: SteadyRun
 
     @property
     def transfer_bound_s(self) -> float:

@@ -6,7 +6,7 @@ from hemiola.cost.strategies.none import NoExchange
 from hemiola.cost.strategies.parameter_server import ParameterServer
 from hemiola.cost.strategies.parse import STRATEGIES, parse_strategy
 from hemiola.cost.strategies.planned import Planned
-from hemiola.cost.strategies.strategy import Strategy, Transfer
+from hemiola.cost.strategies.strategy import Parallelism, Transfer
 
 __all__ = [
     "DDP",
@@ -16,7 +16,7 @@ __all__ = [
     "NoExchange",
     "ParameterServer",
     "Planned",
-    "Strategy",
+    "Parallelism",
     "Transfer",
     "assign_buckets",
     "parse_strategy",

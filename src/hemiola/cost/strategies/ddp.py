@@ -22,7 +22,7 @@ from dataclasses import dataclass
 
 from hemiola.core.errors import GraphError
 from hemiola.core.graph import Graph
-from hemiola.cost.strategies.strategy import Device, Strategy, Transfer, first_of_phase
+from hemiola.cost.strategies.strategy import Device, Parallelism, Transfer, first_of_phase
 
 __all__ = ["DDP", "MIB", "PLAIN_DDP", "assign_buckets"]
 
@@ -32,7 +32,7 @@ BUCKET_BYTES = 25 * MIB
 
 
 @dataclass(frozen=True)
-class DDP(Strategy):
+class DDP(Parallelism):
     """Data parallelism with bucketed all-reduce.
 
     Attributes:

@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 
 from hemiola.core.errors import GraphError
 from hemiola.core.graph import PHASES, Graph
-from hemiola.cost.strategies.strategy import Device, Strategy, Transfer, first_of_phase
+from hemiola.cost.strategies.strategy import Device, Parallelism, Transfer, first_of_phase
 
 __all__ = ["FSDP"]
 
@@ -47,7 +47,7 @@ class _Pass(NamedTuple):
 
 
 @dataclass(frozen=True)
-class FSDP(Strategy):
+class FSDP(Parallelism):
     """Fully sharded data parallelism.
 
     Attributes:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hemiola.core.graph import Graph
-from hemiola.cost.strategies.strategy import Device, Strategy, Transfer
+from hemiola.cost.strategies.strategy import Device, Parallelism, Transfer
 
 __all__ = ["NoExchange"]
 
 
 @dataclass(frozen=True)
-class NoExchange(Strategy):
+class NoExchange(Parallelism):
     """Nothing is sent."""
 
     @property

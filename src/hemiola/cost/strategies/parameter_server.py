@@ -13,13 +13,13 @@ from dataclasses import dataclass
 
 from hemiola.core.errors import InputError
 from hemiola.core.graph import Graph
-from hemiola.cost.strategies.strategy import Device, Strategy, Transfer
+from hemiola.cost.strategies.strategy import Device, Parallelism, Transfer
 
 __all__ = ["ParameterServer"]
 
 
 @dataclass(frozen=True)
-class ParameterServer(Strategy):
+class ParameterServer(Parallelism):
     """Parameters live on servers.
 
     Attributes:

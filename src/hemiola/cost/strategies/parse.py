@@ -11,14 +11,14 @@ from hemiola.cost.strategies.ddp import DDP
 from hemiola.cost.strategies.fsdp import FSDP
 from hemiola.cost.strategies.none import NoExchange
 from hemiola.cost.strategies.parameter_server import ParameterServer
-from hemiola.cost.strategies.strategy import Strategy
+from hemiola.cost.strategies.strategy import Parallelism
 
 __all__ = ["STRATEGIES", "parse_strategy"]
 
 Field = tuple[str, Callable[[str], Any]]
 
 
-def parse_strategy(text: str) -> Strategy:
+def parse_strategy(text: str) -> Parallelism:
     """The strategy that a text names.
 
     Raises:
@@ -67,7 +67,7 @@ def _paths(text: str) -> tuple[str, ...]:
     return tuple(filter(None, text.split("+")))
 
 
-STRATEGIES: dict[str, tuple[Callable[..., Strategy], dict[str, Field]]] = {
+STRATEGIES: dict[str, tuple[Callable[..., Parallelism], dict[str, Field]]] = {
     "ddp": (
         DDP,
         {

@@ -14,13 +14,13 @@ from dataclasses import dataclass
 
 from hemiola.core.graph import Graph, Parameter
 from hemiola.core.plan import Plan, PlannedTransfer
-from hemiola.cost.strategies.strategy import Device, Strategy, Transfer, first_of_phase
+from hemiola.cost.strategies.strategy import Device, Parallelism, Transfer, first_of_phase
 
 __all__ = ["Planned"]
 
 
 @dataclass(frozen=True)
-class Planned(Strategy):
+class Planned(Parallelism):
     """Exchange by a plan, over Hemiola's transport."""
 
     plan: Plan

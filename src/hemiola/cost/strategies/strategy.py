@@ -14,7 +14,7 @@ import numpy as np
 
 from hemiola.core.graph import PHASES, Graph
 
-__all__ = ["Device", "Strategy", "Transfer", "first_of_phase"]
+__all__ = ["Device", "Parallelism", "Transfer", "first_of_phase"]
 
 Device = Literal["cpu", "gpu"]
 """What computes: a GPU's streams run beside the host's thread, a CPU's collectives may block it."""
@@ -56,7 +56,7 @@ class Transfer:
     completes: tuple[int, ...] = ()
 
 
-class Strategy(ABC):
+class Parallelism(ABC):
     """How ranks keep their parameters equal. A value: frozen, compared by its fields."""
 
     preemptive: ClassVar[bool] = False

@@ -18,7 +18,7 @@ from statistics import median
 
 import msgspec
 
-from hemiola.core.strategy import Pace, Strategy
+from hemiola.core.strategy import SendRate, CollectiveSchedule
 from hemiola.core.strategy_shapes import star_of_each
 
 __all__ = [
@@ -95,7 +95,7 @@ def shares(rates: Sequence[float]) -> list[float]:
     return found
 
 
-def balanced(rates: Sequence[float], size_bytes: int, *, over: float = TIGHT) -> Strategy:
+def balanced(rates: Sequence[float], size_bytes: int, *, over: float = TIGHT) -> CollectiveSchedule:
     """Stars with these shares; those of nothing are left out.
 
     Args:
@@ -112,7 +112,7 @@ def balanced(rates: Sequence[float], size_bytes: int, *, over: float = TIGHT) ->
     return msgspec.structs.replace(stars, name=NAME, chunk_bytes=piece, ahead_bytes=ahead_bytes, source=NAME)
 
 
-def paced(rates: Sequence[float], over: float = HELD) -> Strategy:
+def paced(rates: Sequence[float], over: float = HELD) -> CollectiveSchedule:
     """Stars with these shares, in which every pair of ranks is held back to what has all links done at once.
 
     On links that are shared evenly, whoever has little to send over one keeps those waiting that have much: where all
@@ -126,7 +126,7 @@ def paced(rates: Sequence[float], over: float = HELD) -> Strategy:
     others, ranks = len(rates) - 2, range(len(rates))
     each_s = max((1 + others * share) / rate for share, rate in zip(found, rates, strict=True))
     held = tuple(
-        Pace(a, b, over * (found[a] + found[b]) / each_s)
+        SendRate(a, b, over * (found[a] + found[b]) / each_s)
         for a in ranks
         for b in ranks
         if a != b and found[a] + found[b] > 0

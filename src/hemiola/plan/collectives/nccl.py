@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from hemiola.core.strategy_shapes import double_tree
 from hemiola.cost.collectives import NCCL, Variant, variant_cost
-from hemiola.cost.places import Place
+from hemiola.cost.places import RankPlaces
 
 __all__ = ["GAIN", "PROTOCOLS", "Choice", "NcclTimes", "Range", "nccl_choices"]
 
@@ -62,8 +62,8 @@ class Range:
 class NcclTimes:
     """On hosts in one order."""
 
-    def __init__(self, place: Place, order: Sequence[int] | NDArray[np.int64] | None = None) -> None:
-        """In this order of `Place.counts`; None for that of the place."""
+    def __init__(self, place: RankPlaces, order: Sequence[int] | NDArray[np.int64] | None = None) -> None:
+        """In this order of `RankPlaces.counts`; None for that of the place."""
         self.place = place
         self.order = np.arange(len(place.counts)) if order is None else np.asarray(order)
 

@@ -13,7 +13,7 @@ from hemiola.core.errors import InputError
 from hemiola.core.strategy import Collective
 from hemiola.core.topology import Topology
 from hemiola.core.units import format_bytes, format_duration
-from hemiola.cost.places import Place, place_ranks
+from hemiola.cost.places import RankPlaces, place_ranks
 from hemiola.cost.strategy_time import strategy_seconds
 from hemiola.plan.collectives.nccl import GAIN, Choice, NcclTimes, Range, nccl_choices
 from hemiola.plan.collectives.nccl_order import NcclOrder, nccl_order, reordered
@@ -44,7 +44,7 @@ class NcclAdvice:
         beyond: which limits of MSCCL it exceeds.
     """
 
-    place: Place
+    place: RankPlaces
     order: NcclOrder
     ranges: tuple[Range, ...]
     found: Synthesis

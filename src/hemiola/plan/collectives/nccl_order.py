@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from hemiola.cost.places import Place
+from hemiola.cost.places import RankPlaces
 from hemiola.cost.strategy_bounds import Domain, domains
 from hemiola.plan.collectives.nccl import Choice, NcclTimes
 
@@ -35,7 +35,7 @@ class NcclOrder:
     """What was found.
 
     Attributes:
-        order: hosts, by their place in `Place.counts`.
+        order: hosts, by their place in `RankPlaces.counts`.
         size_bytes: of the all-reduce that it was sought for.
         usual, best: what NCCL may take by itself in this order, and what is fastest.
         others: the same of other orders, by what they are called.
@@ -48,7 +48,7 @@ class NcclOrder:
     others: dict[str, tuple[Choice, Choice]]
 
 
-def nccl_order(place: Place, size_bytes: float) -> NcclOrder:
+def nccl_order(place: RankPlaces, size_bytes: float) -> NcclOrder:
     """The order for an all-reduce of this size.
 
     Beside it stand the order of the topology, those of the hosts' names, as text, in which torchrun's rendezvous numbers
@@ -75,7 +75,7 @@ def nccl_order(place: Place, size_bytes: float) -> NcclOrder:
     )  # fmt: skip
 
 
-def reordered(place: Place, order: tuple[int, ...]) -> Place:
+def reordered(place: RankPlaces, order: tuple[int, ...]) -> RankPlaces:
     """The same hosts in this order: ranks are numbered anew along it."""
     at = {host: number for number, host in enumerate(order)}
     links = tuple(replace(link, hosts=frozenset(at[host] for host in link.hosts)) for link in place.links)

@@ -18,19 +18,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hemiola.cost.places import Place
+from hemiola.cost.places import RankPlaces
 from hemiola.cost.strategy_bounds import Domain, domains, least_time
 from hemiola.plan.collectives.joining import Joining
 
-__all__ = ["Packing", "pack_trees", "packings"]
+__all__ = ["TreePacking", "pack_trees", "packings"]
 
 TREES = (1, 2, 3, 4, 6, 8)
 """Numbers of trees that are tried. Each divides the data, and so the pieces that fill its pipeline."""
 
 
 @dataclass(frozen=True)
-class Packing:
-    """Trees over hosts, by their place in `Place.counts`, with equal shares of the data.
+class TreePacking:
+    """Trees over hosts, by their place in `RankPlaces.counts`, with equal shares of the data.
 
     Attributes:
         seconds_per_byte: of the data that is reduced, if pieces were as small as can be and latency nothing.
@@ -48,7 +48,7 @@ class Packing:
         return (1 / len(self.edges),) * len(self.edges)
 
 
-def packings(place: Place, trees: Sequence[int] = TREES) -> tuple[Packing, ...]:
+def packings(place: RankPlaces, trees: Sequence[int] = TREES) -> tuple[TreePacking, ...]:
     """The best packing of each of these numbers of trees, one tree where there is a single host."""
     if len(place.counts) < 2:
         return (pack_trees(place, 1),)
@@ -57,15 +57,15 @@ def packings(place: Place, trees: Sequence[int] = TREES) -> tuple[Packing, ...]:
     return tuple(_packed(whole, count, least_time(whole, count, limit)) for count in trees)
 
 
-def pack_trees(place: Place, trees: int) -> Packing:
+def pack_trees(place: RankPlaces, trees: int) -> TreePacking:
     """So many trees over the hosts of a placement, of equal shares, whose slowest link is done as early as can be."""
     if len(place.counts) < 2:
-        return Packing(0.0, (0.0,), ((),))
+        return TreePacking(0.0, (0.0,), ((),))
     whole = domains(place)
     return _packed(whole, trees, least_time(whole, trees, least_time(whole)))
 
 
-def _packed(whole: Domain, trees: int, time: float) -> Packing:
+def _packed(whole: Domain, trees: int, time: float) -> TreePacking:
     share = _Sharing(trees, time)
     share.out(whole, [-2] * trees)
     used: dict[tuple[int, int], int] = {}
@@ -78,7 +78,7 @@ def _packed(whole: Domain, trees: int, time: float) -> Packing:
     for a, b in (edge for own in edges for edge in own):
         degrees[a] += 1
         degrees[b] += 1
-    return Packing(time, tuple(degree / trees for degree in degrees), tuple(edges))
+    return TreePacking(time, tuple(degree / trees for degree in degrees), tuple(edges))
 
 
 class _Sharing:

@@ -12,12 +12,12 @@ import msgspec
 import numpy as np
 
 from hemiola.core.errors import InputError
-from hemiola.core.strategy import Collective, Move, Pace, Place, Strategy
+from hemiola.core.strategy import Collective, ChunkMove, SendRate, ChunkPlace, CollectiveSchedule
 from hemiola.core.strategy_shapes import binomial, ring, trees
 from hemiola.core.topology import Topology
 from hemiola.cost.collectives import Variant, algorithm, variant_cost
 from hemiola.cost.fitted_links import KEEP_RING
-from hemiola.cost.places import Place as Ranks
+from hemiola.cost.places import ChunkPlace as Ranks
 from hemiola.cost.places import place_ranks
 from hemiola.cost.strategy_time import strategy_seconds
 from hemiola.plan.collectives.synthesis import Synthesis, synthesise
@@ -35,7 +35,7 @@ def size_class(size_bytes: float) -> int:
     return 1 << min(max(round(math.log2(max(size_bytes, 1))), _LEAST), _MOST)
 
 
-def fitted_to(place: Ranks) -> Callable[[Collective, float], Strategy | None]:
+def fitted_to(place: Ranks) -> Callable[[Collective, float], CollectiveSchedule | None]:
     """How a process group chooses among these ranks: planned once for every collective and class of sizes.
 
     Predictions take it as `cost.prediction.Options.strategies`.
@@ -44,7 +44,7 @@ def fitted_to(place: Ranks) -> Callable[[Collective, float], Strategy | None]:
     planner = Planner(place.topology, [names[place.counts[host][0]] for host in place.host_of])
 
     @cache
-    def planned(collective: Collective, size_bytes: int) -> Strategy | None:
+    def planned(collective: Collective, size_bytes: int) -> CollectiveSchedule | None:
         return planner.strategy(collective, size_bytes)
 
     return lambda collective, size_bytes: planned(collective, size_class(size_bytes))
@@ -80,8 +80,8 @@ class Planner:
         """The place of each rank."""
 
     def strategy(
-        self, collective: Collective, size_bytes: float, root: int = 0, keep: Strategy | None = None
-    ) -> Strategy | None:
+        self, collective: Collective, size_bytes: float, root: int = 0, keep: CollectiveSchedule | None = None
+    ) -> CollectiveSchedule | None:
         """What to use; None for the usual way, in the order of ranks.
 
         Args:
@@ -138,12 +138,12 @@ def _words(found: Synthesis, collective: Collective, usual_s: float) -> str:
     )
 
 
-def _relabelled(strategy: Strategy, ranks: Sequence[int]) -> Strategy:
+def _relabelled(strategy: CollectiveSchedule, ranks: Sequence[int]) -> CollectiveSchedule:
     """The same with these ranks in the places of 0, 1, ..."""
 
-    def moved(place: Place) -> Place:
+    def moved(place: ChunkPlace) -> ChunkPlace:
         return msgspec.structs.replace(place, rank=ranks[place.rank])
 
-    moves = tuple(Move(moved(m.source), moved(m.target), m.count, m.adds, m.channel) for m in strategy.moves)
-    paces = tuple(Pace(ranks[p.source], ranks[p.target], p.bytes_per_s) for p in strategy.paces)
+    moves = tuple(ChunkMove(moved(m.source), moved(m.target), m.count, m.adds, m.channel) for m in strategy.moves)
+    paces = tuple(SendRate(ranks[p.source], ranks[p.target], p.bytes_per_s) for p in strategy.paces)
     return msgspec.structs.replace(strategy, moves=moves, paces=paces, root=ranks[strategy.root]).verify()

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 
 import msgspec
 
-from hemiola.core.errors import StrategyError
-from hemiola.core.strategy import FEWEST_BYTES, Collective, Strategy
+from hemiola.core.errors import ScheduleError
+from hemiola.core.strategy import FEWEST_BYTES, Collective, CollectiveSchedule
 from hemiola.core.strategy_shapes import (
     all_pairs,
     binomial,
@@ -27,11 +27,11 @@ from hemiola.core.strategy_shapes import (
     trees,
 )
 from hemiola.cost.fitted_links import KEEP_RING
-from hemiola.cost.places import Place
+from hemiola.cost.places import RankPlaces
 from hemiola.cost.strategy_cost import busy_seconds
 from hemiola.cost.strategy_time import Bounds, bounds, strategy_seconds_in_pieces
 from hemiola.plan.collectives.balance import RANKS, paced
-from hemiola.plan.collectives.packing import Packing, packings
+from hemiola.plan.collectives.packing import TreePacking, packings
 
 __all__ = ["Candidate", "Synthesis", "synthesise", "tree_strategy"]
 
@@ -67,7 +67,7 @@ class Candidate:
         seconds: predicted.
     """
 
-    strategy: Strategy
+    strategy: CollectiveSchedule
     seconds: float
 
 
@@ -98,7 +98,7 @@ class Synthesis:
 
 
 def synthesise(
-    place: Place,
+    place: RankPlaces,
     size_bytes: float,
     collective: Collective = "all-reduce",
     *,
@@ -124,7 +124,7 @@ def synthesise(
 
     small = _small_pieces(place)
 
-    def priced(shape: Strategy, pieces: Sequence[int]) -> list[Candidate]:
+    def priced(shape: CollectiveSchedule, pieces: Sequence[int]) -> list[Candidate]:
         """In pieces of each size that is no more than the whole, the largest first, and gains over larger ones."""
         offered = (*small, *pieces) if pieces[0] else pieces
         sizes = [piece for piece in offered if piece in (0, pieces[0]) or piece < size_bytes]
@@ -159,7 +159,7 @@ def synthesise(
     )  # fmt: skip
 
 
-def _small_pieces(place: Place) -> list[int]:
+def _small_pieces(place: RankPlaces) -> list[int]:
     fastest = max(
         (link.bytes_per_s for link in place.links if not link.inner and len(link.hosts) == 1),
         default=math.inf,
@@ -167,7 +167,7 @@ def _small_pieces(place: Place) -> list[int]:
     return [piece for piece in SMALL_BYTES if piece >= PIECE_S * fastest]
 
 
-def _easiest(found: Sequence[Candidate], place: Place) -> Candidate:
+def _easiest(found: Sequence[Candidate], place: RankPlaces) -> Candidate:
     """Of those that are nearly the fastest, the one in which fewest links are busy all the time.
 
     What such a link loses by waiting for another one is never made up for. (Two racks in the lab: 1.02 s by one tree of
@@ -193,12 +193,12 @@ def _until_slower(groups: Iterable[list[Candidate]]) -> Iterator[Candidate]:
         least_s = min(least_s, now_s)
 
 
-def _usual(place: Place, collective: Collective, root: int) -> Iterator[tuple[Strategy, Sequence[int]]]:
+def _usual(place: RankPlaces, collective: Collective, root: int) -> Iterator[tuple[CollectiveSchedule, Sequence[int]]]:
     """Strategies of known shapes, and in pieces of which sizes."""
     ranks, usual = place.ranks, (0,)
     few = ranks <= PAIRS_MAX
     if collective == "all-to-all":
-        raise StrategyError("an all-to-all is not synthesised", "use all_pairs")
+        raise ScheduleError("an all-to-all is not synthesised", "use all_pairs")
     if collective in BY_TREES[1:]:
         yield _named(trees([binomial(ranks, root)], (), collective), "binomial"), PIECES_BYTES
         yield _named(trees([chain(_chain_order(place, root))], (), collective), "chain"), PIECES_BYTES
@@ -215,7 +215,7 @@ def _usual(place: Place, collective: Collective, root: int) -> Iterator[tuple[St
         yield _named(trees(double_tree(_ring_order(place))), "double tree"), PIECES_BYTES
 
 
-def _packed(place: Place, packed: Sequence[Packing], collective: Collective, root: int) -> Iterator[Strategy]:
+def _packed(place: RankPlaces, packed: Sequence[TreePacking], collective: Collective, root: int) -> Iterator[CollectiveSchedule]:
     """By each packing that is faster than those of fewer trees, by bandwidth or with fewer hops, or has hosts do more alike."""
     least_s, fewest, evenest = math.inf, math.inf, math.inf
     for packing in packed:
@@ -228,7 +228,7 @@ def _packed(place: Place, packed: Sequence[Packing], collective: Collective, roo
         evenest = min(evenest, squares)
 
 
-def _paced(place: Place) -> Iterator[Strategy]:
+def _paced(place: RankPlaces) -> Iterator[CollectiveSchedule]:
     """Stars that are held back, where every host has one rank and a link of its own, and nothing else is narrow."""
     rates = [link.bytes_per_s for link in place.links if not link.inner and len(link.hosts) == 1]
     narrower = [link for link in place.links if len(link.hosts) > 1]
@@ -237,11 +237,11 @@ def _paced(place: Place) -> Iterator[Strategy]:
         yield paced(rates)
 
 
-def _named(strategy: Strategy, name: str) -> Strategy:
+def _named(strategy: CollectiveSchedule, name: str) -> CollectiveSchedule:
     return msgspec.structs.replace(strategy, name=name, source=name)
 
 
-def _chain_order(place: Place, root: int) -> list[int]:
+def _chain_order(place: RankPlaces, root: int) -> list[int]:
     """The root, the rest of its host, then host by host: its domain first, and of every domain the fastest hosts first."""
     order, home = _ring_order(place), place.host_of[root]
     levels = [link for link in place.links if not link.inner and len(link.hosts) > 1]
@@ -256,7 +256,7 @@ def _chain_order(place: Place, root: int) -> list[int]:
     return sorted(order, key=key)
 
 
-def _ring_order(place: Place) -> list[int]:
+def _ring_order(place: RankPlaces) -> list[int]:
     """Ranks host by host, hosts domain by domain: every uplink is crossed once each way."""
     paths: list[tuple[int, ...]] = []
     levels = sorted((link for link in place.links if not link.inner), key=lambda link: -len(link.hosts))
@@ -268,8 +268,8 @@ def _ring_order(place: Place) -> list[int]:
 
 
 def tree_strategy(
-    place: Place, packing: Packing, collective: Collective = "all-reduce", root: int = 0
-) -> Strategy:
+    place: RankPlaces, packing: TreePacking, collective: Collective = "all-reduce", root: int = 0
+) -> CollectiveSchedule:
     """The packed trees as a strategy, within a host from its first rank to the others.
 
     For an all-reduce each is rooted in its middle, and which rank of a host is first changes from tree to tree, so
@@ -296,7 +296,7 @@ def tree_strategy(
     )
 
 
-def _ranks_of(place: Place) -> list[list[int]]:
+def _ranks_of(place: RankPlaces) -> list[list[int]]:
     """By host."""
     found: list[list[int]] = [[] for _ in place.counts]
     for rank, host in enumerate(place.host_of):

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from html import escape
 from typing import Any
 
-from hemiola.core.job_compare import Difference, changed, compare
+from hemiola.core.job_compare import TimelineDifference, changed, compare
 from hemiola.core.job_metrics import JobMetrics
 from hemiola.core.units import format_duration
 from hemiola.report.job.words import (
@@ -117,7 +117,7 @@ def path_table(metrics: JobMetrics) -> str:
     rows = [
         (
             one.name or "gaps: nothing recorded", one.kind, duration(one.seconds), percent(one.share, 1),
-            Bar(one.share / most, f"--{_COLOR.get(one.kind, one.kind)}"),
+            ShareBar(one.share / most, f"--{_COLOR.get(one.kind, one.kind)}"),
         )
         for one in metrics.path_items
     ]  # fmt: skip
@@ -151,7 +151,7 @@ def differences(metrics: JobMetrics, other: JobMetrics, names: tuple[str, str]) 
     )
 
 
-def _cells(one: Difference, whole_s: float) -> tuple[Any, ...]:
+def _cells(one: TimelineDifference, whole_s: float) -> tuple[Any, ...]:
     good = one.name in ("compute", "overlapped")
     mark = "" if abs(one.change_s) < 0.005 * whole_s or good else "good" if one.change_s < 0 else "bad"
     share = percent(one.change_s / whole_s, 1) if whole_s else "–"
@@ -216,7 +216,7 @@ def _plain(value: Any) -> str:
     return ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 
-class Bar:
+class ShareBar:
     """A cell that is a bar of a share of the column's width."""
 
     def __init__(self, share: float, color: str) -> None:
@@ -249,7 +249,7 @@ def _lines(head_cells: str, lines: list[str]) -> str:
 
 
 def _cell(value: Any) -> str:
-    return value.html if isinstance(value, Bar | Marked) else f"<td>{escape(value)}</td>"
+    return value.html if isinstance(value, ShareBar | Marked) else f"<td>{escape(value)}</td>"
 
 
 def card(title: str, text: str, body: str) -> str:

@@ -9,7 +9,7 @@ import numpy as np
 
 from hemiola.core.job_metrics import JobMetrics, RankFigures
 from hemiola.core.job_parts import iteration_times
-from hemiola.core.job_tables import Transfer
+from hemiola.core.job_tables import TransferFigure
 from hemiola.report.chart import Chart, Drawing, words_for
 from hemiola.report.job.words import PART_WORDS, bytes_or_dash, duration, percent, rate, seconds_scale, signed
 
@@ -199,7 +199,7 @@ _LIFE = (
 )
 
 
-def _life(one: Transfer) -> list[str]:
+def _life(one: TransferFigure) -> list[str]:
     return [
         words_for(one.name, 60), words_for(one.collective, 40), bytes_or_dash(one.size_bytes), duration(one.queued_s),
         duration(one.wire_s), rate(one.bandwidth_bytes_per_s), signed(one.slack_s), duration(one.exposed_s),
@@ -207,7 +207,7 @@ def _life(one: Transfer) -> list[str]:
 
 
 def _segment(
-    shown: list[Transfer],
+    shown: list[TransferFigure],
     rows: list[int],
     start: list[float],
     end: list[float],

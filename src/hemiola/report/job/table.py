@@ -27,18 +27,18 @@ from hemiola.report.job.words import (
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderableType
 
-__all__ = ["JobTable", "job_table"]
+__all__ = ["RankTable", "job_table"]
 
 MOST = 12
 """Lines of a table; what is left out is told."""
 
 
-def job_table(metrics: JobMetrics, other: JobMetrics | None = None) -> JobTable:
+def job_table(metrics: JobMetrics, other: JobMetrics | None = None) -> RankTable:
     """The job as something that Rich can print; with another, its differences to that one."""
-    return JobTable(metrics, other)
+    return RankTable(metrics, other)
 
 
-class JobTable:
+class RankTable:
     """The tables, one below the other."""
 
     def __init__(self, metrics: JobMetrics, other: JobMetrics | None) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from hemiola.report.network.figures import HostGroup, NetworkFigures, Rate
-from hemiola.report.network.sent import StrategyFigures
+from hemiola.report.network.sent import ScheduleFigures
 from hemiola.trace.atomic import replacing
 
 __all__ = ["NETWORK_SCHEMA", "STRATEGY_SCHEMA", "network_as_json", "strategy_as_json", "write_json"]
@@ -80,7 +80,7 @@ def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def strategy_as_json(figures: StrategyFigures) -> dict[str, Any]:
+def strategy_as_json(figures: ScheduleFigures) -> dict[str, Any]:
     """A strategy's figures as plain values; what is sent as a multiple of the data."""
     strategy = figures.strategy
     value: dict[str, Any] = {

@@ -22,7 +22,7 @@ __all__ = [
     "SLOW",
     "Domains",
     "HostGroup",
-    "Link",
+    "LinkName",
     "NetworkFigures",
     "Rate",
     "are_apart",
@@ -121,7 +121,7 @@ class Domains:
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
+class LinkName:
     """One link by its name: "h3 out", or "h3" for both directions, or "rack 0 uplink"."""
 
     name: str
@@ -155,7 +155,7 @@ class NetworkFigures:
     groups: tuple[HostGroup, ...]
     domains: tuple[tuple[Domains, ...], ...]
     median_bytes_per_s: float
-    slowest: Link
+    slowest: LinkName
 
     @property
     def is_measured(self) -> bool:
@@ -267,16 +267,16 @@ def joined(rates: Sequence[Rate]) -> Rate:
 
 def _slowest(
     topology: Topology, out: Sequence[Rate], into: Sequence[Rate], uplinks: Sequence[Sequence[Rate]]
-) -> Link:
+) -> LinkName:
     found = []
     for name, one, other in zip(topology.hosts.names, out, into, strict=True):
         slower = min(one, other, key=lambda rate: rate.bytes_per_s)
         ways = [(" out", one), (" in", other)] if are_apart(one, other) else [("", slower)]
-        found += [Link(f"{name}{way}", rate, 1) for way, rate in ways]
+        found += [LinkName(f"{name}{way}", rate, 1) for way, rate in ways]
     for level, rates in zip(topology.levels, uplinks, strict=True):
         counts = np.bincount(level.domain_of_host, minlength=len(level.domains)).tolist()
         rows = zip(level.domains, rates, counts, strict=True)
-        found += [Link(f"{level.name} {name} uplink", rate, max(count, 1)) for name, rate, count in rows]
+        found += [LinkName(f"{level.name} {name} uplink", rate, max(count, 1)) for name, rate, count in rows]
     return min(found, key=lambda link: link.each_bytes_per_s)
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from hemiola.core.strategy import Move, Strategy
+from hemiola.core.strategy import ChunkMove, CollectiveSchedule
 
-__all__ = ["Tree", "trees_of"]
+__all__ = ["RankTree", "trees_of"]
 
 
 @dataclass(frozen=True)
-class Tree:
+class RankTree:
     """One tree of all ranks.
 
     Attributes:
@@ -30,7 +30,7 @@ class Tree:
         return self.parents.index(-1)
 
 
-def trees_of(strategy: Strategy) -> tuple[Tree, ...]:
+def trees_of(strategy: CollectiveSchedule) -> tuple[RankTree, ...]:
     """The trees of an all-reduce, a broadcast or a reduce, equal ones as one, the largest share first.
 
     () if some chunk's sums do not go up the tree that its result comes down, or a place holds first one chunk and
@@ -38,7 +38,7 @@ def trees_of(strategy: Strategy) -> tuple[Tree, ...]:
     """
     if strategy.collective not in ("all-reduce", "broadcast", "reduce") or strategy.ranks < 2:
         return ()
-    moves: list[list[Move]] = [[] for _ in range(strategy.chunks)]
+    moves: list[list[ChunkMove]] = [[] for _ in range(strategy.chunks)]
     for move in strategy.moves:
         if (move.source.buffer, move.source.index) != (move.target.buffer, move.target.index):
             return ()
@@ -53,11 +53,11 @@ def trees_of(strategy: Strategy) -> tuple[Tree, ...]:
         if not parents:
             return ()
         chunks.setdefault(parents, []).append(chunk)
-    found = [Tree(parents, sum(weights[c] for c in own), tuple(own)) for parents, own in chunks.items()]
+    found = [RankTree(parents, sum(weights[c] for c in own), tuple(own)) for parents, own in chunks.items()]
     return tuple(sorted(found, key=lambda tree: (-tree.share, tree.chunks)))
 
 
-def _parents(strategy: Strategy, moves: Iterable[Move]) -> tuple[int, ...]:
+def _parents(strategy: CollectiveSchedule, moves: Iterable[ChunkMove]) -> tuple[int, ...]:
     """Of one chunk; () if its moves are no tree, or its sums go another way than its result."""
     up: dict[int, int] = {}
     down: dict[int, int] = {}

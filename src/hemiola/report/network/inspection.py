@@ -13,13 +13,13 @@ from hemiola.report.network.page import render_network
 from hemiola.report.network.recognise import read_any_strategy, topology_of
 from hemiola.report.network.sent import strategy_figures
 from hemiola.report.network.strategy_page import render_strategy
-from hemiola.report.network.strategy_table import StrategyTable
+from hemiola.report.network.strategy_table import ScheduleTable
 from hemiola.report.network.table import NetworkTable
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from hemiola.core.errors import StrategyError
+    from hemiola.core.errors import ScheduleError
 
 __all__ = ["show_strategy", "show_topology"]
 
@@ -39,7 +39,7 @@ def show_topology(
 
 def show_strategy(
     path: Path, console: Console, *, report: Path | None, json: Path | None, title: str
-) -> StrategyError | None:
+) -> ScheduleError | None:
     """Write a strategy's page and figures where that is asked for, and print it.
 
     Returns:
@@ -50,7 +50,7 @@ def show_strategy(
     """
     figures = strategy_figures(read_any_strategy(path))
     _write(report, lambda: render_strategy(figures, title), json, lambda: strategy_as_json(figures))
-    console.print(StrategyTable(figures))
+    console.print(ScheduleTable(figures))
     return figures.problem
 
 

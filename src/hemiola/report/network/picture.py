@@ -13,7 +13,7 @@ from html import escape
 from hemiola.report.job.words import percent
 from hemiola.report.network.figures import SLOW, NetworkFigures, Rate, are_apart, is_slow
 from hemiola.report.network.shapes import LETTER, box, cut, label, text
-from hemiola.report.network.tree import LEAVES, ROWS, Node, columns, fitting_tree, leaves
+from hemiola.report.network.tree import LEAVES, ROWS, TreeNode, columns, fitting_tree, leaves
 from hemiola.report.network.words import interval, rate_words, short_rate
 
 __all__ = ["KEYS", "network_picture"]
@@ -58,10 +58,10 @@ class _Picture:
             f'role="img" aria-label="The network" font-family="inherit" font-size="13">{"".join(parts)}</svg></div>'
         )
 
-    def _units(self, node: Node) -> int:
+    def _units(self, node: TreeNode) -> int:
         return len(list(leaves(node))) if self.side_by_side else columns(node)
 
-    def _node(self, node: Node, left: float, pitch: float, top: float) -> Iterator[str]:
+    def _node(self, node: TreeNode, left: float, pitch: float, top: float) -> Iterator[str]:
         """A node's box and all below it."""
         lines = (node.title, self._note(node))
         yield box(lines, left, top, pitch * self._units(node), BOX, self._said(node), stacked=node.count > 1)
@@ -75,7 +75,7 @@ class _Picture:
             yield from self._node(child, left, pitch, top + BOX + ZONE)
             left += width
 
-    def _link(self, node: Node, x: float, top: float, width: float) -> Iterator[str]:
+    def _link(self, node: TreeNode, x: float, top: float, width: float) -> Iterator[str]:
         """The link above a node, straight up, with its rate in the middle."""
         ways = _ways(node)
         room = width / len(ways)
@@ -88,7 +88,7 @@ class _Picture:
                 f"{label(self._label(node, rate, arrow, room - 8), at, top + ZONE / 2)}</g>"
             )
 
-    def _label(self, node: Node, rate: Rate, arrow: str, room: float) -> list[str]:
+    def _label(self, node: TreeNode, rate: Rate, arrow: str, room: float) -> list[str]:
         """What stands at a link, in lines that fit."""
         lines = [f"{_times(node)}{arrow}{short_rate(rate.bytes_per_s)}"]
         if len(lines[0]) * LETTER > room:
@@ -100,7 +100,7 @@ class _Picture:
             lines.append(f"{share} of the median" if room > 125 else share)
         return lines
 
-    def _rows(self, node: Node, left: float, pitch: float, top: float) -> Iterator[str]:
+    def _rows(self, node: TreeNode, left: float, pitch: float, top: float) -> Iterator[str]:
         """Leaves below each other, each at a branch of a thin trunk."""
         room = pitch - BRANCH - MARGIN - 14
         for first in range(0, len(node.children), ROWS):
@@ -114,7 +114,7 @@ class _Picture:
             yield from drawn
             self.bottom = max(self.bottom, y)
 
-    def _row_lines(self, node: Node, room: float) -> Iterator[tuple[str, bool]]:
+    def _row_lines(self, node: TreeNode, room: float) -> Iterator[tuple[str, bool]]:
         """What stands below a leaf's name: (text, whether it is of a slow link)."""
         for arrow, rate in _ways(node):
             slow, said = self._is_slow(node, rate), f"{_times(node)}{arrow}{rate_words(rate)}"
@@ -124,7 +124,7 @@ class _Picture:
                 yield said.partition(" (")[0], slow
                 yield from ((one, slow) for one in [interval(rate)] if one)
 
-    def _row(self, node: Node, lines: Sequence[tuple[str, bool]], x: float, y: float, room: float) -> str:
+    def _row(self, node: TreeNode, lines: Sequence[tuple[str, bool]], x: float, y: float, room: float) -> str:
         parts = [f"<title>{escape(self._said(node))}</title>"]
         ways = _ways(node)
         for number, (_, rate) in enumerate(ways):
@@ -139,14 +139,14 @@ class _Picture:
             parts.append(text(left, y + 14 + LINE * (number + 1), cut(said, room), *look, size=12))
         return f"<g>{''.join(parts)}</g>"
 
-    def _usual(self, node: Node) -> float:
+    def _usual(self, node: TreeNode) -> float:
         """The median of this kind of link."""
         return self.figures.median_uplink(node.tier - 1) if node.tier else self.figures.median_bytes_per_s
 
-    def _is_slow(self, node: Node, rate: Rate) -> bool:
+    def _is_slow(self, node: TreeNode, rate: Rate) -> bool:
         return not node.kinds and is_slow(rate, self._usual(node))
 
-    def _color(self, node: Node, rate: Rate) -> str:
+    def _color(self, node: TreeNode, rate: Rate) -> str:
         if not math.isfinite(rate.bytes_per_s):
             return "--soft"
         if self._is_slow(node, rate):
@@ -161,7 +161,7 @@ class _Picture:
             return NARROWEST
         return max(NARROWEST, WIDEST * math.sqrt(rate.bytes_per_s / self.fastest))
 
-    def _note(self, node: Node) -> str:
+    def _note(self, node: TreeNode) -> str:
         """The second line of a box."""
         if node is self.root:
             return f"{node.hosts:,} host{'s' * (node.hosts > 1)}"
@@ -173,7 +173,7 @@ class _Picture:
         times = "" if node.kinds else _times(node)
         return f"{times}{node.hosts:,} host{'s' * (node.hosts > 1)}{over}"
 
-    def _said(self, node: Node) -> str:
+    def _said(self, node: TreeNode) -> str:
         """What is told of a node when it is pointed at."""
         if node is self.root:
             return node.title
@@ -196,17 +196,17 @@ class _Picture:
         return "; ".join(said)
 
 
-def _all(node: Node) -> Iterator[Node]:
+def _all(node: TreeNode) -> Iterator[TreeNode]:
     yield node
     for child in node.children:
         yield from _all(child)
 
 
-def _times(node: Node) -> str:
+def _times(node: TreeNode) -> str:
     return f"{node.count:,} × " if node.count > 1 else ""
 
 
-def _ways(node: Node) -> list[tuple[str, Rate]]:
+def _ways(node: TreeNode) -> list[tuple[str, Rate]]:
     """The link above a node, or its two directions where they differ."""
     if are_apart(node.out, node.into):
         return [("↑ ", node.out), ("↓ ", node.into)]

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from hemiola.core.errors import InputError
-from hemiola.core.strategy import SCHEMA, Strategy
+from hemiola.core.strategy import SCHEMA, CollectiveSchedule
 from hemiola.core.topology import Topology
 from hemiola.trace.jobs.json_stream import JsonStream
 from hemiola.trace.jobs.opening import decoding, looks_like_json, opened, read_all
@@ -72,8 +72,8 @@ def topology_of(path: Path) -> Topology:
     return read_native(text, as_text(path))
 
 
-def read_any_strategy(path: Path) -> Strategy:
-    """A strategy from Hemiola's JSON or MSCCL's XML; whether it is right is for `Strategy.verify` to say.
+def read_any_strategy(path: Path) -> CollectiveSchedule:
+    """A strategy from Hemiola's JSON or MSCCL's XML; whether it is right is for `CollectiveSchedule.verify` to say.
 
     Raises:
         InputError, StrategyError: as `read_strategy` and `read_msccl`.

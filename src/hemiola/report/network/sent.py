@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from hemiola.core.errors import StrategyError
-from hemiola.core.strategy import Move, Strategy
-from hemiola.report.network.forest import Tree, trees_of
+from hemiola.core.errors import ScheduleError
+from hemiola.core.strategy import ChunkMove, CollectiveSchedule
+from hemiola.report.network.forest import RankTree, trees_of
 
-__all__ = ["RankGroup", "StrategyFigures", "strategy_figures"]
+__all__ = ["RankGroup", "ScheduleFigures", "strategy_figures"]
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class RankGroup:
 
 
 @dataclass(frozen=True)
-class StrategyFigures:
+class ScheduleFigures:
     """A strategy's figures; of one that is not right, only what is wrong.
 
     Attributes:
@@ -43,13 +43,13 @@ class StrategyFigures:
         trees: that all chunks go along, the largest share first; () if some chunk's moves are no tree.
     """
 
-    strategy: Strategy
-    problem: StrategyError | None
+    strategy: CollectiveSchedule
+    problem: ScheduleError | None
     hops: int = 0
     sent: int = 0
     between: dict[tuple[int, int], float] | None = None
     groups: tuple[RankGroup, ...] = ()
-    trees: tuple[Tree, ...] = ()
+    trees: tuple[RankTree, ...] = ()
 
     @property
     def busiest(self) -> float:
@@ -57,12 +57,12 @@ class StrategyFigures:
         return max((max(group.sends, group.receives) for group in self.groups), default=0.0)
 
 
-def strategy_figures(strategy: Strategy) -> StrategyFigures:
+def strategy_figures(strategy: CollectiveSchedule) -> ScheduleFigures:
     """Prove a strategy and look at it."""
     try:
         strategy.verify()
-    except StrategyError as problem:
-        return StrategyFigures(strategy, problem)
+    except ScheduleError as problem:
+        return ScheduleFigures(strategy, problem)
     between: Counter[tuple[int, int]] = Counter()
     shares: dict[tuple[int, int], float] = {}
     for move in strategy.moves:
@@ -70,12 +70,12 @@ def strategy_figures(strategy: Strategy) -> StrategyFigures:
             pair = move.source.rank, move.target.rank
             between[pair] += 1
             shares[pair] = shares.get(pair, 0.0) + _share(strategy, move)
-    return StrategyFigures(
+    return ScheduleFigures(
         strategy, None, strategy.traffic().hops, between.total(), shares, _groups(strategy.ranks, shares), trees_of(strategy)
     )  # fmt: skip
 
 
-def _share(strategy: Strategy, move: Move) -> float:
+def _share(strategy: CollectiveSchedule, move: ChunkMove) -> float:
     """Of the data in one move; weights are only allowed where a place's index is its chunk's."""
     if not strategy.weights:
         return move.count / strategy.chunks

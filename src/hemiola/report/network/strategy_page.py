@@ -7,7 +7,7 @@ from html import escape
 from hemiola.report.job.cards import card, table
 from hemiola.report.network.matrix_picture import CELLS, matrix_picture
 from hemiola.report.network.page import head, page
-from hemiola.report.network.sent import StrategyFigures
+from hemiola.report.network.sent import ScheduleFigures
 from hemiola.report.network.strategy_words import facts, multiple, proof, rank_rows, short_name, way_words
 from hemiola.report.network.tree_picture import MOST_RANKS, is_wide, tree_picture
 from hemiola.report.network.words import share_words
@@ -22,7 +22,7 @@ _WAYS = {
 }
 
 
-def render_strategy(figures: StrategyFigures, title: str = "") -> str:
+def render_strategy(figures: ScheduleFigures, title: str = "") -> str:
     """The page as text."""
     heading = title or short_name(figures)
     if figures.problem:
@@ -43,7 +43,7 @@ def render_strategy(figures: StrategyFigures, title: str = "") -> str:
     )
 
 
-def _numbers(figures: StrategyFigures) -> list[tuple[str, str]]:
+def _numbers(figures: ScheduleFigures) -> list[tuple[str, str]]:
     found = [
         (f"{figures.hops:,}", "hops one after the other on the longest way"),
         (multiple(figures.busiest), "the data: the most that a rank sends or receives"),
@@ -56,7 +56,7 @@ def _numbers(figures: StrategyFigures) -> list[tuple[str, str]]:
     )
 
 
-def _trees(figures: StrategyFigures) -> str:
+def _trees(figures: ScheduleFigures) -> str:
     drawn = figures.trees[:MOST_TREES]
     if not drawn or figures.strategy.ranks > MOST_RANKS:
         return ""
@@ -76,7 +76,7 @@ def _card(number: int, share: str, ways: str, picture: str) -> str:
     return f'<section class="card"><h2>Tree {number}: {escape(share)} of the data</h2><p class="about">{escape(ways)}</p>{picture}</section>'
 
 
-def _matrix(figures: StrategyFigures) -> str:
+def _matrix(figures: ScheduleFigures) -> str:
     ranks = figures.strategy.ranks
     text = "As multiples of the data, all moves together; the darker, the more."
     if ranks > CELLS:

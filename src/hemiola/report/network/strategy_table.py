@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from hemiola.report.network.sent import StrategyFigures
+from hemiola.report.network.sent import ScheduleFigures
 from hemiola.report.network.strategy_words import facts, proof, rank_rows, short_name, way_words
 from hemiola.report.network.table import lines_table
 from hemiola.report.network.tree_picture import shape
@@ -14,13 +14,13 @@ from hemiola.report.network.words import share_words
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderableType
 
-__all__ = ["StrategyTable"]
+__all__ = ["ScheduleTable"]
 
 
-class StrategyTable:
+class ScheduleTable:
     """The tables, one below the other, as something that Rich can print."""
 
-    def __init__(self, figures: StrategyFigures) -> None:
+    def __init__(self, figures: ScheduleFigures) -> None:
         self.figures = figures
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
-from hemiola.report.network.sent import RankGroup, StrategyFigures
+from hemiola.report.network.sent import RankGroup, ScheduleFigures
 from hemiola.report.network.words import share_words
 
 __all__ = ["facts", "multiple", "proof", "rank_rows", "ranks_words", "short_name", "way_words"]
@@ -13,7 +13,7 @@ __all__ = ["facts", "multiple", "proof", "rank_rows", "ranks_words", "short_name
 _LONGEST, _NAME = 44, 60
 
 
-def facts(figures: StrategyFigures) -> list[str]:
+def facts(figures: ScheduleFigures) -> list[str]:
     """What the strategy is, in a few words."""
     strategy = figures.strategy
     rooted = f" of rank {strategy.root}" if strategy.collective in ("broadcast", "reduce") else ""
@@ -42,13 +42,13 @@ def _weights(weights: Sequence[float]) -> str:
     return f" ({least} to {most} each)" if least != most else f" ({most} each)"
 
 
-def short_name(figures: StrategyFigures) -> str:
+def short_name(figures: ScheduleFigures) -> str:
     """The strategy's name; a long one, such as a ring's of many ranks, is cut."""
     name = figures.strategy.name
     return name if len(name) <= _NAME else f"{name[: _NAME - 1]}…"
 
 
-def proof(figures: StrategyFigures) -> str:
+def proof(figures: ScheduleFigures) -> str:
     """Whether it is right."""
     if figures.problem:
         return f"Not right: {figures.problem.what}."
@@ -56,7 +56,7 @@ def proof(figures: StrategyFigures) -> str:
     return f"Proved right: after its {moves:,} move{'s' * (moves != 1)} every rank has its result, each contribution once."
 
 
-def way_words(figures: StrategyFigures) -> str:
+def way_words(figures: ScheduleFigures) -> str:
     """The longest way, and the busiest rank."""
     hops = f"The longest way is {figures.hops:,} hop{'s' * (figures.hops != 1)}"
     return f"{hops}; the busiest rank sends or receives {multiple(figures.busiest)} the data."

@@ -14,7 +14,7 @@ from typing import Any
 from hemiola.report.network.figures import NetworkFigures, Rate, joined
 from hemiola.report.network.words import domain_names, names_words
 
-__all__ = ["COLUMNS", "LEAVES", "ROWS", "Node", "columns", "fitting_tree", "leaves"]
+__all__ = ["COLUMNS", "LEAVES", "ROWS", "TreeNode", "columns", "fitting_tree", "leaves"]
 
 LEAVES, WIDE_LEAVES = 16, 10
 """Most leaves that stand side by side: single hosts, and several hosts together, whose names are longer."""
@@ -27,7 +27,7 @@ CHILDREN = 8
 
 
 @dataclass(frozen=True)
-class Node:
+class TreeNode:
     """Hosts or domains that are alike, or the core of the network.
 
     Attributes:
@@ -49,7 +49,7 @@ class Node:
     hosts: int
     out: Rate
     into: Rate
-    children: tuple[Node, ...] = ()
+    children: tuple[TreeNode, ...] = ()
     kinds: bool = False
     sent_bytes_per_s: float = 0.0
 
@@ -64,7 +64,7 @@ class _Item:
     below: tuple[_Item, ...] = ()
 
 
-def fitting_tree(figures: NetworkFigures) -> Node:
+def fitting_tree(figures: NetworkFigures) -> TreeNode:
     """The tree with most detail that fits."""
     for detail in (0, 1):
         if len(figures.topology.hosts) > (COLUMNS * ROWS if detail == 0 else 1 << 14):
@@ -75,7 +75,7 @@ def fitting_tree(figures: NetworkFigures) -> Node:
     return _Builder(figures, 2).root()
 
 
-def leaves(node: Node) -> Iterator[Node]:
+def leaves(node: TreeNode) -> Iterator[TreeNode]:
     """The nodes without children, from left to right."""
     if not node.children:
         yield node
@@ -83,7 +83,7 @@ def leaves(node: Node) -> Iterator[Node]:
         yield from leaves(child)
 
 
-def columns(node: Node) -> int:
+def columns(node: TreeNode) -> int:
     """How many columns its leaves need if they stand below each other."""
     if all(not child.children for child in node.children):
         return max(ceil(len(node.children) / ROWS), 1)
@@ -112,7 +112,7 @@ class _Builder:
             found[home[host]][number] = None
         return [list(one) for one in found]
 
-    def root(self) -> Node:
+    def root(self) -> TreeNode:
         """The core and all below it; a widest level of one domain is the core itself."""
         tiers = len(self.levels)
         hosts = len(self.figures.topology.hosts)
@@ -122,7 +122,7 @@ class _Builder:
         numbers = range(len(self.levels[top - 1].domains) if top else hosts)
         below = self._together([self._item(top, number) for number in numbers], self.detail > 1 or top == 0)
         nothing = Rate(0.0, 0.0, 0.0)
-        return Node(title, top + 1, 1, 1, hosts, nothing, nothing, self._few(self._nodes(below, 1)))
+        return TreeNode(title, top + 1, 1, 1, hosts, nothing, nothing, self._few(self._nodes(below, 1)))
 
     def _item(self, tier: int, number: int) -> _Item:
         if tier == 0:
@@ -141,16 +141,16 @@ class _Builder:
             alike.setdefault(item.sign, []).append(item)
         return tuple(_joined(alike[sign]) for sign in sorted(alike))
 
-    def _nodes(self, items: Sequence[_Item], parents: int) -> tuple[Node, ...]:
+    def _nodes(self, items: Sequence[_Item], parents: int) -> tuple[TreeNode, ...]:
         return tuple(self._node(item, parents) for item in items)
 
-    def _few(self, nodes: tuple[Node, ...]) -> tuple[Node, ...]:
+    def _few(self, nodes: tuple[TreeNode, ...]) -> tuple[TreeNode, ...]:
         """Those that are shown of a node's children."""
         if self.detail < 2 or len(nodes) <= CHILDREN:
             return nodes
         return (*nodes[: CHILDREN - 1], _rest(nodes[CHILDREN - 1 :]))
 
-    def _node(self, item: _Item, parents: int) -> Node:
+    def _node(self, item: _Item, parents: int) -> TreeNode:
         figures, members = self.figures, item.members
         of = [figures.out, figures.into] if item.tier == 0 else [figures.uplinks[item.tier - 1]] * 2
         out, into = (joined([rates[number] for number in members]) for rates in of)
@@ -161,7 +161,7 @@ class _Builder:
             if item.tier == 1
             else sum(node.sent_bytes_per_s * node.count for node in below)
         )
-        return Node(
+        return TreeNode(
             self._title(item), item.tier, len(members) // parents, len(members), hosts, out, into, self._few(below),
             sent_bytes_per_s=sent,
         )  # fmt: skip
@@ -181,12 +181,12 @@ def _joined(items: Sequence[_Item]) -> _Item:
     return _Item(items[0].sign, items[0].tier, members, below)
 
 
-def _rest(nodes: Sequence[Node]) -> Node:
+def _rest(nodes: Sequence[TreeNode]) -> TreeNode:
     """Nodes that are not alike, as one."""
     count, every = sum(node.count for node in nodes), sum(node.all for node in nodes)
     out, into = joined([node.out for node in nodes]), joined([node.into for node in nodes])
     hosts = sum(node.hosts * node.count for node in nodes)
     sent = median(node.sent_bytes_per_s for node in nodes)
-    return Node(
+    return TreeNode(
         f"{count:,} others", nodes[0].tier, count, every, hosts, out, into, kinds=True, sent_bytes_per_s=sent
     )

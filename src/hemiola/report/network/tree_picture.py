@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from html import escape
 
-from hemiola.report.network.forest import Tree
+from hemiola.report.network.forest import RankTree
 from hemiola.report.network.shapes import text
 
-__all__ = ["MOST_RANKS", "Shape", "is_wide", "shape", "tree_picture"]
+__all__ = ["MOST_RANKS", "TreeShape", "is_wide", "shape", "tree_picture"]
 
 MOST_RANKS = 256
 """Of a tree that is drawn."""
@@ -20,7 +20,7 @@ _SLIM = 10
 
 
 @dataclass(frozen=True)
-class Shape:
+class TreeShape:
     """A tree laid out.
 
     Attributes:
@@ -46,7 +46,7 @@ class Shape:
         return self.depth > 2 * self.leaves
 
 
-def shape(tree: Tree) -> Shape:
+def shape(tree: RankTree) -> TreeShape:
     """Lay a tree out: leaves side by side, each parent in the middle of its children."""
     children: list[list[int]] = [[] for _ in tree.parents]
     for rank, parent in enumerate(tree.parents):
@@ -66,16 +66,16 @@ def shape(tree: Tree) -> Shape:
     for rank in reversed(order):
         if children[rank]:
             across[rank] = (across[children[rank][0]] + across[children[rank][-1]]) / 2
-    return Shape(tuple(across), tuple(deep), leaves, max(map(len, children)))
+    return TreeShape(tuple(across), tuple(deep), leaves, max(map(len, children)))
 
 
-def is_wide(tree: Tree) -> bool:
+def is_wide(tree: RankTree) -> bool:
     """Whether it needs the page's whole width."""
     found = shape(tree)
     return (found.depth if found.lies else found.leaves) > _SLIM
 
 
-def tree_picture(tree: Tree, number: int) -> str:
+def tree_picture(tree: RankTree, number: int) -> str:
     """The picture as an SVG element."""
     found = shape(tree)
     width = WIDE if is_wide(tree) else NARROW

@@ -10,9 +10,9 @@ from hemiola.core.errors import HemiolaError
 from hemiola.core.plan import Plan
 from hemiola.core.units import format_duration
 from hemiola.run.accelerate.measured import measured_graph, problem_of
-from hemiola.run.accelerate.probe import Links
+from hemiola.run.accelerate.probe import RankLinks
 from hemiola.run.accelerate.processors import Cores
-from hemiola.run.accelerate.profile import Measured
+from hemiola.run.accelerate.profile import MeasuredIteration
 
 __all__ = ["Advised", "advised"]
 
@@ -39,7 +39,7 @@ class Advised:
 
 
 def advised(
-    name: str, measured: Measured, parameters: dict[str, nn.Parameter], links: Links, ranks: int, cores: Cores,
+    name: str, measured: MeasuredIteration, parameters: dict[str, nn.Parameter], links: RankLinks, ranks: int, cores: Cores,
     min_gain: float,
 ) -> Advised:  # fmt: skip
     """The best plan for a model of this name, if it is predicted to gain so much.

@@ -15,9 +15,9 @@ from hemiola.core.errors import InputError
 from hemiola.core.plan import Plan
 from hemiola.core.units import parse_rate
 from hemiola.run.accelerate.attributes import Given, exchanged, given_of
-from hemiola.run.accelerate.job import Job
+from hemiola.run.accelerate.job import AcceleratedJob
 from hemiola.run.accelerate.model import Accelerated, adopt, jobs_within
-from hemiola.run.accelerate.settings import Settings
+from hemiola.run.accelerate.settings import AccelerationSettings
 
 __all__ = ["accelerate"]
 
@@ -101,14 +101,14 @@ def accelerate(
             "the model's parameters are sharded (FSDP2 or tensor parallelism)",
             'use init_process_group("hemiola") for it',
         )
-    settings = Settings(
+    settings = AccelerationSettings(
         plan=_plan(plan), min_gain=min_gain, reverts=revert,
         broadcast_buffers=given.broadcast_buffers if broadcast_buffers is None else broadcast_buffers,
         find_unused_parameters=given.find_unused_parameters if find_unused_parameters is None else find_unused_parameters,
         apart=updates_apart, carrier=carrier, interface=interface,
         rate_bytes_per_s=parse_rate(rate) if isinstance(rate, str) else rate, timeout_s=timeout_s, quiet=quiet,
     )  # fmt: skip
-    job = Job(model, optimizer, settings, given.group if group is None else group)
+    job = AcceleratedJob(model, optimizer, settings, given.group if group is None else group)
     adopt(optimizer, job)
     return Accelerated(job), optimizer
 

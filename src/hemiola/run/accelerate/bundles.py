@@ -25,17 +25,17 @@ from hemiola.core.errors import InputError
 from hemiola.core.plan import Plan, PlannedTransfer
 from hemiola.run.accelerate.gathered import Gathered
 from hemiola.run.accelerate.tables import summed, touched_rows
-from hemiola.run.accelerate.tickets import Carrier, RowCarrier, RowNames, RowTicket, Ticket
+from hemiola.run.accelerate.tickets import Carrier, RowCarrier, RowNames, RowTransfer, TransferHandle
 from hemiola.run.accelerate.updates import Captured
 
-__all__ = ["Bundle", "Rows", "Slot", "bundles_of", "end_rows"]
+__all__ = ["Bundle", "RowBucket", "ParameterSlot", "bundles_of", "end_rows"]
 
 _FEW_ELEMENTS = 64
 """So many elements of a real gradient may by chance all be -0.0, the mark of one that is not there."""
 
 
 @dataclass(eq=False)
-class Slot:
+class ParameterSlot:
     """One parameter and what is under way for it.
 
     Attributes:
@@ -57,9 +57,9 @@ class Slot:
 
     name: str
     parameter: nn.Parameter
-    use: Callable[[Slot, str], bool]
+    use: Callable[[ParameterSlot, str], bool]
     bundles: list[Bundle] = field(default_factory=list)
-    head: Rows | None = None
+    head: RowBucket | None = None
     handed: bool = False
     reduced: bool = True
     absent: bool = False
@@ -134,7 +134,7 @@ class Slot:
             self.looked_up.fill_(False)
         return found
 
-    def moves(self, buffer: Gathered[Slot]) -> bool:
+    def moves(self, buffer: Gathered[ParameterSlot]) -> bool:
         """Its place there, where its gradient was copied to, is where it is from now on; whether it can be, for all of it is
         there, and it is not a part of memory that the script looks at as a whole."""
         gradient, place = self.parameter.grad, buffer.places[self][0]
@@ -188,13 +188,13 @@ class Bundle:
 
     number: int
     transfer: PlannedTransfer
-    pieces: dict[Slot, list[tuple[int, int]]]
-    buffer: Gathered[Slot] | None = None
+    pieces: dict[ParameterSlot, list[tuple[int, int]]]
+    buffer: Gathered[ParameterSlot] | None = None
     missing: int = 0
-    ticket: Ticket | None = None
+    ticket: TransferHandle | None = None
     launches: int = 0
     _own: Tensor | None = None
-    _taken: dict[Slot, list[Tensor]] = field(default_factory=dict)
+    _taken: dict[ParameterSlot, list[Tensor]] = field(default_factory=dict)
 
     @property
     def bytes(self) -> int:
@@ -205,7 +205,7 @@ class Bundle:
             for start, stop in own
         )
 
-    def take(self, slot: Slot, flat: Tensor) -> bool:
+    def take(self, slot: ParameterSlot, flat: Tensor) -> bool:
         """A parameter's gradient is there; whether that makes the transfer complete."""
         pieces = self.pieces[slot]
         if self.buffer is None:
@@ -220,14 +220,14 @@ class Bundle:
         self.missing -= 1
         return self.missing == 0
 
-    def give(self, slot: Slot, flat: Tensor) -> None:
+    def give(self, slot: ParameterSlot, flat: Tensor) -> None:
         """The reduced gradient of a parameter; those of the others with it, for one call for many costs little more."""
         if slot in self._taken:
             assert self.buffer is not None
             _copy(self._parts(self.buffer))
             self._taken.clear()
 
-    def _parts(self, buffer: Gathered[Slot]) -> list[tuple[Tensor, Tensor]]:
+    def _parts(self, buffer: Gathered[ParameterSlot]) -> list[tuple[Tensor, Tensor]]:
         """Where each part of a gradient that was taken lies in the buffer, and the part."""
         return [
             pair
@@ -235,7 +235,7 @@ class Bundle:
             for pair in zip(buffer.places[slot], parts, strict=True)
         ]
 
-    def _gather(self, buffer: Gathered[Slot]) -> Tensor:
+    def _gather(self, buffer: Gathered[ParameterSlot]) -> Tensor:
         """All that was taken, in the buffer. Whole gradients stay there."""
         buffer.leave_to_others(sum(place is part for place, part in self._parts(buffer)))
         _copy([(part, place) for place, part in self._parts(buffer)])
@@ -265,7 +265,7 @@ def _copy(pairs: Sequence[tuple[Tensor, Tensor]]) -> None:
 
 
 @dataclass(eq=False)
-class Rows(Bundle):
+class RowBucket(Bundle):
     """One transfer of a table's rows: those that some rank has touched, or of the output layer's part all others.
 
     Attributes:
@@ -292,21 +292,21 @@ class Rows(Bundle):
         return sum(values.nbytes for _, values in self.rows.parts)
 
     @property
-    def rows(self) -> RowTicket:
+    def rows(self) -> RowTransfer:
         """The ticket."""
-        return cast(RowTicket, self.ticket)
+        return cast(RowTransfer, self.ticket)
 
     def hold(self, table: Tensor, names: RowNames | None) -> None:
         """What is to be launched."""
         self._own, self._names = table, names
 
-    def take(self, slot: Slot, flat: Tensor) -> bool:
+    def take(self, slot: ParameterSlot, flat: Tensor) -> bool:
         """The table's gradient is complete."""
         self.hold(flat.view(slot.parameter.shape), slot.names)
         self._base, self.absent = slot.base, slot.absent
         return True
 
-    def give(self, slot: Slot, flat: Tensor) -> None:
+    def give(self, slot: ParameterSlot, flat: Tensor) -> None:
         """What nobody has touched came with the output layer's part, or is zero; the rest by rows."""
         if self.rows.whole:
             return
@@ -343,7 +343,7 @@ class Rows(Bundle):
                 self.touched = touched_rows(table, base)
 
 
-def end_rows(bundles: Sequence[Rows], carrier: Carrier) -> None:
+def end_rows(bundles: Sequence[RowBucket], carrier: Carrier) -> None:
     """Of those that were launched: tell the others which rows they have beside those that were named before."""
     launched = [(bundle, bundle.touched) for bundle in bundles if bundle.touched is not None]
     if launched:
@@ -356,20 +356,20 @@ def end_rows(bundles: Sequence[Rows], carrier: Carrier) -> None:
         bundle.touched = None
 
 
-def bundles_of(plan: Plan, slots: dict[str, Slot]) -> list[Bundle]:
+def bundles_of(plan: Plan, slots: dict[str, ParameterSlot]) -> list[Bundle]:
     """The plan's transfers for these parameters, which it was verified for."""
     found = []
     for number, transfer in enumerate(plan.transfers):
-        pieces: dict[Slot, list[tuple[int, int]]] = {}
+        pieces: dict[ParameterSlot, list[tuple[int, int]]] = {}
         for piece in transfer.pieces:
             pieces.setdefault(slots[piece.parameter], []).append((piece.start, piece.stop))
-        kind = Bundle if transfer.part == "all" else Rows
+        kind = Bundle if transfer.part == "all" else RowBucket
         bundle = kind(number, transfer, pieces, missing=len(pieces))
         if len(transfer.pieces) > 1:
             sizes = {slot: [stop - start for start, stop in own] for slot, own in pieces.items()}
             bundle.buffer = Gathered(sizes, next(iter(pieces)).parameter)
         for slot in pieces:
-            if isinstance(bundle, Rows) and bundle.is_head:
+            if isinstance(bundle, RowBucket) and bundle.is_head:
                 slot.head = bundle
             else:
                 slot.bundles.append(bundle)

@@ -26,15 +26,15 @@ from torch.autograd import Variable
 
 from hemiola.core.errors import InputError
 from hemiola.core.plan import Plan
-from hemiola.run.accelerate.bundles import Bundle, Rows, Slot, bundles_of, end_rows
+from hemiola.run.accelerate.bundles import Bundle, RowBucket, ParameterSlot, bundles_of, end_rows
 from hemiola.run.accelerate.modes import Modes
-from hemiola.run.accelerate.tables import Head, Lookups, Table
+from hemiola.run.accelerate.tables import TiedHead, Lookups, Table
 from hemiola.run.accelerate.tickets import Carrier, RowCarrier
 from hemiola.run.accelerate.told import Teller
 from hemiola.run.accelerate.updates import Updates
 from hemiola.run.accelerate.watch import attend, leave, tell_owner, unwatch, watch
 
-__all__ = ["Engine"]
+__all__ = ["PlanExecutor"]
 
 _LOOK_S = 2e-3
 """While one gradient is awaited, it is looked so often whether another one can be updated meanwhile."""
@@ -47,7 +47,7 @@ _plainly = torch._C.DisableTorchFunctionSubclass
 """Inside, watched parameters tell nobody."""
 
 
-class Engine:
+class PlanExecutor:
     """One model's exchange and updates by one plan.
 
     Attributes:
@@ -68,15 +68,15 @@ class Engine:
         self._carrier, self._updates, self._ranks, self._timeout_s = carrier, updates, ranks, timeout_s
         self._module, self._plan, self._teller = module, plan, teller
         attend(module, tell_owner)
-        self.slots = {name: Slot(name, parameter, self._use) for name, parameter in parameters.items()}
+        self.slots = {name: ParameterSlot(name, parameter, self._use) for name, parameter in parameters.items()}
         bundles = bundles_of(plan, self.slots)
-        self._rows = [bundle for bundle in bundles if isinstance(bundle, Rows) and not bundle.is_head]
+        self._rows = [bundle for bundle in bundles if isinstance(bundle, RowBucket) and not bundle.is_head]
         self._slot_of = {id(slot.parameter): slot for slot in self.slots.values()}
         self._open = False  # some gradients of this iteration are handed over, and no step was made
         self._expects = False  # there was a forward to be exchanged since the last exchange began
         self._exchanged = False  # one has ended since the last step
         self._backwards: set[int] = set()  # PyTorch's numbers of those that handed over, until they end well
-        self._due: dict[str, Slot] = {}  # to be updated, or at least to be waited for, before the next use
+        self._due: dict[str, ParameterSlot] = {}  # to be updated, or at least to be waited for, before the next use
         self._modes = Modes(next(iter(parameters.values())).device.type)  # of the last step
         self._guard = threading.RLock()
         self.syncs = True
@@ -91,7 +91,7 @@ class Engine:
         for name, table in tables.items():
             slot = self.slots[name]
             ready = self._hook(partial(self._head_ready, slot))
-            lookups = Lookups(table) if slot.head is None else Head(table, ready)
+            lookups = Lookups(table) if slot.head is None else TiedHead(table, ready)
             slot.looked_up = lookups.looked_up
             self._hooks.append(lookups)
         self._tables = [self.slots[name] for name in tables]
@@ -120,10 +120,10 @@ class Engine:
             self._backwards.add(number)
             Variable._execution_engine.queue_callback(partial(self._backwards.discard, number))
 
-    def _head_ready(self, slot: Slot, gradient: torch.Tensor) -> None:
+    def _head_ready(self, slot: ParameterSlot, gradient: torch.Tensor) -> None:
         self._launch(slot.hand_over_head(gradient))
 
-    def _ready(self, slot: Slot, _: Any) -> None:
+    def _ready(self, slot: ParameterSlot, _: Any) -> None:
         if slot.handed:
             raise InputError(
                 f"a second backward gave {slot.name} another gradient before the optimizer's step, and without another forward",
@@ -142,7 +142,7 @@ class Engine:
         self._name_rows()
         self._named = False
 
-    def _hand_over(self, slot: Slot) -> None:
+    def _hand_over(self, slot: ParameterSlot) -> None:
         self._launch(slot.hand_over())
         if self._rows and all(bundle.touched is not None for bundle in self._rows):
             end_rows(self._rows, self._carrier)
@@ -318,7 +318,7 @@ class Engine:
 
     # --- waiting
 
-    def _use(self, slot: Slot, how: str) -> bool:
+    def _use(self, slot: ParameterSlot, how: str) -> bool:
         """Somebody is about to use a parameter."""
         with self._guard:
             if slot.name in self._due:
@@ -343,7 +343,7 @@ class Engine:
                 self._await_sent(slot)
             return False
 
-    def _guard_sent(self, slot: Slot) -> None:
+    def _guard_sent(self, slot: ParameterSlot) -> None:
         """If its gradient is still being sent: a backward that adds to it, in its place, has to wait."""
         with _plainly():  # else to look for a gradient is to ask for it
             parameter = slot.parameter
@@ -351,7 +351,7 @@ class Engine:
                 slot.guarded = True
                 self._hooks.append(parameter.register_hook(partial(self._before_adding, slot)))
 
-    def _before_adding(self, slot: Slot, _: torch.Tensor) -> None:
+    def _before_adding(self, slot: ParameterSlot, _: torch.Tensor) -> None:
         with _plainly():
             if slot.parameter.grad is not None:
                 self._await_sent(slot)
@@ -365,7 +365,7 @@ class Engine:
             unwatch(slot.parameter)
         self._open, self._exchanged = False, True
 
-    def _settle(self, wanted: Iterable[Slot]) -> None:
+    def _settle(self, wanted: Iterable[ParameterSlot]) -> None:
         """Wait for these and update them, and small ones that have come meanwhile."""
         with _plainly(), self._modes.again():
             for slot in wanted:
@@ -380,7 +380,7 @@ class Engine:
                     small = (s for s in self._due.values() if s is not slot and s.bytes <= _SMALL_BYTES)
                     self._update([slot, *(s for s in small if self._may_update(s))])
 
-    def _may_update(self, slot: Slot) -> bool:
+    def _may_update(self, slot: ParameterSlot) -> bool:
         """Whether its gradient is back, and, where updates write to gradients, not being sent any more."""
         return slot.done and (slot.sent or not self._updates.writes_gradients)
 
@@ -391,7 +391,7 @@ class Engine:
             self._update([found])
         return found is not None
 
-    def _update(self, slots: list[Slot]) -> None:
+    def _update(self, slots: list[ParameterSlot]) -> None:
         for slot in slots:
             self._back(slot)
             del self._due[slot.name]
@@ -407,7 +407,7 @@ class Engine:
             self._clear(slot)
             self._unwatch_if_sent(slot)
 
-    def _clear(self, slot: Slot) -> None:
+    def _clear(self, slot: ParameterSlot) -> None:
         """What the script has asked for since its step."""
         clear, slot.clear = slot.clear, None
         if clear == "none":
@@ -416,7 +416,7 @@ class Engine:
             self._await_sent(slot)
             _zero(slot.parameter.grad)
 
-    def _await(self, slot: Slot) -> None:
+    def _await(self, slot: ParameterSlot) -> None:
         """Until its gradient is reduced."""
         if slot.reduced:
             return
@@ -424,7 +424,7 @@ class Engine:
             self._wait(slot)
         self._back(slot)
 
-    def _wait(self, slot: Slot) -> None:
+    def _wait(self, slot: ParameterSlot) -> None:
         """Stand still for one of its transfers, for a moment."""
         tickets = (bundle.ticket for bundle in slot.under_way)
         ticket = next((ticket for ticket in tickets if ticket is not None and not ticket.done), None)
@@ -441,7 +441,7 @@ class Engine:
         if not ended and ticket.stood_s >= self._timeout_s:
             ticket.wait(self._timeout_s)
 
-    def _back(self, slot: Slot) -> None:
+    def _back(self, slot: ParameterSlot) -> None:
         with _plainly(), torch.no_grad():
             slot.bring_back()
         if self._teller is not None:
@@ -449,13 +449,13 @@ class Engine:
                 self._teller.released(bundle)
 
     @staticmethod
-    def _await_sent(slot: Slot) -> None:
+    def _await_sent(slot: ParameterSlot) -> None:
         for bundle in slot.under_way:
             if bundle.ticket is not None and not bundle.ticket.sent:
                 bundle.ticket.wait_sent()
 
     @staticmethod
-    def _unwatch_if_sent(slot: Slot) -> None:
+    def _unwatch_if_sent(slot: ParameterSlot) -> None:
         if slot.sent:
             unwatch(slot.parameter)
 

@@ -17,14 +17,14 @@ from torch import Tensor
 from hemiola.core.errors import HemiolaError, InternalError
 from hemiola.core.plan import FEW, SMALL_BYTES
 from hemiola.run.accelerate.buffers import share_buffers
-from hemiola.run.accelerate.rows import Fill, RowNames, RowTicket, Telling, names_of
-from hemiola.run.accelerate.schedule import Part, Step, schedule
-from hemiola.run.accelerate.under_way import Ticket
+from hemiola.run.accelerate.rows import Fill, TableRowNames, TableRowTransfer, Telling, names_of
+from hemiola.run.accelerate.schedule import ElementRange, MessageStep, schedule
+from hemiola.run.accelerate.under_way import TransferInFlight
 from hemiola.run.group.memory import view
-from hemiola.run.strategy.rooms import Room, Rooms
+from hemiola.run.strategy.rooms import ScratchMemory, Rooms
 from hemiola.run.transport import Endpoint, Handle
 
-__all__ = ["Exchange"]
+__all__ = ["GradientExchange"]
 
 _TAGS, _LANE = 1 << 62, 12
 """Tags are above all others'; a transfer's number begins at bit 32, its lane's at this one, the step's at 0."""
@@ -34,7 +34,7 @@ _KNOWN = 256
 """Schedules that are kept: of rows, another number is sent nearly every time."""
 
 
-class Exchange:
+class GradientExchange:
     """One rank's all-reduces with the others."""
 
     skips = True
@@ -55,16 +55,16 @@ class Exchange:
         priority: int = 0,
         algorithm: str = "",
         factor: float = 1.0,
-    ) -> Ticket:
+    ) -> TransferInFlight:
         """As `Carrier.all_reduce`; the number is below 2**20."""
         lanes = self._lanes(flat, algorithm)
-        ticket = Ticket(name, len(lanes))
+        ticket = TransferInFlight(name, len(lanes))
         self._end.call(
             lambda: self._begin(ticket, lanes, flat, priority, algorithm, factor, self._tag(number))
         )
         return ticket
 
-    def name_rows(self, number: int, named: Sequence[Tensor], priority: int = 0) -> list[RowNames]:
+    def name_rows(self, number: int, named: Sequence[Tensor], priority: int = 0) -> list[TableRowNames]:
         """As `RowCarrier.name_rows`."""
         own = np.concatenate([table.numpy() for table in named])
         telling = Telling(self._end, own, priority, self._tag(number) + _BEFORE)
@@ -76,16 +76,16 @@ class Exchange:
         number: int,
         name: str,
         table: Tensor,
-        names: RowNames | None,
+        names: TableRowNames | None,
         priority: int = 0,
         algorithm: str = "",
         factor: float = 1.0,
         others: bool = False,
-    ) -> RowTicket:
+    ) -> TableRowTransfer:
         """As `RowCarrier.reduce_rows`."""
         tag, width = self._tag(number), table.shape[1]
 
-        def begin(ticket: RowTicket, flat: Tensor, fill: Fill | None, again: bool) -> None:
+        def begin(ticket: TableRowTransfer, flat: Tensor, fill: Fill | None, again: bool) -> None:
             lanes = self._lanes(flat, algorithm, width)
             ticket.goes_on(len(lanes))
             first = tag + ((_AGAIN if again else 1) << _LANE)
@@ -94,12 +94,12 @@ class Exchange:
         def memory(rows: int, again: bool) -> Tensor:
             return table.new_empty(rows, width) if again else self._memory(number, table, rows)
 
-        ticket = RowTicket(name, table, names, others, begin, memory)
+        ticket = TableRowTransfer(name, table, names, others, begin, memory)
         self._end.call(ticket.begin)
         return ticket
 
     def end_rows(
-        self, number: int, tickets: Sequence[RowTicket], touched: Sequence[Tensor], present: Sequence[bool], priority: int = 0,
+        self, number: int, tickets: Sequence[TableRowTransfer], touched: Sequence[Tensor], present: Sequence[bool], priority: int = 0,
     ) -> None:  # fmt: skip
         """As `RowCarrier.end_rows`."""
         own = np.concatenate([*(table.numpy() for table in touched), np.array(present)])
@@ -137,7 +137,7 @@ class Exchange:
         return [(start, min(start + count, total)) for start in starts]
 
     def _begin(
-        self, ticket: Ticket, lanes: list[tuple[int, int]], flat: Tensor, priority: int, algorithm: str, factor: float,
+        self, ticket: TransferInFlight, lanes: list[tuple[int, int]], flat: Tensor, priority: int, algorithm: str, factor: float,
         tag: int, fill: Fill | None = None,
     ) -> None:  # fmt: skip
         """All lanes, on the transport's thread; each is filled before it goes."""
@@ -147,7 +147,7 @@ class Exchange:
             ticket.end_lane(InternalError(f"a gradient could not be sent: {problem!r}", "please report it"))
 
     def _begin_lanes(
-        self, ticket: Ticket, lanes: list[tuple[int, int]], flat: Tensor, priority: int, algorithm: str, factor: float,
+        self, ticket: TransferInFlight, lanes: list[tuple[int, int]], flat: Tensor, priority: int, algorithm: str, factor: float,
         tag: int, fill: Fill | None,
     ) -> None:  # fmt: skip
         size, small = flat.element_size(), self._small(flat, algorithm)
@@ -181,16 +181,16 @@ class Exchange:
 
 
 @lru_cache(maxsize=_KNOWN)
-def _steps(algorithm: str, rank: int, ranks: int, count: int) -> tuple[Step, ...]:
+def _steps(algorithm: str, rank: int, ranks: int, count: int) -> tuple[MessageStep, ...]:
     """As `schedule`, which does not know "everybody"."""
     everybody = algorithm == "everybody"
     return _everybody(rank, ranks, count) if everybody else schedule(algorithm, rank, ranks, count)
 
 
-def _everybody(rank: int, ranks: int, count: int) -> tuple[Step, ...]:
+def _everybody(rank: int, ranks: int, count: int) -> tuple[MessageStep, ...]:
     """All of it from everybody to everybody."""
-    all_of_it = tuple(Part((rank + turn) % ranks, 0, count) for turn in range(1, ranks) if count)
-    return (Step(all_of_it, all_of_it, True),)
+    all_of_it = tuple(ElementRange((rank + turn) % ranks, 0, count) for turn in range(1, ranks) if count)
+    return (MessageStep(all_of_it, all_of_it, True),)
 
 
 class _Lane:
@@ -202,8 +202,8 @@ class _Lane:
     )  # fmt: skip
 
     def __init__(
-        self, exchange: Exchange, ticket: Ticket, flat: Tensor, into: memoryview, given: memoryview, priority: int,
-        steps: tuple[Step, ...], tag: int,
+        self, exchange: GradientExchange, ticket: TransferInFlight, flat: Tensor, into: memoryview, given: memoryview, priority: int,
+        steps: tuple[MessageStep, ...], tag: int,
     ) -> None:  # fmt: skip
         self._exchange, self._ticket, self._flat, self._tag, self._priority = (
             exchange, ticket, flat, tag, priority,
@@ -212,7 +212,7 @@ class _Lane:
         self._number = -1
         self._left = 0
         self._goes_on = False
-        self._came: list[tuple[int, Room]] = []
+        self._came: list[tuple[int, ScratchMemory]] = []
 
     def begin(self) -> None:
         """The first step, or the next one, and those behind it for which all has come.

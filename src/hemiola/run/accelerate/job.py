@@ -35,15 +35,15 @@ from hemiola.core.units import format_duration
 from hemiola.run.accelerate.advised import Advised, advised
 from hemiola.run.accelerate.attributes import exchanged, ignored_by
 from hemiola.run.accelerate.deferred import defer_transfers
-from hemiola.run.accelerate.engine import Engine
-from hemiola.run.accelerate.exchange import Exchange
+from hemiola.run.accelerate.engine import PlanExecutor
+from hemiola.run.accelerate.exchange import GradientExchange
 from hemiola.run.accelerate.grouped import GroupExchange
 from hemiola.run.accelerate.measured import mean_of, measured_graph
 from hemiola.run.accelerate.meeting import from_first, gathered, meet
 from hemiola.run.accelerate.probe import CHUNK_BYTES_MAX, probe, slowest
 from hemiola.run.accelerate.processors import cores_of, own_processors
-from hemiola.run.accelerate.profile import Measured, Profile
-from hemiola.run.accelerate.settings import Settings
+from hemiola.run.accelerate.profile import MeasuredIteration, TrainingProfile
+from hemiola.run.accelerate.settings import AccelerationSettings
 from hemiola.run.accelerate.tables import Table, planned_tables
 from hemiola.run.accelerate.tickets import Carrier
 from hemiola.run.accelerate.told import Teller, forward_begins
@@ -51,7 +51,7 @@ from hemiola.run.accelerate.updates import Updates
 from hemiola.run.accelerate.work import Work, change
 from hemiola.run.transport import Endpoint
 
-__all__ = ["COMPILED", "JOB", "Job"]
+__all__ = ["COMPILED", "JOB", "AcceleratedJob"]
 
 _log = logging.getLogger("hemiola")
 
@@ -77,7 +77,7 @@ JOB = "_hemiola_job"
 """Under this name a module remembers the job that trains it."""
 
 
-class Job:
+class AcceleratedJob:
     """One model's training on one rank.
 
     Attributes:
@@ -89,7 +89,7 @@ class Job:
     """
 
     def __init__(
-        self, module: nn.Module, optimizer: torch.optim.Optimizer, settings: Settings, group: Any
+        self, module: nn.Module, optimizer: torch.optim.Optimizer, settings: AccelerationSettings, group: Any
     ) -> None:
         self.module, self.settings, self.group = module, settings, group
         self.rank, self.ranks = dist.get_rank(group), dist.get_world_size(group)
@@ -99,14 +99,14 @@ class Job:
         self.updates = Updates(optimizer, settings.apart)
         self.state: State = "profiling"
         self.has_left = False
-        self.engine: Engine | None = None
+        self.engine: PlanExecutor | None = None
         self.ddp: DistributedDataParallel | None = None
         self._end: Endpoint | None = None
         self._lanes: GroupExchange | None = None
         self._bucket_bytes: int | None = None
         self._bucket_s: float | None = None
         self._followed: tuple[Plan, Carrier, dict[str, Table]] | None = None
-        self._profile: Profile | None = None
+        self._profile: TrainingProfile | None = None
         self._count = self._followed_from = self._tried_from = 0
         self._found: dict[str, float] = {}
         self._times: deque[tuple[float, float]] = deque(maxlen=_JUDGED)  # no more are looked at
@@ -128,7 +128,7 @@ class Job:
                 "on", f"by the plan {settings.plan.name!r} ({settings.plan.source or 'of unknown source'})"
             )
         else:
-            self._profile = Profile(module, self.parameters, _UNTOUCHED + _MEASURED)
+            self._profile = TrainingProfile(module, self.parameters, _UNTOUCHED + _MEASURED)
 
     @property
     def device(self) -> torch.device:
@@ -268,7 +268,7 @@ class Job:
 
     # --- deciding
 
-    def _profiled(self) -> tuple[Measured, Measured]:
+    def _profiled(self) -> tuple[MeasuredIteration, MeasuredIteration]:
         """This rank's usual iteration and the mean of all ranks'; they are measured no longer."""
         assert self._profile is not None
         self._profile.stop()
@@ -291,7 +291,7 @@ class Job:
         self._leave_ddp()
         self.ddp = self._as_ddp(again=True)
         defer_transfers(self.ddp, self.group)
-        self._profile = Profile(self.module, self.parameters, _UNTOUCHED + _BESIDE_NOTHING)
+        self._profile = TrainingProfile(self.module, self.parameters, _UNTOUCHED + _BESIDE_NOTHING)
 
     def _decide(self) -> None:
         """Stay with DDP, or go over to a plan."""
@@ -324,9 +324,9 @@ class Job:
         self._go_over(advice.plan, end)
         self._say("on", advice.words, **found)
 
-    def _advised(self, measured: Measured, own: Measured, end: Endpoint) -> Advised:
+    def _advised(self, measured: MeasuredIteration, own: MeasuredIteration, end: Endpoint) -> Advised:
         """What rank 0 makes of the links, which all measure."""
-        exchange = Exchange(end, CHUNK_BYTES_MAX)
+        exchange = GradientExchange(end, CHUNK_BYTES_MAX)
         cores = cores_of(gathered(own_processors(own.busy), self.group))
         threads = cores.threads if cores.cores <= cores.threads else 0
         links = slowest(gathered(probe(exchange, self.ranks, self.settings.timeout_s, threads), self.group))
@@ -421,13 +421,13 @@ class Job:
             carrier = self._lanes = GroupExchange(plan, self.group)
         else:
             self._end = end or meet(self.group, self.settings)
-            carrier = Exchange(self._end, plan.chunk_bytes)
+            carrier = GradientExchange(self._end, plan.chunk_bytes)
         self._follow(plan, carrier, tables)
 
     def _follow(self, plan: Plan, carrier: Carrier, tables: dict[str, Table]) -> None:
         """By a plan from now on."""
         self._followed, self._followed_from = (plan, carrier, tables), self._count
-        self.engine = Engine(
+        self.engine = PlanExecutor(
             self.module, self.parameters, plan, tables, carrier, self.updates, self.ranks, self.settings.timeout_s,
             None if carrier.is_seen else Teller(self.group, len(plan.transfers)),
         )  # fmt: skip
@@ -564,7 +564,7 @@ def _not_compared(other_s: float, whose: str, changed: str) -> str:
     )
 
 
-_NOTHING = Measured(used_s={}, forward_end_s=0.0, ready_s={}, step_start_s=0.0, end_s=0.0)
+_NOTHING = MeasuredIteration(used_s={}, forward_end_s=0.0, ready_s={}, step_start_s=0.0, end_s=0.0)
 
 
 @contextmanager

@@ -13,15 +13,15 @@ import numpy as np
 from torch import nn
 
 from hemiola.core.graph import KINDS, PHASES, Graph, Operations, Parameter, Signature
-from hemiola.core.hardware import Efficiency, Hardware, PhaseCost
+from hemiola.core.hardware import KindEfficiency, Hardware, PhaseCost
 from hemiola.core.topology import Topology
-from hemiola.cost.prediction import Options
+from hemiola.cost.prediction import PredictionOptions
 from hemiola.cost.prediction.estimates import QUARTILE
 from hemiola.cost.prediction.uncertainty import expected_maximum
-from hemiola.plan.problem import Problem
-from hemiola.run.accelerate.probe import Links
+from hemiola.plan.problem import PlanProblem
+from hemiola.run.accelerate.probe import RankLinks
 from hemiola.run.accelerate.processors import Cores
-from hemiola.run.accelerate.profile import Measured
+from hemiola.run.accelerate.profile import MeasuredIteration
 
 __all__ = ["mean_of", "measured_graph", "problem_of"]
 
@@ -29,7 +29,7 @@ _FRAME = 1514 / 1448
 """A frame's bytes on the wire per byte that it carries: the link is as much faster than what arrives."""
 
 
-def mean_of(found: Sequence[Measured]) -> Measured:
+def mean_of(found: Sequence[MeasuredIteration]) -> MeasuredIteration:
     """The ranks' iterations as one."""
 
     def mean(rows: list[dict[str, float]]) -> dict[str, float]:
@@ -37,7 +37,7 @@ def mean_of(found: Sequence[Measured]) -> Measured:
             name: fmean(row[name] for row in rows) for name in rows[0] if all(name in row for row in rows)
         }
 
-    return Measured(
+    return MeasuredIteration(
         used_s=mean([m.used_s for m in found]),
         forward_end_s=fmean(m.forward_end_s for m in found),
         ready_s=mean([m.ready_s for m in found]),
@@ -55,7 +55,7 @@ def mean_of(found: Sequence[Measured]) -> Measured:
     )
 
 
-def _noise(found: Sequence[Measured]) -> float:
+def _noise(found: Sequence[MeasuredIteration]) -> float:
     """The spread of ranks by themselves with which waiting for the slowest of them takes as long as it did."""
     matched = zip(*(m.computed_s for m in found), strict=True)
     waits = [max(times) / fmean(times) - 1 for times in matched if any(times)]
@@ -63,7 +63,7 @@ def _noise(found: Sequence[Measured]) -> float:
 
 
 def measured_graph(
-    name: str, measured: Measured, parameters: dict[str, nn.Parameter]
+    name: str, measured: MeasuredIteration, parameters: dict[str, nn.Parameter]
 ) -> tuple[Graph, np.ndarray]:
     """The graph of this iteration, and the seconds of its operations.
 
@@ -121,13 +121,13 @@ def _share(touched: np.ndarray | None, table: nn.Parameter) -> float:
 def problem_of(
     graph: Graph,
     seconds: np.ndarray,
-    links: Links,
+    links: RankLinks,
     ranks: int,
     cores: Cores,
     noise: float = 0.0,
     computing: float = 0.0,
     sending: float = 0.0,
-) -> Problem:
+) -> PlanProblem:
     """What a plan is to be made for. Every rank counts as a host: its rate was measured with all others sending.
 
     Args:
@@ -137,10 +137,10 @@ def problem_of(
     hardware = Hardware(
         name="this job", kind="cpu", peak_flop_per_s={"float32": 1e12}, memory_bytes_per_s=2 * cores.copied_bytes_per_s,
         memory_bytes=1e15, phases={phase: PhaseCost(operation_s=0.0, view_s=0.0) for phase in PHASES},
-        efficiencies={kind: Efficiency(compute=1.0, memory=1.0) for kind in KINDS if kind != "view"},
+        efficiencies={kind: KindEfficiency(compute=1.0, memory=1.0) for kind in KINDS if kind != "view"},
         cores=cores.cores, threads_per_rank=cores.threads,
         collectives=(links.cost("hemiola", ranks, computing, sending), links.cost("gloo", ranks)),
         measured_on="the first iterations", noise=noise,
     )  # fmt: skip
     topology = Topology.flat(hosts=ranks, gpus_per_host=1, nic_bytes_per_s=links.bytes_per_s * _FRAME)
-    return Problem(graph, hardware, topology, ranks, options=Options(), seconds=seconds)
+    return PlanProblem(graph, hardware, topology, ranks, options=PredictionOptions(), seconds=seconds)

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from hemiola.run.accelerate.settings import Settings
+from hemiola.run.accelerate.settings import AccelerationSettings
 from hemiola.run.group.opening import transport_options
 from hemiola.run.transport import Endpoint
 
@@ -17,7 +17,7 @@ _SILENCE_S = 30.0
 """A rank of whom nothing is heard for so long is given up; its transport says something every few seconds."""
 
 
-def meet(group: Any, settings: Settings) -> Endpoint:
+def meet(group: Any, settings: AccelerationSettings) -> Endpoint:
     """Connect all ranks of a group; called by all. The secret is made by rank 0 and told within the group."""
     rank, ranks = dist.get_rank(group), dist.get_world_size(group)
     options = transport_options(

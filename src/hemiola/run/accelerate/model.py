@@ -15,7 +15,7 @@ from torch import nn
 
 from hemiola.core.errors import InputError
 from hemiola.run.accelerate.attributes import Given, is_ddps, is_so_already, read_only, why_not_read
-from hemiola.run.accelerate.job import COMPILED, JOB, Job
+from hemiola.run.accelerate.job import COMPILED, JOB, AcceleratedJob
 
 __all__ = ["Accelerated", "adopt", "jobs_within"]
 
@@ -29,7 +29,7 @@ class Accelerated(nn.Module):
         forward_sync_buffers, broadcast_buffers: whether rank 0's buffers are everybody's before a forward.
     """
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: AcceleratedJob) -> None:
         super().__init__()
         self.module = job.module
         self._job = [job]  # in a list: it is no part of the model
@@ -40,7 +40,7 @@ class Accelerated(nn.Module):
         weakref.finalize(self, job.end)
 
     @property
-    def job(self) -> Job:
+    def job(self) -> AcceleratedJob:
         """What decides and carries out."""
         return self._job[0]
 
@@ -132,7 +132,7 @@ class Accelerated(nn.Module):
             job.flush()
 
 
-def adopt(optimizer: torch.optim.Optimizer, job: Job) -> None:
+def adopt(optimizer: torch.optim.Optimizer, job: AcceleratedJob) -> None:
     """Have the optimizer's own calls go through the job, and those of other models that it updates. It stays the same object,
     for schedulers know it."""
     vars(job.module)[JOB] = job
@@ -181,13 +181,13 @@ def adopt(optimizer: torch.optim.Optimizer, job: Job) -> None:
         setattr(optimizer, name, types.MethodType(function, optimizer))
 
 
-def jobs_of(optimizer: torch.optim.Optimizer) -> list[Job] | None:
+def jobs_of(optimizer: torch.optim.Optimizer) -> list[AcceleratedJob] | None:
     """Those that its calls go through; None if it was never adopted."""
-    found: list[Job] | None = optimizer.__dict__.get("_hemiola_jobs")
+    found: list[AcceleratedJob] | None = optimizer.__dict__.get("_hemiola_jobs")
     return found
 
 
-def jobs_within(module: nn.Module) -> list[Job]:
+def jobs_within(module: nn.Module) -> list[AcceleratedJob]:
     """Those that have hold of it or of a part of it."""
     found = [vars(part).get(JOB) for part in module.modules()]
     return [job for job in found if job is not None and not job.has_left]

@@ -17,9 +17,9 @@ from statistics import median
 import torch
 
 from hemiola.core.hardware import CollectiveCost
-from hemiola.run.accelerate.exchange import Exchange
+from hemiola.run.accelerate.exchange import GradientExchange
 
-__all__ = ["CHUNK_BYTES_MAX", "Links", "probe", "slowest"]
+__all__ = ["CHUNK_BYTES_MAX", "RankLinks", "probe", "slowest"]
 
 _CHUNK_S, _CHUNK_BYTES_MIN, CHUNK_BYTES_MAX = 4e-3, 16 << 10, 512 << 10
 """An urgent gradient waits for no more than what takes so long to send."""
@@ -38,7 +38,7 @@ _WIDTH = 256
 
 
 @dataclass(frozen=True)
-class Links:
+class RankLinks:
     """One rank's measurement.
 
     Attributes:
@@ -75,7 +75,7 @@ class Links:
         )  # fmt: skip
 
 
-def probe(exchange: Exchange, ranks: int, timeout_s: float, threads: int = 0) -> Links:
+def probe(exchange: GradientExchange, ranks: int, timeout_s: float, threads: int = 0) -> RankLinks:
     """Measure, and have the transport send in chunks that suit the rate; called by all ranks at once. Takes well under a second
     where the links are not very slow.
 
@@ -100,7 +100,7 @@ def probe(exchange: Exchange, ranks: int, timeout_s: float, threads: int = 0) ->
         beside = [found.beside(_nothing(size_bytes)) for _ in range(_BESIDE)]
         cpu_s = max(cpu_s, threads * found.mean(median(lost for lost, _ in beside)))
         beside_s = max(mean_s, found.mean(median(seconds for _, seconds in beside)))
-    return Links(
+    return RankLinks(
         host=socket.gethostname(),
         step_s=step_s,
         bytes_per_s=sent_bytes / max(mean_s - 2 * step_s, mean_s / 2),
@@ -114,7 +114,7 @@ def probe(exchange: Exchange, ranks: int, timeout_s: float, threads: int = 0) ->
 class _Probing:
     """All-reduces whose result nobody needs."""
 
-    def __init__(self, exchange: Exchange, ranks: int, timeout_s: float) -> None:
+    def __init__(self, exchange: GradientExchange, ranks: int, timeout_s: float) -> None:
         self._exchange, self._ranks, self._timeout_s = exchange, ranks, timeout_s
         self.few = _nothing(16)
         self._matrix = _nothing(4 * _WIDTH * _WIDTH).view(_WIDTH, _WIDTH)
@@ -173,9 +173,9 @@ def _nothing(size_bytes: int) -> torch.Tensor:
     return torch.zeros(size_bytes // 4, dtype=torch.float32, device="cpu")
 
 
-def slowest(found: list[Links]) -> Links:
+def slowest(found: list[RankLinks]) -> RankLinks:
     """The links as the slowest rank sees them."""
-    return Links(
+    return RankLinks(
         host=found[0].host,
         step_s=max(one.step_s for one in found),
         bytes_per_s=min(one.bytes_per_s for one in found),

@@ -14,14 +14,14 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from hemiola.run.accelerate.tables import Head, Table, summed, tables_of, touched_rows
+from hemiola.run.accelerate.tables import TiedHead, Table, summed, tables_of, touched_rows
 from hemiola.run.accelerate.watch import attend, leave
 
-__all__ = ["Measured", "Profile"]
+__all__ = ["MeasuredIteration", "TrainingProfile"]
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredIteration:
     """One rank's usual iteration; seconds since it began, which is when the last step ended.
 
     What comes between a call of the model and its module's (DistributedDataParallel brings buffers then, which can take
@@ -93,7 +93,7 @@ def _nobody() -> None:
     return None
 
 
-class Profile:
+class TrainingProfile:
     """Notes times by hooks, until `stop`."""
 
     def __init__(self, module: nn.Module, parameters: dict[str, nn.Parameter], iterations: int) -> None:
@@ -120,7 +120,7 @@ class Profile:
         self._touched: dict[str, npt.NDArray[np.uint8]] = {}
         for name, table in self._tables.items():
             if table.head is not None:
-                self._hooks.append(Head(table, self._having_head(name, table)))
+                self._hooks.append(TiedHead(table, self._having_head(name, table)))
 
     def _reading(self, parameter: Any) -> None:
         name = self._name_of.get(id(parameter))
@@ -203,7 +203,7 @@ class Profile:
         for hook in self._hooks:
             hook.remove()
 
-    def measured(self, skip: int) -> Measured:
+    def measured(self, skip: int) -> MeasuredIteration:
         """The median of every time, without the first iterations; parameters that were always used and trained alone."""
         rows = self._all[skip:]
 
@@ -217,7 +217,7 @@ class Profile:
         def one(value: Callable[[_Iteration], float]) -> float:
             return median(value(row) - row.start for row in rows)
 
-        return Measured(
+        return MeasuredIteration(
             used_s=middle(lambda row: row.used),
             forward_end_s=one(lambda row: row.forward_end),
             ready_s=middle(lambda row: row.ready),

@@ -17,11 +17,11 @@ from torch import Tensor
 
 from hemiola.core.errors import HemiolaError
 from hemiola.core.plan import ROWS_MOST
-from hemiola.run.accelerate.under_way import Ticket
+from hemiola.run.accelerate.under_way import TransferInFlight
 from hemiola.run.transport import Endpoint, Handle
 from hemiola.run.transport.messages import Outgoing
 
-__all__ = ["Fill", "RowNames", "RowTicket", "Telling", "names_of"]
+__all__ = ["Fill", "TableRowNames", "TableRowTransfer", "Telling", "names_of"]
 
 Bools = npt.NDArray[np.bool_]
 Fill = Callable[[int, int], None]
@@ -84,7 +84,7 @@ class Telling:
 
 
 @dataclass(frozen=True)
-class RowNames:
+class TableRowNames:
     """Of what ranks tell each other, the bits that stand for one table's rows.
 
     Attributes:
@@ -101,18 +101,18 @@ class RowNames:
         return self.telling.told[self.start : self.stop]
 
 
-def names_of(telling: Telling, rows: Iterable[int]) -> list[RowNames]:
+def names_of(telling: Telling, rows: Iterable[int]) -> list[TableRowNames]:
     """Of tables of so many rows, one behind the other."""
     ends = list(accumulate(rows, initial=0))
-    return [RowNames(telling, start, stop) for start, stop in pairwise(ends)]
+    return [TableRowNames(telling, start, stop) for start, stop in pairwise(ends)]
 
 
-class RowTicket(Ticket):
+class TableRowTransfer(TransferInFlight):
     """Of a table's rows: `tickets.RowTicket`. What begins with an underscore lives on the transport's thread."""
 
     def __init__(
-        self, what: str, table: Tensor, names: RowNames | None, others: bool,
-        reduce: Callable[[RowTicket, Tensor, Fill | None, bool], None], memory: Callable[[int, bool], Tensor],
+        self, what: str, table: Tensor, names: TableRowNames | None, others: bool,
+        reduce: Callable[[TableRowTransfer, Tensor, Fill | None, bool], None], memory: Callable[[int, bool], Tensor],
     ) -> None:  # fmt: skip
         """Of this table, (rows, width).
 
@@ -141,7 +141,7 @@ class RowTicket(Ticket):
             self.sends += self._names.telling.sends
             self._names.telling.then(self._named_before)
 
-    def end_by(self, names: RowNames, presence: RowNames) -> None:
+    def end_by(self, names: TableRowNames, presence: TableRowNames) -> None:
         """On the transport's thread: these are the rows of all, and in one bit whether anybody has a gradient."""
         self.sends += names.telling.sends
         names.telling.then(lambda problem: self._named(names, presence, problem))
@@ -156,7 +156,7 @@ class RowTicket(Ticket):
         if self._others:
             self.end_lane(None)
 
-    def _named(self, names: RowNames, presence: RowNames, problem: HemiolaError | None) -> None:
+    def _named(self, names: TableRowNames, presence: TableRowNames, problem: HemiolaError | None) -> None:
         if problem is not None:
             self.end_lane(problem)
             return

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 
 from hemiola.core.errors import InputError
 
-__all__ = ["Part", "Step", "schedule"]
+__all__ = ["ElementRange", "MessageStep", "schedule"]
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ElementRange:
     """Elements from `start` up to `stop`, to or from a peer."""
 
     peer: int
@@ -24,7 +24,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class MessageStep:
     """What is sent and received at once; the next step begins once all of it has come.
 
     Attributes:
@@ -32,12 +32,12 @@ class Step:
         joins: whether what comes is added to what is there, in the order of ranks; else it takes its place.
     """
 
-    sends: tuple[Part, ...]
-    receives: tuple[Part, ...]
+    sends: tuple[ElementRange, ...]
+    receives: tuple[ElementRange, ...]
     joins: bool
 
 
-def schedule(algorithm: str, rank: int, ranks: int, count: int) -> tuple[Step, ...]:
+def schedule(algorithm: str, rank: int, ranks: int, count: int) -> tuple[MessageStep, ...]:
     """The steps of one rank.
 
     Args:
@@ -59,7 +59,7 @@ def schedule(algorithm: str, rank: int, ranks: int, count: int) -> tuple[Step, .
             f"there is no all-reduce by {algorithm!r}", "use ring, halving-doubling, direct or nothing"
         )
     return tuple(
-        Step(
+        MessageStep(
             tuple(part for part in step.sends if part.stop > part.start),
             tuple(part for part in step.receives if part.stop > part.start),
             step.joins,
@@ -68,13 +68,13 @@ def schedule(algorithm: str, rank: int, ranks: int, count: int) -> tuple[Step, .
     )
 
 
-def _ring(rank: int, ranks: int, bounds: list[int]) -> list[Step]:
+def _ring(rank: int, ranks: int, bounds: list[int]) -> list[MessageStep]:
     left, right = (rank - 1) % ranks, (rank + 1) % ranks
 
-    def step(sent: int, received: int, joins: bool) -> Step:
+    def step(sent: int, received: int, joins: bool) -> MessageStep:
         out, into = sent % ranks, received % ranks
-        return Step(
-            (Part(right, bounds[out], bounds[out + 1]),), (Part(left, bounds[into], bounds[into + 1]),), joins
+        return MessageStep(
+            (ElementRange(right, bounds[out], bounds[out + 1]),), (ElementRange(left, bounds[into], bounds[into + 1]),), joins
         )
 
     turns = range(ranks - 1)
@@ -83,24 +83,24 @@ def _ring(rank: int, ranks: int, bounds: list[int]) -> list[Step]:
     ]
 
 
-def _direct(rank: int, ranks: int, bounds: list[int]) -> list[Step]:
+def _direct(rank: int, ranks: int, bounds: list[int]) -> list[MessageStep]:
     others = [(rank + turn) % ranks for turn in range(1, ranks)]
-    theirs = tuple(Part(peer, bounds[peer], bounds[peer + 1]) for peer in others)
-    own = tuple(Part(peer, bounds[rank], bounds[rank + 1]) for peer in others)
-    return [Step(theirs, own, True), Step(own, theirs, False)]
+    theirs = tuple(ElementRange(peer, bounds[peer], bounds[peer + 1]) for peer in others)
+    own = tuple(ElementRange(peer, bounds[rank], bounds[rank + 1]) for peer in others)
+    return [MessageStep(theirs, own, True), MessageStep(own, theirs, False)]
 
 
-def _halving_doubling(rank: int, ranks: int, count: int) -> list[Step]:
+def _halving_doubling(rank: int, ranks: int, count: int) -> list[MessageStep]:
     """Near ranks meet first, with the largest parts."""
     start, stop, bit = 0, count, 1
-    halving: list[Step] = []
-    doubling: list[Step] = []
+    halving: list[MessageStep] = []
+    doubling: list[MessageStep] = []
     while bit < ranks:
         peer, middle = rank ^ bit, (start + stop) // 2
         low, high = (start, middle), (middle, stop)
         mine, other = (high, low) if rank & bit else (low, high)
-        halving.append(Step((Part(peer, *other),), (Part(peer, *mine),), True))
-        doubling.insert(0, Step((Part(peer, *mine),), (Part(peer, *other),), False))
+        halving.append(MessageStep((ElementRange(peer, *other),), (ElementRange(peer, *mine),), True))
+        doubling.insert(0, MessageStep((ElementRange(peer, *mine),), (ElementRange(peer, *other),), False))
         start, stop = mine
         bit <<= 1
     return halving + doubling

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from hemiola.core.errors import InputError
 from hemiola.core.plan import Plan
 
-__all__ = ["Settings"]
+__all__ = ["AccelerationSettings"]
 
 
 @dataclass(frozen=True)
-class Settings:
+class AccelerationSettings:
     """As `hemiola.accelerate` takes them.
 
     Attributes:

@@ -2,7 +2,7 @@
 
 A table that is the output layer's weight too (GPT-2's, BERT's) has a gradient from two sides: the output layer's,
 which is the first that backward comes to and reaches all rows, and the lookup's, which is the last and reaches few.
-Autograd adds them up before anybody sees them; `Head` sees the first one when it is there, and which rows the second
+Autograd adds them up before anybody sees them; `TiedHead` sees the first one when it is there, and which rows the second
 one will reach.
 """
 
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from hemiola.core.errors import PlanError
 from hemiola.core.plan import Plan
 
-__all__ = ["Head", "Lookups", "Table", "planned_tables", "summed", "tables_of", "touched_rows"]
+__all__ = ["TiedHead", "Lookups", "Table", "planned_tables", "summed", "tables_of", "touched_rows"]
 
 _BLOCK_BYTES = 768 << 10
 """So much of a table is looked at at once: it stays in a processor's cache."""
@@ -108,7 +108,7 @@ class Lookups:
         self._hooks = []
 
 
-class Head(Lookups):
+class TiedHead(Lookups):
     """Tells of the output layer's part of a tied table's gradient too, when backward has it.
 
     While that module's forward runs, its weight is another name for the same memory (`Tensor.view_as`), with a

@@ -7,10 +7,10 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-__all__ = ["Carrier", "RowCarrier", "RowTicket", "Ticket"]
+__all__ = ["Carrier", "RowCarrier", "RowTransfer", "TransferHandle"]
 
 
-class Ticket(Protocol):
+class TransferHandle(Protocol):
     """A transfer under way.
 
     Attributes:
@@ -48,7 +48,7 @@ class RowNames(Protocol):
     """Which rows of a table ranks have named, or will have."""
 
 
-class RowTicket(Ticket, Protocol):
+class RowTransfer(TransferHandle, Protocol):
     """A transfer of a table's rows; once it has ended well:
 
     Attributes:
@@ -82,7 +82,7 @@ class Carrier(Protocol):
         priority: int = 0,
         algorithm: str = "",
         factor: float = 1.0,
-    ) -> Ticket:
+    ) -> TransferHandle:
         """Begin to add up everybody's tensor, in its place.
 
         Args:
@@ -119,7 +119,7 @@ class RowCarrier(Carrier, Protocol):
         algorithm: str = "",
         factor: float = 1.0,
         others: bool = False,
-    ) -> RowTicket:
+    ) -> RowTransfer:
         """Begin to add up everybody's rows that anybody has named before, or all others.
 
         Args:

@@ -14,7 +14,7 @@ from hemiola.run.record.session import Session
 
 if TYPE_CHECKING:
     from hemiola.run.accelerate.bundles import Bundle
-    from hemiola.run.record.values import Transfer
+    from hemiola.run.record.values import RecordedTransfer
 
 __all__ = ["Teller", "forward_begins"]
 
@@ -39,7 +39,7 @@ class Teller:
     def __init__(self, group: Any, bundles: int) -> None:
         """So many transfers an iteration, between the ranks of this group."""
         self._group, self._bundles = _PlanGroup(group), bundles
-        self._told: dict[int, Transfer] = {}
+        self._told: dict[int, RecordedTransfer] = {}
 
     def begins(self, bundle: Bundle) -> None:
         """A transfer has been handed over."""

@@ -10,10 +10,10 @@ from hemiola.core.errors import HemiolaError, TransportError
 from hemiola.run.transport.gate import Gate
 from hemiola.run.transport.messages import Outgoing
 
-__all__ = ["Ticket"]
+__all__ = ["TransferInFlight"]
 
 
-class Ticket:
+class TransferInFlight:
     """A transfer under way.
 
     Attributes:

@@ -55,9 +55,9 @@ def calibrate(
         raise InputError(f"threads={threads}, rounds={rounds}, budget_s={budget_s:g}", "give numbers above 0")
     if device != "cpu" and not device.startswith("cuda"):
         raise InputError(f"there is no way to measure a {device!r}", "give 'cpu' or 'cuda'")
-    from hemiola.run.calibrate.calibration import Settings, calibrate_machine
+    from hemiola.run.calibrate.calibration import CalibrationSettings, calibrate_machine
 
-    settings = Settings(
+    settings = CalibrationSettings(
         device=device, threads=threads, rounds=rounds, budget_s=budget_s, name=name,
         exchange=exchange, small=small,
     )  # fmt: skip

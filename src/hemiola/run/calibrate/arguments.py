@@ -14,7 +14,7 @@ import torch
 
 from hemiola.core.graph import Signature
 
-__all__ = ["Call", "Slot", "Unreplayable", "call_of", "tensors_in"]
+__all__ = ["Call", "TensorSlot", "Unreplayable", "call_of", "tensors_in"]
 
 
 class Unreplayable(Exception):  # noqa: N818 - says what the signature is
@@ -22,7 +22,7 @@ class Unreplayable(Exception):  # noqa: N818 - says what the signature is
 
 
 @dataclass(eq=False)
-class Slot:
+class TensorSlot:
     """A place among the arguments for a floating-point tensor.
 
     Attributes:
@@ -67,7 +67,7 @@ class Call:
     function: Any
     arguments: list[Any]
     keywords: dict[str, Any]
-    slots: list[Slot]
+    slots: list[TensorSlot]
 
     def __call__(self) -> Any:
         """Run it once."""
@@ -94,7 +94,7 @@ def call_of(signature: Signature, device: str) -> Call:
     names = [name for name in schema if name in live and not schema[name].kwarg_only]
     arguments = [live[name] for name in names]
     keywords = {name: value for name, value in live.items() if schema[name].kwarg_only}
-    slots: list[Slot] = []
+    slots: list[TensorSlot] = []
     for container, place, name in [
         *((arguments, i, name) for i, name in enumerate(names)),
         *((keywords, name, name) for name in keywords),
@@ -148,13 +148,13 @@ def _tensor(facts: dict[str, Any], device: str) -> torch.Tensor:
     return flat.as_strided(shape, stride)
 
 
-def _collect(container: Any, place: Any, written: bool, slots: list[Slot]) -> None:
+def _collect(container: Any, place: Any, written: bool, slots: list[TensorSlot]) -> None:
     value = container[place]
     if isinstance(value, list):
         for i in range(len(value)):
             _collect(value, i, written, slots)
     elif isinstance(value, torch.Tensor) and value.is_meta:
-        slots.append(Slot(container, place, tuple(value.shape), value.stride(), value.dtype, written))
+        slots.append(TensorSlot(container, place, tuple(value.shape), value.stride(), value.dtype, written))
 
 
 def _make_valid(name: str, live: dict[str, Any]) -> None:

@@ -19,13 +19,13 @@ from hemiola.core.graph import PHASES, Graph
 from hemiola.core.hardware import Hardware, PhaseCost
 from hemiola.run.calibrate import peaks
 from hemiola.run.calibrate.allocator import settled_allocator
-from hemiola.run.calibrate.clocks import Clock, clock_for
+from hemiola.run.calibrate.clocks import OperationClock, clock_for
 from hemiola.run.calibrate.exchange import measure_exchange
 from hemiola.run.calibrate.probes import Probe, probes
-from hemiola.run.calibrate.replay import Replay
+from hemiola.run.calibrate.replay import GraphReplay
 from hemiola.run.calibrate.summary import (
-    Replayed,
-    Trained,
+    ReplayTimes,
+    TrainingTimes,
     efficiencies_of,
     iteration_of,
     measurements_of,
@@ -34,7 +34,7 @@ from hemiola.run.calibrate.summary import (
 from hemiola.run.calibrate.training import Training
 from hemiola.run.capture import capture
 
-__all__ = ["Say", "Settings", "calibrate_machine"]
+__all__ = ["Say", "CalibrationSettings", "calibrate_machine"]
 
 Say = Callable[[str, int, int], None]
 """Told what is measured now, how many steps are done, and of how many."""
@@ -43,7 +43,7 @@ _FEWEST_ROUNDS = 3
 
 
 @dataclass(frozen=True)
-class Settings:
+class CalibrationSettings:
     """How to calibrate: see `hemiola.run.calibrate.calibrate`."""
 
     device: str = "cpu"
@@ -59,13 +59,13 @@ class Settings:
 class _Found:
     """What was measured so far."""
 
-    replays: list[Replayed] = field(default_factory=list)
-    trained: list[Trained] = field(default_factory=list)
+    replays: list[ReplayTimes] = field(default_factory=list)
+    trained: list[TrainingTimes] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
 
 
-def calibrate_machine(graphs: Sequence[Graph], settings: Settings, say: Say) -> Hardware:
+def calibrate_machine(graphs: Sequence[Graph], settings: CalibrationSettings, say: Say) -> Hardware:
     """See `hemiola.run.calibrate.calibrate`."""
     device = settings.device
     with _settled(settings):
@@ -104,7 +104,7 @@ def calibrate_machine(graphs: Sequence[Graph], settings: Settings, say: Say) -> 
 
 
 @contextmanager
-def _settled(settings: Settings) -> Iterator[None]:
+def _settled(settings: CalibrationSettings) -> Iterator[None]:
     """Threads, allocator, arithmetic and the current GPU as they are wanted; everything as it was afterwards."""
     gpu = settings.device.startswith("cuda")
     if gpu and not _is_there(settings.device):
@@ -130,7 +130,7 @@ def _is_there(device: str) -> bool:
     return bool(torch.cuda.is_available() and index < torch.cuda.device_count())
 
 
-def _measure(graphs: Sequence[Graph], settings: Settings, clock: Clock, say: Say) -> _Found:
+def _measure(graphs: Sequence[Graph], settings: CalibrationSettings, clock: OperationClock, say: Say) -> _Found:
     """Replay and train the small probes, then replay the graphs, then go on with the probes while there is time."""
     found, end = _Found(), time.monotonic() + settings.budget_s
     offered = list(probes(settings.device, small=settings.small))
@@ -152,7 +152,7 @@ def _measure(graphs: Sequence[Graph], settings: Settings, clock: Clock, say: Say
     return found
 
 
-def _probe(probe: Probe, settings: Settings, clock: Clock, share_s: float, found: _Found) -> None:
+def _probe(probe: Probe, settings: CalibrationSettings, clock: OperationClock, share_s: float, found: _Found) -> None:
     graph = capture(
         probe.model, probe.inputs, optimizer=probe.optimizer, device=settings.device, name=probe.name
     )
@@ -162,7 +162,7 @@ def _probe(probe: Probe, settings: Settings, clock: Clock, share_s: float, found
 
 
 def _replay(
-    graph: Graph, settings: Settings, clock: Clock, share_s: float, found: _Found, training: Training | None
+    graph: Graph, settings: CalibrationSettings, clock: OperationClock, share_s: float, found: _Found, training: Training | None
 ) -> None:
     """Replay in rounds, with real iterations between them where there is something to train.
 
@@ -170,7 +170,7 @@ def _replay(
     processor are run again, and left out if enough others remain.
     """
     start = time.monotonic()
-    replay = Replay(graph, settings.device)
+    replay = GraphReplay(graph, settings.device)
     with _flushed():
         replay.round(clock)
     rounds: list[NDArray[np.float64]] = []
@@ -188,10 +188,10 @@ def _replay(
             iterations.append(training.run(2))
     quiet = ~np.array(disturbed, dtype=bool)
     keep = quiet if quiet.sum() >= _FEWEST_ROUNDS else np.ones(len(rounds), dtype=bool)
-    found.replays.append(Replayed(graph, np.array(rounds)[keep], ~quiet[keep]))
+    found.replays.append(ReplayTimes(graph, np.array(rounds)[keep], ~quiet[keep]))
     found.failures += replay.failures.values()
     if training is not None:
-        found.trained.append(Trained(graph, np.concatenate(iterations)))
+        found.trained.append(TrainingTimes(graph, np.concatenate(iterations)))
 
 
 @contextmanager
@@ -204,20 +204,20 @@ def _flushed() -> Iterator[None]:
         torch.set_flush_denormal(False)
 
 
-def _for_exchange(device: str, settings: Settings) -> list[Probe]:
+def _for_exchange(device: str, settings: CalibrationSettings) -> list[Probe]:
     wanted = {"perceptron-8", "transformer-64"}
     if not settings.small:
         wanted |= {"wide-32", "transformer-192"}
     return [probe for probe in probes(device, small=settings.small) if probe.name in wanted]
 
 
-def _measured_on(settings: Settings) -> str:
+def _measured_on(settings: CalibrationSettings) -> str:
     what = f"{peaks.device_name(settings.device)}, PyTorch {torch.__version__}, Python {platform.python_version()}"
     when = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
     return f"{platform.node()}: {what}, {platform.system()} {platform.release()}, {when}"
 
 
-def _sources(settings: Settings, found: _Found, guessed: list[str]) -> dict[str, str]:
+def _sources(settings: CalibrationSettings, found: _Found, guessed: list[str]) -> dict[str, str]:
     one = settings.threads == 1 and settings.device == "cpu"
     sources = {
         "peak_flop_per_s": "measured: matrix product, best of 7",

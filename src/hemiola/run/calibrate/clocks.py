@@ -14,12 +14,12 @@ from typing import Any, Protocol
 
 import torch
 
-__all__ = ["Clock", "CpuClock", "CudaClock", "clock_for"]
+__all__ = ["OperationClock", "CpuClock", "CudaClock", "clock_for"]
 
 _DISTURBED = 1.1  # wall time per processor time beyond which somebody else had the processor
 
 
-class Clock(Protocol):
+class OperationClock(Protocol):
     """Times the operations of one round."""
 
     disturbed: bool
@@ -116,6 +116,6 @@ class CudaClock:
         ]
 
 
-def clock_for(device: str, threads: int) -> Clock:
+def clock_for(device: str, threads: int) -> OperationClock:
     """The clock of a device."""
     return CudaClock() if device.startswith("cuda") else CpuClock(threads)

@@ -12,7 +12,7 @@ import numpy as np
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from hemiola.core.hardware import Exchange
+from hemiola.core.hardware import ExchangeCost
 from hemiola.run.calibrate.nonnegative import nonnegative_least_squares
 from hemiola.run.calibrate.probes import Probe
 from hemiola.run.calibrate.training import Training
@@ -24,7 +24,7 @@ _ROUNDS = 5
 _ITERATIONS = 3
 
 
-def measure_exchange(probes: Iterable[Probe], threads: int) -> Exchange | None:
+def measure_exchange(probes: Iterable[Probe], threads: int) -> ExchangeCost | None:
     """Train each probe with and without it, in turn, and spread the difference over parameters, buckets and bytes.
 
     Returns:
@@ -53,7 +53,7 @@ def measure_exchange(probes: Iterable[Probe], threads: int) -> Exchange | None:
 
 def exchange_of(
     rows: Sequence[tuple[int, int, int, int]], plain_s: Sequence[float], added_s: Sequence[float]
-) -> Exchange:
+) -> ExchangeCost:
     """What fits best, by least squares of the error relative to an iteration, no coefficient below 0.
 
     Relative to what is added, which is a difference of two times, a probe in which chance left little of it
@@ -68,7 +68,7 @@ def exchange_of(
     relative = np.array(rows, dtype=float) / plain[:, None]
     shares = nonnegative_least_squares(relative, np.array(added_s) / plain).tolist()
     parameter_s, bucket_s, copy_s_per_byte, iteration_s = shares
-    return Exchange(
+    return ExchangeCost(
         parameter_s=parameter_s, bucket_s=bucket_s, copy_s_per_byte=copy_s_per_byte, iteration_s=iteration_s
     )
 

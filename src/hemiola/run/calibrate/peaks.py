@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from hemiola.run.calibrate.clocks import Clock
+from hemiola.run.calibrate.clocks import OperationClock
 
 __all__ = [
     "cores",
@@ -25,7 +25,7 @@ _BEST_OF = 7
 _LIMIT_S = 1.0
 
 
-def peak_flop_per_s(device: str, clock: Clock) -> dict[str, float]:
+def peak_flop_per_s(device: str, clock: OperationClock) -> dict[str, float]:
     """FLOP/s of a large square matrix product, by dtype."""
     cuda = device.startswith("cuda")
     size = 8192 if cuda else 1024  # large enough to fill the device
@@ -39,20 +39,20 @@ def peak_flop_per_s(device: str, clock: Clock) -> dict[str, float]:
     return peaks
 
 
-def _product(size: int, dtype: torch.dtype, device: str, clock: Clock) -> float:
+def _product(size: int, dtype: torch.dtype, device: str, clock: OperationClock) -> float:
     size = size // 2 if dtype == torch.float64 else size
     left, right = (torch.rand(size, size, device=device).to(dtype) for _ in range(2))
     return 2 * size**3 / _best(lambda: left @ right, clock)
 
 
-def memory_bytes_per_s(device: str, clock: Clock) -> float:
+def memory_bytes_per_s(device: str, clock: OperationClock) -> float:
     """Bytes/s of a = b + s * c on arrays far larger than the usual cache (McCalpin's triad)."""
     count = 2**28 if device.startswith("cuda") else 2**24
     first, second, into = (torch.rand(count, device=device) for _ in range(3))
     return 3 * 4 * count / _best(lambda: torch.add(first, second, alpha=0.5, out=into), clock)
 
 
-def fabric_bytes_per_s(device: str, clock: Clock) -> float:
+def fabric_bytes_per_s(device: str, clock: OperationClock) -> float:
     """Bytes/s of a copy to the next GPU of this host that can be reached directly; 0 where there is none."""
     if not device.startswith("cuda"):
         return 0.0
@@ -67,7 +67,7 @@ def fabric_bytes_per_s(device: str, clock: Clock) -> float:
     return float(sent.nbytes) / _best(lambda: got.copy_(sent, non_blocking=True), clock)
 
 
-def _best(call: Callable[[], Any], clock: Clock) -> float:
+def _best(call: Callable[[], Any], clock: OperationClock) -> float:
     """The shortest of some runs after one that does not count; of fewer where one takes long."""
     end = time.monotonic() + _LIMIT_S
     with torch.no_grad(), clock.round():

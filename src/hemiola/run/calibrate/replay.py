@@ -16,10 +16,10 @@ import torch
 from numpy.typing import NDArray
 
 from hemiola.core.graph import KINDS, PHASES, Graph
-from hemiola.run.calibrate.arguments import Call, Slot, Unreplayable, call_of, tensors_in
-from hemiola.run.calibrate.clocks import Clock
+from hemiola.run.calibrate.arguments import Call, TensorSlot, Unreplayable, call_of, tensors_in
+from hemiola.run.calibrate.clocks import OperationClock
 
-__all__ = ["Replay"]
+__all__ = ["GraphReplay"]
 
 OPTIMIZER = PHASES.index("optimizer")
 
@@ -32,7 +32,7 @@ class _Result:
     changed: bool
     used: bool = False
 
-    def fits(self, slot: Slot) -> bool:
+    def fits(self, slot: TensorSlot) -> bool:
         """Whether the slot fills its storage whole."""
         tensor = self.tensor
         same: bool = tensor.dtype == slot.dtype
@@ -47,7 +47,7 @@ class _Step:
     flows: bool = True
 
 
-class Replay:
+class GraphReplay:
     """A graph made ready to run on a device.
 
     Args:
@@ -98,7 +98,7 @@ class Replay:
             expired.setdefault(end, []).append(row)
         return expired
 
-    def round(self, clock: Clock) -> NDArray[np.float64]:
+    def round(self, clock: OperationClock) -> NDArray[np.float64]:
         """Run everything once; seconds by row, NaN for rows that were left out."""
         seconds = np.full(len(self.graph.operations), np.nan)
         alive: dict[int, list[_Result]] = {}
@@ -125,7 +125,7 @@ class Replay:
             seconds[row] = taken_s
         return seconds
 
-    def _again(self, step: _Step, clock: Clock, error: Exception) -> bool:
+    def _again(self, step: _Step, clock: OperationClock, error: Exception) -> bool:
         """After a failure on other operations' results: whether it runs on values of its own."""
         if step.flows:
             step.flows = False
@@ -163,7 +163,7 @@ class Replay:
             step.leaves[place] = self._spare[key]
         return step.leaves[place]
 
-    def _reach(self, step: _Step, slot: Slot) -> tuple[float, float]:
+    def _reach(self, step: _Step, slot: TensorSlot) -> tuple[float, float]:
         """Between what its values lie, so that nothing overflows on the way through a deep network.
 
         What the optimizer changes in place starts at 0, as its state does. Weights are scaled as an
@@ -190,7 +190,7 @@ def _results(call: Call, result: Any) -> list[_Result]:
     return [_Result(tensor, tensor.data_ptr() in places) for tensor in tensors_in(result) or written]
 
 
-def _fitting(slot: Slot, results: list[_Result], *, alone: bool) -> torch.Tensor | None:
+def _fitting(slot: TensorSlot, results: list[_Result], *, alone: bool) -> torch.Tensor | None:
     """Which of the results a slot most likely took; the newest come first.
 
     Operands that are only read were mostly made by another operation; one that is changed in place

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hemiola.core.graph import KINDS, PHASES, Graph
-from hemiola.core.hardware import Efficiency, Hardware, Measurement, PhaseCost, signature_key, spread_of
+from hemiola.core.hardware import KindEfficiency, Hardware, Measurement, PhaseCost, signature_key, spread_of
 from hemiola.cost.operations import (
     CONTEXTS,
     context_of,
@@ -20,7 +20,7 @@ from hemiola.cost.operations import (
 )
 from hemiola.run.calibrate.nonnegative import nonnegative_least_squares
 
-__all__ = ["Replayed", "Trained", "efficiencies_of", "iteration_of", "measurements_of", "phases_of"]
+__all__ = ["ReplayTimes", "TrainingTimes", "efficiencies_of", "iteration_of", "measurements_of", "phases_of"]
 
 Floats = NDArray[np.float64]
 
@@ -32,7 +32,7 @@ _REACHED = 0.65  # efficiency is what operations with this share of a kind's tim
 
 
 @dataclass(frozen=True, eq=False)
-class Replayed:
+class ReplayTimes:
     """A replayed graph.
 
     Attributes:
@@ -52,7 +52,7 @@ class Replayed:
 
 
 @dataclass(frozen=True, eq=False)
-class Trained:
+class TrainingTimes:
     """Iterations that really ran.
 
     Attributes:
@@ -64,13 +64,13 @@ class Trained:
     seconds: Floats
 
 
-def measurements_of(replays: Sequence[Replayed], *, caller_s: bool) -> dict[str, Measurement]:
+def measurements_of(replays: Sequence[ReplayTimes], *, caller_s: bool) -> dict[str, Measurement]:
     """One measurement for each signature and context, over all rows and rounds where it ran.
 
     Args:
         caller_s: whether calling an operation from Python takes part in the times; it is taken off then.
     """
-    found: dict[str, list[tuple[Replayed, int]]] = {}
+    found: dict[str, list[tuple[ReplayTimes, int]]] = {}
     context: dict[str, str] = {}
     for replay in replays:
         graph, contexts = replay.graph, context_of(replay.graph)
@@ -85,14 +85,14 @@ def measurements_of(replays: Sequence[Replayed], *, caller_s: bool) -> dict[str,
     return {key: _measurement(places, context[key], call_s) for key, places in found.items()}
 
 
-def _call_s(replays: Iterable[Replayed]) -> float:
+def _call_s(replays: Iterable[ReplayTimes]) -> float:
     """What a call costs from Python: that of the cheapest views, which do nothing else."""
     views = [r.seconds[:, r.ran & (r.graph.operations.kind == _VIEW)] for r in replays]
     known = np.concatenate([np.nanmedian(view, axis=0) for view in views if view.size] or [np.zeros(1)])
     return float(np.quantile(known, 0.05))
 
 
-def _measurement(places: list[tuple[Replayed, int]], context: str, call_s: float) -> Measurement:
+def _measurement(places: list[tuple[ReplayTimes, int]], context: str, call_s: float) -> Measurement:
     replay, row = places[0]
     operations = replay.graph.operations
     signature = replay.graph.signatures[operations.signature[row]]
@@ -120,7 +120,7 @@ def _measurement(places: list[tuple[Replayed, int]], context: str, call_s: float
 
 def efficiencies_of(
     measured: dict[str, Measurement], peaks: dict[str, float], bytes_per_s: float
-) -> tuple[dict[str, Efficiency], list[str]]:
+) -> tuple[dict[str, KindEfficiency], list[str]]:
     """The efficiency of every kind, and the kinds that nothing was measured of (they get that of "elementwise")."""
     by_kind: dict[str, list[Measurement]] = {kind: [] for kind in KINDS if kind != "view"}
     for measurement in measured.values():
@@ -132,7 +132,7 @@ def efficiencies_of(
     return {kind: found[kind] for kind in by_kind}, missing
 
 
-def _efficiency(measured: list[Measurement], peaks: dict[str, float], bytes_per_s: float) -> Efficiency:
+def _efficiency(measured: list[Measurement], peaks: dict[str, float], bytes_per_s: float) -> KindEfficiency:
     seconds = np.array([m.seconds for m in measured])
     size_bytes = np.array([m.read_bytes + m.written_bytes for m in measured])
     flop = np.array([m.flop / peaks.get(peak_name(m.kind, m.dtype, peaks), np.inf) for m in measured])
@@ -144,7 +144,7 @@ def _efficiency(measured: list[Measurement], peaks: dict[str, float], bytes_per_
     memory = _reached(move / busy, np.where((move >= flop) & (size_bytes > _TINY_BYTES), seconds, 0))
     model = np.maximum(flop / compute, move / memory) + least
     apart = np.abs(np.log(seconds / model))
-    return Efficiency(
+    return KindEfficiency(
         compute=compute, memory=memory, overhead_s=least, spread=float(np.average(apart, weights=seconds))
     )
 
@@ -158,7 +158,7 @@ def _reached(shares: Floats, weights: Floats) -> float:
     return float(shares[order][min(place, len(shares) - 1)])
 
 
-def phases_of(trained: Sequence[Trained], hardware: Hardware) -> dict[str, PhaseCost]:
+def phases_of(trained: Sequence[TrainingTimes], hardware: Hardware) -> dict[str, PhaseCost]:
     """What the framework adds in each phase: real iterations against the sum of their operations.
 
     seconds(phase) = factor * operations + operation_s * number + view_s * views, by least squares of
@@ -192,7 +192,7 @@ def _sums(graph: Graph, phase: int, hardware: Hardware) -> tuple[float, float, f
     return float(alone[here].sum()), float((here & ~view).sum()), float((here & view).sum())
 
 
-def iteration_of(trained: Sequence[Trained]) -> tuple[float, float]:
+def iteration_of(trained: Sequence[TrainingTimes]) -> tuple[float, float]:
     """What an iteration takes beside its phases (zeroing gradients), and the relative spread of whole iterations."""
     rest = float(np.median([np.median(each.seconds[:, 0]) for each in trained]))
     return rest, float(np.median([spread_of(each.seconds.sum(axis=1)) for each in trained]))

@@ -63,7 +63,7 @@ def capture(
         raise InputError(
             "capturing a model needs PyTorch, which is not installed", "pip install 'hemiola[torch]'"
         ) from error
-    from hemiola.run.capture.iteration import Options, capture_iteration
+    from hemiola.run.capture.iteration import CaptureOptions, capture_iteration
 
-    options = Options(accumulate=accumulate, autocast=autocast, device=device, name=name, samples=samples)
+    options = CaptureOptions(accumulate=accumulate, autocast=autocast, device=device, name=name, samples=samples)
     return capture_iteration(model, example_inputs, loss, optimizer, options)

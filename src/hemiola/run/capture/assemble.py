@@ -6,9 +6,9 @@ import numpy as np
 from torch import nn
 
 from hemiola.core.graph import Graph, Operations, Parameter
-from hemiola.run.capture.inventory import Inventory, size_bytes
+from hemiola.run.capture.inventory import ModelState, size_bytes
 from hemiola.run.capture.modules import ModulePaths, repeated_blocks
-from hemiola.run.capture.recorder import Recorder, Rows
+from hemiola.run.capture.recorder import OperationRecorder, OperationColumns
 from hemiola.run.capture.signatures import dtype_name
 from hemiola.run.capture.storages import peak_bytes
 
@@ -16,8 +16,8 @@ __all__ = ["assemble"]
 
 
 def assemble(
-    recorder: Recorder,
-    inventory: Inventory,
+    recorder: OperationRecorder,
+    inventory: ModelState,
     paths: ModulePaths,
     gradient_ready: dict[int, int],
     gradient_bytes: dict[int, int],
@@ -60,7 +60,7 @@ def assemble(
     ).check()
 
 
-def _columns(rows: Rows) -> Operations:
+def _columns(rows: OperationColumns) -> Operations:
     return Operations(
         name=tuple(rows.name),
         kind=np.array(rows.kind, dtype=np.int8),

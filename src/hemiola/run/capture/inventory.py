@@ -10,11 +10,11 @@ from torch import nn
 from hemiola.core.graph import Buffer
 from hemiola.run.capture.signatures import dtype_name
 
-__all__ = ["Inventory", "inventory_of", "size_bytes"]
+__all__ = ["ModelState", "inventory_of", "size_bytes"]
 
 
 @dataclass(frozen=True, eq=False)
-class Inventory:
+class ModelState:
     """A model's state.
 
     Attributes:
@@ -28,7 +28,7 @@ class Inventory:
     buffers: tuple[Buffer, ...]
 
 
-def inventory_of(model: nn.Module) -> Inventory:
+def inventory_of(model: nn.Module) -> ModelState:
     """The parameters and buffers that a model really has (not their stand-ins)."""
     parameters: dict[int, torch.Tensor] = {}
     names: dict[int, list[str]] = {}
@@ -45,7 +45,7 @@ def inventory_of(model: nn.Module) -> Inventory:
         )
         for name, buffer in model.named_buffers()
     )
-    return Inventory(tuple(parameters.values()), tuple(tuple(names[key]) for key in parameters), buffers)
+    return ModelState(tuple(parameters.values()), tuple(tuple(names[key]) for key in parameters), buffers)
 
 
 def size_bytes(tensor: torch.Tensor) -> int:

@@ -17,18 +17,18 @@ from hemiola.core.graph import Graph
 from hemiola.run.capture.assemble import assemble
 from hemiola.run.capture.caches import forget_stand_ins
 from hemiola.run.capture.fakes import Fakes, substituted
-from hemiola.run.capture.inventory import Inventory, inventory_of
+from hemiola.run.capture.inventory import ModelState, inventory_of
 from hemiola.run.capture.losses import scalar_loss
 from hemiola.run.capture.modules import ModulePaths
 from hemiola.run.capture.optimizers import many_at_once, optimizer_over, state_tensors
-from hemiola.run.capture.recorder import BACKWARD, FORWARD, OPTIMIZER, Recorder
+from hemiola.run.capture.recorder import BACKWARD, FORWARD, OPTIMIZER, OperationRecorder
 from hemiola.run.capture.refusals import explained, quiet
 
-__all__ = ["Options", "capture_iteration"]
+__all__ = ["CaptureOptions", "capture_iteration"]
 
 
 @dataclass(frozen=True)
-class Options:
+class CaptureOptions:
     """How to capture: see `hemiola.run.capture.capture`."""
 
     accumulate: int = 1
@@ -38,7 +38,7 @@ class Options:
     samples: int | None = None
 
 
-def capture_iteration(given: Any, inputs: Any, loss: Any, optimizer: Any, options: Options) -> Graph:
+def capture_iteration(given: Any, inputs: Any, loss: Any, optimizer: Any, options: CaptureOptions) -> Graph:
     """Capture: see `hemiola.run.capture.capture`."""
     model = _unwrapped(given)
     _check(options, loss)
@@ -73,11 +73,11 @@ class _Iteration:
     def __init__(
         self,
         model: nn.Module,
-        inventory: Inventory,
+        inventory: ModelState,
         paths: ModulePaths,
         fakes: Fakes,
         device: torch.device,
-        options: Options,
+        options: CaptureOptions,
     ) -> None:
         self._model = model
         self._inventory = inventory
@@ -89,7 +89,7 @@ class _Iteration:
         known = {
             id(real): names[0] for real, names in zip(inventory.parameters, inventory.names, strict=True)
         }
-        self.recorder = Recorder(paths, self._parameters, owners, fakes, known)
+        self.recorder = OperationRecorder(paths, self._parameters, owners, fakes, known)
         self.gradient_ready: dict[int, int] = {}
         self.gradient_bytes: dict[int, int] = {}
         for i, parameter in enumerate(self._parameters):
@@ -178,7 +178,7 @@ def _unwrapped(model: Any) -> nn.Module:
     return model
 
 
-def _check(options: Options, loss: Any) -> None:
+def _check(options: CaptureOptions, loss: Any) -> None:
     if not isinstance(options.accumulate, int) or options.accumulate < 1:
         raise InputError(
             f"accumulate is {options.accumulate!r}", "give a number of micro-steps of at least 1"
@@ -249,7 +249,7 @@ def _samples(inputs: Any, sequences: Collection[tuple[int, ...]]) -> int:
 
 
 def _source(
-    model: nn.Module, device: torch.device, options: Options, loss: str, optimizer: str, uncounted: list[str]
+    model: nn.Module, device: torch.device, options: CaptureOptions, loss: str, optimizer: str, uncounted: list[str]
 ) -> str:
     facts = [
         f"captured with PyTorch {torch.__version__} for {device.type}",

@@ -10,10 +10,10 @@ from typing import Any
 
 import torch
 
-__all__ = ["Links"]
+__all__ = ["BackwardLinks"]
 
 
-class Links:
+class BackwardLinks:
     """Numbers of autograd's nodes, and the rows of the operations that made them.
 
     Args:

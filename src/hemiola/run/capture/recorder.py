@@ -15,13 +15,13 @@ from hemiola.core.errors import GraphError
 from hemiola.core.graph import KINDS, PHASES
 from hemiola.run.capture.fakes import Fakes
 from hemiola.run.capture.kinds import VIEW
-from hemiola.run.capture.links import Links
+from hemiola.run.capture.links import BackwardLinks
 from hemiola.run.capture.modules import ModulePaths
 from hemiola.run.capture.signatures import Signatures
 from hemiola.run.capture.storages import Access, Storages
-from hemiola.run.capture.work import Facts, facts_of, gathered_bytes
+from hemiola.run.capture.work import OperationFacts, facts_of, gathered_bytes
 
-__all__ = ["Recorder", "Rows"]
+__all__ = ["OperationRecorder", "OperationColumns"]
 
 FORWARD, BACKWARD, OPTIMIZER = range(len(PHASES))
 
@@ -30,7 +30,7 @@ _BOOKKEEPING = frozenset({"aten.detach.default", "aten.alias.default", "aten.lif
 
 
 @dataclass(eq=False)
-class Rows:
+class OperationColumns:
     """The columns of `core.graph.Operations`, as lists that grow."""
 
     name: list[str] = field(default_factory=list)
@@ -60,7 +60,7 @@ class _Operands:
     aliases: int = 0
 
 
-class Recorder(TorchDispatchMode):
+class OperationRecorder(TorchDispatchMode):
     """Records what is dispatched while it is entered.
 
     Args:
@@ -80,10 +80,10 @@ class Recorder(TorchDispatchMode):
         names: Mapping[int, str],
     ) -> None:
         super().__init__()
-        self.rows = Rows()
+        self.rows = OperationColumns()
         self.storages = Storages(lambda: len(self.rows))
         self.signatures = Signatures()
-        self.links = Links({id(parameter): i for i, parameter in enumerate(parameters)})
+        self.links = BackwardLinks({id(parameter): i for i, parameter in enumerate(parameters)})
         self.phase = FORWARD
         self.micro_step = 0
         self.first_use: dict[int, int] = {}
@@ -92,7 +92,7 @@ class Recorder(TorchDispatchMode):
         self._owners = owners
         self._fakes = fakes
         self._names = names
-        self._facts: dict[Any, Facts] = {}
+        self._facts: dict[Any, OperationFacts] = {}
         self._weights = {}
         for i, parameter in enumerate(parameters):
             storage = self.storages.of(parameter)
@@ -148,7 +148,7 @@ class Recorder(TorchDispatchMode):
         self.storages.of(fake, born=0, counted=True)
         return fake
 
-    def _record(self, facts: Facts, args: Any, kwargs: Any, result: Any) -> None:
+    def _record(self, facts: OperationFacts, args: Any, kwargs: Any, result: Any) -> None:
         operands = self._operands(facts, args, kwargs, result)
         if not (operands.writes or operands.fresh or operands.aliases):
             return
@@ -171,7 +171,7 @@ class Recorder(TorchDispatchMode):
         rows.signature.append(self.signatures.index_of(facts.name, args, kwargs))
         self.links.made(row)
 
-    def _operands(self, facts: Facts, args: Any, kwargs: Any, result: Any) -> _Operands:
+    def _operands(self, facts: OperationFacts, args: Any, kwargs: Any, result: Any) -> _Operands:
         operands = _Operands()
         for place, argument in (*enumerate(args), *kwargs.items()):
             writes = place in facts.writes
@@ -249,7 +249,7 @@ def _tensors(value: Any) -> Iterator[torch.Tensor]:
             yield from _tensors(item)
 
 
-def _bytes(facts: Facts, operands: _Operands, args: Any, result: Any) -> tuple[int, int]:
+def _bytes(facts: OperationFacts, operands: _Operands, args: Any, result: Any) -> tuple[int, int]:
     """Bytes read and written, of each tensor once."""
     reads, writes = dict.fromkeys(operands.reads), dict.fromkeys((*operands.writes, *operands.fresh))
     read = sum(access.touched_bytes for access in reads)

@@ -11,11 +11,11 @@ from torch.utils.flop_counter import flop_registry
 
 from hemiola.run.capture.kinds import ALLOCATIONS, GATHERS, LIKES, OVERWRITES, SCATTERS, SHAPED, kind_of
 
-__all__ = ["Facts", "facts_of", "gathered_bytes"]
+__all__ = ["OperationFacts", "facts_of", "gathered_bytes"]
 
 
 @dataclass(frozen=True, eq=False)
-class Facts:
+class OperationFacts:
     """What is true of every call of an operation.
 
     Attributes:
@@ -40,7 +40,7 @@ class Facts:
     scatters: bool
 
 
-def facts_of(operation: Any) -> Facts:
+def facts_of(operation: Any) -> OperationFacts:
     """The facts of a `torch._ops.OpOverload`."""
     import torch
 
@@ -53,7 +53,7 @@ def facts_of(operation: Any) -> Facts:
     }
     formula = _formula(operation)
     has_kernel = partial(torch._C._dispatch_has_kernel_for_dispatch_key, operation.name())
-    return Facts(
+    return OperationFacts(
         name=str(operation),
         kind=kind_of(operation),
         flop=formula,

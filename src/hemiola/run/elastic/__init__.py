@@ -3,6 +3,6 @@
 from hemiola.run.elastic.cursor import Agreement, Cursor, Deck, agreed
 from hemiola.run.elastic.membership import Membership
 from hemiola.run.elastic.sampler import ElasticSampler, EmptyAsNone
-from hemiola.run.elastic.state import State
+from hemiola.run.elastic.state import TrainingState
 
-__all__ = ["Agreement", "Cursor", "Deck", "ElasticSampler", "EmptyAsNone", "Membership", "State", "agreed"]
+__all__ = ["Agreement", "Cursor", "Deck", "ElasticSampler", "EmptyAsNone", "Membership", "TrainingState", "agreed"]

@@ -16,7 +16,7 @@ import msgspec
 
 from hemiola.core.errors import TransportError
 
-__all__ = ["Board", "Epoch", "Store", "reached"]
+__all__ = ["MemberBoard", "Epoch", "TorchStore", "reached"]
 
 _PREFIX = "hemiola/elastic/"
 _NOTHING = "?"
@@ -44,7 +44,7 @@ class Epoch(msgspec.Struct, frozen=True):
     end: str = ""
 
 
-class Store(Protocol):
+class TorchStore(Protocol):
     """As much of `torch.distributed.Store` as is needed."""
 
     def add(self, key: str, amount: int, /) -> int:
@@ -58,10 +58,10 @@ class Store(Protocol):
         ...
 
 
-class Board:
+class MemberBoard:
     """What one member says and reads."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: TorchStore) -> None:
         self._store = store
 
     def beat(self, member: int, beats: int = 1) -> int:
@@ -166,7 +166,7 @@ class _Reached:
         )
 
 
-def reached(address: str, port: int, opening_s: float, patience_s: float) -> Board:
+def reached(address: str, port: int, opening_s: float, patience_s: float) -> MemberBoard:
     """The board in a store that somebody keeps.
 
     Args:
@@ -187,4 +187,4 @@ def reached(address: str, port: int, opening_s: float, patience_s: float) -> Boa
             f"there is no store at {address}:{port}: {str(problem).splitlines()[0]}",
             "rank 0 keeps it, or python -m hemiola.run.elastic.keeper PORT",
         ) from None
-    return Board(_Reached(store, f"{address}:{port}", patience_s))
+    return MemberBoard(_Reached(store, f"{address}:{port}", patience_s))

@@ -11,7 +11,7 @@ import signal
 import sys
 import threading
 
-from hemiola.run.elastic.board import Board
+from hemiola.run.elastic.board import MemberBoard
 
 __all__ = ["main"]
 
@@ -27,7 +27,7 @@ def main(port: int) -> None:
     except RuntimeError as problem:
         sys.exit(f"port {port}: {str(problem).splitlines()[0]}")
     print(f"the store is kept at port {store.port}", flush=True)
-    board = Board(store)
+    board = MemberBoard(store)
     for line in () if sys.stdin is None or sys.stdin.isatty() else sys.stdin:
         rank, _, how = line.strip().partition(" ")
         if rank.isdecimal():

@@ -15,14 +15,14 @@ from typing import Any, Literal, Self, TypeVar
 
 from hemiola.core.errors import InputError, TransportError
 from hemiola.run.elastic.board import Epoch, reached
-from hemiola.run.elastic.roll import RollCall, Rules, Silence
-from hemiola.run.elastic.watch import Watch
+from hemiola.run.elastic.roll import RollCall, RollCallRules, Silence
+from hemiola.run.elastic.watch import EpochWatch
 from hemiola.run.transport.home import store_is_kept
 
 try:
     import torch.distributed as dist
 
-    from hemiola.run.elastic.state import State
+    from hemiola.run.elastic.state import TrainingState
 except ModuleNotFoundError as error:
     raise InputError(
         "a membership needs PyTorch, which is not installed", "pip install 'hemiola[torch]'"
@@ -48,7 +48,7 @@ class Membership:
 
         with Membership(ranks_min=2) as membership:
             sampler = ElasticSampler(data, rank=membership.member, ranks=membership.members, batch_size=32)
-            state = State(model=model, optimizer=optimizer, sampler=sampler)
+            state = TrainingState(model=model, optimizer=optimizer, sampler=sampler)
 
             @membership.run
             def train(state): ...
@@ -94,7 +94,7 @@ class Membership:
             if not value > 0:
                 raise InputError(f"{name} is {value}", "give a number above 0")
         ranks_min = max(ranks_min, _number("HEMIOLA_RANKS_MIN", "1"))
-        self._rules = Rules(silence_s, timeout_s + _MEETING_S, ranks_min, on_loss == "continue")
+        self._rules = RollCallRules(silence_s, timeout_s + _MEETING_S, ranks_min, on_loss == "continue")
         self._backend, self._join, self._timeout_s = backend, join, timeout_s
         self._keeps: Any = None
         self._trains = False
@@ -130,7 +130,7 @@ class Membership:
         self._address, self._port = address, port
         self._board = reached(address, port, timeout_s, patience_s)
         self._me, self._launched = self._introduced()
-        self._watch = Watch(self._board, self._me, self._rules)
+        self._watch = EpochWatch(self._board, self._me, self._rules)
         try:
             self._meet(
                 RollCall(
@@ -162,7 +162,7 @@ class Membership:
         if self._keeps is not None:
             self._outlast()
 
-    def run(self, train: Callable[[State], Result]) -> Callable[[State], Result]:
+    def run(self, train: Callable[[TrainingState], Result]) -> Callable[[TrainingState], Result]:
         """Make the function one that is begun again, from the last commit, whenever others train from there on.
 
         It has to go on where the state stands; what is bound to the process group (DistributedDataParallel, a loader's
@@ -173,7 +173,7 @@ class Membership:
         """
 
         @functools.wraps(train)
-        def elastic(state: State) -> Result:
+        def elastic(state: TrainingState) -> Result:
             if self._trains:
                 raise InputError(
                     "a membership trains once", "make one state and one function of all there is to train"
@@ -241,7 +241,7 @@ class Membership:
         words = problem.what if isinstance(problem, TransportError) else str(problem)
         return words.strip().partition("\n")[0] or type(problem).__name__
 
-    def _go_on(self, state: State, why: str) -> bool:
+    def _go_on(self, state: TrainingState, why: str) -> bool:
         """The next epoch; False if there is nothing left to train."""
         begun_s = time.monotonic()
         before = self._epoch

@@ -20,13 +20,13 @@ from dataclasses import dataclass, field
 import msgspec
 
 from hemiola.core.errors import TransportError
-from hemiola.run.elastic.board import Board, Epoch
+from hemiola.run.elastic.board import MemberBoard, Epoch
 
-__all__ = ["RollCall", "Rules", "Silence"]
+__all__ = ["RollCall", "RollCallRules", "Silence"]
 
 
 @dataclass(frozen=True)
-class Rules:
+class RollCallRules:
     """What the members ask of each other, the same at all of them.
 
     Attributes:
@@ -54,7 +54,7 @@ class _Awake:
         whole_s: from the first moment on to the last look.
     """
 
-    def __init__(self, rules: Rules, clock: Callable[[], float]) -> None:
+    def __init__(self, rules: RollCallRules, clock: Callable[[], float]) -> None:
         self._most_s, self._clock = 2 * rules.beat_s, clock
         self._looked_s = clock()
         self.whole_s = 0.0
@@ -71,7 +71,7 @@ class _Awake:
 class Silence:
     """How long others have been silent, while this one looked."""
 
-    def __init__(self, board: Board, rules: Rules, clock: Callable[[], float]) -> None:
+    def __init__(self, board: MemberBoard, rules: RollCallRules, clock: Callable[[], float]) -> None:
         self._board, self._rules = board, rules
         self._beats: dict[int, int] = {}
         self._silent_s: dict[int, float] = {}
@@ -110,12 +110,12 @@ class RollCall:
         finished: all had come to the end of the training when the epoch broke: there is nothing to decide.
     """
 
-    board: Board
+    board: MemberBoard
     me: int
     before: Epoch | None
     commits: int
     launched: int
-    rules: Rules
+    rules: RollCallRules
     clock: Callable[[], float]
     finished: bool = False
     _number: int = field(init=False)

@@ -17,13 +17,13 @@ from hemiola.core.errors import InputError
 from hemiola.run.elastic.board import Epoch
 from hemiola.run.elastic.sampler import ElasticSampler
 
-__all__ = ["State"]
+__all__ = ["TrainingState"]
 
 
-class State:
+class TrainingState:
     """A training's state, the same at all members: whole, of one moment, and brought to whoever has not got it.
 
-        state = State(model=model, optimizer=optimizer, sampler=sampler, step=0)
+        state = TrainingState(model=model, optimizer=optimizer, sampler=sampler, step=0)
         state.step += 1
         state.commit()
 
@@ -47,7 +47,7 @@ class State:
             InputError: a part cannot be brought from one rank to another: it is sharded, or bound to a group of ranks.
         """
         for name, part in parts.items():
-            if name.startswith("_") or hasattr(State, name) or name == "commits":
+            if name.startswith("_") or hasattr(TrainingState, name) or name == "commits":
                 raise InputError(f"a part of the state is called {name!r}", "give it another name")
             _check(name, part)
         self.__dict__.update(commits=0, _parts=parts, _kept={}, _told=None)

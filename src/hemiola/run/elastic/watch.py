@@ -7,13 +7,13 @@ import time
 from collections.abc import Callable
 
 from hemiola.core.errors import TransportError
-from hemiola.run.elastic.board import Board, Epoch
-from hemiola.run.elastic.roll import Rules, Silence
+from hemiola.run.elastic.board import MemberBoard, Epoch
+from hemiola.run.elastic.roll import RollCallRules, Silence
 
-__all__ = ["Watch"]
+__all__ = ["EpochWatch"]
 
 
-class Watch:
+class EpochWatch:
     """Beats from the first moment on, and follows one epoch after the other.
 
     A member listens to the next one in the ring of members only, and all of them to the epoch's alarm: a few questions
@@ -29,7 +29,7 @@ class Watch:
         asked: how many have asked to join.
     """
 
-    def __init__(self, board: Board, me: int, rules: Rules) -> None:
+    def __init__(self, board: MemberBoard, me: int, rules: RollCallRules) -> None:
         self._board, self._me, self._rules = board, me, rules
         self.alarm = ""
         self.asked = 0

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 from torch import Tensor
 
-from hemiola.core.strategy import Strategy
+from hemiola.core.strategy import CollectiveSchedule
 from hemiola.plan.collectives.balance import TIGHT, Received, SeenRates, balanced, is_alone
 from hemiola.run.strategy.flow import Ended, Join
 from hemiola.run.strategy.meter import Meter
@@ -183,6 +183,6 @@ class _Way(NamedTuple):
 
 
 @lru_cache(maxsize=64)
-def _strategy(way: _Way) -> Strategy:
+def _strategy(way: _Way) -> CollectiveSchedule:
     """The same at every rank, and the same object for the same shares."""
     return balanced(way.rates, way.size_bytes, over=way.over)

@@ -14,7 +14,7 @@ from typing import Protocol
 
 from torch import Tensor
 
-from hemiola.core.strategy import FEWEST_BYTES, Collective, Strategy
+from hemiola.core.strategy import FEWEST_BYTES, Collective, CollectiveSchedule
 from hemiola.plan.collectives.balance import NAME
 from hemiola.run.group.balanced import Balanced, Turn
 from hemiola.run.group.collectives import Channel
@@ -24,7 +24,7 @@ from hemiola.run.group.refresh import Refresh
 from hemiola.run.late.stragglers import Stragglers
 from hemiola.run.strategy.flow import Join
 from hemiola.run.strategy.runner import Put, Runner
-from hemiola.run.strategy.under_way import UnderWay
+from hemiola.run.strategy.under_way import InFlightCount
 from hemiola.run.transport import Endpoint
 
 __all__ = ["LATE", "Fitted"]
@@ -43,7 +43,7 @@ class Chosen(Protocol):
 
     def choose(
         self, collective: Collective, size_bytes: int, root: int, epoch: int | None
-    ) -> Strategy | None:
+    ) -> CollectiveSchedule | None:
         """As `Choose`."""
 
 
@@ -82,7 +82,7 @@ class Fitted:
         )
         self._guard = threading.Lock()
         self._holds = False  # whether something that holds connections back was begun since they were let go
-        self._usual = UnderWay("collectives")
+        self._usual = InFlightCount("collectives")
         """Those that go the usual way."""
         self.used: dict[Collective, set[str]] = {}
         self.begun: set[Pending] = set()
@@ -196,7 +196,7 @@ class Fitted:
 
     def _used(
         self, kind: Collective, size_bytes: int, root: int, epoch: int | None = None
-    ) -> Strategy | None:
+    ) -> CollectiveSchedule | None:
         strategy = self._chosen.choose(kind, size_bytes, root, epoch)
         if strategy is not None:
             self.used.setdefault(kind, set()).add(strategy.name)

@@ -16,18 +16,18 @@ import msgspec
 from torch.distributed import DistNetworkError, DistStoreError, PrefixStore
 
 from hemiola.core.errors import HemiolaError, InputError, TransportError
-from hemiola.core.strategy import Collective, Strategy
+from hemiola.core.strategy import Collective, CollectiveSchedule
 from hemiola.cost.network_fit import FittedNetwork
 from hemiola.plan.collectives.balance import RANKS
 from hemiola.plan.collectives.planner import Planner, size_class
 from hemiola.run.group.balanced import Balanced
 from hemiola.run.group.fitted import LATE, Fitted
 from hemiola.run.group.refresh import Refresh
-from hemiola.run.probe.measure import Measurement, Prober
+from hemiola.run.probe.measure import ProbeMeasurement, Prober
 from hemiola.run.probe.result import Homes, measured_topology
 from hemiola.run.strategy.meter import Meter
 from hemiola.run.strategy.runner import Runner
-from hemiola.run.transport import Endpoint, Handle, Options
+from hemiola.run.transport import Endpoint, Handle, TransportOptions
 from hemiola.run.transport.through_store import Peer, forget, meet
 from hemiola.trace.msccl import read_msccl
 from hemiola.trace.strategy_json import read_strategy
@@ -57,15 +57,15 @@ class _Plan(Protocol):
     """At the first rank: what fits."""
 
     def __call__(
-        self, collective: Collective, size_bytes: float, root: int, keep: Strategy | None
-    ) -> Strategy | None:
+        self, collective: Collective, size_bytes: float, root: int, keep: CollectiveSchedule | None
+    ) -> CollectiveSchedule | None:
         """None for the usual way; `keep` is what was used until now."""
 
 
 class _Told(msgspec.Struct):
     """What the first rank tells the others: a strategy, none for the usual way, or what went wrong."""
 
-    strategy: Strategy | None = None
+    strategy: CollectiveSchedule | None = None
     problem: str = ""
     hint: str = ""
 
@@ -77,7 +77,7 @@ def fitting(
     end: Endpoint,
     peers: Sequence[Peer],
     timeout_s: float,
-    options: Options,
+    options: TransportOptions,
 ) -> Fitted:
     """As HEMIOLA_STRATEGY and HEMIOLA_STRAGGLERS say at the first rank.
 
@@ -146,9 +146,9 @@ class _Chosen:
         self._store, self._plan, self._lost = store, plan, lost
         self._guard = threading.Lock()
         self._epoch = 0
-        self._known: dict[int, dict[_Key, Strategy | None]] = {}
+        self._known: dict[int, dict[_Key, CollectiveSchedule | None]] = {}
         """By epoch; of the present one and the one before, and of those that others are in already."""
-        self._before: dict[_Key, Strategy | None] = {}
+        self._before: dict[_Key, CollectiveSchedule | None] = {}
         self._told: dict[int, list[str]] = {}
         """At the first rank, what was left in the store, by epoch."""
 
@@ -159,7 +159,7 @@ class _Chosen:
 
     def choose(
         self, collective: Collective, size_bytes: int, root: int, epoch: int | None = None
-    ) -> Strategy | None:
+    ) -> CollectiveSchedule | None:
         """For a collective of so many bytes in all, with this root; None for the usual way.
 
         Args:
@@ -197,7 +197,7 @@ class _Chosen:
             gone = [self._told.pop(earlier) for earlier in list(self._told) if earlier < epoch]
         forget(self._store, itertools.chain(*gone))
 
-    def _planned(self, key: _Key) -> Strategy | None:
+    def _planned(self, key: _Key) -> CollectiveSchedule | None:
         """At the first rank; the usual way if planning fails, for the others wait for its word."""
         assert self._plan is not None
         try:
@@ -215,7 +215,7 @@ class _Measured(_Chosen):
         self._end, self._timeout_s = end, timeout_s
         self._homes = Homes.of(peers)
         self.hosts = len(self._homes.names)
-        self._found: Measurement | None = None
+        self._found: ProbeMeasurement | None = None
         self._rates: list[float] | None = None
         self._there: dict[int, list[Handle]] = {}
         """At the first rank, the others' words that they are in an epoch."""
@@ -266,7 +266,7 @@ def _rates_alone(fitted: FittedNetwork, homes: Homes) -> list[float] | None:
     return [fitted.rate(host).bytes_per_s for host in homes.host_of]
 
 
-def _usual(collective: Collective, size_bytes: float, root: int, keep: Strategy | None) -> None:
+def _usual(collective: Collective, size_bytes: float, root: int, keep: CollectiveSchedule | None) -> None:
     """The usual way."""
 
 
@@ -309,8 +309,8 @@ def _given(path: str, ranks: int, peers: Sequence[Peer]) -> _Plan:
         strategy.check_ranks(ranks)
 
         def plan(
-            collective: Collective, size_bytes: float, root: int, keep: Strategy | None
-        ) -> Strategy | None:
+            collective: Collective, size_bytes: float, root: int, keep: CollectiveSchedule | None
+        ) -> CollectiveSchedule | None:
             fits = strategy.collective == collective and strategy.root == root
             return strategy if fits else None
 

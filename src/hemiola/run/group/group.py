@@ -40,11 +40,11 @@ from hemiola.run.group.rows import (
     rows,
     scattered,
 )
-from hemiola.run.group.watch import Watch
-from hemiola.run.group.worker import Worker
+from hemiola.run.group.watch import LossWatch
+from hemiola.run.group.worker import CollectiveWorker
 from hemiola.run.transport import Endpoint, Handle
 
-__all__ = ["Group"]
+__all__ = ["TransportGroup"]
 
 Ended = Callable[[BaseException | None], None]
 _POINT_TO_POINT = 1 << 40
@@ -53,7 +53,7 @@ _TAGS = 1 << 14
 """Of collectives, used again and again: a connection remembers how many messages each tag had."""
 
 
-class Group(dist.ProcessGroup):
+class TransportGroup(dist.ProcessGroup):
     """One rank's side."""
 
     def __init__(
@@ -69,12 +69,12 @@ class Group(dist.ProcessGroup):
         self._begun: set[Pending] = fitted.begun if fitted is not None else set()
         """What goes on without the group's thread."""
         self._doubling = Doubling(rank, ranks)
-        self._watch = Watch(end) if end is not None else None
+        self._watch = LossWatch(end) if end is not None else None
         self._end, self._rank, self._ranks, self._timeout_s = end, rank, ranks, timeout_s
         self._name = ""
         self._count = 0
         self._counting = threading.Lock()
-        self._worker = Worker(end)
+        self._worker = CollectiveWorker(end)
 
     def getBackendName(self) -> str:  # noqa: N802, D102
         return "hemiola"

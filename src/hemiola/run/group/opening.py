@@ -8,15 +8,15 @@ from datetime import timedelta
 from typing import Any
 
 from hemiola.core.units import parse_rate
-from hemiola.run.group.group import Group
-from hemiola.run.transport import Options
+from hemiola.run.group.group import TransportGroup
+from hemiola.run.transport import TransportOptions
 from hemiola.run.transport.home import home_interface
 from hemiola.run.transport.through_store import meet
 
 __all__ = ["create", "transport_options"]
 
 
-def create(store: Any, rank: int, ranks: int, timeout: timedelta) -> Group:
+def create(store: Any, rank: int, ranks: int, timeout: timedelta) -> TransportGroup:
     """Meet the other ranks through PyTorch's store. The job's secret is made by rank 0 and lies in the store until they have.
 
     With HEMIOLA_STRATEGY at rank 0, large collectives go by strategies that fit the network: "auto" measures it, and has
@@ -26,14 +26,14 @@ def create(store: Any, rank: int, ranks: int, timeout: timedelta) -> Group:
     """
     timeout_s = timeout.total_seconds()
     if ranks == 1:
-        return Group(None, 0, 1, timeout_s)
+        return TransportGroup(None, 0, 1, timeout_s)
     options = transport_options(timeout_s, store=store)
     wanted = [os.environ.get(name, "") for name in ("HEMIOLA_STRATEGY", "HEMIOLA_STRAGGLERS")]
     end, peers = meet(store, rank, ranks, options, lambda address: [*wanted, secrets.token_hex(8)])
     strategy, late, name = peers[0].word
     strategy = "" if strategy == "usual" else strategy
     if not strategy and late in ("", "wait"):
-        return Group(end, rank, ranks, timeout_s)
+        return TransportGroup(end, rank, ranks, timeout_s)
     from torch.distributed import PrefixStore
 
     from hemiola.run.group.fitting import fitting
@@ -44,7 +44,7 @@ def create(store: Any, rank: int, ranks: int, timeout: timedelta) -> Group:
     except BaseException:
         end.close(0.0)  # others may wait for this rank's word, and it still says that it lives
         raise
-    return Group(end, rank, ranks, timeout_s, fitted)
+    return TransportGroup(end, rank, ranks, timeout_s, fitted)
 
 
 def transport_options(
@@ -53,12 +53,12 @@ def transport_options(
     rate_bytes_per_s: float | None = None,
     chunk_bytes: int = 0,
     store: Any = None,
-) -> Options:
+) -> TransportOptions:
     """As given, else as the environment says: HEMIOLA_INTERFACE, HEMIOLA_RATE; else where the master is reached from."""
     rate = os.environ.get("HEMIOLA_RATE", "")
     if rate and rate_bytes_per_s is None:
         rate_bytes_per_s = parse_rate(rate)
-    return Options(
+    return TransportOptions(
         interface=interface or home_interface(store),
         timeout_s=min(0.9 * timeout_s, 300.0),  # before a collective's own, so that the silent rank is named
         rate_bytes_per_s=rate_bytes_per_s,

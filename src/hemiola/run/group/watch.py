@@ -9,10 +9,10 @@ from hemiola.run.group.collectives import Ended
 from hemiola.run.strategy.grace import GRACE_S, stop_later
 from hemiola.run.transport import Endpoint
 
-__all__ = ["Watch"]
+__all__ = ["LossWatch"]
 
 
-class Watch:
+class LossWatch:
     """Over such collectives of one group: those under way end after a moment, those that are begun later at once."""
 
     def __init__(self, end: Endpoint) -> None:

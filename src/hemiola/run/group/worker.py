@@ -20,7 +20,7 @@ from hemiola.run.group.pending import Pending
 from hemiola.run.strategy.grace import GRACE_S, stop_later
 from hemiola.run.transport import Endpoint
 
-__all__ = ["Worker"]
+__all__ = ["CollectiveWorker"]
 
 
 class _Job(NamedTuple):
@@ -30,7 +30,7 @@ class _Job(NamedTuple):
     result: list[Tensor]
 
 
-class Worker:
+class CollectiveWorker:
     """Of one group."""
 
     def __init__(self, end: Endpoint | None) -> None:

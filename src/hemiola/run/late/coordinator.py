@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from hemiola.plan.collectives.waiting import WaitingCosts
-from hemiola.run.late.costs import Costs
+from hemiola.run.late.costs import ByteCosts
 
-__all__ = ["AT_ONCE", "PART_BYTES", "CatchUp", "Coordinator", "Given", "Order", "Part", "Refusal"]
+__all__ = ["AT_ONCE", "PART_BYTES", "CatchUp", "Coordinator", "Given", "Order", "PartialGroup", "TensorMismatch"]
 
 PARTS, PART_BYTES = 32, 1 << 19
 """A sum is divided into so many parts, unless they were smaller than this."""
@@ -42,7 +42,7 @@ class Given:
 
 
 @dataclass(frozen=True)
-class Part:
+class PartialGroup:
     """Add up these elements of what the active ranks give; all others relay.
 
     Attributes:
@@ -87,14 +87,14 @@ class CatchUp:
 
 
 @dataclass(frozen=True)
-class Refusal:
+class TensorMismatch:
     """A rank brings another tensor than the others do."""
 
     number: int
     rank: int
 
 
-Order = Part | CatchUp | Refusal
+Order = PartialGroup | CatchUp | TensorMismatch
 
 
 @dataclass
@@ -104,7 +104,7 @@ class _Sum:
     places: dict[int, int] = field(default_factory=dict)
     """Of the ready ranks' tensors."""
     started: int = 0
-    parts: list[Part] = field(default_factory=list)
+    parts: list[PartialGroup] = field(default_factory=list)
     """Those that began without somebody."""
     spent_s: float = 0.0
     """What they cost more than if nobody had been late."""
@@ -128,7 +128,7 @@ class Coordinator:
         self._under_way = 0
         self._owing: list[set[tuple[int, int]]] = [set() for _ in range(ranks)]
         """Of every rank, the tensors (whose, and where) that were last added without it, or without part of it."""
-        self.costs = Costs([1.0, 1.0, ranks / (2 * (ranks - 1)) if ranks > 1 else 1.0])
+        self.costs = ByteCosts([1.0, 1.0, ranks / (2 * (ranks - 1)) if ranks > 1 else 1.0])
         """Of sums of all; of sums without somebody, who relay; of what late ranks send. Until they are measured:
         a sum without somebody costs what one of all does, whose busiest rank sends each byte 2 (N - 1) / N times, and
         what a late rank sends goes once through each."""
@@ -143,7 +143,7 @@ class Coordinator:
         if (given.elements, given.kind) != (this.given.elements, this.given.kind):
             del self._sums[number]
             self._refused.add(number)
-            return [Refusal(number, rank)]
+            return [TensorMismatch(number, rank)]
         this.places[rank] = given.place
         orders: list[Order] = []
         missed = [part.last for part in this.parts if rank not in part.active]
@@ -156,7 +156,7 @@ class Coordinator:
         """It has been done here; what is to be done next."""
         if isinstance(order, CatchUp):
             self.costs.end(_CAUGHT, order.size_bytes, now_s)
-        elif isinstance(order, Part):
+        elif isinstance(order, PartialGroup):
             whole = len(order.active) == self._ranks
             self.costs.end(_FULL if whole else _PARTIAL, order.size_bytes, now_s)
             self._under_way -= not whole
@@ -181,14 +181,14 @@ class Coordinator:
         waiting = (one for one in self._sums.values() if one.started < one.given.elements)
         return min((self._begins_s(one) for one in waiting), default=math.inf)
 
-    def _whole(self, number: int, this: _Sum, now_s: float) -> Iterator[Part]:
+    def _whole(self, number: int, this: _Sum, now_s: float) -> Iterator[PartialGroup]:
         """What is left of a sum for which all are ready."""
         if len(this.places) < self._ranks:
             return
         if this.started < this.given.elements:
             self.costs.begin(now_s)
             everybody = frozenset(range(self._ranks))
-            yield Part(number, this.given, this.started, this.given.elements, everybody, self._epoch())
+            yield PartialGroup(number, this.given, this.started, this.given.elements, everybody, self._epoch())
         present = frozenset(range(self._ranks)).intersection(*(part.active for part in this.parts))
         for rank, owing in enumerate(self._owing):
             if rank in present:
@@ -197,8 +197,8 @@ class Coordinator:
                 owing.update(this.places.items())
         del self._sums[number]
 
-    def _begin(self, number: int, this: _Sum, now_s: float) -> Part:
-        part = Part(
+    def _begin(self, number: int, this: _Sum, now_s: float) -> PartialGroup:
+        part = PartialGroup(
             number, this.given, this.started, min(this.started + _part(this.given), this.given.elements),
             frozenset(this.places), self._epoch(),
         )  # fmt: skip

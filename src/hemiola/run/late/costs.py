@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-__all__ = ["Costs"]
+__all__ = ["ByteCosts"]
 
 _KEPT = 32
 """Times in which something was under way."""
@@ -22,7 +22,7 @@ _BELIEVED = 0.1
 """What it counts that kinds are in proportion, and that to begin costs nothing."""
 
 
-class Costs:
+class ByteCosts:
     """For one group, on its first rank's clock."""
 
     def __init__(self, like: Sequence[float]) -> None:

@@ -21,15 +21,15 @@ from torch import Tensor, UntypedStorage
 
 from hemiola.core.errors import HemiolaError, InputError, TransportError
 from hemiola.run.group.memory import REDUCTIONS, Reduction, view
-from hemiola.run.late.coordinator import CatchUp, Coordinator, Given, Order, Part, Refusal
-from hemiola.run.late.sums import Mine, Missed, Step, Sum
+from hemiola.run.late.coordinator import CatchUp, Coordinator, Given, Order, PartialGroup, TensorMismatch
+from hemiola.run.late.sums import Mine, Missed, SumStep, Sum
 from hemiola.run.late.ways import Choose, Ways
 from hemiola.run.late.wire import GIVEN_BYTES, decode, decode_given, encode, encode_given, order_bytes
 from hemiola.run.strategy.flow import Ended
 from hemiola.run.strategy.grace import GRACE_S
 from hemiola.run.strategy.rooms import Rooms
 from hemiola.run.strategy.runner import Put, Runner
-from hemiola.run.strategy.under_way import UnderWay
+from hemiola.run.strategy.under_way import InFlightCount
 from hemiola.run.transport import Endpoint, Handle
 
 __all__ = ["Stragglers"]
@@ -82,7 +82,7 @@ class Stragglers:
         self._ways = Ways(end.ranks, choose, carries)
         self._broken: BaseException | None = None
         self._open = True
-        self._waited_for = UnderWay("sums")
+        self._waited_for = InFlightCount("sums")
         self._events: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._coordinator = Coordinator(end.ranks, carries, epoch) if end.rank == 0 else None
         self._listen()
@@ -221,11 +221,11 @@ class Stragglers:
     def _take(self, order: Order) -> None:
         if self._broken is not None:
             return
-        if isinstance(order, Refusal):
+        if isinstance(order, TensorMismatch):
             self._refuse(order)
             return
         this = self._sum(order.number, order.given)
-        if isinstance(order, Part):
+        if isinstance(order, PartialGroup):
             strategy = self._ways.part(order)
             step = this.begin(order)
         else:
@@ -251,17 +251,17 @@ class Stragglers:
         )
         self._look(order.number)
 
-    def _went(self, step: Step, seconds: float, problem: BaseException | None) -> None:
+    def _went(self, step: SumStep, seconds: float, problem: BaseException | None) -> None:
         order = step.order
         if not self._is_over(step, problem):
             return
-        if isinstance(order, Part) and len(order.active) == self._end.ranks:
+        if isinstance(order, PartialGroup) and len(order.active) == self._end.ranks:
             self._took(order.size_bytes, seconds)
         if self._coordinator is not None:
             self._give(self._coordinator.ended(order, time.monotonic()))
         self._look(order.number)
 
-    def _is_over(self, step: Step, problem: BaseException | None) -> bool:
+    def _is_over(self, step: SumStep, problem: BaseException | None) -> bool:
         """Note that a step has been done here; False, and the end of its sum, if it went wrong.
 
         No other begins then: messages of this one may be on their way still, and be taken for a later one's.
@@ -274,7 +274,7 @@ class Stragglers:
             self._sums[number].over(step)
         return problem is None
 
-    def _brought(self, order: CatchUp, step: Step, handle: Handle) -> None:
+    def _brought(self, order: CatchUp, step: SumStep, handle: Handle) -> None:
         """On the transport's thread."""
 
         def done() -> None:
@@ -304,7 +304,7 @@ class Stragglers:
             problem = raised
         this.mine.ended(problem)
 
-    def _refuse(self, order: Refusal) -> None:
+    def _refuse(self, order: TensorMismatch) -> None:
         problem = InputError(
             f"rank {order.rank} adds another tensor than the others in sum {order.number}",
             "do all ranks call the same collectives, with tensors of one size and type?",

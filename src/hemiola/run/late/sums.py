@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from hemiola.run.late.coordinator import CatchUp, Part
+from hemiola.run.late.coordinator import CatchUp, PartialGroup
 from hemiola.run.strategy.flow import Ended, Join
-from hemiola.run.strategy.rooms import Room, Rooms
+from hemiola.run.strategy.rooms import ScratchMemory, Rooms
 from hemiola.run.strategy.runner import Put
 
-__all__ = ["Mine", "Missed", "Step", "Sum"]
+__all__ = ["Mine", "Missed", "SumStep", "Sum"]
 
 Missed = list[tuple[int, Tensor]]
 """What came too late to be added: from which element on, and what."""
@@ -37,7 +37,7 @@ class Mine:
 
 
 @dataclass
-class Step:
+class SumStep:
     """Something under way, and the memory that it needs.
 
     Attributes:
@@ -49,10 +49,10 @@ class Step:
         done: here.
     """
 
-    order: Part | CatchUp
+    order: PartialGroup | CatchUp
     tensor: Tensor
-    room: Room | None
-    parts: list[Part] = field(default_factory=list)
+    room: ScratchMemory | None
+    parts: list[PartialGroup] = field(default_factory=list)
     left: int = 0
     done: bool = False
 
@@ -76,28 +76,28 @@ class Sum:
     carries: bool
     rooms: Rooms
     mine: Mine | None = None
-    _parts: dict[Part, Step] = field(default_factory=dict)
-    _caught: dict[CatchUp, Step] = field(default_factory=dict)
-    _brought: dict[CatchUp, Step] = field(default_factory=dict)
+    _parts: dict[PartialGroup, SumStep] = field(default_factory=dict)
+    _caught: dict[CatchUp, SumStep] = field(default_factory=dict)
+    _brought: dict[CatchUp, SumStep] = field(default_factory=dict)
     """Of ranks that catch up, the parts' results: what is brought to this one, or what it brings to them."""
 
-    def begin(self, order: Part) -> Step:
+    def begin(self, order: PartialGroup) -> SumStep:
         """Memory for a part."""
         part = self._parts[order] = self._step(order, order.first, order.last, self.rank in order.active)
         return part
 
-    def over(self, step: Step) -> None:
+    def over(self, step: SumStep) -> None:
         """It has been done. What was only relayed is not needed any more."""
         step.done = True
-        if isinstance(step.order, Part) and not self.carries:
+        if isinstance(step.order, PartialGroup) and not self.carries:
             self._give_back(step)
 
-    def catch_up(self, order: CatchUp) -> Step:
+    def catch_up(self, order: CatchUp) -> SumStep:
         """Memory for what a late rank gives: it holds it, or will."""
         caught = self._caught[order] = self._step(order, 0, order.last, self.rank == order.rank)
         return caught
 
-    def bring(self, order: CatchUp) -> tuple[int, Step] | None:
+    def bring(self, order: CatchUp) -> tuple[int, SumStep] | None:
         """With whom, and memory for, the parts' results that a late rank is brought; None if this one has no share in it.
 
         The first rank that was never late brings them.
@@ -115,7 +115,7 @@ class Sum:
         """Who brings others the parts' results: it gave to all of them."""
         return min(next(iter(self._parts)).active)
 
-    def to_bring(self) -> Iterator[tuple[CatchUp, Step, Tensor]]:
+    def to_bring(self) -> Iterator[tuple[CatchUp, SumStep, Tensor]]:
         """Parts' results that late ranks are to be brought from here and are there now: each once, in their order."""
         for order, step in self._brought.items():
             while order.rank != self.rank and step.parts and self._parts[step.parts[0]].done:
@@ -148,17 +148,17 @@ class Sum:
                 self.mine.keep(missed)
             self.mine.put(self.mine.flat)
 
-    def _give_back(self, step: Step) -> None:
+    def _give_back(self, step: SumStep) -> None:
         if step.room is not None:
             self.rooms.give_back(step.room)
             step.room = None
 
-    def _step(self, order: Part | CatchUp, first: int, last: int, own: bool) -> Step:
+    def _step(self, order: PartialGroup | CatchUp, first: int, last: int, own: bool) -> SumStep:
         if own:
             assert self.mine is not None
-            return Step(order, self.mine.flat[first:last], None)
+            return SumStep(order, self.mine.flat[first:last], None)
         room = self.rooms.take(self.dtype, last - first)
-        return Step(order, room.tensor, room)
+        return SumStep(order, room.tensor, room)
 
     def _carried(self) -> Missed:
         """Take the results of parts that this rank gave nothing to."""

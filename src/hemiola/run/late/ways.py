@@ -6,14 +6,14 @@ from collections.abc import Callable, Hashable
 
 import msgspec
 
-from hemiola.core.strategy import Collective, Strategy
+from hemiola.core.strategy import Collective, CollectiveSchedule
 from hemiola.core.strategy_relays import relayed, stars
 from hemiola.core.strategy_shapes import chain, ring, trees
-from hemiola.run.late.coordinator import CatchUp, Part
+from hemiola.run.late.coordinator import CatchUp, PartialGroup
 
 __all__ = ["Choose", "Ways"]
 
-Choose = Callable[[Collective, int, int, int | None], Strategy | None]
+Choose = Callable[[Collective, int, int, int | None], CollectiveSchedule | None]
 """The strategy for a collective, so many bytes, a root and an epoch, in which these are chosen once (None: the present one);
 None for the usual one."""
 
@@ -35,36 +35,36 @@ class Ways:
         """
         self._ranks, self._choose, self._carries = ranks, choose, carries
         self._usual = ring(range(ranks))
-        self._known: dict[Hashable, tuple[Strategy | None, Strategy]] = {}
+        self._known: dict[Hashable, tuple[CollectiveSchedule | None, CollectiveSchedule]] = {}
 
-    def part(self, order: Part) -> Strategy:
+    def part(self, order: PartialGroup) -> CollectiveSchedule:
         """For a part of a sum."""
         fitted = self._choose("all-reduce", order.size_bytes, 0, order.epoch)
         if len(order.active) == self._ranks:
             return fitted or self._usual
         takers = None if self._carries else order.active
 
-        def made() -> Strategy:
+        def made() -> CollectiveSchedule:
             if fitted is not None:
                 return relayed(fitted, order.active, takers)
             return stars(self._ranks, order.active, takers)
 
         return self._kept((id(fitted), order.active), fitted, made)
 
-    def catch_up(self, order: CatchUp, source: int) -> Strategy:
+    def catch_up(self, order: CatchUp, source: int) -> CollectiveSchedule:
         """For what a late rank gives; to the one that brings it something last, which then sends nothing on."""
         fitted = self._choose("broadcast", order.size_bytes, order.rank, order.epoch)
         if fitted is not None:
             return fitted
 
-        def made() -> Strategy:
+        def made() -> CollectiveSchedule:
             between = [rank for rank in range(self._ranks) if rank not in (order.rank, source)]
             way = trees([chain([order.rank, *between, source])], collective="broadcast")
             return msgspec.structs.replace(way, chunk_bytes=CHAIN_BYTES)
 
         return self._kept((order.rank, source), None, made)
 
-    def _kept(self, key: Hashable, of: Strategy | None, make: Callable[[], Strategy]) -> Strategy:
+    def _kept(self, key: Hashable, of: CollectiveSchedule | None, make: Callable[[], CollectiveSchedule]) -> CollectiveSchedule:
         """Kept with the strategy that it is made of, so that no other gets its id."""
         if key not in self._known:
             if len(self._known) >= _KNOWN:

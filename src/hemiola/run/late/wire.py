@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 
-from hemiola.run.late.coordinator import CatchUp, Given, Order, Part, Refusal
+from hemiola.run.late.coordinator import CatchUp, Given, Order, PartialGroup, TensorMismatch
 
 __all__ = ["GIVEN_BYTES", "decode", "decode_given", "encode", "encode_given", "order_bytes"]
 
@@ -31,15 +31,15 @@ def order_bytes(ranks: int) -> int:
 
 def encode(order: Order, ranks: int) -> bytes:
     """As the first rank sends it."""
-    given = Given(0, 1, 0, 0) if isinstance(order, Refusal) else order.given
+    given = Given(0, 1, 0, 0) if isinstance(order, TensorMismatch) else order.given
     what, first, last, rank, active, epoch = _PART, 0, 0, 0, 0, 0
     match order:
-        case Part():
+        case PartialGroup():
             first, last, epoch = order.first, order.last, order.epoch
             active = sum(1 << one for one in order.active)
         case CatchUp():
             what, last, rank, epoch = _CATCH_UP, order.last, order.rank, order.epoch
-        case Refusal():
+        case TensorMismatch():
             what, rank = _REFUSAL, order.rank
     head = _ORDER.pack(
         what, order.number, given.elements, given.element_bytes, given.kind, first, last, rank, epoch
@@ -52,9 +52,9 @@ def decode(data: bytes | bytearray) -> Order:
     what, number, elements, element_bytes, kind, first, last, rank, epoch = _ORDER.unpack_from(data)
     given = Given(elements, element_bytes, kind, 0)
     if what == _REFUSAL:
-        return Refusal(number, rank)
+        return TensorMismatch(number, rank)
     if what == _CATCH_UP:
         return CatchUp(number, given, rank, last, epoch)
     active = int.from_bytes(data[_ORDER.size :], "little")
     ranks = frozenset(one for one in range(active.bit_length()) if active >> one & 1)
-    return Part(number, given, first, last, ranks, epoch)
+    return PartialGroup(number, given, first, last, ranks, epoch)

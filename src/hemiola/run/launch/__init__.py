@@ -7,6 +7,6 @@ processes; the launcher talks to agents only, in the same way here and behind a 
 from hemiola.run.launch.launcher import launch
 from hemiola.run.launch.output import Output
 from hemiola.run.launch.places import World
-from hemiola.run.launch.values import REMOTE_SHELL, Failure, Job, Nodes, Outcome, ending
+from hemiola.run.launch.values import REMOTE_SHELL, Failure, LaunchSpec, HostNumber, LaunchOutcome, ending
 
-__all__ = ["REMOTE_SHELL", "Failure", "Job", "Nodes", "Outcome", "Output", "World", "ending", "launch"]
+__all__ = ["REMOTE_SHELL", "Failure", "LaunchSpec", "HostNumber", "LaunchOutcome", "Output", "World", "ending", "launch"]

@@ -77,7 +77,7 @@ def gpus(visible: str | None, devices: Path) -> int:
     return count
 
 
-class Agent:
+class HostAgent:
     """The host's ranks, by number."""
 
     def __init__(self) -> None:
@@ -396,5 +396,5 @@ def _parents() -> Iterator[tuple[int, int]]:
 
 
 if __name__ == "__main__":
-    Agent().run()
+    HostAgent().run()
     sys.stdout.flush()

@@ -16,7 +16,7 @@ from typing import Any
 
 from hemiola.core.errors import InputError
 
-__all__ = ["Host", "connect", "remote_command"]
+__all__ = ["HostConnection", "connect", "remote_command"]
 
 _CHUNK_BYTES = 1 << 20
 _AGENT = Path(__file__).with_name("agent.py")
@@ -24,7 +24,7 @@ _TAKE_OVER = 'exec(eval(open(0,"rb",0,closefd=False).readline()))'
 """The agent's text comes as the first line, and takes over without a byte of what follows read."""
 
 
-class Host:
+class HostConnection:
     """An agent at the other end of three pipes.
 
     Attributes:
@@ -99,7 +99,7 @@ class Host:
             pass
 
 
-def connect(name: str, template: str, python: str) -> Host:
+def connect(name: str, template: str, python: str) -> HostConnection:
     """Start the agent of a host, which answers "hello" once it is there.
 
     Raises:
@@ -110,11 +110,11 @@ def connect(name: str, template: str, python: str) -> Host:
     if name in ("", "localhost", here, here.partition(".")[0]):
         keyboard = os.dup(0) if sys.stdin is not None else None
         try:
-            return Host(name, agent, keyboard)
+            return HostConnection(name, agent, keyboard)
         finally:
             if keyboard is not None:
                 os.close(keyboard)
-    return Host(name, remote_command(template, name, shlex.join(agent)))
+    return HostConnection(name, remote_command(template, name, shlex.join(agent)))
 
 
 def remote_command(template: str, host: str, command: str) -> list[str]:

@@ -17,10 +17,10 @@ from typing import Any
 import msgspec
 
 from hemiola.core.errors import InputError
-from hemiola.run.launch.hosts import Host, connect
+from hemiola.run.launch.hosts import HostConnection, connect
 from hemiola.run.launch.output import Output
-from hemiola.run.launch.places import Facts, World, defaults, divided, rank_environments
-from hemiola.run.launch.values import Failure, Job, Outcome, ending
+from hemiola.run.launch.places import HostFacts, World, defaults, divided, rank_environments
+from hemiola.run.launch.values import Failure, LaunchSpec, LaunchOutcome, ending
 
 __all__ = ["GRACE_S", "launch"]
 
@@ -33,11 +33,11 @@ _PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 
 
 def launch(
-    job: Job,
+    job: LaunchSpec,
     outputs: Callable[[World], Output],
     admit: Callable[[World], None],
     told: Callable[[Failure, int], None] = lambda failure, running: None,
-) -> Outcome:
+) -> LaunchOutcome:
     """Run the job until all its ranks have ended; nothing of it is left running.
 
     Args:
@@ -64,8 +64,8 @@ def launch(
 
 
 @contextmanager
-def _connected(job: Job) -> Iterator[list[Host]]:
-    hosts: list[Host] = []
+def _connected(job: LaunchSpec) -> Iterator[list[HostConnection]]:
+    hosts: list[HostConnection] = []
     try:
         for name in job.hosts or ("",):
             hosts.append(connect(name, job.remote_shell, job.python))
@@ -77,9 +77,9 @@ def _connected(job: Job) -> Iterator[list[Host]]:
             host.status(GRACE_S + _LOST_S)
 
 
-def _greeted(hosts: Sequence[Host]) -> list[Facts]:
+def _greeted(hosts: Sequence[HostConnection]) -> list[HostFacts]:
     """What each host says of itself, all asked at once."""
-    found: dict[int, Facts] = {}
+    found: dict[int, HostFacts] = {}
     with selectors.DefaultSelector() as selector:
         for i, host in enumerate(hosts):
             selector.register(host.output, selectors.EVENT_READ, i)
@@ -93,20 +93,20 @@ def _greeted(hosts: Sequence[Host]) -> list[Facts]:
                     continue
                 for verb, values in host.receive():
                     if verb == "hello":
-                        found[key.data] = msgspec.convert(values[0], Facts)
+                        found[key.data] = msgspec.convert(values[0], HostFacts)
                 if not host.alive:
                     raise _unreachable(host)
     return [found[i] for i in range(len(hosts))]
 
 
-def _listen(host: Host) -> bool:
+def _listen(host: HostConnection) -> bool:
     """Keep what the remote shell says on its errors; whether more can come."""
     data = os.read(host.errors.fileno(), 1 << 16)
     host.said.extend(line for line in data.decode(errors="replace").splitlines() if line.strip())
     return bool(data)
 
 
-def _unreachable(host: Host) -> InputError:
+def _unreachable(host: HostConnection) -> InputError:
     while _listen(host):
         pass
     status = host.status(_LOST_S)
@@ -124,16 +124,16 @@ def _unreachable(host: Host) -> InputError:
 class _Watch:
     """A job's hosts while it runs."""
 
-    hosts: Sequence[Host]
+    hosts: Sequence[HostConnection]
     world: World
     output: Output
-    job: Job
+    job: LaunchSpec
     told: Callable[[Failure, int], None]
     statuses: dict[int, int] = field(default_factory=dict)
     failure: Failure | None = None
     lost: list[Failure] = field(default_factory=list)
     gone: set[int] = field(default_factory=set)
-    asked: set[Host] = field(default_factory=set)
+    asked: set[HostConnection] = field(default_factory=set)
     by_hand: bool = False
     interrupted: bool = False
     report: str = ""
@@ -182,14 +182,14 @@ class _Watch:
             for host in self.hosts:
                 host.send("signal", number)
 
-    def outcome(self) -> Outcome:
+    def outcome(self) -> LaunchOutcome:
         status = self.failure.status if self.failure else 0
-        return Outcome(
+        return LaunchOutcome(
             128 - status if status < 0 else status, self.failure, self.interrupted, self.world.ranks,
             self.world.hosts, self.wall_s, self.report, tuple(self.lost),
         )  # fmt: skip
 
-    def _hear(self, host: Host) -> None:
+    def _hear(self, host: HostConnection) -> None:
         for verb, values in host.receive():
             if verb in ("out", "err"):
                 self.output.take(values[0], verb, values[1].encode("latin-1"))
@@ -209,7 +209,7 @@ class _Watch:
         if not host.alive:
             self._lost(host)
 
-    def _signalled(self, host: Host, number: int) -> None:
+    def _signalled(self, host: HostConnection, number: int) -> None:
         """A host was asked to end, and so is the job, unless it goes on with the others."""
         self.asked.add(host)
         others = [other for other in self.hosts if other.alive and other not in self.asked]
@@ -219,7 +219,7 @@ class _Watch:
         for other in others:
             other.send("signal", number)
 
-    def _ended(self, host: Host, rank: int, status: int) -> None:
+    def _ended(self, host: HostConnection, rank: int, status: int) -> None:
         self.statuses[rank] = status
         self.output.end(rank)
         if self.world.keeper:
@@ -228,7 +228,7 @@ class _Watch:
             self._take(Failure(rank, host.name, status, self.output.last_words(rank)))
         self._release()
 
-    def _lost(self, host: Host) -> None:
+    def _lost(self, host: HostConnection) -> None:
         """Its output has ended: as it should, or before its ranks did."""
         place = self.world.places[self.hosts.index(host)]
         gone = set(range(place.first, place.first + place.ranks)) - self.statuses.keys()

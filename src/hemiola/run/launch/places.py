@@ -10,15 +10,15 @@ import msgspec
 
 from hemiola.core.errors import InputError
 from hemiola.run.launch.agent import gpus
-from hemiola.run.launch.values import Job
+from hemiola.run.launch.values import LaunchSpec
 
-__all__ = ["DEFAULT_PORT", "Facts", "HostPlace", "World", "defaults", "divided", "rank_environments"]
+__all__ = ["DEFAULT_PORT", "HostFacts", "HostPlace", "World", "defaults", "divided", "rank_environments"]
 
 DEFAULT_PORT = 29500
 """torchrun's, where hosts are started by hand and have to agree without talking."""
 
 
-class Facts(msgspec.Struct, frozen=True):
+class HostFacts(msgspec.Struct, frozen=True):
     """What a host says of itself: its name, its cores and GPUs, a free port, OMP_NUM_THREADS if set."""
 
     host: str
@@ -54,7 +54,7 @@ class World:
     keeper: bool = False
 
 
-def divided(job: Job, facts: Sequence[Facts]) -> World:
+def divided(job: LaunchSpec, facts: Sequence[HostFacts]) -> World:
     """Give each host its ranks.
 
     Raises:
@@ -102,7 +102,7 @@ def defaults(place: HostPlace) -> dict[str, str]:
     return found | ({"OMP_NUM_THREADS": str(place.threads)} if place.threads else {})
 
 
-def _count(job: Job, facts: Facts) -> int:
+def _count(job: LaunchSpec, facts: HostFacts) -> int:
     asked, seen, visible = job.ranks_per_host, facts.gpus, job.environment.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:  # ranks get it, and the host has counted by its own
         seen = min(seen, gpus(visible, Path("/dev")))
@@ -117,13 +117,13 @@ def _count(job: Job, facts: Facts) -> int:
     return count
 
 
-def _threads(job: Job, facts: Facts, ranks: int) -> int:
+def _threads(job: LaunchSpec, facts: HostFacts, ranks: int) -> int:
     if ranks == 1 or facts.threads or "OMP_NUM_THREADS" in job.environment:
         return 0
     return max(1, facts.cores // ranks)
 
 
-def _address(job: Job) -> str:
+def _address(job: LaunchSpec) -> str:
     if job.master_address:
         return job.master_address
     return job.hosts[0] if len(job.hosts) > 1 else "127.0.0.1"

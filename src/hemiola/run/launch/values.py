@@ -8,13 +8,13 @@ from pathlib import Path
 
 import msgspec
 
-__all__ = ["REMOTE_SHELL", "Failure", "Job", "Nodes", "Outcome", "ending"]
+__all__ = ["REMOTE_SHELL", "Failure", "LaunchSpec", "HostNumber", "LaunchOutcome", "ending"]
 
 REMOTE_SHELL = "ssh -o BatchMode=yes -o ConnectTimeout=15 -o ServerAliveInterval=30 {host} {command}"
 
 
 @dataclass(frozen=True)
-class Nodes:
+class HostNumber:
     """Where each host is started by hand: this host's number, of how many."""
 
     rank: int
@@ -22,7 +22,7 @@ class Nodes:
 
 
 @dataclass(frozen=True)
-class Job:
+class LaunchSpec:
     """What to run on which hosts.
 
     Attributes:
@@ -46,7 +46,7 @@ class Job:
     needs: tuple[str, str] = ("", "")
     hosts: tuple[str, ...] = ()
     ranks_per_host: str = ""
-    nodes: Nodes | None = None
+    nodes: HostNumber | None = None
     master_address: str = ""
     master_port: int | None = None
     environment: dict[str, str] = field(default_factory=dict)
@@ -89,7 +89,7 @@ def ending(status: int) -> str:
         return f"signal {-status}"
 
 
-class Outcome(msgspec.Struct, frozen=True):
+class LaunchOutcome(msgspec.Struct, frozen=True):
     """How a run ended.
 
     Attributes:

@@ -15,12 +15,12 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from hemiola.cost.network_fit import FittedNetwork, Flow, fit_network
+from hemiola.cost.network_fit import FittedNetwork, ProbedFlow, fit_network
 from hemiola.cost.probe_rounds import Pairs, fans, matchings, probe_rounds
 from hemiola.run.probe.streams import exchange
 from hemiola.run.transport import Endpoint, Handle
 
-__all__ = ["Measurement", "Prober"]
+__all__ = ["ProbeMeasurement", "Prober"]
 
 _TAGS = 3 << 61
 """Above all others'."""
@@ -47,7 +47,7 @@ Floats = NDArray[np.float64]
 
 
 @dataclass
-class Measurement:
+class ProbeMeasurement:
     """What was measured, at the first of the ranks; others have nothing.
 
     Attributes:
@@ -62,7 +62,7 @@ class Measurement:
     """
 
     ranks: tuple[int, ...]
-    rounds: list[list[Flow]] = field(default_factory=list)
+    rounds: list[list[ProbedFlow]] = field(default_factory=list)
     known: tuple[tuple[int, ...], ...] | None = None
     latency_s: Floats = field(default_factory=lambda: np.zeros((0, 0)))
     few: bool = False
@@ -89,11 +89,11 @@ class Prober:
         self._count = len(self._ranks)
         self._able = np.zeros(self._count)
         """What each can send or take, as far as is known."""
-        self._found = Measurement(self._ranks)
+        self._found = ProbeMeasurement(self._ranks)
 
     def measure(
         self, seconds_most: float = 8.0, passes_most: int = 3, round_s: float = ROUND_S
-    ) -> Measurement:
+    ) -> ProbeMeasurement:
         """Measure all links.
 
         Args:
@@ -128,7 +128,7 @@ class Prober:
         self._found.seconds = time.monotonic() - start
         return self._found
 
-    def measure_again(self, before: Measurement, round_s: float, slower: float = 1.0) -> Measurement:
+    def measure_again(self, before: ProbeMeasurement, round_s: float, slower: float = 1.0) -> ProbeMeasurement:
         """Measure rates alone, in a few rounds: latencies and who shares an uplink are taken from before.
 
         Args:
@@ -205,7 +205,7 @@ class Prober:
         for total in (table.sum(0), table.sum(1)):
             self._able = np.maximum(self._able * FORGOTTEN, total)
         if keep:
-            self._found.rounds.append([Flow(a, b, max(float(table[b, a]), 1.0)) for a, b in pairs])
+            self._found.rounds.append([ProbedFlow(a, b, max(float(table[b, a]), 1.0)) for a, b in pairs])
         self._found.sent_bytes += int(table.sum() * seconds)
 
     def _size(self, pair: tuple[int, int], pairs: Pairs, seconds: float) -> int:

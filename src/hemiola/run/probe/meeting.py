@@ -14,7 +14,7 @@ from hemiola.core.errors import InputError, TransportError
 from hemiola.run.probe.affinity import Affinity, own_affinity
 from hemiola.run.probe.measure import Prober
 from hemiola.run.probe.result import Homes, measured_topology
-from hemiola.run.transport import Options
+from hemiola.run.transport import TransportOptions
 from hemiola.run.transport.home import home_interface, missing_variables, store_is_kept
 from hemiola.run.transport.through_store import meet
 from hemiola.trace.topologies.native_write import topology_text
@@ -58,7 +58,7 @@ def probe(seconds_most: float, interface: str = "", timeout_s: float = 60.0) -> 
     if ranks < 2:
         raise InputError("a probe of one rank", "name two hosts or more")
     where = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-    options = Options(interface=interface or home_interface(), timeout_s=timeout_s)
+    options = TransportOptions(interface=interface or home_interface(), timeout_s=timeout_s)
     with _together(*where, timeout_s):
         # torchrun keeps one already, from one start of the ranks to the next
         keeps = rank == 0 and not store_is_kept()

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from hemiola.core.topology import Hosts, Level, MeasuredLink, Topology
-from hemiola.cost.network_fit import Interval
-from hemiola.run.probe.measure import Measurement
+from hemiola.cost.network_fit import RateInterval
+from hemiola.run.probe.measure import ProbeMeasurement
 from hemiola.run.transport.through_store import Peer
 
 __all__ = ["Homes", "measured_topology"]
@@ -53,7 +53,7 @@ class Homes:
 
 
 def measured_topology(
-    found: Measurement, homes: Homes, name: str = "measured", gpus: Sequence[int] = ()
+    found: ProbeMeasurement, homes: Homes, name: str = "measured", gpus: Sequence[int] = ()
 ) -> Topology:
     """The topology of the hosts that were measured.
 
@@ -106,7 +106,7 @@ def measured_topology(
     return Topology(name, hosts, levels, source, tuple(links)).check()
 
 
-def _link(name: str, rate: Interval) -> MeasuredLink:
+def _link(name: str, rate: RateInterval) -> MeasuredLink:
     return MeasuredLink(name, _tidy(rate.bytes_per_s), _tidy(rate.low), _tidy(rate.high))
 
 

@@ -8,6 +8,6 @@ iterations go to the `keeper`'s thread, which settles their times (`settle`), ap
 
 from hemiola.run.record.api import record
 from hemiola.run.record.merge import collect
-from hemiola.run.record.recorder import Recorder
+from hemiola.run.record.recorder import IterationRecorder
 
-__all__ = ["Recorder", "collect", "record"]
+__all__ = ["IterationRecorder", "collect", "record"]

@@ -16,10 +16,10 @@ from hemiola.core.job_timeline import JobTimeline
 from hemiola.run.record.demands import demand_path
 from hemiola.run.record.merge import collect
 from hemiola.run.record.parts import ended_parts, part_files
-from hemiola.run.record.recorder import Recorder, logger
+from hemiola.run.record.recorder import IterationRecorder, logger
 from hemiola.run.record.server import parse_address
 from hemiola.run.record.session import Session
-from hemiola.run.record.values import Options
+from hemiola.run.record.values import TraceOptions
 from hemiola.trace.jobs.timeline_json import write_timeline
 
 __all__ = ["finish", "options_for", "parts_folder", "record", "wait_for_parts"]
@@ -38,7 +38,7 @@ def record(
     demand_iterations: int | None = None,
     answer_signal: bool = True,
     clock_skew_s: float = 0.0,
-) -> Iterator[Recorder]:
+) -> Iterator[IterationRecorder]:
     """Record what happens inside, on every rank that enters it, into one timeline at `path`.
 
     Each rank writes its part into the folder `path` + ".parts" while it runs; all ranks must see that folder. On
@@ -129,7 +129,7 @@ def options_for(
     demand_iterations: int | None = None,
     answer_signal: bool = True,
     clock_skew_s: float = 0.0,
-) -> Options:
+) -> TraceOptions:
     """How to record, from what was asked for and what the environment says; see `record`.
 
     Raises:
@@ -152,7 +152,7 @@ def options_for(
     demanded = _demanded() if demand_iterations is None else demand_iterations
     if keep < 1 or demanded < 1:
         raise InputError(f"cannot keep {keep} or trace {demanded} iterations", "give 1 or more")
-    return Options(
+    return TraceOptions(
         path=str(path), parts=str(parts_folder(path)), mode=mode, listen=address, keep_iterations=keep,
         demand_iterations=demanded, answer_signal=answer_signal, clock_skew_s=clock_skew_s,
     )  # fmt: skip

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from hemiola.run.record.values import Transfer
+from hemiola.run.record.values import RecordedTransfer
 
 __all__ = ["Buckets"]
 
@@ -27,7 +27,7 @@ class Buckets:
         self._rebuilt: dict[int, bool] = {}
         self._attempts = _ATTEMPTS
 
-    def name(self, transfers: Sequence[Transfer]) -> None:
+    def name(self, transfers: Sequence[RecordedTransfer]) -> None:
         """Name the transfers that the reducers waited for at the end of one backward pass."""
         for group, reference in self._reducers.items():
             module = reference()
@@ -35,7 +35,7 @@ class Buckets:
             if module is not None and mine:
                 self._name_group(group, module, mine)
 
-    def _name_group(self, group: int, module: Any, transfers: list[Transfer]) -> None:
+    def _name_group(self, group: int, module: Any, transfers: list[RecordedTransfer]) -> None:
         sizes = [transfer.size_bytes for transfer in transfers]
         final = self._rebuilt.get(group, False)
         if self._attempts and not (final and self._explains(group, sizes)):

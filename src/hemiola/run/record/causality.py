@@ -14,7 +14,7 @@ import math
 from collections.abc import Sequence
 
 from hemiola.run.record.clock import DRIFT_MAX, ClockFit, fit_clock
-from hemiola.run.record.parts import Part
+from hemiola.run.record.parts import TracePart
 from hemiola.run.record.values import ClockSample
 
 __all__ = ["bound_by_causality"]
@@ -25,7 +25,7 @@ _Bounds = Sequence[tuple[int, int]]
 """Times on the other's clock, and what the offset was then at least, or at most."""
 
 
-def bound_by_causality(here: Part, there: Part) -> ClockFit | None:
+def bound_by_causality(here: TracePart, there: TracePart) -> ClockFit | None:
     """A line through the intervals in which the offset must lie at the first and the last collective of both.
 
     None if nothing bounds it, or if the bounds contradict each other.
@@ -48,7 +48,7 @@ def _sample(lows: _Bounds, highs: _Bounds, at_ns: int) -> ClockSample | None:
     return ClockSample(at_ns, middle, math.ceil(max(high - middle, middle - low))) if low <= high else None
 
 
-def _collectives(part: Part) -> dict[tuple[str, int], tuple[int, int]]:
+def _collectives(part: TracePart) -> dict[tuple[str, int], tuple[int, int]]:
     """Enqueue and last byte of each, by group's name and sequence."""
     names = {number: group.name for number, group in part.groups.items()}
     return {

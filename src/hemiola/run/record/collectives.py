@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, NamedTuple
 
-from hemiola.run.record.recorder import Recorder
-from hemiola.run.record.values import Gate, Group, Transfer
+from hemiola.run.record.recorder import IterationRecorder
+from hemiola.run.record.values import TransferGate, RankGroup, RecordedTransfer
 
 __all__ = ["PYTHON", "Collectives", "Groups", "Payload"]
 
@@ -30,7 +30,7 @@ class Payload(NamedTuple):
 class Groups:
     """Numbers the process groups as they are met."""
 
-    def __init__(self, announce: Callable[[Group], None]) -> None:
+    def __init__(self, announce: Callable[[RankGroup], None]) -> None:
         self._numbers: dict[str, int] = {}
         self._known: dict[int, tuple[weakref.ref[Any], int]] = {}
         self._announce = announce
@@ -43,7 +43,7 @@ class Groups:
         name = group.group_name
         if name not in self._numbers:
             self._numbers[name] = len(self._numbers)
-            self._announce(Group(self._numbers[name], name, *_members(group)))
+            self._announce(RankGroup(self._numbers[name], name, *_members(group)))
         number = self._numbers[name]
         self._known[id(group)] = (weakref.ref(group), number)
         return number
@@ -61,20 +61,20 @@ def _members(group: Any) -> tuple[list[int], str]:
 class Collectives:
     """The kernels, and what connects a collective with those who wait for it."""
 
-    def __init__(self, recorder: Recorder, groups: Groups) -> None:
+    def __init__(self, recorder: IterationRecorder, groups: Groups) -> None:
         self.recorder = recorder
         self._groups = groups
         self._synchronous = threading.local()
-        self._awaited: dict[int, tuple[Any, Transfer]] = {}
-        self._by_address: dict[int, Transfer] = {}
+        self._awaited: dict[int, tuple[Any, RecordedTransfer]] = {}
+        self._by_address: dict[int, RecordedTransfer] = {}
         self._held: Any = None
         self._backward = -1
-        self.gate: Gate | None = None
-        self.gated: list[Transfer] = []
+        self.gate: TransferGate | None = None
+        self.gated: list[RecordedTransfer] = []
         self.reducers: dict[int, Any] = {}
-        self.on_gate: Callable[[list[Transfer]], None] = lambda transfers: None
+        self.on_gate: Callable[[list[RecordedTransfer]], None] = lambda transfers: None
 
-    def before(self, name: str, group: Any, payload: Payload, origin: str, *, blocking: bool) -> Transfer:
+    def before(self, name: str, group: Any, payload: Payload, origin: str, *, blocking: bool) -> RecordedTransfer:
         """A collective is about to be handed over."""
         recorder = self.recorder
         enqueue = recorder.now()
@@ -89,7 +89,7 @@ class Collectives:
             self._arm_backward(transfer)
         return transfer
 
-    def after(self, transfer: Transfer, result: Any, origin: str, *, blocking: bool) -> None:
+    def after(self, transfer: RecordedTransfer, result: Any, origin: str, *, blocking: bool) -> None:
         """It has been handed over."""
         import torch.distributed as dist
 
@@ -114,9 +114,9 @@ class Collectives:
         except RuntimeError:
             return  # point-to-point work of gloo has no future: who waits for it will tell
 
-    def waiting(self, work: Any) -> Transfer | None:
+    def waiting(self, work: Any) -> RecordedTransfer | None:
         """The transfer that the script waits for with this work; None if it was not seen."""
-        transfer: Transfer | None = getattr(self._synchronous, "transfer", None)
+        transfer: RecordedTransfer | None = getattr(self._synchronous, "transfer", None)
         if transfer is not None:
             self._synchronous.transfer = None
             return transfer
@@ -127,11 +127,11 @@ class Collectives:
             self._held = None
         return transfer
 
-    def functional(self, tensor: Any) -> Transfer | None:
+    def functional(self, tensor: Any) -> RecordedTransfer | None:
         """The transfer whose result a functional collective's user waits for."""
         return self._by_address.pop(tensor.data_ptr(), None) if self._by_address else None
 
-    def remember_output(self, transfer: Transfer, tensors: Iterable[Any]) -> None:
+    def remember_output(self, transfer: RecordedTransfer, tensors: Iterable[Any]) -> None:
         """A functional collective: its user will wait for a tensor, not for a work."""
         for tensor in tensors:
             self._by_address[tensor.data_ptr()] = transfer
@@ -142,7 +142,7 @@ class Collectives:
         self._by_address.clear()
         self._awaited = {key: entry for key, entry in self._awaited.items() if entry[0]() is not None}
 
-    def _arm_backward(self, transfer: Transfer) -> None:
+    def _arm_backward(self, transfer: RecordedTransfer) -> None:
         """Called from C++ or on a DDP group during backward: the reducer waits for it when backward ends."""
         import torch
 
@@ -157,10 +157,10 @@ class Collectives:
 
     def _backward_ends(self) -> None:
         """Runs before the reducer's own callback, which waits: ours was queued before it."""
-        gate = Gate(self.recorder.stream_now())
+        gate = TransferGate(self.recorder.stream_now())
         _at_end_of_backward(partial(self.recorder.guarded, self._reducer_is_done, gate))
 
-    def _reducer_is_done(self, gate: Gate) -> None:
+    def _reducer_is_done(self, gate: TransferGate) -> None:
         gate.released = self.recorder.stream_now()
         transfers = [transfer for transfer in self.gated if transfer.needed is None]
         for transfer in transfers:
@@ -174,7 +174,7 @@ class _Done:
 
     __slots__ = ("__weakref__", "_transfer")
 
-    def __init__(self, transfer: Transfer) -> None:
+    def __init__(self, transfer: RecordedTransfer) -> None:
         self._transfer = transfer
         _held_by_backends.add(self)
 

@@ -21,11 +21,11 @@ import msgspec
 
 from hemiola.run.record.keeper import Keeper
 from hemiola.run.record.parts import PartWriter, ended_parts
-from hemiola.run.record.profile import Demand, Profiling
-from hemiola.run.record.recorder import Recorder, logger
-from hemiola.run.record.values import Draft, End, Facts, Iteration, Options
+from hemiola.run.record.profile import TraceDemand, Profiling
+from hemiola.run.record.recorder import IterationRecorder, logger
+from hemiola.run.record.values import IterationDraft, End, PartFacts, Iteration, TraceOptions
 
-__all__ = ["Demands", "Request", "demand_path"]
+__all__ = ["Demands", "TraceRequest", "demand_path"]
 
 _LEAD_S = 1.5
 _PATIENCE_S = 60.0
@@ -47,24 +47,24 @@ def demand_path(path: Path, number: int) -> Path:
     return path.with_name(f"{name}-demand-{number}{dot}{endings}")
 
 
-class Request:
+class TraceRequest:
     """Somebody has asked this rank for so many iterations; once `answered` is set, `demand` is what they get."""
 
     def __init__(self, iterations: int) -> None:
         self.iterations = iterations
         self.answered = threading.Event()
-        self.demand: Demand | None = None
+        self.demand: TraceDemand | None = None
 
 
 class Demands:
     """The requests of one rank."""
 
-    def __init__(self, recorder: Recorder, profiling: Profiling, keeper: Keeper, options: Options) -> None:
+    def __init__(self, recorder: IterationRecorder, profiling: Profiling, keeper: Keeper, options: TraceOptions) -> None:
         self._recorder = recorder
         self._profiling = profiling
         self._keeper = keeper
         self._options = options
-        self._asked: deque[Request] = deque()
+        self._asked: deque[TraceRequest] = deque()
         self._seen = 0
         self._writers: dict[int, PartWriter] = {}
         self._merging: dict[int, float] = {}
@@ -76,13 +76,13 @@ class Demands:
         keeper.on_iteration.append(self._keep)
         keeper.at_end.append(self._close)
 
-    def ask(self, iterations: int) -> Request:
+    def ask(self, iterations: int) -> TraceRequest:
         """Ask for so many iterations. A trace of as many that is outstanding is the answer, else a new one."""
-        request = Request(iterations)
+        request = TraceRequest(iterations)
         self._asked.append(request)
         return request
 
-    def withdraw(self, request: Request) -> None:
+    def withdraw(self, request: TraceRequest) -> None:
         """Ask no longer."""
         with suppress(ValueError):  # it has just been answered
             self._asked.remove(request)
@@ -102,7 +102,7 @@ class Demands:
             self.mergers.remove(merger)
             _say_if_failed(merger)
 
-    def _answer(self, request: Request) -> None:
+    def _answer(self, request: TraceRequest) -> None:
         """With what is outstanding if that is enough; with a new trace if nothing is."""
         demand = self._profiling.demand
         if demand is None and (self.store is None or self._light_ns):
@@ -112,7 +112,7 @@ class Demands:
             self.withdraw(request)
             request.answered.set()
 
-    def _announce(self, iterations: int) -> Demand | None:
+    def _announce(self, iterations: int) -> TraceDemand | None:
         """Far enough ahead for all ranks to have heard of it, at the pace of the fastest iteration so far: the
         first ones are slow. Where another rank has announced this number meanwhile, its word holds."""
         lead = 1 if self.store is None else 2 + int(_LEAD_S / max(min(self._light_ns) / 1e9, 1e-4))
@@ -131,10 +131,10 @@ class Demands:
             self._seen += 1
             self._start(self._seen, msgspec.json.decode(self.store.get(key), type=_Message))
 
-    def _start(self, number: int, message: _Message) -> Demand | None:
+    def _start(self, number: int, message: _Message) -> TraceDemand | None:
         first = max(message.first, self._recorder.number + 1)
         if first < message.first + message.iterations:
-            self._profiling.demand = demand = Demand(
+            self._profiling.demand = demand = TraceDemand(
                 number, first, message.first + message.iterations - first
             )
             return demand
@@ -142,7 +142,7 @@ class Demands:
         self._complete(number, "the request came too late")
         return None
 
-    def _keep(self, draft: Draft, iteration: Iteration) -> None:
+    def _keep(self, draft: IterationDraft, iteration: Iteration) -> None:
         if iteration.complete and not iteration.profiled and iteration.number > 0:
             self._light_ns.append(iteration.end - iteration.start)
         if not draft.demand:
@@ -162,7 +162,7 @@ class Demands:
         writer = self._writer(number)
         del self._writers[number]
         if self._light_ns:
-            writer.write(Facts({"light_iteration_s": median(self._light_ns) / 1e9}))
+            writer.write(PartFacts({"light_iteration_s": median(self._light_ns) / 1e9}))
         writer.write(End(why=why, iterations=0, cost_ns=0))
         writer.close()
         self._keeper.totals.traces += 1

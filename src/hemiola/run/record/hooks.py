@@ -15,8 +15,8 @@ from hemiola.run.record.collectives import Collectives, Groups
 from hemiola.run.record.inject._hemiola_when_imported import when_imported
 from hemiola.run.record.kernels import install_kernels
 from hemiola.run.record.profile import Profiling
-from hemiola.run.record.recorder import Recorder
-from hemiola.run.record.values import Gate, Instant, Transfer
+from hemiola.run.record.recorder import IterationRecorder
+from hemiola.run.record.values import TransferGate, Instant, RecordedTransfer
 
 __all__ = ["Hooks"]
 
@@ -38,7 +38,7 @@ Wrapper = Callable[..., Any]
 class Hooks:
     """What is installed in PyTorch to feed one recorder."""
 
-    def __init__(self, recorder: Recorder, groups: Groups, profiling: Profiling) -> None:
+    def __init__(self, recorder: IterationRecorder, groups: Groups, profiling: Profiling) -> None:
         self._recorder = recorder
         self._profiling = profiling
         self.collectives = Collectives(recorder, groups)
@@ -141,7 +141,7 @@ class Hooks:
         transfer = self._recorder.guarded(self.collectives.waiting, work)
         return self._until_released(transfer, functools.partial(original, work, *arguments, **named))
 
-    def _until_released(self, transfer: Transfer | None, wait: Callable[[], Any]) -> Any:
+    def _until_released(self, transfer: RecordedTransfer | None, wait: Callable[[], Any]) -> Any:
         if transfer is None:
             return wait()
         needed = transfer.clock() if transfer.needed is None else transfer.needed
@@ -165,7 +165,7 @@ class Hooks:
 
     def _gate(self, original: Wrapper, *arguments: Any, **named: Any) -> Any:
         """C++ that hands over several collectives and waits for all of them before it returns."""
-        gate = self.collectives.gate = Gate(self._recorder.stream_now())
+        gate = self.collectives.gate = TransferGate(self._recorder.stream_now())
         try:
             result = original(*arguments, **named)
         finally:

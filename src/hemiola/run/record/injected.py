@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from hemiola.run.record.session import Session
-from hemiola.run.record.values import Options
+from hemiola.run.record.values import TraceOptions
 
 __all__ = ["RECORD", "start", "variables"]
 
@@ -18,7 +18,7 @@ RECORD = "HEMIOLA_RECORD"
 """Says how to record."""
 
 
-def variables(options: Options, environment: Mapping[str, str]) -> dict[str, str]:
+def variables(options: TraceOptions, environment: Mapping[str, str]) -> dict[str, str]:
     """What to set in an environment so that every Python started in it records itself."""
     inject = str(Path(__file__).with_name("inject"))
     inherited = environment.get("PYTHONPATH")
@@ -31,6 +31,6 @@ def variables(options: Options, environment: Mapping[str, str]) -> dict[str, str
 
 def start() -> None:
     """Arm a recording with the options that the environment holds."""
-    options = msgspec.convert(json.loads(os.environ[RECORD]), Options)
+    options = msgspec.convert(json.loads(os.environ[RECORD]), TraceOptions)
     if Session.active is None:
         Session(options).arm()

@@ -14,10 +14,10 @@ from typing import Any
 
 from hemiola.run.record.parts import PartWriter
 from hemiola.run.record.profile import refine, rows
-from hemiola.run.record.recorder import Recorder
+from hemiola.run.record.recorder import IterationRecorder
 from hemiola.run.record.settle import FirstBytes, is_heard, is_settled, is_told, settle, under_way
 from hemiola.run.record.totals import Totals
-from hemiola.run.record.values import Draft, End, Group, Head, Instant, Iteration, Line, TransferRow, UnderWay
+from hemiola.run.record.values import IterationDraft, End, RankGroup, PartHead, Instant, Iteration, Line, TransferRow, LateTransfers
 
 __all__ = ["Keeper"]
 
@@ -48,25 +48,25 @@ class Keeper:
 
     def __init__(
         self,
-        recorder: Recorder,
+        recorder: IterationRecorder,
         writer: PartWriter,
-        head: Callable[[], Head],
+        head: Callable[[], PartHead],
         patience_s: float = _PATIENCE_S,
     ) -> None:
         self.writer = writer
         self.every: list[Callable[[], None]] = []
         self.at_end: list[Callable[[], None]] = []
-        self.on_iteration: list[Callable[[Draft, Iteration], None]] = []
+        self.on_iteration: list[Callable[[IterationDraft, Iteration], None]] = []
         self.device: Any = None
         self.ranks_of: dict[int, int] = {}
         self.totals = Totals()
-        self.head: Head | None = None
+        self.head: PartHead | None = None
         self._recorder = recorder
         self._make_head = head
         self._patience_s = patience_s
         self._under_way: list[TransferRow] = []
         self._first_bytes = FirstBytes()
-        self._unsettled: deque[tuple[Draft, float]] = deque()
+        self._unsettled: deque[tuple[IterationDraft, float]] = deque()
         self._lines: deque[Line] = deque()
         self._why = ""
         self._thread = threading.Thread(target=self._run, name="hemiola-keeper", daemon=True)
@@ -77,7 +77,7 @@ class Keeper:
 
     def tell(self, line: Line) -> None:
         """Have the line written, in its turn."""
-        if isinstance(line, Group):
+        if isinstance(line, RankGroup):
             self.ranks_of[line.number] = len(line.ranks)
         self._lines.append(line)
 
@@ -154,9 +154,9 @@ class Keeper:
         found = under_way(drafts, self._recorder.now() - round(self._patience_s * 1e9), self._is_known)
         if found != self._under_way:
             self._under_way = found
-            self.writer.write(UnderWay(found))
+            self.writer.write(LateTransfers(found))
 
-    def _keep(self, draft: Draft) -> None:
+    def _keep(self, draft: IterationDraft) -> None:
         spans = rows(*draft.operations) if draft.operations is not None else []
         if spans:  # the profiler may have run on from iterations before
             begin = self._resolve(draft.start)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from hemiola.run.record.collectives import Collectives, Payload
-from hemiola.run.record.values import Transfer
+from hemiola.run.record.values import RecordedTransfer
 
 __all__ = ["install_kernels"]
 
@@ -73,7 +73,7 @@ def _kernel(collectives: Collectives, operator: Any, name: str) -> Callable[...,
     real = (torch.Tensor, torch.nn.Parameter)
     caller = sys._getframe
 
-    def enter(values: Any, origin: str, blocking: bool) -> Transfer | None:
+    def enter(values: Any, origin: str, blocking: bool) -> RecordedTransfer | None:
         first = _first([values[n] for n in tensors_at if n < len(values)])
         if type(first) not in real:  # one that a compiler sends through a program to learn its shapes
             return None
@@ -81,7 +81,7 @@ def _kernel(collectives: Collectives, operator: Any, name: str) -> Callable[...,
         payload = Payload(size_bytes, first.is_cuda)
         return collectives.before(name, unbox(values[group_at]), payload, origin, blocking=blocking)
 
-    def leave(transfer: Transfer, values: Any, result: Any, origin: str, blocking: bool) -> None:
+    def leave(transfer: RecordedTransfer, values: Any, result: Any, origin: str, blocking: bool) -> None:
         collectives.after(transfer, result, origin, blocking=blocking)
         if origin == "torch._ops":
             collectives.remember_output(transfer, _flat([values[n] for n in tensors_at if n < len(values)]))

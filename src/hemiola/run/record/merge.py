@@ -11,7 +11,7 @@ from hemiola.core.job_timeline import JobTimeline
 from hemiola.core.timeline_builder import TimelineBuilder
 from hemiola.run.record.causality import bound_by_causality
 from hemiola.run.record.clock import ClockFit, fit_clock
-from hemiola.run.record.parts import Part, read_parts
+from hemiola.run.record.parts import TracePart, read_parts
 from hemiola.run.record.phases import cut
 from hemiola.run.record.totals import waits
 from hemiola.run.record.values import Iteration, TransferRow
@@ -64,7 +64,7 @@ class _Rank:
     def __init__(
         self,
         builder: TimelineBuilder,
-        part: Part,
+        part: TracePart,
         fit: ClockFit,
         origin: float,
         unfinished: list[dict[str, Any]],
@@ -161,7 +161,7 @@ def _window(iteration: Iteration) -> tuple[int, int] | None:
     return (iteration.start, iteration.end) if iteration.complete else None
 
 
-def _fits(parts: Sequence[Part]) -> tuple[dict[int, ClockFit], dict[str, str]]:
+def _fits(parts: Sequence[TracePart]) -> tuple[dict[int, ClockFit], dict[str, str]]:
     """Each rank's clock against rank 0's, and how it was found; against the first one's where nobody has asked rank 0's."""
     asked = [part for part in parts if part.clocks]
     reference = asked[0] if asked and parts[0].head.rank > 0 else parts[0]
@@ -182,13 +182,13 @@ def _fits(parts: Sequence[Part]) -> tuple[dict[int, ClockFit], dict[str, str]]:
     return fits, how
 
 
-def _by_wall_clock(reference: Part, part: Part) -> ClockFit:
+def _by_wall_clock(reference: TracePart, part: TracePart) -> ClockFit:
     mine, theirs = part.head, reference.head
     offset = (theirs.monotonic_ns - theirs.unix_ns) - (mine.monotonic_ns - mine.unix_ns)
     return ClockFit(0, float(offset), 0.0, float(_UNKNOWN_NS))
 
 
-def _facts(parts: Sequence[Part], fits: Mapping[int, ClockFit], how: dict[str, str]) -> dict[str, Any]:
+def _facts(parts: Sequence[TracePart], fits: Mapping[int, ClockFit], how: dict[str, str]) -> dict[str, Any]:
     facts: dict[str, Any] = {
         "mode": parts[0].head.mode,
         "world_size": parts[0].head.world_size,
@@ -210,7 +210,7 @@ def _facts(parts: Sequence[Part], fits: Mapping[int, ClockFit], how: dict[str, s
     return facts
 
 
-def _cost(parts: Sequence[Part]) -> dict[str, float]:
+def _cost(parts: Sequence[TracePart]) -> dict[str, float]:
     """What recording cost: time within the hooks, and how much longer profiled iterations took than others."""
     iterations = [one for part in parts for one in part.iterations if one.complete]
     light = [one.end - one.start for one in iterations if not one.profiled and one.number > 0]
@@ -232,7 +232,7 @@ def _cost(parts: Sequence[Part]) -> dict[str, float]:
     return cost
 
 
-def _partial(parts: Sequence[Part]) -> list[str]:
+def _partial(parts: Sequence[TracePart]) -> list[str]:
     """What is missing, in words."""
     there = {part.head.rank for part in parts}
     missing = [rank for rank in range(parts[0].head.world_size) if rank not in there]

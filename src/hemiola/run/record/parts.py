@@ -18,16 +18,16 @@ from hemiola.run.record.values import (
     PART_SCHEMA,
     ClockSample,
     End,
-    Facts,
-    Group,
-    Head,
+    PartFacts,
+    RankGroup,
+    PartHead,
     Iteration,
     Line,
     TransferRow,
-    UnderWay,
+    LateTransfers,
 )
 
-__all__ = ["NoPart", "Part", "PartWriter", "ended_parts", "heads", "part_files", "read_parts"]
+__all__ = ["NoPart", "TracePart", "PartWriter", "ended_parts", "heads", "part_files", "read_parts"]
 
 _LIMIT_BYTES = 256 * 2**20
 _END_TAG = b'\n["end"'
@@ -126,20 +126,20 @@ class NoPart(PartWriter):
 
 def _key_in_preamble(line: Line) -> object:
     """Under which key the line is repeated at the head of every file; None if it is not."""
-    if isinstance(line, Group):
+    if isinstance(line, RankGroup):
         return ("group", line.number)
-    if isinstance(line, Facts):
+    if isinstance(line, PartFacts):
         return ("facts", tuple(line.values))
     if isinstance(line, ClockSample):  # the last: how the clock drifted before says nothing of what is kept
         return "clock"
-    return "head" if isinstance(line, Head) else None
+    return "head" if isinstance(line, PartHead) else None
 
 
-class Part(msgspec.Struct):
+class TracePart(msgspec.Struct):
     """What one rank left, read back."""
 
-    head: Head
-    groups: dict[int, Group]
+    head: PartHead
+    groups: dict[int, RankGroup]
     clocks: list[ClockSample]
     iterations: list[Iteration]
     facts: dict[str, object]
@@ -181,7 +181,7 @@ def _stems(paths: Iterable[Path]) -> dict[str, list[Path]]:
     return stems
 
 
-def read_parts(folder: Path, since_ns: int = 0) -> list[Part]:
+def read_parts(folder: Path, since_ns: int = 0) -> list[TracePart]:
     """The parts of the latest run in a folder, one per rank in the order of ranks; of a rank that began again, the latest.
 
     Ranks have the numbers that they began with. A line that was cut off by a crash is left out, as is all after a damaged
@@ -216,11 +216,11 @@ def ended_parts(folder: Path, since_ns: int) -> int:
     return sum(_END_TAG in _tail(path) for path in paths)
 
 
-def heads(folder: Path, since_ns: int) -> list[Head]:
+def heads(folder: Path, since_ns: int) -> list[PartHead]:
     """With what the files of the parts in a folder begin, but those of an earlier run."""
     paths = [path for path in part_files(folder, since_ns) if path.stat().st_mtime_ns >= since_ns]
     firsts = [next(_lines(path), None) for path in paths]
-    return [first for first in firsts if isinstance(first, Head)]
+    return [first for first in firsts if isinstance(first, PartHead)]
 
 
 def _tail(path: Path) -> bytes:
@@ -229,24 +229,24 @@ def _tail(path: Path) -> bytes:
         return stream.read()
 
 
-def _read_part(paths: list[Path]) -> Part | None:
-    head: Head | None = None
+def _read_part(paths: list[Path]) -> TracePart | None:
+    head: PartHead | None = None
     end: End | None = None
-    part = Part(Head(rank=0, world_size=1, host="", device="", pid=0, mode="", monotonic_ns=0, unix_ns=0),
+    part = TracePart(PartHead(rank=0, world_size=1, host="", device="", pid=0, mode="", monotonic_ns=0, unix_ns=0),
                 {}, [], [], {}, None)  # fmt: skip
     files = sorted((list(_lines(path)) for path in paths), key=_latest)
     for line in (line for file in files for line in file):
-        if isinstance(line, Head):
+        if isinstance(line, PartHead):
             head = line
-        elif isinstance(line, Group):
+        elif isinstance(line, RankGroup):
             part.groups[line.number] = line
         elif isinstance(line, ClockSample):
             part.clocks.append(line)
         elif isinstance(line, Iteration):
             part.iterations.append(line)
-        elif isinstance(line, UnderWay):
+        elif isinstance(line, LateTransfers):
             part.under_way = line.transfers
-        elif isinstance(line, Facts):
+        elif isinstance(line, PartFacts):
             part.facts |= line.values
         else:
             end = line
@@ -259,7 +259,7 @@ def _read_part(paths: list[Path]) -> Part | None:
     return msgspec.structs.replace(part, head=head, end=end)
 
 
-def _belongs(head: Head, newest: Head, attempt: str) -> bool:
+def _belongs(head: PartHead, newest: PartHead, attempt: str) -> bool:
     """Whether two parts come from one run: they say so, or began together, in the latest attempt of its host, if one fell
     before it knew.
 
@@ -286,7 +286,7 @@ def _lines(path: Path) -> Iterator[Line]:
                 line = _decoder.decode(content)
             except DAMAGED:
                 return
-            if isinstance(line, Head) and line.schema != PART_SCHEMA:
+            if isinstance(line, PartHead) and line.schema != PART_SCHEMA:
                 raise InputError(
                     f"{path} has the schema {line.schema!r}, not {PART_SCHEMA!r}",
                     "merge it with the version of Hemiola that recorded it",

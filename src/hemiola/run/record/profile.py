@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from hemiola.run.record.recorder import Recorder, logger
-from hemiola.run.record.values import Draft, Transfer
+from hemiola.run.record.recorder import IterationRecorder, logger
+from hemiola.run.record.values import IterationDraft, RecordedTransfer
 
-__all__ = ["LIGHT_FIRST", "Annotations", "Demand", "Profiling", "refine", "rows"]
+__all__ = ["LIGHT_FIRST", "Annotations", "TraceDemand", "Profiling", "refine", "rows"]
 
 LIGHT_FIRST = 5
 """In full mode so many iterations are recorded lightly, to compare with."""
@@ -31,7 +31,7 @@ Span = tuple[str, str, str, int, int]
 """Lane, name, kind, start and end in nanoseconds."""
 
 
-class Demand:
+class TraceDemand:
     """A request for a full trace: its number, its first iteration, how many."""
 
     def __init__(self, number: int, first: int, iterations: int) -> None:
@@ -106,17 +106,17 @@ class Annotations:
 class Profiling:
     """Decides at each boundary whether the next iteration is profiled; starts and stops the profiler."""
 
-    def __init__(self, recorder: Recorder, *, always: bool) -> None:
+    def __init__(self, recorder: IterationRecorder, *, always: bool) -> None:
         self._recorder = recorder
         self._always = always
         self._running: Any = None
         self._others: weakref.WeakSet[Any] = weakref.WeakSet()
         self._annotations = Annotations()
-        self._waiting: Draft | None = None
+        self._waiting: IterationDraft | None = None
         self._said: set[str] = set()
-        self.demand: Demand | None = None
+        self.demand: TraceDemand | None = None
 
-    def boundary(self, draft: Draft, last: bool) -> bool:
+    def boundary(self, draft: IterationDraft, last: bool) -> bool:
         """An iteration has ended; whether it will be handed on later, when the profiler has stopped."""
         demand = self.demand
         if demand is not None and demand.holds(draft.number):
@@ -137,7 +137,7 @@ class Profiling:
             self._hand_on()
         return True
 
-    def _begin(self, draft: Draft) -> bool:
+    def _begin(self, draft: IterationDraft) -> bool:
         """Start after an iteration that was recorded lightly; whether that has been, and the iteration handed on."""
         begin = self._recorder.stream_now()
         self._start()
@@ -213,14 +213,14 @@ class Profiling:
             return
         self._annotations.watch()
 
-    def _stop(self, draft: Draft | None) -> None:
+    def _stop(self, draft: IterationDraft | None) -> None:
         results = self._end(draft.transfers if draft is not None else ())
         shift_ns = self._recorder.now() - time.time_ns()
         if draft is not None:
             draft.profiled = True
             draft.operations = (results, shift_ns)
 
-    def _end(self, transfers: Sequence[Transfer]) -> Any:
+    def _end(self, transfers: Sequence[RecordedTransfer]) -> Any:
         """Stop the profiler; what it has seen."""
         running, self._running = self._running, None
         _let_end(transfers)
@@ -234,7 +234,7 @@ class Profiling:
             logger.warning(words)
 
 
-def _let_end(transfers: Sequence[Transfer]) -> None:
+def _let_end(transfers: Sequence[RecordedTransfer]) -> None:
     """Wait until collectives in flight have ended, as they too write their end into the profiler's memory."""
     deadline = time.monotonic() + _PATIENCE_S
     while any(t.last is None and t.collective not in ("send", "recv") for t in transfers):
@@ -277,7 +277,7 @@ def _on_gpu(event: Any) -> bool:
     return str(event.device_type()).endswith("CUDA")
 
 
-def refine(transfers: Sequence[Transfer], spans: Sequence[Span]) -> None:
+def refine(transfers: Sequence[RecordedTransfer], spans: Sequence[Span]) -> None:
     """Give transfers of gloo the first and last byte that gloo's own spans tell, where the two can be paired."""
     for collective in {transfer.collective for transfer in transfers}:
         mine = sorted((t for t in transfers if t.collective == collective), key=lambda t: t.enqueue)

@@ -16,14 +16,14 @@ from typing import Any
 
 from hemiola.core.errors import InputError
 from hemiola.core.job_timeline import SPAN_KINDS
-from hemiola.run.record.values import Draft, Instant, Transfer
+from hemiola.run.record.values import IterationDraft, Instant, RecordedTransfer
 
-__all__ = ["Recorder", "logger"]
+__all__ = ["IterationRecorder", "logger"]
 
 logger = logging.getLogger("hemiola.record")
 
 
-class Recorder:
+class IterationRecorder:
     """The recording of one rank, as the training script sees it.
 
     `with hemiola.record(...) as recorder` gives one. Without a call of `step` every step of the first
@@ -37,17 +37,17 @@ class Recorder:
         self.on = True
         self.began = False
         self.explicit = False
-        self.finished: deque[Draft] = deque()
+        self.finished: deque[IterationDraft] = deque()
         """Where finished iterations are fetched from: no lock, so that nobody is woken at every iteration."""
         self.closed = threading.Event()
         self.cost_ns = 0
         self.failure = ""
         self.context = ""
-        self.draft: Draft | None = None
+        self.draft: IterationDraft | None = None
         self.number = 0
         self.on_begin: Callable[[], None] = lambda: None
         self.on_failure: Callable[[], None] = lambda: None
-        self.on_boundary: Callable[[Draft, bool], bool] = lambda draft, last: False
+        self.on_boundary: Callable[[IterationDraft, bool], bool] = lambda draft, last: False
         """Called with an iteration that has ended, and whether it is the last; whether `resume` will be called."""
         self._sequences: dict[tuple[int, bool], int] = {}
         self._forward: Instant = None
@@ -78,13 +78,13 @@ class Recorder:
         finally:
             self.guarded(self.phase, name, kind, start, self.stream_now())
 
-    def open_draft(self, start: Instant) -> Draft:
+    def open_draft(self, start: Instant) -> IterationDraft:
         """The iteration under way; before the first one, what sets the training up, numbered -1."""
         if self.draft is None:
             if not self.began:
                 self.began = True
                 self.on_begin()
-            self.draft = Draft(self.number if self._training else -1, start)
+            self.draft = IterationDraft(self.number if self._training else -1, start)
         return self.draft
 
     def phase(self, name: str, kind: str, start: Instant, end: Instant) -> None:
@@ -129,7 +129,7 @@ class Recorder:
         transfers = len(self.draft.transfers) if self.draft is not None else 0
         self._first = threading.get_ident(), (start, transfers, phases)
 
-    def _training_draft(self, start: Instant) -> Draft:
+    def _training_draft(self, start: Instant) -> IterationDraft:
         """The iteration under way; the first is cut off here from what set the training up."""
         if self._training:
             return self.open_draft(start)
@@ -139,20 +139,20 @@ class Recorder:
             first = start, len(setup.transfers), []
         begin, transfers, phases = first
         self._training = True
-        self.draft = Draft(self.number, begin)
+        self.draft = IterationDraft(self.number, begin)
         self.draft.phases += phases
         self.draft.transfers, setup.transfers = setup.transfers[transfers:], setup.transfers[:transfers]
         setup.end = begin
         self.finished.append(setup)
         return self.draft
 
-    def transfer(self, collective: str, group: int, size_bytes: int, enqueue: int) -> Transfer:
+    def transfer(self, collective: str, group: int, size_bytes: int, enqueue: int) -> RecordedTransfer:
         """A tensor is handed over to be sent."""
         # ranks have unlike numbers of sends and receives, and as many collectives each
         sort = group, collective in ("send", "recv")
         sequence = self._sequences.get(sort, 0)
         self._sequences[sort] = sequence + 1
-        transfer = Transfer(sequence, self.context, collective, group, size_bytes, enqueue, self.now)
+        transfer = RecordedTransfer(sequence, self.context, collective, group, size_bytes, enqueue, self.now)
         self.open_draft(enqueue).transfers.append(transfer)
         return transfer
 
@@ -163,7 +163,7 @@ class Recorder:
         draft.end, draft.complete = end, True
         self.number += 1
         self._forward = None
-        self.draft = Draft(self.number, end)
+        self.draft = IterationDraft(self.number, end)
         if not self.on_boundary(draft, False):
             self.finished.append(draft)
 
@@ -173,10 +173,10 @@ class Recorder:
         draft = self.open_draft(end)
         draft.end = end
         self._forward = None
-        self.draft = Draft(self.number, end)
+        self.draft = IterationDraft(self.number, end)
         self.finished.append(draft)
 
-    def resume(self, draft: Draft, begin: Instant) -> None:
+    def resume(self, draft: IterationDraft, begin: Instant) -> None:
         """Something that is no part of any iteration has taken place since `begin`; the iteration before it is ready."""
         now = self.stream_now()
         draft.phases.append(("recording", "other", begin, now))

@@ -11,7 +11,7 @@ from hemiola.core.errors import InputError
 from hemiola.run.record.keeper import Keeper
 from hemiola.run.record.recorder import logger
 from hemiola.run.record.totals import union_ns, waits
-from hemiola.run.record.values import Draft, Iteration
+from hemiola.run.record.values import IterationDraft, Iteration
 from hemiola.trace.reports import JobReport, write_report
 
 __all__ = ["Reporting", "job_name"]
@@ -52,7 +52,7 @@ class Reporting:
         self._count = self._time_ns = self._exposed_ns = 0
         self._reduced_bytes = self._other_bytes = self._sent_bytes = self._received_bytes = 0.0
 
-    def _add(self, draft: Draft, iteration: Iteration) -> None:
+    def _add(self, draft: IterationDraft, iteration: Iteration) -> None:
         if not iteration.complete or iteration.profiled:
             return
         self._count += 1

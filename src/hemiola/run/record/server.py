@@ -14,7 +14,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from hemiola.core.errors import InputError
 
-__all__ = ["MOST_ITERATIONS", "Server", "parse_address"]
+__all__ = ["MOST_ITERATIONS", "TraceServer", "parse_address"]
 
 MOST_ITERATIONS = 1000
 _ANSWER_S = 10.0
@@ -32,7 +32,7 @@ def parse_address(text: str) -> tuple[str, int]:
     return host or "127.0.0.1", int(port)
 
 
-class Server:
+class TraceServer:
     """Serves until closed, on a thread of its own.
 
     Args:

@@ -28,11 +28,11 @@ from hemiola.run.record.keeper import Keeper
 from hemiola.run.record.parts import NoPart, PartWriter
 from hemiola.run.record.peers import Peers
 from hemiola.run.record.profile import Profiling
-from hemiola.run.record.recorder import Recorder, logger
+from hemiola.run.record.recorder import IterationRecorder, logger
 from hemiola.run.record.reporting import Reporting
-from hemiola.run.record.server import Server, parse_address
+from hemiola.run.record.server import TraceServer, parse_address
 from hemiola.run.record.totals import exposition
-from hemiola.run.record.values import Facts, Group, Head, Options
+from hemiola.run.record.values import PartFacts, RankGroup, PartHead, TraceOptions
 
 __all__ = ["Session"]
 
@@ -46,24 +46,24 @@ class Session:
     active: Session | None = None
     count = 0
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: TraceOptions) -> None:
         skew_ns = round(options.clock_skew_s * 1e9)
         clock = time.perf_counter_ns
         self.options = options
-        self.recorder = Recorder((lambda: clock() + skew_ns) if skew_ns else clock)
+        self.recorder = IterationRecorder((lambda: clock() + skew_ns) if skew_ns else clock)
         self.recorder.on_begin = self._begin
         self._groups = Groups(self._announce)
         self._profiling = Profiling(self.recorder, always=options.mode == "full")
         self._hooks = Hooks(self.recorder, self._groups, self._profiling)
         self.recorder.on_failure = self._profiling.abandon
-        self._early: list[Group] = []
+        self._early: list[RankGroup] = []
         self._started = (self.recorder.now(), time.time_ns())
         self._place = (int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1")))
         self._number = -1
         self._keeper: Keeper | None = None
         self._demands: Demands | None = None
         self._peers: Peers | None = None
-        self._server: Server | None = None
+        self._server: TraceServer | None = None
         self._previous_handler: Any = None
         self._in_handler = False
         self._signalled_early = False
@@ -80,7 +80,7 @@ class Session:
         hide(hooks, with_callees=False)  # beneath these runs the script's own code
         self._hooks.install()
         reducers = self._hooks.collectives.reducers
-        named = Buckets(reducers, lambda facts: self._announce(Facts(facts)))
+        named = Buckets(reducers, lambda facts: self._announce(PartFacts(facts)))
         self._hooks.collectives.on_gate = named.name
         self._handle_signal()
 
@@ -109,7 +109,7 @@ class Session:
         self.close(f"crashed: {type(problem).__name__}: {problem}" if problem is not None else "")
 
     @property
-    def head(self) -> Head:
+    def head(self) -> PartHead:
         """Who this is, as last written."""
         return self._keeper.head if self._keeper is not None and self._keeper.head else self._head()
 
@@ -138,7 +138,7 @@ class Session:
         Reporting.begin(keeper)
         keeper.start()
 
-    def _writer(self, head: Head) -> PartWriter:
+    def _writer(self, head: PartHead) -> PartWriter:
         if not self.options.parts:
             return NoPart()
         stem = Path(self.options.parts) / f"rank{head.rank:05d}-{self._pid}-{Session.count}"
@@ -165,13 +165,13 @@ class Session:
         """Of a process group, for transfers that the hooks do not see."""
         return self._groups.number(group)
 
-    def _announce(self, line: Group | Facts) -> None:
+    def _announce(self, line: RankGroup | PartFacts) -> None:
         if self._keeper is not None:
             self._keeper.tell(line)
-        elif isinstance(line, Group):
+        elif isinstance(line, RankGroup):
             self._early.append(line)
 
-    def _head(self) -> Head:
+    def _head(self) -> PartHead:
         import torch
         import torch.distributed as dist
 
@@ -180,7 +180,7 @@ class Session:
                 self._place = (dist.get_rank(), dist.get_world_size())
                 self._number = self._place[0] if self._number < 0 else self._number
         device = f"cuda:{torch.cuda.current_device()}" if torch.cuda.is_initialized() else "cpu"
-        return Head(
+        return PartHead(
             rank=self._place[0],
             world_size=self._place[1],
             host=socket.gethostname(),
@@ -202,7 +202,7 @@ class Session:
         host, port = parse_address(self.options.listen)
         local = int(os.environ.get("LOCAL_RANK", "0"))
         try:
-            self._server = Server((host, port + local if port else 0), self._metrics, self._health, self._ask)
+            self._server = TraceServer((host, port + local if port else 0), self._metrics, self._health, self._ask)
         except (OSError, OverflowError) as problem:  # there is no port 65536
             logger.warning("no metrics are served at %s: %s", self.options.listen, problem)
 

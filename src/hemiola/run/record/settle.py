@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter
 
-from hemiola.run.record.values import Draft, Gate, Instant, Iteration, Transfer, TransferRow
+from hemiola.run.record.values import IterationDraft, TransferGate, Instant, Iteration, RecordedTransfer, TransferRow
 
 __all__ = ["GLOO_THREADS", "FirstBytes", "is_heard", "is_settled", "is_told", "settle", "under_way"]
 
@@ -51,13 +51,13 @@ class FirstBytes:
         return first
 
 
-def is_settled(draft: Draft, is_known: Callable[[Instant], bool]) -> bool:
+def is_settled(draft: IterationDraft, is_known: Callable[[Instant], bool]) -> bool:
     """Whether every transfer has ended, nobody can wait for one any more, and the device has told every time."""
     open_ended = any(one.last is None or _may_be_awaited(one) for one in draft.transfers)
     return not open_ended and is_told(draft, is_known)
 
 
-def is_heard(draft: Draft) -> bool:
+def is_heard(draft: IterationDraft) -> bool:
     """Whether every transfer that somebody has waited for has told of its last byte: it does so on the backend's thread,
     and who waits may go on before that."""
     return not any(
@@ -67,7 +67,7 @@ def is_heard(draft: Draft) -> bool:
     )
 
 
-def is_told(draft: Draft, is_known: Callable[[Instant], bool]) -> bool:
+def is_told(draft: IterationDraft, is_known: Callable[[Instant], bool]) -> bool:
     """Whether the device has told every time that there is: to read another is to wait for the device."""
     times = [draft.start, draft.end, *(time for phase in draft.phases for time in phase[2:])]
     for transfer in draft.transfers:
@@ -77,12 +77,12 @@ def is_told(draft: Draft, is_known: Callable[[Instant], bool]) -> bool:
     return all(time is None or isinstance(time, int) or is_known(time) for time in times)
 
 
-def _may_be_awaited(transfer: Transfer) -> bool:
+def _may_be_awaited(transfer: RecordedTransfer) -> bool:
     """Whether the script still has what it can wait for it with, and has not: it may in a later iteration."""
     return transfer.released is None and transfer.handle is not None and transfer.handle() is not None
 
 
-def under_way(drafts: Iterable[Draft], before: int, is_known: Callable[[Instant], bool]) -> list[TransferRow]:
+def under_way(drafts: Iterable[IterationDraft], before: int, is_known: Callable[[Instant], bool]) -> list[TransferRow]:
     """The transfers that were handed over before then and have not ended: rows without their other times."""
     return [
         (
@@ -104,7 +104,7 @@ def under_way(drafts: Iterable[Draft], before: int, is_known: Callable[[Instant]
     ]
 
 
-def settle(draft: Draft, resolve: Resolve, first_bytes: FirstBytes) -> Iteration:
+def settle(draft: IterationDraft, resolve: Resolve, first_bytes: FirstBytes) -> Iteration:
     """The iteration in numbers; a transfer that has not ended has no last byte."""
     rows = _rows(draft.transfers, resolve, first_bytes)
     start = resolve(draft.start)
@@ -119,8 +119,8 @@ def settle(draft: Draft, resolve: Resolve, first_bytes: FirstBytes) -> Iteration
     )
 
 
-def _rows(transfers: Sequence[Transfer], resolve: Resolve, first_bytes: FirstBytes) -> list[TransferRow]:
-    latest: dict[Gate, int] = {}
+def _rows(transfers: Sequence[RecordedTransfer], resolve: Resolve, first_bytes: FirstBytes) -> list[TransferRow]:
+    latest: dict[TransferGate, int] = {}
     rows: list[TransferRow] = []
     for transfer in sorted(transfers, key=attrgetter("enqueue")):
         needed = None if transfer.needed is None else resolve(transfer.needed)
@@ -143,7 +143,7 @@ def _rows(transfers: Sequence[Transfer], resolve: Resolve, first_bytes: FirstByt
     return rows
 
 
-def _first(transfer: Transfer, last: int | None, resolve: Resolve, first_bytes: FirstBytes) -> int | None:
+def _first(transfer: RecordedTransfer, last: int | None, resolve: Resolve, first_bytes: FirstBytes) -> int | None:
     if last is None:
         return None
     earliest = transfer.enqueue if transfer.first is None else max(resolve(transfer.first), transfer.enqueue)

@@ -14,19 +14,19 @@ import msgspec
 __all__ = [
     "PART_SCHEMA",
     "ClockSample",
-    "Draft",
+    "IterationDraft",
     "End",
-    "Facts",
-    "Gate",
-    "Group",
-    "Head",
+    "PartFacts",
+    "TransferGate",
+    "RankGroup",
+    "PartHead",
     "Instant",
     "Iteration",
     "Line",
-    "Options",
-    "Transfer",
+    "TraceOptions",
+    "RecordedTransfer",
     "TransferRow",
-    "UnderWay",
+    "LateTransfers",
 ]
 
 PART_SCHEMA = "hemiola.record-part/1"
@@ -35,7 +35,7 @@ Instant = Any
 """Nanoseconds, or an event of a device that will tell them."""
 
 
-class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class TraceOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How to record.
 
     Attributes:
@@ -60,7 +60,7 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     clock_skew_s: float = 0.0
 
 
-class Gate:
+class TransferGate:
     """A place where a consumer waits for several transfers at once: it came, and it went on."""
 
     __slots__ = ("needed", "released")
@@ -70,7 +70,7 @@ class Gate:
         self.released: Instant = None
 
 
-class Transfer:
+class RecordedTransfer:
     """One tensor or bucket on its way, filled in by the hooks as it goes."""
 
     __slots__ = (
@@ -99,13 +99,13 @@ class Transfer:
         self.last: Instant = None
         self.needed: Instant = None
         self.released: Instant = None
-        self.gate: Gate | None = None
+        self.gate: TransferGate | None = None
         self.handle: Callable[[], Any] | None = None
         """The work that the script may wait for, as long as it has it."""
         self.thread = 0
 
 
-class Draft:
+class IterationDraft:
     """An iteration while it runs: phases are (name, kind, start, end)."""
 
     __slots__ = (
@@ -130,7 +130,7 @@ class Draft:
         self.demand = 0
         self.demand_ends = False
         self.phases: list[tuple[str, str, Instant, Instant]] = []
-        self.transfers: list[Transfer] = []
+        self.transfers: list[RecordedTransfer] = []
         self.operations: Any = None
 
 
@@ -141,7 +141,7 @@ Sends and receives are counted apart from collectives.
 """
 
 
-class Head(msgspec.Struct, tag="head", array_like=True, kw_only=True):
+class PartHead(msgspec.Struct, tag="head", array_like=True, kw_only=True):
     """Who writes the part, in which run (a word that the ranks agree on, once they can talk). The last one holds.
 
     Where ranks come and go, those that are left get new ranks; the `number` is the one in the first process group that
@@ -165,7 +165,7 @@ class Head(msgspec.Struct, tag="head", array_like=True, kw_only=True):
     attempt: str = ""
 
 
-class Group(msgspec.Struct, tag="group", array_like=True):
+class RankGroup(msgspec.Struct, tag="group", array_like=True):
     """A process group: its number in this part, its name, its members' ranks, its backend."""
 
     number: int
@@ -195,13 +195,13 @@ class Iteration(msgspec.Struct, tag="iteration", array_like=True):
     operations: list[tuple[str, str, str, int, int]] = []
 
 
-class UnderWay(msgspec.Struct, tag="under way", array_like=True):
+class LateTransfers(msgspec.Struct, tag="under way", array_like=True):
     """Transfers that have been on their way for long, of iterations that are not written yet. The last one holds."""
 
     transfers: list[TransferRow]
 
 
-class Facts(msgspec.Struct, tag="facts", array_like=True):
+class PartFacts(msgspec.Struct, tag="facts", array_like=True):
     """What became known on the way: the contents of buckets, what went wrong with the recording."""
 
     values: dict[str, Any]
@@ -216,4 +216,4 @@ class End(msgspec.Struct, tag="end", array_like=True, kw_only=True):
     forgotten_iterations: int = 0
 
 
-Line = Head | Group | ClockSample | Iteration | UnderWay | Facts | End
+Line = PartHead | RankGroup | ClockSample | Iteration | LateTransfers | PartFacts | End

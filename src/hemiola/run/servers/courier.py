@@ -17,8 +17,8 @@ from collections.abc import Callable
 
 from hemiola.core.errors import HemiolaError, TransportError
 from hemiola.run.servers.children import Child, greet, settle
-from hemiola.run.servers.layout import Layout
-from hemiola.run.servers.messages import TROUBLE_BYTES, Kind, Note, Tag
+from hemiola.run.servers.layout import ParcelLayout
+from hemiola.run.servers.messages import TROUBLE_BYTES, ServerMessage, WorkerNote, Tag
 from hemiola.run.transport import Endpoint, Handle
 
 __all__ = ["Courier", "RemoteCourier", "main"]
@@ -31,9 +31,9 @@ class Courier:
     lies while none was asked for.
     """
 
-    def __init__(self, end: Endpoint, layout: Layout, memory: memoryview, workers: int) -> None:
+    def __init__(self, end: Endpoint, layout: ParcelLayout, memory: memoryview, workers: int) -> None:
         self._end, self._layout, self._memory, self._workers = end, layout, memory, workers
-        self._events: queue.SimpleQueue[Note] = queue.SimpleQueue()
+        self._events: queue.SimpleQueue[WorkerNote] = queue.SimpleQueue()
         self._leaving = False
         for server in range(layout.servers):
             trouble = bytearray(TROUBLE_BYTES)
@@ -45,13 +45,13 @@ class Courier:
             if not self._leaving:
                 said = text.rstrip(b"\0").decode(errors="replace")
                 lost = f"a parameter server is lost: {handle.problem.what}" if handle.problem else ""
-                self._events.put(Note(Kind.TROUBLE, text=lost or said))
+                self._events.put(WorkerNote(ServerMessage.TROUBLE, text=lost or said))
 
         return tell
 
-    def tell(self, note: Note) -> None:
+    def tell(self, note: WorkerNote) -> None:
         """Carry out a wish; what comes of it is an event."""
-        if note.kind is Kind.LEAVE:
+        if note.kind is ServerMessage.LEAVE:
             self._leaving = True
             for server in range(self._layout.servers):
                 self._end.send(self._workers + server, Tag.NOTES, note.pack())
@@ -60,22 +60,22 @@ class Courier:
         peer, tag = self._workers + parcel.server, Tag.PARCELS + note.parcel
         if note.own >= 0:
             data = self._memory[parcel.answer_offset : parcel.answer_offset + parcel.answer_bytes]
-            landed = Note(Kind.LANDED, note.parcel)
+            landed = WorkerNote(ServerMessage.LANDED, note.parcel)
             self._end.receive(peer, tag, data).add_callback(lambda handle: self._ended(handle, landed))
-        if note.kind is Kind.PULL:
+        if note.kind is ServerMessage.PULL:
             self._end.send(peer, Tag.NOTES, note.pack())
             return
         data = self._memory[parcel.push_offset : parcel.push_offset + parcel.push_bytes]
         handle = self._end.send(peer, tag, data, note.priority)
         if note.meeting:
-            sent = Note(Kind.SENT, note.parcel)
+            sent = WorkerNote(ServerMessage.SENT, note.parcel)
             handle.add_callback(lambda handle: self._ended(handle, sent))
 
-    def _ended(self, handle: Handle, done: Note) -> None:
+    def _ended(self, handle: Handle, done: WorkerNote) -> None:
         if handle.problem is None:
             self._events.put(done)  # else the server's trouble is told once, where it is waited for
 
-    def next(self, block: bool) -> Note | None:
+    def next(self, block: bool) -> WorkerNote | None:
         """What has happened since; None if nothing has, and it is not to be waited for.
 
         Raises:
@@ -85,7 +85,7 @@ class Courier:
             note = self._events.get(block)
         except queue.Empty:
             return None
-        if note.kind is Kind.TROUBLE:
+        if note.kind is ServerMessage.TROUBLE:
             raise TransportError(note.text, "look at what that rank and its servers logged")
         return note
 
@@ -104,25 +104,25 @@ class RemoteCourier:
     def __init__(self, child: Child, control: socket.socket, rank: int) -> None:
         self._child, self._control, self._rank = child, control, rank
 
-    def tell(self, note: Note) -> None:
+    def tell(self, note: WorkerNote) -> None:
         """Have a wish carried out."""
         try:
             self._control.sendall(note.pack())
         except OSError as problem:
             raise self._gone() from problem
 
-    def next(self, block: bool) -> Note | None:
+    def next(self, block: bool) -> WorkerNote | None:
         """What has happened, as `Courier.next`."""
         try:
-            data = self._control.recv(Note.SIZE_BYTES + TROUBLE_BYTES, 0 if block else socket.MSG_DONTWAIT)
+            data = self._control.recv(WorkerNote.SIZE_BYTES + TROUBLE_BYTES, 0 if block else socket.MSG_DONTWAIT)
         except BlockingIOError:
             return None
         except OSError as problem:
             raise self._gone() from problem
         if not data:
             raise self._gone()
-        note = Note.unpack(data)
-        if note.kind is Kind.TROUBLE:
+        note = WorkerNote.unpack(data)
+        if note.kind is ServerMessage.TROUBLE:
             raise TransportError(note.text, "look at what that rank and its servers logged")
         return note
 
@@ -156,9 +156,9 @@ def main() -> None:
     settle()
     left = False
     try:
-        while data := control.recv(Note.SIZE_BYTES):
-            note = Note.unpack(data)
-            left |= note.kind is Kind.LEAVE
+        while data := control.recv(WorkerNote.SIZE_BYTES):
+            note = WorkerNote.unpack(data)
+            left |= note.kind is ServerMessage.LEAVE
             courier.tell(note)
     except (OSError, HemiolaError) as problem:
         print(f"hemiola: a communication process ends: {problem}", file=sys.stderr, flush=True)
@@ -174,10 +174,10 @@ def _tell_all(courier: Courier, control: socket.socket) -> None:
             try:
                 note = courier.next(block=True)
             except TransportError as problem:
-                note = Note(Kind.TROUBLE, text=problem.what)
+                note = WorkerNote(ServerMessage.TROUBLE, text=problem.what)
             assert note is not None
             control.sendall(note.pack())
-            if note.kind is Kind.TROUBLE:
+            if note.kind is ServerMessage.TROUBLE:
                 return
     except OSError:
         return

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from hemiola.core.errors import InputError
 
-__all__ = ["Layout", "Parcel", "Stretch", "Tensor", "lay_out"]
+__all__ = ["ParcelLayout", "Parcel", "Stretch", "Tensor", "lay_out"]
 
 CUT_BYTES = 2 << 20
 JOIN_BYTES = 256 << 10
@@ -84,7 +84,7 @@ class Parcel:
 
 
 @dataclass(frozen=True)
-class Layout:
+class ParcelLayout:
     """All parcels, by number, and the memory that a worker needs for them."""
 
     parcels: tuple[Parcel, ...]
@@ -92,7 +92,7 @@ class Layout:
     memory_bytes: int
 
 
-def lay_out(tensors: Sequence[Tensor], servers: int, cut_bytes: int = CUT_BYTES) -> Layout:
+def lay_out(tensors: Sequence[Tensor], servers: int, cut_bytes: int = CUT_BYTES) -> ParcelLayout:
     """Spread them. A tensor of more than `JOIN_BYTES` is cut in at least one part per server, of at most `cut_bytes`.
 
     Raises:
@@ -114,7 +114,7 @@ def lay_out(tensors: Sequence[Tensor], servers: int, cut_bytes: int = CUT_BYTES)
         parcel = replace(parcel, answer_offset=memory_bytes + parcel.push_bytes)
         parcels.append(parcel)
         memory_bytes = parcel.answer_offset + parcel.answer_bytes
-    return Layout(tuple(parcels), servers, memory_bytes)
+    return ParcelLayout(tuple(parcels), servers, memory_bytes)
 
 
 Cut = tuple[int, int, int]

@@ -6,7 +6,7 @@ import struct
 from dataclasses import dataclass
 from enum import IntEnum
 
-__all__ = ["ANSWER_HEAD", "PUSH_HEAD", "TROUBLE_BYTES", "Kind", "Note", "Tag"]
+__all__ = ["ANSWER_HEAD", "PUSH_HEAD", "TROUBLE_BYTES", "ServerMessage", "WorkerNote", "Tag"]
 
 PUSH_HEAD = struct.Struct("<qqq")
 """The pull that goes with a push: own, floor, priority, as in a note; own is below 0 where nothing is asked."""
@@ -24,7 +24,7 @@ class Tag(IntEnum):
     PARCELS = 16
 
 
-class Kind(IntEnum):
+class ServerMessage(IntEnum):
     """What a note is about."""
 
     PUSH = 1
@@ -36,7 +36,7 @@ class Kind(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Note:
+class WorkerNote:
     """A worker's wish, or what became of it.
 
     Attributes:
@@ -47,7 +47,7 @@ class Note:
         text: of trouble only.
     """
 
-    kind: Kind
+    kind: ServerMessage
     parcel: int = 0
     own: int = 0
     floor: int = 0
@@ -64,8 +64,8 @@ class Note:
         return head + self.text.encode()[:TROUBLE_BYTES]
 
     @classmethod
-    def unpack(cls, data: bytes | bytearray) -> Note:
+    def unpack(cls, data: bytes | bytearray) -> WorkerNote:
         """From what was sent."""
         kind, where, own, floor, meeting = _NOTE.unpack(data[: _NOTE.size])
         text = bytes(data[_NOTE.size :]).decode(errors="replace")
-        return cls(Kind(kind), where >> 32, own, floor, meeting, where & 0xFFFFFFFF, text)
+        return cls(ServerMessage(kind), where >> 32, own, floor, meeting, where & 0xFFFFFFFF, text)

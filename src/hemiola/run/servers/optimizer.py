@@ -16,9 +16,9 @@ from torch import nn
 
 from hemiola.core.errors import InputError, TransportError
 from hemiola.run.servers.children import Child
-from hemiola.run.servers.layout import Layout
+from hemiola.run.servers.layout import ParcelLayout
 from hemiola.run.servers.state import joined
-from hemiola.run.servers.worker import Trained, Worker
+from hemiola.run.servers.worker import TrainedParameter, ServerWorker
 
 __all__ = ["Synchronised"]
 
@@ -33,8 +33,8 @@ class Synchronised(torch.optim.Optimizer):
     """
 
     def __init__(
-        self, optimizer: Any, model: nn.Module, worker: Worker, trained: list[Trained], servers: list[Child],
-        *, period: int, coupled: bool, early: bool, layout: Layout, group: Any, cores: Set[int],
+        self, optimizer: Any, model: nn.Module, worker: ServerWorker, trained: list[TrainedParameter], servers: list[Child],
+        *, period: int, coupled: bool, early: bool, layout: ParcelLayout, group: Any, cores: Set[int],
     ) -> None:  # fmt: skip
         super().__init__(optimizer.param_groups, optimizer.defaults)
         self.param_groups = optimizer.param_groups

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from hemiola.core.errors import InputError
 from hemiola.plan.shares import Shares
-from hemiola.run.transport import Address, Options
+from hemiola.run.transport import Address, TransportOptions
 from hemiola.run.transport.home import home_interface
 
 __all__ = ["Places"]
@@ -28,7 +28,7 @@ class Places:
     """
 
     def __init__(
-        self, rank: int, ranks: int, servers: int | None, options: Options | None, shares: Shares | None
+        self, rank: int, ranks: int, servers: int | None, options: TransportOptions | None, shares: Shares | None
     ) -> None:
         """Divide things up.
 
@@ -40,7 +40,7 @@ class Places:
         if self.servers < 1:
             raise InputError(f"{self.servers} parameter servers", "give 1 or more")
         self.hosted = [server for server in range(self.servers) if server % ranks == rank]
-        options = options or Options()
+        options = options or TransportOptions()
         if not options.interface:
             options = replace(options, interface=home_interface())
         self.worker_options = self.server_options = options
@@ -85,7 +85,7 @@ class Places:
         self.server_options = replace(self.server_options, rate_bytes_per_s=pull)
 
 
-def _paced(options: Options, peers: Sequence[int]) -> tuple[Options, dict[int, float]]:
+def _paced(options: TransportOptions, peers: Sequence[int]) -> tuple[TransportOptions, dict[int, float]]:
     """The rate as these peers' alone: what stays on this host takes nothing of it."""
     rate = options.rate_bytes_per_s
     paces = {} if rate is None else {peer: rate / len(peers) for peer in peers}

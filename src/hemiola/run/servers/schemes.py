@@ -81,7 +81,7 @@ def scheme_of(name: str, bound: int | None, period: int | None, pipelined: bool 
 
 
 @dataclass(frozen=True)
-class Request:
+class PullRequest:
     """A worker's wish for a parcel.
 
     Attributes:
@@ -106,7 +106,7 @@ class Clocks:
 
     present: Collection[int]
     applied: list[int]
-    waiting: dict[int, Request] = field(default_factory=dict)
+    waiting: dict[int, PullRequest] = field(default_factory=dict)
     met: list[int] = field(init=False)
 
     def __post_init__(self) -> None:

@@ -18,12 +18,12 @@ import torch
 from hemiola.core.errors import HemiolaError
 from hemiola.run.group.memory import view
 from hemiola.run.servers.children import answer, asked, greet, settle
-from hemiola.run.servers.messages import ANSWER_HEAD, PUSH_HEAD, TROUBLE_BYTES, Kind, Note, Tag
-from hemiola.run.servers.schemes import Clocks, Request, Scheme
+from hemiola.run.servers.messages import ANSWER_HEAD, PUSH_HEAD, TROUBLE_BYTES, ServerMessage, WorkerNote, Tag
+from hemiola.run.servers.schemes import Clocks, PullRequest, Scheme
 from hemiola.run.servers.shard import Kept, Push, Shard
 from hemiola.run.transport import Endpoint, Handle
 
-__all__ = ["Server", "main"]
+__all__ = ["ParcelServer", "main"]
 
 GOODBYE_S = 5.0
 _ASKS = object()
@@ -33,7 +33,7 @@ class _TroubleError(Exception):
     """What ends this server, for all."""
 
 
-class Server:
+class ParcelServer:
     """The parcels of one server."""
 
     def __init__(self, end: Endpoint, workers: int, host: int, scheme: Scheme, kept: list[Kept]) -> None:
@@ -59,9 +59,9 @@ class Server:
                 self._await_push(worker, one.number)
 
     def _await_note(self, worker: int) -> None:
-        data = bytearray(Note.SIZE_BYTES)
+        data = bytearray(WorkerNote.SIZE_BYTES)
         handle = self._end.receive(worker, Tag.NOTES, data)
-        handle.add_callback(lambda handle: self._events.put((worker, handle.problem or Note.unpack(data))))
+        handle.add_callback(lambda handle: self._events.put((worker, handle.problem or WorkerNote.unpack(data))))
 
     def _await_push(self, worker: int, parcel: int) -> None:
         handle = self._end.receive(worker, Tag.PARCELS + parcel, view(self._pushes[worker, parcel].memory))
@@ -95,30 +95,30 @@ class Server:
             self._end.close(GOODBYE_S)
         return True
 
-    def _handle(self, worker: int, event: int | Note | HemiolaError | object) -> None:
+    def _handle(self, worker: int, event: int | WorkerNote | HemiolaError | object) -> None:
         if isinstance(event, HemiolaError):
             if worker in self._present:
                 raise _TroubleError(f"rank {worker} was lost before it said goodbye: {event.what}")
         elif isinstance(event, int):
             self._pushed(worker, event)
-        elif not isinstance(event, Note):
+        elif not isinstance(event, WorkerNote):
             answer({number: shard.states() for number, shard in self._shards.items()})
-        elif event.kind is Kind.LEAVE:
+        elif event.kind is ServerMessage.LEAVE:
             self._left(worker)
         else:
-            self._note(worker, event.parcel, Request(event.own, event.floor, event.meeting), event.priority)
+            self._note(worker, event.parcel, PullRequest(event.own, event.floor, event.meeting), event.priority)
             self._refuse_if_stuck(event.parcel)
             self._answer(event.parcel)
             self._await_note(worker)
 
-    def _note(self, worker: int, parcel: int, wish: Request, priority: int) -> None:
+    def _note(self, worker: int, parcel: int, wish: PullRequest, priority: int) -> None:
         self._priority[parcel] = priority
         self._clocks[parcel].waiting[worker] = wish
 
     def _pushed(self, worker: int, parcel: int) -> None:
         own, floor, priority = PUSH_HEAD.unpack_from(self._pushes[worker, parcel].memory.numpy())
         if own >= 0:
-            self._note(worker, parcel, Request(own, floor), priority)
+            self._note(worker, parcel, PullRequest(own, floor), priority)
         self._arrived[parcel].add(worker)
         self._refuse_if_stuck(parcel)
         self._apply(parcel)
@@ -176,7 +176,7 @@ def main() -> None:
     if end is None:
         return
     torch.set_num_threads(max(len(config["cores"]), 1))
-    server = Server(end, config["ranks"], config["host"], config["scheme"], config["kept"])
+    server = ParcelServer(end, config["ranks"], config["host"], config["scheme"], config["kept"])
     threading.Thread(target=_watch, args=(server,), daemon=True).start()
     settle()
     with torch.no_grad():
@@ -185,7 +185,7 @@ def main() -> None:
     os._exit(0 if well else 1)
 
 
-def _watch(server: Server) -> None:
+def _watch(server: ParcelServer) -> None:
     """Standard input ends with the rank."""
     try:
         while True:

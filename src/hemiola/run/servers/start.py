@@ -17,15 +17,15 @@ from hemiola.plan.shares import Shares
 from hemiola.run.servers.children import Child, clear_up, only_here
 from hemiola.run.servers.courier import Courier, RemoteCourier
 from hemiola.run.servers.hyper import by_element, hyper_of, refuse_unknown
-from hemiola.run.servers.layout import Layout, lay_out
+from hemiola.run.servers.layout import ParcelLayout, lay_out
 from hemiola.run.servers.layout import Tensor as Size
 from hemiola.run.servers.optimizer import Synchronised
 from hemiola.run.servers.places import Places
 from hemiola.run.servers.schemes import Scheme, scheme_of
 from hemiola.run.servers.shard import Kept
 from hemiola.run.servers.state import State, beside, part_of, shape_of, to_send
-from hemiola.run.servers.worker import Trained, Worker
-from hemiola.run.transport import Endpoint, Options
+from hemiola.run.servers.worker import TrainedParameter, ServerWorker
+from hemiola.run.transport import Endpoint, TransportOptions
 
 __all__ = ["synchronise"]
 
@@ -42,7 +42,7 @@ def synchronise(
     coupled: bool = False,
     early: bool = True,
     shares: Shares | None = None,
-    options: Options | None = None,
+    options: TransportOptions | None = None,
     group: Any = None,
 ) -> tuple[nn.Module, Synchronised]:
     """Train this model on parameter servers. To be called on all ranks, after `init_process_group`.
@@ -104,7 +104,7 @@ def synchronise(
     return model, made
 
 
-def _trained(model: nn.Module, optimizer: Any, rule: Scheme) -> list[Trained]:
+def _trained(model: nn.Module, optimizer: Any, rule: Scheme) -> list[TrainedParameter]:
     """The optimizer's parameters, in the order of the model's."""
     if not rule.period:
         refuse_unknown(optimizer)
@@ -118,7 +118,7 @@ def _trained(model: nn.Module, optimizer: Any, rule: Scheme) -> list[Trained]:
             group = group_of.pop(id(tensor))
             if not tensor.is_contiguous():
                 tensor.data = tensor.data.contiguous()
-            found.append(Trained(name, tensor, group, hypers[id(group)]))
+            found.append(TrainedParameter(name, tensor, group, hypers[id(group)]))
     strangers = sum(tensor.requires_grad for group in optimizer.param_groups for tensor in group["params"])
     strangers -= len(found)
     if strangers:
@@ -130,7 +130,7 @@ def _trained(model: nn.Module, optimizer: Any, rule: Scheme) -> list[Trained]:
     return found
 
 
-def _size(one: Trained, optimizer: Any, rule: Scheme) -> Size:
+def _size(one: TrainedParameter, optimizer: Any, rule: Scheme) -> Size:
     tensor = one.tensor
     kind = f"{tensor.dtype} {'' if rule.period else id(one.group)}"
     return Size(tensor.numel(), tensor.element_size(), kind, not (rule.period or by_element(optimizer)))
@@ -160,9 +160,9 @@ def _root(group: Any) -> int:
 
 
 def _join(
-    trained: Sequence[Trained], layout: Layout, rule: Scheme, places: Places, coupled: bool, group: Any,
+    trained: Sequence[TrainedParameter], layout: ParcelLayout, rule: Scheme, places: Places, coupled: bool, group: Any,
     children: list[Child], states: Mapping[int, State],
-) -> Worker:  # fmt: skip
+) -> ServerWorker:  # fmt: skip
     """Start this rank's processes, and have everybody meet; children that were started are in the list, servers first."""
     secret = [os.urandom(32)]
     dist.broadcast_object_list(secret, _root(group), group=group)
@@ -204,7 +204,7 @@ def _join(
         courier = Courier(end, layout, memory.view, places.ranks)
     else:
         courier = RemoteCourier(children[-1], ours, places.rank)
-    return Worker(trained, layout, memory.tensor, courier, rule)
+    return ServerWorker(trained, layout, memory.tensor, courier, rule)
 
 
 class _Memory:
@@ -217,7 +217,7 @@ class _Memory:
         self.tensor = torch.frombuffer(self.view, dtype=torch.uint8)
 
 
-def _courier(layout: Layout, places: Places, secret: bytes, memory: _Memory, control: socket.socket) -> Child:
+def _courier(layout: ParcelLayout, places: Places, secret: bytes, memory: _Memory, control: socket.socket) -> Child:
     files = (memory.file, control.fileno())
     config = {
         "place": places.rank, "places": places.count, "secret": secret, "options": places.worker_options,
@@ -229,7 +229,7 @@ def _courier(layout: Layout, places: Places, secret: bytes, memory: _Memory, con
 
 
 def _server(
-    server: int, trained: Sequence[Trained], layout: Layout, rule: Scheme, places: Places, secret: bytes,
+    server: int, trained: Sequence[TrainedParameter], layout: ParcelLayout, rule: Scheme, places: Places, secret: bytes,
     states: Mapping[int, State],
 ) -> Child:  # fmt: skip
     kept = [
@@ -245,7 +245,7 @@ def _server(
     return Child(f"parameter server {server}", "hemiola.run.servers.server", config)
 
 
-def _kept(number: int, trained: Sequence[Trained], layout: Layout, states: Mapping[int, State]) -> Kept:
+def _kept(number: int, trained: Sequence[TrainedParameter], layout: ParcelLayout, states: Mapping[int, State]) -> Kept:
     parcel = layout.parcels[number]
     members = [trained[stretch.tensor] for stretch in parcel.stretches]
     shapes = tuple(

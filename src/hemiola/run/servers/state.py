@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hemiola.run.servers.layout import Layout, Stretch
+from hemiola.run.servers.layout import ParcelLayout, Stretch
 
 __all__ = ["State", "beside", "joined", "part_of", "shape_of", "to_send"]
 
@@ -51,7 +51,7 @@ def beside(parameter: Tensor, state: Mapping[str, Any], names: Collection[str]) 
 
 
 def joined(
-    layout: Layout, parts: Mapping[int, Mapping[int, State]], parameters: Sequence[Tensor]
+    layout: ParcelLayout, parts: Mapping[int, Mapping[int, State]], parameters: Sequence[Tensor]
 ) -> dict[int, State]:
     """Of each parameter that has any, by number.
 

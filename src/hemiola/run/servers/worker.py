@@ -17,15 +17,15 @@ from torch import Tensor
 from hemiola.core.errors import InputError
 from hemiola.run.servers.courier import Courier, RemoteCourier
 from hemiola.run.servers.hyper import Hyper
-from hemiola.run.servers.layout import Layout
-from hemiola.run.servers.messages import ANSWER_HEAD, PUSH_HEAD, Kind, Note
+from hemiola.run.servers.layout import ParcelLayout
+from hemiola.run.servers.messages import ANSWER_HEAD, PUSH_HEAD, ServerMessage, WorkerNote
 from hemiola.run.servers.schemes import Scheme
 from hemiola.run.servers.shard import Push, elements_of
 
-__all__ = ["Trained", "Worker"]
+__all__ = ["TrainedParameter", "ServerWorker"]
 
 
-class Trained:
+class TrainedParameter:
     """A parameter that is trained.
 
     Attributes:
@@ -64,7 +64,7 @@ class _State:
     __slots__ = ("answer", "asked", "busy", "changes", "checked", "floor", "landed", "members", "met", "missing",
                  "own", "priority", "push", "pushes", "quiet", "sent", "views")  # fmt: skip
 
-    def __init__(self, push: Push, answer: Tensor, views: list[Tensor], members: list[Trained]) -> None:
+    def __init__(self, push: Push, answer: Tensor, views: list[Tensor], members: list[TrainedParameter]) -> None:
         self.push, self.answer, self.views, self.members = push, answer, views, members
         self.pushes = self.own = self.floor = self.met = self.checked = self.priority = 0
         self.busy = self.asked = self.landed = self.quiet = False
@@ -73,7 +73,7 @@ class _State:
         self.changes = [member.changes for member in members]
 
 
-class Worker:
+class ServerWorker:
     """One worker's parcels.
 
     Attributes:
@@ -81,7 +81,7 @@ class Worker:
     """
 
     def __init__(
-        self, trained: Sequence[Trained], layout: Layout, memory: Tensor, courier: Courier | RemoteCourier,
+        self, trained: Sequence[TrainedParameter], layout: ParcelLayout, memory: Tensor, courier: Courier | RemoteCourier,
         scheme: Scheme,
     ) -> None:  # fmt: skip
         self._layout, self._courier, self._scheme, self._trained = layout, courier, scheme, trained
@@ -190,7 +190,7 @@ class Worker:
         state.busy = True
         state.quiet = asks and not self._scheme.own_lag
         state.asked |= asks
-        self._courier.tell(Note(Kind.PUSH, number, own, floor, int(not state.quiet), state.priority))
+        self._courier.tell(WorkerNote(ServerMessage.PUSH, number, own, floor, int(not state.quiet), state.priority))
 
     def _forgive(self, number: int) -> None:
         """Before a push: where parameters themselves are sent any change counts, and one that was undone is none."""
@@ -227,14 +227,14 @@ class Worker:
         state.asked = True
         if floor is None:
             floor = self._scheme.needs(own, state.met)[1]
-        self._courier.tell(Note(Kind.PULL, number, own, floor, meeting, state.priority))
+        self._courier.tell(WorkerNote(ServerMessage.PULL, number, own, floor, meeting, state.priority))
 
     def _notice(self, block: bool) -> None:
         """What the courier has done since."""
         note = self._courier.next(block)
         while note is not None:
             state = self._states[note.parcel]
-            if note.kind is Kind.SENT:
+            if note.kind is ServerMessage.SENT:
                 state.busy = False
             else:
                 state.asked, state.landed = False, True
@@ -334,7 +334,7 @@ class Worker:
 
     def leave(self) -> None:
         """Say goodbye to the servers."""
-        self._courier.tell(Note(Kind.LEAVE))
+        self._courier.tell(WorkerNote(ServerMessage.LEAVE))
         self._courier.close()
 
     def abort(self) -> None:

@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 
 from hemiola.run.strategy.layout import Memory
-from hemiola.run.strategy.rooms import Room, Rooms
+from hemiola.run.strategy.rooms import ScratchMemory, Rooms
 from hemiola.run.strategy.script import NOBODY
 from hemiola.run.transport import Endpoint, Handle
 
-__all__ = ["Ended", "Flow", "Join", "nothing"]
+__all__ = ["Ended", "CollectiveFlow", "Join", "nothing"]
 
 Join = Callable[[Tensor, Tensor], object]
 Ended = Callable[[BaseException | None], None]
@@ -34,7 +34,7 @@ AWAITED_BYTES = 8 << 20
 """Of each move that adds, so much memory is there for what is to come; at least two pieces."""
 
 
-class Flow:
+class CollectiveFlow:
     """One rank's part of one collective."""
 
     def __init__(
@@ -70,7 +70,7 @@ class Flow:
         self._under_way = [0] * len(self._steps)
         self._asked = [0] * len(self._steps)
         self._landed = [0] * len(self._steps)
-        self._came: dict[tuple[int, int], Room] = {}
+        self._came: dict[tuple[int, int], ScratchMemory] = {}
         """What has come and cannot be added yet, by step and piece."""
         self._left = pieces * len(self._steps)
         self._over = False
@@ -187,10 +187,10 @@ class Flow:
             handle = self._end.receive(step.since, self._tag + step.tag, into)
             handle.add_callback(partial(self._has_come, number, piece, room))
 
-    def _has_come(self, number: int, piece: int, room: Room | None, handle: Handle) -> None:
+    def _has_come(self, number: int, piece: int, room: ScratchMemory | None, handle: Handle) -> None:
         self._do(partial(self._take, number, piece, room, handle))
 
-    def _take(self, number: int, piece: int, room: Room | None, handle: Handle) -> None:
+    def _take(self, number: int, piece: int, room: ScratchMemory | None, handle: Handle) -> None:
         _check(handle)
         self._moved()
         if room is not None:

@@ -9,25 +9,25 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from hemiola.core.strategy import PIECE_BYTES, Place, Strategy
+from hemiola.core.strategy import PIECE_BYTES, ChunkPlace, CollectiveSchedule
 from hemiola.run.group.memory import view
 from hemiola.run.strategy.script import Script, script_of
 
-__all__ = ["Layout", "Memory", "layout_of"]
+__all__ = ["ChunkLayout", "Memory", "layout_of"]
 
 LEAST_BYTES_PER_S = 1e6
 """No connection is held back more than this: small messages go over it."""
 
 
 @dataclass(frozen=True)
-class Layout:
+class ChunkLayout:
     """How so many elements are divided, the same at every rank.
 
     Attributes:
         script: this rank's moves.
         starts: the first element of each chunk, and the end.
         pieces: of every chunk; empty ones are sent too.
-        ahead_bytes: as `Strategy.ahead_bytes`.
+        ahead_bytes: as `CollectiveSchedule.ahead_bytes`.
         paces: as fast this rank sends at most, in bytes/s, by rank; to others as fast as it goes.
     """
 
@@ -37,18 +37,18 @@ class Layout:
     ahead_bytes: int = 0
     paces: Mapping[int, float] = field(default_factory=dict)
 
-    def span(self, place: Place, count: int, piece: int) -> tuple[int, int]:
+    def span(self, place: ChunkPlace, count: int, piece: int) -> tuple[int, int]:
         """The first element of a piece of so many chunks, and the one behind its last."""
         first, last = self.starts[place.index], self.starts[place.index + count]
         size, pieces = last - first, self.pieces
         return first + size * piece // pieces, first + size * (piece + 1) // pieces
 
 
-def layout_of(strategy: Strategy, rank: int, elements: int, element_bytes: int) -> Layout:
+def layout_of(strategy: CollectiveSchedule, rank: int, elements: int, element_bytes: int) -> ChunkLayout:
     """Divide a tensor.
 
     Args:
-        elements: of the whole data; a multiple of the chunks, unless chunks keep their places (`Strategy.keeps_places`).
+        elements: of the whole data; a multiple of the chunks, unless chunks keep their places (`CollectiveSchedule.keeps_places`).
     """
     count = strategy.chunks
     if strategy.weights:
@@ -66,7 +66,7 @@ def layout_of(strategy: Strategy, rank: int, elements: int, element_bytes: int) 
         for pace in strategy.paces
         if pace.source == rank
     }
-    return Layout(script, (*starts, *beyond), pieces, strategy.ahead_bytes, paces)
+    return ChunkLayout(script, (*starts, *beyond), pieces, strategy.ahead_bytes, paces)
 
 
 class Memory:
@@ -77,7 +77,7 @@ class Memory:
         dtype: of all.
     """
 
-    def __init__(self, layout: Layout, buffers: dict[str, Tensor]) -> None:
+    def __init__(self, layout: ChunkLayout, buffers: dict[str, Tensor]) -> None:
         """Buffers are flat; scratch memory is made here."""
         self.layout = layout
         some = next(iter(buffers.values()))
@@ -88,12 +88,12 @@ class Memory:
         self._bytes = {name: view(tensor) for name, tensor in buffers.items()}
         self._size = some.element_size()
 
-    def tensor(self, place: Place, count: int, piece: int) -> Tensor:
+    def tensor(self, place: ChunkPlace, count: int, piece: int) -> Tensor:
         """To compute with."""
         first, last = self.layout.span(place, count, piece)
         return self._tensors[place.buffer][first:last]
 
-    def bytes(self, place: Place, count: int, piece: int) -> memoryview:
+    def bytes(self, place: ChunkPlace, count: int, piece: int) -> memoryview:
         """To send, or to receive into."""
         first, last = self.layout.span(place, count, piece)
         return self._bytes[place.buffer][first * self._size : last * self._size]

@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 
 from hemiola.core.errors import HemiolaError
-from hemiola.core.strategy import Strategy
-from hemiola.run.strategy.flow import Ended, Flow, Join, nothing
+from hemiola.core.strategy import CollectiveSchedule
+from hemiola.run.strategy.flow import Ended, CollectiveFlow, Join, nothing
 from hemiola.run.strategy.grace import GRACE_S, stop_later
-from hemiola.run.strategy.layout import Layout, Memory, layout_of
+from hemiola.run.strategy.layout import ChunkLayout, Memory, layout_of
 from hemiola.run.strategy.rooms import Rooms
-from hemiola.run.strategy.under_way import UnderWay
+from hemiola.run.strategy.under_way import InFlightCount
 from hemiola.run.transport import Endpoint
 
 __all__ = ["Put", "Runner"]
@@ -69,22 +69,22 @@ class Runner:
         self._rooms = Rooms()
         self._guard = threading.Lock()
         self._count = 0
-        self._begun = UnderWay("collectives")
+        self._begun = InFlightCount("collectives")
         self._waiting: deque[_Entry] = deque()
-        self._under_way: dict[int, Flow] = {}
+        self._under_way: dict[int, CollectiveFlow] = {}
         self._broken: HemiolaError | None = None
         self._stopped: HemiolaError | None = None
         self._beginning = False
-        self._layouts: OrderedDict[tuple[int, int, int], tuple[Strategy, Layout]] = OrderedDict()
+        self._layouts: OrderedDict[tuple[int, int, int], tuple[CollectiveSchedule, ChunkLayout]] = OrderedDict()
         end.watch(self._break)
 
     def start(
-        self, strategy: Strategy, given: Tensor, join: Join, put: Put, ended: Ended, priority: int = 0
+        self, strategy: CollectiveSchedule, given: Tensor, join: Join, put: Put, ended: Ended, priority: int = 0
     ) -> None:
         """Begin a collective; all ranks begin the same ones in the same order.
 
         Args:
-            strategy: proved right (`Strategy.verify`), for so many ranks.
+            strategy: proved right (`CollectiveSchedule.verify`), for so many ranks.
             given: flat: what this rank gives; of an all-gather, its part. Changed, where the strategy is in place.
             join: adds its second argument to its first, in place.
             put: called with the result, flat: of a reduce-scatter, this rank's part. It may be `given` itself. What
@@ -104,7 +104,7 @@ class Runner:
 
     def reserve(
         self, given: Tensor, join: Join, put: Put, ended: Ended, priority: int = 0
-    ) -> Callable[[Strategy | BaseException], None]:
+    ) -> Callable[[CollectiveSchedule | BaseException], None]:
         """Begin one whose strategy is not known yet; later ones begin after it.
 
         Args:
@@ -117,7 +117,7 @@ class Runner:
             entry = self._next(join, ended, priority)
             self._end.call(lambda: self._add(entry))
 
-        def known(strategy: Strategy | BaseException) -> None:
+        def known(strategy: CollectiveSchedule | BaseException) -> None:
             try:
                 if isinstance(strategy, BaseException):
                     raise strategy
@@ -133,7 +133,7 @@ class Runner:
         self._begun.begin()
         return _Entry(number, join, ended, priority)
 
-    def _prepared(self, strategy: Strategy, given: Tensor, put: Put, ended: Ended) -> tuple[Memory, Ended]:
+    def _prepared(self, strategy: CollectiveSchedule, given: Tensor, put: Put, ended: Ended) -> tuple[Memory, Ended]:
         """What a strategy works on, and what is done at its end."""
         end = self._end
         buffers, result = _buffers(strategy, end.rank, given)
@@ -163,7 +163,7 @@ class Runner:
         """
         self._begun.wait_idle(timeout_s)
 
-    def _layout(self, strategy: Strategy, elements: int, element_bytes: int) -> Layout:
+    def _layout(self, strategy: CollectiveSchedule, elements: int, element_bytes: int) -> ChunkLayout:
         key = (id(strategy), elements, element_bytes)
         with self._guard:
             known = self._layouts.get(key)
@@ -206,7 +206,7 @@ class Runner:
             self._end.pace(entry.memory.layout.paces)
             tag = self._tags + number % AT_ONCE * _MOVES
             try:
-                flow = Flow(
+                flow = CollectiveFlow(
                     self._end, self._rooms, entry.memory, entry.join, tag, over, entry.priority, self._moved
                 )
             except Exception as problem:
@@ -236,7 +236,7 @@ class Runner:
         self._begin()
 
 
-def _buffers(strategy: Strategy, rank: int, given: Tensor) -> tuple[dict[str, Tensor], Tensor]:
+def _buffers(strategy: CollectiveSchedule, rank: int, given: Tensor) -> tuple[dict[str, Tensor], Tensor]:
     """A rank's buffers by name, and where its result will lie."""
     kind, ranks, in_place = strategy.collective, strategy.ranks, strategy.in_place
     parted = kind in ("reduce-scatter", "all-to-all")
@@ -258,7 +258,7 @@ def _buffers(strategy: Strategy, rank: int, given: Tensor) -> tuple[dict[str, Te
     return {"input": own, "output": whole}, whole
 
 
-def _cut(strategy: Strategy, result: Tensor, wanted: int) -> Tensor:
+def _cut(strategy: CollectiveSchedule, result: Tensor, wanted: int) -> Tensor:
     """The result without what filled it up.
 
     Args:
@@ -270,7 +270,7 @@ def _cut(strategy: Strategy, result: Tensor, wanted: int) -> Tensor:
     return table if rows > 1 else table.reshape(-1)
 
 
-def _filled(strategy: Strategy, given: Tensor, parts: int) -> Tensor:
+def _filled(strategy: CollectiveSchedule, given: Tensor, parts: int) -> Tensor:
     """The tensor, filled up in every part to whole chunks where chunks move among places."""
     chunks = (
         strategy.chunks // strategy.ranks if strategy.collective == "all-gather" else strategy.chunks // parts

@@ -11,15 +11,15 @@ from typing import Final
 
 import msgspec
 
-from hemiola.core.strategy import Move, Place, Strategy
+from hemiola.core.strategy import ChunkMove, ChunkPlace, CollectiveSchedule
 
-__all__ = ["NOBODY", "Script", "Step", "script_of"]
+__all__ = ["NOBODY", "Script", "RankMove", "script_of"]
 
 NOBODY: Final = -1
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class RankMove:
     """A move as this rank sees it.
 
     Attributes:
@@ -36,7 +36,7 @@ class Step:
     tag: int
     to: int
     since: int
-    move: Move
+    move: ChunkMove
     send_waits: int
     land_waits: int
     sent_frees: tuple[int, ...]
@@ -53,11 +53,11 @@ class Script:
         scratch: chunks of scratch memory that this rank needs.
     """
 
-    steps: tuple[Step, ...]
+    steps: tuple[RankMove, ...]
     scratch: int
 
 
-def script_of(strategy: Strategy, rank: int, single: bool) -> Script:
+def script_of(strategy: CollectiveSchedule, rank: int, single: bool) -> Script:
     """This rank's part of a strategy.
 
     Args:
@@ -84,7 +84,7 @@ def script_of(strategy: Strategy, rank: int, single: bool) -> Script:
         move = strategy.moves[number]
         out, into = move.source.rank == rank, move.target.rank == rank
         steps.append(
-            Step(
+            RankMove(
                 number,
                 move.target.rank if out and not into else NOBODY,
                 move.source.rank if into and not out else NOBODY,
@@ -99,13 +99,13 @@ def script_of(strategy: Strategy, rank: int, single: bool) -> Script:
     return Script(tuple(steps), max((place.index + 1 for place in places), default=0))
 
 
-def _ends(move: Move, rank: int) -> list[Place]:
+def _ends(move: ChunkMove, rank: int) -> list[ChunkPlace]:
     """The last chunk of each end of it that lies here."""
     ends = ([*move.sources()][-1], [*move.targets()][-1])
     return [place for place in ends if place.rank == rank]
 
 
-def _one_by_one(strategy: Strategy) -> Strategy:
+def _one_by_one(strategy: CollectiveSchedule) -> CollectiveSchedule:
     """Every chunk by a move of its own."""
     moves = tuple(
         msgspec.structs.replace(move, source=source, target=target, count=1)

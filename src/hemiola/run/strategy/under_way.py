@@ -6,10 +6,10 @@ import threading
 
 from hemiola.core.errors import TransportError
 
-__all__ = ["UnderWay"]
+__all__ = ["InFlightCount"]
 
 
-class UnderWay:
+class InFlightCount:
     """A count that threads share."""
 
     def __init__(self, what: str) -> None:

@@ -7,6 +7,6 @@ not public; the mechanism here is chosen after P3, BytePS and what the kernel of
 
 from hemiola.run.transport.endpoint import Address, Endpoint
 from hemiola.run.transport.messages import Handle
-from hemiola.run.transport.options import Options
+from hemiola.run.transport.options import TransportOptions
 
-__all__ = ["Address", "Endpoint", "Handle", "Options"]
+__all__ = ["Address", "Endpoint", "Handle", "TransportOptions"]

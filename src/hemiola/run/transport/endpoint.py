@@ -2,7 +2,7 @@
 
 Usable by itself:
 
-    endpoint = Endpoint(rank, ranks, secret, Options())
+    endpoint = Endpoint(rank, ranks, secret, TransportOptions())
     addresses = ...                       # everybody's `endpoint.address`, by whatever way
     endpoint.connect(addresses)
     handle = endpoint.send(1, tag=7, data=b"...", priority=0)
@@ -27,10 +27,10 @@ from hemiola.core.loopback import is_loopback
 from hemiola.run.transport.greeting import Greeting, accept, introduce
 from hemiola.run.transport.home import home_address
 from hemiola.run.transport.inbox import Inbox
-from hemiola.run.transport.link import Link, prepare
+from hemiola.run.transport.link import Connection, prepare
 from hemiola.run.transport.loop import Loop
 from hemiola.run.transport.messages import Handle, Outgoing
-from hemiola.run.transport.options import TIMEOUT_MOST_S, Options
+from hemiola.run.transport.options import TIMEOUT_MOST_S, TransportOptions
 from hemiola.run.transport.outbox import Outbox
 
 __all__ = ["Address", "Endpoint"]
@@ -53,7 +53,7 @@ class Endpoint:
         address: where it listens until everybody is connected.
     """
 
-    def __init__(self, rank: int, ranks: int, secret: bytes, options: Options | None = None) -> None:
+    def __init__(self, rank: int, ranks: int, secret: bytes, options: TransportOptions | None = None) -> None:
         """Listen for the others.
 
         Args:
@@ -68,7 +68,7 @@ class Endpoint:
             raise InputError("the job's secret is empty", "give all ranks the same random bytes")
         self.rank, self.ranks = rank, ranks
         self._secret = secret
-        self._options = options or Options()
+        self._options = options or TransportOptions()
         self._home = home_address(self._options.interface)
         self._listener = _listen(self._home, ranks * self._options.connections + 16)
         self.address: Address = self._listener.getsockname()[:2]
@@ -115,7 +115,7 @@ class Endpoint:
             guests.close()
             self._listener.close()
         links = [
-            Link(sock, peer, self._inboxes[peer], self._options) for (peer, _), sock in sorted(socks.items())
+            Connection(sock, peer, self._inboxes[peer], self._options) for (peer, _), sock in sorted(socks.items())
         ]
         self._loop = Loop(links, self._outbox, self._inboxes, self._options)
         self._loop.start()
@@ -310,7 +310,7 @@ class _Guests(threading.Thread):
     """Takes the calls of ranks of higher number; strangers are turned away and hold nobody up."""
 
     def __init__(
-        self, listener: socket.socket, rank: int, ranks: int, secret: bytes, options: Options, deadline: float,
+        self, listener: socket.socket, rank: int, ranks: int, secret: bytes, options: TransportOptions, deadline: float,
         timeout_s: float,
     ) -> None:  # fmt: skip
         super().__init__(name="hemiola-guests", daemon=True)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from hemiola.core.errors import HemiolaError, TransportError
 from hemiola.run.transport.messages import Handle, Incoming
-from hemiola.run.transport.wire import Header
+from hemiola.run.transport.wire import FrameHeader
 
 __all__ = ["Inbox"]
 
@@ -83,7 +83,7 @@ class Inbox:
         message.data = into
         return message.whole or self._problem is not None, None if message.whole else self._problem
 
-    def place(self, header: Header) -> memoryview:
+    def place(self, header: FrameHeader) -> memoryview:
         """Where a frame's bytes go.
 
         Raises:
@@ -118,7 +118,7 @@ class Inbox:
             self.unexpected(self, header.tag)
         return place
 
-    def _begin(self, message: Incoming, header: Header) -> TransportError | None:
+    def _begin(self, message: Incoming, header: FrameHeader) -> TransportError | None:
         """Where it goes; of another size than is awaited, nowhere, and why."""
         problem = None
         if message.data is None:
@@ -131,7 +131,7 @@ class Inbox:
         message.size_bytes = header.size_bytes
         return problem
 
-    def arrived(self, header: Header, place: memoryview) -> None:
+    def arrived(self, header: FrameHeader, place: memoryview) -> None:
         """All bytes of a frame have been read into their place; copied on if it has been asked for meanwhile."""
         with self._lock:
             message = self._known[header.tag, header.sequence]

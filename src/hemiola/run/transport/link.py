@@ -13,10 +13,10 @@ from contextlib import contextmanager, suppress
 from hemiola.core.errors import InputError, TransportError
 from hemiola.run.transport.inbox import Inbox
 from hemiola.run.transport.messages import Outgoing
-from hemiola.run.transport.options import Options
-from hemiola.run.transport.wire import HEADER_BYTES, Header, Kind
+from hemiola.run.transport.options import TransportOptions
+from hemiola.run.transport.wire import HEADER_BYTES, FrameHeader, FrameKind
 
-__all__ = ["Link", "prepare"]
+__all__ = ["Connection", "prepare"]
 
 _TCP_NOTSENT_LOWAT = 25
 _SO_MAX_PACING_RATE = 47
@@ -32,7 +32,7 @@ _UNREAD_BYTES = 4096
 _NOWHERE = memoryview(b"")
 
 
-def prepare(sock: socket.socket, options: Options) -> None:
+def prepare(sock: socket.socket, options: TransportOptions) -> None:
     """Set a connected socket up as the options ask.
 
     Raises:
@@ -61,7 +61,7 @@ def _told(name: str, value: object, remedy: str) -> Iterator[None]:
         raise InputError(f"{name} {value!r} is refused: {problem.strerror}", remedy) from problem
 
 
-class Link:
+class Connection:
     """One of the connections to a peer.
 
     Attributes:
@@ -74,7 +74,7 @@ class Link:
         draining_s: until when what was handed to the kernel goes out at that rate.
     """
 
-    def __init__(self, sock: socket.socket, peer: int, inbox: Inbox, options: Options) -> None:
+    def __init__(self, sock: socket.socket, peer: int, inbox: Inbox, options: TransportOptions) -> None:
         self.sock, self.peer, self.inbox = sock, peer, inbox
         self.blocked = False
         self.left = False
@@ -85,7 +85,7 @@ class Link:
         self._parts: list[memoryview] = []
         self._unread = memoryview(bytearray(_UNREAD_BYTES))
         self._unread_bytes = 0
-        self._header: Header | None = None
+        self._header: FrameHeader | None = None
         self._place = self._rest = _NOWHERE
 
     @property
@@ -119,15 +119,15 @@ class Link:
         """Begin the next chunk of a message; how many bytes it has."""
         offset = message.sent_bytes
         length = min(self._chunk, message.size_bytes - offset)
-        header = Header(Kind.DATA, length, message.tag, message.sequence, message.size_bytes, offset)
+        header = FrameHeader(FrameKind.DATA, length, message.tag, message.sequence, message.size_bytes, offset)
         self._parts = [memoryview(header.pack())]
         if length:
             self._parts.append(message.data[offset : offset + length])
         return length
 
-    def say(self, kind: Kind) -> None:
+    def say(self, kind: FrameKind) -> None:
         """A frame without bytes; only between chunks."""
-        self._parts = [memoryview(Header(kind).pack())]
+        self._parts = [memoryview(FrameHeader(kind).pack())]
 
     def take_back(self) -> None:
         """Do not write on what was begun: nobody is there to read it."""
@@ -186,7 +186,7 @@ class Link:
         """Of what was read, all frames that have begun; of the last one the rest is read into its place."""
         unread, start, end = self._unread, 0, self._unread_bytes
         while end - start >= HEADER_BYTES:
-            header = Header.unpack(unread, start)
+            header = FrameHeader.unpack(unread, start)
             start += HEADER_BYTES
             self._begin_frame(header)
             here = min(self._rest.nbytes, end - start)
@@ -200,15 +200,15 @@ class Link:
         if start < end:
             unread[: end - start] = bytes(unread[start:end])
 
-    def _begin_frame(self, header: Header) -> None:
-        if header.kind == Kind.BYE:
+    def _begin_frame(self, header: FrameHeader) -> None:
+        if header.kind == FrameKind.BYE:
             self.left = True
-        elif header.kind == Kind.DATA:
+        elif header.kind == FrameKind.DATA:
             self._header, self._place = header, self.inbox.place(header)
             self._rest = self._place
             if not header.length:
                 self._end_frame()
-        elif header.kind != Kind.PING:
+        elif header.kind != FrameKind.PING:
             raise TransportError(
                 f"rank {self.peer} sends a frame of unknown kind {header.kind}",
                 "look for what damages the connection",

@@ -23,11 +23,11 @@ from contextlib import suppress
 from hemiola.core.errors import HemiolaError, TransportError
 from hemiola.run.transport.anybody import Anybody
 from hemiola.run.transport.inbox import Inbox
-from hemiola.run.transport.link import Link
+from hemiola.run.transport.link import Connection
 from hemiola.run.transport.messages import Outgoing
-from hemiola.run.transport.options import Options
+from hemiola.run.transport.options import TransportOptions
 from hemiola.run.transport.outbox import Outbox
-from hemiola.run.transport.wire import Kind
+from hemiola.run.transport.wire import FrameKind
 
 __all__ = ["Loop"]
 
@@ -45,14 +45,14 @@ class Loop:
     """All connections of one endpoint."""
 
     def __init__(
-        self, links: list[Link], outbox: Outbox, inboxes: dict[int, Inbox], options: Options
+        self, links: list[Connection], outbox: Outbox, inboxes: dict[int, Inbox], options: TransportOptions
     ) -> None:
         self._options, self._outbox, self._inboxes = options, outbox, inboxes
-        self._links: dict[int, list[Link]] = {}
+        self._links: dict[int, list[Connection]] = {}
         """Of peers that are there."""
         for link in links:
             self._links.setdefault(link.peer, []).append(link)
-        self._active: dict[Link, Outgoing] = {}
+        self._active: dict[Connection, Outgoing] = {}
         self.lost: dict[int, HemiolaError] = {}
         self.anybody = Anybody(inboxes.values())
         self._paces: Mapping[int, float] = {}
@@ -61,7 +61,7 @@ class Loop:
         self.watchers: list[Callable[[HemiolaError], None]] = []
         """Told, on the thread, of every peer that is lost without a goodbye."""
         self._selector = selectors.DefaultSelector()
-        self._interest: dict[Link, int] = {}
+        self._interest: dict[Connection, int] = {}
         self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._bell_guard = threading.Lock()
         self._rung = False  # stays True once the thread has ended: there is no bell any more
@@ -71,7 +71,7 @@ class Loop:
         self._over = False
         self._closing: float | None = None
         self._looked_s = time.monotonic()
-        self._parting: set[Link] = set()
+        self._parting: set[Connection] = set()
         self._paused_s: dict[int, float] = {}
         self._selector.register(self._bell, READ, None)
         for link in links:
@@ -234,7 +234,7 @@ class Loop:
         for link in self._links[peer]:
             link.heard_s = time.monotonic()
 
-    def _modify(self, link: Link, wanted: int) -> None:
+    def _modify(self, link: Connection, wanted: int) -> None:
         try:
             self._selector.modify(link.sock, wanted, link)
         except KeyError:
@@ -243,7 +243,7 @@ class Loop:
     def _write(self) -> None:
         """One chunk for each connection that can take one, the most urgent first."""
         self._share()
-        took: set[Link] = set()
+        took: set[Connection] = set()
         for links in list(self._links.values()):
             for link in list(links):
                 if link.writing and not link.blocked:
@@ -258,7 +258,7 @@ class Loop:
             self._begin(message, free)
             took.add(free)
 
-    def _begin(self, message: Outgoing, link: Link) -> None:
+    def _begin(self, message: Outgoing, link: Connection) -> None:
         """Send the next chunk of a message there."""
         message.started_s = message.started_s or time.monotonic()
         length = link.begin(message)
@@ -273,14 +273,14 @@ class Loop:
         if length > _SMALL_BYTES:
             link.blocked = True  # until the kernel says that little of it is left unsent
 
-    def _free(self, peer: int, took: set[Link]) -> Link | None:
+    def _free(self, peer: int, took: set[Connection]) -> Connection | None:
         """A connection to this peer that can take a chunk."""
         for link in self._links.get(peer, ()):
             if not (link.writing or link.blocked or link in took):
                 return link
         return None
 
-    def _go_on(self, link: Link) -> None:
+    def _go_on(self, link: Connection) -> None:
         if not self._guarded(link, link.write) or link.writing:
             return
         message = self._active.pop(link, None)
@@ -290,7 +290,7 @@ class Loop:
         if not message.chunks and message.sent_bytes == message.size_bytes:
             message.finish()
 
-    def _guarded(self, link: Link, action: Callable[[], object]) -> bool:
+    def _guarded(self, link: Connection, action: Callable[[], object]) -> bool:
         """Whether the action went well; if not, the peer is lost."""
         try:
             action()
@@ -337,8 +337,8 @@ class Loop:
                 link.heard_s = min(now, link.heard_s + stopped_s)
         self._paused_s = {peer: min(now, since_s + stopped_s) for peer, since_s in self._paused_s.items()}
 
-    def _ping(self, link: Link) -> None:
-        link.say(Kind.PING)
+    def _ping(self, link: Connection) -> None:
+        link.say(FrameKind.PING)
         if link.peer not in self._paused_s:
             self._guarded(link, link.write)
             return
@@ -354,7 +354,7 @@ class Loop:
             "receive in the order of sending, or raise unexpected_bytes_max",
         )
 
-    def _hang_up(self, link: Link) -> None:
+    def _hang_up(self, link: Connection) -> None:
         """The peer has said goodbye here; once on all its connections, it is gone."""
         links = self._links.get(link.peer, [])
         if link not in links:
@@ -384,7 +384,7 @@ class Loop:
             for told in self.watchers:
                 told(problem)
 
-    def _close(self, link: Link) -> None:
+    def _close(self, link: Connection) -> None:
         """Also where another process has a copy of the connection."""
         if self._interest.pop(link):
             self._selector.unregister(link.sock)
@@ -426,7 +426,7 @@ class Loop:
         for peer, links in list(self._links.items()):
             for link in list(links):
                 if not (self._outbox.waiting(peer) or link.writing or link in self._parting):
-                    link.say(Kind.BYE)
+                    link.say(FrameKind.BYE)
                     if self._guarded(link, link.write) and not link.writing:
                         self._parting.add(link)
                         with suppress(OSError):  # the peer may have hung up already

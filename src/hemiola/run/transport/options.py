@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from hemiola.core.errors import InputError
 
-__all__ = ["TIMEOUT_MOST_S", "Options"]
+__all__ = ["TIMEOUT_MOST_S", "TransportOptions"]
 
 CHUNK_S = 1.4e-3
 AGEING_MOST_S = 1e9
@@ -18,7 +18,7 @@ KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 
 
 @dataclass(frozen=True)
-class Options:
+class TransportOptions:
     """How an endpoint talks to its peers; the same on all of them but for `interface`.
 
     Attributes:

@@ -14,7 +14,7 @@ from typing import Any
 
 from hemiola.run.transport.endpoint import Endpoint
 from hemiola.run.transport.home import own_names
-from hemiola.run.transport.options import Options
+from hemiola.run.transport.options import TransportOptions
 
 __all__ = ["Peer", "forget", "meet"]
 
@@ -41,7 +41,7 @@ class Peer:
 
 
 def meet(
-    store: Any, rank: int, ranks: int, options: Options, word: Callable[[str], Any] | None = None
+    store: Any, rank: int, ranks: int, options: TransportOptions, word: Callable[[str], Any] | None = None
 ) -> tuple[Endpoint, list[Peer]]:
     """Connect with all other ranks; also who they are. Rank 0 makes the job's secret and leaves it in the store meanwhile.
 

@@ -6,7 +6,7 @@ import struct
 from enum import IntEnum
 from typing import NamedTuple
 
-__all__ = ["HEADER_BYTES", "MAGIC", "VERSION", "Header", "Kind"]
+__all__ = ["HEADER_BYTES", "MAGIC", "VERSION", "FrameHeader", "FrameKind"]
 
 MAGIC = b"HMLA"
 VERSION = 1
@@ -16,7 +16,7 @@ _HEADER = struct.Struct("<B3xIQQQQ")
 HEADER_BYTES = _HEADER.size
 
 
-class Kind(IntEnum):
+class FrameKind(IntEnum):
     """What a frame is."""
 
     DATA = 1
@@ -24,7 +24,7 @@ class Kind(IntEnum):
     BYE = 3
 
 
-class Header(NamedTuple):
+class FrameHeader(NamedTuple):
     """What comes before a frame's bytes.
 
     Attributes:
@@ -48,6 +48,6 @@ class Header(NamedTuple):
         return _HEADER.pack(*self)
 
     @classmethod
-    def unpack(cls, data: bytes | bytearray | memoryview, offset: int = 0) -> Header:
+    def unpack(cls, data: bytes | bytearray | memoryview, offset: int = 0) -> FrameHeader:
         """From the wire; whether it makes sense is for the reader to say."""
         return cls(*_HEADER.unpack_from(data, offset))

@@ -8,7 +8,7 @@ from __future__ import annotations
 from hemiola.core.decisions import Placement
 from hemiola.sched.counts import members
 from hemiola.sched.gpus import pick
-from hemiola.sched.inventory import Inventory, Pool
+from hemiola.sched.inventory import Inventory, GpuPool
 
 __all__ = ["Pairs", "build", "equally", "gather", "in_domain", "on_host", "spread"]
 
@@ -16,7 +16,7 @@ Pairs = list[tuple[int, int]]
 ALL = -1
 
 
-def on_host(inventory: Inventory, pool: Pool, gpus: int) -> Placement | None:
+def on_host(inventory: Inventory, pool: GpuPool, gpus: int) -> Placement | None:
     """The host with the fewest free GPUs that suffice."""
     host = pool.hosts.tightest(gpus)
     if host < 0:
@@ -24,7 +24,7 @@ def on_host(inventory: Inventory, pool: Pool, gpus: int) -> Placement | None:
     return Placement((host,), (pick(inventory.masks[host], gpus, inventory.island_masks[host]),))
 
 
-def gather(pool: Pool, gpus: int, within: int = ALL) -> Pairs | None:
+def gather(pool: GpuPool, gpus: int, within: int = ALL) -> Pairs | None:
     """As few hosts as possible: fullest first, the remainder on the tightest that suffices."""
     buckets = pool.hosts.buckets
     pairs: Pairs = []
@@ -53,7 +53,7 @@ def gather(pool: Pool, gpus: int, within: int = ALL) -> Pairs | None:
     return None
 
 
-def in_domain(inventory: Inventory, pool: Pool, gpus: int, tier: int) -> Pairs | None:
+def in_domain(inventory: Inventory, pool: GpuPool, gpus: int, tier: int) -> Pairs | None:
     """Hosts inside the domain of this tier with the fewest free GPUs that suffice."""
     level = tier - 1
     if level >= len(pool.levels):
@@ -64,7 +64,7 @@ def in_domain(inventory: Inventory, pool: Pool, gpus: int, tier: int) -> Pairs |
     return _inside(inventory, pool, gpus, level, domain)
 
 
-def _inside(inventory: Inventory, pool: Pool, gpus: int, level: int, domain: int) -> Pairs | None:
+def _inside(inventory: Inventory, pool: GpuPool, gpus: int, level: int, domain: int) -> Pairs | None:
     within = inventory.domain_hosts[level][domain]
     if level == 0:
         return gather(pool, gpus, within)
@@ -72,7 +72,7 @@ def _inside(inventory: Inventory, pool: Pool, gpus: int, level: int, domain: int
 
 
 def spread(
-    inventory: Inventory, pool: Pool, gpus: int, level: int | None = None, within: int = ALL
+    inventory: Inventory, pool: GpuPool, gpus: int, level: int | None = None, within: int = ALL
 ) -> Pairs | None:
     """As few domains as possible, those with most free GPUs first, recursively down to hosts."""
     if level is None:
@@ -94,7 +94,7 @@ def spread(
     return None
 
 
-def equally(inventory: Inventory, pool: Pool, hosts: int, gpus: int, tier: int) -> Pairs | None:
+def equally(inventory: Inventory, pool: GpuPool, hosts: int, gpus: int, tier: int) -> Pairs | None:
     """So many GPUs on each of so many hosts: in the domain of this tier with the fewest hosts that could, tightest first."""
     buckets = pool.hosts.buckets
     enough = 0

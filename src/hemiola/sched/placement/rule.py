@@ -8,7 +8,7 @@ from functools import partial
 from typing import ClassVar
 
 from hemiola.core.decisions import Placement
-from hemiola.sched.inventory import Inventory, Pool
+from hemiola.sched.inventory import Inventory, GpuPool
 from hemiola.sched.job_state import JobState
 from hemiola.sched.placement.fill import build, equally
 
@@ -29,7 +29,7 @@ class Rule(ABC):
     """Whether it waits for the narrowest tier that could hold a job, rather than take a wider one."""
 
     @abstractmethod
-    def choose(self, inventory: Inventory, pool: Pool, job: JobState, widest: int) -> Placement | None:
+    def choose(self, inventory: Inventory, pool: GpuPool, job: JobState, widest: int) -> Placement | None:
         """GPUs of this pool for the whole gang, spanning no tier wider than `widest`; None to wait."""
 
     def seeded(self, seed: int) -> Rule:
@@ -42,7 +42,7 @@ def find(
     job: JobState,
     rule: Rule,
     widest: int | None = None,
-    pools: tuple[Pool, ...] | None = None,
+    pools: tuple[GpuPool, ...] | None = None,
 ) -> Placement | None:
     """A placement by this rule within the job's constraints, or None.
 
@@ -76,7 +76,7 @@ def _caps(inventory: Inventory, job: JobState) -> Iterator[Mapping[int, int]]:
 
 
 def _find(
-    inventory: Inventory, job: JobState, rule: Rule, widest: int | None, pools: tuple[Pool, ...] | None
+    inventory: Inventory, job: JobState, rule: Rule, widest: int | None, pools: tuple[GpuPool, ...] | None
 ) -> Placement | None:
     limit = job.widest if widest is None else min(widest, job.widest)
     gpus = job.gpus
@@ -96,19 +96,19 @@ def _find(
     return None
 
 
-def gpu_speed(job: JobState, pool: Pool) -> float:
+def gpu_speed(job: JobState, pool: GpuPool) -> float:
     """How fast the job computes on GPUs of this type, relative to the measured one; 1 where its profile does not say."""
     profile = job.job.profile
     return 1.0 if profile is None else profile.speed(pool.gpu_type)
 
 
-def no_slower(inventory: Inventory, job: JobState, placement: Placement) -> tuple[Pool, ...]:
+def no_slower(inventory: Inventory, job: JobState, placement: Placement) -> tuple[GpuPool, ...]:
     """The pools that it accepts on which it computes at least as fast as on this placement: slowdowns tell tiers, not types."""
     least = gpu_speed(job, inventory.pool_of[placement.hosts[0]])
     return tuple([pool for pool in job.pools if gpu_speed(job, pool) >= least])
 
 
-def _shaped(patient: bool, inventory: Inventory, pool: Pool, job: JobState, widest: int) -> Placement | None:
+def _shaped(patient: bool, inventory: Inventory, pool: GpuPool, job: JobState, widest: int) -> Placement | None:
     """For a job that says on how many hosts it runs: what is left of a rule is whether it waits for locality."""
     hosts = job.job.hosts
     first = max(job.narrowest, 1)

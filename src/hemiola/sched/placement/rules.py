@@ -8,7 +8,7 @@ from random import Random as Chance
 from hemiola.core.decisions import Placement
 from hemiola.core.errors import PolicyError
 from hemiola.sched.counts import members
-from hemiola.sched.inventory import Inventory, Pool
+from hemiola.sched.inventory import Inventory, GpuPool
 from hemiola.sched.job_state import JobState
 from hemiola.sched.placement.fill import ALL, Pairs, build, gather, in_domain, on_host
 from hemiola.sched.placement.rule import Rule
@@ -23,7 +23,7 @@ class TierAware(Rule):
     name = "tier-aware"
     says = "the narrowest tier with room, in its tightest domain"
 
-    def choose(self, inventory: Inventory, pool: Pool, job: JobState, widest: int) -> Placement | None:
+    def choose(self, inventory: Inventory, pool: GpuPool, job: JobState, widest: int) -> Placement | None:
         placement = on_host(inventory, pool, job.gpus)
         if placement is not None or widest == 0:
             return placement
@@ -42,7 +42,7 @@ class Consolidated(Rule):
     patient = True
     says = "the narrowest tier that can hold it at all"
 
-    def choose(self, inventory: Inventory, pool: Pool, job: JobState, widest: int) -> Placement | None:
+    def choose(self, inventory: Inventory, pool: GpuPool, job: JobState, widest: int) -> Placement | None:
         if job.narrowest == 0:
             return on_host(inventory, pool, job.gpus)
         if job.narrowest > widest:
@@ -57,7 +57,7 @@ class BestFit(Rule):
     name = "best-fit"
     says = "the hosts with the fewest free GPUs that suffice"
 
-    def choose(self, inventory: Inventory, pool: Pool, job: JobState, widest: int) -> Placement | None:
+    def choose(self, inventory: Inventory, pool: GpuPool, job: JobState, widest: int) -> Placement | None:
         placement = on_host(inventory, pool, job.gpus)
         if placement is not None or widest == 0:
             return placement
@@ -71,7 +71,7 @@ class FirstFit(Rule):
     name = "first-fit"
     says = "the first hosts with free GPUs"
 
-    def choose(self, inventory: Inventory, pool: Pool, job: JobState, widest: int) -> Placement | None:
+    def choose(self, inventory: Inventory, pool: GpuPool, job: JobState, widest: int) -> Placement | None:
         enough = _with_at_least(pool, job.gpus)
         if enough:
             host = (enough & -enough).bit_length() - 1
@@ -95,13 +95,13 @@ class Random(Rule):
         """The same with this seed, if it has none."""
         return Random(seed) if self.seed is None else self
 
-    def choose(self, inventory: Inventory, pool: Pool, job: JobState, widest: int) -> Placement | None:
+    def choose(self, inventory: Inventory, pool: GpuPool, job: JobState, widest: int) -> Placement | None:
         chance = Chance(f"{self.seed or 0}/{job.id}/{job.preemptions}")
         if widest == 0:
             enough = list(members(_with_at_least(pool, job.gpus)))
             return build(inventory, [(chance.choice(enough), job.gpus)]) if enough else None
 
-        def drawn(pool: Pool, gpus: int, within: int) -> Pairs | None:
+        def drawn(pool: GpuPool, gpus: int, within: int) -> Pairs | None:
             hosts = list(members(_with_at_least(pool, 1) & within))
             chance.shuffle(hosts)
             return _take_in_order(inventory, hosts, gpus)
@@ -117,7 +117,7 @@ class Yarn(Rule):
     patient = True
     says = "one host, or whole hosts under one switch"
 
-    def choose(self, inventory: Inventory, pool: Pool, job: JobState, widest: int) -> Placement | None:
+    def choose(self, inventory: Inventory, pool: GpuPool, job: JobState, widest: int) -> Placement | None:
         size = pool.largest
         if job.gpus <= size:
             return on_host(inventory, pool, job.gpus)
@@ -140,7 +140,7 @@ class Yarn(Rule):
         return None
 
 
-def _within(inventory: Inventory, pool: Pool, gpus: int, widest: int, fill: object) -> Placement | None:
+def _within(inventory: Inventory, pool: GpuPool, gpus: int, widest: int, fill: object) -> Placement | None:
     """Fill from the whole cluster, or from the first domain of tier `widest` that has room."""
     level = widest - 1
     if level >= len(pool.levels) or len(pool.domain_free[level]) == 1:
@@ -151,14 +151,14 @@ def _within(inventory: Inventory, pool: Pool, gpus: int, widest: int, fill: obje
     return None
 
 
-def _with_at_least(pool: Pool, gpus: int) -> int:
+def _with_at_least(pool: GpuPool, gpus: int) -> int:
     bits = 0
     for bucket in pool.hosts.buckets[gpus:]:
         bits |= bucket
     return bits
 
 
-def _first(pool: Pool, gpus: int, within: int) -> Pairs | None:
+def _first(pool: GpuPool, gpus: int, within: int) -> Pairs | None:
     sizes = {host: k for k, b in enumerate(pool.hosts.buckets) if k for host in members(b & within)}
     pairs: Pairs = []
     for host in sorted(sizes):

@@ -38,7 +38,7 @@ from hemiola.sched.delay import (
     Delay,
     ManualTimer,
     NeverWait,
-    Timer,
+    DelayTimer,
     time_left_s,
 )
 from hemiola.sched.hosts_index import ByHost
@@ -104,11 +104,11 @@ class Dally(Policy):
         _ = self.accepted, self.order
 
     @cached_property
-    def waits(self) -> Timer:
+    def waits(self) -> DelayTimer:
         """The timer that its name stands for."""
         manual = ManualTimer(self.host_s, self.rack_s)
         auto = AutoTimer(self.quantile, manual)
-        timers: dict[str, Timer] = {
+        timers: dict[str, DelayTimer] = {
             "auto": auto,
             "break-even": BreakEvenTimer(auto, self.oracle),
             "manual": manual,

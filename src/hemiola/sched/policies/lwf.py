@@ -40,7 +40,7 @@ from hemiola.core.decisions import Decision, Placement
 from hemiola.core.errors import PolicyError
 from hemiola.sched.counts import members
 from hemiola.sched.crossing import CROSSING, Crosser, CrossingJobs, meetings, pace
-from hemiola.sched.inventory import Inventory, Pool
+from hemiola.sched.inventory import Inventory, GpuPool
 from hemiola.sched.job_state import RUNNING, JobState
 from hemiola.sched.placement import Rule
 from hemiola.sched.placement.fill import Pairs, build
@@ -157,7 +157,7 @@ class LeastWorkload(Rule):
     name = "lwf"
     says = "the hosts with the least work left"
 
-    def choose(self, inventory: Inventory, pool: Pool, job: JobState, widest: int) -> Placement | None:
+    def choose(self, inventory: Inventory, pool: GpuPool, job: JobState, widest: int) -> Placement | None:
         hosts = pool.hosts.descending()
         if job.gpus <= self.kappa:
             ordered = sorted(hosts)

@@ -1,6 +1,6 @@
 """Chakra execution traces as values, and their `.et` files (protobuf), read and written without loss.
 
-An `.et` file is a GlobalMetadata message and then Node messages, each with its length before it.
+An `.et` file is a GlobalMetadata message and then ChakraNode messages, each with its length before it.
 Knows the format; what its nodes mean on a timeline is `chakra_from` and `chakra_to`.
 """
 
@@ -18,7 +18,7 @@ from hemiola.trace.atomic import replacing
 from hemiola.trace.jobs.chakra_schema import messages
 from hemiola.trace.jobs.opening import decoding, opened
 
-__all__ = ["IO", "Attribute", "ChakraTrace", "Node", "read_et", "stream_nodes", "write_et"]
+__all__ = ["IO", "Attribute", "ChakraTrace", "ChakraNode", "read_et", "stream_nodes", "write_et"]
 
 _LARGEST = 1 << 31  # protobuf's own limit on one message
 _BLOCK = 1 << 20
@@ -50,7 +50,7 @@ class IO(msgspec.Struct, frozen=True):
     unknown: bytes = b""
 
 
-class Node(msgspec.Struct, frozen=True):
+class ChakraNode(msgspec.Struct, frozen=True):
     """An operation or a communication.
 
     Attributes:
@@ -93,7 +93,7 @@ class ChakraTrace(msgspec.Struct, frozen=True):
 
     version: str
     metadata: tuple[Attribute, ...]
-    nodes: tuple[Node, ...]
+    nodes: tuple[ChakraNode, ...]
     unknown: bytes = b""
 
     def get(self, name: str) -> Any:
@@ -111,7 +111,7 @@ def read_et(path: Path) -> ChakraTrace:
     return msgspec.structs.replace(head, nodes=tuple(nodes))
 
 
-def stream_nodes(path: Path) -> tuple[ChakraTrace, Iterator[Node]]:
+def stream_nodes(path: Path) -> tuple[ChakraTrace, Iterator[ChakraNode]]:
     """The head of an `.et` file, as a trace without nodes, and its nodes one by one, however many.
 
     Raises:
@@ -186,8 +186,8 @@ def _head(message: Any) -> ChakraTrace:
     return ChakraTrace(message.version, attributes, (), _unknown(message))
 
 
-def _node(message: Any) -> Node:
-    return Node(
+def _node(message: Any) -> ChakraNode:
+    return ChakraNode(
         message.id, message.name, message.type, tuple(message.ctrl_deps), tuple(message.data_deps),
         message.start_time_micros, message.duration_micros,
         _io(message.inputs) if message.HasField("inputs") else None,
@@ -220,7 +220,7 @@ def _unknown(message: Any) -> bytes:
     return bytes(rest.SerializeToString())
 
 
-def write_et(trace: ChakraTrace, path: Path, nodes: Iterable[Node] | None = None) -> None:
+def write_et(trace: ChakraTrace, path: Path, nodes: Iterable[ChakraNode] | None = None) -> None:
     """Write a trace as an `.et` file; compressed if the path ends in ".gz".
 
     Args:
@@ -241,7 +241,7 @@ def write_et(trace: ChakraTrace, path: Path, nodes: Iterable[Node] | None = None
             stream.write(_varint(len(blob)) + blob)
 
 
-def _lead(head: Any, kind: Any, nodes: Iterable[Node]) -> Iterator[Any]:
+def _lead(head: Any, kind: Any, nodes: Iterable[ChakraNode]) -> Iterator[Any]:
     yield head
     for node in nodes:
         message = kind(

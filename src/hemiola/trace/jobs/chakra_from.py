@@ -18,7 +18,7 @@ import numpy as np
 from hemiola.core.errors import InputError
 from hemiola.core.job_timeline import Iterations, JobTimeline, Spans, TransferLog
 from hemiola.core.timeline_builder import TimelineBuilder
-from hemiola.trace.jobs.chakra import ChakraTrace, Node
+from hemiola.trace.jobs.chakra import ChakraTrace, ChakraNode
 from hemiola.trace.jobs.chakra_schema import COLLECTIVES, COMM_COLL, COMM_RECV, COMM_SEND
 from hemiola.trace.jobs.collectives import collective_of
 from hemiola.trace.jobs.opening import decoding
@@ -96,7 +96,7 @@ def _joined(traces: Sequence[ChakraTrace], name: str, tables: list[Any]) -> tupl
     }
 
 
-def _span(trace: ChakraTrace, node: Node, transfer_rows: dict[int, int]) -> tuple[float, ...]:
+def _span(trace: ChakraTrace, node: ChakraNode, transfer_rows: dict[int, int]) -> tuple[float, ...]:
     _, lane, name, kind, iteration, transfer, operation = node.get("hemiola_span")
     start_s, end_s = node.get("hemiola_s")
     place = transfer_rows[transfer] if transfer >= 0 else -1
@@ -104,7 +104,7 @@ def _span(trace: ChakraTrace, node: Node, transfer_rows: dict[int, int]) -> tupl
 
 
 def _stated(
-    traces: Sequence[ChakraTrace], nodes: list[tuple[ChakraTrace, Node]], places: dict[int, int]
+    traces: Sequence[ChakraTrace], nodes: list[tuple[ChakraTrace, ChakraNode]], places: dict[int, int]
 ) -> list[tuple[int, int]]:
     pairs = []
     for place, (_, node) in enumerate(nodes):
@@ -120,7 +120,7 @@ def _stated(
     return pairs
 
 
-def _said(node: Node) -> dict[str, Any]:
+def _said(node: ChakraNode) -> dict[str, Any]:
     text = node.get("hemiola_attributes")
     return msgspec.json.decode(text, type=dict[str, Any]) if text else {}
 
@@ -163,11 +163,11 @@ def _foreign(traces: Sequence[ChakraTrace], ranks: Sequence[int], source: str) -
     return builder.build(facts=facts, source=source)
 
 
-def _is_work(node: Node) -> bool:
+def _is_work(node: ChakraNode) -> bool:
     return node.type != _METADATA
 
 
-def _add(builder: TimelineBuilder, place: int, node: Node, start_s: float) -> int:
+def _add(builder: TimelineBuilder, place: int, node: ChakraNode, start_s: float) -> int:
     end_s = start_s + node.duration_micros * 1e-6
     collective = _collective(node)
     transfer = -1
@@ -198,7 +198,7 @@ def _add(builder: TimelineBuilder, place: int, node: Node, start_s: float) -> in
     )
 
 
-def _collective(node: Node) -> str:
+def _collective(node: ChakraNode) -> str:
     """What a communication node sends; "" for others, and for calls that only ask a GPU for communication."""
     if node.type in (COMM_SEND, COMM_RECV):
         return "send" if node.type == COMM_SEND else "recv"
@@ -214,14 +214,14 @@ def _collective(node: Node) -> str:
     return COLLECTIVES[number]
 
 
-def _lane(node: Node) -> str:
+def _lane(node: ChakraNode) -> str:
     on_cpu = node.get("is_cpu_op")
     where = "stream" if on_cpu is False else "thread"
     number = node.get("stream") if node.get("stream") is not None and on_cpu is False else node.get("tid")
     return f"{where} {number}" if number is not None else ("GPU" if on_cpu is False else "CPU")
 
 
-def _scheduled(nodes: list[Node]) -> list[int]:
+def _scheduled(nodes: list[ChakraNode]) -> list[int]:
     """Earliest starts in microseconds: every node after the ends of its data dependencies.
 
     Control dependencies say who called whom, and go round in circles in traces that Chakra's own tools

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from hemiola.core.errors import InputError
-from hemiola.trace.jobs.chakra import Attribute, ChakraTrace, Node, read_et
+from hemiola.trace.jobs.chakra import Attribute, ChakraTrace, ChakraNode, read_et
 from hemiola.trace.jobs.json_stream import JsonStream
 from hemiola.trace.jobs.opening import decoding, looks_like_json
 
@@ -38,7 +38,7 @@ def read_chakra_json(path: Path) -> ChakraTrace:
         InputError: naming the byte or the node, if it is damaged or something else.
     """
     metadata: list[Attribute] = []
-    nodes: list[Node] = []
+    nodes: list[ChakraNode] = []
     with JsonStream(path, [CHAKRA_LIST]).members() as members:
         for key, value in members:
             with decoding(f"{path}: node {len(nodes) + 1}", "Chakra JSON file"):
@@ -57,10 +57,10 @@ _JSON_FIELDS = {
 }  # fmt: skip
 
 
-def _json_node(value: dict[str, Any]) -> Node:
+def _json_node(value: dict[str, Any]) -> ChakraNode:
     known = {_JSON_FIELDS[key]: entry for key, entry in value.items() if key in _JSON_FIELDS}
     rest = tuple(_json_attribute(key, entry) for key, entry in value.items() if key not in _JSON_FIELDS)
-    return msgspec.convert({**known, "attributes": rest}, Node)
+    return msgspec.convert({**known, "attributes": rest}, ChakraNode)
 
 
 _SINGLE = {bool: "bool_val", int: "int64_val", float: "double_val", str: "string_val"}

@@ -11,12 +11,12 @@ from bisect import bisect_right
 
 from hemiola.core.job_timeline import SPAN_KINDS, Ints, JobTimeline
 
-__all__ = ["Order", "inferred"]
+__all__ = ["RankOrder", "inferred"]
 
 _COMMUNICATION = SPAN_KINDS.index("communication")
 
 
-class Order:
+class RankOrder:
     """One rank's spans as lanes, and its transfers.
 
     Attributes:
@@ -79,7 +79,7 @@ class Order:
             open_.append(row)
 
 
-def inferred(order: Order) -> dict[int, list[int]]:
+def inferred(order: RankOrder) -> dict[int, list[int]]:
     """By node the nodes that it waits for, as times and lanes say: the lane, producers and consumers."""
     waits: dict[int, list[int]] = {row + 1: [before + 1] for row, before in order.previous.items()}
     by_end = sorted((order.end_s(row), row) for row in order.works)
@@ -95,14 +95,14 @@ def inferred(order: Order) -> dict[int, list[int]]:
     return {node: list(dict.fromkeys(before)) for node, before in waits.items()}
 
 
-def _begin(order: Order, transfer: int) -> tuple[float, int]:
+def _begin(order: RankOrder, transfer: int) -> tuple[float, int]:
     row = order.span_of.get(transfer)
     if row is None:
         return float(order.timeline.transfers.first_byte_s[transfer]), 0
     return order.start_s(row), row
 
 
-def _producer(order: Order, transfer: int, by_end: list[tuple[float, int]]) -> int | None:
+def _producer(order: RankOrder, transfer: int, by_end: list[tuple[float, int]]) -> int | None:
     """The last span that had ended when the transfer was handed over (or began, where that is not known)."""
     sent = order.timeline.transfers
     handed_s = float(sent.enqueue_s[transfer])
@@ -115,7 +115,7 @@ def _producer(order: Order, transfer: int, by_end: list[tuple[float, int]]) -> i
     return row if order.start_s(row) < _begin(order, transfer)[0] else None
 
 
-def _consumer(order: Order, transfer: int, by_start: list[tuple[float, int]]) -> int | None:
+def _consumer(order: RankOrder, transfer: int, by_start: list[tuple[float, int]]) -> int | None:
     """The first span that began when the last byte was there and its consumer, if known, had gone on."""
     sent = order.timeline.transfers
     released_s = float(sent.released_s[transfer])

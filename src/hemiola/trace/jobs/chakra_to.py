@@ -16,8 +16,8 @@ import msgspec
 import numpy as np
 
 from hemiola.core.job_timeline import SPAN_KINDS, Iterations, JobTimeline, TransferLog
-from hemiola.trace.jobs.chakra import Attribute, ChakraTrace, Node
-from hemiola.trace.jobs.chakra_order import Order, inferred
+from hemiola.trace.jobs.chakra import Attribute, ChakraTrace, ChakraNode
+from hemiola.trace.jobs.chakra_order import RankOrder, inferred
 from hemiola.trace.jobs.chakra_schema import COLLECTIVES, COMM_COLL, COMM_RECV, COMM_SEND, COMP
 from hemiola.trace.jobs.timeline_json import timeline_to_json, without_spans
 
@@ -45,7 +45,7 @@ class _Rank:
         self._place = place
         self._rows = np.flatnonzero(timeline.spans.rank == place)
         self._transfers = np.flatnonzero(timeline.transfers.rank == place)
-        self._order = Order(timeline, self._rows, self._transfers)
+        self._order = RankOrder(timeline, self._rows, self._transfers)
         self._base_s = float(timeline.spans.start_s.min()) if len(timeline.spans) else 0.0
 
     def trace(self) -> ChakraTrace:
@@ -68,7 +68,7 @@ class _Rank:
                 across += (before, after)
         return stated, across
 
-    def _span_node(self, row: int, stated: dict[int, list[int]], guessed: dict[int, list[int]]) -> Node:
+    def _span_node(self, row: int, stated: dict[int, list[int]], guessed: dict[int, list[int]]) -> ChakraNode:
         timeline, spans = self._timeline, self._timeline.spans
         kind = SPAN_KINDS[spans.kind[row]]
         waits = [before + 1 for before in dict.fromkeys(stated.get(row, ()))]
@@ -86,7 +86,7 @@ class _Rank:
         attributes += self._kept(row, extra)
         again = kind == "communication" and transfer >= 0 and not is_first  # its bytes are on another node
         busy = kind != "wait" and not again
-        return Node(
+        return ChakraNode(
             id=row + 1,
             name=timeline.names[spans.name[row]],
             type=node_type,
@@ -110,13 +110,13 @@ class _Rank:
             kept.append(Attribute("hemiola_attributes", "string_val", _json(self._timeline.attributes[row])))
         return kept
 
-    def _bare_node(self, transfer: int, guessed: dict[int, list[int]]) -> Node:
+    def _bare_node(self, transfer: int, guessed: dict[int, list[int]]) -> ChakraNode:
         """The node of a transfer that no span shows."""
         timeline, sent = self._timeline, self._timeline.transfers
         node_type, said = self._communication(transfer, -1)
         id_ = self._order.node_of(transfer)
         first_s = float(sent.first_byte_s[transfer])
-        return Node(
+        return ChakraNode(
             id=id_,
             name=timeline.names[sent.name[transfer]],
             type=node_type,

@@ -14,8 +14,8 @@ from itertools import accumulate
 
 import msgspec
 
-from hemiola.core.errors import StrategyError
-from hemiola.core.strategy import Move, Place, Strategy
+from hemiola.core.errors import ScheduleError
+from hemiola.core.strategy import ChunkMove, ChunkPlace, CollectiveSchedule
 
 __all__ = ["Equal", "equal_chunks", "repeats"]
 
@@ -33,11 +33,11 @@ class Equal:
         excess: the share by which the data on a link grows at most: 0.02 where a chunk has 51 % instead of 50 %.
     """
 
-    strategy: Strategy
+    strategy: CollectiveSchedule
     excess: float
 
 
-def equal_chunks(strategy: Strategy, chunks_max: int = CHUNKS_MAX, enough: float = ENOUGH) -> Equal:
+def equal_chunks(strategy: CollectiveSchedule, chunks_max: int = CHUNKS_MAX, enough: float = ENOUGH) -> Equal:
     """The same strategy with equal chunks: the fewest that come near enough to its weights, and no more than allowed.
 
     Args:
@@ -49,23 +49,23 @@ def equal_chunks(strategy: Strategy, chunks_max: int = CHUNKS_MAX, enough: float
     if not strategy.weights:
         return Equal(strategy, 0.0)
     if strategy.collective not in ("all-reduce", "broadcast", "reduce") or not strategy.keeps_places:
-        raise StrategyError(
+        raise ScheduleError(
             f"{strategy.name!r} has chunks of different sizes, whose places follow from their number",
             "give each rank equal chunks",
         )
     if strategy.chunks > chunks_max:
-        raise StrategyError(
+        raise ScheduleError(
             f"{strategy.name!r} has {strategy.chunks} chunks of different sizes, more than {chunks_max}",
             "use fewer trees",
         )
     counts, excess = repeats(strategy.weights, chunks_max, enough)
     start = [0, *accumulate(counts)]
 
-    def place(old: Place) -> Place:
+    def place(old: ChunkPlace) -> ChunkPlace:
         return msgspec.structs.replace(old, index=start[old.index])
 
     moves = tuple(
-        Move(place(m.source), place(m.target), start[m.source.index + m.count] - start[m.source.index], m.adds, m.channel)
+        ChunkMove(place(m.source), place(m.target), start[m.source.index + m.count] - start[m.source.index], m.adds, m.channel)
         for m in strategy.moves
     )  # fmt: skip
     found = msgspec.structs.replace(strategy, chunks=start[-1], moves=moves, weights=())

@@ -6,10 +6,10 @@ from collections import Counter, defaultdict
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
-from hemiola.core.errors import InputError, StrategyError
+from hemiola.core.errors import InputError, ScheduleError
 from hemiola.core.ordering import in_order
-from hemiola.core.strategy import Move, Place
-from hemiola.trace.msccl.waiting import At, Step, check_progress
+from hemiola.core.strategy import ChunkMove, ChunkPlace
+from hemiola.trace.msccl.waiting import At, BlockStep, check_progress
 from hemiola.trace.msccl.words import ADDS, LOCAL, RECEIVES, SENDS, SOURCES, TARGETS
 
 __all__ = ["Joined", "joined_moves"]
@@ -28,23 +28,23 @@ class _Node:
         other: the receiving half of a sending one.
     """
 
-    step: Step
-    reads: tuple[Place, ...] = ()
-    writes: tuple[Place, ...] = ()
+    step: BlockStep
+    reads: tuple[ChunkPlace, ...] = ()
+    writes: tuple[ChunkPlace, ...] = ()
     adds: bool = False
     is_local: bool = False
     after: list[int] = field(default_factory=list)
     other: int = -1
 
 
-def joined_moves(steps: list[Step], name: str, slots: int) -> list[tuple[Move, str]]:
+def joined_moves(steps: list[BlockStep], name: str, slots: int) -> list[tuple[ChunkMove, str]]:
     """The moves of all steps, in an order that all of them allow, and by which steps each is made.
 
     `rrs` sends a sum and keeps none, so it is added up in a place of its own. Where what lies in its source is
     overwritten next, as rings do, it is added up there: the same, with a copy less.
 
     Raises:
-        InputError, StrategyError: as `Joined` and `check_progress`, and of two steps that use a chunk in no certain order.
+        InputError, ScheduleError: as `Joined` and `check_progress`, and of two steps that use a chunk in no certain order.
     """
     exact = Joined(steps, name)
     check_progress(steps, slots, name)
@@ -64,10 +64,10 @@ class Joined:
 
     Raises:
         InputError: a step waits for one that is not there, or that tells nobody of its end.
-        StrategyError: sends and receives between two ranks do not fit.
+        ScheduleError: sends and receives between two ranks do not fit.
     """
 
-    def __init__(self, steps: list[Step], name: str, in_place: Collection[At] = ()) -> None:
+    def __init__(self, steps: list[BlockStep], name: str, in_place: Collection[At] = ()) -> None:
         self._name, self._in_place = name, in_place
         self._nodes: list[_Node] = []
         self._first: dict[At, int] = {}
@@ -82,7 +82,7 @@ class Joined:
         self._join()
         self._wait(steps)
 
-    def _add(self, step: Step) -> None:
+    def _add(self, step: BlockStep) -> None:
         """The nodes of a step, one after the other."""
         self._first[step.at] = len(self._nodes)
         source, target = tuple(step.source.row(step.count)), tuple(step.target.row(step.count))
@@ -108,22 +108,22 @@ class Joined:
         self._nodes.append(node)
 
     @staticmethod
-    def _local(step: Step, source: tuple[Place, ...], target: tuple[Place, ...], adds: bool = False) -> _Node:
+    def _local(step: BlockStep, source: tuple[ChunkPlace, ...], target: tuple[ChunkPlace, ...], adds: bool = False) -> _Node:
         return _Node(step, source + (target if adds else ()), target, adds, is_local=True)
 
-    def _own(self, step: Step) -> tuple[Place, ...]:
+    def _own(self, step: BlockStep) -> tuple[ChunkPlace, ...]:
         """Where a sum that is not kept is added up."""
         if step.at in self._in_place:
             return tuple(step.source.row(step.count))
         first = self._spare[step.rank]
         self._spare[step.rank] += step.count
-        return tuple(Place(step.rank, "scratch", first).row(step.count))
+        return tuple(ChunkPlace(step.rank, "scratch", first).row(step.count))
 
     def _join(self) -> None:
         for key in sorted({*self._sends, *self._receives}):
             out, into = self._sends.get(key, []), self._receives.get(key, [])
             if len(out) != len(into):
-                raise StrategyError(
+                raise ScheduleError(
                     f"{self._name}: rank {key[0]} sends {len(out)} times to rank {key[1]} on channel {key[2]}, which receives "
                     f"{len(into)} times",
                     "give every send its receive",
@@ -131,14 +131,14 @@ class Joined:
             for one, other in zip(out, into, strict=True):
                 sent, received = self._nodes[one].step, self._nodes[other].step
                 if sent.count != received.count:
-                    raise StrategyError(
+                    raise ScheduleError(
                         f"{self._name}: {sent.where} and {received.where} differ in cnt: {sent.count} and {received.count}",
                         "give both the same",
                     )
                 self._nodes[one].other = other
                 self._nodes[other].after.append(one)
 
-    def _wait(self, steps: list[Step]) -> None:
+    def _wait(self, steps: list[BlockStep]) -> None:
         """A step waits for the one before it in its block, and for the one that it names."""
         told = {step.at: step.tells and step.kind != "nop" for step in steps}
         for step in steps:
@@ -167,8 +167,8 @@ class Joined:
         self._conflicts: list[tuple[int, int]] = []
         uses = Counter(one for node in self._nodes for one in node.after)
         ancestors = [0] * len(self._nodes)
-        wrote: dict[Place, int] = {}
-        read: dict[Place, list[int]] = {}
+        wrote: dict[ChunkPlace, int] = {}
+        read: dict[ChunkPlace, list[int]] = {}
         last_readers = _LastReaders()
         for number in self._order:
             node = self._nodes[number]
@@ -198,33 +198,33 @@ class Joined:
             if places == self._nodes[number].step.count
         }
 
-    def _check_order(self, one: int, other: int, place: Place, before: int) -> None:
+    def _check_order(self, one: int, other: int, place: ChunkPlace, before: int) -> None:
         if not before >> one & 1:
-            raise StrategyError(
+            raise ScheduleError(
                 f"{self._name}: {self._nodes[one].step.where} and {self._nodes[other].step.where} use {place} in no certain order",
                 "let one of them wait for the other",
             )
 
-    def moves(self) -> list[tuple[Move, str]]:
+    def moves(self) -> list[tuple[ChunkMove, str]]:
         """Halves as one, in an order that what they read and write allows.
 
         Raises:
             StrategyError: a place is written while what lies there is sent to where that comes from.
         """
         move_of: dict[int, int] = {}
-        moves: list[tuple[Move, str]] = []
+        moves: list[tuple[ChunkMove, str]] = []
         for number in self._order:
             node = self._nodes[number]
             if node.other >= 0:
                 received = self._nodes[node.other]
                 move_of[number] = move_of[node.other] = len(moves)
-                move = Move(
+                move = ChunkMove(
                     node.reads[0], received.writes[0], node.step.count, received.adds, node.step.to[1]
                 )
                 moves.append((move, f"{node.step.where} and {received.step.where}"))
             elif node.is_local:
                 move_of[number] = len(moves)
-                move = Move(node.reads[0], node.writes[0], node.step.count, node.adds)
+                move = ChunkMove(node.reads[0], node.writes[0], node.step.count, node.adds)
                 moves.append((move, node.step.where))
         after: list[list[int]] = [[] for _ in moves]
         for one, other in set(self._conflicts):
@@ -233,7 +233,7 @@ class Joined:
         found = in_order(after)
         if len(found) < len(moves):
             move, where = moves[min(set(range(len(moves))) - set(found))]
-            raise StrategyError(
+            raise ScheduleError(
                 f"{self._name}: {where}: {move.source} goes to {move.target}, from where what lies there is on its way at the same time",
                 "receive it in scratch memory",
             )
@@ -244,21 +244,21 @@ class _LastReaders:
     """Which nodes are, for all their places, the last to read what lies there before it is overwritten."""
 
     def __init__(self) -> None:
-        self._alone: set[tuple[int, Place]] = set()
+        self._alone: set[tuple[int, ChunkPlace]] = set()
         self.found: Counter[int] = Counter()
 
-    def read(self, number: int, place: Place, others: list[int], before: int) -> None:
+    def read(self, number: int, place: ChunkPlace, others: list[int], before: int) -> None:
         """One reads after others, all of which it has to have waited for."""
         if all(before >> other & 1 for other in others):
             self._alone.add((number, place))
 
-    def overwritten(self, place: Place, readers: list[int]) -> None:
+    def overwritten(self, place: ChunkPlace, readers: list[int]) -> None:
         """A place gets something else."""
         if readers and (readers[-1], place) in self._alone:
             self.found[readers[-1]] += 1
 
 
-def _scratch_used(steps: list[Step]) -> Counter[int]:
+def _scratch_used(steps: list[BlockStep]) -> Counter[int]:
     """By rank, how many chunks of scratch memory its steps use."""
     used: Counter[int] = Counter()
     for step in steps:

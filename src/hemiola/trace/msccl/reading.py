@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hemiola.core.errors import InputError
-from hemiola.core.strategy import Buffer, Collective, Place, Strategy
+from hemiola.core.strategy import Buffer, Collective, ChunkPlace, CollectiveSchedule
 from hemiola.core.strategy_check import check_size
 from hemiola.trace.msccl.document import children, elements, given, number
 from hemiola.trace.msccl.joined import joined_moves
-from hemiola.trace.msccl.waiting import Step
+from hemiola.trace.msccl.waiting import BlockStep
 from hemiola.trace.msccl.words import BUFFERS, COLLECTIVES, KINDS, RECEIVES, SENDS, SLOTS, SOURCES, TARGETS
 from hemiola.trace.reading import read_bytes
 
@@ -23,7 +23,7 @@ MOVED_MAX = 1 << 19
 """Chunks that all steps together move."""
 
 
-def read_msccl(path: Path) -> Strategy:
+def read_msccl(path: Path) -> CollectiveSchedule:
     """Read a file; see `parse_msccl`.
 
     Raises:
@@ -33,8 +33,8 @@ def read_msccl(path: Path) -> Strategy:
     return parse_msccl(read_bytes(path), str(path))
 
 
-def parse_msccl(text: str | bytes, name: str = "the text") -> Strategy:
-    """The strategy that an XML document describes; whether it is right is for `Strategy.verify` to say.
+def parse_msccl(text: str | bytes, name: str = "the text") -> CollectiveSchedule:
+    """The strategy that an XML document describes; whether it is right is for `CollectiveSchedule.verify` to say.
 
     Raises:
         InputError: it is no such document, contradicts itself, or is beyond all use; names the place.
@@ -46,7 +46,7 @@ def parse_msccl(text: str | bytes, name: str = "the text") -> Strategy:
     algorithm = _algorithm(root, name)
     steps = _steps(root, algorithm)
     moves = joined_moves(steps, name, algorithm.slots)
-    found = Strategy(
+    found = CollectiveSchedule(
         name=root.get("name") or "unnamed", collective=algorithm.collective, ranks=algorithm.ranks, chunks=algorithm.chunks,
         moves=tuple(move for move, _ in moves), in_place=algorithm.in_place, source=f"MSCCL: {name}",
     )  # fmt: skip
@@ -128,7 +128,7 @@ def _by_id(parent: ElementTree.Element, tag: str, where: str) -> dict[int, Eleme
     return found
 
 
-def _steps(root: ElementTree.Element, algorithm: _Algorithm) -> list[Step]:
+def _steps(root: ElementTree.Element, algorithm: _Algorithm) -> list[BlockStep]:
     """Of all gpus. No more than can be looked at."""
     gpus = _by_id(root, "gpu", algorithm.name)
     ranks = algorithm.ranks
@@ -137,7 +137,7 @@ def _steps(root: ElementTree.Element, algorithm: _Algorithm) -> list[Step]:
         raise InputError(
             f"{algorithm.name}: there {there} gpu {rank} of {ranks}", f"number them from 0 to {ranks - 1}"
         )
-    steps: list[Step] = []
+    steps: list[BlockStep] = []
     moved = 0
     for rank, gpu in gpus.items():
         for step in _Gpu(gpu, rank, algorithm).steps():
@@ -182,14 +182,14 @@ class _Gpu:
             room[buffer] = right if said is None else said
         return room
 
-    def steps(self) -> list[Step]:
+    def steps(self) -> list[BlockStep]:
         """Of all its blocks."""
         found = []
         for block, element in self._blocks.items():
             found += self._steps_of(block, element)
         return found
 
-    def _steps_of(self, block: int, element: ElementTree.Element) -> list[Step]:
+    def _steps_of(self, block: int, element: ElementTree.Element) -> list[BlockStep]:
         where = f"{self._where}, tb {block}"
         channel = number(element, "chan", where)
         if not 0 <= channel < self._algorithm.channels:
@@ -222,7 +222,7 @@ class _Gpu:
 
     def _step(
         self, due: int, step: ElementTree.Element, block: int, to: tuple[int, int], of: tuple[int, int]
-    ) -> Step:
+    ) -> BlockStep:
         kind = step.get("type", "")
         where = f"{self._where}, tb {block}, step {step.get('s', '')[:9]}"
         if number(step, "s", where) != due:
@@ -244,12 +244,12 @@ class _Gpu:
         target = self._place(step, "dst", count if kind in TARGETS else 0, where)
         if kind in SOURCES and kind in TARGETS:
             _check_apart(source, target, count, where)
-        return Step(
+        return BlockStep(
             self._rank, block, due, kind, source, target, 0 if kind == "nop" else count, _waits(step, block, where), to, of,
             given(step, "hasdep", where, 0, 1) == 1,
         )  # fmt: skip
 
-    def _place(self, step: ElementTree.Element, which: str, used: int, where: str) -> Place:
+    def _place(self, step: ElementTree.Element, which: str, used: int, where: str) -> ChunkPlace:
         """Where a step reads or writes so many chunks; none where it is a note for the reader."""
         letter = step.get(f"{which}buf", "")
         if letter not in BUFFERS:
@@ -261,7 +261,7 @@ class _Gpu:
                 f"{where}: {which}off is {index} with cnt {used}, where {letter} has {room} chunks",
                 f"give 0 to {room - used}" if room >= used else f"give {letter}_chunks of the gpu as many",
             )
-        return Place(self._rank, buffer, index)
+        return ChunkPlace(self._rank, buffer, index)
 
 
 def _waits(step: ElementTree.Element, block: int, where: str) -> list[tuple[int, int]]:
@@ -281,7 +281,7 @@ def _waits(step: ElementTree.Element, block: int, where: str) -> list[tuple[int,
     return [(depends, deps)]
 
 
-def _check_apart(source: Place, target: Place, count: int, where: str) -> None:
+def _check_apart(source: ChunkPlace, target: ChunkPlace, count: int, where: str) -> None:
     """All chunks of a step are under way together, so what it reads must not be what it has just written."""
     if source.buffer == target.buffer and 0 < abs(source.index - target.index) < count:
         raise InputError(
@@ -290,7 +290,7 @@ def _check_apart(source: Place, target: Place, count: int, where: str) -> None:
         )
 
 
-def _check_chains(steps: list[Step], name: str) -> None:
+def _check_chains(steps: list[BlockStep], name: str) -> None:
     """What MSCCL makes one of several steps: nops with the step behind them, sums with the same target."""
     for before, step in zip(steps, [*steps[1:], None], strict=True):
         where = f"{name}: {before.where}"
@@ -311,7 +311,7 @@ def _check_chains(steps: list[Step], name: str) -> None:
             )
 
 
-def _is_one(before: Step, step: Step) -> bool:
+def _is_one(before: BlockStep, step: BlockStep) -> bool:
     """Whether MSCCL adds up both at once."""
     same = (before.target, before.source.buffer) == (step.target, step.source.buffer)
     return before.kind == step.kind == "re" and same and not step.before and not before.tells

@@ -6,11 +6,11 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hemiola.core.errors import StrategyError
-from hemiola.core.strategy import Place
+from hemiola.core.errors import ScheduleError
+from hemiola.core.strategy import ChunkPlace
 from hemiola.trace.msccl.words import RECEIVES, SENDS
 
-__all__ = ["At", "Step", "check_progress"]
+__all__ = ["At", "BlockStep", "check_progress"]
 
 At = tuple[int, int, int]
 """Rank, block, step."""
@@ -22,7 +22,7 @@ _SHOWN = 3
 
 
 @dataclass
-class Step:
+class BlockStep:
     """One step of one thread block.
 
     Attributes:
@@ -38,8 +38,8 @@ class Step:
     block: int
     number: int
     kind: str
-    source: Place
-    target: Place
+    source: ChunkPlace
+    target: ChunkPlace
     count: int
     before: list[tuple[int, int]]
     to: tuple[int, int]
@@ -57,7 +57,7 @@ class Step:
         return f"gpu {self.rank}, tb {self.block}, step {self.number}"
 
 
-def check_progress(steps: Sequence[Step], slots: int, name: str) -> None:
+def check_progress(steps: Sequence[BlockStep], slots: int, name: str) -> None:
     """Let every block go on until nothing moves.
 
     Whether all end does not depend on who goes first, for each link has one block at each end. So every step is
@@ -71,7 +71,7 @@ def check_progress(steps: Sequence[Step], slots: int, name: str) -> None:
     """
     stuck = _Blocks(steps, slots).run()
     if stuck:
-        raise StrategyError(
+        raise ScheduleError(
             f"{name}: these wait for each other for ever: {'; '.join(stuck[:_SHOWN])}",
             "let every rank send what it has before it waits for what needs that, and receive before links are full",
         )
@@ -80,9 +80,9 @@ def check_progress(steps: Sequence[Step], slots: int, name: str) -> None:
 class _Blocks:
     """Where every block stands, and what is under way."""
 
-    def __init__(self, steps: Sequence[Step], slots: int) -> None:
+    def __init__(self, steps: Sequence[BlockStep], slots: int) -> None:
         self._slots = slots
-        self._left: dict[Block, deque[Step]] = defaultdict(deque)
+        self._left: dict[Block, deque[BlockStep]] = defaultdict(deque)
         for step in steps:
             self._left[step.rank, step.block].append(step)
         self._ended: set[At] = set()
@@ -109,7 +109,7 @@ class _Blocks:
                 woken += self._waiting.pop(one, [])
         return woken
 
-    def _need(self, step: Step) -> Need | None:
+    def _need(self, step: BlockStep) -> Need | None:
         """The first thing that is missing."""
         for block, number in step.before:
             if (step.rank, block, number) not in self._ended:
@@ -120,7 +120,7 @@ class _Blocks:
             return "room", *_goes(step)
         return None
 
-    def _end(self, step: Step) -> list[Need]:
+    def _end(self, step: BlockStep) -> list[Need]:
         """Make a step; what is there now."""
         self._ended.add(step.at)
         found: list[Need] = [("step", *step.at)]
@@ -132,7 +132,7 @@ class _Blocks:
             found.append(("data", *_goes(step)))
         return found
 
-    def _words(self, step: Step) -> str:
+    def _words(self, step: BlockStep) -> str:
         what, *of = self._need(step) or ("", 0, 0, 0)
         reason = {
             "step": f"step {of[2]} of tb {of[1]}",
@@ -142,9 +142,9 @@ class _Blocks:
         return f"{step.where} ({step.kind}) for {reason.get(what, 'nothing')}"
 
 
-def _came(step: Step) -> Link:
+def _came(step: BlockStep) -> Link:
     return step.of[0], step.rank, step.of[1]
 
 
-def _goes(step: Step) -> Link:
+def _goes(step: BlockStep) -> Link:
     return step.rank, step.to[0], step.to[1]

@@ -6,8 +6,8 @@ import xml.etree.ElementTree as ElementTree
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hemiola.core.errors import StrategyError
-from hemiola.core.strategy import Buffer, Move, Place, Strategy
+from hemiola.core.errors import ScheduleError
+from hemiola.core.strategy import Buffer, ChunkMove, ChunkPlace, CollectiveSchedule
 from hemiola.trace.atomic import replacing
 from hemiola.trace.msccl.words import BUFFERS, NAMES
 
@@ -19,12 +19,12 @@ _ATTRIBUTE_BYTES_MAX = 255
 _BYTES_MAX = 1 << 35
 
 
-def write_msccl(strategy: Strategy, path: Path, bytes_min: int = 0) -> None:
+def write_msccl(strategy: CollectiveSchedule, path: Path, bytes_min: int = 0) -> None:
     """Write a file; see `msccl_text`.
 
     Raises:
         InputError: it cannot be written.
-        StrategyError: MSCCL has no such strategies.
+        ScheduleError: MSCCL has no such strategies.
     """
     text = msccl_text(strategy, bytes_min)
     with replacing(path) as stream:
@@ -41,7 +41,7 @@ class _Block:
     steps: list[dict[str, str]] = field(default_factory=list)
 
 
-def msccl_text(strategy: Strategy, bytes_min: int = 0) -> str:
+def msccl_text(strategy: CollectiveSchedule, bytes_min: int = 0) -> str:
     """The XML document of a strategy.
 
     Args:
@@ -51,12 +51,12 @@ def msccl_text(strategy: Strategy, bytes_min: int = 0) -> str:
         StrategyError: its chunks are not equal, or it has a root other than rank 0, which MSCCL cannot say.
     """
     if strategy.weights and max(strategy.weights) > min(strategy.weights) * (1 + 1e-9):
-        raise StrategyError(
+        raise ScheduleError(
             f"{strategy.name!r} has chunks of different sizes",
             "MSCCL's are equal: make them so with equal_chunks",
         )
     if strategy.collective in ("broadcast", "reduce") and strategy.root:
-        raise StrategyError(
+        raise ScheduleError(
             f"{strategy.name!r} has the root {strategy.root}",
             "MSCCL's files do not name one: number ranks so that it is 0",
         )
@@ -95,8 +95,8 @@ class _Gpu:
         self._rank = rank
         self._blocks: dict[tuple[int, int, int], int] = {}
         self._all: list[_Block] = []
-        self._wrote: dict[Place, tuple[int, int]] = {}
-        self._read: dict[Place, list[tuple[int, int]]] = {}
+        self._wrote: dict[ChunkPlace, tuple[int, int]] = {}
+        self._read: dict[ChunkPlace, list[tuple[int, int]]] = {}
         self._chunks: dict[Buffer, int] = {"input": 0, "output": 0, "scratch": 0}
 
     def block(self, send: int, receive: int, channel: int) -> int:
@@ -107,7 +107,7 @@ class _Gpu:
             self._all.append(_Block(send, receive, channel))
         return self._blocks[key]
 
-    def add(self, kind: str, move: Move, block: int) -> None:
+    def add(self, kind: str, move: ChunkMove, block: int) -> None:
         """One more step there: it waits for the last ones of other blocks that used its chunks."""
         reads = [place for place in move.sources() if place.rank == self._rank]
         writes = [place for place in move.targets() if place.rank == self._rank]

@@ -12,7 +12,7 @@ import numpy as np
 
 from hemiola.core.errors import InputError
 from hemiola.core.topology import MAX_HOSTS, Hosts
-from hemiola.trace.topologies.options import Options
+from hemiola.trace.topologies.options import TopologyOptions
 
 __all__ = ["BUS", "FABRIC", "HARDWARE_OPTIONS", "LATENCY", "NIC", "make_hosts"]
 
@@ -25,7 +25,7 @@ HARDWARE_OPTIONS = ("gpus_per_host", "gpu_type", "nic", "latency", "fabric", "is
 
 
 def make_hosts(
-    options: Options,
+    options: TopologyOptions,
     names: Sequence[str],
     gpus: Sequence[int | None] | None = None,
     gpu_types: Sequence[str] | None = None,
@@ -64,7 +64,7 @@ def make_hosts(
     )
 
 
-def _filled_gpus(options: Options, names: Sequence[str], gpus: Sequence[int | None] | None) -> list[int]:
+def _filled_gpus(options: TopologyOptions, names: Sequence[str], gpus: Sequence[int | None] | None) -> list[int]:
     known = list(gpus) if gpus is not None else [None] * len(names)
     silent = next((name for name, count in zip(names, known, strict=True) if count is None), None)
     if silent is None:
@@ -78,7 +78,7 @@ def _filled_gpus(options: Options, names: Sequence[str], gpus: Sequence[int | No
     return [given if count is None else count for count in known]
 
 
-def _filled_types(options: Options, count: int, gpu_types: Sequence[str] | None) -> tuple[str, ...]:
+def _filled_types(options: TopologyOptions, count: int, gpu_types: Sequence[str] | None) -> tuple[str, ...]:
     known = tuple(gpu_types) if gpu_types is not None else ("",) * count
     if all(known) and known:
         _refuse_needless(options, "gpu_type", "every host's GPU type")
@@ -87,6 +87,6 @@ def _filled_types(options: Options, count: int, gpu_types: Sequence[str] | None)
     return tuple(gpu_type or given for gpu_type in known)
 
 
-def _refuse_needless(options: Options, key: str, what: str) -> None:
+def _refuse_needless(options: TopologyOptions, key: str, what: str) -> None:
     if key in options:
         raise InputError(f"{options.where} gives {what} itself", f"leave {key} out, or edit the file")

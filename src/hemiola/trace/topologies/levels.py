@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from hemiola.core.errors import InputError
 from hemiola.core.topology import Hosts, Level
-from hemiola.trace.topologies.options import Options
+from hemiola.trace.topologies.options import TopologyOptions
 
 __all__ = ["LEVEL_OPTIONS", "make_levels", "ratios_of"]
 
@@ -23,7 +23,7 @@ Uplink = Callable[[int, str, float], float]
 Ints = NDArray[np.int64]
 
 
-def ratios_of(options: Options, levels: int) -> list[float]:
+def ratios_of(options: TopologyOptions, levels: int) -> list[float]:
     """Oversubscription of each level, narrow to wide; levels that are not named have 1.
 
     Raises:
@@ -42,7 +42,7 @@ def make_levels(
     hosts: Hosts,
     names: Sequence[str],
     labels: Sequence[Sequence[str]],
-    options: Options,
+    options: TopologyOptions,
     uplink: Uplink | None = None,
 ) -> tuple[Level, ...]:
     """The levels above these hosts.
@@ -72,7 +72,7 @@ def make_levels(
     return tuple(levels)
 
 
-def _renamed(options: Options, names: Sequence[str]) -> Sequence[str]:
+def _renamed(options: TopologyOptions, names: Sequence[str]) -> Sequence[str]:
     given = options.words("levels")
     if given and len(given) != len(names):
         raise InputError(

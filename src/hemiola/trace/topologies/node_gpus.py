@@ -17,7 +17,7 @@ import msgspec
 from hemiola.core.errors import InputError
 from hemiola.trace.topologies.options import whole
 
-__all__ = ["GPU", "Gpus", "Metadata", "Node", "gpu_type", "gpus_of", "others_of", "unusable"]
+__all__ = ["GPU", "Gpus", "Metadata", "KubernetesNode", "gpu_type", "gpus_of", "others_of", "unusable"]
 
 GPU = "nvidia.com/gpu"
 _SHARED = f"{GPU}.shared"
@@ -64,11 +64,11 @@ class Status(msgspec.Struct):
     conditions: list[Condition] = []
 
 
-class Node(msgspec.Struct):
+class KubernetesNode(msgspec.Struct):
     """What is read of a Kubernetes Node."""
 
     metadata: Metadata
-    kind: str = "Node"
+    kind: str = "KubernetesNode"
     spec: Spec = msgspec.field(default_factory=Spec)
     status: Status = msgspec.field(default_factory=Status)
 
@@ -90,7 +90,7 @@ class Gpus:
     slices: int = 0
 
 
-def unusable(node: Node, tolerated: Collection[str]) -> str:
+def unusable(node: KubernetesNode, tolerated: Collection[str]) -> str:
     """Why Kubernetes puts no new job on a node, in a word or two; "" if it does.
 
     Args:
@@ -107,18 +107,18 @@ def unusable(node: Node, tolerated: Collection[str]) -> str:
     return ""
 
 
-def gpu_type(node: Node) -> str:
+def gpu_type(node: KubernetesNode) -> str:
     """The product; "" where it is not said."""
     return _label(node, "product").removesuffix("-SHARED")
 
 
-def others_of(node: Node) -> list[str]:
+def others_of(node: KubernetesNode) -> list[str]:
     """Accelerators on offer that are no GPUs here: other vendors', and MIG slices beside whole GPUs."""
     amounts = node.status.capacity
     return [name for name in amounts if _OTHERS.match(name) and str(amounts[name]) != "0"]
 
 
-def gpus_of(node: Node, path: str) -> Gpus:
+def gpus_of(node: KubernetesNode, path: str) -> Gpus:
     """The GPUs of a node.
 
     By capacity and what of it is allocatable, else by the label of GPU feature discovery.
@@ -141,7 +141,7 @@ def gpus_of(node: Node, path: str) -> Gpus:
     return Gpus(there, min(there, free + free_shared // by), plain + shared)
 
 
-def _labelled(node: Node, path: str) -> Gpus:
+def _labelled(node: KubernetesNode, path: str) -> Gpus:
     """What the label says where no GPU is on offer; nothing can be said of a node without capacity and label."""
     if f"{GPU}.count" not in node.metadata.labels:
         return Gpus() if node.status.capacity else Gpus(None, None)
@@ -151,7 +151,7 @@ def _labelled(node: Node, path: str) -> Gpus:
     return Gpus(there, 0 if node.status.allocatable else there, there)
 
 
-def _is_shared(node: Node) -> bool:
+def _is_shared(node: KubernetesNode) -> bool:
     """By its labels, or by more GPUs on offer than there are."""
     count, offered = _label(node, "count"), str(node.status.capacity.get(GPU, "0"))
     beyond = count.isdecimal() and offered.isdecimal() and 0 < int(count) < int(offered)
@@ -159,7 +159,7 @@ def _is_shared(node: Node) -> bool:
     return sharing or beyond or _label(node, "product").endswith("-SHARED")
 
 
-def _replicas(node: Node, plain: int, shared: int, path: str) -> int:
+def _replicas(node: KubernetesNode, plain: int, shared: int, path: str) -> int:
     """How often each shared GPU is on offer: by the number of GPUs, else by the label that says it."""
     if f"{GPU}.count" in node.metadata.labels:
         there = _amount(node, node.metadata.labels, f"{GPU}.count", path) - plain
@@ -174,11 +174,11 @@ def _replicas(node: Node, plain: int, shared: int, path: str) -> int:
     return by
 
 
-def _label(node: Node, name: str) -> str:
+def _label(node: KubernetesNode, name: str) -> str:
     return node.metadata.labels.get(f"{GPU}.{name}", "")
 
 
-def _amount(node: Node, amounts: Mapping[str, Any], name: str, path: str) -> int:
+def _amount(node: KubernetesNode, amounts: Mapping[str, Any], name: str, path: str) -> int:
     """A whole number; 0 where there is none."""
     try:
         return whole(str(amounts.get(name, "0")))

@@ -21,8 +21,8 @@ from hemiola.core.errors import DAMAGED, FormatError, InputError
 from hemiola.core.topology import Topology
 from hemiola.trace.topologies.hardware import HARDWARE_OPTIONS, make_hosts
 from hemiola.trace.topologies.levels import LEVEL_OPTIONS, make_levels
-from hemiola.trace.topologies.node_gpus import Gpus, Node, gpu_type, gpus_of, others_of, unusable
-from hemiola.trace.topologies.options import Options
+from hemiola.trace.topologies.node_gpus import Gpus, KubernetesNode, gpu_type, gpus_of, others_of, unusable
+from hemiola.trace.topologies.options import TopologyOptions
 from hemiola.trace.topologies.usable import only_usable
 
 __all__ = ["FAMILIES", "read_nodes"]
@@ -36,7 +36,7 @@ FAMILIES: dict[str, tuple[str, ...]] = {
 
 _OPTIONS = (*HARDWARE_OPTIONS, *LEVEL_OPTIONS, "name", "labels", "kueue", "unusable", "tolerate")
 _REMEDY = "tolerate=KEY counts nodes whose taint jobs tolerate, unusable=keep all nodes with whole GPUs"
-_Read = tuple[Node, Gpus]
+_Read = tuple[KubernetesNode, Gpus]
 _HOSTNAME = "kubernetes.io/hostname"
 _ASIDE = re.compile(r"^\s*#.*|last-applied-configuration:\s+(?:[|>][-+]?\s+|')?\{.*", re.MULTILINE)
 """In YAML: comments, and kubectl's note of the object as it was applied, in which each label stands once more."""
@@ -45,11 +45,11 @@ _ASIDE = re.compile(r"^\s*#.*|last-applied-configuration:\s+(?:[|>][-+]?\s+|')?\
 class NodeList(msgspec.Struct):
     """What `kubectl get nodes -o json` prints."""
 
-    items: list[Node]
+    items: list[KubernetesNode]
     kind: str = "List"
 
 
-def read_nodes(text: str, path: str, options: Options, kueue: str | None = None) -> Topology:
+def read_nodes(text: str, path: str, options: TopologyOptions, kueue: str | None = None) -> Topology:
     """The cluster of these nodes: of whole GPUs that jobs are given.
 
     Nodes without GPUs and without labels are left out, and so are those that take no jobs.
@@ -111,7 +111,7 @@ def _placed(
     return placed, lost
 
 
-def _why(nodes: Iterable[Node], tolerated: Sequence[str]) -> dict[str, str]:
+def _why(nodes: Iterable[KubernetesNode], tolerated: Sequence[str]) -> dict[str, str]:
     """Why no job can use a node now, by the node's name; those that are in use are left out."""
     found = {node.metadata.name: unusable(node, tolerated) for node in nodes}
     return {name: why for name, why in found.items() if why}
@@ -146,18 +146,18 @@ def _some(count: int, what: str) -> str:
     return f"{count:,} {what}{'s' * (count != 1)}"
 
 
-def _decoded(text: str, path: str) -> list[Node]:
+def _decoded(text: str, path: str) -> list[KubernetesNode]:
     try:
         nodes = msgspec.json.decode(text, type=NodeList).items
     except DAMAGED as error:
         raise FormatError(f"{path} is no list of nodes: {error}", "use kubectl get nodes -o json") from error
-    stranger = next((node for node in nodes if node.kind != "Node"), None)
+    stranger = next((node for node in nodes if node.kind != "KubernetesNode"), None)
     if stranger is not None:
         raise FormatError(f"{path} lists a {stranger.kind}, not a Node", "use kubectl get nodes -o json")
     return nodes
 
 
-def _keys(options: Options, kueue: str | None, nodes: Sequence[Node], path: str) -> list[str]:
+def _keys(options: TopologyOptions, kueue: str | None, nodes: Sequence[KubernetesNode], path: str) -> list[str]:
     """The labels to go by, narrow to wide."""
     if kueue is not None and "labels" in options:
         raise InputError(f"{path}: both labels and kueue say the levels", "give one of the two")
@@ -177,7 +177,7 @@ def _kueue_keys(text: str, path: str) -> list[str]:
     return [key for key in reversed(found) if key != _HOSTNAME]
 
 
-def _family(nodes: Iterable[Node], path: str) -> list[str]:
+def _family(nodes: Iterable[KubernetesNode], path: str) -> list[str]:
     present = {key for node in nodes for key in node.metadata.labels}
     found = {name: [k for k in keys if k in present] for name, keys in FAMILIES.items() if keys[0] in present}
     if len(found) == 1:
@@ -189,12 +189,12 @@ def _family(nodes: Iterable[Node], path: str) -> list[str]:
     )
 
 
-def _missing(node: Node, keys: Sequence[str]) -> str:
+def _missing(node: KubernetesNode, keys: Sequence[str]) -> str:
     """The first of these labels that the node lacks; "" if it has all."""
     return next((key for key in keys if not node.metadata.labels.get(key)), "")
 
 
-def _refuse_unplaced(node: Node, keys: Sequence[str], path: str) -> None:
+def _refuse_unplaced(node: KubernetesNode, keys: Sequence[str], path: str) -> None:
     if missing := _missing(node, keys):
         raise InputError(
             f"{path}: node {node.metadata.name!r} has no label {missing}",

@@ -15,15 +15,15 @@ from hemiola.core.errors import HemiolaError, InputError
 from hemiola.core.units import parse_duration, parse_rate
 from hemiola.trace.struct_json import as_text
 
-__all__ = ["Options", "split_options", "whole"]
+__all__ = ["TopologyOptions", "split_options", "whole"]
 
 Value = TypeVar("Value")
 
 _OPTION = re.compile(r"\s*([a-z_]+)=(.*)", re.DOTALL)
 
 
-class Options:
-    """Options by name; each is taken by at most one reader.
+class TopologyOptions:
+    """TopologyOptions by name; each is taken by at most one reader.
 
     Args:
         values: as they were typed.
@@ -40,7 +40,7 @@ class Options:
     def __contains__(self, key: str) -> bool:
         return key in self.values
 
-    def only(self, known: Collection[str]) -> Options:
+    def only(self, known: Collection[str]) -> TopologyOptions:
         """These options, or an error for the first that is not known here."""
         for key in self.values:
             if key not in known:

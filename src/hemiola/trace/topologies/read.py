@@ -21,15 +21,15 @@ from hemiola.trace.struct_json import as_text
 from hemiola.trace.topologies.generate import GENERATORS, generate
 from hemiola.trace.topologies.native import read_native
 from hemiola.trace.topologies.nodes import read_nodes
-from hemiola.trace.topologies.options import Options, split_options
+from hemiola.trace.topologies.options import TopologyOptions, split_options
 from hemiola.trace.topologies.slurm import read_slurm
 from hemiola.trace.topologies.tables import LINGJUN_COLUMNS, TIRESIAS_COLUMNS, read_lingjun, read_tiresias
 
-__all__ = ["FORMATS", "Format", "read_topology"]
+__all__ = ["FORMATS", "TopologyFormat", "read_topology"]
 
 
 @dataclass(frozen=True)
-class Format:
+class TopologyFormat:
     """One kind of file.
 
     Attributes:
@@ -40,7 +40,7 @@ class Format:
 
     sign: str
     fits: Callable[[str], bool]
-    read: Callable[[str, Path, Options], Topology]
+    read: Callable[[str, Path, TopologyOptions], Topology]
 
 
 _SLURM_FILES = ("topology.conf", "topology.yaml", "slurm.conf", "gres.conf")
@@ -79,12 +79,12 @@ def read_topology(
     if known and kind in GENERATORS:
         if place.strip():
             raise InputError(f"{kind}: {place!r} is no option", f"write {kind}:key=value,key=value")
-        return generate(kind, Options(values, kind))
-    read = Options(values, place, keep_unusable=keep_unusable)
+        return generate(kind, TopologyOptions(values, kind))
+    read = TopologyOptions(values, place, keep_unusable=keep_unusable)
     return _read_path(Path(place), kind if known else None, read)
 
 
-def _read_path(path: Path, kind: str | None, options: Options) -> Topology:
+def _read_path(path: Path, kind: str | None, options: TopologyOptions) -> Topology:
     if not options.where or not _exists(path):
         raise InputError(
             f"there is no topology at {options.where!r}",
@@ -124,13 +124,13 @@ def _has_columns(names: Sequence[str]) -> Callable[[str], bool]:
     return fits
 
 
-def _toml(text: str, path: Path, options: Options) -> Topology:
+def _toml(text: str, path: Path, options: TopologyOptions) -> Topology:
     topology = read_native(text, as_text(path))
     name = options.only(("name",)).values.get("name", topology.name)
     return replace(topology, name=name)
 
 
-def _nodes(text: str, path: Path, options: Options) -> Topology:
+def _nodes(text: str, path: Path, options: TopologyOptions) -> Topology:
     kueue = _text(Path(options.values["kueue"])) if "kueue" in options else None
     return read_nodes(text, as_text(path), options, kueue)
 
@@ -151,30 +151,30 @@ def _text(path: Path) -> str:
         raise InputError(f"cannot read {path}: {error}", "give a UTF-8 text file") from error
 
 
-FORMATS: dict[str, Format] = {
-    "toml": Format(
+FORMATS: dict[str, TopologyFormat] = {
+    "toml": TopologyFormat(
         "a [[hosts]] table",
         lambda text: re.search(r"^\s*\[\[\s*hosts\s*\]\]", text, re.MULTILINE) is not None,
         _toml,
     ),
-    "lingjun": Format(
+    "lingjun": TopologyFormat(
         f"the columns {','.join(LINGJUN_COLUMNS)}",
         _has_columns(LINGJUN_COLUMNS),
         lambda text, path, options: read_lingjun(text, as_text(path), options),
     ),
-    "tiresias": Format(
+    "tiresias": TopologyFormat(
         f"the columns {','.join(TIRESIAS_COLUMNS)}",
         _has_columns(TIRESIAS_COLUMNS),
         lambda text, path, options: read_tiresias(text, as_text(path), options),
     ),
-    "slurm": Format(
+    "slurm": TopologyFormat(
         "a line SwitchName= or BlockName=",
         lambda text: (
             re.search(r"^\s*(SwitchName|BlockName)\s*=", text, re.MULTILINE | re.IGNORECASE) is not None
         ),
         lambda text, path, options: read_slurm({"topology.conf": text}, as_text(path), options),
     ),
-    "nodes": Format(
+    "nodes": TopologyFormat(
         "a JSON list of Kubernetes nodes",
         lambda text: text.lstrip().startswith("{") and '"items"' in text,
         _nodes,

@@ -11,11 +11,11 @@ from hemiola.core.errors import FormatError, InputError
 from hemiola.core.topology import Topology
 from hemiola.trace.topologies.hardware import HARDWARE_OPTIONS, make_hosts
 from hemiola.trace.topologies.levels import LEVEL_OPTIONS, make_levels, ratios_of
-from hemiola.trace.topologies.options import Options
+from hemiola.trace.topologies.options import TopologyOptions
 from hemiola.trace.topologies.slurm_conf import read_conf
 from hemiola.trace.topologies.slurm_nodes import Gpus, gpus_of, read_down, read_gres_conf, read_slurm_conf
 from hemiola.trace.topologies.slurm_partitions import read_without_partition
-from hemiola.trace.topologies.slurm_tree import Tree, read_tree
+from hemiola.trace.topologies.slurm_tree import SwitchTree, read_tree
 from hemiola.trace.topologies.usable import only_usable
 
 __all__ = ["read_slurm"]
@@ -25,7 +25,7 @@ _FLAT = ("", "default", "flat", "none")
 """The plugins that read no topology.conf, by what stands after "topology/"; Slurm has called it differently."""
 
 
-def read_slurm(files: Mapping[str, str], path: str, options: Options) -> Topology:
+def read_slurm(files: Mapping[str, str], path: str, options: TopologyOptions) -> Topology:
     """The cluster that these files describe, without the nodes that slurm.conf keeps jobs from.
 
     The root switch is the cluster itself and becomes no level. A Slurm without a topology is one switch with all
@@ -75,7 +75,7 @@ def _unusable(files: Mapping[str, str], path: str) -> dict[str, str]:
     return {**dict.fromkeys(read_without_partition(text, place), "in no partition"), **read_down(text, place)}
 
 
-def _one_switch(files: Mapping[str, str], path: str, options: Options) -> Tree:
+def _one_switch(files: Mapping[str, str], path: str, options: TopologyOptions) -> SwitchTree:
     """All nodes with GPUs, as Slurm sees them that is told of no switches."""
     if "slurm.conf" not in files:
         raise FormatError(
@@ -95,11 +95,11 @@ def _one_switch(files: Mapping[str, str], path: str, options: Options) -> Tree:
             f"{path} has no topology.conf, and no node of its slurm.conf has GPUs",
             "add Gres=gpu:8 to them, or give the topology as a file",
         )
-    return Tree(nodes, (), (), {}, notes=("one switch, as there is no topology.conf",))
+    return SwitchTree(nodes, (), (), {}, notes=("one switch, as there is no topology.conf",))
 
 
 def _known_gpus(
-    files: Mapping[str, str], path: str, nodes: Iterable[str], options: Options
+    files: Mapping[str, str], path: str, nodes: Iterable[str], options: TopologyOptions
 ) -> dict[str, Gpus]:
     """GPUs by node, of these and of those that the files name: slurm.conf, else gres.conf, else nothing."""
     lines = read_gres_conf(files.get("gres.conf", ""), f"{path}/gres.conf")
@@ -113,7 +113,7 @@ def _known_gpus(
     return known
 
 
-def _refuse_outside(known: Mapping[str, Gpus], tree: Tree, path: str) -> None:
+def _refuse_outside(known: Mapping[str, Gpus], tree: SwitchTree, path: str) -> None:
     inside = set(tree.nodes)
     outside = sorted(node for node, gpus in known.items() if gpus[0] != 0 and node not in inside)
     if outside:

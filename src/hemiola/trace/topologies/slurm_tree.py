@@ -18,7 +18,7 @@ from hemiola.core.hostlist import expand
 from hemiola.core.units import parse_rate
 from hemiola.trace.topologies.slurm_conf import read_conf
 
-__all__ = ["LEVEL_NAMES", "Switch", "Tree", "read_tree"]
+__all__ = ["LEVEL_NAMES", "Switch", "SwitchTree", "read_tree"]
 
 LEVEL_NAMES = ("rack", "pod", "core")
 
@@ -37,7 +37,7 @@ class Switch:
 
 
 @dataclass(frozen=True)
-class Tree:
+class SwitchTree:
     """Nodes, and for each the switch above it at every level, narrow to wide.
 
     A switch that hangs directly below a much higher one passes through the levels between: it
@@ -52,7 +52,7 @@ class Tree:
     notes: tuple[str, ...] = ()
 
 
-def read_tree(text: str, path: str) -> Tree:
+def read_tree(text: str, path: str) -> SwitchTree:
     """The tree that a topology.conf describes.
 
     Raises:
@@ -102,15 +102,15 @@ def _speed(text: str) -> float | None:
     return parse_rate(text) if re.search(r"[A-Za-z]", text) else None
 
 
-def _blocks(switches: dict[str, Switch], path: str) -> Tree:
+def _blocks(switches: dict[str, Switch], path: str) -> SwitchTree:
     if any(switch.switches for switch in switches.values()):
         raise InputError(f"{path} mixes blocks and switches", "keep the lines of one plugin")
     nodes, above = _leaves(switches, path)
     labels = (tuple(above[node] for node in nodes),)
-    return Tree(nodes, ("block",), labels, _speeds(switches), notes=("BlockSizes left aside",))
+    return SwitchTree(nodes, ("block",), labels, _speeds(switches), notes=("BlockSizes left aside",))
 
 
-def _tree(switches: dict[str, Switch], path: str, notes: tuple[str, ...]) -> Tree:
+def _tree(switches: dict[str, Switch], path: str, notes: tuple[str, ...]) -> SwitchTree:
     nodes, leaf = _leaves(switches, path)
     chains = _chains(switches, dict.fromkeys(leaf.values()), path)
     root = _root(chains, path)
@@ -126,7 +126,7 @@ def _tree(switches: dict[str, Switch], path: str, notes: tuple[str, ...]) -> Tre
         labels.append(tuple(at[leaf[node]] for node in nodes))
     names = (*LEVEL_NAMES, *(f"level{i}" for i in range(len(LEVEL_NAMES) + 1, len(labels) + 1)))
     notes += tuple(f"{name} has no {names[level]} above it" for level, name in sorted(passing))
-    return Tree(nodes, names[: len(labels)], tuple(labels), _speeds(switches), frozenset(passing), notes)
+    return SwitchTree(nodes, names[: len(labels)], tuple(labels), _speeds(switches), frozenset(passing), notes)
 
 
 def _speeds(switches: dict[str, Switch]) -> dict[str, float]:

@@ -9,7 +9,7 @@ from hemiola.core.errors import HemiolaError, InputError, RowError
 from hemiola.core.topology import MAX_HOSTS, Topology
 from hemiola.trace.topologies.hardware import HARDWARE_OPTIONS, make_hosts
 from hemiola.trace.topologies.levels import LEVEL_OPTIONS, make_levels
-from hemiola.trace.topologies.options import Options, whole
+from hemiola.trace.topologies.options import TopologyOptions, whole
 
 __all__ = ["LINGJUN_COLUMNS", "TIRESIAS_COLUMNS", "read_lingjun", "read_tiresias"]
 
@@ -27,7 +27,7 @@ _CRUX_NOTE = (
 )
 
 
-def read_lingjun(text: str, path: str, options: Options) -> Topology:
+def read_lingjun(text: str, path: str, options: TopologyOptions) -> Topology:
     """Alibaba's Lingjun cluster: one row per host with its core, aggregation and ToR switch.
 
     ToR labels (ASW) are reused below each aggregation group (PSW), so a rack is the pair. A core
@@ -51,7 +51,7 @@ def read_lingjun(text: str, path: str, options: Options) -> Topology:
     return Topology(options.values.get("name", "lingjun"), hosts, levels, options.notes(facts)).check()
 
 
-def read_tiresias(text: str, path: str, options: Options) -> Topology:
+def read_tiresias(text: str, path: str, options: TopologyOptions) -> Topology:
     """A Tiresias cluster: so many switches, hosts per switch and GPUs per host; a switch is a rack.
 
     Source: Gu et al., NSDI 2019, and its simulator's `num_switch,...` files; CPUs and memory are
@@ -85,11 +85,11 @@ def _counts(path: str, row: Sequence[str]) -> list[int]:
     return counts
 
 
-def _with_defaults(options: Options, defaults: dict[str, str]) -> Options:
+def _with_defaults(options: TopologyOptions, defaults: dict[str, str]) -> TopologyOptions:
     """The same options with a data set's own defaults; those that are taken count as assumed."""
     missing = {key: value for key, value in defaults.items() if key not in options}
     options.assumed.update(missing)
-    return Options({**options.values, **missing}, options.where)
+    return TopologyOptions({**options.values, **missing}, options.where)
 
 
 def _rows(text: str, path: str, columns: Sequence[str]) -> list[list[str]]:

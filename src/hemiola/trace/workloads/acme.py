@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from hemiola.trace.workloads import datacentre
 from hemiola.trace.workloads.cells import Cells, read_rows, table
-from hemiola.trace.workloads.format import Format
-from hemiola.trace.workloads.ledger import Draft, Ledger
+from hemiola.trace.workloads.format import WorkloadFormat
+from hemiola.trace.workloads.ledger import JobDraft, ReadLedger
 from hemiola.trace.workloads.source import Source
 
 __all__ = ["ACME"]
@@ -23,10 +23,10 @@ def _match(source: Source) -> str:
     return ""
 
 
-def _read(source: Source, ledger: Ledger) -> None:
-    def make(cells: Cells) -> Draft | str:
+def _read(source: Source, ledger: ReadLedger) -> None:
+    def make(cells: Cells) -> JobDraft | str:
         draft = datacentre.draft(cells, ledger)
-        if isinstance(draft, Draft):
+        if isinstance(draft, JobDraft):
             expected = cells.seconds("duration") * draft.gpus
             if abs(cells.number("gpu_time") - expected) > max(1e-6 * expected, draft.gpus):
                 raise cells.bad("gpu_time", "is not duration * gpu_num", f"expected {expected:g}")
@@ -38,4 +38,4 @@ def _read(source: Source, ledger: Ledger) -> None:
     ledger.note("jobs that failed, timed out or were cancelled while running are kept")
 
 
-ACME = Format("acme", "Shanghai AI Lab Acme trace_seren.csv, trace_kalos.csv", _match, _read)
+ACME = WorkloadFormat("acme", "Shanghai AI Lab Acme trace_seren.csv, trace_kalos.csv", _match, _read)

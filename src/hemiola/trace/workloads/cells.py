@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol
 
 from hemiola.core.errors import FormatError, RowError
-from hemiola.trace.workloads.clock import Clock
-from hemiola.trace.workloads.ledger import Draft, Ledger
+from hemiola.trace.workloads.clock import Timestamps
+from hemiola.trace.workloads.ledger import JobDraft, ReadLedger
 from hemiola.trace.workloads.source import Source
 
 __all__ = ["MAX_GPUS", "MAX_SECONDS", "Cells", "read_rows", "table"]
@@ -39,7 +39,7 @@ class Cells:
 
     __slots__ = ("clock", "index", "line", "path", "values")
 
-    def __init__(self, path: str, columns: Iterable[str], clock: Clock) -> None:
+    def __init__(self, path: str, columns: Iterable[str], clock: Timestamps) -> None:
         self.path = path
         self.index = {column: i for i, column in enumerate(columns)}
         self.values: list[str] = []
@@ -118,7 +118,7 @@ class Cells:
 
 def table(
     source: Source,
-    ledger: Ledger,
+    ledger: ReadLedger,
     *,
     columns: tuple[str, ...] = (),
     delimiter: str = ",",
@@ -179,7 +179,7 @@ def _reader(lines: list[str], start: int, delimiter: str, quoted: bool) -> _Read
 
 
 def read_rows(
-    rows: Iterable[Cells], ledger: Ledger, make: Callable[[Cells], Draft | str], id_column: str
+    rows: Iterable[Cells], ledger: ReadLedger, make: Callable[[Cells], JobDraft | str], id_column: str
 ) -> None:
     """Make a job of each row; for a sound row that is no GPU job, `make` returns the reason."""
     for cells in rows:

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-__all__ = ["Clock", "origin_note"]
+__all__ = ["Timestamps", "origin_note"]
 
 _EPOCH = datetime(1970, 1, 1)
 _EPOCH_UTC = datetime(1970, 1, 1, tzinfo=UTC)
 _SHORTEST = len("2017-10-09 07:01")
 
 
-class Clock:
+class Timestamps:
     """Reads the timestamps of one file."""
 
     __slots__ = ("zoned",)
@@ -41,7 +41,7 @@ class Clock:
         return (moment - (_EPOCH_UTC if zoned else _EPOCH)).total_seconds()
 
 
-def origin_note(clock: Clock, origin_s: float) -> str:
+def origin_note(clock: Timestamps, origin_s: float) -> str:
     """A note that says when the workload's time 0 was, in the file's own time."""
     if clock.zoned is None:
         return f"time 0 is the first arrival, {origin_s:g} s in the file's own time"

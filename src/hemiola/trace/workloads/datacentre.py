@@ -6,7 +6,7 @@ Times are dates; `duration` and `queue` (seconds) repeat their differences and a
 from __future__ import annotations
 
 from hemiola.trace.workloads.cells import Cells
-from hemiola.trace.workloads.ledger import Draft, Ledger
+from hemiola.trace.workloads.ledger import JobDraft, ReadLedger
 
 __all__ = ["COLUMNS", "draft"]
 
@@ -17,7 +17,7 @@ _ABSENT = ("", "None", "Unknown", "nan", "NaT")
 _FROM_SUBMISSION = "duration counts from submission in some rows; end_time - start_time is used"
 
 
-def draft(cells: Cells, ledger: Ledger) -> Draft | str:
+def draft(cells: Cells, ledger: ReadLedger) -> JobDraft | str:
     """A job of one row, or the reason why it is none. The run time is end_time - start_time."""
     gpus = cells.whole("gpu_num")
     submit_s = cells.moment("submit_time")
@@ -29,7 +29,7 @@ def draft(cells: Cells, ledger: Ledger) -> Draft | str:
         return "still running when the log was taken"
     start_s, end_s = cells.moment("start_time"), cells.moment("end_time")
     _check(cells, ledger, submit_s, start_s, end_s)
-    return Draft(
+    return JobDraft(
         id=cells.text("job_id"),
         submit_s=submit_s,
         gpus=gpus,
@@ -41,7 +41,7 @@ def draft(cells: Cells, ledger: Ledger) -> Draft | str:
     )
 
 
-def _check(cells: Cells, ledger: Ledger, submit_s: float, start_s: float, end_s: float) -> None:
+def _check(cells: Cells, ledger: ReadLedger, submit_s: float, start_s: float, end_s: float) -> None:
     if end_s < start_s:
         raise cells.bad("end_time", "is before start_time", "correct or leave out the row")
     if start_s < submit_s:

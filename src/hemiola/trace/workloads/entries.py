@@ -9,7 +9,7 @@ from typing import TypeVar
 import msgspec
 
 from hemiola.core.errors import DAMAGED, InputError, RowError
-from hemiola.trace.workloads.ledger import Ledger
+from hemiola.trace.workloads.ledger import ReadLedger
 
 __all__ = ["decode_entries", "decode_whole", "numbered"]
 
@@ -42,7 +42,7 @@ def numbered(text: str, raws: Iterable[msgspec.Raw]) -> Iterator[tuple[int, msgs
 
 
 def decode_entries(
-    ledger: Ledger, entries: Iterable[tuple[int, msgspec.Raw]], kind: type[T]
+    ledger: ReadLedger, entries: Iterable[tuple[int, msgspec.Raw]], kind: type[T]
 ) -> Iterator[tuple[int, T]]:
     """Each entry as a `kind`; one of another shape, or with values that cannot be, goes to `ledger.reject`."""
     decoder = msgspec.json.Decoder(kind)

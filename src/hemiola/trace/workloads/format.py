@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from hemiola.trace.workloads.ledger import Ledger
+from hemiola.trace.workloads.ledger import ReadLedger
 from hemiola.trace.workloads.source import Source
 
-__all__ = ["Format"]
+__all__ = ["WorkloadFormat"]
 
 
 @dataclass(frozen=True)
-class Format:
+class WorkloadFormat:
     """One workload format.
 
     Attributes:
@@ -26,5 +26,5 @@ class Format:
     name: str
     about: str
     match: Callable[[Source], str]
-    read: Callable[[Source, Ledger], None]
+    read: Callable[[Source, ReadLedger], None]
     from_first: bool = True

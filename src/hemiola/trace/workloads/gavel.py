@@ -17,8 +17,8 @@ from functools import partial
 
 from hemiola.trace.workloads.cells import Cells, read_rows, table
 from hemiola.trace.workloads.facts import gavel_steps_per_s
-from hemiola.trace.workloads.format import Format
-from hemiola.trace.workloads.ledger import Draft, Ledger
+from hemiola.trace.workloads.format import WorkloadFormat
+from hemiola.trace.workloads.ledger import JobDraft, ReadLedger
 from hemiola.trace.workloads.source import Source
 
 __all__ = ["GAVEL", "GAVEL_OLD", "SHOCKWAVE"]
@@ -63,16 +63,16 @@ def _match_twelve(source: Source) -> str:
     return ""
 
 
-def _read(source: Source, ledger: Ledger, *, columns: tuple[str, ...]) -> None:
+def _read(source: Source, ledger: ReadLedger, *, columns: tuple[str, ...]) -> None:
     number = -1
     torn: list[str] = []
 
-    def make(cells: Cells) -> Draft:
+    def make(cells: Cells) -> JobDraft:
         nonlocal number
         number += 1
         gpus = cells.gpus("scale_factor")
         measured = "duration" in cells.index
-        return Draft(
+        return JobDraft(
             id=str(number + len(torn)),
             submit_s=cells.seconds("arrival_time"),
             gpus=gpus,
@@ -103,17 +103,17 @@ def _duration_s(cells: Cells, gpus: int) -> float:
     return steps / speed
 
 
-GAVEL = Format(
+GAVEL = WorkloadFormat(
     "gavel", "Gavel's trace, 10 columns", _match_ten, partial(_read, columns=_TEN), from_first=False
 )
-GAVEL_OLD = Format(
+GAVEL_OLD = WorkloadFormat(
     "gavel-old",
     "Gavel's older trace, 7 columns",
     _match_seven,
     partial(_read, columns=_SEVEN),
     from_first=False,
 )
-SHOCKWAVE = Format(
+SHOCKWAVE = WorkloadFormat(
     "shockwave",
     "Shockwave's trace, 12 columns",
     _match_twelve,

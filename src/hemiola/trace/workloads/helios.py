@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from hemiola.trace.workloads import datacentre
 from hemiola.trace.workloads.cells import read_rows, table
-from hemiola.trace.workloads.format import Format
-from hemiola.trace.workloads.ledger import Ledger
+from hemiola.trace.workloads.format import WorkloadFormat
+from hemiola.trace.workloads.ledger import ReadLedger
 from hemiola.trace.workloads.source import Source
 
 __all__ = ["HELIOS"]
@@ -21,9 +21,9 @@ def _match(source: Source) -> str:
     return ""
 
 
-def _read(source: Source, ledger: Ledger) -> None:
+def _read(source: Source, ledger: ReadLedger) -> None:
     read_rows(table(source, ledger), ledger, lambda cells: datacentre.draft(cells, ledger), "job_id")
     ledger.note("jobs that failed, timed out or were cancelled while running are kept")
 
 
-HELIOS = Format("helios", "SenseTime Helios cluster_log.csv", _match, _read)
+HELIOS = WorkloadFormat("helios", "SenseTime Helios cluster_log.csv", _match, _read)

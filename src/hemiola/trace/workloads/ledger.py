@@ -11,12 +11,12 @@ import msgspec
 
 from hemiola.core.errors import InputError, RowError
 from hemiola.core.job import Job, Profile, Workload
-from hemiola.trace.workloads.clock import Clock, origin_note
+from hemiola.trace.workloads.clock import Timestamps, origin_note
 
-__all__ = ["Draft", "Ledger"]
+__all__ = ["JobDraft", "ReadLedger"]
 
 
-class Draft(msgspec.Struct, kw_only=True, gc=False):
+class JobDraft(msgspec.Struct, kw_only=True, gc=False):
     """A job as its file tells it: like `core.job.Job`, but in the file's own time.
 
     Attributes:
@@ -46,7 +46,7 @@ class Draft(msgspec.Struct, kw_only=True, gc=False):
     facts: dict[str, float] = {}
 
 
-class Ledger:
+class ReadLedger:
     """Collects jobs, reasons and notes while a file is read.
 
     Attributes:
@@ -59,13 +59,13 @@ class Ledger:
     def __init__(self, path: str, *, skip_bad_rows: bool = False) -> None:
         self.path = path
         self.skip_bad_rows = skip_bad_rows
-        self.drafts: list[Draft] = []
+        self.drafts: list[JobDraft] = []
         self.skipped: dict[str, int] = {}
         self.notes: list[str] = []
-        self.clock = Clock()
+        self.clock = Timestamps()
         self._ids: set[str] = set()
 
-    def add(self, draft: Draft, line: int, id_column: str) -> None:
+    def add(self, draft: JobDraft, line: int, id_column: str) -> None:
         """Keep a job; refuse sizes that cannot be, and an id that is empty or was seen before."""
         error = _misfit(self.path, line, draft)
         if error is not None:
@@ -126,7 +126,7 @@ class Ledger:
         )
 
 
-def _misfit(path: str, line: int, draft: Draft) -> RowError | None:
+def _misfit(path: str, line: int, draft: JobDraft) -> RowError | None:
     """What is wrong with the hosts and the sizes that a job asks for, if anything."""
     if draft.hosts and draft.gpus % draft.hosts:
         remedy = f"spread its {draft.gpus} GPUs evenly, or leave hosts out"
@@ -142,7 +142,7 @@ def _misfit(path: str, line: int, draft: Draft) -> RowError | None:
     return RowError(path, line, column, getattr(draft, column), problem, remedy)
 
 
-def _job(draft: Draft, origin_s: float) -> Job:
+def _job(draft: JobDraft, origin_s: float) -> Job:
     start_s = draft.recorded_start_s
     return Job(
         id=draft.id,

@@ -13,8 +13,8 @@ import statistics
 from hemiola.core.errors import FormatError
 from hemiola.trace.workloads import tiresias
 from hemiola.trace.workloads.cells import Cells, read_rows, table
-from hemiola.trace.workloads.format import Format
-from hemiola.trace.workloads.ledger import Draft, Ledger
+from hemiola.trace.workloads.format import WorkloadFormat
+from hemiola.trace.workloads.ledger import JobDraft, ReadLedger
 from hemiola.trace.workloads.source import Source
 
 __all__ = ["MURI"]
@@ -33,12 +33,12 @@ def _match(source: Source) -> str:
     return ""
 
 
-def _read(source: Source, ledger: Ledger) -> None:
+def _read(source: Source, ledger: ReadLedger) -> None:
     steps_s: list[float] = []
     ratios: list[float] = []
 
-    def make(cells: Cells) -> Draft:
-        draft = Draft(
+    def make(cells: Cells) -> JobDraft:
+        draft = JobDraft(
             id=cells.text("job_id"),
             submit_s=cells.seconds("submit_time", _MS),
             gpus=cells.gpus("num_gpu"),
@@ -74,4 +74,4 @@ def _check_units(source: Source, steps_s: list[float], ratios: list[float]) -> N
         )
 
 
-MURI = Format("muri", "Muri's trace, milliseconds", _match, _read, from_first=False)
+MURI = WorkloadFormat("muri", "Muri's trace, milliseconds", _match, _read, from_first=False)

@@ -10,8 +10,8 @@ import msgspec
 from hemiola.core.errors import FormatError, InputError
 from hemiola.core.job import Job, Workload
 from hemiola.trace.workloads.cells import Cells, read_rows, table
-from hemiola.trace.workloads.format import Format
-from hemiola.trace.workloads.ledger import Draft, Ledger
+from hemiola.trace.workloads.format import WorkloadFormat
+from hemiola.trace.workloads.ledger import JobDraft, ReadLedger
 from hemiola.trace.workloads.source import Source
 
 __all__ = ["NATIVE_CSV", "to_csv"]
@@ -31,7 +31,7 @@ def _match(source: Source) -> str:
     return "its header has id, submit_s, gpus and duration_s" if source.columns >= {*_REQUIRED} else ""
 
 
-def _read(source: Source, ledger: Ledger) -> None:
+def _read(source: Source, ledger: ReadLedger) -> None:
     unknown = source.columns - {*_REQUIRED, *_OPTIONAL}
     if unknown:
         raise FormatError(
@@ -41,9 +41,9 @@ def _read(source: Source, ledger: Ledger) -> None:
     read_rows(table(source, ledger), ledger, _draft, "id")
 
 
-def _draft(cells: Cells) -> Draft:
+def _draft(cells: Cells) -> JobDraft:
     recorded_hosts = cells.text(_RECORDED_HOSTS)
-    return Draft(
+    return JobDraft(
         id=cells.text("id"),
         submit_s=cells.seconds("submit_s"),
         gpus=cells.gpus("gpus"),
@@ -98,4 +98,4 @@ def _cell(job: Job, column: str) -> str:
     return text
 
 
-NATIVE_CSV = Format("native-csv", "Hemiola's own table", _match, _read, from_first=False)
+NATIVE_CSV = WorkloadFormat("native-csv", "Hemiola's own table", _match, _read, from_first=False)

@@ -13,8 +13,8 @@ from hemiola.core.errors import FormatError, InputError, RowError
 from hemiola.core.job import Job, Profile, Workload
 from hemiola.trace.workloads.cells import MAX_GPUS, MAX_SECONDS
 from hemiola.trace.workloads.entries import decode_entries, decode_whole, numbered
-from hemiola.trace.workloads.format import Format
-from hemiola.trace.workloads.ledger import Draft, Ledger
+from hemiola.trace.workloads.format import WorkloadFormat
+from hemiola.trace.workloads.ledger import JobDraft, ReadLedger
 from hemiola.trace.workloads.source import Source
 
 __all__ = ["NATIVE_JSON", "SCHEMA", "to_json"]
@@ -59,7 +59,7 @@ def _match(source: Source) -> str:
     return ""
 
 
-def _read(source: Source, ledger: Ledger) -> None:
+def _read(source: Source, ledger: ReadLedger) -> None:
     found = decode_whole(source.path, source.text, _File)
     if found.schema != SCHEMA:
         raise FormatError(f"{source.path} has the schema {found.schema!r}", f"this version reads {SCHEMA!r}")
@@ -68,7 +68,7 @@ def _read(source: Source, ledger: Ledger) -> None:
         if error is not None:
             ledger.reject(error)
         else:
-            ledger.add(Draft(**msgspec.structs.asdict(entry)), line, "id")
+            ledger.add(JobDraft(**msgspec.structs.asdict(entry)), line, "id")
     for note in found.notes:
         ledger.note(note)
 
@@ -103,4 +103,4 @@ def _line(job: Job) -> str:
     return msgspec.json.encode(_Entry(**{f: getattr(job, f) for f in _Entry.__struct_fields__})).decode()
 
 
-NATIVE_JSON = Format("native-json", "Hemiola's own JSON", _match, _read, from_first=False)
+NATIVE_JSON = WorkloadFormat("native-json", "Hemiola's own JSON", _match, _read, from_first=False)

@@ -13,8 +13,8 @@ import math
 
 from hemiola.core.errors import FormatError
 from hemiola.trace.workloads.cells import Cells, read_rows, table
-from hemiola.trace.workloads.format import Format
-from hemiola.trace.workloads.ledger import Draft, Ledger
+from hemiola.trace.workloads.format import WorkloadFormat
+from hemiola.trace.workloads.ledger import JobDraft, ReadLedger
 from hemiola.trace.workloads.source import Source
 
 __all__ = ["PAI_JOBS", "PAI_SIMULATOR"]
@@ -31,7 +31,7 @@ def _match_jobs(source: Source) -> str:
     return ""
 
 
-def _refuse_jobs(source: Source, ledger: Ledger) -> None:
+def _refuse_jobs(source: Source, ledger: ReadLedger) -> None:
     raise FormatError(
         f"{source.path} is PAI's job table, which does not say how many GPUs a job has",
         "give pai_task_table.csv",
@@ -44,10 +44,10 @@ def _match_simulator(source: Source) -> str:
     return ""
 
 
-def _read_simulator(source: Source, ledger: Ledger) -> None:
+def _read_simulator(source: Source, ledger: ReadLedger) -> None:
     shared = 0
 
-    def make(cells: Cells) -> Draft | str:
+    def make(cells: Cells) -> JobDraft | str:
         nonlocal shared
         instances = cells.whole("num_inst", "instances") if cells.text("num_inst") else 1
         wanted = cells.seconds("num_gpu") * instances if cells.text("num_gpu") else 0.0
@@ -57,7 +57,7 @@ def _read_simulator(source: Source, ledger: Ledger) -> None:
         shared += not math.isclose(wanted, gpus, abs_tol=1e-9)
         submit_s = cells.seconds("submit_time")
         wait_s = cells.maybe_seconds("wait_time")
-        return Draft(
+        return JobDraft(
             id=cells.text("job_id"),
             submit_s=submit_s,
             gpus=gpus,
@@ -72,5 +72,5 @@ def _read_simulator(source: Source, ledger: Ledger) -> None:
     ledger.note("seconds throughout; gpu_type is where a job ran, not what it required, and is not read")
 
 
-PAI_JOBS = Format("pai-job-table", "PAI's pai_job_table (refused: it has no GPUs)", _match_jobs, _refuse_jobs)
-PAI_SIMULATOR = Format("pai-simulator", "the input of PAI's simulator", _match_simulator, _read_simulator)
+PAI_JOBS = WorkloadFormat("pai-job-table", "PAI's pai_job_table (refused: it has no GPUs)", _match_jobs, _refuse_jobs)
+PAI_SIMULATOR = WorkloadFormat("pai-simulator", "the input of PAI's simulator", _match_simulator, _read_simulator)

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 from hemiola.core.errors import RowError
 from hemiola.trace.workloads.cells import Cells, table
-from hemiola.trace.workloads.format import Format
-from hemiola.trace.workloads.ledger import Draft, Ledger
+from hemiola.trace.workloads.format import WorkloadFormat
+from hemiola.trace.workloads.ledger import JobDraft, ReadLedger
 from hemiola.trace.workloads.source import Source
 
 __all__ = ["PAI_TASKS"]
@@ -41,7 +41,7 @@ def _match(source: Source) -> str:
     return ""
 
 
-def _read(source: Source, ledger: Ledger) -> None:
+def _read(source: Source, ledger: ReadLedger) -> None:
     shared = 0
     for job in _gather(source, ledger):
         if job.gpus == 0:
@@ -58,7 +58,7 @@ def _read(source: Source, ledger: Ledger) -> None:
     ledger.note("gpu_type is where a task ran, not what it required, and is not read")
 
 
-def _gather(source: Source, ledger: Ledger) -> Iterator[_Job]:
+def _gather(source: Source, ledger: ReadLedger) -> Iterator[_Job]:
     jobs: dict[str, _Job] = {}
     spoilt: set[str] = set()
     torn: list[str] = []
@@ -93,9 +93,9 @@ def _join(job: _Job, cells: Cells) -> None:
     job.end_s = max(job.end_s, end_s)
 
 
-def _draft(job: _Job) -> Draft:
+def _draft(job: _Job) -> JobDraft:
     done = all(state == "Terminated" for state in job.states)
-    return Draft(
+    return JobDraft(
         id=job.name,
         submit_s=job.start_s,
         gpus=math.ceil(job.gpus - 1e-9),
@@ -104,4 +104,4 @@ def _draft(job: _Job) -> Draft:
     )
 
 
-PAI_TASKS = Format("pai-task-table", "Alibaba PAI's pai_task_table", _match, _read)
+PAI_TASKS = WorkloadFormat("pai-task-table", "Alibaba PAI's pai_task_table", _match, _read)

@@ -9,8 +9,8 @@ it gives a wrong unit away.
 from __future__ import annotations
 
 from hemiola.trace.workloads.cells import Cells, read_rows, table
-from hemiola.trace.workloads.format import Format
-from hemiola.trace.workloads.ledger import Draft, Ledger
+from hemiola.trace.workloads.format import WorkloadFormat
+from hemiola.trace.workloads.ledger import JobDraft, ReadLedger
 from hemiola.trace.workloads.source import Source
 
 __all__ = ["PHILLY_CSV"]
@@ -26,13 +26,13 @@ def _match(source: Source) -> str:
     return f"its header has timestamp, duration, num_gpus, cluster and {check}" if check else ""
 
 
-def _read(source: Source, ledger: Ledger) -> None:
+def _read(source: Source, ledger: ReadLedger) -> None:
     by_gpu_time = "gpu_time" in source.columns
     number = 0
     torn: list[str] = []
     offset_s: float | None = None
 
-    def make(cells: Cells) -> Draft:
+    def make(cells: Cells) -> JobDraft:
         nonlocal number, offset_s
         number += 1
         submit_s = cells.moment("timestamp")
@@ -42,7 +42,7 @@ def _read(source: Source, ledger: Ledger) -> None:
             _check_gpu_time(cells, duration_s * gpus)
         else:
             offset_s = _check_submit(cells, submit_s, offset_s)
-        return Draft(
+        return JobDraft(
             id=str(number + len(torn)),
             submit_s=submit_s,
             gpus=gpus,
@@ -71,4 +71,4 @@ def _check_submit(cells: Cells, moment_s: float, offset_s: float | None) -> floa
     return found if offset_s is None else offset_s
 
 
-PHILLY_CSV = Format("philly-csv", "Philly as a table (AdaptDL's philly.csv and slices of it)", _match, _read)
+PHILLY_CSV = WorkloadFormat("philly-csv", "Philly as a table (AdaptDL's philly.csv and slices of it)", _match, _read)

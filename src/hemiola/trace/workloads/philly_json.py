@@ -11,8 +11,8 @@ import msgspec
 
 from hemiola.core.errors import RowError
 from hemiola.trace.workloads.entries import decode_entries, decode_whole, numbered
-from hemiola.trace.workloads.format import Format
-from hemiola.trace.workloads.ledger import Draft, Ledger
+from hemiola.trace.workloads.format import WorkloadFormat
+from hemiola.trace.workloads.ledger import JobDraft, ReadLedger
 from hemiola.trace.workloads.source import Source
 
 __all__ = ["PHILLY_JSON"]
@@ -44,7 +44,7 @@ def _match(source: Source) -> str:
     return ""
 
 
-def _read(source: Source, ledger: Ledger) -> None:
+def _read(source: Source, ledger: ReadLedger) -> None:
     raws = decode_whole(source.path, source.text, list[msgspec.Raw])
     for line, job in decode_entries(ledger, numbered(source.text, raws), _Job):
         try:
@@ -60,7 +60,7 @@ def _read(source: Source, ledger: Ledger) -> None:
     ledger.note("jobs that failed or were killed are kept, with their recorded duration")
 
 
-def _draft(job: _Job, ledger: Ledger, line: int) -> Draft | str:
+def _draft(job: _Job, ledger: ReadLedger, line: int) -> JobDraft | str:
     submit_s = _moment(ledger, line, "submitted_time", job.submitted_time)
     if not job.attempts:
         return "never started"
@@ -78,7 +78,7 @@ def _draft(job: _Job, ledger: Ledger, line: int) -> Draft | str:
     early = start_s < submit_s
     if early:
         ledger.note("jobs that start before they are submitted keep no recorded start")
-    return Draft(
+    return JobDraft(
         id=job.jobid,
         submit_s=submit_s,
         gpus=gpus,
@@ -91,7 +91,7 @@ def _draft(job: _Job, ledger: Ledger, line: int) -> Draft | str:
     )
 
 
-def _span(ledger: Ledger, line: int, attempt: _Attempt) -> tuple[float | None, float | None]:
+def _span(ledger: ReadLedger, line: int, attempt: _Attempt) -> tuple[float | None, float | None]:
     start_s = _maybe_moment(ledger, line, "start_time", attempt.start_time)
     end_s = _maybe_moment(ledger, line, "end_time", attempt.end_time)
     if start_s is not None and end_s is not None and end_s < start_s:
@@ -106,15 +106,15 @@ def _span(ledger: Ledger, line: int, attempt: _Attempt) -> tuple[float | None, f
     return start_s, end_s
 
 
-def _maybe_moment(ledger: Ledger, line: int, field: str, text: str | None) -> float | None:
+def _maybe_moment(ledger: ReadLedger, line: int, field: str, text: str | None) -> float | None:
     return None if text in (None, "", "None") else _moment(ledger, line, field, str(text))
 
 
-def _moment(ledger: Ledger, line: int, field: str, text: str) -> float:
+def _moment(ledger: ReadLedger, line: int, field: str, text: str) -> float:
     try:
         return ledger.clock.seconds(text)
     except ValueError as error:
         raise RowError(ledger.path, line, field, text, str(error), "write 2017-10-09 07:01:55") from None
 
 
-PHILLY_JSON = Format("philly-json", "Microsoft Philly's cluster_job_log", _match, _read)
+PHILLY_JSON = WorkloadFormat("philly-json", "Microsoft Philly's cluster_job_log", _match, _read)

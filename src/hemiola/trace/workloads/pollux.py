@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from hemiola.trace.workloads.cells import Cells, read_rows, table
 from hemiola.trace.workloads.facts import pollux_durations_s
-from hemiola.trace.workloads.format import Format
-from hemiola.trace.workloads.ledger import Draft, Ledger
+from hemiola.trace.workloads.format import WorkloadFormat
+from hemiola.trace.workloads.ledger import JobDraft, ReadLedger
 from hemiola.trace.workloads.source import Source
 
 __all__ = ["POLLUX"]
@@ -24,10 +24,10 @@ def _match(source: Source) -> str:
     return ""
 
 
-def _read(source: Source, ledger: Ledger) -> None:
-    def make(cells: Cells) -> Draft:
+def _read(source: Source, ledger: ReadLedger) -> None:
+    def make(cells: Cells) -> JobDraft:
         gpus = cells.gpus("num_replicas")
-        return Draft(
+        return JobDraft(
             id=cells.text("name"),
             submit_s=cells.seconds("time"),
             gpus=gpus,
@@ -56,4 +56,4 @@ def _duration_s(cells: Cells, gpus: int) -> float:
     return duration_s
 
 
-POLLUX = Format("pollux", "Pollux's (AdaptDL's) workload", _match, _read, from_first=False)
+POLLUX = WorkloadFormat("pollux", "Pollux's (AdaptDL's) workload", _match, _read, from_first=False)

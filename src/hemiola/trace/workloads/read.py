@@ -8,10 +8,10 @@ from pathlib import Path
 from hemiola.core.errors import FormatError, InputError
 from hemiola.core.job import Workload
 from hemiola.trace.workloads.acme import ACME
-from hemiola.trace.workloads.format import Format
+from hemiola.trace.workloads.format import WorkloadFormat
 from hemiola.trace.workloads.gavel import GAVEL, GAVEL_OLD, SHOCKWAVE
 from hemiola.trace.workloads.helios import HELIOS
-from hemiola.trace.workloads.ledger import Ledger
+from hemiola.trace.workloads.ledger import ReadLedger
 from hemiola.trace.workloads.muri import MURI
 from hemiola.trace.workloads.native_csv import NATIVE_CSV
 from hemiola.trace.workloads.native_json import NATIVE_JSON
@@ -27,7 +27,7 @@ from hemiola.trace.workloads.tiresias import TIRESIAS
 
 __all__ = ["FORMATS", "read_workload"]
 
-FORMATS: tuple[Format, ...] = (
+FORMATS: tuple[WorkloadFormat, ...] = (
     NATIVE_CSV, NATIVE_JSON, SLURM, SWF, PHILLY_JSON, PHILLY_CSV, HELIOS, ACME, PAI_TASKS, PAI_JOBS,
     PAI_SIMULATOR, GAVEL, GAVEL_OLD, SHOCKWAVE, POLLUX, MURI, TIRESIAS,
 )  # fmt: skip
@@ -54,7 +54,7 @@ def read_workload(
         raise InputError(f"limit is {limit}", "give 1 or more, or leave it out")
     source = load(path, skip_bad_rows=skip_bad_rows, forced=format is not None)
     found, why = _recognise(source) if format is None else _insist(source, format)
-    ledger = Ledger(source.path, skip_bad_rows=skip_bad_rows)
+    ledger = ReadLedger(source.path, skip_bad_rows=skip_bad_rows)
     if source.undecodable:
         ledger.leave_out("(text) is not UTF-8", len(source.undecodable))
     found.read(source, ledger)
@@ -63,7 +63,7 @@ def read_workload(
     )
 
 
-def _recognise(source: Source) -> tuple[Format, str]:
+def _recognise(source: Source) -> tuple[WorkloadFormat, str]:
     matches = [(found, why) for found in FORMATS if (why := found.match(source))]
     if len(matches) == 1:
         return matches[0]
@@ -79,7 +79,7 @@ def _recognise(source: Source) -> tuple[Format, str]:
     )
 
 
-def _insist(source: Source, name: str) -> tuple[Format, str]:
+def _insist(source: Source, name: str) -> tuple[WorkloadFormat, str]:
     found = next((found for found in FORMATS if found.name == name), None)
     if found is None:
         close = get_close_matches(name, [found.name for found in FORMATS], n=1)

@@ -15,8 +15,8 @@ import re
 from hemiola.core.errors import FormatError, InputError
 from hemiola.core.hostlist import expand
 from hemiola.trace.workloads.cells import MAX_GPUS, Cells, read_rows, table
-from hemiola.trace.workloads.format import Format
-from hemiola.trace.workloads.ledger import Draft, Ledger
+from hemiola.trace.workloads.format import WorkloadFormat
+from hemiola.trace.workloads.ledger import JobDraft, ReadLedger
 from hemiola.trace.workloads.source import Source
 from hemiola.trace.workloads.timelimit import limit_seconds
 
@@ -50,7 +50,7 @@ def _match(source: Source) -> str:
     )
 
 
-def _read(source: Source, ledger: Ledger) -> None:
+def _read(source: Source, ledger: ReadLedger) -> None:
     missing = _REQUIRED - _columns(source)
     if missing or not _columns(source) & {*_TRES}:
         lacking = ", ".join(sorted(missing)) or " or ".join(_TRES)
@@ -62,7 +62,7 @@ def _read(source: Source, ledger: Ledger) -> None:
     )
 
 
-def _draft(cells: Cells) -> Draft | str:
+def _draft(cells: Cells) -> JobDraft | str:
     if "." in cells.text("JobID"):
         return "job step"
     words = cells.text("State").split()
@@ -84,7 +84,7 @@ def _draft(cells: Cells) -> Draft | str:
     if start_s < submit_s:
         raise cells.bad("Start", "is before Submit", _ALSO_SET_BACK)
     model = _MODEL.search(cells.text("Comment"))
-    return Draft(
+    return JobDraft(
         id=cells.text("JobID"),
         submit_s=submit_s,
         gpus=gpus,
@@ -142,4 +142,4 @@ def _hosts(cells: Cells) -> tuple[str, ...]:
         raise cells.bad("NodeList", "is no list of hosts", error.what) from None
 
 
-SLURM = Format("slurm", "Slurm's sacct --parsable2", _match, _read)
+SLURM = WorkloadFormat("slurm", "Slurm's sacct --parsable2", _match, _read)

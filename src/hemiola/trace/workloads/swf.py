@@ -1,4 +1,4 @@
-"""The Standard Workload Format, version 2.2 (Feitelson et al., Parallel Workloads Archive).
+"""The Standard Workload WorkloadFormat, version 2.2 (Feitelson et al., Parallel Workloads Archive).
 
 Source: cs.huji.ac.il/labs/parallel/workload/swf.html. Eighteen columns between blanks, `;` before a
 comment, -1 for what is not known. The format counts processors; they are read as GPUs.
@@ -10,8 +10,8 @@ from collections.abc import Iterator
 
 from hemiola.core.errors import RowError
 from hemiola.trace.workloads.cells import Cells, read_rows
-from hemiola.trace.workloads.format import Format
-from hemiola.trace.workloads.ledger import Draft, Ledger
+from hemiola.trace.workloads.format import WorkloadFormat
+from hemiola.trace.workloads.ledger import JobDraft, ReadLedger
 from hemiola.trace.workloads.source import Source
 
 __all__ = ["SWF"]
@@ -45,12 +45,12 @@ def _numeric(word: str) -> bool:
     return True
 
 
-def _read(source: Source, ledger: Ledger) -> None:
+def _read(source: Source, ledger: ReadLedger) -> None:
     read_rows(_rows(source, ledger), ledger, _draft, "job_number")
     ledger.note("processors are read as GPUs; seconds throughout")
 
 
-def _rows(source: Source, ledger: Ledger) -> Iterator[Cells]:
+def _rows(source: Source, ledger: ReadLedger) -> Iterator[Cells]:
     cells = Cells(source.path, _COLUMNS, ledger.clock)
     for line, text in enumerate(source.text.split("\n"), 1):
         words = text.split()
@@ -65,7 +65,7 @@ def _rows(source: Source, ledger: Ledger) -> Iterator[Cells]:
         yield cells
 
 
-def _draft(cells: Cells) -> Draft | str:
+def _draft(cells: Cells) -> JobDraft | str:
     status = cells.number("status")
     if status in _PARTIAL:
         return "part of a job that has a line of its own"
@@ -79,7 +79,7 @@ def _draft(cells: Cells) -> Draft | str:
         return "never started or run time unknown"
     if cells.number(processors) in (-1, 0):
         return "no processor"
-    return Draft(
+    return JobDraft(
         id=cells.text("job_number"),
         submit_s=submit_s,
         gpus=cells.gpus(processors),
@@ -96,4 +96,4 @@ def _known(cells: Cells, column: str) -> str:
     return "" if cells.text(column) == "-1" else cells.text(column)
 
 
-SWF = Format("swf", "Standard Workload Format", _match, _read)
+SWF = WorkloadFormat("swf", "Standard Workload WorkloadFormat", _match, _read)

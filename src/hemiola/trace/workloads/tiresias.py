@@ -13,8 +13,8 @@ from itertools import pairwise
 
 from hemiola.core.errors import FormatError
 from hemiola.trace.workloads.cells import Cells, read_rows, table
-from hemiola.trace.workloads.format import Format
-from hemiola.trace.workloads.ledger import Draft, Ledger
+from hemiola.trace.workloads.format import WorkloadFormat
+from hemiola.trace.workloads.ledger import JobDraft, ReadLedger
 from hemiola.trace.workloads.source import Source
 
 __all__ = ["COLUMNS", "TIRESIAS"]
@@ -30,11 +30,11 @@ def _match(source: Source) -> str:
     return ""
 
 
-def _read(source: Source, ledger: Ledger) -> None:
+def _read(source: Source, ledger: ReadLedger) -> None:
     intervals: list[tuple[float, float]] = []
 
-    def make(cells: Cells) -> Draft:
-        draft = Draft(
+    def make(cells: Cells) -> JobDraft:
+        draft = JobDraft(
             id=cells.text("job_id"),
             submit_s=cells.seconds("submit_time"),
             gpus=cells.gpus("num_gpu"),
@@ -50,7 +50,7 @@ def _read(source: Source, ledger: Ledger) -> None:
         _refuse_thousands(source, ledger.drafts)
 
 
-def _refuse_mixed(source: Source, ledger: Ledger, intervals: list[tuple[float, float]]) -> None:
+def _refuse_mixed(source: Source, ledger: ReadLedger, intervals: list[tuple[float, float]]) -> None:
     ratios = [
         (later - now) / interval
         for (now, interval), (later, _) in pairwise(intervals)
@@ -68,7 +68,7 @@ def _refuse_mixed(source: Source, ledger: Ledger, intervals: list[tuple[float, f
     ledger.note(f"seconds throughout (submit_time advances {ratio:g} times as fast as interval says)")
 
 
-def _refuse_thousands(source: Source, drafts: list[Draft]) -> None:
+def _refuse_thousands(source: Source, drafts: list[JobDraft]) -> None:
     times = [time for draft in drafts for time in (draft.submit_s, draft.duration_s) if time]
     if len(times) >= 2 * _ENOUGH and all(time % 1000 == 0 for time in times):
         raise FormatError(
@@ -78,4 +78,4 @@ def _refuse_thousands(source: Source, drafts: list[Draft]) -> None:
         )
 
 
-TIRESIAS = Format("tiresias", "Tiresias's job file, seconds", _match, _read, from_first=False)
+TIRESIAS = WorkloadFormat("tiresias", "Tiresias's job file, seconds", _match, _read, from_first=False)

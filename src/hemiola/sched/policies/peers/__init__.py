@@ -7,18 +7,18 @@ it breaks ties, when it looks, and what its placement refuses. See docs/referenc
 from __future__ import annotations
 
 from hemiola.sched.policies.peers.dlas import Dlas, DlasGpu, MuriTiresias, PolluxTiresias
-from hemiola.sched.policies.peers.increment import Fifo, Fjf
-from hemiola.sched.policies.peers.shortest import Shortest, ShortestGpu, Sjf, Srsf, Srtf
+from hemiola.sched.policies.peers.increment import TiresiasFifo, Fjf
+from hemiola.sched.policies.peers.shortest import Shortest, ShortestGpu, PeerSjf, PeerSrsf, PeerSrtf
 from hemiola.sched.policy import Policy
 
 __all__ = ["MURI_SIM", "POLLUX_SIM", "TIRESIAS_SIM"]
 
 TIRESIAS_SIM: dict[str, type[Policy]] = {
-    policy.name: policy for policy in (Fifo, Fjf, Sjf, Shortest, ShortestGpu, Dlas, DlasGpu)
+    policy.name: policy for policy in (TiresiasFifo, Fjf, PeerSjf, Shortest, ShortestGpu, Dlas, DlasGpu)
 }
 MURI_SIM: dict[str, type[Policy]] = {
-    "srtf": Srtf,
-    "srsf": Srsf,
+    "srtf": PeerSrtf,
+    "srsf": PeerSrsf,
     "tiresias": MuriTiresias,
     "tiresias-l": MuriTiresias,
 }

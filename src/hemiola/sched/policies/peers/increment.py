@@ -11,13 +11,13 @@ from hemiola.sched.policies.peers.policy import PeerPolicy
 from hemiola.sched.policy import by_order
 from hemiola.sched.view import ClusterView
 
-__all__ = ["Fifo", "Fjf"]
+__all__ = ["TiresiasFifo", "Fjf"]
 
 ARRIVAL = ByArrival()
 
 
 @dataclass(frozen=True)
-class Fifo(PeerPolicy):
+class TiresiasFifo(PeerPolicy):
     """First in, first out: the first that does not fit holds everyone behind it."""
 
     name = "fifo"

@@ -12,11 +12,11 @@ from hemiola.core.errors import PolicyError
 from hemiola.core.topology import Topology
 from hemiola.sched.counts import CountIndex, lowest, members
 from hemiola.sched.gpus import pick
-from hemiola.sched.inventory import Inventory, Pool
+from hemiola.sched.inventory import Inventory, GpuPool
 from hemiola.sched.job_state import JobState
 from hemiola.sched.placement import BestFit, Rule
 
-__all__ = ["SCHEMES", "Emptiest", "FirstSwitch", "Packing", "Pairs", "placed", "scheme"]
+__all__ = ["SCHEMES", "Emptiest", "FirstSwitch", "PeerPacking", "Pairs", "placed", "scheme"]
 
 Pairs = tuple[tuple[int, int], ...]
 EVERYWHERE = -1
@@ -62,7 +62,7 @@ class FirstSwitch(Rule):
     name = "yarn"
     says = "the first hosts under one switch that hold it whole"
 
-    def choose(self, inventory: Inventory, pool: Pool, job: JobState, widest: int) -> Placement | None:
+    def choose(self, inventory: Inventory, pool: GpuPool, job: JobState, widest: int) -> Placement | None:
         switches = inventory.domain_hosts[0] if inventory.domain_hosts else [EVERYWHERE]
         pairs = first_fit(pool.hosts, switches, pool.largest, job.gpus)
         return None if pairs is None else placed(inventory, pairs)
@@ -75,7 +75,7 @@ class Emptiest(Rule):
     name = "emptiest-first"
     says = "the hosts with most free GPUs, whatever the spread"
 
-    def choose(self, inventory: Inventory, pool: Pool, job: JobState, widest: int) -> Placement | None:
+    def choose(self, inventory: Inventory, pool: GpuPool, job: JobState, widest: int) -> Placement | None:
         pairs: list[tuple[int, int]] = []
         left = job.gpus
         for host, free in pool.hosts.descending():
@@ -96,7 +96,7 @@ def placed(inventory: Inventory, pairs: Pairs, own: Placement | None = None) -> 
     )
 
 
-class Packing:
+class PeerPacking:
     """A cluster of equal hosts, imagined empty, into which jobs are packed by first fit.
 
     Attributes:

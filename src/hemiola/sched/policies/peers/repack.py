@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from hemiola.core.decisions import Decision, Move, Start, Stop
 from hemiola.sched.job_state import ENDED, RUNNING, JobState
 from hemiola.sched.placement import Rule, find
-from hemiola.sched.policies.peers.placing import Packing, Pairs, placed
+from hemiola.sched.policies.peers.placing import PeerPacking, Pairs, placed
 from hemiola.sched.policies.peers.policy import PeerPolicy
 from hemiola.sched.policies.peers.progress import Progress, progress_of
 from hemiola.sched.view import ClusterView, Index
@@ -22,11 +22,11 @@ __all__ = ["Repack"]
 
 
 @dataclass(frozen=True)
-class Line:
+class LiveJobs:
     """Asks for the list of live jobs that a re-packing policy keeps from instant to instant."""
 
     def build(self, view: ClusterView) -> KeptLine:
-        return KeptLine(Packing(view.inventory))
+        return KeptLine(PeerPacking(view.inventory))
 
 
 class KeptLine(Index):
@@ -38,7 +38,7 @@ class KeptLine(Index):
         spots: where the last packing put each job that runs.
     """
 
-    def __init__(self, packing: Packing) -> None:
+    def __init__(self, packing: PeerPacking) -> None:
         self.jobs: list[JobState] = []
         self.packing = packing
         self.spots: dict[JobState, Pairs] = {}
@@ -74,7 +74,7 @@ class KeptLine(Index):
         self._left.clear()
 
 
-LINE = Line()
+LINE = LiveJobs()
 
 
 @dataclass(frozen=True)

@@ -8,11 +8,11 @@ from hemiola.sched.job_state import JobState
 from hemiola.sched.policies.peers.progress import Progress
 from hemiola.sched.policies.peers.repack import Repack
 
-__all__ = ["Shortest", "ShortestGpu", "Sjf", "Srsf", "Srtf"]
+__all__ = ["Shortest", "ShortestGpu", "PeerSjf", "PeerSrsf", "PeerSrtf"]
 
 
 @dataclass(frozen=True)
-class Sjf(Repack):
+class PeerSjf(Repack):
     """Fewest GPUs first (the peer's "smallest job first")."""
 
     name = "sjf"
@@ -48,7 +48,7 @@ class ShortestGpu(Repack):
 
 
 @dataclass(frozen=True)
-class Srtf(Repack):
+class PeerSrtf(Repack):
     """Muri's SRTF: least remaining time first."""
 
     name = "srtf"
@@ -60,7 +60,7 @@ class Srtf(Repack):
 
 
 @dataclass(frozen=True)
-class Srsf(Repack):
+class PeerSrsf(Repack):
     """Muri's SRSF: least remaining time times GPUs first."""
 
     name = "srsf"
