@@ -21,7 +21,7 @@ help:  ## this list
 
 demo: $(RUN)  ## compare five policies on a congested cluster and write a report (two minutes at most)
 	@echo "Compiling the network kernel (seconds the first time, then cached) ..."
-	@$(BIN)/python -c "from hemiola.sim.fluid import warm_up; warm_up()"
+	@$(BIN)/python -c "from hemiola.kernels.fluid import warm_up; warm_up()"
 	$(BIN)/hemiola simulate --demo
 	@echo
 	@echo "The report: $(CURDIR)/hemiola-demo.html (open it in a browser; it needs no network)"

@@ -30,7 +30,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import hemiola
-from hemiola.run.accelerate import Accelerated
+from hemiola.train.accelerate import Accelerated
 
 BUCKETS_MB = (1, 2, 4, 8)
 TRIED = {"emulated": 3, "real": 20}  # iterations per bucket size

@@ -12,7 +12,7 @@ from workloads import SLICE_JOBS, SMALL, SMALL_FLAT, philly_slice, rows, with_mo
 
 import hemiola
 from hemiola import Recording, Topology, Workload
-from hemiola.sim.fluid import warm_up
+from hemiola.kernels.fluid import warm_up
 
 LIMITS = {"fifo": 8, "srtf": 15, "tiresias": 40, "dally": 80}
 LEAN = Recording(timeline=False)

@@ -21,7 +21,7 @@ import hemiola
 from hemiola import ClusterView, Policy
 from hemiola.core.decisions import Decision
 from hemiola.sched.policies import policy_from_text
-from hemiola.sim.fluid import warm_up
+from hemiola.kernels.fluid import warm_up
 
 MAIN = (
     "import json, sys; sys.path.insert(0, sys.argv[1]); import child; "

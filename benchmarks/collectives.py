@@ -176,7 +176,7 @@ HEADERS = 1514 / 1448
 def bound_s(lab: Lab, size_bytes: int) -> float:
     """No all-reduce takes less."""
     from hemiola.cost.places import place_ranks
-    from hemiola.cost.strategy_time import bounds
+    from hemiola.cost.collective.duration import bounds
 
     topology = lab.topology()
     return bounds("all-reduce", size_bytes * HEADERS, place_ranks(topology, topology.gpus)).seconds

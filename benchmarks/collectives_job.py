@@ -29,7 +29,7 @@ def main() -> None:
     """As the argument says, in JSON: sizes_bytes, rounds, groups, seconds, late_s, compute_s, model, steps, step_s."""
     how = json.loads(sys.argv[1])
     torch.set_num_threads(1)
-    import hemiola.run.group  # noqa: F401  registers the backend
+    import hemiola.comm.process_group  # noqa: F401  registers the backend
 
     dist.init_process_group("gloo", timeout=PATIENCE)
     groups, opening_s = {}, {}

@@ -38,7 +38,7 @@ that a rack's hosts send four times what its uplink bears.
 - *double tree*: two binary trees, who passes on in one is a leaf in the other (Sanders, Speck, Träff 2009; NCCL's trees
   between hosts), along the same order; *halving and doubling* too. Trees go in the best of four sizes of pieces,
   64 KiB to 1 MiB;
-- *Hemiola*: what `hemiola.plan.collectives.synthesis` chooses, the ring where another strategy gains less than 10 %;
+- *Hemiola*: what `hemiola.plan.collective.synthesis` chooses, the ring where another strategy gains less than 10 %;
 - *bound*: bandwidth alone, without latency, whatever the strategy ([Strategies](../concepts/strategies.md))."""
 
 LIMITS = """## What to keep in mind

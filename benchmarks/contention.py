@@ -21,7 +21,7 @@ from statistics import mean, median
 
 from clocks import machine, table
 
-from hemiola.sim.fluid import SharedNetwork, Sharing, warm_up
+from hemiola.kernels.fluid import SharedNetwork, Sharing, warm_up
 
 NIC_BYTES_PER_S = 12.5e9
 RULES = (Sharing("present"), Sharing("together"), Sharing("staggered"), Sharing("counting", 0.27))
@@ -105,7 +105,7 @@ def churn(world: World, sharing: Sharing, events: int) -> list[str]:
 def compile_s() -> tuple[float, float]:
     """Seconds to get the compiled part ready: without a cache, and with one; import of Numba included."""
     code = (
-        "import time; since = time.perf_counter(); from hemiola.sim.fluid import warm_up; warm_up(); "
+        "import time; since = time.perf_counter(); from hemiola.kernels.fluid import warm_up; warm_up(); "
         "print(time.perf_counter() - since)"
     )
     with tempfile.TemporaryDirectory() as folder:

@@ -13,7 +13,7 @@ from clocks import table
 from workloads import generated, leaf_spine, with_models
 
 import hemiola
-from hemiola.sim.fluid import warm_up
+from hemiola.kernels.fluid import warm_up
 
 SIZES = (64, 256, 1024, 4096, 16384, 100_000)
 POLICIES = ("fifo", "srtf", "tiresias")

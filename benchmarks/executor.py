@@ -24,8 +24,8 @@ from statistics import median
 import numpy as np
 from clocks import Took, machine, spread, table, timed
 
-from hemiola.sim.executor import execute, warm_up
-from hemiola.sim.tasks import Tasks, tasks_from_columns
+from hemiola.kernels.executor import execute, warm_up
+from hemiola.kernels.tasks import Tasks, tasks_from_columns
 
 RANKS = 64
 NIC_BYTES_PER_S = 12.5e9
@@ -34,7 +34,7 @@ TARGET_FIXED, TARGET_FLOWS = 8e6, 2e6
 PAUSED = (1_000, 4_000, 16_000, 64_000)
 HEAD = """# Executor speed
 
-How fast `hemiola.sim.executor.execute` is, all of it: checking the tasks, finding who waits for whom,
+How fast `hemiola.kernels.executor.execute` is, all of it: checking the tasks, finding who waits for whom,
 the schedule, the lower bound. CPU time is the figure, because the machine is shared by other work:
 median (least–most) over the rounds. Even so the same code takes up to a quarter more or less from one
 hour to the next on such a machine, so a multiple of plain Python, measured between the same rounds,
@@ -312,7 +312,7 @@ def measure_paused(counts: Sequence[int] = PAUSED, rounds: int = 7) -> str:
 
 def compile_s() -> tuple[float, float, float]:
     """CPU seconds of a process that warms up: without a cache, with one; and of one that imports Numba only."""
-    warm = "from hemiola.sim.executor import warm_up; warm_up()"
+    warm = "from hemiola.kernels.executor import warm_up; warm_up()"
     head, tail = "import time; since = time.process_time(); ", "; print(time.process_time() - since)"
     with tempfile.TemporaryDirectory() as folder:
         environment = {**os.environ, "NUMBA_CACHE_DIR": folder}

@@ -27,11 +27,11 @@ import numpy as np
 from clocks import machine
 from network_runs import fingerprint
 
-from hemiola.control.journal import Journal
-from hemiola.control.semantics import Semantics
-from hemiola.control.simulate import simulate
-from hemiola.control.simulated import Costs
-from hemiola.control.slurm.client import Slurm
+from hemiola.live.journal import Journal
+from hemiola.simulator.rules import Semantics
+from hemiola.simulator.simulate import simulate
+from hemiola.simulator.cluster import Costs
+from hemiola.live.engines.slurm.client import Slurm
 from hemiola.core.job import Job
 from hemiola.lab.slurm import SlurmLab
 from hemiola.sched.policies import policy_from_text

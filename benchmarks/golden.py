@@ -16,8 +16,8 @@ from pathlib import Path
 import msgspec
 from clocks import table
 
-from hemiola.control.semantics import semantics_by_name
-from hemiola.control.simulate import Recording, simulate
+from hemiola.simulator.rules import semantics_by_name
+from hemiola.simulator.simulate import Recording, simulate
 from hemiola.core.result import JobRecord
 from hemiola.trace.topologies import read_topology
 from hemiola.trace.workloads import read_workload

@@ -28,12 +28,12 @@ from statistics import mean, median, quantiles
 
 from clocks import machine
 
-from hemiola.control.clock import Clock
-from hemiola.control.journal import Journal
-from hemiola.control.simulated import Costs, SimulatedEstimates
-from hemiola.control.slurm.client import Slurm
-from hemiola.control.slurm.driver import SlurmDriver
-from hemiola.control.slurm.topology import slurm_topology
+from hemiola.live.clock import Clock
+from hemiola.live.journal import Journal
+from hemiola.simulator.cluster import Costs, SimulatedEstimates
+from hemiola.live.engines.slurm.client import Slurm
+from hemiola.live.engines.slurm.driver import SlurmDriver
+from hemiola.live.engines.slurm.topology import slurm_topology
 from hemiola.core.decisions import Placement, Start
 from hemiola.core.events import Arrived, Finished
 from hemiola.core.job import Job

@@ -20,9 +20,9 @@ from statistics import fmean, stdev
 
 from clocks import machine
 
-from hemiola.control.semantics import Semantics
-from hemiola.control.simulate import simulate
-from hemiola.control.simulated import Costs
+from hemiola.simulator.rules import Semantics
+from hemiola.simulator.simulate import simulate
+from hemiola.simulator.cluster import Costs
 from hemiola.core.job import Demand, Job, Profile
 from hemiola.trace.topologies import read_topology
 

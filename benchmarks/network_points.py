@@ -18,9 +18,9 @@ from workloads import ALL
 
 import hemiola
 from hemiola import ClusterView, Job, Policy, Topology, Workload
-from hemiola.control.semantics import Semantics
+from hemiola.simulator.rules import Semantics
 from hemiola.core.decisions import Decision, Start
-from hemiola.core.metrics import summary
+from hemiola.analysis.cluster_metrics import summary
 from hemiola.core.result import Run
 from hemiola.cost.contention import by_name
 from hemiola.sched.delay import Delay

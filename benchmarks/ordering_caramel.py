@@ -16,10 +16,10 @@ from hemiola.core.graph import Graph
 from hemiola.core.plan import Plan
 from hemiola.core.topology import Topology
 from hemiola.core.units import format_bytes
-from hemiola.cost.collectives import GLOO, NCCL, Library
+from hemiola.cost.collective.library import GLOO, NCCL, Library
 from hemiola.cost.operations import operation_seconds
 from hemiola.cost.prediction import PredictionOptions
-from hemiola.cost.strategies import DDP
+from hemiola.cost.parallelism import DDP
 from hemiola.plan.baselines import bytescheduler, fifo, p3
 from hemiola.plan.caramel import batched, extended, split, widened, with_primitives
 from hemiola.plan.planner import BATCHES, MIB, PIECES, make_plan

@@ -28,10 +28,10 @@ from prediction_page import PICTURE, page
 import hemiola
 from hemiola.core.graph import Graph
 from hemiola.core.hardware import Hardware
-from hemiola.cost.collectives import GLOO
+from hemiola.cost.collective.library import GLOO
 from hemiola.cost.prediction import PredictionOptions, predict
 from hemiola.lab import Lab
-from hemiola.run.calibrate import calibrate, calibrate_links
+from hemiola.profiler.calibrate import calibrate, calibrate_links
 from hemiola.trace.hardware_json import read_hardware, write_hardware
 
 RANKS = (2, 4)

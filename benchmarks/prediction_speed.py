@@ -19,8 +19,8 @@ from hemiola.core.graph import KINDS, PHASES, Graph, Operations, Parameter, Sign
 from hemiola.core.hardware import KindEfficiency, Hardware, PhaseCost
 from hemiola.core.topology import Topology
 from hemiola.cost.prediction import PredictionOptions, predict
-from hemiola.cost.strategies import parse_strategy
-from hemiola.sim.executor import warm_up
+from hemiola.cost.parallelism import parse_strategy
+from hemiola.kernels.executor import warm_up
 from hemiola.trace.topologies import read_topology
 
 LIMITS_S = {64: 0.3, 1024: 2.0}
@@ -35,7 +35,7 @@ def gpt2() -> tuple[Graph, str]:
         import torch
         from transformers import GPT2Config, GPT2LMHeadModel
 
-        from hemiola.run.capture import capture
+        from hemiola.profiler.capture import capture
     except ImportError:
         return chain(*CHAIN), "a chain of as many operations and parameters as GPT-2 small's"
     with torch.device("meta"):

@@ -44,7 +44,7 @@ def measure(kind: str, blocks: int, iterations: int, folder: Path) -> dict[str, 
     """Median iteration and processor time per iteration of each block, by mode."""
     import torch.distributed as dist
 
-    import hemiola.run.record as recording
+    import hemiola.profiler.trace as recording
 
     step = job(kind)
     warm_up = warm_up_iterations(step)

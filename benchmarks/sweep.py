@@ -25,11 +25,11 @@ from statistics import median
 
 from clocks import machine, table
 
-from hemiola.control.scenario import Prepared, Scenario, prepare
-from hemiola.control.simulate import Recording
-from hemiola.control.sweep import Executor, Here, ProcessPool
-from hemiola.control.sweep.on_ray import OnRay
-from hemiola.control.sweep.tasks import Work, tasks_of
+from hemiola.simulator.scenario import Prepared, Scenario, prepare
+from hemiola.simulator.simulate import Recording
+from hemiola.simulator.sweep import Executor, Here, ProcessPool
+from hemiola.simulator.sweep.on_ray import OnRay
+from hemiola.simulator.sweep.tasks import Work, tasks_of
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from ray_cluster import RayCluster, RayNode, ray_cluster

@@ -18,7 +18,7 @@ import torch.distributed as dist
 from synchronisation_models import TASKS, Task
 from torch.nn.parallel import DistributedDataParallel
 
-from hemiola.run.servers import synchronise
+from hemiola.train.parameter_server import synchronise
 
 
 class Reduced:

@@ -174,7 +174,7 @@ def page(
     lines = [
         "# What the transport reaches",
         "",
-        "Hemiola's transport (`hemiola.run.transport`) between two processes of this machine. Peers take turns; median (least–most).",
+        "Hemiola's transport (`hemiola.comm.transport`) between two processes of this machine. Peers take turns; median (least–most).",
         "",
         f"Measured on {date.today():%Y-%m-%d} with `python benchmarks/transport.py` on: {machine()}.",
         "",

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from hemiola.run.transport import Endpoint, TransportOptions
+from hemiola.comm.transport import Endpoint, TransportOptions
 
 MESSAGE, BULK, URGENT = 16 << 20, 2_000_000, 65_536
 SECRET = b"for benchmarks only"

@@ -4,7 +4,7 @@ PYTHONPATH=examples python examples/compare.py
 """
 
 import hemiola
-from hemiola.core.metrics import summary
+from hemiola.analysis.cluster_metrics import summary
 from shortest_gpu_first import ShortestGpuFirst
 
 RACKS = "leaf-spine:hosts=16,gpus_per_host=8,hosts_per_rack=3,nic=100gbit,oversubscription={}"

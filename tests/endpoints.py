@@ -6,7 +6,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from hemiola.run.transport import Endpoint, TransportOptions
+from hemiola.comm.transport import Endpoint, TransportOptions
 
 SECRET = b"for tests only"
 

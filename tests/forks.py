@@ -20,7 +20,7 @@ from pathlib import Path
 
 NEEDED = (
     "torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook", "torch.distributed.checkpoint", "torch.distributed.fsdp",
-    "hemiola.run.accelerate", "hemiola.run.elastic", "hemiola.run.group",
+    "hemiola.train.accelerate", "hemiola.train.elastic", "hemiola.comm.process_group",
 )  # fmt: skip
 NUMBER = struct.Struct("=i")
 

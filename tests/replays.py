@@ -9,9 +9,9 @@ from unittest.mock import patch
 
 import numpy as np
 
-from hemiola.control.semantics import Semantics
-from hemiola.control.simulate import Recording, simulate
-from hemiola.control.simulated import Costs
+from hemiola.simulator.rules import Semantics
+from hemiola.simulator.simulate import Recording, simulate
+from hemiola.simulator.cluster import Costs
 from hemiola.core.decisions import Decision, Placement, Start, WakeAt
 from hemiola.core.events import Event, NodeBack, NodeLost
 from hemiola.core.job import Demand, Job, Profile
@@ -84,7 +84,7 @@ def replay(
     **more: Any,
 ) -> Run:
     """One run, with its decisions, and with the state machine checked at every step."""
-    with patch("hemiola.control.simulate.StateMachine", CheckedMachine):
+    with patch("hemiola.simulator.simulate.StateMachine", CheckedMachine):
         comparison = simulate(
             jobs, topology, [policy], semantics=Semantics(costs=costs), node_events=failures, seeds=[seed],
             recording=Recording(decisions=True, traffic=True), **more,

@@ -11,11 +11,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from hemiola.control.scenario import Prepared, Scenario, prepare
-from hemiola.control.simulate import Recording
-from hemiola.control.sweep import Executor
-from hemiola.control.sweep.answers import RunAnswer
-from hemiola.control.sweep.tasks import Work, tasks_of
+from hemiola.simulator.scenario import Prepared, Scenario, prepare
+from hemiola.simulator.simulate import Recording
+from hemiola.simulator.sweep import Executor
+from hemiola.simulator.sweep.answers import RunAnswer
+from hemiola.simulator.sweep.tasks import Work, tasks_of
 
 JOBS = str(Path(__file__).resolve().parents[1] / "examples/jobs.csv")
 RACKS = "leaf-spine:hosts=8,gpus_per_host=4,hosts_per_rack=4,oversubscription=4"

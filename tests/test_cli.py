@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, TextIO
 import pytest
 
 from hemiola import cli
-from hemiola.control.semantics import known_semantics
+from hemiola.simulator.rules import known_semantics
 from hemiola.sched.policies import POLICIES
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -14,8 +14,8 @@ import msgspec
 import pytest
 
 import hemiola
-from hemiola.control.scenario import Scenario, load_scenario
-from hemiola.control.semantics import known_semantics
+from hemiola.simulator.scenario import Scenario, load_scenario
+from hemiola.simulator.rules import known_semantics
 from hemiola.sched.policies import POLICIES, policy_from_text
 from hemiola.trace.topologies import read_topology
 

@@ -28,10 +28,10 @@ from hemiola.cli.live_frame import frame
 from hemiola.cli.live_top import _Engine, _look, top
 from hemiola.cli.serve import _check_engine
 from hemiola.cli.simulate import explain
-from hemiola.control.journal import JournaledJob, Journal
-from hemiola.control.live.reading import LiveCluster, read_cluster
-from hemiola.control.live.reading_forecast import forecast, predicted_loads
-from hemiola.control.live.reading_run import Following
+from hemiola.live.journal import JournaledJob, Journal
+from hemiola.live.query.cluster import LiveCluster, read_cluster
+from hemiola.live.query.forecast import forecast, predicted_loads
+from hemiola.live.query.run_state import Following
 from hemiola.core.errors import InputError
 from hemiola.core.events import Adopted, Blocked, Event, Finished, Held, NodeLost, Released, Requeued
 from hemiola.core.job import Demand, Job, Profile
@@ -203,7 +203,7 @@ def test_a_forecast_is_what_then_happens(tmp_path: Path) -> None:
 def test_a_forecast_without_the_policy_s_memory_says_so(
     full: Path, monkeypatch: pytest.MonkeyPatch, at: Callable[[float], None], lines: Lines
 ) -> None:
-    monkeypatch.setattr("hemiola.control.live.reading_forecast.REPLAYED_MOST", 0)
+    monkeypatch.setattr("hemiola.live.query.forecast.REPLAYED_MOST", 0)
     at(101)
     text = " ".join(lines(explain, "103", journal=str(full)))
     assert "Expected start: about 08:03" in text and "so far is not known" in text

@@ -10,8 +10,8 @@ import pytest
 
 from hemiola.cli.live_doctor import doctor
 from hemiola.cli.serve import release
-from hemiola.control.journal import Journal
-from hemiola.control.live.reading_doctor import Check, alive_checks, host_checks, journal_checks
+from hemiola.live.journal import Journal
+from hemiola.live.query.health_checks import Check, alive_checks, host_checks, journal_checks
 from hemiola.core.errors import EngineError
 from hemiola.core.events import Held, Requeued
 from test_live_cli_filled import BEGAN_S, fill, job, uuid_of

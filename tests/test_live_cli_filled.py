@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from hemiola.control.driver import run_loop
-from hemiola.control.journal import Journal, Opening
-from hemiola.control.journal.replay import replay
-from hemiola.control.live.book import Book
-from hemiola.control.live.engine import Identity, LiveDriver, Vanished
-from hemiola.control.live.journaled import Journaled
-from hemiola.control.live.observing import Observing
-from hemiola.control.simulated import Costs, SimulatedEstimates, SimulatedDriver
+from hemiola.sched.loop import run_loop
+from hemiola.live.journal import Journal, Opening
+from hemiola.live.journal.replay import replay
+from hemiola.live.job_store import Book
+from hemiola.live.live_driver import Identity, LiveDriver, Vanished
+from hemiola.live.journaling_driver import Journaled
+from hemiola.live.observe_driver import Observing
+from hemiola.simulator.cluster import Costs, SimulatedEstimates, SimulatedDriver
 from hemiola.core.decisions import Decision, Start
 from hemiola.core.events import Blocked, Event, Held, NodeBack, NodeLost, Started
 from hemiola.core.job import Job, Profile

@@ -132,7 +132,7 @@ def _options(name: str, hint: object, parameter: inspect.Parameter) -> list[str]
 
 def policies() -> str:
     """The page on policies, from their docstrings."""
-    from hemiola.control.semantics import known_semantics
+    from hemiola.simulator.rules import known_semantics
     from hemiola.sched.placement import RULES
     from hemiola.sched.policies import POLICIES
 

@@ -9,8 +9,8 @@ from statistics import median
 
 import msgspec
 
-from hemiola.control.slurm.client import Slurm
-from hemiola.control.slurm.topology import slurm_topology
+from hemiola.live.engines.slurm.client import Slurm
+from hemiola.live.engines.slurm.topology import slurm_topology
 from hemiola.core.decisions import Placement
 from hemiola.core.job import Job
 from hemiola.cost.iteration import IterationModel

@@ -21,52 +21,52 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from hemiola.control.semantics import Semantics
-    from hemiola.control.simulate import Recording, simulate
+    from hemiola.simulator.rules import Semantics
+    from hemiola.simulator.simulate import Recording, simulate
     from hemiola.core.decisions import Move, Pace, Placement, Resize, Start, Stop, WakeAt
     from hemiola.core.errors import HemiolaError
     from hemiola.core.job import Demand, Job, Profile, Workload
-    from hemiola.core.metrics import summary
+    from hemiola.analysis.cluster_metrics import summary
     from hemiola.core.result import Comparison, Run
     from hemiola.core.topology import Topology
     from hemiola.cost.profiles import assign, load_library
-    from hemiola.run.accelerate import accelerate
-    from hemiola.run.capture import capture
-    from hemiola.run.record import record
-    from hemiola.run.servers import synchronise
+    from hemiola.train.accelerate import accelerate
+    from hemiola.profiler.capture import capture
+    from hemiola.profiler.trace import record
+    from hemiola.train.parameter_server import synchronise
     from hemiola.sched.index import Index
     from hemiola.sched.job_state import JobState
     from hemiola.sched.placement import Rule, TierAware, find
     from hemiola.sched.policy import Policy, by_order
     from hemiola.sched.queues import Order
     from hemiola.sched.view import ClusterView
-    from hemiola.sim.generate import generate
+    from hemiola.simulator.generate import generate
     from hemiola.trace.topologies import read_topology
     from hemiola.trace.workloads import read_workload
 
 __version__ = "0.1.0"
 
 _HOMES = {
-    "hemiola.control.simulate": ("Recording", "simulate"),
+    "hemiola.simulator.simulate": ("Recording", "simulate"),
     "hemiola.core.decisions": ("Move", "Pace", "Placement", "Resize", "Start", "Stop", "WakeAt"),
     "hemiola.core.errors": ("HemiolaError",),
     "hemiola.core.job": ("Demand", "Job", "Profile", "Workload"),
     "hemiola.core.result": ("Comparison", "Run"),
     "hemiola.core.topology": ("Topology",),
     "hemiola.cost.profiles": ("assign", "load_library"),
-    "hemiola.control.semantics": ("Semantics",),
-    "hemiola.core.metrics": ("summary",),
-    "hemiola.run.accelerate": ("accelerate",),
-    "hemiola.run.capture": ("capture",),
-    "hemiola.run.record": ("record",),
-    "hemiola.run.servers": ("synchronise",),
+    "hemiola.simulator.rules": ("Semantics",),
+    "hemiola.analysis.cluster_metrics": ("summary",),
+    "hemiola.train.accelerate": ("accelerate",),
+    "hemiola.profiler.capture": ("capture",),
+    "hemiola.profiler.trace": ("record",),
+    "hemiola.train.parameter_server": ("synchronise",),
     "hemiola.sched.index": ("Index",),
     "hemiola.sched.job_state": ("JobState",),
     "hemiola.sched.placement": ("Rule", "TierAware", "find"),
     "hemiola.sched.policy": ("Policy", "by_order"),
     "hemiola.sched.queues": ("Order",),
     "hemiola.sched.view": ("ClusterView",),
-    "hemiola.sim.generate": ("generate",),
+    "hemiola.simulator.generate": ("generate",),
     "hemiola.trace.topologies": ("read_topology",),
     "hemiola.trace.workloads": ("read_workload",),
 }

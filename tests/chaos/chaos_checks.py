@@ -11,8 +11,8 @@ from pathlib import Path
 
 from chaos_jobs import Batch, Said
 
-from hemiola.control.journal import JournaledJob, Journal
-from hemiola.control.journal.replay import replay
+from hemiola.live.journal import JournaledJob, Journal
+from hemiola.live.journal.replay import replay
 from hemiola.core.decisions import Move, Resize, Start, Stop
 from hemiola.core.events import Requeued
 from hemiola.trace.topologies.native import read_native

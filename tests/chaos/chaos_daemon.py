@@ -18,10 +18,12 @@ from typing import Any
 
 import sqlalchemy.dialects.sqlite  # noqa: F401 - so that no child has to
 
-import hemiola.control.journal.replay  # noqa: F401
+import hemiola.live.journal.replay  # noqa: F401
 from hemiola.cli.serve import serve
-from hemiola.control.live import lease, logs, service  # noqa: F401
-from hemiola.control.slurm import serve as slurm_serve  # noqa: F401
+from hemiola.live import leadership
+from hemiola.live import logging_setup
+from hemiola.live import service
+from hemiola.live.engines.slurm import service as slurm_serve
 from hemiola.trace.topologies import read  # noqa: F401
 
 PR_SET_PDEATHSIG = 1
@@ -54,8 +56,8 @@ class Daemon:
         if self.pid == 0:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             if lease_s is not None:
-                lease.LEASE_S = service.LEASE_S = lease_s
-                lease.RENEW_S = lease_s / 5
+                leadership.LEASE_S = service.LEASE_S = lease_s
+                leadership.RENEW_S = lease_s / 5
             if clock is not None:
                 _set_clock(clock)
             if elsewhere:

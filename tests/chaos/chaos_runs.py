@@ -18,7 +18,7 @@ from chaos_checks import Violation, check
 from chaos_daemon import Daemon
 from chaos_jobs import Batch, Wish
 
-from hemiola.control.journal import Journal
+from hemiola.live.journal import Journal
 from hemiola.lab.slurm import SlurmLab
 
 LIMIT_S = 90.0

@@ -22,7 +22,7 @@ from chaos_jobs import Wish
 from chaos_runs import Cluster, Run, draw_jobs, has_ended, settle, wait_until
 
 from hemiola.cli.serve import release
-from hemiola.control.journal import Journal
+from hemiola.live.journal import Journal
 
 TAKES_OVER_S = 15.0
 LAUNCHES_S = 10.0

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from hemiola.control.clock import Clock
-from hemiola.control.live.remembered import Remembered
-from hemiola.control.slurm.driver import SlurmDriver
-from hemiola.control.slurm.looks import ENDED
-from hemiola.control.slurm.memory import SlurmRecoveryKey
-from hemiola.control.slurm.rows import SlurmJobRow, SlurmNodeRow, SlurmRules, RunSpan, Words
+from hemiola.live.clock import Clock
+from hemiola.live.recovered_job import Remembered
+from hemiola.live.engines.slurm.driver import SlurmDriver
+from hemiola.live.engines.slurm.snapshot import ENDED
+from hemiola.live.engines.slurm.memory import SlurmRecoveryKey
+from hemiola.live.engines.slurm.wire import SlurmJobRow, SlurmNodeRow, SlurmRules, RunSpan, Words
 from hemiola.core.decisions import Decision
 from hemiola.core.errors import EngineError
 from hemiola.core.events import Event

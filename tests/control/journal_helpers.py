@@ -22,9 +22,9 @@ from typing import Any
 
 import pytest
 
-from hemiola.control.journal import Intent, JournaledJob, Journal, Opening
-from hemiola.control.journal.database import Database
-from hemiola.control.journal.tables import METADATA
+from hemiola.live.journal import Intent, JournaledJob, Journal, Opening
+from hemiola.live.journal.database import Database
+from hemiola.live.journal.tables import METADATA
 from hemiola.core.decisions import Move, Placement, Start, Stop, WakeAt
 from hemiola.core.events import Arrived, Finished, Requeued, Timer
 from hemiola.core.job import Job

@@ -14,14 +14,14 @@ from typing import Any
 
 import msgspec
 
-from hemiola.control.journal import JournaledJob, Journal
-from hemiola.control.live.service import Service, SessionSettings
-from hemiola.control.ray.agent import JOBS, JOBS_SPACE
-from hemiola.control.ray.board import GROUPS, PLACE, WRAPPER, RayStore, Wrapper
-from hemiola.control.ray.client import Ray
-from hemiola.control.ray.rows import RayLook, RayJobRow, read_answer
-from hemiola.control.ray.serve import ray_service
-from hemiola.control.ray.topology import ray_topology
+from hemiola.live.journal import JournaledJob, Journal
+from hemiola.live.service import Service, SessionSettings
+from hemiola.live.engines.ray.agent import JOBS, JOBS_SPACE
+from hemiola.live.engines.ray.kv_store import GROUPS, PLACE, WRAPPER, RayStore, Wrapper
+from hemiola.live.engines.ray.client import Ray
+from hemiola.live.engines.ray.wire import RayLook, RayJobRow, read_answer
+from hemiola.live.engines.ray.service import ray_service
+from hemiola.live.engines.ray.topology import ray_topology
 from ray_cluster import RayCluster, RayNode
 
 WAIT_S = 60.0

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from hemiola.control.journal import JournaledJob, Journal
-from hemiola.control.live.service import Service, SessionSettings
-from hemiola.control.slurm.client import Slurm
-from hemiola.control.slurm.engine import SlurmInterface
-from hemiola.control.slurm.rows import SlurmJobRow
-from hemiola.control.slurm.serve import slurm_service
-from hemiola.control.slurm.topology import slurm_topology
+from hemiola.live.journal import JournaledJob, Journal
+from hemiola.live.service import Service, SessionSettings
+from hemiola.live.engines.slurm.client import Slurm
+from hemiola.live.engines.slurm.engine import SlurmInterface
+from hemiola.live.engines.slurm.wire import SlurmJobRow
+from hemiola.live.engines.slurm.service import slurm_service
+from hemiola.live.engines.slurm.topology import slurm_topology
 from hemiola.lab.slurm import SlurmLab, programs
 
 WAIT_S = 40.0

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from unittest.mock import patch
 
-from hemiola.control.semantics import semantics_by_name
-from hemiola.control.simulate import Recording, simulate
+from hemiola.simulator.rules import semantics_by_name
+from hemiola.simulator.simulate import Recording, simulate
 from hemiola.core.job import Job
 from hemiola.core.result import Run
 from hemiola.core.topology import Topology
@@ -15,7 +15,7 @@ from replays import CheckedMachine, check_run
 
 def under(semantics: str, jobs: Sequence[Job], topology: Topology, policy: str) -> Run:
     """One run, in which everything adds up, with the state machine checked at every step."""
-    with patch("hemiola.control.simulate.StateMachine", CheckedMachine):
+    with patch("hemiola.simulator.simulate.StateMachine", CheckedMachine):
         run = simulate(
             jobs,
             topology,

@@ -12,10 +12,10 @@ from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any, Self
 
-from hemiola.control.slurm.client import Slurm
-from hemiola.control.slurm.rest import RestSlurm
-from hemiola.control.slurm.rest_address import Address, Token
-from hemiola.control.slurm.rest_http import Http
+from hemiola.live.engines.slurm.client import Slurm
+from hemiola.live.engines.slurm.rest.client import RestSlurm
+from hemiola.live.engines.slurm.rest.address import Address, Token
+from hemiola.live.engines.slurm.rest.http import Http
 
 SAMPLES = Path(__file__).with_name("slurm_rest")
 """What real ones of several versions said, and squeue and sinfo at the same moment."""

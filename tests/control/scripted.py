@@ -7,11 +7,11 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from hemiola.control.clock import Clock
-from hemiola.control.journal import Journal
-from hemiola.control.live.engine import Identity, LiveDriver, Vanished
-from hemiola.control.live.lease import Leadership
-from hemiola.control.live.service import Session, Service, SessionSettings
+from hemiola.live.clock import Clock
+from hemiola.live.journal import Journal
+from hemiola.live.live_driver import Identity, LiveDriver, Vanished
+from hemiola.live.leadership import Leadership
+from hemiola.live.service import Session, Service, SessionSettings
 from hemiola.core.decisions import Decision
 from hemiola.core.events import Arrived, Event
 from hemiola.core.topology import Topology

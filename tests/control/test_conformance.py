@@ -17,11 +17,11 @@ import pytest
 from live_ray import LiveRay
 from live_slurm import Live, need_slurm
 
-from hemiola.control.clock import Clock
-from hemiola.control.driver import Driver, run_loop
-from hemiola.control.ray.driver import RayDriver
-from hemiola.control.simulated import SimulatedDriver
-from hemiola.control.slurm.driver import SlurmDriver
+from hemiola.live.clock import Clock
+from hemiola.sched.loop import Driver, run_loop
+from hemiola.live.engines.ray.driver import RayDriver
+from hemiola.simulator.cluster import SimulatedDriver
+from hemiola.live.engines.slurm.driver import SlurmDriver
 from hemiola.core.decisions import Decision, Move, Placement, Resize, Start, Stop, WakeAt
 from hemiola.core.events import Adopted, Arrived, Event, Finished, Timer
 from hemiola.core.job import Job, Profile
@@ -31,7 +31,7 @@ from hemiola.lab.slurm import SlurmLab
 from hemiola.sched.job_state import ENDED, RUNNING
 from hemiola.sched.policy import Policy
 from hemiola.sched.view import ClusterView
-from hemiola.sim.fluid import PRESENT
+from hemiola.kernels.fluid import PRESENT
 from replays import CheckedMachine, cluster
 
 SECONDS, LIVE_SECONDS = 2, 3

@@ -15,23 +15,23 @@ import pytest
 from fake_slurm import RUNS, FakeSlurm, node
 from scripted import Scripted, serve
 
-from hemiola.control.clock import Clock
-from hemiola.control.driver import Driver, Gate, cannot, run_loop
-from hemiola.control.journal import Journal, Opening
-from hemiola.control.journal.replay import replay
-from hemiola.control.live.book import Book
-from hemiola.control.live.engine import Around, LiveDriver
-from hemiola.control.live.journaled import Journaled
-from hemiola.control.live.observing import Observing
-from hemiola.control.live.reading_run import Following
-from hemiola.control.live.service import SessionSettings
-from hemiola.control.ray.client import Ray
-from hemiola.control.ray.driver import RayDriver
-from hemiola.control.ray.rows import RayLook, GroupRow, RayJobRow, RayNodeRow
-from hemiola.control.semantics import Rules, Semantics, semantics_by_name
-from hemiola.control.simulate import Recording, simulate
-from hemiola.control.slurm.driver import SlurmDriver
-from hemiola.control.slurm.rows import Words
+from hemiola.live.clock import Clock
+from hemiola.sched.loop import Driver, Gate, cannot, run_loop
+from hemiola.live.journal import Journal, Opening
+from hemiola.live.journal.replay import replay
+from hemiola.live.job_store import Book
+from hemiola.live.live_driver import Around, LiveDriver
+from hemiola.live.journaling_driver import Journaled
+from hemiola.live.observe_driver import Observing
+from hemiola.live.query.run_state import Following
+from hemiola.live.service import SessionSettings
+from hemiola.live.engines.ray.client import Ray
+from hemiola.live.engines.ray.driver import RayDriver
+from hemiola.live.engines.ray.wire import RayLook, GroupRow, RayJobRow, RayNodeRow
+from hemiola.simulator.rules import Rules, Semantics, semantics_by_name
+from hemiola.simulator.simulate import Recording, simulate
+from hemiola.live.engines.slurm.driver import SlurmDriver
+from hemiola.live.engines.slurm.wire import Words
 from hemiola.core.decisions import (
     EVERY_KIND,
     Decision,
@@ -533,7 +533,7 @@ def test_a_refusal_is_recorded_again_once_something_else_is_asked() -> None:
 
 
 def test_a_policy_that_asks_for_ever_at_one_instant_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hemiola.control.driver.DECISIONS_PER_INSTANT", 20)
+    monkeypatch.setattr("hemiola.sched.loop.DECISIONS_PER_INSTANT", 20)
     view = ClusterView(TWO, estimates=None)  # type: ignore[arg-type]
 
     def decide(view: ClusterView) -> Iterator[Decision]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from hemiola.control.driver import Driver, run_loop
+from hemiola.sched.loop import Driver, run_loop
 from hemiola.core.decisions import Decision, Pace, Start, Stop, WakeAt
 from hemiola.core.errors import HemiolaError, PolicyError
 from hemiola.core.events import Arrived, Event, Finished, Measured, Requeued
@@ -163,8 +163,8 @@ def pace_for_ever(view: ClusterView) -> Iterator[Decision]:
 )
 @pytest.mark.parametrize("more", [0, 1], ids=["alone", "with an arrival to come"])
 def test_a_policy_that_never_ends_is_told_so(speak: Any, more: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hemiola.control.driver.DECISIONS_PER_INSTANT", 2000, raising=False)
-    monkeypatch.setattr("hemiola.control.simulated.IDLE_TIMERS", 2000, raising=False)
+    monkeypatch.setattr("hemiola.sched.loop.DECISIONS_PER_INSTANT", 2000, raising=False)
+    monkeypatch.setattr("hemiola.simulator.cluster.IDLE_TIMERS", 2000, raising=False)
     jobs = [job("a", 0, 4, 10), job("b", 1000, 4, 10)][: 1 + more]
     with pytest.raises(PolicyError) as caught:
         replay(jobs, cluster([4]), Says(speak))
@@ -193,7 +193,7 @@ def test_a_policy_that_wakes_up_often_but_gets_on_is_left_alone() -> None:
 
 
 def test_jobs_of_no_length_may_be_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hemiola.control.driver.INSTANTS_WITHOUT_TIME", 20)
+    monkeypatch.setattr("hemiola.sched.loop.INSTANTS_WITHOUT_TIME", 20)
     jobs = [job(str(i), 0, 1, 0) for i in range(50)]
     run = replay(jobs, cluster([1]), Says(fill))
     assert [record.finish_s for record in run.records] == [0.0] * 50

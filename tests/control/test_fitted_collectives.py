@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from hemiola.cli.simulate import simulate as verb
-from hemiola.control.semantics import Semantics, semantics_by_name
-from hemiola.control.simulate import simulate
+from hemiola.simulator.rules import Semantics, semantics_by_name
+from hemiola.simulator.simulate import simulate
 from hemiola.core.errors import InputError
 from hemiola.core.job import Job, Profile
 from hemiola.core.result import Comparison
@@ -19,8 +19,8 @@ from hemiola.core.topology import Topology
 from hemiola.cost.contention import Colliding
 from hemiola.cost.iteration import IterationModel
 from hemiola.cost.places import place_ranks
-from hemiola.cost.strategy_time import strategy_seconds
-from hemiola.plan.collectives.planner import Planner
+from hemiola.cost.collective.duration import strategy_seconds
+from hemiola.plan.collective.planner import Planner
 from replays import FREE, at, cluster, job, profile
 
 MB = 1e6

@@ -17,9 +17,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from journal_helpers import HERE, KINDS, ended, record
 
-from hemiola.control.journal import Deposed, Instant, JournaledJob, Journal, JournalError, Opening
-from hemiola.control.journal.encoding import DECISION, DECISIONS, EVENTS, JOB
-from hemiola.control.simulated import Costs
+from hemiola.live.journal import Deposed, Instant, JournaledJob, Journal, JournalError, Opening
+from hemiola.live.journal.encoding import DECISION, DECISIONS, EVENTS, JOB
+from hemiola.simulator.cluster import Costs
 from hemiola.core.decisions import Decision, Start, WakeAt
 from hemiola.core.errors import InternalError
 from hemiola.core.events import Event, Failed, Measured, Timer
@@ -168,7 +168,7 @@ def test_many_rows_are_read_in_pieces(journal: Journal) -> None:
     journal.record_events(run, 3, [Timer(1.0, "")])
     assert sorted(journal.jobs_by_submission(), key=lambda j: j.uuid) == sorted(jobs, key=lambda j: j.uuid)
     assert [j.submitted_s for j in journal.jobs_by_submission(10.0, 12.0)] == [10.0] * 3 + [11.0] * 3
-    with patch("hemiola.control.journal.reading._PAGE", 1):
+    with patch("hemiola.live.journal.reading._PAGE", 1):
         assert [i.instant for i in journal.instants(run)] == [0, 3]
 
 

@@ -14,7 +14,8 @@ import journal_helpers
 import pytest
 from journal_helpers import KINDS, contents, record
 
-from hemiola.control.journal import Journal, database
+from hemiola.live.journal import Journal
+from hemiola.live.journal import database
 from hemiola.core.events import Timer
 
 Rows = dict[str, list[tuple[Any, ...]]]
@@ -75,7 +76,7 @@ def test_killed_anywhere(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_the_environment_names_the_failpoint(tmp_path: Path) -> None:
     log = tmp_path / "log"
     code = (
-        "import sys; from hemiola.control.journal import Journal\n"
+        "import sys; from hemiola.live.journal import Journal\n"
         "journal = Journal.open(sys.argv[1]); journal.lead('one', 1.0, 1.0); journal.lead('one', 1.0, 1.0)"
     )
     environment = {**os.environ, "HEMIOLA_FAILPOINT": "4", "HEMIOLA_FAILPOINT_LOG": str(log)}

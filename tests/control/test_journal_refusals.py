@@ -20,8 +20,8 @@ import pytest
 from journal_helpers import file_of, fresh, record
 from test_outputs import as_nobody
 
-from hemiola.control.journal import Journal, JournalError
-from hemiola.control.journal.database import Database
+from hemiola.live.journal import Journal, JournalError
+from hemiola.live.journal.database import Database
 from hemiola.core.errors import InputError
 from hemiola.core.events import Arrived, Timer
 
@@ -293,7 +293,7 @@ def test_a_leader_stopped_within_its_transaction_keeps_nobody_from_leading(tmp_p
         errors: list[Exception] = []
 
         def stop_halfway() -> None:
-            from hemiola.control.journal import writing
+            from hemiola.live.journal import writing
 
             try:
                 with stopped._database.writing("events") as connection:
@@ -318,7 +318,7 @@ def test_a_process_that_is_stopped_keeps_readers_going(tmp_path: Path) -> None:
     """Frozen within a transaction on SQLite: readers go on; killed, the next one leads at once."""
     where = fresh("sqlite", tmp_path)
     code = (
-        "import sys; from hemiola.control.journal import database; from hemiola.control.journal import Journal\n"
+        "import sys; from hemiola.live.journal import database; from hemiola.live.journal import Journal\n"
         "journal = Journal.open(sys.argv[1]); journal.lead('one', 100.0, 10.0)\n"
         "import os, signal; database.failpoint = lambda name: os.kill(os.getpid(), signal.SIGSTOP)\n"
         "journal.lead('one', 101.0, 10.0)"
@@ -346,7 +346,7 @@ def test_a_missing_extra_is_named(missing: str, extra: str, tmp_path: Path) -> N
         "import sys; sys.modules[sys.argv[1]] = None\n"
         "from hemiola.core.errors import InputError\n"
         "try:\n"
-        "    from hemiola.control.journal import Journal; Journal.open('postgresql:///x')\n"
+        "    from hemiola.live.journal import Journal; Journal.open('postgresql:///x')\n"
         "except InputError as error: print(error)"
     )
     said = subprocess.run([sys.executable, "-c", code, missing], capture_output=True, text=True, check=True)

@@ -11,13 +11,13 @@ import pytest
 from journal_helpers import HERE
 from sqlalchemy import update
 
-from hemiola.control.driver import Driver, run_loop
-from hemiola.control.journal import Journal, JournalError, Opening
-from hemiola.control.journal.encoding import DECISIONS, EVENTS
-from hemiola.control.journal.replay import replay
-from hemiola.control.journal.tables import INSTANTS
-from hemiola.control.semantics import Semantics
-from hemiola.control.simulated import SimulatedEstimates
+from hemiola.sched.loop import Driver, run_loop
+from hemiola.live.journal import Journal, JournalError, Opening
+from hemiola.live.journal.encoding import DECISIONS, EVENTS
+from hemiola.live.journal.replay import replay
+from hemiola.live.journal.tables import INSTANTS
+from hemiola.simulator.rules import Semantics
+from hemiola.simulator.cluster import SimulatedEstimates
 from hemiola.core.decisions import Decision, Start
 from hemiola.core.errors import InputError
 from hemiola.core.events import (

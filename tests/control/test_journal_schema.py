@@ -12,10 +12,10 @@ import pytest
 from journal_helpers import KINDS, contents, record
 from sqlalchemy import event, inspect, text
 
-from hemiola.control.journal import Journal, JournalError
-from hemiola.control.journal.database import Database
-from hemiola.control.journal.schema import MIGRATIONS, VERSION_TABLE
-from hemiola.control.journal.tables import METADATA
+from hemiola.live.journal import Journal, JournalError
+from hemiola.live.journal.database import Database
+from hemiola.live.journal.schema import MIGRATIONS, VERSION_TABLE
+from hemiola.live.journal.tables import METADATA
 
 NEXT = '''
 """Schema 3 of the tests: one more column of jobs, and one more table."""

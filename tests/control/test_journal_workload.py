@@ -12,9 +12,9 @@ import pytest
 from journal_helpers import ended, record
 
 from hemiola import cli
-from hemiola.control.journal import JournaledJob, Journal
-from hemiola.control.journal.workload import workload
-from hemiola.control.simulate import simulate
+from hemiola.live.journal import JournaledJob, Journal
+from hemiola.live.journal.workload import workload
+from hemiola.simulator.simulate import simulate
 from hemiola.core.errors import InputError
 from replays import cluster
 

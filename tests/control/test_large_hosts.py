@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hemiola.control.semantics import semantics_by_name
-from hemiola.control.simulate import Recording, simulate
-from hemiola.control.sweep.answers import answer_of
+from hemiola.simulator.rules import semantics_by_name
+from hemiola.simulator.simulate import Recording, simulate
+from hemiola.simulator.sweep.answers import answer_of
 from hemiola.core.result import Comparison
 from hemiola.core.series import queue_series
 from hemiola.core.topology import MAX_GPUS_PER_HOST, Topology, equal_hosts

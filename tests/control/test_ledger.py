@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hemiola.control.ledger import IdleLedger
+from hemiola.simulator.ledger import IdleLedger
 from hemiola.core.events import Arrived, NodeLost
 from hemiola.sched.view import ClusterView
 from replays import CheckedMachine, check_run, cluster, job, replay, start

@@ -12,7 +12,7 @@ import pytest
 from live_slurm import until
 
 from hemiola.cli.counters import counters
-from hemiola.control.live.counting import cards, host_reports
+from hemiola.live.nic_counters import cards, host_reports
 from hemiola.core.errors import InputError
 from hemiola.trace.reports import HostReport, Reports
 

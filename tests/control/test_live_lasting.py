@@ -19,16 +19,16 @@ from live_slurm import until
 from scripted import TWO, Scripted, arrivals, leading, serve
 
 from hemiola.cli.serve import _serve
-from hemiola.control.clock import Clock
-from hemiola.control.journal import Journal, JournalError, Leader
-from hemiola.control.journal.workload import workload
-from hemiola.control.live.book import Book
-from hemiola.control.live.engine import Vanished
-from hemiola.control.live.holder import holder_name, is_gone
-from hemiola.control.live.logs import _Objects
-from hemiola.control.live.reading import Names, engine_ids, read_cluster, read_daemon
-from hemiola.control.live.reading_story import story
-from hemiola.control.live.service import Session, Service, SessionSettings
+from hemiola.live.clock import Clock
+from hemiola.live.journal import Journal, JournalError, Leader
+from hemiola.live.journal.workload import workload
+from hemiola.live.job_store import Book
+from hemiola.live.live_driver import Vanished
+from hemiola.live.process_identity import holder_name, is_gone
+from hemiola.live.logging_setup import _Objects
+from hemiola.live.query.cluster import Names, engine_ids, read_cluster, read_daemon
+from hemiola.live.query.job_history import story
+from hemiola.live.service import Session, Service, SessionSettings
 from hemiola.core.decisions import Start
 from hemiola.core.errors import EngineError, InputError
 from hemiola.core.events import Adopted, Event, Failed, Finished, Held, Requeued, Started, Timer
@@ -41,7 +41,7 @@ from replays import at, cluster, job
 
 def test_who_leads_is_known_to_be_gone_on_the_same_host():
     assert not is_gone(holder_name()), "this very process"
-    code = "from hemiola.control.live.holder import holder_name; print(holder_name())"
+    code = "from hemiola.live.process_identity import holder_name; print(holder_name())"
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=os.environ
     )
@@ -65,7 +65,7 @@ def test_a_lease_that_somebody_else_took_is_lost(tmp_path):
 
 
 def test_who_leads_is_heard_though_the_clock_was_set_forward(tmp_path, monkeypatch):
-    monkeypatch.setattr("hemiola.control.live.lease.RENEW_S", 0.01)
+    monkeypatch.setattr("hemiola.live.leadership.RENEW_S", 0.01)
     wall_s = time.time
     with Journal.open(tmp_path / "j.db") as journal:
         leadership = leading(journal)
@@ -315,7 +315,7 @@ def test_a_run_that_went_well_for_long_begins_the_pauses_anew(tmp_path, monkeypa
             service.stop()
         raise EngineError("it breaks off", "wait")
 
-    monkeypatch.setattr("hemiola.control.live.service.time", Time)
+    monkeypatch.setattr("hemiola.live.service.time", Time)
     with Journal.open(tmp_path / "j.db") as journal:
         service = Service(SessionSettings(policy="fifo"), journal, TWO, make)
         service._stop = Waits()

@@ -11,19 +11,19 @@ import pytest
 from journal_helpers import OPENING
 from scripted import Scripted
 
-from hemiola.control.clock import Clock
-from hemiola.control.driver import run_loop
-from hemiola.control.journal import Journal, RunRecord
-from hemiola.control.journal.replay import replay
-from hemiola.control.live.book import Book
-from hemiola.control.live.engine import Identity
-from hemiola.control.live.journaled import Journaled
-from hemiola.control.live.learning import Learning
-from hemiola.control.live.places import is_same_place
-from hemiola.control.live.reading_forecast import _adopted
-from hemiola.control.live.reading_run import RunSoFar
-from hemiola.control.live.remembered import remembered
-from hemiola.control.simulated import Costs, SimulatedEstimates
+from hemiola.live.clock import Clock
+from hemiola.sched.loop import run_loop
+from hemiola.live.journal import Journal, RunRecord
+from hemiola.live.journal.replay import replay
+from hemiola.live.job_store import Book
+from hemiola.live.live_driver import Identity
+from hemiola.live.journaling_driver import Journaled
+from hemiola.live.profiling_driver import Learning
+from hemiola.live.placements import is_same_place
+from hemiola.live.query.forecast import _adopted
+from hemiola.live.query.run_state import RunSoFar
+from hemiola.live.recovered_job import remembered
+from hemiola.simulator.cluster import Costs, SimulatedEstimates
 from hemiola.core.decisions import Placement
 from hemiola.core.events import Adopted, Arrived, Event, Finished, Measured, Profiled, Timer
 from hemiola.core.job import Demand, Job

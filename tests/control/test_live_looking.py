@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 
-from hemiola.control.live.engine import Identity
-from hemiola.control.live.known import KnownJob
-from hemiola.control.live.looking import WOKEN_SHARE, LookingDriver, Wake
+from hemiola.live.live_driver import Identity
+from hemiola.live.tracked_job import KnownJob
+from hemiola.live.polling_driver import WOKEN_SHARE, LookingDriver, Wake
 from hemiola.core.decisions import Decision, Placement, Start
 from hemiola.core.errors import EngineError
 from hemiola.core.events import Event, Timer

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from journal_helpers import OPENING
 
-from hemiola.control.journal import Journal
-from hemiola.control.live.reading_run import Following
+from hemiola.live.journal import Journal
+from hemiola.live.query.run_state import Following
 from hemiola.core.decisions import Decision, Placement, Start, Stop, WakeAt
 from hemiola.core.events import Event, Held, NodeBack, NodeLost, Released, Requeued, Started
 

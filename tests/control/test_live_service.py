@@ -18,15 +18,15 @@ from scripted import TWO, Scripted, arrivals, serve
 from test_outputs import as_nobody
 
 from hemiola.cli.serve import FOLDER, _journal
-from hemiola.control.clock import Clock
-from hemiola.control.driver import run_loop
-from hemiola.control.journal import Journal
-from hemiola.control.journal.replay import replay
-from hemiola.control.live.files import check_folder
-from hemiola.control.live.guard import BrokenPolicyError, Guarded
-from hemiola.control.live.observing import Observing
-from hemiola.control.live.service import Session, Service, SessionSettings
-from hemiola.control.simulated import Costs, SimulatedEstimates
+from hemiola.live.clock import Clock
+from hemiola.sched.loop import run_loop
+from hemiola.live.journal import Journal
+from hemiola.live.journal.replay import replay
+from hemiola.live.files import check_folder
+from hemiola.live.policy_guard import BrokenPolicyError, Guarded
+from hemiola.live.observe_driver import Observing
+from hemiola.live.service import Session, Service, SessionSettings
+from hemiola.simulator.cluster import Costs, SimulatedEstimates
 from hemiola.core.decisions import Decision, Move, Placement, Resize, Start, Stop, WakeAt
 from hemiola.core.errors import InputError
 from hemiola.core.events import Adopted, Arrived, Event, Failed, Finished, Measured, Started, Timer
@@ -236,7 +236,7 @@ class Bad(Policy):
     ],
 )  # fmt: skip
 def test_the_fallback_takes_over_from_a_policy_that_broke(tmp_path, monkeypatch, policy, why):
-    monkeypatch.setattr("hemiola.control.driver.DECISIONS_PER_INSTANT", 20)
+    monkeypatch.setattr("hemiola.sched.loop.DECISIONS_PER_INSTANT", 20)
     first, second = Scripted(arrivals("a")), Scripted(arrivals("a", "b"))
     settings = SessionSettings(policy=f"{__name__}:{policy}", fallback="fifo", mode="enforce", engine="scripted")
     service, runs = serve(tmp_path, settings, first, second)
@@ -258,7 +258,7 @@ def test_who_breaks_off_again_and_again_does_not_say_that_it_lives(tmp_path, mon
                 yield events
                 runs[-1].turned()
 
-    monkeypatch.setattr("hemiola.control.live.service.AGAIN_S", 0.0)
+    monkeypatch.setattr("hemiola.live.service.AGAIN_S", 0.0)
     alive = tmp_path / "alive"
     bad = f"{__name__}:Bad"
     settings = SessionSettings(policy=bad, fallback=bad, mode="enforce", alive=alive)
@@ -328,7 +328,7 @@ def test_a_run_ends_once_many_jobs_have_however_they_ended(tmp_path, monkeypatch
                 yield events
                 runs[-1].turned()
 
-    monkeypatch.setattr("hemiola.control.live.one_run.ENDED_MOST", 2)
+    monkeypatch.setattr("hemiola.live.session.ENDED_MOST", 2)
     names, now = ("a", "b", "c"), Clock().now_s() + 9.0
     ends: list[Event] = [Finished(now, "a"), Failed(now, "b", "cancelled"), Failed(now, "c", "timeout")]
     runs: list[Session] = []
@@ -345,7 +345,7 @@ def test_a_run_ends_once_it_is_long(tmp_path, monkeypatch):
                 runs[-1].turned()
                 yield [Timer(Clock().now_s(), "")]
 
-    monkeypatch.setattr("hemiola.control.live.one_run.INSTANTS_MOST", 5)
+    monkeypatch.setattr("hemiola.live.session.INSTANTS_MOST", 5)
     runs: list[Session] = []
     serve(tmp_path, SessionSettings(policy="fifo"), Turns(), Scripted(), runs=runs)
     with Journal.open(tmp_path / "j.db") as journal:

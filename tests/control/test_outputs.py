@@ -13,7 +13,7 @@ import pytest
 
 from hemiola import cli
 from hemiola.cli.output import folder_writable, writable
-from hemiola.control.sweep.store import RunStore
+from hemiola.simulator.sweep.store import RunStore
 from hemiola.core.errors import InputError
 from hemiola.core.result import Comparison
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from hemiola.control.semantics import semantics_by_name
-from hemiola.control.simulate import Recording, simulate
-from hemiola.core.metrics import conservation
+from hemiola.simulator.rules import semantics_by_name
+from hemiola.simulator.simulate import Recording, simulate
+from hemiola.analysis.cluster_metrics import conservation
 from hemiola.core.result import JobRecord
 from hemiola.trace.topologies import read_topology
 from hemiola.trace.workloads import read_workload

@@ -7,7 +7,7 @@ import math
 import pytest
 from peer_runs import completion_s, stops, under
 
-from hemiola.control.peers.pollux_facts import Batch, batch_of, epoch_iterations, iteration_s
+from hemiola.contrib.peers.simulators.pollux_facts import Batch, batch_of, epoch_iterations, iteration_s
 from hemiola.core.errors import HemiolaError, InputError, TopologyError
 from hemiola.core.job import Job
 from hemiola.trace.workloads.facts import pollux_durations_s

@@ -6,8 +6,8 @@ import msgspec
 import pytest
 from peer_runs import completion_s, stops, under
 
-from hemiola.control.semantics import Rules, known_semantics, semantics_by_name
-from hemiola.control.simulate import simulate
+from hemiola.simulator.rules import Rules, known_semantics, semantics_by_name
+from hemiola.simulator.simulate import simulate
 from hemiola.core.errors import InputError, PolicyError
 from hemiola.core.events import NodeLost
 from hemiola.cost.contention import MaxMin

@@ -9,21 +9,21 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from hemiola.control.live.engine import Vanished
-from hemiola.control.live.remembered import Remembered, adopted
-from hemiola.control.ray.board import ALONE, HOLDS, JobPlace, Wrapper
-from hemiola.control.ray.changes import RayDiff
-from hemiola.control.ray.client import Ray
-from hemiola.control.ray.command import Command
-from hemiola.control.ray.driver import RayDriver
-from hemiola.control.ray.entering import take_up
-from hemiola.control.ray.handback import hand_back
-from hemiola.control.ray.hold import job_around
-from hemiola.control.ray.jobs import Wish, job_of, wish_of
-from hemiola.control.ray.known import RayTrackedJob
-from hemiola.control.ray.looks import RaySnapshot
-from hemiola.control.ray.memory import RayRecoveryKey
-from hemiola.control.ray.rows import RayLook, GroupRow, RayJobRow, RayNodeRow, read_answer
+from hemiola.live.live_driver import Vanished
+from hemiola.live.recovered_job import Remembered, adopted
+from hemiola.live.engines.ray.kv_store import ALONE, HOLDS, JobPlace, Wrapper
+from hemiola.live.engines.ray.diff import RayDiff
+from hemiola.live.engines.ray.client import Ray
+from hemiola.live.engines.ray.command import Command
+from hemiola.live.engines.ray.driver import RayDriver
+from hemiola.live.engines.ray.entering import take_up
+from hemiola.live.engines.ray.release import hand_back
+from hemiola.live.engines.ray.hold import job_around
+from hemiola.live.engines.ray.job_spec import Wish, job_of, wish_of
+from hemiola.live.engines.ray.tracked_job import RayTrackedJob
+from hemiola.live.engines.ray.snapshot import RaySnapshot
+from hemiola.live.engines.ray.memory import RayRecoveryKey
+from hemiola.live.engines.ray.wire import RayLook, GroupRow, RayJobRow, RayNodeRow, read_answer
 from hemiola.core.decisions import Move, Placement, Resize, Start, Stop, WakeAt
 from hemiola.core.errors import EngineError, InputError
 from hemiola.core.events import Adopted, Arrived, Released, Requeued

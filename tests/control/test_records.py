@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hemiola.control.simulated import Costs
+from hemiola.simulator.cluster import Costs
 from hemiola.core.decisions import Resize, Stop
 from hemiola.core.events import NodeBack, NodeLost
 from hemiola.core.series import job_spans, queue_series

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hemiola.control.scenario import load_scenario
+from hemiola.simulator.scenario import load_scenario
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ import msgspec
 import numpy as np
 import pytest
 
-from hemiola.control.semantics import Semantics, semantics_by_name
-from hemiola.control.simulate import Recording, simulate
+from hemiola.simulator.rules import Semantics, semantics_by_name
+from hemiola.simulator.simulate import Recording, simulate
 from hemiola.core.decisions import Decision
 from hemiola.core.errors import HemiolaError, InputError, PolicyError, TopologyError
 from hemiola.core.events import NodeBack, NodeLost

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hemiola.control.simulated import Costs
+from hemiola.simulator.cluster import Costs
 from hemiola.core.decisions import Decision, Move, Pace, Placement, Resize, Start, Stop, WakeAt
 from hemiola.core.errors import InputError
 from hemiola.core.events import NodeBack, NodeLost

@@ -9,11 +9,11 @@ import msgspec
 import pytest
 from fake_slurm import RUNS, Driven, FakeSlurm, node
 
-from hemiola.control.live.known import ELSEWHERE_S
-from hemiola.control.slurm.beside import claim_of
-from hemiola.control.slurm.limits import LACKING_S
-from hemiola.control.slurm.rows import SlurmJobRow, SlurmNodeRow, SlurmRules, read_tres, rules_of
-from hemiola.core.beside import Resources, ResourceRequest
+from hemiola.live.tracked_job import ELSEWHERE_S
+from hemiola.live.engines.slurm.resources import claim_of
+from hemiola.live.engines.slurm.limits import LACKING_S
+from hemiola.live.engines.slurm.wire import SlurmJobRow, SlurmNodeRow, SlurmRules, read_tres, rules_of
+from hemiola.core.resources import Resources, ResourceRequest
 from hemiola.core.errors import EngineError
 from hemiola.core.events import ResourcesRequested, ResourcesOffered, Held, Requeued
 from hemiola.core.job import Job

@@ -9,17 +9,17 @@ import msgspec
 import pytest
 from fake_slurm import RUNS, Driven, FakeSlurm, node
 
-from hemiola.control.live.engine import Vanished
-from hemiola.control.live.remembered import Remembered
-from hemiola.control.slurm.client import Slurm
-from hemiola.control.slurm.doctor import _loose
-from hemiola.control.slurm.handback import hand_back, held_jobs
-from hemiola.control.slurm.jobs import HELD
-from hemiola.control.slurm.memory import SlurmRecoveryKey
-from hemiola.control.slurm.orders import TOP
-from hemiola.control.slurm.ranks import ranks
-from hemiola.control.slurm.rows import PARKED_S, SlurmJobRow, RunSpan, Words, job_rows
-from hemiola.control.slurm.topology import slurm_topology
+from hemiola.live.live_driver import Vanished
+from hemiola.live.recovered_job import Remembered
+from hemiola.live.engines.slurm.client import Slurm
+from hemiola.live.engines.slurm.doctor import _loose
+from hemiola.live.engines.slurm.release import hand_back, held_jobs
+from hemiola.live.engines.slurm.job_spec import HELD
+from hemiola.live.engines.slurm.memory import SlurmRecoveryKey
+from hemiola.live.engines.slurm.requests import TOP
+from hemiola.live.engines.slurm.ranks import ranks
+from hemiola.live.engines.slurm.wire import PARKED_S, SlurmJobRow, RunSpan, Words, job_rows
+from hemiola.live.engines.slurm.topology import slurm_topology
 from hemiola.core.decisions import Move, Placement, Start, Stop
 from hemiola.core.events import Adopted, Arrived, Blocked, Failed, Held, Released, Requeued, Started
 from hemiola.sched.job_state import RUNNING

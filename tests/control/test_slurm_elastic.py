@@ -7,7 +7,7 @@ from pathlib import Path
 from live_policies import want
 from live_slurm import Live, until
 
-from hemiola.control.slurm.handback import hand_back
+from hemiola.live.engines.slurm.release import hand_back
 
 
 def counted(file: Path) -> list[str]:

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from live_slurm import Live, need_slurm, until
 
-from hemiola.control.slurm.client import Slurm
-from hemiola.control.slurm.handback import hand_back
-from hemiola.control.slurm.orders import TOP
-from hemiola.control.slurm.topology import slurm_topology
+from hemiola.live.engines.slurm.client import Slurm
+from hemiola.live.engines.slurm.release import hand_back
+from hemiola.live.engines.slurm.requests import TOP
+from hemiola.live.engines.slurm.topology import slurm_topology
 from hemiola.core.hostlist import expand
 from hemiola.core.topology import Topology
 from hemiola.lab.slurm import SlurmLab

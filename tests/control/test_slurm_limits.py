@@ -5,9 +5,9 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from hemiola.control.live.known import BACK_OFF_MOST_S, PATIENCE_S, back_off_s
-from hemiola.control.slurm.known import SlurmTrackedJob
-from hemiola.control.slurm.limits import (
+from hemiola.live.tracked_job import BACK_OFF_MOST_S, PATIENCE_S, back_off_s
+from hemiola.live.engines.slurm.tracked_job import SlurmTrackedJob
+from hemiola.live.engines.slurm.limits import (
     AGAIN_MOST_S,
     ARRAY,
     LACKING_S,
@@ -16,7 +16,7 @@ from hemiola.control.slurm.limits import (
     is_limited,
     patience_s,
 )
-from hemiola.control.slurm.rows import job_rows
+from hemiola.live.engines.slurm.wire import job_rows
 from hemiola.core.job import Job
 
 LINE = (

@@ -13,12 +13,12 @@ import pytest
 from live_slurm import Live, until
 
 from hemiola.cli.simulate import simulate
-from hemiola.control.journal import Journal
-from hemiola.control.journal.replay import replay
-from hemiola.control.live.engine import Around
-from hemiola.control.slurm import driver
-from hemiola.control.slurm.driver import SlurmDriver
-from hemiola.control.slurm.rows import SlurmJobRow
+from hemiola.live.journal import Journal
+from hemiola.live.journal.replay import replay
+from hemiola.live.live_driver import Around
+from hemiola.live.engines.slurm import driver
+from hemiola.live.engines.slurm.driver import SlurmDriver
+from hemiola.live.engines.slurm.wire import SlurmJobRow
 from hemiola.core.decisions import Decision, Placement, Start
 from hemiola.core.errors import EngineError
 from hemiola.core.events import Started

@@ -15,13 +15,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from rest_server import EMPTY, NONE, ONE, SAMPLES, SECRET, FakeRest, answer, sample, sample_of, slurm_at
 
-from hemiola.control.slurm import orders, rest, rest_rows
-from hemiola.control.slurm.client import Slurm
-from hemiola.control.slurm.known import SlurmTrackedJob
-from hemiola.control.slurm.rest_offer import offer_of
-from hemiola.control.slurm.rest_orders import Requeue, Update, requests_of
-from hemiola.control.slurm.rows import PARKED_S, RunSpan, job_rows, node_rows
-from hemiola.control.slurm.serve import rest_slurm
+from hemiola.live.engines.slurm import requests
+from hemiola.live.engines.slurm.rest import client as rest
+from hemiola.live.engines.slurm.rest import wire
+from hemiola.live.engines.slurm.client import Slurm
+from hemiola.live.engines.slurm.tracked_job import SlurmTrackedJob
+from hemiola.live.engines.slurm.rest.api_version import offer_of
+from hemiola.live.engines.slurm.rest.requests import Requeue, Update, requests_of
+from hemiola.live.engines.slurm.wire import PARKED_S, RunSpan, job_rows, node_rows
+from hemiola.live.engines.slurm.service import rest_slurm
 from hemiola.core.errors import EngineError
 from hemiola.core.job import Job
 
@@ -35,9 +37,9 @@ class Commands(Slurm):
         super().__init__()
         self.told: list[str] = []
 
-    def tell(self, orders: Any) -> str:
-        self.told += orders
-        return "5: scontrol grumbles\n" if any("5" in order for order in orders) else ""
+    def tell(self, requests: Any) -> str:
+        self.told += requests
+        return "5: scontrol grumbles\n" if any("5" in order for order in requests) else ""
 
 
 @pytest.fixture(params=REAL)
@@ -205,7 +207,7 @@ def test_what_slurmrestd_lacks_is_asked_of_scontrol_or_named(fake: FakeRest, mon
     bare = slurm_at(fake)
     assert ("put running jobs back" in bare.lacks) is (fake.real == "24.11.5")
     assert "hold jobs as their users do" in bare.lacks and slurm_at(fake, Commands()).lacks == ""
-    monkeypatch.setattr("hemiola.control.slurm.serve.shutil.which", lambda name: None)
+    monkeypatch.setattr("hemiola.live.engines.slurm.service.shutil.which", lambda name: None)
     monkeypatch.setenv("SLURM_JWT", SECRET)
     assert rest_slurm(fake.url, None, Commands(), acts=False).lacks
     with pytest.raises(EngineError, match=r"cannot hold jobs .* no scontrol here") as caught:
@@ -238,20 +240,20 @@ def test_orders_as_requests():
     }  # fmt: skip
     (unbound,) = requests_of("update jobid=12 ReqNodeList=")
     assert isinstance(unbound, Update) and unbound.fields == {"required_nodes": [""]}
-    assert [r.fields for r in requests_of(orders.release(["1", "2_3"]))] == [{"hold": False}] * 2  # type: ignore[union-attr]
-    assert requests_of(orders.hold(["1", "2_3"])) == ["uhold 1,2_3"]
-    assert requests_of(orders.put_back("2_3")) == [Requeue(("2_3",), "requeuehold 2_3")]
-    first = requests_of(orders.go_first(["1", "2_3"]))
-    assert [r.fields["priority"]["number"] for r in first] == [orders.TOP] * 2  # type: ignore[union-attr]
-    assert [r.order for r in first] == [f"update jobid={one} Priority={orders.TOP}" for one in ("1", "2_3")]  # type: ignore[union-attr]
+    assert [r.fields for r in requests_of(requests.release(["1", "2_3"]))] == [{"hold": False}] * 2  # type: ignore[union-attr]
+    assert requests_of(requests.hold(["1", "2_3"])) == ["uhold 1,2_3"]
+    assert requests_of(requests.put_back("2_3")) == [Requeue(("2_3",), "requeuehold 2_3")]
+    first = requests_of(requests.go_first(["1", "2_3"]))
+    assert [r.fields["priority"]["number"] for r in first] == [requests.TOP] * 2  # type: ignore[union-attr]
+    assert [r.order for r in first] == [f"update jobid={one} Priority={requests.TOP}" for one in ("1", "2_3")]  # type: ignore[union-attr]
     known = SlurmTrackedJob(Job(id="u", submit_s=0.0, gpus=8, duration_s=1.0), RUNS, begin_s=60.0)
-    later, free = (request for order in orders.park(known) for request in requests_of(order))
+    later, free = (request for order in requests.park(known) for request in requests_of(order))
     assert isinstance(later, Update)
     assert later.fields == {
         "begin_time": f"now+{PARKED_S}", "required_nodes": [""], "admin_comment": "hemiola:u:ranks=:begin=60"
     }  # fmt: skip
     assert isinstance(free, Update) and free.order == "release 7"
-    held, begins = (request for order in orders.unpark("7", 60.0) for request in requests_of(order))
+    held, begins = (request for order in requests.unpark("7", 60.0) for request in requests_of(order))
     assert held == "uhold 7" and isinstance(begins, Update) and begins.fields == {"begin_time": "now+60"}
 
 
@@ -312,7 +314,7 @@ def test_complaints_name_their_jobs_and_stop_nothing(fake: FakeRest):
     assert len(fake.posts()) == 3
     if slurm.offer.requeue:
         fake.answers[f"POST {slurm.offer.requeue}"] = answer(refused, 500)
-        assert slurm.tell([orders.put_back("9")]).startswith("9: Job update requested failed")
+        assert slurm.tell([requests.put_back("9")]).startswith("9: Job update requested failed")
     lonely = slurm_at(fake)
     assert "there is no scontrol here" in lonely.tell(["uhold 5"]) and "77_3" in lonely.tell(["release 77_3"])
     assert lonely.tell([]) == ""
@@ -400,19 +402,19 @@ def test_jobs_that_slurm_holds_by_itself_wait(fake: FakeRest, flag: str, says: s
 )  # fmt: skip
 def test_elements_of_arrays_that_wait(text: str, numbers: list[int]):
     job = waiting(text)
-    assert rest_rows.elements_of(job) == [f"2_{number}" for number in numbers]
+    assert wire.elements_of(job) == [f"2_{number}" for number in numbers]
 
 
 @pytest.mark.parametrize("text", ["0-999999999", "0-249999,0-1", "0-99999,0-99999,0-99999"])
 def test_huge_arrays_are_not_expanded(text: str):
     began_s = time.monotonic()
     with pytest.raises(EngineError, match="more than 250,000 jobs"):
-        rest_rows.elements_of(waiting(text))
+        wire.elements_of(waiting(text))
     assert time.monotonic() - began_s < 10.0
 
 
-def waiting(text: str) -> rest_rows.Job:
-    jobs = msgspec.convert(sample("24.11.5", "jobs")["jobs"], list[rest_rows.Job])
+def waiting(text: str) -> wire.Job:
+    jobs = msgspec.convert(sample("24.11.5", "jobs")["jobs"], list[wire.Job])
     array = next(job for job in jobs if job.array_task_string == "0-9%2")
     number = msgspec.structs.replace(array.array_job_id, number=2)
     return msgspec.structs.replace(array, array_job_id=number, array_task_string=text)
@@ -430,11 +432,11 @@ JSON = st.recursive(
 def test_garbage_in_any_field_is_refused_or_read_never_a_crash(data: st.DataObject, value: Any):
     body = sample("26.05.5", "jobs")
     job = json.loads(json.dumps(body["jobs"][data.draw(st.integers(0, len(body["jobs"]) - 1))]))
-    job[data.draw(st.sampled_from(sorted(rest_rows.Job.__struct_fields__)))] = value
+    job[data.draw(st.sampled_from(sorted(wire.Job.__struct_fields__)))] = value
     with contextlib.suppress(EngineError, msgspec.ValidationError):
-        record = msgspec.convert(job, rest_rows.Job)
-        for element in rest_rows.elements_of(record) or []:
-            row = rest_rows.job_row(record, element)
+        record = msgspec.convert(job, wire.Job)
+        for element in wire.elements_of(record) or []:
+            row = wire.job_row(record, element)
             assert "\n" not in f"{row.state}{row.reason}{row.host_list}{row.bound_to}{row.partition}"
 
 
@@ -453,8 +455,8 @@ def test_garbage_in_any_field_is_refused_or_read_never_a_crash(data: st.DataObje
     ],
 )  # fmt: skip
 def test_states_of_nodes_as_sinfo_says_them(state: list[str], shown: str, silent: bool):
-    (row,) = rest_rows.node_rows(
-        [rest_rows.Node("h1", state, "gpu:h100:8(S:0-1)", ["p"], ["ib"], 16, 3, 1000, 300)]
+    (row,) = wire.node_rows(
+        [wire.Node("h1", state, "gpu:h100:8(S:0-1)", ["p"], ["ib"], 16, 3, 1000, 300)]
     )
     assert [row] == node_rows(f"h1|{'+'.join(state).lower()}|gpu:h100:8(S:0-1)|p|3/13/0/16|1000|300|ib|\n")
     assert (row.state, row.silent, row.gpus, row.features) == (shown, silent, 8, {"ib"})
@@ -463,4 +465,4 @@ def test_states_of_nodes_as_sinfo_says_them(state: list[str], shown: str, silent
 @pytest.mark.parametrize("node", [("h 1", ["IDLE"]), ("h1", ["ID LE"]), ("h1|x", ["IDLE"])])
 def test_nodes_that_cannot_be_are_refused(node: tuple[str, list[str]]):
     with pytest.raises(EngineError, match="of the node"):
-        rest_rows.node_rows([rest_rows.Node(*node, "gpu:8", ["p"], [])])
+        wire.node_rows([wire.Node(*node, "gpu:8", ["p"], [])])

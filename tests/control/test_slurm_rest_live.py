@@ -19,15 +19,16 @@ import pytest
 from live_slurm import Live, need_slurm, until
 from rest_server import answer
 
-from hemiola.control.journal import Journal
-from hemiola.control.journal.replay import replay
-from hemiola.control.slurm import orders, rest_offer
-from hemiola.control.slurm.known import SlurmTrackedJob
-from hemiola.control.slurm.rest import RestSlurm
-from hemiola.control.slurm.rest_address import Address, Token
-from hemiola.control.slurm.rest_http import Http
-from hemiola.control.slurm.rows import SlurmJobRow
-from hemiola.control.slurm.serve import rest_slurm
+from hemiola.live.journal import Journal
+from hemiola.live.journal.replay import replay
+from hemiola.live.engines.slurm import requests
+from hemiola.live.engines.slurm.rest import api_version
+from hemiola.live.engines.slurm.tracked_job import SlurmTrackedJob
+from hemiola.live.engines.slurm.rest.client import RestSlurm
+from hemiola.live.engines.slurm.rest.address import Address, Token
+from hemiola.live.engines.slurm.rest.http import Http
+from hemiola.live.engines.slurm.wire import SlurmJobRow
+from hemiola.live.engines.slurm.service import rest_slurm
 from hemiola.core.errors import EngineError
 from hemiola.core.hostlist import expand
 from hemiola.core.job import Job
@@ -152,7 +153,7 @@ def test_every_version_says_what_squeue_and_sinfo_say(live: RestLive, monkeypatc
         live.wait_state(job, "COMPLETED", "FAILED")
     live.command("scontrol", "hold", live.submit("--gpus=1"))
     live.command("scontrol", "update", "nodename=h3", "state=drain", "reason=test")
-    offered = [known for known in rest_offer.KNOWN if _takes(live, known, monkeypatch)]
+    offered = [known for known in api_version.KNOWN if _takes(live, known, monkeypatch)]
     assert len(offered) >= 3
     for known in offered:
         assert _takes(live, known, monkeypatch)
@@ -161,7 +162,7 @@ def test_every_version_says_what_squeue_and_sinfo_say(live: RestLive, monkeypatc
 
 
 def _takes(live: RestLive, version: str, monkeypatch: pytest.MonkeyPatch) -> bool:
-    monkeypatch.setattr(rest_offer, "KNOWN", (version,))
+    monkeypatch.setattr(api_version, "KNOWN", (version,))
     try:
         return live.over_rest().offer.version == version
     except EngineError:
@@ -216,12 +217,12 @@ def test_orders_do_what_scontrol_does(live: RestLive):
     )
     assert {words.admin for _, words in both.values()} == {"hemiola:mine"}
     assert live.rows()[f"{array}_2"].bound_to == "", "the other elements are as they were"
-    assert rest.tell([orders.release(ids)]) == ""
+    assert rest.tell([requests.release(ids)]) == ""
     for one in ids:
         live.wait_state(one, "RUNNING")
         assert live.hosts(one) == "h2"
     rest.jobs()  # which tells it the element's own number
-    assert rest.tell([orders.put_back(one) for one in ids]) == ""
+    assert rest.tell([requests.put_back(one) for one in ids]) == ""
     for one in ids:
         live.wait_state(one, "PENDING")
         until(
@@ -232,10 +233,10 @@ def test_orders_do_what_scontrol_does(live: RestLive):
     assert {live.rows()[one].bound_to for one in ids} == {""}
     wanted = Job(id="u", submit_s=0.0, gpus=2, duration_s=60.0)
     known = [SlurmTrackedJob(wanted, row, begin_s=60.0) for row in rest.jobs(ids=ids)]
-    assert rest.tell([order for one in known for order in orders.park(one)]) == ""
+    assert rest.tell([order for one in known for order in requests.park(one)]) == ""
     assert {words.admin for words in rest.words(ids).values()} == {"hemiola:u:ranks=:begin=60"}
     assert all(live.rows()[one].is_parked(time.time()) and live.rows()[one].priority for one in ids)
-    assert rest.tell([order for one in ids for order in orders.unpark(one, 0.0)]) == ""
+    assert rest.tell([order for one in ids for order in requests.unpark(one, 0.0)]) == ""
     assert {live.rows()[one].reason for one in ids} == {"JobHeldUser"}, "as its own user holds it"
     assert not any(live.rows()[one].is_parked(time.time()) for one in ids)
 

@@ -12,15 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from journal_helpers import record
 
-from hemiola.control.live.remembered import Remembered, remembered
-from hemiola.control.slurm.changes import SlurmDiff, outcome_of, why_held
-from hemiola.control.slurm.client import VERSION_S, Slurm
-from hemiola.control.slurm.jobs import begin_of, hosts_of, is_slurms, job_of, shape, shrinks_live
-from hemiola.control.slurm.known import SlurmTrackedJob
-from hemiola.control.slurm.lending import lend
-from hemiola.control.slurm.memory import SlurmRecoveryKey
-from hemiola.control.slurm.orders import bind, shrink, unbind, unpark
-from hemiola.control.slurm.rows import SlurmJobRow, SlurmNodeRow, RunSpan, Words, job_format, job_rows, node_rows, spans_in
+from hemiola.live.recovered_job import Remembered, remembered
+from hemiola.live.engines.slurm.diff import SlurmDiff, outcome_of, why_held
+from hemiola.live.engines.slurm.client import VERSION_S, Slurm
+from hemiola.live.engines.slurm.job_spec import begin_of, hosts_of, is_slurms, job_of, shape, shrinks_live
+from hemiola.live.engines.slurm.tracked_job import SlurmTrackedJob
+from hemiola.live.engines.slurm.lending import lend
+from hemiola.live.engines.slurm.memory import SlurmRecoveryKey
+from hemiola.live.engines.slurm.requests import bind, shrink, unbind, unpark
+from hemiola.live.engines.slurm.wire import SlurmJobRow, SlurmNodeRow, RunSpan, Words, job_format, job_rows, node_rows, spans_in
 from hemiola.core.decisions import Move, Placement, Start
 from hemiola.core.errors import EngineError, InputError
 from hemiola.core.events import Arrived, Started
@@ -83,7 +83,7 @@ def test_the_version_is_asked_for_again_as_slurm_may_be_upgraded(tmp_path, monke
 
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     clock = [0.0]
-    monkeypatch.setattr("hemiola.control.slurm.client.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("hemiola.live.engines.slurm.client.time.monotonic", lambda: clock[0])
     slurm = Slurm()
     says("slurm-wlm 24.11.5")
     assert slurm.version() == (24, 11)

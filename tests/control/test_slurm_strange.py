@@ -12,14 +12,14 @@ from fake_slurm import RUNS, FakeSlurm, node
 from live_slurm import Live, until
 from scripted import leading
 
-from hemiola.control.journal import Journal
-from hemiola.control.slurm.changes import SlurmDiff
-from hemiola.control.slurm.client import shares_in
-from hemiola.control.slurm.handback import HandingBack, silent_s
-from hemiola.control.slurm.jobs import asks_otherwise
-from hemiola.control.slurm.known import SlurmTrackedJob
-from hemiola.control.slurm.looks import SlurmWatcher, everywhere, most_gpus
-from hemiola.control.slurm.rows import SlurmJobRow, SlurmNodeRow, SlurmRules, Words
+from hemiola.live.journal import Journal
+from hemiola.live.engines.slurm.diff import SlurmDiff
+from hemiola.live.engines.slurm.client import shares_in
+from hemiola.live.engines.slurm.release import HandingBack, silent_s
+from hemiola.live.engines.slurm.job_spec import asks_otherwise
+from hemiola.live.engines.slurm.tracked_job import SlurmTrackedJob
+from hemiola.live.engines.slurm.snapshot import SlurmWatcher, everywhere, most_gpus
+from hemiola.live.engines.slurm.wire import SlurmJobRow, SlurmNodeRow, SlurmRules, Words
 from hemiola.core.decisions import Placement, Start
 from hemiola.core.errors import EngineError
 from hemiola.core.events import Arrived, Blocked, NodeLost
@@ -259,7 +259,7 @@ def test_what_of_a_job_that_waits_its_user_may_change_is_seen():
 
 
 def test_a_job_that_its_user_changes_is_read_anew(live: Live, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("hemiola.control.slurm.driver.COMMENTS_S", 0.5)
+    monkeypatch.setattr("hemiola.live.engines.slurm.driver.COMMENTS_S", 0.5)
     with live.serving() as service:
 
         def wishes() -> list[tuple[int, str]]:

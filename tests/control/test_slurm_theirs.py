@@ -10,9 +10,9 @@ import pytest
 from live_slurm import Live, until
 
 from hemiola.cli.lend import lend
-from hemiola.control.slurm.entering import NAMED
-from hemiola.control.slurm.handback import hand_back, silent_s
-from hemiola.control.slurm.jobs import HELD
+from hemiola.live.engines.slurm.admission import NAMED
+from hemiola.live.engines.slurm.release import hand_back, silent_s
+from hemiola.live.engines.slurm.job_spec import HELD
 from hemiola.core.errors import HemiolaError
 from hemiola.core.hostlist import expand
 

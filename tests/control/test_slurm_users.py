@@ -8,15 +8,15 @@ import msgspec
 import pytest
 from fake_slurm import RUNS, Driven, FakeSlurm, node
 
-from hemiola.control.live.remembered import Remembered
-from hemiola.control.slurm.doctor_settings import gate_checks
-from hemiola.control.slurm.driver import FEATURES
-from hemiola.control.slurm.entering import NAMED
-from hemiola.control.slurm.handback import hand_back
-from hemiola.control.slurm.jobs import HELD
-from hemiola.control.slurm.memory import SlurmRecoveryKey
-from hemiola.control.slurm.orders import TOP
-from hemiola.control.slurm.rows import PARKED_S, SlurmJobRow, Words
+from hemiola.live.recovered_job import Remembered
+from hemiola.live.engines.slurm.doctor_settings import gate_checks
+from hemiola.live.engines.slurm.driver import FEATURES
+from hemiola.live.engines.slurm.admission import NAMED
+from hemiola.live.engines.slurm.release import hand_back
+from hemiola.live.engines.slurm.job_spec import HELD
+from hemiola.live.engines.slurm.memory import SlurmRecoveryKey
+from hemiola.live.engines.slurm.requests import TOP
+from hemiola.live.engines.slurm.wire import PARKED_S, SlurmJobRow, Words
 from hemiola.core.events import Adopted, Failed, Held, Released, Requeued
 from hemiola.lab.slurm.config import LUA
 from hemiola.sched.job_state import RUNNING

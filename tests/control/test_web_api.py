@@ -22,13 +22,13 @@ from schemathesis import GenerationMode  # noqa: E402
 from schemathesis.config import SchemathesisConfig  # noqa: E402
 from web_helpers import GPT, Scene, busy, job, scene, topology, wait_until  # noqa: E402
 
-from hemiola.control.journal import Journal  # noqa: E402
-from hemiola.control.live.service import Service, SessionSettings  # noqa: E402
-from hemiola.control.web.app import make_app  # noqa: E402
-from hemiola.control.web.camera import Camera  # noqa: E402
-from hemiola.control.web.desk import Desk  # noqa: E402
-from hemiola.control.web.security import Rates, Tokens  # noqa: E402
-from hemiola.control.web.server import WebServer  # noqa: E402
+from hemiola.live.journal import Journal  # noqa: E402
+from hemiola.live.service import Service, SessionSettings  # noqa: E402
+from hemiola.live.web.app import make_app  # noqa: E402
+from hemiola.live.web.snapshots import Camera  # noqa: E402
+from hemiola.live.web.queries import Desk  # noqa: E402
+from hemiola.live.web.security import Rates, Tokens  # noqa: E402
+from hemiola.live.web.server import WebServer  # noqa: E402
 from hemiola.core.decisions import Placement  # noqa: E402
 from hemiola.core.events import Adopted, Arrived, Blocked, Finished, Held, Requeued, Timer  # noqa: E402
 from hemiola.trace.reports import HostReport, JobReport, write_report  # noqa: E402
@@ -238,7 +238,7 @@ def test_what_waits_for_another_leader_shows_the_journal(tmp_path: Path):
 def test_a_leader_whose_loop_breaks_again_and_again_still_leads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("hemiola.control.live.service.AGAIN_S", 60.0)
+    monkeypatch.setattr("hemiola.live.service.AGAIN_S", 60.0)
     with scene(tmp_path) as here:
         here.break_loop()
         wait_until(lambda: here.service.view is None)
@@ -271,7 +271,7 @@ def test_a_standby_says_why_a_job_waits_and_not_why_it_ran(tmp_path: Path):
 
 
 def test_a_clock_that_is_set_back_stops_no_standby(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("hemiola.control.web.desk.STANDBY_S", 0.0)
+    monkeypatch.setattr("hemiola.live.web.queries.STANDBY_S", 0.0)
     with Journal.open(tmp_path / "j.db") as journal:
         service = Service(
             SessionSettings(policy="fifo"), journal, topology(), lambda run: pytest.fail("it must not lead")

@@ -16,7 +16,7 @@ playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright
 from journal_helpers import OPENING, ended  # noqa: E402
 from web_helpers import EVIL, Scene, busy, job, scene, topology  # noqa: E402
 
-from hemiola.control.journal import Journal  # noqa: E402
+from hemiola.live.journal import Journal  # noqa: E402
 from hemiola.core.decisions import Placement  # noqa: E402
 from hemiola.core.events import Adopted, Arrived, Finished, Timer  # noqa: E402
 from hemiola.trace.topologies.native_write import topology_text  # noqa: E402

@@ -17,13 +17,13 @@ from hypothesis import strategies as st
 from journal_helpers import ended, record
 from web_helpers import GPT, RESNET, topology
 
-from hemiola.control.live.engine import Identity
-from hemiola.control.live.looking import USUAL_S
-from hemiola.control.simulated import Costs, SimulatedEstimates
-from hemiola.control.web.camera import Camera, DecisionNote, ViewPicture, seen_in_journal
-from hemiola.control.web.loads import Predictor
-from hemiola.control.web.snapshot import Frame, ended_job
-from hemiola.control.web.waiting import FreeCapacity
+from hemiola.live.live_driver import Identity
+from hemiola.live.polling_driver import USUAL_S
+from hemiola.simulator.cluster import Costs, SimulatedEstimates
+from hemiola.live.web.snapshots import Camera, DecisionNote, ViewPicture, seen_in_journal
+from hemiola.live.web.link_loads import Predictor
+from hemiola.live.web.responses import Frame, ended_job
+from hemiola.live.web.pending_reason import FreeCapacity
 from hemiola.core.decisions import Placement, Start, Stop, WakeAt
 from hemiola.core.events import Arrived, Blocked, Finished, Held, NodeLost
 from hemiola.core.job import Job, Profile
@@ -302,7 +302,7 @@ def test_a_driver_that_fails_under_the_camera_does_not_end_the_loop(caplog: pyte
 
 
 def test_the_dashboard_asks_only_for_metrics_that_there_are():
-    board = json.loads(resources.files("hemiola.control.web").joinpath("grafana.json").read_text())
+    board = json.loads(resources.files("hemiola.live.web").joinpath("grafana.json").read_text())
     documented = set(
         re.findall(
             r"^\| `(hemiola_\w+)",

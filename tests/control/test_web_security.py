@@ -17,10 +17,10 @@ pytest.importorskip("fastapi", reason="needs hemiola[serve]")
 from certificates import certificate
 from web_helpers import Scene, ask, job, scene, topology, wait_until
 
-from hemiola.control.journal import Journal
-from hemiola.control.live.service import Service, SessionSettings
-from hemiola.control.web.security import Guard, Rates, Tokens
-from hemiola.control.web.server import WebServer
+from hemiola.live.journal import Journal
+from hemiola.live.service import Service, SessionSettings
+from hemiola.live.web.security import Guard, Rates, Tokens
+from hemiola.live.web.server import WebServer
 from hemiola.core.errors import InputError
 from hemiola.core.events import Arrived
 
@@ -334,8 +334,8 @@ def test_files_that_are_no_certificate_are_refused(tmp_path: Path):
 
 def test_the_loop_goes_on_when_the_page_is_flooded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Requests beyond the rate are refused at once, and jobs are still decided on."""
-    monkeypatch.setattr("hemiola.control.web.app.BURST", 40.0)
-    monkeypatch.setattr("hemiola.control.web.app.PER_S", 4.0)
+    monkeypatch.setattr("hemiola.live.web.app.BURST", 40.0)
+    monkeypatch.setattr("hemiola.live.web.app.PER_S", 4.0)
     with scene(tmp_path) as here:
         found = [here.ask("/favicon.ico").status for _ in range(400)]
         assert 429 in found and found[0] == 200

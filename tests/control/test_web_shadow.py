@@ -10,8 +10,8 @@ import pytest
 pytest.importorskip("fastapi", reason="needs hemiola[serve]")
 from web_helpers import scene, wait_until
 
-from hemiola.control.journal import JournaledJob, Journal, Opening
-from hemiola.control.web.shadow import Shadow, compare
+from hemiola.live.journal import JournaledJob, Journal, Opening
+from hemiola.live.web.shadow import Shadow, compare
 from hemiola.core.decisions import Placement
 from hemiola.core.errors import InputError, PolicyError
 from hemiola.core.events import Timer

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-from hemiola.control.journal.journal import Journal
-from hemiola.control.live.engine import Identity, LiveDriver, Vanished
-from hemiola.control.live.service import Session, Service, SessionSettings
-from hemiola.control.web.server import WebServer
+from hemiola.live.journal.journal import Journal
+from hemiola.live.live_driver import Identity, LiveDriver, Vanished
+from hemiola.live.service import Session, Service, SessionSettings
+from hemiola.live.web.server import WebServer
 from hemiola.core.decisions import Decision, Placement, WakeAt
 from hemiola.core.events import Adopted, Arrived, Blocked, Event, Failed, Finished, Held, NodeLost
 from hemiola.core.job import Demand, Job, Profile

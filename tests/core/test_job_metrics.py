@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from core.job_build import Build
 from hemiola.core.errors import InputError
-from hemiola.core.job_compare import compare
-from hemiola.core.job_metrics import JobMetrics, RankFigures, efficiency, job_metrics
-from hemiola.core.job_parts import PARTS
+from hemiola.analysis.job.compare import compare
+from hemiola.analysis.job.metrics import JobMetrics, RankFigures, efficiency, job_metrics
+from hemiola.analysis.job.breakdown import PARTS
 from hemiola.core.job_timeline import SPAN_KINDS, JobTimeline, Rank, Spans
 
 LENGTHS = ("iteration", *PARTS, "wire")

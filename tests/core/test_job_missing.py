@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from core.job_build import Build
-from hemiola.core.job_metrics import job_metrics
+from hemiola.analysis.job.metrics import job_metrics
 from hemiola.core.job_timeline import JobTimeline, Rank
 
 

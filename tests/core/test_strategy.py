@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hemiola.core.errors import ScheduleError
-from hemiola.core.strategy import Buffer, Collective, ChunkMove, SendRate, ChunkPlace, CollectiveSchedule, Waits
-from hemiola.core.strategy_shapes import all_pairs, halving_doubling, ring, trees
+from hemiola.core.collective.schedule import Buffer, Collective, ChunkMove, SendRate, ChunkPlace, CollectiveSchedule, Waits
+from hemiola.core.collective.schedule_shapes import all_pairs, halving_doubling, ring, trees
 from strategies_drawn import shapes
 
 

@@ -7,10 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hemiola.core.errors import ScheduleError
-from hemiola.core.strategy import ChunkMove, ChunkPlace, CollectiveSchedule
+from hemiola.core.collective.schedule import ChunkMove, ChunkPlace, CollectiveSchedule
 from hemiola.core.strategy_check import check_result
-from hemiola.core.strategy_relays import relayed, stars
-from hemiola.core.strategy_shapes import ring, trees
+from hemiola.core.collective.schedule_relays import relayed, stars
+from hemiola.core.collective.schedule_shapes import ring, trees
 from strategies_drawn import shapes
 
 

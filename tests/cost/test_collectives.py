@@ -14,7 +14,7 @@ from tiny_graphs import device, flat
 from hemiola.core.errors import InputError
 from hemiola.core.hardware import CollectiveCost
 from hemiola.core.topology import Level, Topology, equal_hosts
-from hemiola.cost.collectives import (
+from hemiola.cost.collective.library import (
     ALGORITHMS,
     GLOO,
     NCCL,
@@ -26,7 +26,7 @@ from hemiola.cost.collectives import (
 from hemiola.cost.link_costs import fit_collective
 from hemiola.cost.places import RankPlaces, place_ranks
 from hemiola.cost.prediction.servers import server_cost
-from hemiola.cost.strategies import Transfer
+from hemiola.cost.parallelism import Transfer
 
 SIZE = 1200.0
 Message = tuple[int, int, float]
@@ -139,7 +139,7 @@ def test_link_loads_of_uneven_hosts_are_what_the_executor_sends(
 ) -> None:
     """By counting what every step of every rank sends to other hosts, and to the other rack."""
     pytest.importorskip("torch", reason="PyTorch is not installed: pip install 'hemiola[torch]'")
-    from hemiola.run.accelerate.schedule import schedule
+    from hemiola.train.accelerate.schedule import schedule
 
     counts = data.draw(st.lists(st.integers(1, ranks), max_size=5).filter(lambda those: sum(those) < ranks))
     counts.append(ranks - sum(counts))

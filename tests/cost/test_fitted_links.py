@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from hemiola.core.topology import Level, Topology
 from hemiola.cost.fitted_links import KEEP_RING, HostLinks, fitted_loads
 from hemiola.cost.places import RankPlaces, place_ranks
-from hemiola.cost.strategy_time import bounds
-from hemiola.plan.collectives.synthesis import synthesise
+from hemiola.cost.collective.duration import bounds
+from hemiola.plan.collective.synthesis import synthesise
 
 
 def test_a_slow_host_is_crossed_once_and_the_others_share_the_rest() -> None:

@@ -9,9 +9,9 @@ import pytest
 from cost.tiny_graphs import device, flat, layers, updated_apart
 from hemiola.core.hardware import CollectiveCost, ExchangeCost
 from hemiola.core.plan import Piece, Plan, PlannedTransfer
-from hemiola.cost.collectives import Algorithm, Library, Variant
+from hemiola.cost.collective.library import Algorithm, Library, Variant
 from hemiola.cost.prediction import PredictionOptions, predict
-from hemiola.cost.strategies import parse_strategy
+from hemiola.cost.parallelism import parse_strategy
 
 RING = Algorithm("ring", lambda n: 2 * (n - 1), lambda n: 2 * (n - 1) / n, lambda m, n: 2 * (n - 1) / n)
 FREE = Library(

@@ -15,7 +15,7 @@ from test_predict_whatif import gpu, model
 
 from hemiola.cli.predict import predict
 from hemiola.core.errors import InputError, TopologyError
-from hemiola.core.strategy_shapes import ring
+from hemiola.core.collective.schedule_shapes import ring
 from hemiola.core.topology import MeasuredLink, Topology
 from hemiola.cost.profiles import load_library
 from hemiola.trace.graph_json import write_graph

@@ -13,7 +13,7 @@ from tiny_graphs import layers, updated_apart
 
 from hemiola.core.errors import GraphError, HemiolaError, InputError
 from hemiola.core.graph import Graph, Operations, Parameter, Signature
-from hemiola.cost.strategies import (
+from hemiola.cost.parallelism import (
     DDP,
     FSDP,
     STRATEGIES,

@@ -12,12 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hemiola.core.errors import ScheduleError
-from hemiola.core.strategy import Collective, CollectiveSchedule
-from hemiola.core.strategy_shapes import all_pairs, halving_doubling, ring, trees
+from hemiola.core.collective.schedule import Collective, CollectiveSchedule
+from hemiola.core.collective.schedule_shapes import all_pairs, halving_doubling, ring, trees
 from hemiola.core.topology import Level, Topology
 from hemiola.cost.places import RankPlaces, place_ranks
-from hemiola.cost.strategy_rounds import ring_order, ring_seconds, rounds_seconds
-from hemiola.cost.strategy_time import Roads, bounds, strategy_seconds, strategy_seconds_in_pieces
+from hemiola.cost.collective.rounds import ring_order, ring_seconds, rounds_seconds
+from hemiola.cost.collective.duration import Roads, bounds, strategy_seconds, strategy_seconds_in_pieces
 from strategies_drawn import shapes
 
 MB = 1e6

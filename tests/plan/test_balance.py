@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from hemiola.core.topology import Topology
 from hemiola.cost.places import RankPlaces, place_ranks
-from hemiola.cost.strategy_time import bounds, strategy_seconds
-from hemiola.plan.collectives.balance import (
+from hemiola.cost.collective.duration import bounds, strategy_seconds
+from hemiola.plan.collective.balance import (
     KEPT,
     LEAST_SHARE,
     PIECES_BYTES,

@@ -8,12 +8,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from hemiola.core.strategy_shapes import double_tree, trees
+from hemiola.core.collective.schedule_shapes import double_tree, trees
 from hemiola.core.topology import Level, Topology
 from hemiola.cost.places import RankPlaces, place_ranks
-from hemiola.cost.strategy_bounds import bounds
-from hemiola.plan.collectives.packing import packings
-from hemiola.plan.collectives.synthesis import synthesise, tree_strategy
+from hemiola.cost.collective.bounds import bounds
+from hemiola.plan.collective.packing import packings
+from hemiola.plan.collective.synthesis import synthesise, tree_strategy
 
 MB = 1e6
 

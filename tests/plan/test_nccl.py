@@ -20,12 +20,12 @@ from test_packing import hosts
 from hemiola.cli.strategy import Kind
 from hemiola.cli.strategy import strategy as verb
 from hemiola.core.errors import InputError
-from hemiola.core.strategy_shapes import double_tree, ring, trees
+from hemiola.core.collective.schedule_shapes import double_tree, ring, trees
 from hemiola.cost.places import RankPlaces
-from hemiola.cost.strategy_time import strategy_seconds
-from hemiola.plan.collectives.nccl import NcclTimes, nccl_choices
-from hemiola.plan.collectives.nccl_files import NAMES, NcclAdvice, advise_nccl, tuner_csv
-from hemiola.plan.collectives.nccl_order import nccl_order, reordered
+from hemiola.cost.collective.duration import strategy_seconds
+from hemiola.plan.collective.nccl import NcclTimes, nccl_choices
+from hemiola.plan.collective.nccl_files import NAMES, NcclAdvice, advise_nccl, tuner_csv
+from hemiola.plan.collective.nccl_order import nccl_order, reordered
 from hemiola.trace.msccl import parse_msccl
 from hemiola.trace.strategy_json import read_strategy
 from hemiola.trace.topologies import write_topology

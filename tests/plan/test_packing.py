@@ -17,14 +17,14 @@ from hypothesis import strategies as st
 
 from best_mix import best_mix, game, load
 from hemiola.core.errors import ScheduleError
-from hemiola.core.strategy_shapes import ring
+from hemiola.core.collective.schedule_shapes import ring
 from hemiola.core.topology import Level, Topology
-from hemiola.cost.collectives import GROUP, collective_cost
+from hemiola.cost.collective.library import GROUP, collective_cost
 from hemiola.cost.places import RankPlaces, place_ranks
-from hemiola.cost.strategy_time import bounds, strategy_seconds
-from hemiola.plan.collectives.packing import TreePacking, pack_trees, packings
-from hemiola.plan.collectives.planner import Planner
-from hemiola.plan.collectives.synthesis import synthesise, tree_strategy
+from hemiola.cost.collective.duration import bounds, strategy_seconds
+from hemiola.plan.collective.packing import TreePacking, pack_trees, packings
+from hemiola.plan.collective.planner import Planner
+from hemiola.plan.collective.synthesis import synthesise, tree_strategy
 
 MB = 1e6
 RATES = st.lists(st.sampled_from([1.0, 2.0, 3.0, 4.0, 10.0]), min_size=1, max_size=9)

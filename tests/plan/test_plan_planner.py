@@ -22,7 +22,7 @@ from hemiola.core.graph import KINDS, Graph, Operations, Parameter, Signature
 from hemiola.core.hardware import CollectiveCost, Hardware
 from hemiola.core.plan import ALGORITHMS, FEW, SMALL_BYTES, Piece, PlannedTransfer
 from hemiola.cost.prediction import predict
-from hemiola.cost.strategies import Planned
+from hemiola.cost.parallelism import Planned
 from hemiola.plan.caramel import batched, split, widened, with_primitives
 from hemiola.plan.planner import make_plan
 from hemiola.plan.problem import PlanProblem
@@ -177,7 +177,7 @@ def test_small_transfers_of_few_ranks_name_no_algorithm(gpus, named):
 
 def test_those_are_the_ones_that_the_executor_sends_so():
     pytest.importorskip("torch", reason="PyTorch is not installed: pip install 'hemiola[torch]'")
-    from hemiola.run.accelerate import exchange
+    from hemiola.train.accelerate import exchange
 
     assert (SMALL_BYTES, FEW) == (exchange.SMALL_BYTES, exchange.FEW)
 

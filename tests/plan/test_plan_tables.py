@@ -10,7 +10,7 @@ import pytest
 from cost.tiny_graphs import device, flat, layers
 from hemiola.core.errors import GraphError, PlanError
 from hemiola.core.plan import Piece, Plan, PlannedTransfer
-from hemiola.cost.strategies import DDP
+from hemiola.cost.parallelism import DDP
 from hemiola.plan.caramel import batched, split
 from hemiola.plan.planner import make_plan
 from hemiola.plan.problem import PlanProblem

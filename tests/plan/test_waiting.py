@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hemiola.core.errors import InputError
-from hemiola.plan.collectives.waiting import WaitingCosts, adapcc_costs, clairvoyant_s, decide
+from hemiola.plan.collective.waiting import WaitingCosts, adapcc_costs, clairvoyant_s, decide
 
 
 @pytest.mark.shared_data

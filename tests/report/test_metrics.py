@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from hemiola.core.errors import InputError, InternalError
-from hemiola.core.metrics import conservation, finish_time_fairness, summary
+from hemiola.analysis.cluster_metrics import conservation, finish_time_fairness, summary
 from hemiola.core.result import Comparison, Run
 from hemiola.core.series import queue_series
 from hemiola.core.topology import Topology

@@ -25,8 +25,8 @@ from rich.console import Console
 
 from hemiola.cli.inspect import inspect
 from hemiola.core.errors import InputError, ScheduleError
-from hemiola.core.strategy import CollectiveSchedule
-from hemiola.core.strategy_shapes import all_pairs, binomial, chain, halving_doubling, ring, trees
+from hemiola.core.collective.schedule import CollectiveSchedule
+from hemiola.core.collective.schedule_shapes import all_pairs, binomial, chain, halving_doubling, ring, trees
 from hemiola.core.topology import Level, MeasuredLink, Topology
 from hemiola.core.units import parse_rate
 from hemiola.report.network.as_json import NETWORK_SCHEMA, STRATEGY_SCHEMA, network_as_json, strategy_as_json

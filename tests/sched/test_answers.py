@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hemiola.control.simulated import Costs
+from hemiola.simulator.cluster import Costs
 from hemiola.core.errors import PolicyError
 from hemiola.core.events import NodeBack, NodeLost
 from hemiola.core.job import Job

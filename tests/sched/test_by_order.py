@@ -10,7 +10,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hemiola.control.simulated import Costs
+from hemiola.simulator.cluster import Costs
 from hemiola.core.decisions import Decision, Placement, Start, Stop
 from hemiola.core.events import NodeBack, NodeLost
 from hemiola.core.job import Job

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hemiola.control.simulated import Costs
+from hemiola.simulator.cluster import Costs
 from hemiola.core.decisions import Start, Stop
 from hemiola.core.events import NodeBack, NodeLost
 from hemiola.core.job import Demand, Job, Profile

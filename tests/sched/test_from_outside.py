@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hemiola.control.simulated import SimulatedEstimates
+from hemiola.simulator.cluster import SimulatedEstimates
 from hemiola.core.decisions import Decision, Move, Placement, Start, Stop, WakeAt
 from hemiola.core.events import (
     Adopted,

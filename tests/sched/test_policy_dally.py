@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from hemiola.control.simulated import Costs, SimulatedEstimates
+from hemiola.simulator.cluster import Costs, SimulatedEstimates
 from hemiola.core.decisions import Move, Start, Stop, WakeAt
 from hemiola.core.events import Adopted, Arrived, Finished, Profiled, Started, Undone
 from hemiola.core.events import DelayTimer as Due

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from hemiola.control.simulated import Costs
+from hemiola.simulator.cluster import Costs
 from hemiola.core.decisions import Move, Placement, Resize, Start, Stop, WakeAt
 from hemiola.core.errors import InputError, PolicyError
 from hemiola.core.events import Adopted, Arrived, Blocked, Held, Profiled, Requeued, Started, Timer, Undone
@@ -16,7 +16,7 @@ from hemiola.core.result import Run
 from hemiola.sched.job_state import WAITING
 from hemiola.sched.policies.elastic import Elastic
 from hemiola.sched.view import ClusterView
-from hemiola.sim.generate import generate
+from hemiola.simulator.generate import generate
 from hemiola.trace.topologies.read import read_topology
 from replays import CheckedMachine, Script, at, check_run, cluster, job, profile, replay, start, times
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hemiola.control.simulated import Costs
+from hemiola.simulator.cluster import Costs
 from hemiola.core.decisions import Move
 from hemiola.core.errors import PolicyError
 from hemiola.core.events import NodeBack, NodeLost

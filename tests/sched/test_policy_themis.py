@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hemiola.control.simulated import Costs, SimulatedEstimates
+from hemiola.simulator.cluster import Costs, SimulatedEstimates
 from hemiola.core.decisions import Decision
 from hemiola.core.errors import PolicyError
 from hemiola.core.events import Adopted, Arrived, Finished, NodeBack, NodeLost, Timer

@@ -6,7 +6,7 @@ from random import Random as Chance
 
 import pytest
 
-from hemiola.core.beside import Resources, ResourceRequest
+from hemiola.core.resources import Resources, ResourceRequest
 from hemiola.core.decisions import Decision, Move, Placement, Start, Stop
 from hemiola.core.events import Arrived, ResourcesRequested, Event, Finished, ResourcesOffered, Requeued, Started
 from hemiola.core.topology import Topology

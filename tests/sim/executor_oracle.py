@@ -1,6 +1,6 @@
 """The executor once more, slow and clear: exact fractions, everything looked at anew at every instant.
 
-Follows the rules written down in hemiola.sim.executor and shares no code with it. `fragile` says that
+Follows the rules written down in hemiola.kernels.executor and shares no code with it. `fragile` says that
 two things coincided exactly which floats may tell apart, so that a comparison would be unfair.
 """
 
@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass, field
 from fractions import Fraction
 
-from hemiola.sim.tasks import Tasks
+from hemiola.kernels.tasks import Tasks
 
 Time = Fraction
 ZERO = Fraction(0)

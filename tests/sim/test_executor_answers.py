@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from hemiola.core.errors import InputError
-from hemiola.sim.executor import critical_path, execute, warm_up
-from hemiola.sim.tasks import Execution, Row, Tasks, tasks_from_columns, tasks_from_rows
+from hemiola.kernels.executor import critical_path, execute, warm_up
+from hemiola.kernels.tasks import Execution, Row, Tasks, tasks_from_columns, tasks_from_rows
 
 
 def done(rows: list[Row], links: Mapping[str, float] | None = None, **more: Any) -> Execution:
@@ -445,7 +445,7 @@ def test_pairs_in_any_order_become_columns() -> None:
 
 
 def test_numba_is_not_imported_before_something_is_executed() -> None:
-    code = "import sys; import hemiola.sim.executor; print('numba' in sys.modules)"
+    code = "import sys; import hemiola.kernels.executor; print('numba' in sys.modules)"
     ran = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, check=True)
     assert ran.stdout.strip() == "False"
 

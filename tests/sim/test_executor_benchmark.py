@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hemiola.sim.executor import execute
+from hemiola.kernels.executor import execute
 
 
 @pytest.fixture(autouse=True)

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hemiola.core.errors import InputError
-from hemiola.sim.fluid import Rule, SharedNetwork, Sharing, warm_up
+from hemiola.kernels.fluid import Rule, SharedNetwork, Sharing, warm_up
 
 Spec = dict[str, Any]
 RULES: tuple[Rule, ...] = ("present", "staggered", "together")

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from hemiola.core.errors import InputError
 from hemiola.core.job import Workload
-from hemiola.sim.arrivals import ARRIVALS
-from hemiola.sim.generate import generate, is_generator_spec
-from hemiola.sim.mixes import MIXES
+from hemiola.simulator.arrivals import ARRIVALS
+from hemiola.simulator.generate import generate, is_generator_spec
+from hemiola.simulator.mixes import MIXES
 
 SPECS = st.builds(
     "generated:jobs={},gpus={},load={},mix={},arrivals={}".format,

@@ -9,9 +9,9 @@ import msgspec
 import pytest
 
 from hemiola.core.errors import InputError, ScheduleError
-from hemiola.core.strategy import ChunkMove, ChunkPlace, CollectiveSchedule
-from hemiola.core.strategy_shapes import all_pairs, halving_doubling, ring, trees
-from hemiola.plan.collectives.balance import paced
+from hemiola.core.collective.schedule import ChunkMove, ChunkPlace, CollectiveSchedule
+from hemiola.core.collective.schedule_shapes import all_pairs, halving_doubling, ring, trees
+from hemiola.plan.collective.balance import paced
 from hemiola.trace.msccl import equal_chunks, msccl_text, parse_msccl, read_msccl, write_msccl
 from hemiola.trace.strategy_json import read_strategy, write_strategy
 

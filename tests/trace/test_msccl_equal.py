@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hemiola.core.errors import ScheduleError
-from hemiola.core.strategy import ChunkMove, ChunkPlace, CollectiveSchedule
-from hemiola.core.strategy_shapes import all_pairs, ring, trees
+from hemiola.core.collective.schedule import ChunkMove, ChunkPlace, CollectiveSchedule
+from hemiola.core.collective.schedule_shapes import all_pairs, ring, trees
 from hemiola.trace.msccl import beyond_limits, equal_chunks, msccl_text, parse_msccl
 from hemiola.trace.msccl.equal import repeats
 from strategies_drawn import shapes

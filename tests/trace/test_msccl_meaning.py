@@ -13,8 +13,8 @@ from functools import partial
 import pytest
 
 from hemiola.core.errors import HemiolaError, InputError, ScheduleError
-from hemiola.core.strategy import ChunkMove, ChunkPlace, CollectiveSchedule
-from hemiola.core.strategy_shapes import all_pairs, halving_doubling, ring, trees
+from hemiola.core.collective.schedule import ChunkMove, ChunkPlace, CollectiveSchedule
+from hemiola.core.collective.schedule_shapes import all_pairs, halving_doubling, ring, trees
 from hemiola.trace.msccl import document, msccl_text, parse_msccl, reading
 
 Steps = list[tuple[str, str, str] | tuple[str, str, str, tuple[int, int]]]

@@ -9,7 +9,7 @@ from itertools import pairwise
 
 import pytest
 
-from hemiola.control.simulate import Recording, simulate
+from hemiola.simulator.simulate import Recording, simulate
 from hemiola.trace.perfetto import _spans, write_timeline
 from replays import cluster, job
 from report.build import comparison

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from hemiola.core.errors import FormatError, InputError
-from hemiola.core.metrics import finish_time_fairness, summary
+from hemiola.analysis.cluster_metrics import finish_time_fairness, summary
 from hemiola.core.result import Run
 from hemiola.core.timeline import Timeline
 from hemiola.trace.atomic import replacing

@@ -14,7 +14,7 @@ from hemiola.core.errors import InputError
 from hemiola.core.graph import KINDS, PHASES
 from hemiola.core.hardware import CollectiveCost, KindEfficiency, ExchangeCost, Hardware, Measurement, PhaseCost
 from hemiola.core.plan import Piece, Plan, PlannedTransfer
-from hemiola.core.strategy import ChunkMove, SendRate, ChunkPlace, CollectiveSchedule
+from hemiola.core.collective.schedule import ChunkMove, SendRate, ChunkPlace, CollectiveSchedule
 from hemiola.trace.hardware_json import read_hardware, write_hardware
 from hemiola.trace.plan_json import read_plan, write_plan
 from hemiola.trace.strategy_json import read_strategy, write_strategy

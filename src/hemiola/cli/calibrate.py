@@ -50,7 +50,7 @@ def calibrate(
     ranks
         Measure gloo between so many processes of this machine as well.
     links
-        Add what "python -m hemiola.run.calibrate.links --output FILE" found, run on each host.
+        Add what "python -m hemiola.profiler.calibrate.links --output FILE" found, run on each host.
     name
         What to call the hardware; the processor's name unless given.
     quick
@@ -60,9 +60,9 @@ def calibrate(
 
     from hemiola.core.errors import InputError
     from hemiola.core.units import format_duration, parse_duration
-    from hemiola.run.calibrate import calibrate as measure
-    from hemiola.run.calibrate import calibrate_links
-    from hemiola.run.calibrate.links import read_links
+    from hemiola.profiler.calibrate import calibrate as measure
+    from hemiola.profiler.calibrate import calibrate_links
+    from hemiola.profiler.calibrate.links import read_links
     from hemiola.trace.graph_json import read_graph
     from hemiola.trace.hardware_json import write_hardware
     from hemiola.trace.struct_json import as_text

@@ -64,7 +64,7 @@ def capture(
         How many the inputs hold; the first dimension of their first tensor unless given, the second where a
         module takes it as steps and samples.
     """
-    from hemiola.run.capture import capture as capture_model
+    from hemiola.profiler.capture import capture as capture_model
     from hemiola.trace.struct_json import as_text
 
     if output is not None:

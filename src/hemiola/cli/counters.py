@@ -29,7 +29,7 @@ def counters(*, reports: Path, host: str = "", card: Cards = (), every: str = "5
     import os
     import socket
 
-    from hemiola.control.live.counting import cards, host_reports
+    from hemiola.live.nic_counters import cards, host_reports
     from hemiola.core.errors import InputError
     from hemiola.core.units import parse_duration
     from hemiola.trace.reports import HostReport, check_reports, write_report

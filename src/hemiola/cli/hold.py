@@ -21,7 +21,7 @@ def hold(*command: str, grace: str = "30s", when_silent: str = "") -> None:
     """
     import os
 
-    from hemiola.control.ray.hold import Hold, job_around, main_exit
+    from hemiola.live.engines.ray.hold import Hold, job_around, main_exit
     from hemiola.core.errors import InputError
     from hemiola.core.units import parse_duration
 

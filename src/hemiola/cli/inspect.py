@@ -106,7 +106,7 @@ def _job(
     files: Sequence[Path], against: Sequence[Path], report: Path | None, json: Path | None, perfetto: Path | None, title: str,
     salvage: bool,
 ) -> None:  # fmt: skip
-    from hemiola.core.job_metrics import job_metrics
+    from hemiola.analysis.job.metrics import job_metrics
     from hemiola.report.job.table import job_table
     from hemiola.trace.jobs.read import read_job
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from hemiola.run.launch import Output, World
+    from hemiola.train.launch import Output, World
 
 __all__ = ["hosts_of", "output_of", "passed_on"]
 
@@ -43,7 +43,7 @@ def passed_on() -> dict[str, str]:
 
 def output_of(world: World, logs: Path | None = None, shown: frozenset[int] | None = None) -> Output:
     """What ranks print goes to this process's output, with the rank before each line where there are several."""
-    from hemiola.run.launch import Output
+    from hemiola.train.launch import Output
 
     coloured = sys.stdout.isatty() and sys.stderr.isatty() and not os.environ.get("NO_COLOR")
     return Output(

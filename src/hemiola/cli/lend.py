@@ -36,8 +36,8 @@ def lend(
     slurm_conf
         The slurm.conf of the cluster.
     """
-    from hemiola.control.slurm.client import Slurm
-    from hemiola.control.slurm.lending import lend as lend_nodes
+    from hemiola.live.engines.slurm.client import Slurm
+    from hemiola.live.engines.slurm.lending import lend as lend_nodes
 
     lent = lend_nodes(Slurm(slurm_conf), nodes, giver=from_, taker=to, now=now)
     count = len(lent.hosts)

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import Parameter
 
 if TYPE_CHECKING:
-    from hemiola.control.journal import Journal
-    from hemiola.control.live.reading import LiveCluster, LiveHost, LiveJob
+    from hemiola.live.journal import Journal
+    from hemiola.live.query.cluster import LiveCluster, LiveHost, LiveJob
 
 __all__ = [
     "daemon_text",
@@ -70,7 +70,7 @@ def jobs(
     json
         Everything that is known, as JSON.
     """
-    from hemiola.control.live.reading import read_cluster
+    from hemiola.live.query.cluster import read_cluster
 
     now_s = time.time()
     since_s = 0.0 if all else now_s - ENDED_SINCE_S if state == "ended" else None
@@ -99,7 +99,7 @@ def nodes(
     json
         Host by host, as JSON.
     """
-    from hemiola.control.live.reading import read_cluster
+    from hemiola.live.query.cluster import read_cluster
 
     with open_journal(journal, partition) as opened:
         cluster = read_cluster(opened, time.time())
@@ -132,7 +132,7 @@ def journal_path(partition: str) -> Path:
 @contextmanager
 def open_journal(where: str, partition: str) -> Iterator[Journal]:
     """For reading, while a daemon may be writing."""
-    from hemiola.control.journal import Journal
+    from hemiola.live.journal import Journal
 
     with Journal.open(where or journal_path(partition), read_only=True) as opened:
         yield opened

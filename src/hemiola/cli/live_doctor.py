@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from cyclopts import Parameter
 
 if TYPE_CHECKING:
-    from hemiola.control.live.reading_doctor import Check
+    from hemiola.live.query.health_checks import Check
     from hemiola.core.topology import Topology
 
 __all__ = ["doctor"]
@@ -81,15 +81,15 @@ def doctor(
 def _slurm(
     conf: Path | None, partition: str, topology: Topology | None, alive: Path | None, mode: str
 ) -> Iterator[Check]:
-    from hemiola.control.slurm.client import Slurm
-    from hemiola.control.slurm.doctor import slurm_checks
+    from hemiola.live.engines.slurm.client import Slurm
+    from hemiola.live.engines.slurm.doctor import slurm_checks
 
     yield from slurm_checks(Slurm(conf), partition, topology, alive, mode)
 
 
 def _ray(address: str, topology: Topology | None, mode: str) -> Iterator[Check]:
-    from hemiola.control.ray.client import Ray
-    from hemiola.control.ray.doctor import ray_checks
+    from hemiola.live.engines.ray.client import Ray
+    from hemiola.live.engines.ray.doctor import ray_checks
 
     ray = Ray(address)
     try:
@@ -99,7 +99,7 @@ def _ray(address: str, topology: Topology | None, mode: str) -> Iterator[Check]:
 
 
 def _host(alive: Path | None, mode: str) -> Iterator[Check]:
-    from hemiola.control.live.reading_doctor import alive_checks, host_checks
+    from hemiola.live.query.health_checks import alive_checks, host_checks
 
     if alive is not None:
         yield alive_checks(alive, time.time(), mode=mode)
@@ -109,7 +109,7 @@ def _host(alive: Path | None, mode: str) -> Iterator[Check]:
 def _journal(where: str, partition: str) -> tuple[list[Check], str]:
     """The journal's checks, and the mode of its last run."""
     from hemiola.cli.live import open_journal
-    from hemiola.control.live.reading_doctor import Check, journal_checks, problem_check
+    from hemiola.live.query.health_checks import Check, journal_checks, problem_check
     from hemiola.core.errors import HemiolaError, InputError
 
     try:

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 from hemiola.cli.live import daemon_text, open_journal, print_json, reason_text, state_text
 
 if TYPE_CHECKING:
-    from hemiola.control.journal import JournaledJob, Journal
-    from hemiola.control.live.reading import LiveCluster, LiveJob, Names
-    from hemiola.control.live.reading_forecast import Forecast
-    from hemiola.control.live.reading_story import Moment
+    from hemiola.live.journal import JournaledJob, Journal
+    from hemiola.live.query.cluster import LiveCluster, LiveJob, Names
+    from hemiola.live.query.forecast import Forecast
+    from hemiola.live.query.job_history import Moment
     from hemiola.core.errors import InputError
 
 __all__ = ["explain_live", "is_journal"]
@@ -74,8 +74,8 @@ def _record(journal: Journal, name: str, partition: str) -> JournaledJob:
 
 def _unknown(journal: Journal, name: str, partition: str) -> InputError:
     """No such job, with the most helpful thing that can be said of it."""
-    from hemiola.control.slurm.client import Slurm
-    from hemiola.control.slurm.doctor import why_unknown
+    from hemiola.live.engines.slurm.client import Slurm
+    from hemiola.live.engines.slurm.doctor import why_unknown
     from hemiola.core.errors import EngineError, InputError
     from hemiola.trace.topologies.native import read_native
 
@@ -101,8 +101,8 @@ class _Told:
     """All that is told of a job."""
 
     def __init__(self, journal: Journal, record: JournaledJob, now_s: float) -> None:
-        from hemiola.control.live.reading import Names, engine_ids, read_cluster
-        from hemiola.control.live.reading_story import story
+        from hemiola.live.query.cluster import Names, engine_ids, read_cluster
+        from hemiola.live.query.job_history import story
 
         # It may end before the cluster is read.
         since_s = record.submitted_s if record.ended_s is None else record.ended_s
@@ -118,7 +118,7 @@ class _Told:
                 self.names.of(uuid)
 
     def _forecast(self, journal: Journal, record: JournaledJob) -> Forecast | None:
-        from hemiola.control.live.reading_forecast import forecast
+        from hemiola.live.query.forecast import forecast
 
         cluster = self.cluster
         if record.status != "waiting" or cluster.run is None or record.uuid not in self._records:
@@ -145,7 +145,7 @@ class _Told:
         return {"job": self.job, "story": self.moments, "forecast": expected}
 
     def _place(self, forecast: Forecast) -> str:
-        from hemiola.control.live.reading_story import place_text
+        from hemiola.live.query.job_history import place_text
 
         if forecast.placement is None or self.cluster.topology is None:
             return ""

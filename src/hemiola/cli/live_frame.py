@@ -12,9 +12,9 @@ from hemiola.cli.live import JOB_COLUMNS, daemon_text, job_row, reason_text
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from hemiola.control.live.reading import LiveCluster, LiveHost, LiveJob
-    from hemiola.control.live.reading_forecast import Load
-    from hemiola.control.live.reading_run import Made
+    from hemiola.live.query.cluster import LiveCluster, LiveHost, LiveJob
+    from hemiola.live.query.forecast import Load
+    from hemiola.live.query.run_state import Made
 
 __all__ = ["ScreenState", "frame"]
 
@@ -225,7 +225,7 @@ def _running(
 def _decision(made: Made, cluster: LiveCluster, width: int) -> Text:
     from rich.text import Text
 
-    from hemiola.control.live.reading import host_names
+    from hemiola.live.query.cluster import host_names
     from hemiola.core.decisions import placement_of
     from hemiola.core.hostlist import compress
     from hemiola.report.live.columns import clock

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from hemiola.cli.live_frame import ScreenState
-    from hemiola.control.journal import Journal
-    from hemiola.control.live.reading_run import Following
+    from hemiola.live.journal import Journal
+    from hemiola.live.query.run_state import Following
 
 __all__ = ["top"]
 
@@ -57,7 +57,7 @@ def top(
     from rich.console import Console
 
     from hemiola.cli.live_frame import frame
-    from hemiola.control.live.reading_run import Following
+    from hemiola.live.query.run_state import Following
     from hemiola.core.units import parse_duration
 
     interval_s, console = parse_duration(interval), Console(highlight=False)
@@ -78,8 +78,8 @@ def top(
 def _look(journal: Journal, engine: _Engine, following: Following) -> ScreenState:
     """Read all that a picture needs; of the run what has come since the last one."""
     from hemiola.cli.live_frame import ScreenState
-    from hemiola.control.live.reading import Names, engine_ids, read_cluster
-    from hemiola.control.live.reading_forecast import predicted_loads
+    from hemiola.live.query.cluster import Names, engine_ids, read_cluster
+    from hemiola.live.query.forecast import predicted_loads
     from hemiola.core.errors import HemiolaError
 
     cluster = read_cluster(journal, time.time(), following=following)
@@ -103,7 +103,7 @@ def _show(journal: Journal, engine: _Engine, console: Console, interval_s: float
     from rich.live import Live
 
     from hemiola.cli.live_frame import frame
-    from hemiola.control.live.reading_run import Following
+    from hemiola.live.query.run_state import Following
 
     following = Following()
     with _keys() as pressed, Live(console=console, screen=True, auto_refresh=False) as live:
@@ -171,7 +171,7 @@ class _Engine:
         """Once."""
         if not self._is_slurm:
             return
-        from hemiola.control.slurm.client import Slurm
+        from hemiola.live.engines.slurm.client import Slurm
         from hemiola.core.errors import EngineError
 
         try:

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
     from hemiola.cost.job_profile import Fit
     from hemiola.cost.prediction import PredictionOptions, Prediction
-    from hemiola.cost.strategies import Parallelism
-    from hemiola.cost.strategy_cost import Fitting
+    from hemiola.cost.parallelism import Parallelism
+    from hemiola.cost.collective.price import Fitting
     from hemiola.cost.whatif import Question, WhatIf
 
 __all__ = ["predict"]
@@ -143,7 +143,7 @@ def _question(
 
 def _options(library: str, strategies: str, cores: float | None) -> PredictionOptions:
     from hemiola.core.errors import InputError
-    from hemiola.cost.collectives import GLOO, GROUP, NCCL
+    from hemiola.cost.collective.library import GLOO, GROUP, NCCL
     from hemiola.cost.prediction import PredictionOptions
 
     known = {one.name: one for one in (GLOO, NCCL, GROUP)}
@@ -155,8 +155,8 @@ def _options(library: str, strategies: str, cores: float | None) -> PredictionOp
 
 def _fitting(text: str) -> Fitting:
     from hemiola.core.errors import InputError
-    from hemiola.cost.strategy_cost import given_strategy
-    from hemiola.plan.collectives.planner import fitted_to
+    from hemiola.cost.collective.price import given_strategy
+    from hemiola.plan.collective.planner import fitted_to
     from hemiola.report.network.recognise import read_any_strategy
 
     if text == "auto":
@@ -186,7 +186,7 @@ def _strategy_table(answer: Prediction) -> Table:
 
 
 def _strategy(text: str, plan: Path | None) -> Parallelism:
-    from hemiola.cost.strategies import Planned, parse_strategy
+    from hemiola.cost.parallelism import Planned, parse_strategy
     from hemiola.trace.plan_json import read_plan
 
     return parse_strategy(text or "ddp") if plan is None else Planned(read_plan(plan))

@@ -14,7 +14,7 @@ from hemiola.cli.output import terminal, writable
 
 if TYPE_CHECKING:
     from hemiola.core.topology import Topology
-    from hemiola.run.probe.meeting import Probed
+    from hemiola.comm.probe.meeting import Probed
 
 __all__ = ["probe"]
 
@@ -66,7 +66,7 @@ def probe(
     if hosts:
         found = _on(hosts, seconds, interface, remote_shell, python or sys.executable, master_addr)
     else:
-        from hemiola.run.probe.meeting import probe as one_rank
+        from hemiola.comm.probe.meeting import probe as one_rank
 
         found = one_rank(seconds, interface)
     if found is not None:
@@ -79,11 +79,11 @@ def _on(
     """Start a rank on each host."""
     import msgspec
 
-    from hemiola.run.launch import REMOTE_SHELL, LaunchSpec, launch
-    from hemiola.run.probe.meeting import Probed
+    from hemiola.train.launch import REMOTE_SHELL, LaunchSpec, launch
+    from hemiola.comm.probe.meeting import Probed
 
     job = LaunchSpec(
-        command=(python, "-P", "-m", "hemiola.run.probe", str(seconds), *([interface] if interface else [])),
+        command=(python, "-P", "-m", "hemiola.comm.probe", str(seconds), *([interface] if interface else [])),
         hosts=hosts_of(hosts, fewest=2),
         ranks_per_host="1",
         master_address=master_addr,
@@ -124,7 +124,7 @@ def _show(found: Probed, output: Path | None) -> None:
 def _predicted(topology: Topology) -> list[str]:
     """What fits, and what it gains."""
     from hemiola.cost.places import place_ranks
-    from hemiola.plan.collectives.synthesis import synthesise
+    from hemiola.plan.collective.synthesis import synthesise
 
     place = place_ranks(topology, topology.gpus)
     lines = []

@@ -16,8 +16,8 @@ from hemiola.cli.output import writable
 
 if TYPE_CHECKING:
     from hemiola.core.plan import Plan
-    from hemiola.run.launch import Failure, LaunchSpec, HostNumber, World
-    from hemiola.run.record.values import TraceOptions
+    from hemiola.train.launch import Failure, LaunchSpec, HostNumber, World
+    from hemiola.profiler.trace.values import TraceOptions
 
 __all__ = ["run", "separated"]
 
@@ -96,14 +96,14 @@ def run(
     standalone
         As without it; so that a torchrun command can stay as it is.
     on_loss
-        "continue": the others go on when a rank fails, in a script that can (hemiola.run.elastic.Membership);
+        "continue": the others go on when a rank fails, in a script that can (hemiola.train.elastic.Membership);
         their store is kept by a process of its own.
     min_ranks
         With --on-loss continue: end all when fewer are left.
     """
     from hemiola.cli.run_report import conclude
     from hemiola.cli.trace import alone
-    from hemiola.run.launch import REMOTE_SHELL, LaunchSpec, launch
+    from hemiola.train.launch import REMOTE_SHELL, LaunchSpec, launch
 
     writable(trace, report)
     python = python or sys.executable
@@ -195,7 +195,7 @@ def _ranks_per_host(text: str) -> str:
 
 def _nodes(count: int, number: int, address: str, hosts: str, standalone: bool) -> HostNumber | None:
     from hemiola.core.errors import InputError
-    from hemiola.run.launch import HostNumber
+    from hemiola.train.launch import HostNumber
 
     if not 0 <= number < count:
         raise InputError(
@@ -241,7 +241,7 @@ def _plan_variables(path: Path | None) -> dict[str, str]:
 
 def _recording(path: Path | None, full: bool) -> TraceOptions | None:
     from hemiola.core.errors import InputError
-    from hemiola.run.record.api import options_for
+    from hemiola.profiler.trace.api import options_for
 
     if path is None and full:
         raise InputError("--full without --trace", "say where the recording goes: --trace run.trace.json")
@@ -252,9 +252,9 @@ def _recording_variables(options: TraceOptions | None, given: dict[str, str], re
     """What makes a rank record itself, if only for the scheduler, in the environment that it is given."""
     import os
 
-    from hemiola.run.record.injected import RECORD, variables
-    from hemiola.run.record.reporting import REPORTS, job_name
-    from hemiola.run.record.values import TraceOptions
+    from hemiola.profiler.trace.injected import RECORD, variables
+    from hemiola.profiler.trace.reporting import REPORTS, job_name
+    from hemiola.profiler.trace.values import TraceOptions
 
     environment = os.environ | given
     job = job_name(environment) if environment.get(REPORTS) else ""
@@ -280,7 +280,7 @@ def _loss_variables(on_loss: str, min_ranks: int) -> dict[str, str]:
 
 
 def _say_lost(failure: Failure, running: int) -> None:
-    from hemiola.run.launch import ending
+    from hemiola.train.launch import ending
 
     who = f"rank {failure.rank}" if failure.rank is not None else "the connection"
     where = f" on {failure.host}" if failure.host else ""

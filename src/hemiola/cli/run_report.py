@@ -11,9 +11,9 @@ from hemiola.cli.output import terminal
 
 if TYPE_CHECKING:
     from hemiola.core.acceleration import Acceleration
-    from hemiola.core.job_metrics import JobMetrics
-    from hemiola.run.launch import Failure, HostNumber, LaunchOutcome
-    from hemiola.run.record.values import TraceOptions
+    from hemiola.analysis.job.metrics import JobMetrics
+    from hemiola.train.launch import Failure, HostNumber, LaunchOutcome
+    from hemiola.profiler.trace.values import TraceOptions
 
 __all__ = ["conclude"]
 
@@ -58,7 +58,7 @@ def conclude(
 
 def _failed(outcome: LaunchOutcome, failure: Failure) -> str:
     """Who failed first and how, and what it said last."""
-    from hemiola.run.launch import ending
+    from hemiola.train.launch import ending
 
     where = f" on {failure.host}" if failure.host else ""
     who = (
@@ -79,8 +79,8 @@ def _failed(outcome: LaunchOutcome, failure: Failure) -> str:
 def _measured(recording: TraceOptions, outcome: LaunchOutcome, nodes: HostNumber | None, since_ns: int) -> JobMetrics | None:
     """Of the recording, which is put together now; ranks that others have started may take a while longer."""
     from hemiola.cli.trace import merged
-    from hemiola.core.job_metrics import job_metrics
-    from hemiola.run.record.api import wait_for_parts
+    from hemiola.analysis.job.metrics import job_metrics
+    from hemiola.profiler.trace.api import wait_for_parts
 
     parts = Path(recording.parts)
     if nodes is not None and parts.is_dir():

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import AbstractContextManager
 
-    from hemiola.control.journal import Journal
-    from hemiola.control.live.service import Service, SessionSettings
+    from hemiola.live.journal import Journal
+    from hemiola.live.service import Service, SessionSettings
     from hemiola.core.topology import Topology
 
 __all__ = ["ranks", "release", "serve"]
@@ -110,9 +110,9 @@ def serve(
     log_json
         One JSON object per line.
     """
-    from hemiola.control.journal import Journal
-    from hemiola.control.live.logs import set_up
-    from hemiola.control.live.service import SessionSettings
+    from hemiola.live.journal import Journal
+    from hemiola.live.logging_setup import set_up
+    from hemiola.live.service import SessionSettings
 
     keep_s = _kept_s(keep)
     set_up(as_json=log_json)
@@ -159,9 +159,9 @@ def _on_slurm(
     import shutil
     from functools import partial
 
-    from hemiola.control.slurm.client import Slurm
-    from hemiola.control.slurm.serve import rest_slurm, slurm_service, slurm_version
-    from hemiola.control.slurm.topology import slurm_topology
+    from hemiola.live.engines.slurm.client import Slurm
+    from hemiola.live.engines.slurm.service import rest_slurm, slurm_service, slurm_version
+    from hemiola.live.engines.slurm.topology import slurm_topology
     from hemiola.core.errors import InputError
 
     if over.token is not None and not over.url:
@@ -193,9 +193,9 @@ class _Rest:
 def _on_ray(address: str, topology: str, profiles: Path | None) -> EngineChoice:
     from functools import partial
 
-    from hemiola.control.ray.client import Ray
-    from hemiola.control.ray.serve import ray_service, ray_version
-    from hemiola.control.ray.topology import ray_topology
+    from hemiola.live.engines.ray.client import Ray
+    from hemiola.live.engines.ray.service import ray_service, ray_version
+    from hemiola.live.engines.ray.topology import ray_topology
 
     ray = Ray(address)
     network = _topology(topology) or ray_topology(ray)
@@ -240,7 +240,7 @@ def release(
     """
     import time
 
-    from hemiola.control.slurm.handback import silent_s
+    from hemiola.live.engines.slurm.release import silent_s
     from hemiola.core.errors import EngineError, InputError
     from hemiola.core.units import format_duration, parse_duration
 
@@ -273,15 +273,15 @@ def release(
 def _giving_back_slurm(conf: Path | None, partition: str) -> Callable[[], tuple[list[str], list[str]]]:
     from functools import partial
 
-    from hemiola.control.slurm.client import Slurm
-    from hemiola.control.slurm.handback import hand_back
+    from hemiola.live.engines.slurm.client import Slurm
+    from hemiola.live.engines.slurm.release import hand_back
 
     return partial(hand_back, Slurm(conf), partition)
 
 
 def _giving_back_ray(address: str) -> Callable[[], tuple[list[str], list[str]]]:
-    from hemiola.control.ray.client import Ray
-    from hemiola.control.ray.handback import hand_back
+    from hemiola.live.engines.ray.client import Ray
+    from hemiola.live.engines.ray.release import hand_back
 
     def give_back() -> tuple[list[str], list[str]]:
         ray = Ray(address)
@@ -301,8 +301,8 @@ def ranks() -> None:
     import os
     import sys
 
-    from hemiola.control.slurm.client import Slurm
-    from hemiola.control.slurm.ranks import ranks as ordered
+    from hemiola.live.engines.slurm.client import Slurm
+    from hemiola.live.engines.slurm.ranks import ranks as ordered
 
     hosts, ours = ordered(Slurm(), os.environ)
     print("\n".join(hosts))
@@ -346,8 +346,8 @@ class Page:
             raise InputError("--web-cert and --web-key belong together", "give both, or neither")
         if not self.address:
             return nullcontext()
-        from hemiola.control.web.server import WebServer
-        from hemiola.control.web.shadow import Shadow
+        from hemiola.live.web.server import WebServer
+        from hemiola.live.web.shadow import Shadow
 
         return WebServer(
             service, journal, address=self.address, tokens=self.tokens, allowed_hosts=self.hosts,

@@ -14,8 +14,8 @@ from hemiola.cli.output import fail, terminal, writable
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from hemiola.control.scenario import Scenario
-    from hemiola.control.sweep import Executor
+    from hemiola.simulator.scenario import Scenario
+    from hemiola.simulator.sweep import Executor
     from hemiola.core.errors import HemiolaError
     from hemiola.core.result import Comparison
 
@@ -108,8 +108,8 @@ def simulate(
     """
     import msgspec
 
-    from hemiola.control.scenario import DEMO, Scenario, load_scenario
-    from hemiola.control.sweep import executor_for
+    from hemiola.simulator.scenario import DEMO, Scenario, load_scenario
+    from hemiola.simulator.sweep import executor_for
 
     if demo and scenario:
         raise SystemExit(fail("--demo and --scenario exclude each other", "give one of them"))
@@ -164,9 +164,9 @@ def _run(
     """Run with a progress bar; of each scenario write the files and print the table."""
     from contextlib import closing
 
-    from hemiola.control.scenario import prepare
-    from hemiola.control.simulate import Recording
-    from hemiola.control.sweep import sweep
+    from hemiola.simulator.scenario import prepare
+    from hemiola.simulator.simulate import Recording
+    from hemiola.simulator.sweep import sweep
     from hemiola.report.progress import ProgressBar
     from hemiola.report.words import no_job_ended
 
@@ -301,7 +301,7 @@ def policies(*, semantics: str = "event-driven") -> None:
     semantics
         The rules under which they exist.
     """
-    from hemiola.control.semantics import semantics_by_name
+    from hemiola.simulator.rules import semantics_by_name
     from hemiola.report.policies import policy_list
 
     terminal().print(policy_list(semantics_by_name(semantics).policies))

@@ -14,9 +14,9 @@ from hemiola.cli.output import folder_writable, terminal, writable
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from hemiola.core.strategy import CollectiveSchedule
-    from hemiola.plan.collectives.nccl_files import NcclAdvice
-    from hemiola.plan.collectives.synthesis import Synthesis
+    from hemiola.core.collective.schedule import CollectiveSchedule
+    from hemiola.plan.collective.nccl_files import NcclAdvice
+    from hemiola.plan.collective.synthesis import Synthesis
     from hemiola.trace.msccl.equal import Equal
 
 __all__ = ["strategy"]
@@ -70,14 +70,14 @@ def strategy(
     from hemiola.core.errors import InputError
     from hemiola.core.units import parse_size
     from hemiola.cost.places import place_ranks
-    from hemiola.plan.collectives.planner import usual_seconds
-    from hemiola.plan.collectives.synthesis import synthesise
+    from hemiola.plan.collective.planner import usual_seconds
+    from hemiola.plan.collective.synthesis import synthesise
     from hemiola.trace.topologies import read_topology
 
     if output is not None:
         writable(output)
     if nccl is not None:
-        from hemiola.plan.collectives.nccl_files import NAMES, advise_nccl
+        from hemiola.plan.collective.nccl_files import NAMES, advise_nccl
 
         if collective != "all-reduce":
             raise InputError(

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from hemiola.core.job_timeline import JobTimeline
-    from hemiola.run.record.values import TraceOptions
+    from hemiola.profiler.trace.values import TraceOptions
 
 __all__ = ["alone", "merged", "trace"]
 
@@ -56,8 +56,8 @@ def trace(
         of a host adds its local rank to the port.
     """
     from hemiola.core.errors import InputError
-    from hemiola.run.record.api import options_for
-    from hemiola.run.record.parts import part_files
+    from hemiola.profiler.trace.api import options_for
+    from hemiola.profiler.trace.parts import part_files
 
     if not command:
         raise InputError("nothing to run", "give the command after --: hemiola trace -- torchrun … train.py")
@@ -161,7 +161,7 @@ def _holder(path: Path) -> str:
 def _run(command: tuple[str, ...], options: TraceOptions) -> int:
     """Run the command to its end; its exit status as a shell would give it."""
     from hemiola.core.errors import InputError
-    from hemiola.run.record.injected import variables
+    from hemiola.profiler.trace.injected import variables
 
     try:
         process = subprocess.Popen(command, env=os.environ | variables(options, os.environ))
@@ -185,8 +185,8 @@ def _run(command: tuple[str, ...], options: TraceOptions) -> int:
 def _wait_for_hosts(parts: Path, since_ns: int, *, crashed: bool) -> None:
     """Where the job has ranks on other hosts, too, these may take a while longer than the command here."""
     from hemiola.core.errors import InputError
-    from hemiola.run.record.api import wait_for_parts
-    from hemiola.run.record.parts import heads
+    from hemiola.profiler.trace.api import wait_for_parts
+    from hemiola.profiler.trace.parts import heads
 
     here = socket.gethostname()
     # what cannot be read is named by who puts it together, which an interrupt has done at once
@@ -203,7 +203,7 @@ def merged(options: TraceOptions, since_ns: int = 0) -> JobTimeline | None:
             stays if that is nothing.
     """
     from hemiola.core.errors import InputError
-    from hemiola.run.record.api import finish
+    from hemiola.profiler.trace.api import finish
 
     path, parts = Path(options.path), Path(options.parts)
     earlier, has_own = [], False
@@ -223,7 +223,7 @@ def merged(options: TraceOptions, since_ns: int = 0) -> JobTimeline | None:
         timeline = finish(path, parts)
     except (InputError, OSError) as error:
         print(f"the recording could not be put together: {error}", file=sys.stderr)
-        command = shlex.join(["python", "-m", "hemiola.run.record", str(parts), str(path)])
+        command = shlex.join(["python", "-m", "hemiola.profiler.trace", str(parts), str(path)])
         print(f"the ranks' parts are kept in {parts}: {command}", file=sys.stderr)
         return None
     print("\n".join(_summary(timeline, path)), file=sys.stderr)
@@ -234,7 +234,7 @@ def merged(options: TraceOptions, since_ns: int = 0) -> JobTimeline | None:
 
 def _summary(timeline: JobTimeline, path: Path) -> Iterator[str]:
     """Iterations, exposed communication, where the file lies, how good the clocks are, what is missing."""
-    from hemiola.core.job_metrics import job_metrics
+    from hemiola.analysis.job.metrics import job_metrics
     from hemiola.report.job.words import finding
 
     ranks = len(timeline.ranks)

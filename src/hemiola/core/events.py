@@ -6,7 +6,7 @@ from typing import assert_never
 
 import msgspec
 
-from hemiola.core.beside import Resources, ResourceRequest
+from hemiola.core.resources import Resources, ResourceRequest
 from hemiola.core.decisions import Placement
 from hemiola.core.job import Job, Profile
 

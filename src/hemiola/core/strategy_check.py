@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from hemiola.core.errors import ScheduleError
 
 if TYPE_CHECKING:
-    from hemiola.core.strategy import ChunkMove, ChunkPlace, CollectiveSchedule
+    from hemiola.core.collective.schedule import ChunkMove, ChunkPlace, CollectiveSchedule
 
 __all__ = ["check_result", "check_size"]
 

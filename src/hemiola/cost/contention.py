@@ -15,7 +15,7 @@ from typing import ClassVar
 from numpy.typing import ArrayLike
 
 from hemiola.core.errors import InputError
-from hemiola.sim.fluid import SharedNetwork, Sharing
+from hemiola.kernels.fluid import SharedNetwork, Sharing
 
 __all__ = ["LAWS", "Colliding", "Eta", "Interleaved", "Isolated", "Law", "MaxMin", "by_name"]
 

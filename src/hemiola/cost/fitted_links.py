@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from hemiola.cost.strategy_bounds import Domain, least_time
+from hemiola.cost.collective.bounds import Domain, least_time
 
 __all__ = ["KEEP_RING", "HostLinks", "fitted_loads"]
 

@@ -27,7 +27,7 @@ from hemiola.cost.iteration import IterationModel
 from hemiola.cost.places import RankLink, RankPlaces, place_ranks
 from hemiola.cost.prediction import USUAL, PredictionOptions, predict
 from hemiola.cost.profiles import SCHEMA
-from hemiola.cost.strategies import PLAIN_DDP, ParameterServer, Parallelism
+from hemiola.cost.parallelism import PLAIN_DDP, ParameterServer, Parallelism
 from hemiola.cost.whatif import scaled_collectives
 
 __all__ = ["Fit", "TierTime", "fit_profile", "profile_file"]

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from hemiola.core.errors import HardwareError
 from hemiola.core.hardware import CollectiveCost
-from hemiola.cost.collectives import LIBRARIES
+from hemiola.cost.collective.library import LIBRARIES
 
 __all__ = ["fit_collective"]
 

@@ -14,10 +14,10 @@ import msgspec
 from hemiola.core.graph import Graph
 from hemiola.core.hardware import Hardware
 from hemiola.core.topology import Topology
-from hemiola.cost.collectives import CARRIED
+from hemiola.cost.collective.library import CARRIED
 from hemiola.cost.places import RankLink, place_ranks
 from hemiola.cost.prediction import USUAL, PredictionOptions, Prediction, predict
-from hemiola.cost.strategies import DDP, Parallelism
+from hemiola.cost.parallelism import DDP, Parallelism
 
 __all__ = ["Question", "WhatIf", "halved_placement", "scaled_collectives", "scaled_network", "what_ifs"]
 

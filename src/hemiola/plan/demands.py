@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from hemiola.core.errors import HardwareError, PlanError
 from hemiola.core.hardware import CollectiveCost, Hardware
-from hemiola.cost.strategies import NoExchange
+from hemiola.cost.parallelism import NoExchange
 from hemiola.plan.problem import PlanProblem
 from hemiola.plan.shares import HostDemand
 

@@ -11,7 +11,7 @@ import msgspec
 from hemiola.core.plan import Plan
 from hemiola.core.units import format_bytes, format_duration
 from hemiola.cost.prediction import Prediction
-from hemiola.cost.strategies import DDP
+from hemiola.cost.parallelism import DDP
 from hemiola.plan.caramel import batched, split, with_primitives
 from hemiola.plan.problem import PlanProblem
 

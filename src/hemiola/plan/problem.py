@@ -13,10 +13,10 @@ from hemiola.core.graph import Graph, Parameter
 from hemiola.core.hardware import Hardware
 from hemiola.core.plan import ROWS_MOST, Part, Piece, Plan, PlannedTransfer
 from hemiola.core.topology import Topology
-from hemiola.cost.collectives import HEMIOLA, Cost, collective_cost
+from hemiola.cost.collective.library import HEMIOLA, Cost, collective_cost
 from hemiola.cost.places import RankPlaces, place_ranks
 from hemiola.cost.prediction import USUAL, PredictionOptions, Prediction, predict
-from hemiola.cost.strategies import DDP, Planned, Parallelism
+from hemiola.cost.parallelism import DDP, Planned, Parallelism
 
 __all__ = ["PlanProblem", "used_at"]
 

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from hemiola.core.errors import GraphError
 from hemiola.core.graph import PHASES, Graph
-from hemiola.sim.executor import execute
-from hemiola.sim.tasks import Execution, tasks_from_columns
+from hemiola.kernels.executor import execute
+from hemiola.kernels.tasks import Execution, tasks_from_columns
 
 __all__ = ["OrderEfficiency", "ReceiveGraph", "efficiency", "receive_graph"]
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from html import escape
 
 from hemiola.core.decisions import placement_of
-from hemiola.core.metrics import finish_time_fairness
+from hemiola.analysis.cluster_metrics import finish_time_fairness
 from hemiola.core.result import Comparison, JobRecord, Run
 from hemiola.core.units import format_duration
 from hemiola.report.charts_time import first_runs

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import msgspec
 
 from hemiola.core.errors import InputError
-from hemiola.core.metrics import Fairness, Summary, conservation, finish_time_fairness, summary
+from hemiola.analysis.cluster_metrics import Fairness, Summary, conservation, finish_time_fairness, summary
 from hemiola.core.result import Comparison, GpuSeconds, Run
 
 __all__ = [

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from hemiola.core.beside import ResourceRequest
+from hemiola.core.resources import ResourceRequest
 from hemiola.core.decisions import Placement
 from hemiola.core.errors import InternalError
 from hemiola.core.events import (

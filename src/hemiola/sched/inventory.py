@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
-from hemiola.core.beside import Resources
+from hemiola.core.resources import Resources
 from hemiola.core.decisions import Placement
 from hemiola.core.errors import InternalError
 from hemiola.core.topology import Topology
 from hemiola.sched.counts import CountIndex, members
 from hemiola.sched.gpus import pick
-from hemiola.sched.spare import Spare
+from hemiola.sched.spare_resources import Spare
 
 __all__ = ["Inventory", "GpuPool"]
 

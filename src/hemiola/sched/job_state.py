@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from hemiola.core.beside import ResourceRequest
+from hemiola.core.resources import ResourceRequest
 from hemiola.core.decisions import Placement
 from hemiola.core.job import Job
 

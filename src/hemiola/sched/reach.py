@@ -6,7 +6,7 @@ import copy
 from collections.abc import Sequence
 from typing import Any
 
-from hemiola.core.beside import ResourceRequest
+from hemiola.core.resources import ResourceRequest
 from hemiola.core.job import Job
 from hemiola.core.topology import Topology
 from hemiola.sched.inventory import Inventory

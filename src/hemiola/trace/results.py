@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from hemiola.core.errors import DAMAGED
-from hemiola.core.metrics import finish_time_fairness, summary
+from hemiola.analysis.cluster_metrics import finish_time_fairness, summary
 from hemiola.core.result import Comparison, JobRecord, Run
 from hemiola.core.topology import Topology
 from hemiola.trace.atomic import replacing

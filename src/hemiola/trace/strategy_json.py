@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from hemiola.core.strategy import SCHEMA, CollectiveSchedule
+from hemiola.core.collective.schedule import SCHEMA, CollectiveSchedule
 from hemiola.trace.struct_json import read_struct, write_struct
 
 __all__ = ["read_strategy", "write_strategy"]

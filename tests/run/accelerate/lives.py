@@ -81,7 +81,7 @@ def finds_a_plan(rank: int, file: str) -> None:
 
 def cannot_measure(rank: int, file: str) -> None:
     """The first rank fails while the links are measured: the other is told, and neither keeps a connection."""
-    from hemiola.run.accelerate import job
+    from hemiola.train.accelerate import job
 
     def fails(*_: Any) -> None:
         raise HemiolaError("no more memory", "free some")
@@ -97,7 +97,7 @@ def cannot_measure(rank: int, file: str) -> None:
 
 def defers_transfers(rank: int, file: str) -> None:
     """Many buckets, a parameter that is not used and gradients that add up: the bits of DDP, each sent after backward."""
-    from hemiola.run.accelerate.deferred import defer_transfers
+    from hemiola.train.accelerate.deferred import defer_transfers
 
     class Partly(nn.Sequential):
         def __init__(self) -> None:
@@ -151,8 +151,8 @@ class Odd(nn.Sequential):
 
 def stays_with_ddp(rank: int, file: str) -> None:
     """Under other buckets, at once or after a plan that was no faster: as with DDP to the bit, own buffers included."""
-    from hemiola.run.accelerate import job as deciding
-    from hemiola.run.accelerate.advised import Advised
+    from hemiola.train.accelerate import job as deciding
+    from hemiola.train.accelerate.autoplan import Advised
 
     deciding._LOSS = 0.0  # no plan is fast enough
     exchanges: list[Any] = []
@@ -200,8 +200,8 @@ def stays_with_ddp(rank: int, file: str) -> None:
 
 def freezes_for_a_while(rank: int, file: str) -> None:
     """A layer, before or after the plan is made and DDP comes back, or all of the model during each step: as with DDP."""
-    from hemiola.run.accelerate import job as deciding
-    from hemiola.run.accelerate.advised import Advised
+    from hemiola.train.accelerate import job as deciding
+    from hemiola.train.accelerate.autoplan import Advised
 
     def trained(wrap: Any, frozen: range, all_of_it: bool) -> Any:
         model, optimizer = made(wrap)
@@ -302,7 +302,7 @@ def accumulating(
 
 def each_advised(follows: bool = True) -> Any:
     """Every parameter by itself, or other buckets, whatever was measured."""
-    from hemiola.run.accelerate.advised import Advised
+    from hemiola.train.accelerate.autoplan import Advised
 
     def advised(_1: Any, _2: Any, parameters: dict[str, nn.Parameter], *_: Any) -> Advised:
         return Advised(each(parameters.items()) if follows else None, "it says", 1 << 20)
@@ -312,7 +312,7 @@ def each_advised(follows: bool = True) -> Any:
 
 def accumulates_in_every_phase(rank: int, file: str) -> None:
     """By the attribute that DDP has: the same bits after every step, measured, deferred, by the plan and under DDP again."""
-    from hemiola.run.accelerate import job as deciding
+    from hemiola.train.accelerate import job as deciding
 
     expected = accumulating(*made(lambda m, o: (DistributedDataParallel(m), o)), rank, lambda _: 2)
     for state, deciding._LOSS in (("on", 1e9), ("reverted", 0.0), ("off", 0.0)):
@@ -329,7 +329,7 @@ def accumulates_in_every_phase(rank: int, file: str) -> None:
 
 def changes_its_work(rank: int, file: str) -> None:
     """A plan is faster than DDP, or slower, only where an iteration does what it did under DDP."""
-    from hemiola.run.accelerate import job as deciding
+    from hemiola.train.accelerate import job as deciding
 
     deciding.advised = each_advised()
     os.environ["HEMIOLA_RUN_REPORT"] = f"{file}.report"
@@ -393,8 +393,8 @@ def tries_other_buckets(rank: int, file: str) -> None:
 
     The plan's first iterations count as ones of seconds that are all waiting, on rank 1 more than on rank 0: all ranks
     have to compare with the same time, and the report goes on with the plan's own."""
-    from hemiola.run.accelerate import job as deciding
-    from hemiola.run.accelerate.advised import Advised
+    from hemiola.train.accelerate import job as deciding
+    from hemiola.train.accelerate.autoplan import Advised
 
     def advised(_1: Any, _2: Any, parameters: dict[str, nn.Parameter], *_: Any) -> Advised:
         return Advised(each(parameters.items()), "it says", 1 << 20, 0.0)

@@ -22,8 +22,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 import hemiola
 from hemiola.core.plan import Piece, Plan, PlannedTransfer
-from hemiola.run.accelerate.attributes import exchanged
-from hemiola.run.accelerate.tables import Table, tables_of
+from hemiola.train.accelerate.ddp_attributes import exchanged
+from hemiola.train.accelerate.embeddings import Table, tables_of
 
 SCENARIOS = [*scripts.SCRIPTS, *scripts_of_tables.SCRIPTS, *scripts_beside.SCRIPTS]
 AT_FOUR = [scripts.plain, scripts.schedule_and_groups, scripts.recurrent, scripts_of_tables.tables]

@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 sys.path.insert(0, str(Path(__file__).parents[1] / "transport"))
 
 from endpoints import connected, together  # noqa: E402
-from hemiola.run.accelerate.buffers import share_buffers  # noqa: E402
+from hemiola.train.accelerate.buffers import share_buffers  # noqa: E402
 
 
 def buffers(rank):

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from hemiola.core.plan import Piece, Plan, PlannedTransfer
-from hemiola.run.accelerate.bundles import ParameterSlot, bundles_of
-from hemiola.run.accelerate.engine import PlanExecutor
-from hemiola.run.accelerate.gathered import Gathered
-from hemiola.run.accelerate.tables import planned_tables
-from hemiola.run.accelerate.updates import Updates
+from hemiola.train.accelerate.buckets import ParameterSlot, bundles_of
+from hemiola.train.accelerate.engine import PlanExecutor
+from hemiola.train.accelerate.bucket_memory import Gathered
+from hemiola.train.accelerate.embeddings import planned_tables
+from hemiola.train.accelerate.updates import Updates
 
 
 class Back:

@@ -16,9 +16,9 @@ from torch.optim.optimizer import register_optimizer_step_post_hook  # noqa: E40
 from endpoints import connected  # noqa: E402
 from hemiola.core.errors import InputError, TransportError  # noqa: E402
 from hemiola.core.plan import Piece, Plan, PlannedTransfer  # noqa: E402
-from hemiola.run.accelerate.engine import PlanExecutor  # noqa: E402
-from hemiola.run.accelerate.exchange import GradientExchange  # noqa: E402
-from hemiola.run.accelerate.updates import Updates  # noqa: E402
+from hemiola.train.accelerate.engine import PlanExecutor  # noqa: E402
+from hemiola.train.accelerate.exchange import GradientExchange  # noqa: E402
+from hemiola.train.accelerate.updates import Updates  # noqa: E402
 
 
 class Transfer:

@@ -16,13 +16,13 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "transport"))
 
 from endpoints import connected, together  # noqa: E402
 from hemiola.core.errors import TransportError  # noqa: E402
-from hemiola.run.accelerate import exchange as exchanges  # noqa: E402
-from hemiola.run.accelerate.exchange import GradientExchange  # noqa: E402
-from hemiola.run.accelerate.schedule import ElementRange, MessageStep  # noqa: E402
-from hemiola.run.accelerate.settings import AccelerationSettings  # noqa: E402
-from hemiola.run.accelerate.tables import touched_rows  # noqa: E402
-from hemiola.run.accelerate.under_way import TransferInFlight  # noqa: E402
-from hemiola.run.transport.gate import Gate  # noqa: E402
+from hemiola.train.accelerate import exchange as exchanges
+from hemiola.train.accelerate.exchange import GradientExchange  # noqa: E402
+from hemiola.train.accelerate.schedule import ElementRange, MessageStep  # noqa: E402
+from hemiola.train.accelerate.settings import AccelerationSettings  # noqa: E402
+from hemiola.train.accelerate.embeddings import touched_rows  # noqa: E402
+from hemiola.train.accelerate.in_flight import TransferInFlight  # noqa: E402
+from hemiola.comm.transport.gate import Gate  # noqa: E402
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 4])

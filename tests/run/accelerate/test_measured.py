@@ -11,13 +11,13 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 from hemiola.cost.prediction.uncertainty import expected_maximum  # noqa: E402
-from hemiola.cost.strategies import DDP  # noqa: E402
-from hemiola.run.accelerate import processors  # noqa: E402
-from hemiola.run.accelerate.advised import advised  # noqa: E402
-from hemiola.run.accelerate.measured import mean_of, measured_graph, problem_of  # noqa: E402
-from hemiola.run.accelerate.probe import RankLinks  # noqa: E402
-from hemiola.run.accelerate.processors import Cores  # noqa: E402
-from hemiola.run.accelerate.profile import MeasuredIteration  # noqa: E402
+from hemiola.cost.parallelism import DDP  # noqa: E402
+from hemiola.train.accelerate import processors
+from hemiola.train.accelerate.autoplan import advised  # noqa: E402
+from hemiola.train.accelerate.measured import mean_of, measured_graph, problem_of  # noqa: E402
+from hemiola.train.accelerate.probe import RankLinks  # noqa: E402
+from hemiola.train.accelerate.processors import Cores  # noqa: E402
+from hemiola.train.accelerate.profile import MeasuredIteration  # noqa: E402
 
 PARAMETERS = {name: nn.Parameter(torch.zeros(4, 4)) for name in "abc"}
 

@@ -13,8 +13,8 @@ torch = pytest.importorskip("torch")
 sys.path.insert(0, str(Path(__file__).parents[1] / "transport"))
 
 from endpoints import connected, together  # noqa: E402
-from hemiola.run.accelerate import probe as probing  # noqa: E402
-from hemiola.run.accelerate.exchange import GradientExchange  # noqa: E402
+from hemiola.train.accelerate import probe as probing
+from hemiola.train.accelerate.exchange import GradientExchange  # noqa: E402
 
 
 @pytest.fixture

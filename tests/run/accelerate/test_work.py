@@ -6,7 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from hemiola.run.accelerate.work import Work, change  # noqa: E402
+from hemiola.train.accelerate.work import Work, change  # noqa: E402
 
 
 def test_forwards_and_what_they_are_given_add_up():

@@ -13,9 +13,9 @@ from hemiola.core.errors import InputError
 from hemiola.core.graph import Graph
 from hemiola.core.hardware import Hardware, signature_key
 from hemiola.cost.operations import EVIDENCE, operation_seconds
-from hemiola.run.calibrate import calibrate
-from hemiola.run.calibrate.exchange import exchange_of
-from hemiola.run.capture import capture
+from hemiola.profiler.calibrate import calibrate
+from hemiola.profiler.calibrate.exchange import exchange_of
+from hemiola.profiler.capture import capture
 from hemiola.trace.hardware_json import read_hardware, write_hardware
 
 

@@ -14,9 +14,10 @@ import pytest
 
 from hemiola.core.errors import HardwareError, InputError
 from hemiola.lab import Lab
-from hemiola.run.calibrate import calibrate_links, links
-from hemiola.run.calibrate.launching import _run_here
-from hemiola.run.calibrate.links import read_links
+from hemiola.profiler.calibrate import calibrate_links
+from hemiola.profiler.calibrate import links
+from hemiola.profiler.calibrate.launching import _run_here
+from hemiola.profiler.calibrate.links import read_links
 from ranks import Rank
 
 SIZES = (4, 65_536, 33_554_432)  # the last so large that no disturbed small one takes as long
@@ -46,7 +47,7 @@ def test_processor_time_is_that_of_a_rank_that_takes_part() -> None:
     """Rank 0 and the last work 2 ms for each call; the one between them stands by."""
     code = """
 import time, torch, torch.distributed as dist
-from hemiola.run.calibrate import links
+from hemiola.profiler.calibrate import links
 def work():
     end = time.process_time() + 2e-3
     while time.process_time() < end:
@@ -134,7 +135,7 @@ def test_the_launch_is_the_callers() -> None:
     commands: list[list[str]] = []
     with pytest.raises(InputError, match="wrote no result"):
         calibrate_links(launch=commands.append)
-    assert commands[0][2:4] == ["-m", "hemiola.run.calibrate.links"]
+    assert commands[0][2:4] == ["-m", "hemiola.profiler.calibrate.links"]
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
@@ -168,7 +169,7 @@ def test_without_a_rendezvous_it_says_so(tmp_path: Path) -> None:
     environment = {
         k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
     }
-    command = [sys.executable, "-m", "hemiola.run.calibrate.links", "--output", str(tmp_path / "x.json")]
+    command = [sys.executable, "-m", "hemiola.profiler.calibrate.links", "--output", str(tmp_path / "x.json")]
     ran = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
     assert ran.returncode == 2
     assert "RANK" in ran.stderr

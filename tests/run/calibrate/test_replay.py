@@ -12,10 +12,10 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn import functional
 
 from hemiola.core.graph import Graph, Signature
-from hemiola.run.calibrate.arguments import Unreplayable, call_of
-from hemiola.run.calibrate.clocks import CpuClock
-from hemiola.run.calibrate.replay import GraphReplay
-from hemiola.run.capture import capture
+from hemiola.profiler.calibrate.arguments import Unreplayable, call_of
+from hemiola.profiler.calibrate.clocks import CpuClock
+from hemiola.profiler.calibrate.replay import GraphReplay
+from hemiola.profiler.capture import capture
 
 
 def tensor(*shape: int, dtype: str = "float32", stride: list[int] | None = None) -> dict[str, Any]:

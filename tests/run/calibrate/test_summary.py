@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from hemiola.core.graph import KINDS, PHASES, Graph, Operations, Signature
 from hemiola.core.hardware import KindEfficiency, Hardware, Measurement, PhaseCost, signature_key
 from hemiola.cost.operations import roofline
-from hemiola.run.calibrate.nonnegative import nonnegative_least_squares
-from hemiola.run.calibrate.summary import (
+from hemiola.profiler.calibrate.nonnegative import nonnegative_least_squares
+from hemiola.profiler.calibrate.summary import (
     ReplayTimes,
     TrainingTimes,
     efficiencies_of,

@@ -16,7 +16,7 @@ from torch.nn import functional
 
 from hemiola.core.errors import GraphError, InputError
 from hemiola.core.graph import KINDS, PHASES, Graph, Parameter
-from hemiola.run.capture import capture
+from hemiola.profiler.capture import capture
 
 FORWARD, BACKWARD, OPTIMIZER = range(len(PHASES))
 

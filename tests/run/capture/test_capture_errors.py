@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from hemiola.core.errors import GraphError, HemiolaError, InputError
-from hemiola.run.capture import capture
+from hemiola.profiler.capture import capture
 
 X = torch.zeros(4, 8)
 OUTSIDE = nn.Parameter(torch.zeros(8, 8))
@@ -216,7 +216,7 @@ def test_a_gpu_that_is_not_there() -> None:
 def test_without_pytorch_the_extra_is_named() -> None:
     program = (
         "import sys; sys.modules['torch'] = None\n"
-        "from hemiola.run.capture import capture\n"
+        "from hemiola.profiler.capture import capture\n"
         "try: capture(None, None)\n"
         "except Exception as error: print(type(error).__name__, error.remedy)"
     )
@@ -225,7 +225,7 @@ def test_without_pytorch_the_extra_is_named() -> None:
 
 
 def test_importing_the_capture_imports_no_torch() -> None:
-    program = "import sys, hemiola.run.capture; print('torch' in sys.modules)"
+    program = "import sys, hemiola.profiler.capture; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
 

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode, flop_registry
 
 from hemiola.core.graph import KINDS, PHASES, Graph
-from hemiola.run.capture import capture
+from hemiola.profiler.capture import capture
 
 VIEW = KINDS.index("view")
 OPTIMIZER = PHASES.index("optimizer")

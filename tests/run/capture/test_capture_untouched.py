@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.modules import module as hooks
 
 from hemiola.core.errors import GraphError
-from hemiola.run.capture import capture
+from hemiola.profiler.capture import capture
 
 
 def facts(model: nn.Module) -> list[Any]:

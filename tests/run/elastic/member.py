@@ -18,7 +18,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from hemiola.run.elastic import ElasticSampler, Membership, TrainingState
+from hemiola.train.elastic import ElasticSampler, Membership, TrainingState
 
 ENTRIES = 24
 BALLAST = 100_000

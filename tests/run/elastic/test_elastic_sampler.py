@@ -18,7 +18,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
 from hemiola.core.errors import InputError
-from hemiola.run.elastic import Agreement, Cursor, Deck, ElasticSampler, EmptyAsNone, agreed
+from hemiola.train.elastic import Agreement, Cursor, Deck, ElasticSampler, EmptyAsNone, agreed
 
 
 def group(length: int, ranks: int, batch_size: int, **others: Any) -> list[ElasticSampler]:

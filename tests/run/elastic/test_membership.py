@@ -19,8 +19,8 @@ import pytest
 import torch.distributed as dist
 from member import ENTRIES, MOMENTUM
 
-from hemiola.run.elastic import Cursor, Deck
-from hemiola.run.elastic.board import MemberBoard, reached
+from hemiola.train.elastic import Cursor, Deck
+from hemiola.train.elastic.board import MemberBoard, reached
 from ranks import SOURCE, Rank
 
 HERE = Path(__file__).parent
@@ -168,7 +168,7 @@ def test_all_end_with_the_store() -> None:
 @contextmanager
 def kept() -> Iterator[tuple[subprocess.Popen[str], MemberBoard]]:
     with subprocess.Popen(
-        [sys.executable, "-m", "hemiola.run.elastic.keeper", "0"],
+        [sys.executable, "-m", "hemiola.train.elastic.keeper", "0"],
         env={**os.environ, "PYTHONPATH": SOURCE}, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
     ) as keeper:  # fmt: skip
         assert keeper.stdin is not None and keeper.stdout is not None

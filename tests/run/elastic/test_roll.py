@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from hemiola.core.errors import TransportError
-from hemiola.run.elastic.board import MemberBoard, Epoch
-from hemiola.run.elastic.roll import RollCall, RollCallRules, Silence
+from hemiola.train.elastic.board import MemberBoard, Epoch
+from hemiola.train.elastic.roll import RollCall, RollCallRules, Silence
 
 RULES = RollCallRules(silence_s=6.0, patience_s=1000.0)
 BEAT_S = RULES.beat_s

@@ -16,8 +16,8 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from hemiola.core.errors import InputError, TransportError
-from hemiola.run.elastic import ElasticSampler, Membership, TrainingState
-from hemiola.run.elastic.board import MemberBoard
+from hemiola.train.elastic import ElasticSampler, Membership, TrainingState
+from hemiola.train.elastic.board import MemberBoard
 
 
 @pytest.fixture

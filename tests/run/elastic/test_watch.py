@@ -16,9 +16,9 @@ import pytest
 import torch.distributed as dist
 
 from hemiola.core.errors import TransportError
-from hemiola.run.elastic.board import MemberBoard, Epoch, _Reached
-from hemiola.run.elastic.roll import RollCallRules
-from hemiola.run.elastic.watch import EpochWatch
+from hemiola.train.elastic.board import MemberBoard, Epoch, _Reached
+from hemiola.train.elastic.roll import RollCallRules
+from hemiola.train.elastic.watch import EpochWatch
 
 RULES = RollCallRules(silence_s=0.3, patience_s=10.0)
 PATIENCE_S = 0.4
@@ -95,7 +95,7 @@ def test_a_store_that_stays_silent_lets_its_member_end() -> None:
 
 STOPPED = """\
 import sys, time
-from hemiola.run.elastic.board import _Reached
+from hemiola.train.elastic.board import _Reached
 class Slow:
     def add(self, key, amount):
         print("asked", flush=True)

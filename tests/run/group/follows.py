@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-import hemiola.run.group  # noqa: F401  registers the backend
+import hemiola.comm.process_group  # noqa: F401  registers the backend
 
 SIZE = 250_000
 

@@ -13,14 +13,14 @@ import pytest
 import torch
 
 from endpoints import connected
-from hemiola.core.strategy_shapes import ring
-from hemiola.run.group import balanced as module
-from hemiola.run.group import refresh
-from hemiola.run.group.balanced import STEADY_S, Balanced, Turn
-from hemiola.run.group.refresh import EVERY_BYTES, Refresh
-from hemiola.run.strategy.meter import Meter
-from hemiola.run.strategy.runner import Runner
-from hemiola.run.transport import Endpoint
+from hemiola.core.collective.schedule_shapes import ring
+from hemiola.comm.process_group import balanced as module
+from hemiola.comm.process_group import refresh
+from hemiola.comm.process_group.balanced import STEADY_S, Balanced, Turn
+from hemiola.comm.process_group.refresh import EVERY_BYTES, Refresh
+from hemiola.comm.schedule_executor.meter import Meter
+from hemiola.comm.schedule_executor.runner import Runner
+from hemiola.comm.transport import Endpoint
 
 EQUAL = [1e9] * 3
 

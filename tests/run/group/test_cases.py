@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from hemiola.core.strategy_shapes import ring
+from hemiola.core.collective.schedule_shapes import ring
 from hemiola.trace.strategy_json import write_strategy
 from ranks import run
 

@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from endpoints import connected
-from hemiola.run.group import watch
-from hemiola.run.group.collectives import Channel
-from hemiola.run.group.doubling import Doubling
-from hemiola.run.group.watch import LossWatch
-from hemiola.run.transport import loop
+from hemiola.comm.process_group import watch
+from hemiola.comm.process_group.collectives import Channel
+from hemiola.comm.process_group.doubling import Doubling
+from hemiola.comm.process_group.watch import LossWatch
+from hemiola.comm.transport import loop
 
 
 class Rank:

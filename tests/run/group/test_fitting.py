@@ -16,13 +16,13 @@ import torch.distributed as dist
 
 from endpoints import connected, together
 from hemiola.core.errors import InputError, TransportError
-from hemiola.core.strategy import Collective, CollectiveSchedule
-from hemiola.core.strategy_shapes import ring
-from hemiola.run.group.fitting import _agreed, _Chosen, _given, _Measured, _Told, fitting
-from hemiola.run.group.opening import create
-from hemiola.run.strategy.flow import nothing
-from hemiola.run.transport import Endpoint, TransportOptions
-from hemiola.run.transport.through_store import Peer, meet
+from hemiola.core.collective.schedule import Collective, CollectiveSchedule
+from hemiola.core.collective.schedule_shapes import ring
+from hemiola.comm.process_group.fitting import _agreed, _Chosen, _given, _Measured, _Told, fitting
+from hemiola.comm.process_group.opening import create
+from hemiola.comm.schedule_executor.flow import nothing
+from hemiola.comm.transport import Endpoint, TransportOptions
+from hemiola.comm.transport.through_store import Peer, meet
 from hemiola.trace.msccl import write_msccl
 from hemiola.trace.strategy_json import write_strategy
 
@@ -95,7 +95,7 @@ def test_who_waits_for_the_word_of_a_first_rank_that_is_gone_is_told() -> None:
 def test_who_waits_where_the_store_is_gone_is_told_whether_the_first_rank_is_too(
     leaves: bool, told: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hemiola.run.group.fitting.LOOK_S", 2.0 if leaves else 0.5)
+    monkeypatch.setattr("hemiola.comm.process_group.fitting.LOOK_S", 2.0 if leaves else 0.5)
     kept: list[dist.Store] = [dist.TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False)]
     store = dist.TCPStore("127.0.0.1", kept[0].port, None, False)
     with connected(2) as ends:
@@ -155,7 +155,7 @@ def test_a_strategys_file_is_known_by_its_names_end_in_capitals_too(tmp_path: Pa
 def test_a_first_rank_that_is_slow_is_waited_for_in_every_store(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hemiola.run.group.fitting.LOOK_S", 0.02)
+    monkeypatch.setattr("hemiola.comm.process_group.fitting.LOOK_S", 0.02)
     store: dist.Store = {
         "file": lambda: dist.FileStore(str(tmp_path / "store"), 2),
         "hash": dist.HashStore,

@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from hemiola.core.strategy_shapes import chain, ring, trees
+from hemiola.core.collective.schedule_shapes import chain, ring, trees
 from hemiola.trace.strategy_json import write_strategy
 from ranks import run, start
 

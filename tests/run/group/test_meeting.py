@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import torch.distributed as dist
 
-from hemiola.run.transport import Endpoint, TransportOptions
-from hemiola.run.transport.through_store import meet
+from hemiola.comm.transport import Endpoint, TransportOptions
+from hemiola.comm.transport.through_store import meet
 from ranks import run
 
 OPTIONS = TransportOptions(interface="127.0.0.1", timeout_s=10.0)

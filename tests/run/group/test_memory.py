@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from hemiola.core.errors import InputError
-from hemiola.run.group.memory import view
+from hemiola.comm.process_group.memory import view
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.bool, torch.bfloat16, torch.float64, torch.complex64])

@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from hemiola.core.errors import TransportError
-from hemiola.run.group.deadlines import Deadlines
-from hemiola.run.group.pending import Pending
+from hemiola.comm.process_group.deadlines import Deadlines
+from hemiola.comm.process_group.pending import Pending
 
 
 def test_futures_end_in_time_however_long_others_have():

@@ -8,9 +8,9 @@ from types import SimpleNamespace
 import pytest
 
 from endpoints import connected
-from hemiola.run.group import refresh
-from hemiola.run.group.refresh import EVERY, EVERY_BYTES, Refresh
-from hemiola.run.transport import Endpoint
+from hemiola.comm.process_group import refresh
+from hemiola.comm.process_group.refresh import EVERY, EVERY_BYTES, Refresh
+from hemiola.comm.transport import Endpoint
 
 
 @pytest.fixture

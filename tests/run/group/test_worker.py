@@ -12,10 +12,10 @@ import torch
 
 from endpoints import connected
 from hemiola.core.errors import TransportError
-from hemiola.run.group.collectives import Channel
-from hemiola.run.group.group import TransportGroup
-from hemiola.run.group.pending import Pending
-from hemiola.run.group.worker import CollectiveWorker
+from hemiola.comm.process_group.collectives import Channel
+from hemiola.comm.process_group.group import TransportGroup
+from hemiola.comm.process_group.pending import Pending
+from hemiola.comm.process_group.worker import CollectiveWorker
 
 LOST = TransportError("rank 2 is gone", "look there")
 

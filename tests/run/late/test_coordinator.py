@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hemiola.plan.collectives.waiting import WaitingCosts, clairvoyant_s
-from hemiola.run.late.coordinator import AT_ONCE, CatchUp, Coordinator, Given, Order, PartialGroup, TensorMismatch
-from hemiola.run.late.wire import decode, decode_given, encode, encode_given, order_bytes
+from hemiola.plan.collective.waiting import WaitingCosts, clairvoyant_s
+from hemiola.comm.stragglers.coordinator import AT_ONCE, CatchUp, Coordinator, Given, Order, PartialGroup, TensorMismatch
+from hemiola.comm.stragglers.wire import decode, decode_given, encode, encode_given, order_bytes
 
 MB = 1 << 20
 FULL_S, PARTIAL_S, CAUGHT_S = 1.5e-6, 1.5e-6, 1e-6

@@ -15,13 +15,13 @@ import torch
 
 from endpoints import connected, together
 from hemiola.core.errors import HemiolaError, InputError
-from hemiola.core.strategy import Collective, SendRate, CollectiveSchedule
-from hemiola.core.strategy_shapes import chain, trees
-from hemiola.run.group.memory import REDUCTIONS, Reduction
-from hemiola.run.late.coordinator import PART_BYTES, CatchUp, Order, PartialGroup
-from hemiola.run.late.stragglers import Stragglers
-from hemiola.run.late.ways import Choose
-from hemiola.run.transport import Endpoint
+from hemiola.core.collective.schedule import Collective, SendRate, CollectiveSchedule
+from hemiola.core.collective.schedule_shapes import chain, trees
+from hemiola.comm.process_group.memory import REDUCTIONS, Reduction
+from hemiola.comm.stragglers.coordinator import PART_BYTES, CatchUp, Order, PartialGroup
+from hemiola.comm.stragglers.all_reduce import Stragglers
+from hemiola.comm.stragglers.routes import Choose
+from hemiola.comm.transport import Endpoint
 
 SUM = REDUCTIONS[0]
 
@@ -286,7 +286,7 @@ def test_a_late_rank_has_its_result_though_the_others_have_left() -> None:
 
 
 def test_a_rank_that_is_done_first_may_leave_before_the_others_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hemiola.run.late.stragglers.GRACE_S", 0.1)
+    monkeypatch.setattr("hemiola.comm.stragglers.all_reduce.GRACE_S", 0.1)
     slow = msgspec.structs.replace(trees([chain([2, 1, 0])]), paces=(SendRate(1, 0, 3e6),))
 
     def choose(kind: Collective, size_bytes: int, root: int, epoch: int | None) -> CollectiveSchedule | None:

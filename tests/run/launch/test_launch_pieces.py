@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 
 from hemiola.cli.run import separated
 from hemiola.core.errors import InputError
-from hemiola.run.launch.agent import descendants, gpus, refusal
-from hemiola.run.launch.hosts import connect, remote_command
-from hemiola.run.launch.output import Output
-from hemiola.run.launch.places import HostFacts, divided, rank_environments
-from hemiola.run.launch.values import REMOTE_SHELL, LaunchSpec, HostNumber
+from hemiola.train.launch.agent import descendants, gpus, refusal
+from hemiola.train.launch.hosts import connect, remote_command
+from hemiola.train.launch.output import Output
+from hemiola.train.launch.places import HostFacts, divided, rank_environments
+from hemiola.train.launch.values import REMOTE_SHELL, LaunchSpec, HostNumber
 
 
 def shown(chunks: list[tuple[int, bytes]], **options: object) -> bytes:

@@ -24,13 +24,13 @@ from hemiola.core.topology import Topology
 from hemiola.cost.network_fit import ProbedFlow
 from hemiola.cost.probe_rounds import matchings
 from hemiola.lab import Lab
-from hemiola.run.probe.affinity import own_affinity
-from hemiola.run.probe.measure import ProbeMeasurement, Prober
-from hemiola.run.probe.meeting import Probed, probe
-from hemiola.run.probe.result import Homes, measured_topology
-from hemiola.run.probe.streams import AT_ONCE, Arrivals, exchange
-from hemiola.run.transport import Endpoint
-from hemiola.run.transport.through_store import Peer
+from hemiola.comm.probe.affinity import own_affinity
+from hemiola.comm.probe.measure import ProbeMeasurement, Prober
+from hemiola.comm.probe.meeting import Probed, probe
+from hemiola.comm.probe.result import Homes, measured_topology
+from hemiola.comm.probe.streams import AT_ONCE, Arrivals, exchange
+from hemiola.comm.transport import Endpoint
+from hemiola.comm.transport.through_store import Peer
 from hemiola.trace.topologies import read_topology
 from hemiola.trace.topologies.native import read_native
 from hemiola.trace.topologies.native_write import topology_text
@@ -175,7 +175,7 @@ def test_what_was_measured_is_written_whoever_reads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unread: TextIO
 ) -> None:
     topology = Topology.flat(hosts=2, gpus_per_host=1)
-    monkeypatch.setattr("hemiola.run.probe.meeting.probe", lambda *given: Probed(topology_text(topology), {}))
+    monkeypatch.setattr("hemiola.comm.probe.meeting.probe", lambda *given: Probed(topology_text(topology), {}))
     with redirect_stdout(unread), pytest.raises(SystemExit):
         probe_verb(output=tmp_path / "network.toml")
     assert read_topology(str(tmp_path / "network.toml")).hosts.names == topology.hosts.names
@@ -215,7 +215,7 @@ def test_under_torchrun_ranks_meet_in_the_store_that_it_keeps(tmp_path: Path) ->
     }  # fmt: skip
     ranks = [
         subprocess.Popen(
-            [sys.executable, "-m", "hemiola.run.probe", "0.01", f"127.0.0.{rank + 1}"],
+            [sys.executable, "-m", "hemiola.comm.probe", "0.01", f"127.0.0.{rank + 1}"],
             env={**os.environ, **places, "RANK": str(rank)}, stderr=subprocess.PIPE, text=True,
         )
         for rank in range(2)
@@ -231,7 +231,7 @@ def test_under_torchrun_ranks_meet_in_the_store_that_it_keeps(tmp_path: Path) ->
 def test_a_host_has_the_gpus_that_its_rank_sees(tmp_path: Path) -> None:
     script = tmp_path / "rank.py"
     script.write_text(
-        "import torch\nfrom hemiola.run.probe.__main__ import main\ntorch.cuda.device_count = lambda: 8\nmain()\n"
+        "import torch\nfrom hemiola.comm.probe.__main__ import main\ntorch.cuda.device_count = lambda: 8\nmain()\n"
     )
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = str(free.getsockname()[1])

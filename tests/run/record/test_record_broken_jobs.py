@@ -15,10 +15,10 @@ from record_jobs import TRACE, TRAIN, ranks, run, start
 
 from hemiola.cli.trace import alone, merged, trace
 from hemiola.core.errors import InputError
-from hemiola.run.record import collect, record
-from hemiola.run.record.api import options_for
-from hemiola.run.record.parts import PartWriter, read_parts
-from hemiola.run.record.values import End, PartHead, TraceOptions
+from hemiola.profiler.trace import collect, record
+from hemiola.profiler.trace.api import options_for
+from hemiola.profiler.trace.parts import PartWriter, read_parts
+from hemiola.profiler.trace.values import End, PartHead, TraceOptions
 from hemiola.trace.jobs.timeline_json import read_timeline
 
 
@@ -82,7 +82,7 @@ def test_parts_that_cannot_be_put_together_are_kept_and_named(
     said = capsys.readouterr().err
     assert "nothing was recorded" not in said
     assert "Is a directory\n  hint: name a file" in said
-    assert f"are kept in {parts}: python -m hemiola.run.record {parts} {tmp_path / 'run.json'}\n" in said
+    assert f"are kept in {parts}: python -m hemiola.profiler.trace {parts} {tmp_path / 'run.json'}\n" in said
     assert read_parts(parts)
 
 
@@ -92,7 +92,7 @@ def test_parts_that_cannot_be_read_are_kept_and_named(
     parts = tmp_path / "parts"
     (parts / "rank00000-1.a.jsonl").mkdir(parents=True)
     assert merged(TraceOptions(path=str(tmp_path / "run.json"), parts=str(parts))) is None
-    assert f"are kept in {parts}: python -m hemiola.run.record" in capsys.readouterr().err
+    assert f"are kept in {parts}: python -m hemiola.profiler.trace" in capsys.readouterr().err
 
 
 def leave_a_part(parts: Path, stem: str, host: str = "h") -> None:
@@ -140,7 +140,7 @@ def test_two_do_not_record_into_one_file(tmp_path: Path) -> None:
 TWO_HOSTS = """
 import os, socket, sys, time
 from pathlib import Path
-from hemiola.run.record import parts, values
+from hemiola.profiler.trace import parts, values
 
 def part(rank, host):
     writer = parts.PartWriter(Path(sys.argv[1], f"rank{rank:05d}-1-1"), 10)
@@ -170,7 +170,7 @@ def test_the_first_host_waits_for_the_ranks_of_the_others(tmp_path: Path) -> Non
 HANGS = """
 import sys, time
 from pathlib import Path
-from hemiola.run.record import keeper, values
+from hemiola.profiler.trace import keeper, values
 
 recorder = keeper.Recorder()
 head = values.Head(

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hemiola.run.record.causality import bound_by_causality
-from hemiola.run.record.clock import ClockClient, ClockFit, ClockServer, fit_clock
-from hemiola.run.record.merge import collect
-from hemiola.run.record.parts import TracePart, PartWriter, read_parts
-from hemiola.run.record.values import ClockSample, RankGroup, PartHead, Iteration
+from hemiola.profiler.trace.causality import bound_by_causality
+from hemiola.profiler.trace.clock import ClockClient, ClockFit, ClockServer, fit_clock
+from hemiola.profiler.trace.merge import collect
+from hemiola.profiler.trace.parts import TracePart, PartWriter, read_parts
+from hemiola.profiler.trace.values import ClockSample, RankGroup, PartHead, Iteration
 
 SECOND = 10**9
 

@@ -13,15 +13,15 @@ from typing import Any
 import msgspec
 import pytest
 
-from hemiola.run.record import clock
-from hemiola.run.record.demands import Demands, demand_path
-from hemiola.run.record.keeper import Keeper
-from hemiola.run.record.parts import PartWriter, read_parts
-from hemiola.run.record.peers import Peers
-from hemiola.run.record.profile import Profiling
-from hemiola.run.record.recorder import IterationRecorder
-from hemiola.run.record.session import Session
-from hemiola.run.record.values import IterationDraft, PartHead, Iteration, TraceOptions
+from hemiola.profiler.trace import clock
+from hemiola.profiler.trace.demands import Demands, demand_path
+from hemiola.profiler.trace.keeper import Keeper
+from hemiola.profiler.trace.parts import PartWriter, read_parts
+from hemiola.profiler.trace.peers import Peers
+from hemiola.profiler.trace.profile import Profiling
+from hemiola.profiler.trace.recorder import IterationRecorder
+from hemiola.profiler.trace.session import Session
+from hemiola.profiler.trace.values import IterationDraft, PartHead, Iteration, TraceOptions
 from hemiola.trace.jobs.timeline_json import read_timeline
 
 torch_distributed = pytest.importorskip("torch.distributed")

@@ -20,11 +20,11 @@ import torch.distributed as dist
 from torch import nn
 
 from hemiola.core.job_timeline import SPAN_KINDS, JobTimeline
-from hemiola.run.record import record
-from hemiola.run.record.collectives import PYTHON, Collectives, Groups, Payload
-from hemiola.run.record.profile import LIGHT_FIRST, Profiling
-from hemiola.run.record.recorder import IterationRecorder
-from hemiola.run.record.session import Session
+from hemiola.profiler.trace import record
+from hemiola.profiler.trace.collectives import PYTHON, Collectives, Groups, Payload
+from hemiola.profiler.trace.profile import LIGHT_FIRST, Profiling
+from hemiola.profiler.trace.recorder import IterationRecorder
+from hemiola.profiler.trace.session import Session
 from hemiola.trace.jobs.timeline_json import read_timeline
 
 HOOKED = (

@@ -13,7 +13,7 @@ from record_jobs import SCRIPTS, ranks, run
 from record_scripts.train import LAYERS, SKEW_S, WIDTH
 
 from hemiola.core.job_timeline import JobTimeline
-from hemiola.run.record.profile import LIGHT_FIRST
+from hemiola.profiler.trace.profile import LIGHT_FIRST
 from hemiola.trace.jobs.timeline_json import read_timeline
 from ranks import run as run_ranks
 
@@ -101,7 +101,7 @@ import os, sys, time
 import torch
 import torch.distributed as dist
 import hemiola
-from hemiola.run.record import api
+from hemiola.profiler.trace import api
 
 def slowly(*arguments):
     time.sleep(0.5)

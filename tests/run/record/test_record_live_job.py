@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from record_jobs import TRACE, ranks, start
 
-from hemiola.run.record.parts import read_parts
+from hemiola.profiler.trace.parts import read_parts
 from hemiola.trace.jobs.timeline_json import read_timeline
 
 SAMPLE = re.compile(r'^([a-z_]+)\{((?:[a-z]+="[^"]*",?)+)\} (\S+)$')

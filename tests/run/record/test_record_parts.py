@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hemiola.core.errors import InputError
-from hemiola.run.record.keeper import Keeper
-from hemiola.run.record.parts import PartWriter, ended_parts, part_files, read_parts
-from hemiola.run.record.recorder import IterationRecorder
-from hemiola.run.record.values import ClockSample, End, PartFacts, RankGroup, PartHead, Iteration, Line, LateTransfers
+from hemiola.profiler.trace.keeper import Keeper
+from hemiola.profiler.trace.parts import PartWriter, ended_parts, part_files, read_parts
+from hemiola.profiler.trace.recorder import IterationRecorder
+from hemiola.profiler.trace.values import ClockSample, End, PartFacts, RankGroup, PartHead, Iteration, Line, LateTransfers
 
 
 def head(

@@ -11,15 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hemiola.run.record import profile
-from hemiola.run.record.keeper import Keeper
-from hemiola.run.record.merge import collect
-from hemiola.run.record.parts import PartWriter, read_parts
-from hemiola.run.record.phases import cut
-from hemiola.run.record.recorder import IterationRecorder
-from hemiola.run.record.settle import FirstBytes, is_settled, settle
-from hemiola.run.record.totals import Totals, exposition, union_ns
-from hemiola.run.record.values import IterationDraft, TransferGate, PartHead, Iteration, RecordedTransfer
+from hemiola.profiler.trace import profile
+from hemiola.profiler.trace.keeper import Keeper
+from hemiola.profiler.trace.merge import collect
+from hemiola.profiler.trace.parts import PartWriter, read_parts
+from hemiola.profiler.trace.phases import cut
+from hemiola.profiler.trace.recorder import IterationRecorder
+from hemiola.profiler.trace.settle import FirstBytes, is_settled, settle
+from hemiola.profiler.trace.totals import Totals, exposition, union_ns
+from hemiola.profiler.trace.values import IterationDraft, TransferGate, PartHead, Iteration, RecordedTransfer
 
 
 def transfer(enqueue: int, last: int | None, thread: int = 0) -> RecordedTransfer:

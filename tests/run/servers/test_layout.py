@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hemiola.core.errors import InputError
-from hemiola.run.servers.layout import JOIN_BYTES, ParcelLayout, Tensor, lay_out
+from hemiola.train.parameter_server.layout import JOIN_BYTES, ParcelLayout, Tensor, lay_out
 
 TENSORS = st.lists(
     st.builds(

@@ -11,10 +11,10 @@ from torch import nn
 
 from hemiola.core.errors import InputError
 from hemiola.plan.shares import Shares
-from hemiola.run.servers import synchronise
-from hemiola.run.servers.hyper import hyper_of, refuse_unknown
-from hemiola.run.servers.places import Places
-from hemiola.run.transport import TransportOptions
+from hemiola.train.parameter_server import synchronise
+from hemiola.train.parameter_server.hyper import hyper_of, refuse_unknown
+from hemiola.train.parameter_server.places import Places
+from hemiola.comm.transport import TransportOptions
 
 
 def test_without_a_process_group():

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hemiola.core.errors import InputError
-from hemiola.run.servers.schemes import Clocks, PullRequest, scheme_of
+from hemiola.train.parameter_server.schemes import Clocks, PullRequest, scheme_of
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from hemiola.run.servers.children import Child
-from hemiola.run.transport import TransportOptions
+from hemiola.train.parameter_server.children import Child
+from hemiola.comm.transport import TransportOptions
 from ranks import run
 
 HERE = Path(__file__).parent
@@ -177,7 +177,7 @@ def test_what_lies_in_the_present_folder_is_nobodys_module(tmp_path, monkeypatch
     (tmp_path / "queue.py").write_text("raise RuntimeError('of the job, and no library')\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [path for path in sys.path if path])  # a script's own has its folder
-    child = Child("a communication process", "hemiola.run.servers.courier", ALONE)
+    child = Child("a communication process", "hemiola.train.parameter_server.courier", ALONE)
     try:
         assert child.address()[0] == "127.0.0.1"
     finally:
@@ -185,7 +185,7 @@ def test_what_lies_in_the_present_folder_is_nobodys_module(tmp_path, monkeypatch
 
 
 def test_a_communication_process_ends_with_who_started_it_whatever_that_has_forked():
-    child = Child("a communication process", "hemiola.run.servers.courier", ALONE)
+    child = Child("a communication process", "hemiola.train.parameter_server.courier", ALONE)
     child.address()
     os.kill(child.pid, signal.SIGUSR2)  # which asks all of a job for a trace
     forked = multiprocessing.get_context("fork").Process(target=time.sleep, args=(60,))
@@ -207,9 +207,9 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from hemiola.run.record.injected import start, variables
-from hemiola.run.record.values import Options
-from hemiola.run.servers import synchronise
+from hemiola.profiler.trace.injected import start, variables
+from hemiola.profiler.trace.values import Options
+from hemiola.train.parameter_server import synchronise
 
 folder = sys.argv[3]
 os.environ |= variables(Options(f"{folder}/run.json", f"{folder}/parts"), os.environ)

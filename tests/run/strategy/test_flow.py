@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 
 from endpoints import connected
 from hemiola.core.errors import ScheduleError, TransportError
-from hemiola.core.strategy import ChunkMove, SendRate, ChunkPlace, CollectiveSchedule
-from hemiola.core.strategy_shapes import chain, halving_doubling, ring, trees
-from hemiola.run.strategy.runner import AT_ONCE, Runner
-from hemiola.run.transport import Endpoint
+from hemiola.core.collective.schedule import ChunkMove, SendRate, ChunkPlace, CollectiveSchedule
+from hemiola.core.collective.schedule_shapes import chain, halving_doubling, ring, trees
+from hemiola.comm.schedule_executor.runner import AT_ONCE, Runner
+from hemiola.comm.transport import Endpoint
 from hemiola.trace.msccl import read_msccl
 from strategies_drawn import shapes
 

@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from endpoints import SECRET, together
-from hemiola.run.transport import Endpoint, TransportOptions
-from hemiola.run.transport.greeting import Greeting, introduce
+from hemiola.comm.transport import Endpoint, TransportOptions
+from hemiola.comm.transport.greeting import Greeting, introduce
 
 HERE = "127.0.0.1"
 SOURCE = str(Path(__file__).parents[3] / "src")

@@ -11,7 +11,7 @@ import sys
 import threading
 
 from hemiola.core.errors import TransportError
-from hemiola.run.transport import Endpoint, TransportOptions
+from hemiola.comm.transport import Endpoint, TransportOptions
 
 
 class Exchange:

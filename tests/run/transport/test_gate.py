@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hemiola.run.transport.gate import Gate
+from hemiola.comm.transport.gate import Gate
 
 
 class Interrupting:

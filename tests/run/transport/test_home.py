@@ -10,7 +10,7 @@ import pytest
 import torch.distributed as dist
 
 from hemiola.core.errors import InputError
-from hemiola.run.transport.home import home_address, home_interface, interface_of, missing_variables
+from hemiola.comm.transport.home import home_address, home_interface, interface_of, missing_variables
 
 
 def addresses() -> Iterator[str]:
@@ -63,11 +63,11 @@ def test_a_host_that_is_loopback_to_itself_is_reached_by_the_default_route(
     for name, value in {"MASTER_ADDR": master, "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": ranks_here}.items():
         monkeypatch.setenv(name, value)
     for address in addresses():
-        monkeypatch.setattr("hemiola.run.transport.home._FAR", address)
+        monkeypatch.setattr("hemiola.comm.transport.home._FAR", address)
         assert home_interface() == address
-    monkeypatch.setattr("hemiola.run.transport.home._FAR", "255.255.255.255")  # there is no way to everybody
+    monkeypatch.setattr("hemiola.comm.transport.home._FAR", "255.255.255.255")  # there is no way to everybody
     assert home_interface() == "127.0.0.1"
-    monkeypatch.setattr("hemiola.run.transport.home._FAR", address)
+    monkeypatch.setattr("hemiola.comm.transport.home._FAR", address)
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
     assert home_interface() == "127.0.0.1", "all ranks are there"
     for name in ("localhost", "127.0.0.1"):

@@ -8,10 +8,10 @@ from itertools import pairwise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hemiola.run.transport.inbox import Inbox
-from hemiola.run.transport.link import Connection
-from hemiola.run.transport.options import TransportOptions
-from hemiola.run.transport.wire import HEADER_BYTES, FrameHeader, FrameKind
+from hemiola.comm.transport.inbox import Inbox
+from hemiola.comm.transport.link import Connection
+from hemiola.comm.transport.options import TransportOptions
+from hemiola.comm.transport.wire import HEADER_BYTES, FrameHeader, FrameKind
 
 SIZES = st.one_of(st.integers(0, 200), st.sampled_from([4096 - HEADER_BYTES, 4096, 5000, 20_000]))
 

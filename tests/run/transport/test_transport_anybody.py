@@ -13,9 +13,9 @@ from other_ranks import rogue
 
 from endpoints import connected
 from hemiola.core.errors import InputError, TransportError
-from hemiola.run.transport import TransportOptions
-from hemiola.run.transport.endpoint import ANY
-from hemiola.run.transport.wire import FrameHeader, FrameKind
+from hemiola.comm.transport import TransportOptions
+from hemiola.comm.transport.endpoint import ANY
+from hemiola.comm.transport.wire import FrameHeader, FrameKind
 
 WAIT_S = 20.0
 

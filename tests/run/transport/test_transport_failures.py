@@ -16,9 +16,9 @@ from other_ranks import HERE, SOURCE, rogue, with_process
 
 from endpoints import SECRET, connected, together
 from hemiola.core.errors import InputError, TransportError
-from hemiola.run.transport import Endpoint, TransportOptions
-from hemiola.run.transport.greeting import Greeting
-from hemiola.run.transport.wire import HEADER_BYTES, FrameHeader, FrameKind
+from hemiola.comm.transport import Endpoint, TransportOptions
+from hemiola.comm.transport.greeting import Greeting
+from hemiola.comm.transport.wire import HEADER_BYTES, FrameHeader, FrameKind
 
 
 def test_a_killed_rank_is_known_to_everyone_who_waits_for_it_and_to_nobody_else():
@@ -86,7 +86,7 @@ def test_closing_sends_what_is_left_first():
 
 FORKED = """
 import multiprocessing
-from hemiola.run.transport import Endpoint, Options
+from hemiola.comm.transport import Endpoint, Options
 
 def sends(pipe):
     end = Endpoint(1, 2, b"for tests only", Options(interface="127.0.0.1", rate_bytes_per_s=4e6))

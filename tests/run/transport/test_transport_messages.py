@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 
 from endpoints import SECRET, connected, together
 from hemiola.core.errors import InputError, TransportError
-from hemiola.run.transport import Endpoint, TransportOptions
-from hemiola.run.transport.inbox import Inbox
-from hemiola.run.transport.messages import Handle
-from hemiola.run.transport.wire import FrameHeader, FrameKind
+from hemiola.comm.transport import Endpoint, TransportOptions
+from hemiola.comm.transport.inbox import Inbox
+from hemiola.comm.transport.messages import Handle
+from hemiola.comm.transport.wire import FrameHeader, FrameKind
 
 WAIT_S = 20.0
 

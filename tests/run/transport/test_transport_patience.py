@@ -12,7 +12,7 @@ from other_ranks import hear, rogue, tell, with_processes
 
 from endpoints import connected
 from hemiola.core.errors import TransportError
-from hemiola.run.transport.wire import HEADER_BYTES, FrameHeader, FrameKind
+from hemiola.comm.transport.wire import HEADER_BYTES, FrameHeader, FrameKind
 
 TIMEOUT_S = 2.0
 STOPPED_S = 4.0

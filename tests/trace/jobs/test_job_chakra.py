@@ -12,7 +12,7 @@ import pytest
 from job_samples import two_ranks, write_json
 
 from hemiola.core.errors import InputError
-from hemiola.core.job_metrics import job_metrics
+from hemiola.analysis.job.metrics import job_metrics
 from hemiola.trace.jobs import chakra_schema
 from hemiola.trace.jobs.chakra import (
     IO,

@@ -12,11 +12,11 @@ import pytest
 from job_samples import nccl_trace, two_ranks, write_json
 
 from hemiola.core.errors import FormatError, HemiolaError, InputError
-from hemiola.core.job_metrics import job_metrics
+from hemiola.analysis.job.metrics import job_metrics
 from hemiola.report.job import write_job_report
 from hemiola.report.job.inspection import write_inspection
-from hemiola.run.record.parts import PartWriter
-from hemiola.run.record.values import PartHead
+from hemiola.profiler.trace.parts import PartWriter
+from hemiola.profiler.trace.values import PartHead
 from hemiola.trace.jobs.chakra import write_et
 from hemiola.trace.jobs.chakra_to import to_chakra
 from hemiola.trace.jobs.execution_trace import read_execution_trace
@@ -179,7 +179,7 @@ def test_a_ranks_part_of_a_recording_is_named_with_what_puts_it_together(tmp_pat
     writer.close()
     with pytest.raises(FormatError, match="is a rank's part of a recording") as refused:
         read_job([tmp_path / named])
-    assert f"python -m hemiola.run.record '{parts}' '{tmp_path / 'a b.json'}'" in refused.value.remedy
+    assert f"python -m hemiola.profiler.trace '{parts}' '{tmp_path / 'a b.json'}'" in refused.value.remedy
 
 
 @pytest.mark.parametrize("write", [write_timeline, write_perfetto])

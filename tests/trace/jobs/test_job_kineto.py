@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from job_samples import nccl_trace, write_json
 
 from hemiola.core.errors import InputError
-from hemiola.core.job_metrics import job_metrics
+from hemiola.analysis.job.metrics import job_metrics
 from hemiola.core.job_timeline import SPAN_KINDS
 from hemiola.trace.jobs.clocks import offset_between
 from hemiola.trace.jobs.collectives import collective_of, size_of_type, tensors_bytes

@@ -13,7 +13,7 @@ from hemiola.core.graph import PHASES
 from hemiola.cost.prediction.setting import Setting
 from hemiola.cost.prediction.steady import SteadyRun
 from hemiola.cost.prediction.value import Breakdown, LinkUse, PathStep, TransferUse
-from hemiola.cost.strategies import Transfer
+from hemiola.cost.parallelism import Transfer
 
 __all__ = [
     "breakdown",

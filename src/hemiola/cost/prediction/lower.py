@@ -25,10 +25,10 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from hemiola.cost.collectives import Cost
+from hemiola.cost.collective.library import Cost
 from hemiola.cost.prediction.setting import Setting
 from hemiola.cost.prediction.steps import ComputeStep
-from hemiola.sim.tasks import Tasks, tasks_from_columns
+from hemiola.kernels.tasks import Tasks, tasks_from_columns
 
 __all__ = ["Lowered", "Scale", "core_links", "lower"]
 

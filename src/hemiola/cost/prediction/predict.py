@@ -30,7 +30,7 @@ from hemiola.cost.prediction.setting import USUAL, PredictionOptions, Setting
 from hemiola.cost.prediction.steady import SteadyRun, run_steady
 from hemiola.cost.prediction.uncertainty import interval_scales, straggling
 from hemiola.cost.prediction.value import Prediction
-from hemiola.cost.strategies import PLAIN_DDP, Planned, Parallelism
+from hemiola.cost.parallelism import PLAIN_DDP, Planned, Parallelism
 
 __all__ = ["predict"]
 

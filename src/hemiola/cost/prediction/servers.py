@@ -10,9 +10,9 @@ from __future__ import annotations
 import math
 
 from hemiola.core.hardware import Hardware
-from hemiola.cost.collectives import Cost, Library, measurement
+from hemiola.cost.collective.library import Cost, Library, measurement
 from hemiola.cost.places import RankPlaces
-from hemiola.cost.strategies import Transfer
+from hemiola.cost.parallelism import Transfer
 
 __all__ = ["server_cost"]
 

@@ -13,7 +13,7 @@ from hemiola.core.errors import GraphError, InputError
 from hemiola.core.graph import PHASES, Graph
 from hemiola.core.hardware import Hardware
 from hemiola.core.units import format_bytes, format_rate
-from hemiola.cost.collectives import (
+from hemiola.cost.collective.library import (
     CARRIED,
     LIBRARIES,
     Cost,
@@ -33,8 +33,8 @@ from hemiola.cost.prediction.by_strategies import (
 from hemiola.cost.prediction.estimates import OperationEstimates
 from hemiola.cost.prediction.servers import server_cost
 from hemiola.cost.prediction.value import ScheduleUse
-from hemiola.cost.strategies import Parallelism, Transfer
-from hemiola.cost.strategy_cost import Fitting, both_ways
+from hemiola.cost.parallelism import Parallelism, Transfer
+from hemiola.cost.collective.price import Fitting, both_ways
 
 __all__ = ["USUAL", "PredictionOptions", "Setting"]
 

@@ -9,8 +9,8 @@ import numpy as np
 from hemiola.cost.prediction.lower import Lowered, Scale, lower
 from hemiola.cost.prediction.setting import Setting
 from hemiola.cost.prediction.steps import ComputeStep, rank_steps
-from hemiola.sim.executor import execute
-from hemiola.sim.tasks import Execution
+from hemiola.kernels.executor import execute
+from hemiola.kernels.tasks import Execution
 
 __all__ = ["SteadyRun", "run_steady"]
 

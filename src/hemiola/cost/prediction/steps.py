@@ -13,7 +13,7 @@ import numpy as np
 
 from hemiola.core.graph import PHASES
 from hemiola.cost.prediction.setting import Setting
-from hemiola.cost.strategies import Transfer
+from hemiola.cost.parallelism import Transfer
 
 __all__ = ["ComputeStep", "rank_steps"]
 

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from html import escape
 from typing import Any
 
-from hemiola.core.job_compare import TimelineDifference, changed, compare
-from hemiola.core.job_metrics import JobMetrics
+from hemiola.analysis.job.compare import TimelineDifference, changed, compare
+from hemiola.analysis.job.metrics import JobMetrics
 from hemiola.core.units import format_duration
 from hemiola.report.job.words import (
     PART_ABOUT,

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from hemiola.core.job_metrics import JobMetrics, RankFigures
-from hemiola.core.job_parts import iteration_times
-from hemiola.core.job_tables import TransferFigure
+from hemiola.analysis.job.metrics import JobMetrics, RankFigures
+from hemiola.analysis.job.breakdown import iteration_times
+from hemiola.analysis.job.tables import TransferFigure
 from hemiola.report.chart import Chart, Drawing, words_for
 from hemiola.report.job.words import PART_WORDS, bytes_or_dash, duration, percent, rate, seconds_scale, signed
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hemiola.core.job_metrics import JobMetrics
+from hemiola.analysis.job.metrics import JobMetrics
 from hemiola.report.chart import Chart, Drawing, words_for
 from hemiola.report.job.charts import LEAST, SHOWN, pattern
 from hemiola.report.job.words import PART_WORDS, duration, percent, seconds_scale

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hemiola.core.job_metrics import JobMetrics
+from hemiola.analysis.job.metrics import JobMetrics
 from hemiola.report.chart import Chart, Drawing
 from hemiola.report.job.charts import bars_layout, pattern
 from hemiola.report.job.words import duration, percent, seconds_scale

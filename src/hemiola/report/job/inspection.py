@@ -8,9 +8,9 @@ from typing import Any
 
 import msgspec
 
-from hemiola.core.job_compare import compare
-from hemiola.core.job_metrics import JobMetrics
-from hemiola.core.job_parts import PARTS
+from hemiola.analysis.job.compare import compare
+from hemiola.analysis.job.metrics import JobMetrics
+from hemiola.analysis.job.breakdown import PARTS
 from hemiola.core.job_timeline import SPAN_KINDS
 from hemiola.trace.atomic import replacing
 

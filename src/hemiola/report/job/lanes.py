@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hemiola.core.job_intervals import Segments, innermost, runs
-from hemiola.core.job_metrics import JobMetrics
+from hemiola.analysis.job.intervals import Segments, innermost, runs
+from hemiola.analysis.job.metrics import JobMetrics
 from hemiola.core.job_timeline import SPAN_KINDS
 
 __all__ = ["SEGMENTS", "Drawn", "drawn", "path_iteration_s"]

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import msgspec
 
-from hemiola.core.job_compare import compare
-from hemiola.core.job_metrics import JobMetrics, job_metrics
+from hemiola.analysis.job.compare import compare
+from hemiola.analysis.job.metrics import JobMetrics, job_metrics
 from hemiola.core.job_timeline import JobTimeline
 from hemiola.report.chart import Chart
 from hemiola.report.document import asset, document, write_page

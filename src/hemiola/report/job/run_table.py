@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from hemiola.core.acceleration import Acceleration
-from hemiola.core.job_metrics import JobMetrics
+from hemiola.analysis.job.metrics import JobMetrics
 from hemiola.report.job.words import duration, percent
 
 __all__ = ["print_acceleration", "print_measured"]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from hemiola.core.job_compare import changed, compare
-from hemiola.core.job_metrics import JobMetrics
-from hemiola.core.job_parts import PARTS
+from hemiola.analysis.job.compare import changed, compare
+from hemiola.analysis.job.metrics import JobMetrics
+from hemiola.analysis.job.breakdown import PARTS
 from hemiola.report.job.words import (
     bytes_or_dash,
     compared,

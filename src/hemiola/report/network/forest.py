@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from hemiola.core.strategy import ChunkMove, CollectiveSchedule
+from hemiola.core.collective.schedule import ChunkMove, CollectiveSchedule
 
 __all__ = ["RankTree", "trees_of"]
 

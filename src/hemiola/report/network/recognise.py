@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from hemiola.core.errors import InputError
-from hemiola.core.strategy import SCHEMA, CollectiveSchedule
+from hemiola.core.collective.schedule import SCHEMA, CollectiveSchedule
 from hemiola.core.topology import Topology
 from hemiola.trace.jobs.json_stream import JsonStream
 from hemiola.trace.jobs.opening import decoding, looks_like_json, opened, read_all

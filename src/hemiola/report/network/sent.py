@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from hemiola.core.errors import ScheduleError
-from hemiola.core.strategy import ChunkMove, CollectiveSchedule
+from hemiola.core.collective.schedule import ChunkMove, CollectiveSchedule
 from hemiola.report.network.forest import RankTree, trees_of
 
 __all__ = ["RankGroup", "ScheduleFigures", "strategy_figures"]

@@ -200,7 +200,7 @@ def _other(path: Path, schema: str) -> FormatError:
     if schema.startswith(_PART):
         folder = path.parent
         whole = folder.with_suffix("") if folder.suffix == ".parts" else "run.trace.json"
-        command = shlex.join(["python", "-m", "hemiola.run.record", str(folder), str(whole)])
+        command = shlex.join(["python", "-m", "hemiola.profiler.trace", str(folder), str(whole)])
         return FormatError(
             f"{str(path)!r} is a rank's part of a recording", f"put the parts together first: {command}"
         )

@@ -15,7 +15,7 @@ from itertools import accumulate
 import msgspec
 
 from hemiola.core.errors import ScheduleError
-from hemiola.core.strategy import ChunkMove, ChunkPlace, CollectiveSchedule
+from hemiola.core.collective.schedule import ChunkMove, ChunkPlace, CollectiveSchedule
 
 __all__ = ["Equal", "equal_chunks", "repeats"]
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from hemiola.core.errors import InputError, ScheduleError
 from hemiola.core.ordering import in_order
-from hemiola.core.strategy import ChunkMove, ChunkPlace
+from hemiola.core.collective.schedule import ChunkMove, ChunkPlace
 from hemiola.trace.msccl.waiting import At, BlockStep, check_progress
 from hemiola.trace.msccl.words import ADDS, LOCAL, RECEIVES, SENDS, SOURCES, TARGETS
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hemiola.core.errors import InputError
-from hemiola.core.strategy import Buffer, Collective, ChunkPlace, CollectiveSchedule
+from hemiola.core.collective.schedule import Buffer, Collective, ChunkPlace, CollectiveSchedule
 from hemiola.core.strategy_check import check_size
 from hemiola.trace.msccl.document import children, elements, given, number
 from hemiola.trace.msccl.joined import joined_moves

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hemiola.core.errors import ScheduleError
-from hemiola.core.strategy import ChunkPlace
+from hemiola.core.collective.schedule import ChunkPlace
 from hemiola.trace.msccl.words import RECEIVES, SENDS
 
 __all__ = ["At", "BlockStep", "check_progress"]

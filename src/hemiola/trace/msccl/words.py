@@ -7,7 +7,7 @@ the target stands for the reader, as the source does of one that receives and ad
 
 from __future__ import annotations
 
-from hemiola.core.strategy import Buffer, Collective
+from hemiola.core.collective.schedule import Buffer, Collective
 
 __all__ = [
     "ADDS",

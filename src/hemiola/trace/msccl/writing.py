@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hemiola.core.errors import ScheduleError
-from hemiola.core.strategy import Buffer, ChunkMove, ChunkPlace, CollectiveSchedule
+from hemiola.core.collective.schedule import Buffer, ChunkMove, ChunkPlace, CollectiveSchedule
 from hemiola.trace.atomic import replacing
 from hemiola.trace.msccl.words import BUFFERS, NAMES
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from hemiola.run.record import record
+from hemiola.profiler.trace import record
 
 if __name__ == "__main__":
     rank, ranks, folder = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])

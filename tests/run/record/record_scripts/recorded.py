@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 
 import train
-from hemiola.run.record import record
+from hemiola.profiler.trace import record
 
 
 def both_ways(kind: str, folder: Path) -> list[str]:

@@ -1,0 +1,251 @@
+"""Rounds in which pairs of ranks send to each other for a while, timed where data arrives.
+
+Everybody waits for everybody between rounds, so that none overruns another. A round has all its flows under way from
+its begin to its end, however fast each is; what arrives after its first part counts, for queues and buffers take the
+first data faster than the link does.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hemiola.cost.network_fit import FittedNetwork, ProbedFlow, fit_network
+from hemiola.cost.probe_rounds import Pairs, fans, matchings, probe_rounds
+from hemiola.comm.probe.streams import exchange
+from hemiola.comm.transport import Endpoint, Handle
+
+__all__ = ["ProbeMeasurement", "Prober"]
+
+_TAGS = 3 << 61
+"""Above all others'."""
+_DATA, _PING, _UP, _DOWN = range(4)
+PIECES = 16
+"""Messages that a flow would send in a round at the rate that is expected of it."""
+WARM = 0.3
+"""Of a round's time, so much passes before what arrives counts."""
+ROUND_S = 60e-3
+RAMP_S = 5e-3
+"""Of the first rounds, which nothing is expected of yet."""
+_LEAST_BYTES, _MOST_BYTES = 4 << 10, 1 << 20
+PINGS = 20
+FORGOTTEN = 0.9
+"""Of what a rank was once seen to send or take, so much is believed after a round in which it was not."""
+AGAIN_MOST = 7
+"""Rounds of pairs when it is measured again."""
+BEYOND = 1.5
+"""So many times as fast as all others, a host is measured with several of them at once."""
+_ENOUGH = 0.10
+"""Intervals so narrow, relative to their rates, end the measurement."""
+
+Floats = NDArray[np.float64]
+
+
+@dataclass
+class ProbeMeasurement:
+    """What was measured, at the first of the ranks; others have nothing.
+
+    Attributes:
+        ranks: that took part.
+        rounds: flows between them, by their place among `ranks`.
+        known: groups behind uplinks that were found before; None to look for them.
+        latency_s: of a small message between two of them, the least of several; shape (ranks, ranks), 0 within
+            and between those that did not meet.
+        few: whether there are so few rounds that the fastest tells a rate, where else the second fastest does.
+        seconds: that it took.
+        sent_bytes: by all together.
+    """
+
+    ranks: tuple[int, ...]
+    rounds: list[list[ProbedFlow]] = field(default_factory=list)
+    known: tuple[tuple[int, ...], ...] | None = None
+    latency_s: Floats = field(default_factory=lambda: np.zeros((0, 0)))
+    few: bool = False
+    seconds: float = 0.0
+    sent_bytes: int = 0
+
+    def fit(self) -> FittedNetwork:
+        """The network that explains it."""
+        return fit_network(len(self.ranks), self.rounds, self.known, self.few)
+
+    def is_narrow(self) -> bool:
+        """Whether the intervals of all hosts' rates are."""
+        fitted = fit_network(len(self.ranks), self.rounds, ())  # uplinks change nothing about them
+        return all(fitted.rate(host).spread < _ENOUGH for host in range(len(self.ranks)))
+
+
+class Prober:
+    """One rank's side; all ranks that take part do the same at the same time, and nothing else meanwhile."""
+
+    def __init__(self, end: Endpoint, ranks: Sequence[int], timeout_s: float) -> None:
+        """Over a connected endpoint, among these ranks: one of each host."""
+        self._end, self._ranks, self._timeout_s = end, tuple(ranks), timeout_s
+        self._place = self._ranks.index(end.rank)
+        self._count = len(self._ranks)
+        self._able = np.zeros(self._count)
+        """What each can send or take, as far as is known."""
+        self._found = ProbeMeasurement(self._ranks)
+
+    def measure(
+        self, seconds_most: float = 8.0, passes_most: int = 3, round_s: float = ROUND_S
+    ) -> ProbeMeasurement:
+        """Measure all links.
+
+        Args:
+            seconds_most: no further pass begins that would probably end after so long.
+            passes_most: of all rounds; fewer, where the intervals are narrow.
+            round_s: that a round is to take.
+
+        Raises:
+            TransportError: a rank is lost, or does not take part in time.
+        """
+        start = time.monotonic()
+        if self._count < 2:
+            return self._found
+        all_pairs = list(matchings(self._count))
+        latency_s = np.zeros((self._count, self._count))
+        for pairs in all_pairs:
+            self._ping(pairs, latency_s)
+        tables = self._gathered(latency_s)
+        self._found.latency_s = latency_s if self._place else tables.sum(0)
+        for seconds in (RAMP_S, round_s / 3):
+            for pairs in all_pairs:
+                self._round(pairs, seconds, keep=False)
+        for number in itertools.count(1):
+            begun = time.monotonic()
+            for pairs in probe_rounds(self._count, number):
+                self._round(pairs, round_s)
+            now = time.monotonic()
+            enough = number >= passes_most or now + (now - begun) - start > seconds_most
+            enough = enough or (not self._place and self._found.is_narrow())
+            if self._told(np.array([float(enough)]))[0]:
+                break
+        self._found.seconds = time.monotonic() - start
+        return self._found
+
+    def measure_again(self, before: ProbeMeasurement, round_s: float, slower: float = 1.0) -> ProbeMeasurement:
+        """Measure rates alone, in a few rounds: latencies and who shares an uplink are taken from before.
+
+        Args:
+            slower: how much slower links may have become, as far as the first rank knows.
+
+        Raises:
+            TransportError: as `measure`.
+        """
+        start = time.monotonic()
+        self._found.latency_s, self._found.few = before.latency_s, True
+        believed = np.zeros(self._count)
+        if not self._place:
+            fitted = before.fit()
+            self._found.known = before.known
+            if before.known is None:
+                self._found.known = tuple(group.hosts for group in fitted.groups)
+            believed = np.array([fitted.rate(host).bytes_per_s for host in range(self._count)])
+            self._able = believed / slower
+        for pairs in matchings(self._count, most=AGAIN_MOST):
+            self._round(pairs, round_s)
+        for host in np.flatnonzero(self._told(self._beyond(believed))):
+            for pairs in fans(self._count, int(host)):
+                self._round(pairs, round_s)
+        self._found.seconds = time.monotonic() - start
+        return self._found
+
+    def _beyond(self, believed: Floats) -> Floats:
+        """Not 0 for the host, if there is one, that was so fast that no other can have shown what it does now."""
+        found = np.zeros(self._count)
+        fastest = int(believed.argmax())
+        others = np.delete(self._able, fastest)
+        if self._count > 2 and not self._place and believed[fastest] > BEYOND * others.max():
+            found[fastest] = 1.0
+        return found
+
+    def _ping(self, pairs: Pairs, latency_s: Floats) -> None:
+        """Small messages there and back again, in pairs."""
+        data, into = bytearray(64), bytearray(64)
+        for a, b in pairs[::2]:
+            if self._place not in (a, b):
+                continue
+            peer = self._ranks[b if self._place == a else a]
+            took = []
+            for _ in range(PINGS):
+                start = time.perf_counter()
+                coming = self._end.receive(peer, _TAGS + _PING, into)
+                if self._place == a:
+                    self._end.send(peer, _TAGS + _PING, data)
+                coming.wait(self._timeout_s)
+                if self._place == b:
+                    self._end.send(peer, _TAGS + _PING, data)
+                took.append(time.perf_counter() - start)
+            if self._place == a:
+                latency_s[a, b] = latency_s[b, a] = min(took) / 2
+        self._all_here()
+
+    def _round(self, pairs: Pairs, seconds: float, keep: bool = True) -> None:
+        """One round; what is found is added where the first rank is."""
+        self._able = self._told(self._able)
+        sizes = {pair: self._size(pair, pairs, seconds) for pair in pairs}
+        place = self._place
+        to = {self._ranks[b]: size for (a, b), size in sizes.items() if a == place}
+        since = {self._ranks[a]: size for (a, b), size in sizes.items() if b == place}
+        begun_s, came = exchange(
+            self._end, _TAGS + _DATA, to, since, self._all_here, seconds, self._timeout_s
+        )
+        rates = np.zeros(self._count)
+        for rank, arrivals in came.items():
+            window = begun_s + WARM * seconds, begun_s + seconds
+            rates[self._ranks.index(rank)] = arrivals.rate(begun_s, *window)
+        table = self._gathered(rates)  # by receiver and sender
+        if place:
+            return
+        for total in (table.sum(0), table.sum(1)):
+            self._able = np.maximum(self._able * FORGOTTEN, total)
+        if keep:
+            self._found.rounds.append([ProbedFlow(a, b, max(float(table[b, a]), 1.0)) for a, b in pairs])
+        self._found.sent_bytes += int(table.sum() * seconds)
+
+    def _size(self, pair: tuple[int, int], pairs: Pairs, seconds: float) -> int:
+        """Bytes of each of its messages, so that there are enough of them in a round of so long."""
+        a, b = pair
+        share = min(
+            self._able[a] / sum(one == a for one, _ in pairs),
+            self._able[b] / sum(other == b for _, other in pairs),
+        )
+        return int(min(max(share * seconds / PIECES, _LEAST_BYTES), _MOST_BYTES))
+
+    # --- everybody with the first one
+
+    def _all_here(self) -> float:
+        """Once everybody is here: the moment at which this rank learns it."""
+        self._gathered(np.zeros(1))
+        self._told(np.zeros(1))
+        return time.monotonic()
+
+    def _gathered(self, own: Floats) -> Floats:
+        """Everybody's numbers at the first rank, once all are here; elsewhere nothing of use."""
+        if self._place:
+            self._end.send(self._ranks[0], _TAGS + _UP, own.tobytes()).wait(self._timeout_s)
+            return own
+        rows = np.zeros((self._count, *own.shape))
+        rows[0] = own
+        for handle in [self._asked(rank, _UP, rows[k]) for k, rank in enumerate(self._ranks) if k]:
+            handle.wait(self._timeout_s)
+        return rows
+
+    def _told(self, numbers: Floats) -> Floats:
+        """The first rank's numbers."""
+        if self._place:
+            found = np.zeros(numbers.shape)
+            self._asked(self._ranks[0], _DOWN, found).wait(self._timeout_s)
+            return found
+        data = numbers.tobytes()
+        for handle in [self._end.send(rank, _TAGS + _DOWN, data) for rank in self._ranks[1:]]:
+            handle.wait(self._timeout_s)
+        return numbers
+
+    def _asked(self, rank: int, what: int, into: Floats) -> Handle:
+        return self._end.receive(rank, _TAGS + what, into.reshape(-1).view(np.uint8).data)

@@ -1,0 +1,99 @@
+"""Where chunks and their pieces lie in a rank's memory."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from hemiola.core.collective.schedule import PIECE_BYTES, ChunkPlace, CollectiveSchedule
+from hemiola.comm.process_group.memory import view
+from hemiola.comm.schedule_executor.script import Script, script_of
+
+__all__ = ["ChunkLayout", "Memory", "layout_of"]
+
+LEAST_BYTES_PER_S = 1e6
+"""No connection is held back more than this: small messages go over it."""
+
+
+@dataclass(frozen=True)
+class ChunkLayout:
+    """How so many elements are divided, the same at every rank.
+
+    Attributes:
+        script: this rank's moves.
+        starts: the first element of each chunk, and the end.
+        pieces: of every chunk; empty ones are sent too.
+        ahead_bytes: as `CollectiveSchedule.ahead_bytes`.
+        paces: as fast this rank sends at most, in bytes/s, by rank; to others as fast as it goes.
+    """
+
+    script: Script
+    starts: tuple[int, ...]
+    pieces: int
+    ahead_bytes: int = 0
+    paces: Mapping[int, float] = field(default_factory=dict)
+
+    def span(self, place: ChunkPlace, count: int, piece: int) -> tuple[int, int]:
+        """The first element of a piece of so many chunks, and the one behind its last."""
+        first, last = self.starts[place.index], self.starts[place.index + count]
+        size, pieces = last - first, self.pieces
+        return first + size * piece // pieces, first + size * (piece + 1) // pieces
+
+
+def layout_of(strategy: CollectiveSchedule, rank: int, elements: int, element_bytes: int) -> ChunkLayout:
+    """Divide a tensor.
+
+    Args:
+        elements: of the whole data; a multiple of the chunks, unless chunks keep their places (`CollectiveSchedule.keeps_places`).
+    """
+    count = strategy.chunks
+    if strategy.weights:
+        inner = list(itertools.accumulate(strategy.weights))[:-1]
+        starts = [0, *(round(elements * min(end, 1.0)) for end in inner), elements]
+    else:
+        starts = [elements * chunk // count for chunk in range(count + 1)]
+    largest = max(b - a for a, b in itertools.pairwise(starts)) * element_bytes
+    pieces = max(1, math.ceil(largest / (strategy.chunk_bytes or PIECE_BYTES)))
+    script = script_of(strategy, rank, pieces > 1)
+    size = elements // count
+    beyond = (elements + size * (k + 1) for k in range(script.scratch - count))
+    paces = {
+        pace.target: max(pace.bytes_per_s, LEAST_BYTES_PER_S)
+        for pace in strategy.paces
+        if pace.source == rank
+    }
+    return ChunkLayout(script, (*starts, *beyond), pieces, strategy.ahead_bytes, paces)
+
+
+class Memory:
+    """A rank's buffers, twice: as tensors to add to, and as bytes to send.
+
+    Attributes:
+        layout: what lies where.
+        dtype: of all.
+    """
+
+    def __init__(self, layout: ChunkLayout, buffers: dict[str, Tensor]) -> None:
+        """Buffers are flat; scratch memory is made here."""
+        self.layout = layout
+        some = next(iter(buffers.values()))
+        if layout.script.scratch:
+            buffers = {**buffers, "scratch": some.new_empty(layout.starts[layout.script.scratch])}
+        self.dtype = some.dtype
+        self._tensors = buffers
+        self._bytes = {name: view(tensor) for name, tensor in buffers.items()}
+        self._size = some.element_size()
+
+    def tensor(self, place: ChunkPlace, count: int, piece: int) -> Tensor:
+        """To compute with."""
+        first, last = self.layout.span(place, count, piece)
+        return self._tensors[place.buffer][first:last]
+
+    def bytes(self, place: ChunkPlace, count: int, piece: int) -> memoryview:
+        """To send, or to receive into."""
+        first, last = self.layout.span(place, count, piece)
+        return self._bytes[place.buffer][first * self._size : last * self._size]

@@ -1,1 +1,0 @@
-"""Hands on a cluster: the loop, and the drivers that carry out its decisions."""

@@ -1,0 +1,190 @@
+"""One look at Ray: its jobs, groups and nodes, and what of the nodes is not Hemiola's to give."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import msgspec
+
+from hemiola.live.engines.ray.kv_store import ALONE, PLACE, WRAPPER, JobPlace, Wrapper
+from hemiola.live.engines.ray.client import Ray
+from hemiola.live.engines.ray.wire import RayLook, GroupRow, RayJobRow, RayNodeRow, read_answer
+from hemiola.core.decisions import Placement
+from hemiola.core.errors import DAMAGED
+from hemiola.core.topology import Topology
+
+__all__ = ["RaySnapshot", "RayWatcher"]
+
+Note = TypeVar("Note")
+_log = logging.getLogger("hemiola.ray")
+TINY = 1e-4
+STEADY_S = 1.5
+"""What others use of a node counts once it has been the same for so long: Ray's counts of what is free come late."""
+
+
+@dataclass
+class RaySnapshot:
+    """What Ray showed.
+
+    Attributes:
+        jobs: by submission id: those that have not ended, and those that were asked for.
+        wrappers, places: the notes of and for each job's `hemiola hold`, by submission id.
+        groups: of ours, by name.
+        nodes: id by host; "" for one that is not there.
+        blocked: by host, GPUs that are not ours to give.
+        beyond: names of groups for which the topology has too few GPUs: to us, somebody else's.
+        strangers: ids of nodes that live and are none of our hosts.
+        cpus: by host, how many its node has, and how many are free.
+    """
+
+    jobs: dict[str, RayJobRow]
+    wrappers: dict[str, Wrapper]
+    places: dict[str, JobPlace]
+    groups: dict[str, GroupRow]
+    nodes: list[str]
+    blocked: dict[int, int]
+    beyond: frozenset[str] = frozenset()
+    strangers: frozenset[str] = frozenset()
+    cpus: Mapping[int, tuple[float, float]] = field(default_factory=dict)
+
+    def placement(self, name: str) -> Placement | None:
+        """Where a group stands, in the order of its bundles; None if it does not, or not on our hosts alone."""
+        group = self.groups.get(name)
+        if group is None or group.state != "CREATED" or not set(group.nodes) <= set(filter(None, self.nodes)):
+            return None
+        if name in self.beyond:
+            return None
+        counts = Counter(self.nodes.index(node) for node in group.nodes)
+        return Placement(tuple(counts), tuple((1 << count) - 1 for count in counts.values()))
+
+    def is_lost(self, name: str) -> bool:
+        """Whether a group is gone, or has lost a node, ours or not."""
+        group = self.groups.get(name)
+        if group is None or group.state in ("REMOVED", "RESCHEDULING"):
+            return True
+        return not set(group.nodes) <= {"", *self.nodes, *self.strangers}
+
+
+class RayWatcher:
+    """Looks at Ray through the eyes of a topology.
+
+    A host of the topology is the node that is called so: by its label `node`, its `--node-name`, its host name or
+    its address, in this order.
+
+    Args:
+        is_refused: whether a job can never run here. Ray may have placed it: its GPUs are not ours to give.
+    """
+
+    def __init__(self, ray: Ray, topology: Topology, is_refused: Callable[[RayJobRow], bool]) -> None:
+        self._ray, self._is_refused = ray, is_refused
+        self._hosts = {name: index for index, name in enumerate(topology.hosts.names)}
+        self._gpus = [int(count) for count in topology.hosts.gpus]
+        self._others: dict[int, tuple[int, float]] = {}
+        self._steady: dict[int, int] = {}
+        self._counted: frozenset[str] = frozenset()
+        self._said: set[str] = set()
+
+    def look(self, known: list[str], now_s: float) -> RaySnapshot:
+        """Ask.
+
+        Args:
+            known: submission ids of jobs of which the end is to be told, too.
+
+        Raises:
+            EngineError: Ray is away, or its answer is not understood.
+        """
+        answer = read_answer(self._ray.ask("look", known))
+        there = self._there(answer.nodes)
+        nodes = [there[host].id if host in there else "" for host in range(len(self._gpus))]
+        ours, beyond = self._count(there, answer)
+        strangers = frozenset(node.id for node in answer.nodes) - set(nodes)
+        return RaySnapshot(
+            {row.id: row for row in answer.jobs}, _notes(answer.notes, WRAPPER, Wrapper), _notes(answer.notes, PLACE, JobPlace),
+            {row.name: row for row in answer.groups}, nodes, self._blocked(there, ours, now_s), beyond,
+            strangers,
+            {host: (node.cpus, node.free_cpus) for host, node in there.items() if node.cpus is not None},
+        )  # fmt: skip
+
+    def _there(self, nodes: tuple[RayNodeRow, ...]) -> dict[int, RayNodeRow]:
+        there: dict[int, RayNodeRow] = {}
+        for node in nodes:
+            host = next((self._hosts[name] for name in node.names if name in self._hosts), None)
+            if host is None:
+                if node.gpus:
+                    self._say(f"the node {node.names[0]} is not in the topology, and is left alone")
+            elif host in there:
+                self._say(f"two nodes are called {node.names[0]}; one is left alone")
+            else:
+                there[host] = node
+        for name in self._hosts.keys() - {list(self._hosts)[host] for host in there}:
+            self._say(f"Ray has no node called {name} (--node-name, or its label node): it counts as down")
+        return there
+
+    def _say(self, what: str) -> None:
+        if what not in self._said:
+            self._said.add(what)
+            _log.warning("%s", what)
+
+    def _count(self, there: dict[int, RayNodeRow], answer: RayLook) -> tuple[Counter[str], frozenset[str]]:
+        """GPUs by node, in groups on our nodes alone, of jobs that may run here; and those of these groups that are
+        too much for the topology. What has counted before still does, what is left of jobs that are no more comes after
+        all that live, and what Hemiola made before the rest."""
+        room = {node.id: self._gpus[host] for host, node in there.items()}
+        jobs = {row.id: row for row in answer.jobs}
+        groups = (
+            group for group in answer.groups
+            if group.state == "CREATED" and room.keys() >= set(group.nodes)
+            and not ((row := jobs.get(group.job)) and self._is_refused(row))
+        )  # fmt: skip
+        ours, counted, beyond = Counter[str](), set(), set()
+
+        def order(group: GroupRow) -> tuple[bool, bool, bool, str]:
+            return group.name not in self._counted, group.job not in jobs, group.number == ALONE, group.name
+
+        for group in sorted(groups, key=order):
+            if all(ours[node] + count <= room[node] for node, count in Counter(group.nodes).items()):
+                ours.update(group.nodes)
+                counted.add(group.name)
+            else:
+                beyond.add(group.name)
+                if group.number == ALONE:
+                    self._say(f"job {group.job} is on more GPUs than the topology has, and is left alone")
+        self._counted = frozenset(counted)
+        return ours, frozenset(beyond)
+
+    def _blocked(self, there: dict[int, RayNodeRow], ours: Counter[str], now_s: float) -> dict[int, int]:
+        blocked = {}
+        for host, node in there.items():
+            lacks = max(0, self._gpus[host] - node.gpus)
+            others = max(0, math.ceil(node.gpus - node.free_gpus - TINY) - ours[node.id])
+            others = self._steadily(host, others, now_s)
+            count = self._gpus[host] if node.draining else min(self._gpus[host], lacks + others)
+            if count:
+                blocked[host] = count
+        return blocked
+
+    def _steadily(self, host: int, others: int, now_s: float) -> int:
+        before, since_s = self._others.get(host, (others, -float("inf")))
+        if before != others:
+            since_s = now_s
+        self._others[host] = others, since_s
+        if now_s - since_s >= STEADY_S:
+            self._steady[host] = others
+        return self._steady.get(host, others)
+
+
+def _notes(notes: dict[str, str], prefix: str, kind: type[Note]) -> dict[str, Note]:
+    """Those that can be read: anybody who uses Ray can write there."""
+    found = {}
+    for key, text in notes.items():
+        if key.startswith(prefix):
+            try:
+                found[key.removeprefix(prefix)] = msgspec.json.decode(text, type=kind)
+            except DAMAGED:
+                _log.warning("the note %r cannot be read, and is left alone", key[:200])
+    return found

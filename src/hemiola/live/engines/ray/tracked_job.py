@@ -1,0 +1,65 @@
+"""What the driver remembers of a job between two looks at Ray."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hemiola.live.tracked_job import KnownJob
+from hemiola.live.engines.ray.kv_store import ALONE, Wrapper, group_name
+from hemiola.live.engines.ray.memory import RayRecoveryKey
+from hemiola.live.engines.ray.wire import RayJobRow
+from hemiola.core.decisions import Placement
+from hemiola.core.job import Job
+
+__all__ = ["RayTrackedJob"]
+
+
+@dataclass
+class RayTrackedJob(KnownJob):
+    """One job, ours and Ray's.
+
+    Attributes:
+        job: as it was submitted; its id is ours.
+        row: as Ray had it last.
+        token: of its wrapper.
+        cpus: that it wants beside each GPU.
+        number: of its last placement group.
+        group: the name of the group that was made for what is `wanted`, or in which Ray has put it; "" if it is still to be made.
+        made_s: when, or when there was last somebody to wait for.
+        untold: whether its wrapper is still to be told that it has no place.
+        left_s: when it was told so last; None if it has left.
+    """
+
+    job: Job
+    row: RayJobRow
+    token: str
+    cpus: int = 1
+    number: int = 0
+    group: str = ""
+    made_s: float = 0.0
+    untold: bool = False
+    left_s: float | None = None
+
+    def is_same(self, row: RayJobRow) -> bool:
+        """Whether Ray still means this job by its id."""
+        return self.clues.is_same(row)
+
+    @property
+    def clues(self) -> RayRecoveryKey:
+        """By what it is found again."""
+        return RayRecoveryKey(self.row.start_ms, self.binds_failed)
+
+    def goes_on(self, wrapper: Wrapper) -> bool:
+        """Whether its command runs, and is not to leave; a place that Ray gave it is its own until it was told."""
+        leaves = self.left_s is not None or (self.untold and wrapper.number != ALONE)
+        return wrapper.state == "runs" and not leaves
+
+    def next_group(self) -> str:
+        """A name that no group of the job has had."""
+        self.number += 1
+        return group_name(self.row.id, self.number)
+
+    def unbind(self, wanted: Placement | None = None) -> None:
+        """It has no place any more, and its wrapper is to be told."""
+        self.number += 1
+        self.wanted, self.group, self.bound_s, self.ran, self.untold = wanted, "", None, False, True

@@ -1,0 +1,277 @@
+"""One look at Slurm: its jobs and nodes, and what of the nodes is not Hemiola's to give."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Iterable, Set
+from dataclasses import dataclass, field
+
+from hemiola.live.engines.slurm.engine import SlurmInterface
+from hemiola.live.engines.slurm.wire import SlurmJobRow, SlurmNodeRow, SlurmRules
+from hemiola.core.errors import EngineError
+from hemiola.core.hostlist import expand
+from hemiola.core.topology import Topology
+
+__all__ = ["ENDED", "HOLDS", "SlurmSnapshot", "SlurmWatcher", "everywhere", "most_gpus"]
+
+_log = logging.getLogger("hemiola.slurm")
+HOLDS = frozenset(
+    {"RUNNING", "SUSPENDED", "COMPLETING", "STOPPED", "CONFIGURING", "RESIZING", "SIGNALING", "STAGE_OUT"}
+)
+"""States in which a job has its nodes."""
+ENDED = frozenset({
+    "COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL", "DEADLINE", "PREEMPTED",
+    "REVOKED",
+})  # fmt: skip
+_SOON = frozenset({"None", "Priority", "Resources"})
+"""Why a job waits that waits for nothing but its nodes."""
+_GONE = frozenset({"down", "error", "fail", "powered_down", "powering_down", "future", "unknown"})
+_CLOSED = frozenset({
+    "drained", "draining", "failing", "maint", "reserved", "reboot", "powering_up", "power_down", "invalid", "inval",
+})  # fmt: skip
+"""They get nothing new; what runs there goes on, also on a node that registered with less than it should have."""
+RULES_S = 60.0
+"""So often its configuration is asked for: it may be changed while Slurm runs."""
+NODES_S = 1.0
+"""Nodes change rarely, and are asked for so much less often than jobs."""
+
+
+@dataclass
+class SlurmSnapshot:
+    """What Slurm showed.
+
+    Attributes:
+        rows: all its jobs.
+        jobs: of Hemiola's partition, by id.
+        down: hosts on which nothing can run.
+        closed: by host, GPUs that the node does not have, or gives nobody.
+        fresh_nodes: those of Hemiola's partition, as they are now; none if they were not asked for at this look.
+        rules: by which their processors and memory are counted.
+    """
+
+    rows: list[SlurmJobRow]
+    jobs: dict[str, SlurmJobRow]
+    down: set[int]
+    closed: dict[int, int]
+    fresh_nodes: list[SlurmNodeRow] = field(default_factory=list)
+    rules: SlurmRules = field(default_factory=SlurmRules)
+
+
+def everywhere(nodes: Iterable[SlurmNodeRow], partition: str) -> frozenset[str]:
+    """Features that each node of a partition has; none where it has no nodes."""
+    features = [node.features for node in nodes if node.partition == partition]
+    return frozenset.intersection(*features) if features else frozenset()
+
+
+def most_gpus(topology: Topology, nodes: Iterable[SlurmNodeRow], partition: str) -> dict[str, int]:
+    """The GPUs of the largest host of each type, where types are known; under "": of all hosts.
+
+    A partition's own hosts alone count where it has any: its jobs never have others.
+    """
+    names = {node.name for node in nodes if node.partition == partition}
+    hosts = topology.hosts
+    most: dict[str, int] = {"": 0}
+    ours: dict[str, int] = {}
+    for name, kind, gpus in zip(hosts.names, hosts.gpu_types, hosts.gpus.tolist(), strict=True):
+        for key in {kind, ""}:
+            most[key] = max(most.get(key, 0), gpus)
+            if name in names and gpus:
+                ours[key] = max(ours.get(key, 0), gpus)
+    return most | ours
+
+
+class SlurmWatcher:
+    """Looks at Slurm through the eyes of a topology.
+
+    Args:
+        partition: the one that Hemiola manages.
+
+    Attributes:
+        hosts: the topology's, by name.
+        everywhere: features that each node of the partition has.
+        most_gpus: of the partition's largest host of each type.
+    """
+
+    def __init__(self, slurm: SlurmInterface, topology: Topology, partition: str) -> None:
+        self._slurm, self._topology, self._partition = slurm, topology, partition
+        self.hosts = {name: index for index, name in enumerate(topology.hosts.names)}
+        self._gpus = [int(count) for count in topology.hosts.gpus]
+        self._nodes_seen: list[SlurmNodeRow] | None = None
+        self._nodes_s = 0.0
+        self._rules, self._rules_s = SlurmRules(), -math.inf
+        self._parts: dict[tuple[str, int, int, str], dict[int, int]] = {}
+        self.everywhere: frozenset[str] = frozenset()
+        self.most_gpus: dict[str, int] = {"": 0}
+        self._left: dict[tuple[str, int], tuple[object, ...]] = {}
+        self._said: set[tuple[str, str]] = set()
+
+    def ends(self, ids: list[str]) -> dict[str, SlurmJobRow]:
+        """What Slurm still knows of jobs that it no longer lists: for some minutes, how they ended.
+
+        Raises:
+            EngineError: Slurm is away.
+        """
+        return {row.id: row for row in self._slurm.jobs(ids=ids, states="all")} if ids else {}
+
+    def look(self, now_s: float) -> SlurmSnapshot:
+        """Ask for the jobs, and now and then for the nodes.
+
+        Raises:
+            EngineError: Slurm is away, or its answer is not whole.
+        """
+        rows = self._slurm.jobs()
+        fresh = self._nodes_seen is None or now_s - self._nodes_s >= NODES_S
+        if fresh:
+            self._ask_rules(now_s)
+            self._nodes_seen, self._nodes_s = self._ask_nodes(), now_s
+        assert self._nodes_seen is not None
+        self._forget(rows)
+        self._say_strange(rows)
+        ours = {row.id: row for row in rows if self._is_ours(row)}
+        down, closed = self._nodes(self._nodes_seen)
+        own = [node for node in self._nodes_seen if fresh and node.partition == self._partition]
+        return SlurmSnapshot(rows, ours, down, closed, own, self._rules)
+
+    def leave(self, row: SlurmJobRow) -> None:
+        """It is Slurm's from now on, though it is in Hemiola's partition, until it asks for something else."""
+        self._left[row.id, row.submit_s] = _asks(row)
+
+    def _is_left(self, row: SlurmJobRow) -> bool:
+        """Whether it is Slurm's; not one that waits and was changed since, or is held: by job_submit.lua, or its user."""
+        asked = self._left.get((row.id, row.submit_s))
+        if asked is None or row.state != "PENDING":
+            return asked is not None
+        return asked == _asks(row) and (row.priority > 0 or row.reason != "JobHeldUser")
+
+    def _forget(self, rows: list[SlurmJobRow]) -> None:
+        """Those that are no longer there."""
+        if len(self._left) > 2 * len(rows) + 1000:
+            there = {(row.id, row.submit_s) for row in rows}
+            self._left = {key: asked for key, asked in self._left.items() if key in there}
+
+    def _say_strange(self, rows: list[SlurmJobRow]) -> None:
+        """Each once."""
+        strange = {
+            (row.id, row.strange)
+            for row in rows
+            if row.strange and (not row.partition or self._partition in row.partition.split(","))
+        }
+        for job_id, why in sorted(strange - self._said):
+            _log.warning("job %s is left to Slurm: %s", job_id, why)
+        self._said = strange
+
+    def blocked(self, look: SlurmSnapshot, inside: Set[str] = frozenset()) -> dict[int, int]:
+        """By host, GPUs that are not ours to give.
+
+        Args:
+            inside: jobs that are in the view. What any other has is not ours, though it is of our partition: it could
+                never run here, and does.
+        """
+        blocked = dict(look.closed)
+        for row in look.rows:
+            if row.takes_gpus and row.id not in inside:
+                parts = self._taken(row) if row.state in HOLDS else self._awaited(row)
+                for host, gpus in parts.items():
+                    blocked[host] = min(self._gpus[host], blocked.get(host, 0) + gpus)
+        return blocked
+
+    def _taken(self, row: SlurmJobRow) -> dict[int, int]:
+        """What it has, or all that it may have where Slurm has not said yet."""
+        return self.parts(row) or self._whole(row.host_list)
+
+    def _whole(self, names: str) -> dict[int, int]:
+        return {
+            self.hosts[name]: self._gpus[self.hosts[name]] for name in expand(names) if name in self.hosts
+        }
+
+    def _awaited(self, row: SlurmJobRow) -> dict[int, int]:
+        """What a job that was left to Slurm waits for, if it names it: it would never find it free if it were given to others."""
+        if not (row.bound_to and row.state == "PENDING" and row.priority and row.reason in _SOON):
+            return {}
+        if (row.id, row.submit_s) not in self._left:
+            return {}  # of another partition
+        whole = self._whole(row.bound_to)
+        if row.exclusive or row.gpus_per_socket:
+            return whole
+        each = row.gpus_per_host or math.ceil(
+            (row.gpus_per_job or row.gpus_per_task * row.tasks) / max(1, row.hosts)
+        )
+        return dict.fromkeys(whole, each)
+
+    def _is_ours(self, row: SlurmJobRow) -> bool:
+        return (
+            self._partition in row.partition.split(",")
+            and bool(row.id)
+            and not row.reservation
+            and not self._is_left(row)
+        )
+
+    def _ask_rules(self, now_s: float) -> None:
+        if now_s - self._rules_s >= RULES_S:
+            self._rules, self._rules_s = self._slurm.rules(self._partition), now_s
+
+    def _ask_nodes(self) -> list[SlurmNodeRow]:
+        nodes = self._slurm.nodes()
+        if any(node.partition == self._partition for node in nodes):
+            self.everywhere = everywhere(nodes, self._partition)
+            self.most_gpus = most_gpus(self._topology, nodes, self._partition)
+        elif self._nodes_seen is None:  # later all of them may be lent
+            raise EngineError(
+                f"the partition {self._partition!r} has no nodes",
+                "name the partition that Hemiola manages: --partition",
+            )
+        return nodes
+
+    def _nodes(self, nodes: list[SlurmNodeRow]) -> tuple[set[int], dict[int, int]]:
+        there = {self.hosts[node.name]: node for node in nodes if node.name in self.hosts}
+        down = {host for host, node in there.items() if node.state in _GONE}
+        ours = {self.hosts.get(node.name) for node in nodes if node.partition == self._partition}
+        blocked = {
+            host: self._gpus[host]
+            for host, node in there.items()
+            if node.state in _CLOSED
+            or node.silent  # for minutes, before Slurm takes it to be down
+            or host not in ours  # lent to another partition, perhaps for a while
+        }
+        missing = set(self.hosts.values()) - there.keys()  # of no partition: what runs there goes on, too
+        blocked |= {host: self._gpus[host] for host in missing}
+        for host, node in there.items():
+            if node.gpus < self._gpus[host] and host not in down:
+                blocked[host] = max(blocked.get(host, 0), self._gpus[host] - node.gpus)
+        return down, blocked
+
+    def parts(self, row: SlurmJobRow) -> dict[int, int]:
+        """How many GPUs of which hosts a running job has; hosts that the topology lacks are left out."""
+        key = (row.id, row.submit_s, row.restarts, row.host_list)
+        if key not in self._parts:
+            if len(self._parts) > 100_000:
+                self._parts.clear()
+            found = self._work_out(row)
+            if not found:
+                return {}  # it has ended meanwhile, or Slurm did not say: asked again
+            self._parts[key] = found
+        return self._parts[key]
+
+    def _work_out(self, row: SlurmJobRow) -> dict[int, int]:
+        whole = self._whole(row.host_list)
+        if row.exclusive:
+            return whole
+        if row.gpus_per_host:
+            return dict.fromkeys(whole, row.gpus_per_host)
+        total = row.gpus_per_job or row.gpus_per_task * row.tasks
+        if not (total or row.gpus_per_socket):
+            return {}
+        if total and len(expand(row.host_list)) == 1:
+            return dict.fromkeys(whole, total)
+        return {
+            self.hosts[name]: gpus for name, gpus in self._slurm.shares(row.id).items() if name in self.hosts
+        }
+
+
+def _asks(row: SlurmJobRow) -> tuple[object, ...]:
+    """What of a job that waits says whose it is."""
+    return (
+        row.bound_to, row.features, row.partition, row.strange, row.exclusive,
+        row.gpus_per_host, row.gpus_per_job, row.gpus_per_task, row.gpus_per_socket,
+    )  # fmt: skip

@@ -1,0 +1,175 @@
+"""What the journal keeps, as values. Knows no database.
+
+Every time is in Unix seconds: a live run's time has the same origin.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+import msgspec
+
+from hemiola.simulator.cluster import Costs
+from hemiola.core.decisions import EVERY_KIND, Decision, Placement
+from hemiola.core.events import Event
+from hemiola.core.job import Job
+
+__all__ = [
+    "Instant",
+    "Intent",
+    "IntentState",
+    "JournaledJob",
+    "Leader",
+    "Mode",
+    "Opening",
+    "RunRecord",
+    "Status",
+]
+
+Status = Literal["waiting", "held", "running", "ended"]
+Mode = Literal["observe", "advise", "enforce"]
+IntentState = Literal["open", "done", "failed", "dropped"]
+
+
+class JournaledJob(msgspec.Struct, frozen=True, kw_only=True):
+    """All that is known of one job of the engine.
+
+    Attributes:
+        uuid: ours, and the job's id for policies.
+        engine_id: the engine's ("1234", or "1234_7" of an array); it may be used again for another job.
+        engine_submit_s: when it was submitted, as the engine says; with `engine_id` and `user` it finds the job again.
+        user, name: owner, and the owner's name for it.
+        job: as policies see it.
+        status, since_s: where it stands, and since when.
+        placement: where it runs, or ran last; by the hosts of its run's topology.
+        done_s: of its work, what was done by `settled_s`, in seconds at ideal speed.
+        settled_s, pace: when this was written, and how much of its work it did per second from then on; 0 unless it ran.
+        served_s, queued_s, withheld_s: seconds with GPUs, waiting, and held, before `since_s`.
+        service_gpu_s: GPU-seconds that it had in `served_s`; None: `job.gpus` all the time.
+        speed: mean work per second over `served_s`; None where nobody measured it.
+        preemptions: how often it was stopped.
+        binds_failed: how often the engine did not take a placement.
+        submitted_s, first_started_s, ended_s: when; None: not yet.
+        unwatched: whether it ran and ended while nobody watched, nobody knows when: `ended_s` and `served_s` are at most.
+        outcome: how it ended ("finished", "failed: ...", "cancelled"); "" before.
+        predicted_s, predicted_iteration_s: run time and iteration time that were predicted on its last placement, alone, when
+            it started there; None where it had no profile then.
+        iteration_s: what it reported last; None where it never did.
+        note: why it waits or runs here: the last decision's reason.
+        memory: what the engine's driver wants back after a restart, to find the job again.
+    """
+
+    uuid: str
+    engine_id: str
+    engine_submit_s: float
+    user: str
+    name: str = ""
+    job: Job
+    status: Status
+    placement: Placement | None = None
+    since_s: float
+    done_s: float = 0.0
+    settled_s: float = 0.0
+    pace: float = 0.0
+    served_s: float = 0.0
+    queued_s: float = 0.0
+    withheld_s: float = 0.0
+    service_gpu_s: float | None = None
+    speed: float | None = None
+    preemptions: int = 0
+    binds_failed: int = 0
+    submitted_s: float
+    first_started_s: float | None = None
+    ended_s: float | None = None
+    unwatched: bool = False
+    outcome: str = ""
+    predicted_s: float | None = None
+    predicted_iteration_s: float | None = None
+    iteration_s: float | None = None
+    note: str = ""
+    memory: str = ""
+
+
+class Intent(msgspec.Struct, frozen=True):
+    """A decision that the engine is to carry out, written down before it is asked.
+
+    Attributes:
+        job: the job's UUID.
+        state: "open" until the engine's answer is known; "dropped": it was not asked, and will not be, or its job has ended.
+        epoch: who wrote it.
+        outcome: the engine's words.
+    """
+
+    id: int
+    job: str
+    decision: Decision
+    state: IntentState
+    epoch: int
+    made_s: float
+    outcome: str = ""
+
+
+class Opening(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run began with: all that its decisions depend on beside its events.
+
+    Attributes:
+        policy: as `policy_from_text` reads it.
+        fallback: the policy that takes over where that one fails; "" for none.
+        engine: its name and version.
+        topology: the cluster, as `topology_text` writes it.
+        version: of Hemiola.
+        costs, fitted: the estimates that the policy is told (`control.simulated.Estimates`, `IterationModel`).
+        supports: names of the kinds of decision that the engine could carry out; None: nobody asked, and none was refused
+            for that.
+    """
+
+    policy: str
+    fallback: str = ""
+    engine: str
+    mode: Mode
+    topology: str
+    version: str
+    costs: Costs = Costs()
+    fitted: bool = False
+    supports: tuple[str, ...] | None = None
+
+    @property
+    def supported(self) -> frozenset[type[Decision]]:
+        """The kinds of decision that it could carry out, as far as this Hemiola knows them."""
+        names = self.supports
+        return EVERY_KIND if names is None else frozenset(k for k in EVERY_KIND if k.__name__ in names)
+
+
+class RunRecord(msgspec.Struct, frozen=True):
+    """A stretch of the journal that is replayed by itself; its view begins at `began_s`.
+
+    Attributes:
+        ended_s, reason: None and "" while it goes on.
+    """
+
+    id: int
+    epoch: int
+    opening: Opening
+    began_s: float
+    ended_s: float | None
+    reason: str
+
+
+class Instant(msgspec.Struct, frozen=True):
+    """What happened at one instant, and what was decided.
+
+    Attributes:
+        decisions: each with why it was refused ("" if not); None: nobody was asked, or it was cut off before.
+    """
+
+    instant: int
+    events: tuple[Event, ...]
+    decisions: tuple[tuple[Decision, str], ...] | None
+
+
+class Leader(NamedTuple):
+    """Whose lease it is, and until when."""
+
+    holder: str
+    epoch: int
+    until_s: float

@@ -1,0 +1,251 @@
+"""What a live cluster looks like, from the journal alone: for `hemiola jobs`, `nodes`, `explain` and `top`.
+
+Needs no daemon and writes nothing. Jobs are called by the engine's ids everywhere; UUIDs stay inside.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+from typing import Literal
+
+import msgspec
+
+from hemiola.live.journal import JournaledJob, Journal, RunRecord
+from hemiola.live.process_identity import is_gone
+from hemiola.live.leadership import LEASE_S
+from hemiola.live.polling_driver import USUAL_S
+from hemiola.live.placements import Topologies, fits
+from hemiola.live.query.run_state import Following, Made, RunSoFar
+from hemiola.live.query.values import LiveCluster, Daemon, LiveHost, LiveJob
+from hemiola.core.decisions import Placement
+from hemiola.core.job import Job
+from hemiola.core.topology import Topology
+
+__all__ = [
+    "LiveCluster",
+    "Daemon",
+    "LiveHost",
+    "LiveJob",
+    "Names",
+    "engine_ids",
+    "estimate_from",
+    "host_names",
+    "read_cluster",
+    "read_daemon",
+]
+
+_UUID = re.compile(r"\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b")
+NO_LIMIT_S = 365 * 86400.0
+"""The limit that Slurm shows of a job that has none, once it has started."""
+
+
+class Names:
+    """The engine's ids in place of UUIDs.
+
+    Args:
+        known: those that need not be looked up, by UUID.
+    """
+
+    def __init__(self, journal: Journal, known: Mapping[str, str] = MappingProxyType({})) -> None:
+        self._journal = journal
+        self._ids = dict(known)
+
+    def of(self, uuid: str) -> str:
+        """The engine's id of a job; the UUID itself where the journal no longer has it."""
+        if uuid not in self._ids:
+            record = self._journal.job(uuid)
+            self._ids[uuid] = record.engine_id if record is not None else uuid
+        return self._ids[uuid]
+
+    def told(self, text: str) -> str:
+        """A reason for people: "job 17 goes first"."""
+        return _UUID.sub(lambda found: f"job {self.of(found[0])}", text)
+
+
+def engine_ids(records: Iterable[JournaledJob]) -> dict[str, str]:
+    """By UUID."""
+    return {record.uuid: record.engine_id for record in records}
+
+
+def read_daemon(journal: Journal, now_s: float, runs: list[RunRecord] | None = None) -> Daemon:
+    """Who serves the journal."""
+    runs = journal.runs() if runs is None else runs
+    leader, last = journal.leader(), runs[-1] if runs else None
+    if leader is not None:
+        state: Literal["leads", "silent"] = "leads" if now_s <= leader.until_s else "silent"
+        return Daemon(
+            state=state, holder=leader.holder, epoch=leader.epoch, heard_s=leader.until_s - LEASE_S,
+            gone=is_gone(leader.holder),
+        )  # fmt: skip
+    if last is None:
+        return Daemon(state="never")
+    return Daemon(state="stopped", epoch=last.epoch, heard_s=last.ended_s, why=last.reason)
+
+
+def read_cluster(
+    journal: Journal, now_s: float, *, ended_since_s: float | None = None, following: Following | None = None
+) -> LiveCluster:
+    """The cluster as the journal has it.
+
+    Args:
+        now_s: Unix time.
+        ended_since_s: jobs that have ended since then, too; None for none of them.
+        following: what has read the run before, if anything has.
+
+    Raises:
+        JournalError: the journal cannot be read.
+    """
+    records = journal.open_jobs()  # before the runs: what runs has been placed by one that is there then
+    if ended_since_s is not None:
+        ended = journal.jobs(ended_since_s=ended_since_s)
+        uuids = {record.uuid for record in ended}  # some may have ended since they were read as open
+        records = [record for record in records if record.uuid not in uuids] + ended
+    runs = journal.runs()
+    run = runs[-1] if runs else None
+    daemon = read_daemon(journal, now_s, runs)
+    told = (following or Following()).read(journal, run.id) if run is not None else RunSoFar()
+    as_of_s = now_s if daemon.state == "leads" else max(told.seen_s, daemon.heard_s or 0.0)
+    topologies = Topologies(runs, journal.name)
+    topology = topologies.at()
+    names = Names(journal, engine_ids(records))
+    observes = run is not None and run.opening.mode != "enforce"
+    has_limits = run is None or not run.opening.engine.startswith("ray")
+    hosts = list(_hosts(topology, told, records)) if topology is not None else []
+    free = None if observes else sum(host.free for host in hosts)
+    records.sort(key=lambda record: (record.status == "ended", record.submitted_s, _number(record.engine_id)))
+    jobs = [
+        _job(record, told, topologies.at(record.ended_s), names, as_of_s, free, has_limits)
+        for record in records
+    ]
+    return LiveCluster(
+        now_s=now_s, as_of_s=as_of_s, daemon=daemon, run=run, topology=topology, jobs=tuple(jobs), hosts=tuple(hosts),
+        decisions=tuple(_named(made, names) for made in told.recent),
+    )  # fmt: skip
+
+
+def host_names(placement: Placement | None, topology: Topology | None) -> tuple[tuple[str, int], ...]:
+    """Hosts by name, in rank order, and how many GPUs of each; those that the topology does not have are left out."""
+    if placement is None or topology is None:
+        return ()
+    names = topology.hosts.names
+    return tuple(
+        (names[host], mask.bit_count())
+        for host, mask in zip(placement.hosts, placement.masks, strict=True)
+        if host < len(names)
+    )
+
+
+def estimate_from(job: Job, *, has_limits: bool = True) -> Literal["user", "limit", "default"]:
+    """Whose word a job's run time is.
+
+    Args:
+        has_limits: whether its engine has time limits; on one that has none, only users say anything.
+    """
+    if job.duration_s == job.estimate_s and not has_limits:
+        return "user"
+    if job.duration_s == job.estimate_s:
+        return "limit" if job.duration_s < NO_LIMIT_S else "default"
+    return "default" if job.estimate_s is None and job.duration_s == USUAL_S else "user"
+
+
+def _number(engine_id: str) -> list[int]:
+    """Element 10 of an array comes after element 9."""
+    return [int(digits) for digits in re.findall(r"\d+", engine_id)]
+
+
+def _job(
+    record: JournaledJob,
+    told: RunSoFar,
+    topology: Topology | None,
+    names: Names,
+    as_of_s: float,
+    free: int | None,
+    has_limits: bool,
+) -> LiveJob:
+    """As `LiveJob`; `free` is how many GPUs are, or None where the engine decides; `has_limits` as for `estimate_from`."""
+    since_s = max(0.0, as_of_s - record.since_s) if record.status != "ended" else 0.0
+    runs = record.status == "running"
+    last = told.placed.get(record.uuid)
+    placement = record.placement or (last[0] if last is not None and record.status == "ended" else None)
+    reason, until_s = _reason(record, told, as_of_s, free)
+    return LiveJob(
+        id=record.engine_id, uuid=record.uuid, name=record.name, user=record.user,
+        model=record.job.profile.name if record.job.profile else record.job.model, state=record.status,
+        gpus=record.placement.gpus if runs and record.placement else record.job.gpus, hosts=record.job.hosts, where=host_names(placement, topology),
+        submitted_s=record.submitted_s, started_s=record.first_started_s, ended_s=record.ended_s,
+        run_s=record.served_s + (since_s if runs else 0.0), span_s=since_s if runs else 0.0,
+        waited_s=record.queued_s + record.withheld_s + (0.0 if runs else since_s), predicted_s=record.predicted_s, speed=record.speed,
+        predicted_iteration_s=record.predicted_iteration_s, iteration_s=record.iteration_s,
+        estimate_s=record.job.duration_s, estimate_from=estimate_from(record.job, has_limits=has_limits), preemptions=record.preemptions,
+        reason=names.told(reason), until_s=until_s,
+    )  # fmt: skip
+
+
+def _reason(record: JournaledJob, told: RunSoFar, as_of_s: float, free: int | None) -> tuple[str, float | None]:
+    """Why, and when its policy looks at it again."""
+    uuid = record.uuid
+    if record.status == "ended":
+        return record.outcome, None
+    if record.status == "running":
+        why = told.placed[uuid][1] if uuid in told.placed else None
+        return (record.note if why is None else why) or "the engine chose", None
+    if record.status == "held":
+        return told.why_held(record), None
+    if free is None:
+        return "the engine decides: Hemiola changes nothing in this mode", None
+    before = told.put_back.get(uuid, "")
+    timer = told.timers.get(uuid)
+    until_s = timer.due_s if timer is not None and timer.due_s > as_of_s else None
+    if free < record.job.gpus:
+        wanted = "1 GPU" if record.job.gpus == 1 else f"{record.job.gpus} GPUs"
+        why = f"needs {wanted}, {free} {'is' if free == 1 else 'are'} free"
+    elif timer is not None and until_s is not None:
+        why = timer.reason
+    else:
+        why = f"{free} GPU{'s are' if free != 1 else ' is'} free, but not as it needs them"
+    return (f"{why}; {before}" if before else why), until_s
+
+
+def _hosts(topology: Topology, told: RunSoFar, records: Iterable[JournaledJob]) -> Iterable[LiveHost]:
+    cells: list[list[str]] = [[""] * int(count) for count in topology.hosts.gpus]
+    for record in records:
+        if record.status == "running" and record.placement is not None and fits(record.placement, topology):
+            for host, gpu in record.placement.ranks():
+                cells[host][gpu] = record.engine_id
+    level = topology.levels[0] if topology.levels else None
+    for host, name in enumerate(topology.hosts.names):
+        rack = level.domains[int(level.domain_of_host[host])] if level is not None else ""
+        yield _host(name, rack, cells[host], told.blocked.get(host, 0), host in told.down)
+
+
+def _host(name: str, rack: str, cells: list[str], blocked: int, down: bool) -> LiveHost:
+    """Of the GPUs that are blocked, those of the highest numbers that nobody has."""
+    idle = [gpu for gpu, job in enumerate(cells) if not job]
+    for gpu in idle[len(idle) - min(blocked, len(idle)) :]:
+        cells[gpu] = "#"
+    jobs: dict[str, int] = {}
+    for job in cells:
+        if job not in ("", "#"):
+            jobs[job] = jobs.get(job, 0) + 1
+    used, closed = sum(jobs.values()), cells.count("#")
+    free = 0 if down else len(cells) - used - closed
+    state: Literal["idle", "mixed", "full", "blocked", "draining", "down"]
+    if down:
+        state = "down"
+    elif cells and blocked >= len(cells):
+        state = "draining" if used else "blocked"
+    else:
+        state = "idle" if not used and not closed else "mixed" if free else "full"
+    return LiveHost(
+        name=name, rack=rack, state=state, gpus=len(cells), used=used, free=free, blocked=closed, jobs=jobs,
+        cells=tuple(cells),
+    )  # fmt: skip
+
+
+def _named(made: Made, names: Names) -> Made:
+    decision = msgspec.structs.replace(
+        made.decision, job_id=names.of(made.decision.job_id), reason=names.told(made.decision.reason)
+    )
+    return Made(made.time_s, decision, names.told(made.refused))

@@ -1,0 +1,282 @@
+"""From a picture to what the API answers: pure functions, and one object that does each piece of work once."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
+from itertools import islice
+from math import isfinite
+
+from hemiola.live.journal import JournaledJob
+from hemiola.live.query.cluster import estimate_from
+from hemiola.live.web import schema
+from hemiola.live.web.snapshots import DecisionNote, Picture, ViewPicture, seen_impossible, seen_in_journal, seen_live
+from hemiola.live.web.journal_queries import NotThereError
+from hemiola.live.web.link_loads import Loads, Predictor
+from hemiola.live.web.pending_reason import FreeCapacity
+from hemiola.core.decisions import Placement, placement_of
+from hemiola.core.topology import Topology
+
+__all__ = ["Frame", "bits", "decided", "ended_job"]
+
+OLD_S = 60.0
+"""Counters that were told so long ago tell nothing of now."""
+
+
+def bits(mask: int) -> tuple[int, ...]:
+    """GPUs by number.
+
+    Example:
+        >>> bits(0b101)
+        (0, 2)
+    """
+    return tuple(gpu for gpu in range(mask.bit_length()) if mask >> gpu & 1)
+
+
+def _parts(topology: Topology | None, placement: object) -> tuple[schema.JobPart, ...]:
+    if topology is None or not isinstance(placement, Placement):
+        return ()
+    names = topology.hosts.names
+    return tuple(
+        schema.JobPart(names[host] if host < len(names) else f"host {host}", bits(mask))
+        for host, mask in zip(placement.hosts, placement.masks, strict=True)
+    )
+
+
+def decided(topology: Topology | None, note: DecisionNote, who: tuple[str, str]) -> schema.Decided:
+    """A decision as the API tells it; `who` has the engine's id and the name of its job."""
+    decision = note.decision
+    return schema.Decided(
+        id=f"{note.run}-{note.number}", time_s=note.time_s, kind=type(decision).__name__.lower(),
+        job=decision.job_id, engine_id=who[0], name=who[1],
+        placement=_parts(topology, placement_of(decision)), reason=decision.reason, refused=note.refused,
+    )  # fmt: skip
+
+
+def _job(
+    topology: Topology | None, seen: ViewPicture, now_s: float, why: str, speed: tuple[float | None, float | None]
+) -> schema.JobView:
+    since_s, lasts_s = seen.since_s, max(0.0, now_s - seen.since_s)
+    running, ended = seen.state == "running", seen.state == "ended"
+    declared_s = None if estimate_from(seen.job) == "default" else seen.job.duration_s
+    return schema.JobView(
+        id=seen.job.id, engine_id=seen.engine_id, user=seen.user, name=seen.name, model=seen.job.model,
+        state=seen.state, gpus=seen.job.gpus, required=seen.job.required, submitted_s=seen.submitted_s,  # type: ignore[arg-type]
+        since_s=since_s, first_started_s=seen.first_started_s, ended_s=seen.ended_s, outcome=seen.outcome, why=why,
+        placement=_parts(topology, seen.placement), served_s=seen.served_s + (lasts_s if running else 0.0),
+        queued_s=seen.queued_s + (0.0 if running or ended else lasts_s), declared_s=declared_s,
+        preemptions=seen.preemptions, binds_failed=seen.binds_failed,
+        predicted_iteration_s=speed[0], predicted_slowdown=speed[1], measured_iteration_s=seen.iteration_s,
+    )  # fmt: skip
+
+
+def ended_job(topology: Topology | None, record: JournaledJob) -> schema.JobView:
+    """A job that only the journal knows any more; `topology` is that of the run in which it ended, None if that is unknown."""
+    return _job(topology, seen_in_journal(record), record.since_s, record.note, (None, None))
+
+
+class Frame:
+    """All that can be said of one picture, each part worked out at the first question."""
+
+    def __init__(self, number: int, picture: Picture, predictor: Predictor) -> None:
+        self.number, self.picture = number, picture
+        self._predictor = predictor
+        self.topology = picture.topology
+
+    @cached_property
+    def seen(self) -> list[ViewPicture]:
+        """Jobs that have not ended, in order of arrival; then those that could never run."""
+        seen = [
+            seen_in_journal(job)
+            if isinstance(job, JournaledJob)
+            else seen_live(*job, self.picture.shortages.get(job[0].id, ""))
+            for job in self.picture.jobs
+        ]
+        return seen + [seen_impossible(*job) for job in self.picture.impossible]
+
+    @cached_property
+    def _index(self) -> dict[str, int]:
+        by_engine = {seen.engine_id: index for index, seen in enumerate(self.seen)}
+        return {**by_engine, **{seen.job.id: index for index, seen in enumerate(self.seen)}}
+
+    @cached_property
+    def engine_ids(self) -> dict[str, str]:
+        """By UUID, of jobs whose id the engine has told."""
+        return {seen.job.id: seen.engine_id for seen in self.seen if seen.engine_id}
+
+    @cached_property
+    def _running(self) -> list[int]:
+        return [index for index, seen in enumerate(self.seen) if seen.state == "running"]
+
+    @cached_property
+    def loads(self) -> Loads:
+        """What the cost model predicts."""
+        return self._predictor.predict([self.seen[index] for index in self._running])
+
+    @cached_property
+    def _speeds(self) -> dict[int, tuple[float | None, float | None]]:
+        found = self.loads.speeds.items()
+        return {self._running[index]: (speed.iteration_s, speed.slowdown) for index, speed in found}
+
+    @cached_property
+    def _free_masks(self) -> list[int]:
+        """Per host the GPUs that can be given away."""
+        if self.picture.masks is not None:
+            return [
+                0 if down else mask for mask, down in zip(self.picture.masks, self.picture.down, strict=True)
+            ]
+        masks = [(1 << int(count)) - 1 for count in self.topology.hosts.gpus]
+        for index in self._running:
+            if isinstance(place := self.seen[index].placement, Placement):
+                for host, mask in zip(place.hosts, place.masks, strict=True):
+                    masks[host] &= ~mask
+        return masks
+
+    @cached_property
+    def _room(self) -> FreeCapacity:
+        return FreeCapacity(self.topology, [mask.bit_count() for mask in self._free_masks])
+
+    @cached_property
+    def _ahead(self) -> dict[int, int]:
+        waiting = [index for index, seen in enumerate(self.seen) if seen.state == "waiting"]
+        return {index: ahead for ahead, index in enumerate(waiting)}
+
+    # ---- jobs
+
+    def find(self, name: str) -> int | None:
+        """A job by UUID or by the engine's id."""
+        return self._index.get(name)
+
+    def job(self, index: int, now_s: float) -> schema.JobView:
+        """One of `seen`."""
+        seen = self.seen[index]
+        last = self.picture.last.get(seen.job.id)
+        if seen.state == "waiting":
+            why = self._room.why(seen, last, self._ahead[index])
+        else:
+            why = seen.note or (last.decision.reason if last is not None else "")
+        return _job(self.topology, seen, now_s, why, self._speeds.get(index, (None, None)))
+
+    def jobs(
+        self, wanted: Callable[[ViewPicture], bool], after: str | None, limit: int, now_s: float
+    ) -> schema.Jobs:
+        """A page of those that are wanted, in order of arrival."""
+        all_of_them = [index for index, seen in enumerate(self.seen) if wanted(seen)]
+        start = 0
+        if after is not None:
+            if after not in self._index:
+                raise NotThereError(f"the job {after!r} has ended since", "begin with the first page again")
+            start = self._index[after] + 1
+        rest = [index for index in all_of_them if index >= start]
+        items = tuple(self.job(index, now_s) for index in islice(rest, limit))
+        return schema.Jobs(items, items[-1].id if len(rest) > limit else None, len(all_of_them))
+
+    # ---- hosts
+
+    @cached_property
+    def hosts(self) -> tuple[schema.Host, ...]:
+        """In the topology's order."""
+        on: dict[int, list[schema.JobOnHost]] = {}
+        for index in self._running:
+            seen = self.seen[index]
+            if isinstance(place := seen.placement, Placement):
+                for host, mask in zip(place.hosts, place.masks, strict=True):
+                    on.setdefault(host, []).append(schema.JobOnHost(seen.job.id, seen.engine_id, bits(mask)))
+        hosts = self.topology.hosts
+        groups = self._group_names
+        return tuple(
+            schema.Host(
+                name=name, gpu_type=hosts.gpu_types[host], gpus=int(hosts.gpus[host]), free=bits(self._free_masks[host]),
+                blocked=bits(self.picture.blocked.get(host, 0)), down=bool(self.picture.down[host]),
+                jobs=tuple(on.get(host, ())), group=groups[host],
+            )
+            for host, name in enumerate(hosts.names)
+        )  # fmt: skip
+
+    @cached_property
+    def _group_names(self) -> list[str]:
+        if not self.topology.levels:
+            return [self.topology.name] * len(self.topology.hosts)
+        level = self.topology.levels[0]
+        return [level.domains[int(domain)] for domain in level.domain_of_host]
+
+    @cached_property
+    def cluster(self) -> schema.Cluster:
+        """Hosts by the narrowest switch above them."""
+        levels, members = self.topology.levels, _grouped(self._group_names)
+        groups = [
+            schema.Group(
+                name=name, level=levels[0].name if levels else "cluster",
+                within=tuple(level.domains[int(level.domain_of_host[hosts[0]])] for level in levels[1:]),
+                hosts=tuple(self.hosts[host] for host in hosts),
+            )
+            for name, hosts in members.items()
+        ]  # fmt: skip
+        return schema.Cluster(snapshot=self.number, name=self.topology.name, groups=tuple(groups))
+
+    @cached_property
+    def gpus(self) -> schema.GpuCounts:
+        """GPUs by what they do."""
+        free = blocked = down = 0
+        for host in self.hosts:
+            free += len(host.free)
+            if host.down:
+                down += host.gpus
+            else:
+                blocked += len(host.blocked)
+        return schema.GpuCounts(free, self.topology.gpus - free - blocked - down, blocked, down)
+
+    @cached_property
+    def counts(self) -> schema.JobCounts:
+        """Jobs by state."""
+        found = Counter(seen.state for seen in self.seen)
+        return schema.JobCounts(found["waiting"], found["held"], found["running"])
+
+    @cached_property
+    def wanted_gpus(self) -> int:
+        """What all waiting jobs want."""
+        return sum(seen.job.gpus for seen in self.seen if seen.state == "waiting")
+
+    # ---- links
+
+    @cached_property
+    def links(self) -> schema.Links:
+        """Predicted loads of all links."""
+        loads, names, capacities = self.loads, self._predictor.names, self._predictor.capacities_bytes_per_s
+        items = []
+        for link, (level, of) in enumerate(_places(self.topology)):
+            on = sorted(loads.sent.get(link, ()), key=lambda sent: -sent[1])
+            whose = [(self.seen[self._running[index]], rate) for index, rate in on]
+            items.append(
+                schema.Link(
+                    name=names[link], kind="nic" if level == "host" else "uplink", level=level, of=of,
+                    capacity_bytes_per_s=capacities[link] if isfinite(capacities[link]) else None,
+                    predicted_bytes_per_s=sum(rate for _, rate in whose),
+                    measured_bytes_per_s=self._counted(of) if level == "host" else None,
+                    jobs=tuple(schema.JobOnLink(seen.job.id, seen.engine_id, rate) for seen, rate in whose),
+                )
+            )  # fmt: skip
+        return schema.Links(
+            snapshot=self.number, predicted=True, unknown_jobs=loads.unknown, items=tuple(items)
+        )
+
+    def _counted(self, host: str) -> float | None:
+        report = self.picture.counters.get(host)
+        if report is None or abs(self.picture.taken_s - report.time_s) > OLD_S:
+            return None
+        return max(report.sent_bytes_per_s, report.received_bytes_per_s)
+
+
+def _places(topology: Topology) -> Iterable[tuple[str, str]]:
+    """(level, name) of each link, in the cost model's order."""
+    yield from (("host", name) for name in topology.hosts.names)
+    for level in topology.levels:
+        yield from ((level.name, domain) for domain in level.domains)
+
+
+def _grouped(names: Sequence[str]) -> dict[str, list[int]]:
+    groups: dict[str, list[int]] = {}
+    for host, name in enumerate(names):
+        groups.setdefault(name, []).append(host)
+    return groups

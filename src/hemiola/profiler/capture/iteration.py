@@ -1,0 +1,263 @@
+"""One training iteration, step by step, on stand-ins for tensors that have shapes and no values."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._pytree import tree_leaves
+
+from hemiola.core.errors import GraphError, InputError
+from hemiola.core.graph import Graph
+from hemiola.profiler.capture.assemble import assemble
+from hemiola.profiler.capture.caches import forget_stand_ins
+from hemiola.profiler.capture.fakes import Fakes, substituted
+from hemiola.profiler.capture.inventory import ModelState, inventory_of
+from hemiola.profiler.capture.losses import scalar_loss
+from hemiola.profiler.capture.modules import ModulePaths
+from hemiola.profiler.capture.optimizers import many_at_once, optimizer_over, state_tensors
+from hemiola.profiler.capture.recorder import BACKWARD, FORWARD, OPTIMIZER, OperationRecorder
+from hemiola.profiler.capture.refusals import explained, quiet
+
+__all__ = ["CaptureOptions", "capture_iteration"]
+
+
+@dataclass(frozen=True)
+class CaptureOptions:
+    """How to capture: see `hemiola.profiler.capture.capture`."""
+
+    accumulate: int = 1
+    autocast: str | None = None
+    device: str = ""
+    name: str = ""
+    samples: int | None = None
+
+
+def capture_iteration(given: Any, inputs: Any, loss: Any, optimizer: Any, options: CaptureOptions) -> Graph:
+    """Capture: see `hemiola.profiler.capture.capture`."""
+    model = _unwrapped(given)
+    _check(options, loss)
+    device = _device(model, options.device)
+    inventory = inventory_of(model)
+    with ExitStack() as stack:
+        stack.enter_context(torch.inference_mode(False))
+        stack.enter_context(torch.enable_grad())
+        if torch.get_default_device().type == "meta":
+            stack.enter_context(device)  # what the model makes for itself shall be where its stand-ins are
+        stack.callback(forget_stand_ins, stack.enter_context(FakeTensorMode()))
+        fakes = Fakes(device)
+        stack.enter_context(quiet())
+        stack.enter_context(substituted(model, fakes))
+        paths = ModulePaths(model)
+        run = _Iteration(model, inventory, paths, fakes, device, options)
+        stack.enter_context(paths.followed())
+        loss_source = run.forward_and_backward(_arguments(inputs, fakes), loss)
+        state_bytes, optimizer_source = run.update(optimizer)
+        source = _source(model, device, options, loss_source, optimizer_source, run.recorder.uncounted)
+        samples = _samples(inputs, paths.sequences) if options.samples is None else options.samples
+        return assemble(
+            run.recorder, inventory, paths, run.gradient_ready, run.gradient_bytes,
+            name=options.name or type(model).__name__, model=model, source=source,
+            samples=samples * options.accumulate, optimizer_bytes=state_bytes,
+        )  # fmt: skip
+
+
+class _Iteration:
+    """The iteration while it is recorded."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        inventory: ModelState,
+        paths: ModulePaths,
+        fakes: Fakes,
+        device: torch.device,
+        options: CaptureOptions,
+    ) -> None:
+        self._model = model
+        self._inventory = inventory
+        self._fakes = fakes
+        self._device = device
+        self._options = options
+        self._parameters = [fakes(parameter) for parameter in inventory.parameters]
+        owners = [paths.place(names[0].rpartition(".")[0]) for names in inventory.names]
+        known = {
+            id(real): names[0] for real, names in zip(inventory.parameters, inventory.names, strict=True)
+        }
+        self.recorder = OperationRecorder(paths, self._parameters, owners, fakes, known)
+        self.gradient_ready: dict[int, int] = {}
+        self.gradient_bytes: dict[int, int] = {}
+        for i, parameter in enumerate(self._parameters):
+            if parameter.requires_grad:
+                parameter.register_post_accumulate_grad_hook(lambda ready, i=i: self._accumulated(i, ready))
+
+    def forward_and_backward(self, arguments: tuple[list[Any], dict[str, Any]], loss: Any) -> str:
+        """Every micro-step; returns where the loss came from."""
+        source = ""
+        for tensor in tree_leaves(arguments):
+            if isinstance(tensor, torch.Tensor):
+                self.recorder.storages.of(tensor, born=0, counted=True)
+        for micro_step in range(self._options.accumulate):
+            self.recorder.micro_step = micro_step
+            self.recorder.phase = FORWARD
+            with self.recorder, self._precision():
+                with explained("the model's forward"):
+                    output = self._model(*arguments[0], **arguments[1])
+                with explained("the loss"):
+                    value, source = scalar_loss(output, loss)
+            self.recorder.phase = BACKWARD
+            self.recorder.links.begin_backward(value)
+            with self.recorder, explained("the model's backward"):
+                value.backward()
+        return source
+
+    def update(self, given: Any) -> tuple[int, str]:
+        """The optimizer's step, as it is once its state exists; returns the state's bytes, and what it was."""
+        trained = [parameter for parameter in self._parameters if parameter.requires_grad]
+        if not trained:
+            raise GraphError(
+                "the model has no trainable parameter: there is nothing to optimize",
+                "check requires_grad, or capture the whole model that is trained",
+            )
+        self.recorder.phase = OPTIMIZER
+        with (
+            explained("the optimizer's step", "capture with another optimizer, such as AdamW"),
+            many_at_once(),
+        ):
+            known = {id(parameter) for parameter in self._inventory.parameters}
+            optimizer = optimizer_over(given, trained, self._fakes, known)
+            optimizer.step()
+            state_bytes = self._note_state(optimizer)
+            with self.recorder:
+                optimizer.step()
+        rate = optimizer.param_groups[0].get("lr") if optimizer.param_groups else None
+        return state_bytes, f"{type(optimizer).__name__}(lr={rate})" + (
+            "" if given is not None else " by default"
+        )
+
+    def _precision(self) -> Any:
+        dtype = {"bfloat16": torch.bfloat16, "float16": torch.float16, None: None}[self._options.autocast]
+        return torch.autocast(self._device.type, dtype=dtype or torch.bfloat16, enabled=dtype is not None)
+
+    def _accumulated(self, i: int, parameter: torch.Tensor) -> None:
+        self.gradient_ready[i] = len(self.recorder.rows) - 1
+        gradient = parameter.grad
+        assert gradient is not None
+        if gradient.layout is not torch.strided:
+            name = self._inventory.names[i][0]
+            raise GraphError(f"the gradient of {name!r} is sparse", "capture the model with `sparse=False`")
+        self.gradient_bytes[i] = gradient.numel() * gradient.itemsize
+        storage = self.recorder.storages.of(gradient)
+        storage.counted, storage.parameter = False, i
+
+    def _note_state(self, optimizer: torch.optim.Optimizer) -> int:
+        index = {id(parameter): i for i, parameter in enumerate(self._parameters)}
+        size_bytes = 0
+        for parameter, tensors in state_tensors(optimizer).items():
+            for tensor in tensors:
+                self.recorder.storages.of(tensor).parameter = index[id(parameter)]
+                size_bytes += tensor.numel() * tensor.itemsize
+        return size_bytes
+
+
+def _unwrapped(model: Any) -> nn.Module:
+    """The module inside of what DistributedDataParallel or torch.compile put around it."""
+    while isinstance(model, (nn.parallel.DistributedDataParallel, nn.DataParallel)) or hasattr(
+        model, "_orig_mod"
+    ):
+        model = model._orig_mod if hasattr(model, "_orig_mod") else model.module
+    if not isinstance(model, nn.Module):
+        raise InputError(f"the model is a {type(model).__name__}", "give a torch.nn.Module")
+    if isinstance(model, torch.jit.ScriptModule):
+        raise GraphError("the model is compiled by torch.jit", "capture the module that it was made from")
+    return model
+
+
+def _check(options: CaptureOptions, loss: Any) -> None:
+    if not isinstance(options.accumulate, int) or options.accumulate < 1:
+        raise InputError(
+            f"accumulate is {options.accumulate!r}", "give a number of micro-steps of at least 1"
+        )
+    if options.samples is not None and (not isinstance(options.samples, int) or options.samples < 1):
+        raise InputError(
+            f"samples is {options.samples!r}", "give a number of samples of at least 1, or nothing"
+        )
+    if options.autocast not in (None, "bfloat16", "float16"):
+        raise InputError(f"autocast is {options.autocast!r}", 'give "bfloat16", "float16" or nothing')
+    if loss is not None and not callable(loss):
+        raise InputError(
+            f"the loss is a {type(loss).__name__}",
+            "give a function from the model's output to a scalar tensor",
+        )
+    if isinstance(loss, nn.Module) and next(loss.parameters(), None) is not None:
+        raise GraphError(
+            f"the loss ({type(loss).__name__}) has parameters of its own",
+            "make it part of the model: a module whose forward returns the loss",
+        )
+
+
+def _device(model: nn.Module, asked: str) -> torch.device:
+    own = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
+    try:
+        device = torch.device(asked) if asked else own
+    except (RuntimeError, TypeError) as error:
+        raise _no_device(asked) from error
+    if asked and device.type not in ("cpu", "cuda"):
+        raise _no_device(asked)
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise InputError(
+            "operations for a GPU cannot be captured here: this PyTorch finds no GPU",
+            'capture with device "cpu"',
+        )
+    return device if device.type == "cuda" else torch.device("cpu")
+
+
+def _no_device(asked: str) -> InputError:
+    return InputError(f"operations for the device {asked!r} cannot be captured", 'give "cpu" or "cuda"')
+
+
+def _arguments(inputs: Any, fakes: Fakes) -> tuple[list[Any], dict[str, Any]]:
+    for tensor in tree_leaves(inputs):
+        if isinstance(tensor, torch.Tensor) and (tensor.is_nested or tensor.layout is not torch.strided):
+            kind = "a nested tensor" if tensor.is_nested else f"a tensor of layout {tensor.layout}"
+            raise GraphError(f"an input is {kind}", "give a padded or dense tensor in its place")
+    if isinstance(inputs, Mapping):
+        return [], {str(name): fakes.within(value) for name, value in inputs.items()}
+    if isinstance(inputs, (tuple, list)) and not hasattr(inputs, "_fields"):
+        return [fakes.within(value) for value in inputs], {}
+    return [fakes.within(inputs)], {}
+
+
+def _samples(inputs: Any, sequences: Collection[tuple[int, ...]]) -> int:
+    """The first dimension of the first tensor, or the second where a module took such a one as (steps, samples, ...); 0
+    without one."""
+    if isinstance(inputs, torch.Tensor):
+        return inputs.shape[int(tuple(inputs.shape[:2]) in sequences)] if inputs.dim() else 0
+    values = (
+        inputs.values()
+        if isinstance(inputs, Mapping)
+        else inputs
+        if isinstance(inputs, (list, tuple))
+        else ()
+    )
+    return next((found for value in values if (found := _samples(value, sequences))), 0)
+
+
+def _source(
+    model: nn.Module, device: torch.device, options: CaptureOptions, loss: str, optimizer: str, uncounted: list[str]
+) -> str:
+    facts = [
+        f"captured with PyTorch {torch.__version__} for {device.type}",
+        f"loss: {loss}",
+        f"optimizer: {optimizer}",
+        f"{options.accumulate} micro-steps" if options.accumulate > 1 else "",
+        f"autocast to {options.autocast}" if options.autocast else "",
+        "" if model.training else "the model is in evaluation mode",
+        f"no FLOP are known of {', '.join(uncounted)}" if uncounted else "",
+    ]
+    return "; ".join(fact for fact in facts if fact)

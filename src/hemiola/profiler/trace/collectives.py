@@ -1,0 +1,208 @@
+"""What becomes of each collective that a kernel has seen: who waits for it, and when it has ended. See `kernels`."""
+
+from __future__ import annotations
+
+import atexit
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any, NamedTuple
+
+from hemiola.profiler.trace.recorder import IterationRecorder
+from hemiola.profiler.trace.values import TransferGate, RankGroup, RecordedTransfer
+
+__all__ = ["PYTHON", "Collectives", "Groups", "Payload"]
+
+_DEVICE = 1
+"""Stands for the one stream of a group on a device, where a thread's number stands for gloo's threads."""
+PYTHON = "torch.distributed.distributed_c10d"
+
+
+class Payload(NamedTuple):
+    """What a collective moves: the larger of what it takes and gives, and whether that lies on a device."""
+
+    size_bytes: int
+    on_device: bool
+
+
+class Groups:
+    """Numbers the process groups as they are met."""
+
+    def __init__(self, announce: Callable[[RankGroup], None]) -> None:
+        self._numbers: dict[str, int] = {}
+        self._known: dict[int, tuple[weakref.ref[Any], int]] = {}
+        self._announce = announce
+
+    def number(self, group: Any) -> int:
+        """The group's number."""
+        reference, number = self._known.get(id(group), (None, -1))
+        if reference is not None and reference() is group:
+            return number
+        name = group.group_name
+        if name not in self._numbers:
+            self._numbers[name] = len(self._numbers)
+            self._announce(RankGroup(self._numbers[name], name, *_members(group)))
+        number = self._numbers[name]
+        self._known[id(group)] = (weakref.ref(group), number)
+        return number
+
+
+def _members(group: Any) -> tuple[list[int], str]:
+    import torch.distributed as dist
+
+    try:
+        return list(dist.get_process_group_ranks(group)), str(dist.get_backend(group))
+    except (KeyError, ValueError, RuntimeError):  # a group that torch.distributed does not know
+        return list(range(group.size())), ""
+
+
+class Collectives:
+    """The kernels, and what connects a collective with those who wait for it."""
+
+    def __init__(self, recorder: IterationRecorder, groups: Groups) -> None:
+        self.recorder = recorder
+        self._groups = groups
+        self._synchronous = threading.local()
+        self._awaited: dict[int, tuple[Any, RecordedTransfer]] = {}
+        self._by_address: dict[int, RecordedTransfer] = {}
+        self._held: Any = None
+        self._backward = -1
+        self.gate: TransferGate | None = None
+        self.gated: list[RecordedTransfer] = []
+        self.reducers: dict[int, Any] = {}
+        self.on_gate: Callable[[list[RecordedTransfer]], None] = lambda transfers: None
+
+    def before(self, name: str, group: Any, payload: Payload, origin: str, *, blocking: bool) -> RecordedTransfer:
+        """A collective is about to be handed over."""
+        recorder = self.recorder
+        enqueue = recorder.now()
+        number = self._groups.number(group)
+        transfer = recorder.transfer(name, number, payload.size_bytes, enqueue)
+        if payload.on_device:
+            transfer.clock = recorder.stream_now
+            transfer.first, transfer.thread = transfer.clock(), _DEVICE
+        if self.gate is not None:
+            transfer.gate = self.gate
+        elif not blocking and (origin != PYTHON or number in self.reducers):
+            self._arm_backward(transfer)
+        return transfer
+
+    def after(self, transfer: RecordedTransfer, result: Any, origin: str, *, blocking: bool) -> None:
+        """It has been handed over."""
+        import torch.distributed as dist
+
+        work = result[-1] if isinstance(result, tuple | list) else result
+        if blocking:  # PyTorch waits for it right here, in Python; or has done so, in C++, and leaves no work
+            transfer.needed = transfer.enqueue if transfer.first is None else transfer.first
+            transfer.released = transfer.last = transfer.clock()
+            if work is not None:
+                self._synchronous.transfer = transfer
+            return
+        if work is None:  # it has waited for the others already, in C++
+            transfer.needed, transfer.released = transfer.enqueue, transfer.clock()
+            transfer.last = transfer.released
+            return
+        handle = dist.Work.unbox(work)
+        if origin == PYTHON:
+            self._held = handle  # so that the script gets this very object, by which `waiting` knows it
+            transfer.handle = weakref.ref(handle)
+            self._awaited[id(handle)] = (transfer.handle, transfer)
+        try:
+            handle.get_future().add_done_callback(_Done(transfer))
+        except RuntimeError:
+            return  # point-to-point work of gloo has no future: who waits for it will tell
+
+    def waiting(self, work: Any) -> RecordedTransfer | None:
+        """The transfer that the script waits for with this work; None if it was not seen."""
+        transfer: RecordedTransfer | None = getattr(self._synchronous, "transfer", None)
+        if transfer is not None:
+            self._synchronous.transfer = None
+            return transfer
+        reference, transfer = self._awaited.pop(id(work), (None, None))
+        if reference is None or reference() is not work:
+            return None
+        if self._held is work:
+            self._held = None
+        return transfer
+
+    def functional(self, tensor: Any) -> RecordedTransfer | None:
+        """The transfer whose result a functional collective's user waits for."""
+        return self._by_address.pop(tensor.data_ptr(), None) if self._by_address else None
+
+    def remember_output(self, transfer: RecordedTransfer, tensors: Iterable[Any]) -> None:
+        """A functional collective: its user will wait for a tensor, not for a work."""
+        for tensor in tensors:
+            self._by_address[tensor.data_ptr()] = transfer
+
+    def forget(self) -> None:
+        """An iteration is over: let go of what nobody waited for."""
+        self._held = None
+        self._by_address.clear()
+        self._awaited = {key: entry for key, entry in self._awaited.items() if entry[0]() is not None}
+
+    def _arm_backward(self, transfer: RecordedTransfer) -> None:
+        """Called from C++ or on a DDP group during backward: the reducer waits for it when backward ends."""
+        import torch
+
+        task = torch._C._current_graph_task_id()
+        if task == -1:
+            return
+        if task != self._backward:
+            self._backward = task
+            self.gated = []
+            _at_end_of_backward(partial(self.recorder.guarded, self._backward_ends))
+        self.gated.append(transfer)
+
+    def _backward_ends(self) -> None:
+        """Runs before the reducer's own callback, which waits: ours was queued before it."""
+        gate = TransferGate(self.recorder.stream_now())
+        _at_end_of_backward(partial(self.recorder.guarded, self._reducer_is_done, gate))
+
+    def _reducer_is_done(self, gate: TransferGate) -> None:
+        gate.released = self.recorder.stream_now()
+        transfers = [transfer for transfer in self.gated if transfer.needed is None]
+        for transfer in transfers:
+            transfer.gate = gate
+        self._backward, self.gated = -1, []
+        self.on_gate(transfers)
+
+
+class _Done:
+    """Called by the backend's thread after the last byte; on a device, with a stream that comes after it."""
+
+    __slots__ = ("__weakref__", "_transfer")
+
+    def __init__(self, transfer: RecordedTransfer) -> None:
+        self._transfer = transfer
+        _held_by_backends.add(self)
+
+    def __call__(self, future: Any) -> None:
+        transfer = self._transfer
+        transfer.last = transfer.clock()
+        if transfer.thread == 0:
+            transfer.thread = threading.get_ident()
+
+
+_held_by_backends: weakref.WeakSet[_Done] = weakref.WeakSet()
+_LAST_CALLS_S = 1.0
+
+
+@atexit.register
+def _await_last_calls() -> None:
+    """Who waits for a collective goes on before the backend's thread has called and let go of what is here.
+
+    CPython ends a thread that asks for its lock after the interpreter has, and from within C++ that ends the
+    process: "terminate called without an active exception".
+    """
+    end_s = time.monotonic() + _LAST_CALLS_S
+    while _held_by_backends and time.monotonic() < end_s:
+        time.sleep(0.001)
+    time.sleep(0.005)  # the last one has been let go of, and its thread comes back from that
+
+
+def _at_end_of_backward(action: Callable[[], Any]) -> None:
+    import torch
+
+    torch.autograd.Variable._execution_engine.queue_callback(action)

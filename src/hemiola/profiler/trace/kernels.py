@@ -1,0 +1,150 @@
+"""Sees every collective of this process, whoever asks for it, where PyTorch's dispatcher sends it to its backend.
+
+DDP's reducer calls its process group from C++, FSDP2 and scripts from Python, compiled graphs through
+functional collectives: all of them pass the operators `c10d::*`. A kernel for the dispatch key
+BackendSelect, which PyTorch leaves open for these, is called first, notes the time, and passes the call
+on unchanged. The process group, the tensors and the work handed back are the script's own.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from hemiola.profiler.trace.collectives import Collectives, Payload
+from hemiola.profiler.trace.values import RecordedTransfer
+
+__all__ = ["install_kernels"]
+
+_NAMES = {
+    "allreduce": "all-reduce", "allgather": "all-gather", "_allgather": "all-gather", "broadcast": "broadcast",
+    "reduce_scatter": "reduce-scatter", "_reduce_scatter": "reduce-scatter", "alltoall": "all-to-all",
+    "barrier": "barrier", "monitored_barrier": "barrier", "reduce": "reduce", "gather": "gather",
+    "scatter": "scatter", "send": "send", "recv": "recv",
+}  # fmt: skip
+"""What the collectives are called, by how their operators' names begin; of several, the longest holds."""
+
+
+def install_kernels(collectives: Collectives) -> Callable[[], None]:
+    """Register the kernels; a function that takes them away again."""
+    import torch
+
+    library = torch.library.Library("c10d", "IMPL")
+    for operator, name in _operators():
+        library.impl(operator, _kernel(collectives, operator, name), "BackendSelect", with_keyset=True)
+    functional = torch.library.Library("_c10d_functional", "IMPL")
+    wait = torch.ops._c10d_functional.wait_tensor.default
+    functional.impl(wait, _waiting_kernel(collectives, wait), "BackendSelect", with_keyset=True)
+
+    def uninstall() -> None:
+        library._destroy()
+        functional._destroy()
+
+    return uninstall
+
+
+def _operators() -> list[tuple[Any, str]]:
+    """The operators that communicate, and what each is called."""
+    import torch
+
+    found = []
+    for full_name in torch._C._dispatch_get_all_op_names():
+        namespace, _, name = full_name.partition("::")
+        if namespace != "c10d":
+            continue
+        prefix = max((prefix for prefix in _NAMES if name.startswith(prefix)), key=len, default="")
+        if prefix:
+            found.append((getattr(torch.ops.c10d, name).default, _NAMES[prefix]))
+    return found
+
+
+def _kernel(collectives: Collectives, operator: Any, name: str) -> Callable[..., Any]:
+    """A kernel that notes the call and passes it on; the operator's schema tells where its arguments are."""
+    import torch
+
+    arguments = operator._schema.arguments
+    group_at = next(n for n, a in enumerate(arguments) if "ProcessGroup" in str(a.type))
+    tensors_at = [n for n, a in enumerate(arguments) if "Tensor" in str(a.type)]
+    async_at = next((n for n, a in enumerate(arguments) if a.name == "async_op"), len(arguments))
+    select = torch._C.DispatchKey.BackendSelect
+    unbox = torch.distributed.ProcessGroup.unbox
+    recorder = collectives.recorder
+    real = (torch.Tensor, torch.nn.Parameter)
+    caller = sys._getframe
+
+    def enter(values: Any, origin: str, blocking: bool) -> RecordedTransfer | None:
+        first = _first([values[n] for n in tensors_at if n < len(values)])
+        if type(first) not in real:  # one that a compiler sends through a program to learn its shapes
+            return None
+        size_bytes = 0 if name == "barrier" else max(_bytes(values[n]) for n in tensors_at if n < len(values))
+        payload = Payload(size_bytes, first.is_cuda)
+        return collectives.before(name, unbox(values[group_at]), payload, origin, blocking=blocking)
+
+    def leave(transfer: RecordedTransfer, values: Any, result: Any, origin: str, blocking: bool) -> None:
+        collectives.after(transfer, result, origin, blocking=blocking)
+        if origin == "torch._ops":
+            collectives.remember_output(transfer, _flat([values[n] for n in tensors_at if n < len(values)]))
+
+    def kernel(keys: Any, *values: Any, **named: Any) -> Any:
+        rest = keys.remove(select)
+        if not recorder.on:
+            return operator.redispatch(rest, *values, **named)
+        start = recorder.now()
+        try:
+            origin = caller(1).f_globals.get("__name__", "")
+        except ValueError:  # a thread without Python, such as autograd's on a device
+            origin = ""
+        blocking = len(values) > async_at and values[async_at] is False
+        transfer = recorder.guarded(enter, values, origin, blocking)
+        middle = recorder.now()
+        result = operator.redispatch(rest, *values, **named)
+        if transfer is not None:
+            handed = recorder.now()
+            recorder.guarded(leave, transfer, values, result, origin, blocking)
+            recorder.cost_ns += recorder.now() - handed + middle - start
+        return result
+
+    return kernel
+
+
+def _waiting_kernel(collectives: Collectives, operator: Any) -> Callable[..., Any]:
+    """A kernel for the wait on the result of a functional collective."""
+    import torch
+
+    select = torch._C.DispatchKey.BackendSelect
+    recorder = collectives.recorder
+
+    def kernel(keys: Any, tensor: Any) -> Any:
+        transfer = recorder.guarded(collectives.functional, tensor) if type(tensor) is torch.Tensor else None
+        if transfer is not None and transfer.needed is None:
+            transfer.needed = transfer.clock()
+        result = operator.redispatch(keys.remove(select), tensor)
+        if transfer is not None:
+            transfer.released = transfer.clock()
+        return result
+
+    return kernel
+
+
+def _flat(value: Any) -> Iterable[Any]:
+    if isinstance(value, list | tuple):
+        return [tensor for entry in value for tensor in _flat(entry)]
+    return () if value is None else (value,)
+
+
+def _first(value: Any) -> Any:
+    """The first tensor in lists of lists; None without any. A rank that gets nothing has an empty list for it."""
+    if isinstance(value, list | tuple):
+        return next((first for entry in value if (first := _first(entry)) is not None), None)
+    return value
+
+
+def _bytes(value: Any) -> int:
+    if isinstance(value, list | tuple):
+        return sum(map(_bytes, value))
+    if value is None:
+        return 0
+    if value.is_sparse:  # which PyTorch gives no size: its indices are sent, and its values
+        return int(value._indices().nbytes + value._values().nbytes)
+    return int(value.nbytes)

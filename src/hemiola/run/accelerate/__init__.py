@@ -1,6 +1,0 @@
-"""Makes a training job faster: its gradients ordered, pre-empted and overlapped with the next forward by a plan."""
-
-from hemiola.run.accelerate.api import accelerate
-from hemiola.run.accelerate.model import Accelerated
-
-__all__ = ["Accelerated", "accelerate"]

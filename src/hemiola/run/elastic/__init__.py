@@ -1,8 +1,0 @@
-"""Training that goes on when ranks are lost or join: every entry of the data once, whoever is there to train on it."""
-
-from hemiola.run.elastic.cursor import Agreement, Cursor, Deck, agreed
-from hemiola.run.elastic.membership import Membership
-from hemiola.run.elastic.sampler import ElasticSampler, EmptyAsNone
-from hemiola.run.elastic.state import TrainingState
-
-__all__ = ["Agreement", "Cursor", "Deck", "ElasticSampler", "EmptyAsNone", "Membership", "TrainingState", "agreed"]

@@ -1,0 +1,168 @@
+"""What hosts have left beside GPUs: processors and memory. An engine that says nothing of them has enough for anybody.
+
+Knows no policy and no rule. Where a host has too little for a job, none of its GPUs, or fewer, seem free to that job:
+see `placement.find`. So policies and rules need to know of GPUs alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from math import inf
+
+from hemiola.core.resources import Resources, ResourceRequest
+from hemiola.core.decisions import Placement
+from hemiola.sched.job_state import JobState
+
+__all__ = ["Spare"]
+
+Amount = tuple[float, float]
+"""(processors, bytes of memory)"""
+NOTHING: Amount = (0.0, 0.0)
+MIB = 2**20
+ROUNDING: Amount = (1e-6, 1.0)
+
+
+class Spare:
+    """Of the hosts of one inventory.
+
+    Args:
+        names: of hosts.
+
+    Attributes:
+        known: hosts of which the engine says what they have.
+        holders: jobs that have something there.
+    """
+
+    __slots__ = ("_held", "_names", "_ours", "_taken", "_total", "holders", "known")
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self._names = names
+        self._ours: dict[int, Amount] = {}
+        self._total: dict[int, Amount] = {}
+        self._taken: dict[int, Amount] = {}
+        self._held: dict[str, list[tuple[int, Amount]]] = {}
+        self.known = self._ours.keys()
+        self.holders = self._held.keys()
+
+    def furnish(self, host: int, ours: Resources, total: Resources) -> bool:
+        """A host has so much; whether it is more than before."""
+        before, now = self._ours.get(host, (inf, inf)), _amount(ours)
+        self._ours[host], self._total[host] = now, _amount(total)
+        return now[0] > before[0] or now[1] > before[1]
+
+    def take(self, key: str, claim: ResourceRequest | None, placement: Placement) -> None:
+        """A job has its share of these hosts from now on."""
+        if claim is None:
+            return
+        held = self._held[key] = []
+        for host, mask in zip(placement.hosts, placement.masks, strict=True):
+            share = self._share(claim, host, mask.bit_count(), len(placement.hosts))
+            held.append((host, share))
+            self._taken[host] = _plus(self._taken.get(host, NOTHING), share)
+
+    def give(self, key: str) -> None:
+        """What it had is free again; nothing if it had nothing."""
+        for host, share in self._held.pop(key, ()):
+            self._taken[host] = _plus(self._taken[host], share, -1)
+
+    def caps(self, job: JobState, counts: Sequence[int]) -> Iterator[dict[int, int]]:
+        """By host, how many GPUs a job can use at most, where those are fewer than are free.
+
+        First as if it had equal parts on all of its hosts, then with what each has to have at least: where the second
+        finds a place, `lack` says whether that is enough in all.
+        """
+        claim, hosts = job.claim, job.job.hosts
+        if claim is None or not self.known:
+            yield {}
+            return
+        equal = self._caps(claim, job, counts, hosts or 1)
+        yield equal
+        if equal and hosts != 1 and (claim.cpus or claim.memory_bytes):
+            yield self._caps(claim, job, counts, 0)
+
+    def lack(self, job: JobState, placement: Placement) -> str:
+        """What a job would lack there, in words; "" for nothing."""
+        claim = job.claim
+        if claim is None or not self.known:
+            return ""
+        left_in_all, only = NOTHING, int(len(placement.hosts) == 1)
+        for host, mask in zip(placement.hosts, placement.masks, strict=True):
+            needs, left = self._share(claim, host, mask.bit_count(), only), self._left(host)
+            if why := _short(needs, left):
+                return f"{self._names[host]} has {why}"
+            left_in_all = _plus(left_in_all, left)
+        why = _short((claim.cpus, claim.memory_bytes), left_in_all)
+        return f"these hosts have {why}" if why else ""
+
+    def shortage(self, job: JobState, counts: Sequence[int]) -> str:
+        """Why too few of the hosts whose free GPUs would do can have a job, in words; "" if enough can, or GPUs are short."""
+        claim, hosts = job.claim, job.job.hosts or 1
+        if claim is None:
+            return ""
+        each = job.gpus // hosts if job.job.hosts else 1
+        able = [host for host, free in enumerate(counts) if free >= each]
+        short = [h for h in able if h in self.known and not self._most(claim, h, each, each, hosts)]
+        if len(able) < hosts or len(able) - len(short) >= hosts:
+            return ""
+        best = max(short, key=self._left)
+        why = _short(self._share(claim, best, each, hosts), self._left(best))
+        return (
+            f"GPUs are free, but no more hosts have what it needs beside them: {self._names[best]} has {why}"
+        )
+
+    def _left(self, host: int) -> Amount:
+        """At most what the host has: what is taken from others is not there for anybody."""
+        ours, total = self._ours.get(host, (inf, inf)), self._total.get(host, (inf, inf))
+        left = _plus(ours, self._taken.get(host, NOTHING), -1)
+        return max(0.0, min(left[0], total[0])), max(0.0, min(left[1], total[1]))
+
+    def _caps(self, claim: ResourceRequest, job: JobState, counts: Sequence[int], hosts: int) -> dict[int, int]:
+        each = job.gpus // job.job.hosts if job.job.hosts else 0
+        caps = {}
+        for host in self.known:
+            free = counts[host]
+            if free and (cap := self._most(claim, host, each, free, hosts)) < free:
+                caps[host] = cap
+        return caps
+
+    def _most(self, claim: ResourceRequest, host: int, each: int, free: int, hosts: int) -> int:
+        """GPUs that a job can use there: `each` or none where it says how many, else as many as it can."""
+        left = self._left(host)
+        for gpus in (each,) if each else range(free, 0, -1):
+            share = self._share(claim, host, gpus, hosts)
+            if not _short(share, left):
+                return free if each else gpus
+        return 0
+
+    def _share(self, claim: ResourceRequest, host: int, gpus: int, hosts: int) -> Amount:
+        """What it takes of one host of so many; 0 hosts: at the least."""
+        total = self._total.get(host, NOTHING)
+        cpus = max(claim.cpus_per_host, claim.cpus_per_gpu * gpus)
+        memory = max(claim.memory_per_host_bytes, claim.memory_per_gpu_bytes * gpus)
+        if hosts:
+            cpus, memory = max(cpus, claim.cpus / hosts), max(memory, claim.memory_bytes / hosts)
+        if claim.whole and total[0] < inf:
+            cpus = max(cpus, total[0])
+        if claim.all_memory and total[1] < inf:
+            memory = max(memory, total[1])
+        return cpus, memory
+
+
+def _amount(beside: Resources) -> Amount:
+    return (
+        inf if beside.cpus is None else beside.cpus,
+        inf if beside.memory_bytes is None else beside.memory_bytes,
+    )
+
+
+def _plus(one: Amount, other: Amount, sign: int = 1) -> Amount:
+    return one[0] + sign * other[0], one[1] + sign * other[1]
+
+
+def _short(needs: Amount, left: Amount) -> str:
+    """What there is too little of, in words; "" for nothing."""
+    if needs[0] > left[0] + ROUNDING[0]:
+        return f"{left[0]:g} CPU{'s' * (left[0] != 1)} left, and it needs {needs[0]:g}"
+    if needs[1] > left[1] + ROUNDING[1]:
+        return f"{left[1] / MIB:,.0f} MiB of memory left, and it needs {needs[1] / MIB:,.0f}"
+    return ""

@@ -1,0 +1,217 @@
+"""From a finished (or interrupted) simulation to its `Run`: one record per job, every GPU-second."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+
+from hemiola.sched.loop import Driver
+from hemiola.simulator.ledger import IdleLedger
+from hemiola.core.decisions import Placement
+from hemiola.core.job import Job
+from hemiola.core.result import GpuSeconds, JobRecord, LoggedDecision, Run
+from hemiola.core.timeline import Timeline, TrafficLog
+from hemiola.sched.job_state import JobState
+from hemiola.sched.view import ClusterView
+
+__all__ = ["Account", "SimulatedReplay", "build_run"]
+
+
+AnyLog = TypeVar("AnyLog", Timeline, TrafficLog | None)
+
+
+class Account(Protocol):
+    """Where one job's time went, as its driver has kept it."""
+
+    first_start_s: float | None
+    finish_s: float | None
+    placement: Placement | None
+    tiers_s: list[float]
+    ideal_s: float
+
+    @property
+    def useful_s(self) -> float:
+        """Time spent computing towards a result."""
+
+    @property
+    def exposed_s(self) -> float:
+        """Time spent waiting for communication."""
+
+    @property
+    def checkpoint_s(self) -> float:
+        """Time spent saving, loading, and waiting for GPUs to be handed over."""
+
+    @property
+    def lost_s(self) -> float:
+        """Time whose work was lost with a host."""
+
+
+class SimulatedReplay(Driver):
+    """A driver whose cluster exists only in numbers, and what it leaves behind."""
+
+    origin_s: float
+    now: float
+    stop: bool
+    events_seen: int
+    speed_changes: int = 0
+    ledger: IdleLedger
+
+    @property
+    @abstractmethod
+    def accounts(self) -> Mapping[str, Account]:
+        """The jobs that arrived, by id."""
+
+    def ideal_s(self, job: Job) -> float:
+        """Run time of a job that can run here on its best placement, alone."""
+        return job.duration_s
+
+    def resized(self) -> Iterable[tuple[float, float, float, float]]:
+        """GPU-seconds (useful, exposed, checkpoint, lost) of each elastic job beyond its `gpus` times its seconds."""
+        return ()
+
+    @abstractmethod
+    def close(self) -> None:
+        """Account for jobs that still run when `stop` ended the replay early."""
+
+    @abstractmethod
+    def timeline(self) -> Timeline:
+        """Every span in which a job held GPUs."""
+
+    @abstractmethod
+    def traffic(self) -> TrafficLog | None:
+        """What jobs that cross hosts sent, if it was recorded."""
+
+
+def build_run(
+    driver: SimulatedReplay,
+    view: ClusterView,
+    jobs: Sequence[Job],
+    refused: dict[str, str],
+    *,
+    policy: str,
+    seed: int,
+    semantics: dict[str, str],
+    decisions: tuple[LoggedDecision, ...],
+    decisions_made: int,
+    decisions_refused: int,
+    wall_s: float,
+    cpu_s: float,
+    interrupted: bool,
+) -> Run:
+    """Everything that the driver and the view know, as values."""
+    records = tuple(
+        _record(job, driver, view.jobs.get(job.id), refused.get(job.id, ""), interrupted) for job in jobs
+    )
+    return Run(
+        policy=policy,
+        seed=seed,
+        semantics=semantics,
+        origin_s=driver.origin_s,
+        end_s=driver.now,
+        gpu_seconds=_gpu_seconds(driver, records),
+        records=records,
+        decisions_made=decisions_made,
+        decisions_refused=decisions_refused,
+        events=driver.events_seen,
+        speed_changes=driver.speed_changes,
+        wall_s=wall_s,
+        cpu_s=cpu_s,
+        interrupted=interrupted,
+        timeline=_by_record(driver.timeline(), jobs, refused),
+        traffic=_by_record(driver.traffic(), jobs, refused),
+        decisions=decisions,
+    )
+
+
+def _by_record(log: AnyLog, jobs: Sequence[Job], refused: dict[str, str]) -> AnyLog:
+    """The same rows with jobs counted as the run's records are; drivers count admitted jobs only."""
+    if log is None or not refused:
+        return log
+    place = np.array([i for i, job in enumerate(jobs) if job.id not in refused], dtype=np.int64)
+    return replace(log, job=place[log.job])
+
+
+def _gpu_seconds(driver: SimulatedReplay, records: tuple[JobRecord, ...]) -> GpuSeconds:
+    ledger = driver.ledger
+    more = list(driver.resized())
+    return GpuSeconds(
+        useful=sum(r.gpus * r.useful_s for r in records) + sum(kinds[0] for kinds in more),
+        exposed_communication=sum(r.gpus * r.exposed_communication_s for r in records)
+        + sum(kinds[1] for kinds in more),
+        checkpoint=sum(r.gpus * r.checkpoint_s for r in records) + sum(kinds[2] for kinds in more),
+        lost=sum(r.gpus * r.lost_s for r in records) + sum(kinds[3] for kinds in more),
+        idle_waiting=ledger.waiting_gpu_s,
+        idle_fragmentation=ledger.fragmentation_gpu_s,
+        idle_no_demand=ledger.no_demand_gpu_s,
+        down=ledger.down_gpu_s,
+    )
+
+
+def _record(job: Job, driver: SimulatedReplay, state: JobState | None, refused: str, interrupted: bool) -> JobRecord:
+    task = driver.accounts.get(job.id)
+    status, why = _status(task, state, refused, interrupted)
+    model = job.profile.name if job.profile is not None else job.model
+    if task is None or state is None:
+        return JobRecord(
+            id=job.id, submit_s=job.submit_s, gpus=job.gpus, model=model, user=job.user, queue=job.queue,
+            status=status, why=why, ideal_s=job.duration_s if refused else driver.ideal_s(job), **_NOTHING,
+        )  # fmt: skip
+    finish_s = task.finish_s
+    tiers_s = tuple(task.tiers_s)
+    return JobRecord(
+        id=job.id,
+        submit_s=job.submit_s,
+        gpus=job.gpus,
+        model=model,
+        user=job.user,
+        queue=job.queue,
+        status=status,
+        why=why,
+        first_start_s=task.first_start_s,
+        finish_s=finish_s,
+        jct_s=finish_s - job.submit_s if finish_s is not None else None,
+        queueing_s=state.waited_s(driver.now),
+        run_s=sum(tiers_s),
+        useful_s=task.useful_s,
+        exposed_communication_s=task.exposed_s,
+        checkpoint_s=task.checkpoint_s,
+        lost_s=task.lost_s,
+        ideal_s=task.ideal_s,
+        preemptions=state.preemptions,
+        migrations=state.migrations,
+        tiers_s=tiers_s,
+    )
+
+
+_NOTHING: dict[str, Any] = {
+    "first_start_s": None,
+    "finish_s": None,
+    "jct_s": None,
+    "queueing_s": 0.0,
+    "run_s": 0.0,
+    "useful_s": 0.0,
+    "exposed_communication_s": 0.0,
+    "checkpoint_s": 0.0,
+    "lost_s": 0.0,
+    "preemptions": 0,
+    "migrations": 0,
+    "tiers_s": (),
+}
+
+
+def _status(task: Account | None, state: JobState | None, refused: str, interrupted: bool) -> tuple[str, str]:
+    if task is not None and task.finish_s is not None:
+        return "finished", ""
+    if refused:
+        return "refused", refused
+    if task is None or state is None:
+        return "waiting", "the simulation was stopped before it arrived"
+    if task.placement is not None or state.placement is not None:
+        return "running", "the simulation was stopped while it ran"
+    if interrupted:
+        return "waiting", "the simulation was stopped while it waited"
+    return "waiting", f"no placement for {state.gpus} GPUs was found that the policy accepts"

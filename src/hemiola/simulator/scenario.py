@@ -1,0 +1,329 @@
+"""Everything that a comparison needs, as one value: from the command line, or from a TOML file.
+
+The command line has few flags; whatever else can be set stands here.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from hemiola.simulator.rules import Rules, semantics_by_name
+from hemiola.simulator.simulate import Progress, Recording, simulate, without_collection
+from hemiola.core.errors import InputError
+from hemiola.core.events import NodeBack, NodeLost
+from hemiola.core.job import Workload
+from hemiola.core.result import Comparison
+from hemiola.core.topology import Topology
+from hemiola.core.units import parse_duration
+from hemiola.cost.profiles import ProfileLibrary
+
+__all__ = ["DEMO", "Prepared", "Scenario", "load_scenario", "prepare", "run_scenario"]
+
+
+class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One comparison.
+
+    Attributes:
+        workload: a file, "FORMAT:file", or a generator's spec ("generated:jobs=1000,...").
+        journal: in its place, the journal of `hemiola serve`: what a live cluster was really given to do.
+        cluster: a topology's file or spec; with a journal, the one that was served unless given.
+        policies: names with parameters; the semantics' own choice unless given.
+        baseline: what differences refer to; the first policy unless given.
+        semantics: the rules of time and cost.
+        contention: the law of shared links; the semantics' own unless given.
+        collectives: "usual" for what profiles say, rings; "fitted" for all-reduces by strategies that fit the links.
+        seeds: how many seeds, 0, 1, ...; each draws models (and generated jobs) anew.
+        limit: only the first so many jobs.
+        mix: how models are drawn for jobs that name none; "none" leaves them without, as a journal's are unless given.
+        profiles: a file of the user's own profiles.
+        recorded_on: the cluster that the run times were measured on; `cluster` unless given.
+        failures: a file of hosts that fail and return.
+        skip_bad_rows: leave rows out that cannot be used, and count them.
+        preemption_cost: multiplies every save and load; 0 makes pre-emption free.
+        checkpoint_interval: a host failure loses the work since the last multiple of it ("30min").
+    """
+
+    workload: str = ""
+    journal: str = ""
+    cluster: str = ""
+    policies: tuple[str, ...] = ()
+    baseline: str = ""
+    semantics: str = "event-driven"
+    contention: str = ""
+    collectives: Literal["usual", "fitted"] = "usual"
+    seeds: int = 1
+    limit: int | None = None
+    mix: str = "default"
+    profiles: str = ""
+    recorded_on: str = ""
+    failures: str = ""
+    skip_bad_rows: bool = False
+    preemption_cost: float = 1.0
+    checkpoint_interval: str = "30min"
+
+
+DEMO = Scenario(
+    workload="generated:jobs=1000,load=1.0,mix=lingjun,largest=128,duration_max=12h,seed=2",
+    cluster="leaf-spine:hosts=64,gpus_per_host=8,hosts_per_rack=8,nic=100gbit,oversubscription=4",
+    policies=("fifo", "fifo-backfill:placement=consolidated", "tiresias", "gandiva", "dally"),
+    mix="lingjun-like",
+    seeds=3,
+)
+"""What `hemiola simulate --demo` runs: large jobs on 512 GPUs behind congested uplinks."""
+
+
+def load_scenario(path: str | Path) -> Scenario:
+    """A scenario from a TOML file whose keys are the attributes of `Scenario`.
+
+    Paths in it are relative to the file.
+
+    Raises:
+        InputError: unreadable, not TOML, an unknown key, or a value of the wrong kind.
+    """
+    file = Path(path)
+    try:
+        raw = tomllib.loads(file.read_text(encoding="utf-8-sig"))
+        scenario = msgspec.convert(raw, Scenario)
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"cannot read the scenario {path}: {error}", "give a TOML file in UTF-8") from error
+    except tomllib.TOMLDecodeError as error:
+        raise InputError(
+            f"{path} is not TOML: {error}", "see docs/guides/simulate.md for an example"
+        ) from error
+    except msgspec.ValidationError as error:
+        known = ", ".join(Scenario.__struct_fields__)
+        raise InputError(f"{path}: {error}", f"the keys of a scenario are {known}") from error
+    names = ("workload", "journal", "cluster", "profiles", "recorded_on", "failures")
+    changes = {name: _beside(file, getattr(scenario, name)) for name in names}
+    return msgspec.structs.replace(scenario, **changes)
+
+
+def _beside(file: Path, text: str) -> str:
+    """Such a text with its path made one beside this file, if that is there.
+
+    `PATH` or `KIND:PATH`, either with `,OPTIONS`, of which `kueue` is a path too, or `sqlite:///PATH`. In other
+    addresses nothing is a path.
+    """
+    text = re.sub(r"(?<=,kueue=)[^,]+", lambda path: _beside(file, path[0]), text)
+    kind, colon, rest = text.partition(":///" if text.startswith("sqlite:///") else ":")
+    if rest.startswith("//"):
+        return text
+    for before, after in ((kind + colon, rest), ("", text)) if colon else (("", text),):
+        path, comma, options = after.partition(",")
+        for place, more in ((after, ""), (path, comma + options)):
+            with suppress(OSError):  # too long for a name
+                if place and (file.parent / place).exists():
+                    return f"{before}{file.parent / place}{more}"
+    return text
+
+
+@dataclass(frozen=True, eq=False)
+class Prepared:
+    """A scenario with all that it names read: it runs the same wherever it is sent.
+
+    Attributes:
+        read: the workload as its file has it; None where one is generated for each seed.
+        library: where jobs' profiles come from.
+        mix: how models are drawn; "none" where the rules know none.
+        node_events: hosts that fail and return.
+        recorded_on: the cluster that the run times were measured on, if another.
+    """
+
+    scenario: Scenario
+    topology: Topology
+    read: Workload | None
+    library: ProfileLibrary
+    mix: str
+    node_events: tuple[NodeLost | NodeBack, ...]
+    recorded_on: Topology | None
+
+    @property
+    def rules(self) -> Rules:
+        """Of time, cost and contention."""
+        return _semantics(self.scenario)
+
+    @property
+    def policies(self) -> tuple[str, ...]:
+        """Those to compare."""
+        return self.scenario.policies or self.rules.default_policies
+
+    def workload(self, seed: int) -> Workload:
+        """This seed's jobs, with their profiles; the last one asked for is kept."""
+        return _made(self, seed)
+
+
+@lru_cache(maxsize=1)
+def _made(prepared: Prepared, seed: int) -> Workload:
+    from hemiola.cost.profiles import assign
+    from hemiola.simulator.generate import generate
+
+    jobs, limit = prepared.read, prepared.scenario.limit
+    if jobs is None:
+        jobs = generate(prepared.scenario.workload, seed, gpus=prepared.topology.gpus)
+        if limit:
+            jobs = msgspec.structs.replace(jobs, jobs=jobs.jobs[:limit])
+    return assign(jobs, prepared.library, mix=prepared.mix, seed=seed)
+
+
+@without_collection()
+def prepare(scenario: Scenario, *, say: Callable[[str], None] = lambda _: None) -> Prepared:
+    """Read what the scenario names.
+
+    Args:
+        say: told in words what was read and how it was recognised.
+
+    Raises:
+        InputError, TopologyError: a file that cannot be used, or values that cannot be.
+    """
+    from hemiola.cost.profiles import load_library
+    from hemiola.simulator.generate import is_generator_spec
+    from hemiola.trace.topologies import read_topology
+
+    _check(scenario)
+    semantics = _semantics(scenario)
+    topology = read_topology(scenario.cluster) if scenario.cluster else _served(scenario.journal)
+    say(f"cluster: {topology.name}, {len(topology.hosts):,} hosts, {topology.gpus:,} GPUs; {topology.source}")
+    library = load_library(scenario.profiles or None)
+    mix = _mix(scenario, semantics, library)
+    read = None if is_generator_spec(scenario.workload) else _read(scenario)
+    prepared = Prepared(
+        scenario, topology, read, library, mix, _failures(scenario, topology),
+        read_topology(scenario.recorded_on) if scenario.recorded_on else None,
+    )  # fmt: skip
+    first = prepared.workload(0)
+    say(f"workload: {first.name}, {len(first.jobs):,} jobs, read as {first.format} ({first.why})")
+    if first.skipped:
+        say("left out: " + "; ".join(f"{n:,} rows: {why}" for why, n in sorted(first.skipped.items())))
+    return prepared
+
+
+@without_collection()
+def run_scenario(
+    scenario: Scenario,
+    *,
+    recording: Recording | None = None,
+    progress: Progress | None = None,
+    say: Callable[[str], None] = lambda _: None,
+) -> Comparison:
+    """Read what the scenario names, and compare its policies, one run after another.
+
+    Args:
+        say: told in words what was read and how it was recognised.
+    """
+    prepared = prepare(scenario, say=say)
+    return simulate(
+        prepared.workload,
+        prepared.topology,
+        prepared.policies,
+        baseline=scenario.baseline or None,
+        semantics=prepared.rules,
+        seeds=range(scenario.seeds),
+        node_events=prepared.node_events,
+        recorded_on=prepared.recorded_on,
+        recording=recording,
+        progress=progress,
+    )
+
+
+def _check(scenario: Scenario) -> None:
+    if scenario.workload and scenario.journal:
+        raise InputError("a workload and a journal were given", "give one of them")
+    if not scenario.workload and not scenario.journal:
+        raise InputError("no workload was given", 'name a file, or "generated:jobs=1000,load=0.8"')
+    if not scenario.cluster and not scenario.journal:
+        raise InputError(
+            "no cluster was given", "add --cluster FILE, or --cluster flat:hosts=8,gpus_per_host=4"
+        )
+    if scenario.seeds < 1:
+        raise InputError(f"seeds is {scenario.seeds}", "give 1 or more")
+    if scenario.limit is not None and scenario.limit < 1:
+        raise InputError(f"limit is {scenario.limit}", "give 1 or more, or leave it out")
+    if not 0 <= scenario.preemption_cost < float("inf"):
+        raise InputError(f"preemption_cost is {scenario.preemption_cost}", "give a factor of 0 or more")
+
+
+def _semantics(scenario: Scenario) -> Rules:
+    from hemiola.cost.contention import by_name
+
+    semantics = semantics_by_name(scenario.semantics)
+    changes: dict[str, Any] = {}
+    if scenario.contention:
+        changes["law"] = by_name(scenario.contention)
+    interval_s = parse_duration(scenario.checkpoint_interval)
+    if interval_s <= 0:
+        raise InputError(f"checkpoint_interval is {scenario.checkpoint_interval!r}", "give more than 0")
+    return semantics.changed(
+        scale=scenario.preemption_cost,
+        checkpoint_interval_s=interval_s,
+        fitted=scenario.collectives == "fitted",
+        **changes,
+    )
+
+
+def _failures(scenario: Scenario, topology: Topology) -> tuple[NodeLost | NodeBack, ...]:
+    if not scenario.failures:
+        return ()
+    from hemiola.trace.failures import read_failures
+
+    return read_failures(scenario.failures, topology)
+
+
+def _mix(scenario: Scenario, semantics: Rules, library: ProfileLibrary) -> str:
+    """How models are drawn; checked, so that a wrong one is refused before the workload is read."""
+    drawn = semantics.uses_profiles and not (
+        scenario.journal and scenario.mix == Scenario().mix
+    )  # what ran is known
+    if not drawn:
+        return "none"
+    if scenario.mix != "none":
+        library.mix(scenario.mix)
+    return scenario.mix
+
+
+def _served(journal: str) -> Topology:
+    """The cluster of the journal's last run."""
+    from hemiola.live.journal import Journal
+    from hemiola.trace.struct_json import as_text
+    from hemiola.trace.topologies.native import read_native
+
+    with Journal.open(journal, read_only=True) as opened:
+        runs = opened.runs()
+    if not runs:
+        raise InputError(f"the journal {journal} has no run", "wait until it was served, or give --cluster")
+    return read_native(runs[-1].opening.topology, as_text(journal))
+
+
+def _of_journal(scenario: Scenario) -> Workload:
+    from hemiola.live.journal import Journal
+    from hemiola.live.journal.workload import workload
+
+    with Journal.open(scenario.journal, read_only=True) as journal:
+        read = workload(journal)
+    return msgspec.structs.replace(read, jobs=read.jobs[: scenario.limit]) if scenario.limit else read
+
+
+def _read(scenario: Scenario) -> Workload:
+    if scenario.journal:
+        return _of_journal(scenario)
+    from hemiola.trace.workloads import FORMATS, read_workload
+
+    kind, colon, rest = scenario.workload.partition(":")
+    named = bool(colon) and kind in {known.name for known in FORMATS}
+    with suppress(OSError, ValueError):  # too long for a name, or none
+        if not named and not Path(scenario.workload).exists():
+            named = Path(rest).is_file()  # so that the error says which format may be meant
+    return read_workload(
+        rest if named else scenario.workload,
+        format=kind if named else None,
+        skip_bad_rows=scenario.skip_bad_rows,
+        limit=scenario.limit,
+    )

@@ -1,0 +1,195 @@
+"""Reducing some rows of a table, where ranks first have to tell each other which.
+
+A bit per row says it. Where ranks can tell before their gradients are there (what was looked up), that is what goes, at once,
+when they are; which rows a gradient really has is told beside it, and what was not named before follows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from hemiola.core.errors import HemiolaError
+from hemiola.core.plan import ROWS_MOST
+from hemiola.train.accelerate.in_flight import TransferInFlight
+from hemiola.comm.transport import Endpoint, Handle
+from hemiola.comm.transport.messages import Outgoing
+
+__all__ = ["Fill", "TableRowNames", "TableRowTransfer", "Telling", "names_of"]
+
+Bools = npt.NDArray[np.bool_]
+Fill = Callable[[int, int], None]
+"""Brings elements from and to into the memory that is reduced, before they go."""
+
+
+class Telling:
+    """Ranks tell each other bits, and each has what any of them has told. Lives on the transport's thread.
+
+    Attributes:
+        told: (count,) of booleans, once all have told.
+        sends: this rank's messages.
+    """
+
+    def __init__(self, end: Endpoint, own: Bools, priority: int, tag: int) -> None:
+        """This rank's, (count,)."""
+        self._end, self._priority, self._tag = end, priority, tag
+        self._own, self._count = np.packbits(own), len(own)
+        self._came = [np.empty_like(self._own) for _ in range(end.ranks - 1)]
+        self._left = len(self._came)
+        self._waiting: list[Callable[[HemiolaError | None], None]] = []
+        self._problem: HemiolaError | None = None
+        self.sends: list[Outgoing] = []
+        self.told: Bools = np.zeros(0, dtype=np.bool_)
+
+    def begin(self) -> None:
+        """Tell the others, and listen."""
+        try:
+            for turn, room in enumerate(self._came, start=1):
+                peer = (self._end.rank + turn) % self._end.ranks
+                self.sends.append(self._end.send(peer, self._tag, self._own.data, self._priority))
+                self._end.receive(peer, self._tag, room.data).add_callback(self._got)
+        except HemiolaError as problem:  # closed meanwhile
+            self._ends(problem)
+
+    def then(self, do: Callable[[HemiolaError | None], None]) -> None:
+        """Have this called once all have told, or it is known why one cannot; after what was asked for before."""
+        if self._left and self._problem is None:
+            self._waiting.append(do)
+        else:
+            do(self._problem)
+
+    def _got(self, handle: Handle) -> None:
+        if self._problem is not None:
+            return
+        if handle.problem is not None:
+            self._ends(handle.problem)
+            return
+        self._left -= 1
+        if not self._left:
+            found = np.bitwise_or.reduce([self._own, *self._came])
+            self.told = np.unpackbits(found, count=self._count).view(np.bool_)
+            self._ends(None)
+
+    def _ends(self, problem: HemiolaError | None) -> None:
+        self._problem = problem
+        waiting, self._waiting = self._waiting, []
+        for do in waiting:
+            do(problem)
+
+
+@dataclass(frozen=True)
+class TableRowNames:
+    """Of what ranks tell each other, the bits that stand for one table's rows.
+
+    Attributes:
+        telling: all of it.
+    """
+
+    telling: Telling
+    start: int
+    stop: int
+
+    @property
+    def union(self) -> Bools:
+        """(rows,) what any rank has named, once all have told."""
+        return self.telling.told[self.start : self.stop]
+
+
+def names_of(telling: Telling, rows: Iterable[int]) -> list[TableRowNames]:
+    """Of tables of so many rows, one behind the other."""
+    ends = list(accumulate(rows, initial=0))
+    return [TableRowNames(telling, start, stop) for start, stop in pairwise(ends)]
+
+
+class TableRowTransfer(TransferInFlight):
+    """Of a table's rows: `tickets.RowTicket`. What begins with an underscore lives on the transport's thread."""
+
+    def __init__(
+        self, what: str, table: Tensor, names: TableRowNames | None, others: bool,
+        reduce: Callable[[TableRowTransfer, Tensor, Fill | None, bool], None], memory: Callable[[int, bool], Tensor],
+    ) -> None:  # fmt: skip
+        """Of this table, (rows, width).
+
+        Args:
+            names: which rows, as far as ranks know before; `end_by` tells the rest.
+            others: all but these instead, and nothing is told at the end.
+            reduce: begins to add up such elements of everybody, and calls `goes_on`; whether it is for the second time.
+            memory: (rows, width) for so many rows; whether for the second time.
+        """
+        super().__init__(what, 1)
+        self._table, self._names, self._others, self._reduce, self._memory = (
+            table, names, others, reduce, memory,
+        )  # fmt: skip
+        self.parts: list[tuple[Tensor, Tensor]] = []
+        self.whole = False
+        self.present = False
+
+    def goes_on(self, lanes: int) -> None:
+        """For the exchange: there are so many parts more."""
+        with self._guard:
+            self._left += lanes
+
+    def begin(self) -> None:
+        """On the transport's thread: what was named before."""
+        if self._names is not None:
+            self.sends += self._names.telling.sends
+            self._names.telling.then(self._named_before)
+
+    def end_by(self, names: TableRowNames, presence: TableRowNames) -> None:
+        """On the transport's thread: these are the rows of all, and in one bit whether anybody has a gradient."""
+        self.sends += names.telling.sends
+        names.telling.then(lambda problem: self._named(names, presence, problem))
+
+    def _named_before(self, problem: HemiolaError | None) -> None:
+        if problem is not None:
+            self.end_lane(problem)
+            return
+        assert self._names is not None
+        union = self._names.union
+        self._begin_with(~union if self._others else union, False)
+        if self._others:
+            self.end_lane(None)
+
+    def _named(self, names: TableRowNames, presence: TableRowNames, problem: HemiolaError | None) -> None:
+        if problem is not None:
+            self.end_lane(problem)
+            return
+        self.present = bool(presence.union.any())
+        before = self._names
+        if before is None:
+            self._end_with(names.union, False)
+            return
+
+        def end(problem: HemiolaError | None) -> None:
+            if problem is None:  # else it has ended by it
+                self._end_with(names.union & ~before.union, True)
+
+        before.telling.then(end)  # which may be told last
+
+    def _end_with(self, rows: Bools, again: bool) -> None:
+        self._begin_with(rows, again)
+        self.end_lane(None)
+
+    def _begin_with(self, named: Bools, again: bool) -> None:
+        rows = torch.from_numpy(np.flatnonzero(named))
+        if not len(rows) or self.whole:
+            return
+        table = self._table
+        if len(rows) > ROWS_MOST * len(table) and not (again or self._others):
+            self.whole = True
+            self._reduce(self, table.view(-1), None, again)
+            return
+        values, width = self._memory(len(rows), again), table.shape[1]
+        self.parts.append((rows, values))
+
+        def fill(start: int, stop: int) -> None:
+            own = slice(start // width, stop // width)
+            torch.index_select(table, 0, rows[own], out=values[own])
+
+        self._reduce(self, values.view(-1), fill, again)
