@@ -20,8 +20,8 @@ from typing import Any
 import hemiola
 from hemiola import ClusterView, Policy
 from hemiola.core.decisions import Decision
-from hemiola.sched.policies import policy_from_text
 from hemiola.kernels.fluid import warm_up
+from hemiola.sched.policies import policy_from_text
 
 MAIN = (
     "import json, sys; sys.path.insert(0, sys.argv[1]); import child; "

@@ -175,8 +175,8 @@ HEADERS = 1514 / 1448
 
 def bound_s(lab: Lab, size_bytes: int) -> float:
     """No all-reduce takes less."""
-    from hemiola.cost.places import place_ranks
     from hemiola.cost.collective.duration import bounds
+    from hemiola.cost.places import place_ranks
 
     topology = lab.topology()
     return bounds("all-reduce", size_bytes * HEADERS, place_ranks(topology, topology.gpus)).seconds

@@ -21,11 +21,11 @@ from pathlib import Path
 import numpy as np
 from collectives_simulated_page import PICTURE, page, picture
 
-from hemiola.core.collective.schedule_shapes import double_tree, trees
+from hemiola.core.collective.shapes import double_tree, trees
 from hemiola.core.topology import Level, Topology
-from hemiola.cost.places import RankPlaces, place_ranks
-from hemiola.cost.collective.rounds import ring_seconds
 from hemiola.cost.collective.duration import strategy_seconds_in_pieces
+from hemiola.cost.collective.rounds import ring_seconds
+from hemiola.cost.places import RankPlaces, place_ranks
 from hemiola.plan.collective.synthesis import PIECES_BYTES, Synthesis, synthesise
 
 __all__ = ["Case", "Found", "found", "leaf_spine"]

@@ -25,7 +25,7 @@ import numpy as np
 from clocks import Took, machine, spread, table, timed
 
 from hemiola.kernels.executor import execute, warm_up
-from hemiola.kernels.tasks import Tasks, tasks_from_columns
+from hemiola.kernels.executor.tasks import Tasks, tasks_from_columns
 
 RANKS = 64
 NIC_BYTES_PER_S = 12.5e9

@@ -27,14 +27,14 @@ import numpy as np
 from clocks import machine
 from network_runs import fingerprint
 
-from hemiola.live.journal import Journal
-from hemiola.simulator.rules import Semantics
-from hemiola.simulator.simulate import simulate
-from hemiola.simulator.cluster import Costs
-from hemiola.live.engines.slurm.client import Slurm
 from hemiola.core.job import Job
 from hemiola.lab.slurm import SlurmLab
+from hemiola.live.engines.slurm.client import Slurm
+from hemiola.live.journal import Journal
 from hemiola.sched.policies import policy_from_text
+from hemiola.simulator.cluster import Costs
+from hemiola.simulator.rules import Semantics
+from hemiola.simulator.simulate import simulate
 from hemiola.trace.topologies import read_topology
 
 POLICIES = ("fifo", "tiresias:thresholds=60/240", "dally:thresholds=60/240")

@@ -16,9 +16,9 @@ from pathlib import Path
 import msgspec
 from clocks import table
 
+from hemiola.core.result import JobRecord
 from hemiola.simulator.rules import semantics_by_name
 from hemiola.simulator.simulate import Recording, simulate
-from hemiola.core.result import JobRecord
 from hemiola.trace.topologies import read_topology
 from hemiola.trace.workloads import read_workload
 

@@ -28,21 +28,21 @@ from statistics import mean, median, quantiles
 
 from clocks import machine
 
-from hemiola.live.clock import Clock
-from hemiola.live.journal import Journal
-from hemiola.simulator.cluster import Costs, SimulatedEstimates
-from hemiola.live.engines.slurm.client import Slurm
-from hemiola.live.engines.slurm.driver import SlurmDriver
-from hemiola.live.engines.slurm.topology import slurm_topology
 from hemiola.core.decisions import Placement, Start
 from hemiola.core.events import Arrived, Finished
 from hemiola.core.job import Job
 from hemiola.cost.iteration import IterationModel
 from hemiola.lab.slurm import SlurmLab
 from hemiola.lab.slurm.spec import CPUS_MIN
+from hemiola.live.engines.slurm.client import Slurm
+from hemiola.live.engines.slurm.driver import SlurmDriver
+from hemiola.live.engines.slurm.service import slurm_topology
+from hemiola.live.journal import Journal
+from hemiola.live.polling_driver import Clock
 from hemiola.sched.machine import StateMachine
 from hemiola.sched.policies import policy_from_text
 from hemiola.sched.view import ClusterView
+from hemiola.simulator.cluster import Costs, SimulatedEstimates
 from hemiola.trace.topologies import read_topology
 
 POLICIES = ("fifo", "srtf", "tiresias", "dally")

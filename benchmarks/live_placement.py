@@ -20,10 +20,10 @@ from statistics import fmean, stdev
 
 from clocks import machine
 
+from hemiola.core.job import Demand, Job, Profile
+from hemiola.simulator.cluster import Costs
 from hemiola.simulator.rules import Semantics
 from hemiola.simulator.simulate import simulate
-from hemiola.simulator.cluster import Costs
-from hemiola.core.job import Demand, Job, Profile
 from hemiola.trace.topologies import read_topology
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "examples"))

@@ -86,7 +86,9 @@ def counts(points: Points, policy: str, baseline: str, metric: str, cells: Seque
     return {name: all_of.count(name) for name in ("better", "neither", "worse")}
 
 
-def regret(points: Points, cell: Cell, timers: Mapping[str, str], metric: str) -> dict[str, ConfidenceInterval]:
+def regret(
+    points: Points, cell: Cell, timers: Mapping[str, str], metric: str
+) -> dict[str, ConfidenceInterval]:
     """Each timer's figure over that of the timer that is best on average in this cell, minus one."""
     winner = min(timers.values(), key=lambda policy: points.mean(cell, policy, metric).mean)
     return {name: points.difference(cell, policy, winner, metric) for name, policy in timers.items()}

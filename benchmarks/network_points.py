@@ -18,13 +18,13 @@ from workloads import ALL
 
 import hemiola
 from hemiola import ClusterView, Job, Policy, Topology, Workload
-from hemiola.simulator.rules import Semantics
-from hemiola.core.decisions import Decision, Start
 from hemiola.analysis.cluster_metrics import summary
+from hemiola.core.decisions import Decision, Start
 from hemiola.core.result import Run
 from hemiola.cost.contention import by_name
 from hemiola.sched.delay import Delay
 from hemiola.sched.policies import policy_from_text
+from hemiola.simulator.rules import Semantics
 
 HOSTS, GPUS_PER_HOST, HOSTS_PER_RACK = 64, 8, 8
 GPUS = HOSTS * GPUS_PER_HOST

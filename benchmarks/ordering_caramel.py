@@ -18,8 +18,8 @@ from hemiola.core.topology import Topology
 from hemiola.core.units import format_bytes
 from hemiola.cost.collective.library import GLOO, NCCL, Library
 from hemiola.cost.operations import operation_seconds
-from hemiola.cost.prediction import PredictionOptions
 from hemiola.cost.parallelism import DDP
+from hemiola.cost.prediction import PredictionOptions
 from hemiola.plan.baselines import bytescheduler, fifo, p3
 from hemiola.plan.caramel import batched, extended, split, widened, with_primitives
 from hemiola.plan.planner import BATCHES, MIB, PIECES, make_plan
@@ -104,7 +104,9 @@ def _on(
 ) -> PlanProblem:
     """The same on a library's collectives, which run in the order of issue."""
     options = PredictionOptions(overlap=overlap, library=library)
-    return PlanProblem(graph or problem.graph, problem.hardware, problem.topology, problem.ranks, options=options)
+    return PlanProblem(
+        graph or problem.graph, problem.hardware, problem.topology, problem.ranks, options=options
+    )
 
 
 def _best(problem: PlanProblem, plan: Plan, candidates: Iterable[tuple[int, Plan]]) -> tuple[Plan, str]:

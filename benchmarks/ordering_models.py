@@ -12,7 +12,7 @@ import msgspec
 import hemiola
 from hemiola.core.graph import Graph
 from hemiola.core.hardware import Hardware
-from hemiola.cost.hardware_files import load_hardware
+from hemiola.cost.operations import load_hardware
 
 __all__ = ["DEVICE", "MODELS", "SLOWER", "Published", "captured", "certain", "hardware"]
 

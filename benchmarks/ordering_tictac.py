@@ -16,8 +16,7 @@ from ordering_models import DEVICE, captured, hardware
 
 from hemiola.core.graph import PHASES, Graph
 from hemiola.cost.operations import operation_seconds
-from hemiola.plan.receive import OrderEfficiency, ReceiveGraph, efficiency, receive_graph
-from hemiola.plan.tictac import tac, tic
+from hemiola.plan.tictac import OrderEfficiency, ReceiveGraph, efficiency, receive_graph, tac, tic
 
 __all__ = ["BACKWARD", "ORDERS", "RHOS", "Orders", "first_use", "orders", "worker"]
 

@@ -32,7 +32,7 @@ from hemiola.cost.collective.library import GLOO
 from hemiola.cost.prediction import PredictionOptions, predict
 from hemiola.lab import Lab
 from hemiola.profiler.calibrate import calibrate, calibrate_links
-from hemiola.trace.hardware_json import read_hardware, write_hardware
+from hemiola.trace.struct_json import read_hardware, write_hardware
 
 RANKS = (2, 4)
 RATES = ("unlimited", "1gbit", "500mbit", "100mbit")

@@ -16,10 +16,10 @@ import numpy as np
 from clocks import machine, spread, table, timed, verdict
 
 from hemiola.core.graph import KINDS, PHASES, Graph, Operations, Parameter, Signature
-from hemiola.core.hardware import KindEfficiency, Hardware, PhaseCost
+from hemiola.core.hardware import Hardware, KindEfficiency, PhaseCost
 from hemiola.core.topology import Topology
-from hemiola.cost.prediction import PredictionOptions, predict
 from hemiola.cost.parallelism import parse_strategy
+from hemiola.cost.prediction import PredictionOptions, predict
 from hemiola.kernels.executor import warm_up
 from hemiola.trace.topologies import read_topology
 

@@ -25,7 +25,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.table import Table
 
 from hemiola.core.errors import HemiolaError, InputError, LabError
-from hemiola.lab.slurm.programs import check_programs
+from hemiola.lab.slurm.config import check_programs
 from hemiola.report.document import write_page
 from live_demo.arms import ARMS
 from live_demo.machine import machine

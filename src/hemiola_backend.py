@@ -26,7 +26,7 @@ def register() -> None:
 
 def _create(store: Any, rank: int, ranks: int, timeout: Any) -> Any:
     try:
-        from hemiola.comm.process_group.opening import create
+        from hemiola.comm.process_group.group import create
     except Exception as problem:
         found = getattr(sys.modules.get("hemiola"), "__file__", None)  # perhaps a file of somebody's own
         where = f" from {found}" if found else ""

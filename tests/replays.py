@@ -9,9 +9,6 @@ from unittest.mock import patch
 
 import numpy as np
 
-from hemiola.simulator.rules import Semantics
-from hemiola.simulator.simulate import Recording, simulate
-from hemiola.simulator.cluster import Costs
 from hemiola.core.decisions import Decision, Placement, Start, WakeAt
 from hemiola.core.events import Event, NodeBack, NodeLost
 from hemiola.core.job import Demand, Job, Profile
@@ -20,6 +17,9 @@ from hemiola.core.topology import Hosts, Level, Topology
 from hemiola.sched.machine import StateMachine
 from hemiola.sched.policy import Policy
 from hemiola.sched.view import ClusterView
+from hemiola.simulator.cluster import Costs
+from hemiola.simulator.rules import Semantics
+from hemiola.simulator.simulate import Recording, simulate
 
 FREE = Costs(checkpoint_s=0.0, restore_s=0.0)
 NO_LIMIT = 1e18

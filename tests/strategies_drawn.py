@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from hemiola.core.collective.schedule import CollectiveSchedule
-from hemiola.core.collective.schedule_shapes import all_pairs, halving_doubling, ring, trees
+from hemiola.core.collective.shapes import all_pairs, halving_doubling, ring, trees
 
 __all__ = ["shapes"]
 

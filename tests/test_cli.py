@@ -17,8 +17,8 @@ from typing import Any, NamedTuple, TextIO
 import pytest
 
 from hemiola import cli
-from hemiola.simulator.rules import known_semantics
 from hemiola.sched.policies import POLICIES
+from hemiola.simulator.rules import known_semantics
 
 ROOT = Path(__file__).resolve().parents[1]
 JOBS = str(ROOT / "examples/jobs.csv")

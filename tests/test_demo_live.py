@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from hemiola.core.errors import HemiolaError
-from hemiola.lab.slurm import programs
+from hemiola.lab.slurm import config
 from report.test_html import CHROMIUM, browse
 
 ROOT = Path(__file__).parent.parent
@@ -217,8 +217,8 @@ def test_a_browser_draws_the_page(tmp_path):
 @pytest.mark.slow
 def test_a_tiny_stream_on_a_real_slurm_under_both(tmp_path):
     """Three nodes busy here and there: a two-node job that must have one rack gets one from Hemiola."""
-    if any(programs.program(name) is None for name in programs.NEEDED):
-        pytest.skip(f"needs Slurm: apt-get install {' '.join(programs.PACKAGES)}")
+    if any(config.program(name) is None for name in config.NEEDED):
+        pytest.skip(f"needs Slurm: apt-get install {' '.join(config.PACKAGES)}")
     if os.geteuid() != 0:
         pytest.skip("needs root")
     for name in ("torch", "pyroute2", "sqlalchemy", "plotly"):

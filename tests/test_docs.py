@@ -14,9 +14,9 @@ import msgspec
 import pytest
 
 import hemiola
-from hemiola.simulator.scenario import Scenario, load_scenario
-from hemiola.simulator.rules import known_semantics
 from hemiola.sched.policies import POLICIES, policy_from_text
+from hemiola.simulator.rules import known_semantics
+from hemiola.simulator.scenario import Scenario, load_scenario
 from hemiola.trace.topologies import read_topology
 
 ROOT = Path(__file__).resolve().parents[1]

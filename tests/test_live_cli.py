@@ -22,20 +22,18 @@ from typing import Any
 import msgspec
 import pytest
 
+from hemiola.cli.explain import explain_live
 from hemiola.cli.live import jobs, nodes
-from hemiola.cli.live_explain import explain_live
-from hemiola.cli.live_frame import frame
-from hemiola.cli.live_top import _Engine, _look, top
 from hemiola.cli.serve import _check_engine
 from hemiola.cli.simulate import explain
-from hemiola.live.journal import JournaledJob, Journal
-from hemiola.live.query.cluster import LiveCluster, read_cluster
-from hemiola.live.query.forecast import forecast, predicted_loads
-from hemiola.live.query.run_state import Following
+from hemiola.cli.top import _Engine, _look, frame, top
 from hemiola.core.errors import InputError
 from hemiola.core.events import Adopted, Blocked, Event, Finished, Held, NodeLost, Released, Requeued
 from hemiola.core.job import Demand, Job, Profile
-from hemiola.report.live.columns import ago, clock, columns, elapsed
+from hemiola.live.journal import Journal, JournaledJob
+from hemiola.live.query.cluster import Following, LiveCluster, read_cluster
+from hemiola.live.query.forecast import forecast, predicted_loads
+from hemiola.report.columns import ago, clock, columns, elapsed
 from hemiola.trace.topologies.read import read_topology
 from test_live_cli_filled import BEGAN_S, RACKS, fill, job, uuid_of
 
@@ -521,7 +519,7 @@ def _played(journal: Path, key: bytes) -> int:
     master, slave = pty.openpty()
     ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 100, 0, 0))
     code = (
-        "import sys; from hemiola.cli.live_top import top\n"
+        "import sys; from hemiola.cli.top import top\n"
         "try: top(journal=sys.argv[1], interval='100ms')\n"
         "except KeyboardInterrupt: sys.exit(130)"
     )

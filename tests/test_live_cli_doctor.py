@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from hemiola.cli.live_doctor import doctor
+from hemiola.cli.live import doctor
 from hemiola.cli.serve import release
-from hemiola.live.journal import Journal
-from hemiola.live.query.health_checks import Check, alive_checks, host_checks, journal_checks
 from hemiola.core.errors import EngineError
 from hemiola.core.events import Held, Requeued
+from hemiola.live.journal import Journal
+from hemiola.live.query.health_checks import Check, alive_checks, host_checks, journal_checks
 from test_live_cli_filled import BEGAN_S, fill, job, uuid_of
 
 

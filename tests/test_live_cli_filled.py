@@ -5,24 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from hemiola.sched.loop import run_loop
-from hemiola.live.journal import Journal, Opening
-from hemiola.live.journal.replay import replay
-from hemiola.live.job_store import Book
-from hemiola.live.live_driver import Identity, LiveDriver, Vanished
-from hemiola.live.journaling_driver import Journaled
-from hemiola.live.observe_driver import Observing
-from hemiola.simulator.cluster import Costs, SimulatedEstimates, SimulatedDriver
 from hemiola.core.decisions import Decision, Start
 from hemiola.core.events import Blocked, Event, Held, NodeBack, NodeLost, Started
 from hemiola.core.job import Job, Profile
 from hemiola.core.topology import Topology
 from hemiola.cost.contention import MaxMin
 from hemiola.cost.iteration import IterationModel
+from hemiola.live.driver_wrappers import Journaled, Observing
+from hemiola.live.job_store import Book
+from hemiola.live.journal import Journal, Opening
+from hemiola.live.journal.replay import replay
+from hemiola.live.live_driver import Identity, LiveDriver, Vanished
+from hemiola.sched.loop import run_loop
 from hemiola.sched.machine import StateMachine
 from hemiola.sched.policies import policy_from_text
 from hemiola.sched.view import ClusterView
-from hemiola.trace.topologies.native_write import topology_text
+from hemiola.simulator.cluster import Costs, SimulatedDriver, SimulatedEstimates
+from hemiola.trace.topologies.native import topology_text
 from hemiola.trace.topologies.read import read_topology
 
 BEGAN_S = 1_800_000_000.0

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from hemiola.core.errors import InputError, PolicyError
 from hemiola.simulator.sweep import Here
 from hemiola.simulator.sweep.on_ray import OnRay
-from hemiola.core.errors import InputError, PolicyError
 from ray_cluster import RayCluster, RayNode, need_ray, ray_cluster
 from sweep_helpers import (
     JOBS,

@@ -132,9 +132,9 @@ def _options(name: str, hint: object, parameter: inspect.Parameter) -> list[str]
 
 def policies() -> str:
     """The page on policies, from their docstrings."""
-    from hemiola.simulator.rules import known_semantics
     from hemiola.sched.placement import RULES
     from hemiola.sched.policies import POLICIES
+    from hemiola.simulator.rules import known_semantics
 
     rules = "\n".join(f"| `{rule.name}` | {_cell(_first(rule))} |" for rule in RULES.values())
     parts = [

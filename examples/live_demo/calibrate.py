@@ -9,14 +9,14 @@ from statistics import median
 
 import msgspec
 
-from hemiola.live.engines.slurm.client import Slurm
-from hemiola.live.engines.slurm.topology import slurm_topology
 from hemiola.core.decisions import Placement
 from hemiola.core.job import Job
 from hemiola.cost.iteration import IterationModel
-from hemiola.cost.learnt_profile import learnt
+from hemiola.cost.job_profile import learnt
 from hemiola.cost.profiles import SCHEMA
 from hemiola.lab.slurm import SlurmLab
+from hemiola.live.engines.slurm.client import Slurm
+from hemiola.live.engines.slurm.service import slurm_topology
 from hemiola.trace.reports import JobReport
 from live_demo.cluster import Told, submit, wait
 from live_demo.measured import Alone

@@ -8,8 +8,7 @@ from html import escape
 from itertools import pairwise
 from typing import Any
 
-from hemiola.report.chart import POLICY_COLORS, Chart, Drawing, policy_color
-from hemiola.report.document import asset, document
+from hemiola.report.document import POLICY_COLORS, Chart, Drawing, asset, document, policy_color
 from hemiola.report.html import card, charts_json
 from live_demo.measured import Alone, Ran, Run, figures
 from live_demo.network import Network

@@ -21,28 +21,28 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from hemiola.simulator.rules import Semantics
-    from hemiola.simulator.simulate import Recording, simulate
+    from hemiola.analysis.cluster_metrics import summary
     from hemiola.core.decisions import Move, Pace, Placement, Resize, Start, Stop, WakeAt
     from hemiola.core.errors import HemiolaError
     from hemiola.core.job import Demand, Job, Profile, Workload
-    from hemiola.analysis.cluster_metrics import summary
     from hemiola.core.result import Comparison, Run
     from hemiola.core.topology import Topology
     from hemiola.cost.profiles import assign, load_library
-    from hemiola.train.accelerate import accelerate
+    from hemiola.kernels.generate import generate
     from hemiola.profiler.capture import capture
     from hemiola.profiler.trace import record
-    from hemiola.train.parameter_server import synchronise
     from hemiola.sched.index import Index
     from hemiola.sched.job_state import JobState
     from hemiola.sched.placement import Rule, TierAware, find
     from hemiola.sched.policy import Policy, by_order
     from hemiola.sched.queues import Order
     from hemiola.sched.view import ClusterView
-    from hemiola.simulator.generate import generate
+    from hemiola.simulator.rules import Semantics
+    from hemiola.simulator.simulate import Recording, simulate
     from hemiola.trace.topologies import read_topology
     from hemiola.trace.workloads import read_workload
+    from hemiola.train.accelerate import accelerate
+    from hemiola.train.parameter_server import synchronise
 
 __version__ = "0.1.0"
 
@@ -66,7 +66,7 @@ _HOMES = {
     "hemiola.sched.policy": ("Policy", "by_order"),
     "hemiola.sched.queues": ("Order",),
     "hemiola.sched.view": ("ClusterView",),
-    "hemiola.simulator.generate": ("generate",),
+    "hemiola.kernels.generate": ("generate",),
     "hemiola.trace.topologies": ("read_topology",),
     "hemiola.trace.workloads": ("read_workload",),
 }

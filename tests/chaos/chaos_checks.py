@@ -11,10 +11,10 @@ from pathlib import Path
 
 from chaos_jobs import Batch, Said
 
-from hemiola.live.journal import JournaledJob, Journal
-from hemiola.live.journal.replay import replay
 from hemiola.core.decisions import Move, Resize, Start, Stop
 from hemiola.core.events import Requeued
+from hemiola.live.journal import Journal, JournaledJob
+from hemiola.live.journal.replay import replay
 from hemiola.trace.topologies.native import read_native
 
 GPUS = 8

@@ -20,10 +20,7 @@ import sqlalchemy.dialects.sqlite  # noqa: F401 - so that no child has to
 
 import hemiola.live.journal.replay  # noqa: F401
 from hemiola.cli.serve import serve
-from hemiola.live import leadership
-from hemiola.live import logging_setup
-from hemiola.live import service
-from hemiola.live.engines.slurm import service as slurm_serve
+from hemiola.live import leadership, service
 from hemiola.trace.topologies import read  # noqa: F401
 
 PR_SET_PDEATHSIG = 1

@@ -13,7 +13,7 @@ from chaos_checks import KINDS
 from chaos_runs import Result
 from chaos_scenarios import SCENARIOS, Outcome
 
-from hemiola.lab.slurm.programs import program
+from hemiola.lab.slurm.config import program
 
 HEAD = """# Killed anywhere
 

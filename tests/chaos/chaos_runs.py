@@ -18,8 +18,8 @@ from chaos_checks import Violation, check
 from chaos_daemon import Daemon
 from chaos_jobs import Batch, Wish
 
-from hemiola.live.journal import Journal
 from hemiola.lab.slurm import SlurmLab
+from hemiola.live.journal import Journal
 
 LIMIT_S = 90.0
 POLICIES = ("fifo", "fifo-backfill", "dally", "tiresias", "srtf", "gittins")

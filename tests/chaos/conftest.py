@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from hemiola.lab.slurm import SlurmLab, programs
+from hemiola.lab.slurm import SlurmLab, config
 
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
     """A place that jobs of any user can write to."""
-    if any(programs.program(name) is None for name in programs.NEEDED):
-        pytest.skip(f"needs Slurm: apt-get install {' '.join(programs.PACKAGES)}")
+    if any(config.program(name) is None for name in config.NEEDED):
+        pytest.skip(f"needs Slurm: apt-get install {' '.join(config.PACKAGES)}")
     pytest.importorskip("sqlalchemy")
     made = Path(tempfile.mkdtemp(prefix="hemiola-chaos-"))
     made.chmod(0o755)

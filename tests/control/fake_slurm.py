@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from hemiola.live.clock import Clock
-from hemiola.live.recovered_job import Remembered
-from hemiola.live.engines.slurm.driver import SlurmDriver
-from hemiola.live.engines.slurm.snapshot import ENDED
-from hemiola.live.engines.slurm.memory import SlurmRecoveryKey
-from hemiola.live.engines.slurm.wire import SlurmJobRow, SlurmNodeRow, SlurmRules, RunSpan, Words
 from hemiola.core.decisions import Decision
 from hemiola.core.errors import EngineError
 from hemiola.core.events import Event
 from hemiola.core.topology import Topology
+from hemiola.live.engines.slurm.driver import SlurmDriver
+from hemiola.live.engines.slurm.snapshot import ENDED
+from hemiola.live.engines.slurm.tracked_job import SlurmRecoveryKey
+from hemiola.live.engines.slurm.wire import RunSpan, SlurmJobRow, SlurmNodeRow, SlurmRules, Words
+from hemiola.live.polling_driver import Clock
+from hemiola.live.tracked_job import Remembered
 from hemiola.sched.machine import StateMachine
 from hemiola.sched.view import ClusterView
 

@@ -22,12 +22,12 @@ from typing import Any
 
 import pytest
 
-from hemiola.live.journal import Intent, JournaledJob, Journal, Opening
-from hemiola.live.journal.database import Database
-from hemiola.live.journal.tables import METADATA
 from hemiola.core.decisions import Move, Placement, Start, Stop, WakeAt
 from hemiola.core.events import Arrived, Finished, Requeued, Timer
 from hemiola.core.job import Job
+from hemiola.live.journal import Intent, Journal, JournaledJob, Opening
+from hemiola.live.journal.database import Database
+from hemiola.live.journal.tables import METADATA
 
 KINDS = ("sqlite", "postgresql")
 OPENING = Opening(policy="fifo", engine="slurm 22.05", mode="enforce", topology="", version="0.1.0")

@@ -14,14 +14,13 @@ from typing import Any
 
 import msgspec
 
-from hemiola.live.journal import JournaledJob, Journal
-from hemiola.live.service import Service, SessionSettings
 from hemiola.live.engines.ray.agent import JOBS, JOBS_SPACE
-from hemiola.live.engines.ray.kv_store import GROUPS, PLACE, WRAPPER, RayStore, Wrapper
 from hemiola.live.engines.ray.client import Ray
-from hemiola.live.engines.ray.wire import RayLook, RayJobRow, read_answer
-from hemiola.live.engines.ray.service import ray_service
-from hemiola.live.engines.ray.topology import ray_topology
+from hemiola.live.engines.ray.kv_store import GROUPS, PLACE, WRAPPER, RayStore, Wrapper
+from hemiola.live.engines.ray.service import ray_service, ray_topology
+from hemiola.live.engines.ray.wire import RayJobRow, RayLook, read_answer
+from hemiola.live.journal import Journal, JournaledJob
+from hemiola.live.service import Service, SessionSettings
 from ray_cluster import RayCluster, RayNode
 
 WAIT_S = 60.0

@@ -12,21 +12,19 @@ from pathlib import Path
 
 import pytest
 
-from hemiola.live.journal import JournaledJob, Journal
-from hemiola.live.service import Service, SessionSettings
-from hemiola.live.engines.slurm.client import Slurm
-from hemiola.live.engines.slurm.engine import SlurmInterface
+from hemiola.lab.slurm import SlurmLab, config
+from hemiola.live.engines.slurm.client import Slurm, SlurmInterface
+from hemiola.live.engines.slurm.service import slurm_service, slurm_topology
 from hemiola.live.engines.slurm.wire import SlurmJobRow
-from hemiola.live.engines.slurm.service import slurm_service
-from hemiola.live.engines.slurm.topology import slurm_topology
-from hemiola.lab.slurm import SlurmLab, programs
+from hemiola.live.journal import Journal, JournaledJob
+from hemiola.live.service import Service, SessionSettings
 
 WAIT_S = 40.0
 
 
 def need_slurm() -> None:
-    if any(programs.program(name) is None for name in programs.NEEDED):
-        pytest.skip(f"needs Slurm: apt-get install {' '.join(programs.PACKAGES)}")
+    if any(config.program(name) is None for name in config.NEEDED):
+        pytest.skip(f"needs Slurm: apt-get install {' '.join(config.PACKAGES)}")
     if os.geteuid() != 0:
         pytest.skip("needs root")
 

@@ -14,8 +14,7 @@ from typing import Any, Self
 
 from hemiola.live.engines.slurm.client import Slurm
 from hemiola.live.engines.slurm.rest.client import RestSlurm
-from hemiola.live.engines.slurm.rest.address import Address, Token
-from hemiola.live.engines.slurm.rest.http import Http
+from hemiola.live.engines.slurm.rest.http import Address, Http, Token
 
 SAMPLES = Path(__file__).with_name("slurm_rest")
 """What real ones of several versions said, and squeue and sinfo at the same moment."""

@@ -7,14 +7,14 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from hemiola.live.clock import Clock
-from hemiola.live.journal import Journal
-from hemiola.live.live_driver import Identity, LiveDriver, Vanished
-from hemiola.live.leadership import Leadership
-from hemiola.live.service import Session, Service, SessionSettings
 from hemiola.core.decisions import Decision
 from hemiola.core.events import Arrived, Event
 from hemiola.core.topology import Topology
+from hemiola.live.journal import Journal
+from hemiola.live.leadership import Leadership
+from hemiola.live.live_driver import Identity, LiveDriver, Vanished
+from hemiola.live.polling_driver import Clock
+from hemiola.live.service import Service, Session, SessionSettings
 from replays import cluster, job
 
 TWO = cluster([4, 4])

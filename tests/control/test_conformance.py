@@ -17,21 +17,21 @@ import pytest
 from live_ray import LiveRay
 from live_slurm import Live, need_slurm
 
-from hemiola.live.clock import Clock
-from hemiola.sched.loop import Driver, run_loop
-from hemiola.live.engines.ray.driver import RayDriver
-from hemiola.simulator.cluster import SimulatedDriver
-from hemiola.live.engines.slurm.driver import SlurmDriver
 from hemiola.core.decisions import Decision, Move, Placement, Resize, Start, Stop, WakeAt
 from hemiola.core.events import Adopted, Arrived, Event, Finished, Timer
 from hemiola.core.job import Job, Profile
 from hemiola.core.topology import Topology
 from hemiola.cost.iteration import IterationModel
+from hemiola.kernels.fluid import PRESENT
 from hemiola.lab.slurm import SlurmLab
+from hemiola.live.engines.ray.driver import RayDriver
+from hemiola.live.engines.slurm.driver import SlurmDriver
+from hemiola.live.polling_driver import Clock
 from hemiola.sched.job_state import ENDED, RUNNING
+from hemiola.sched.loop import Driver, run_loop
 from hemiola.sched.policy import Policy
 from hemiola.sched.view import ClusterView
-from hemiola.kernels.fluid import PRESENT
+from hemiola.simulator.cluster import SimulatedDriver
 from replays import CheckedMachine, cluster
 
 SECONDS, LIVE_SECONDS = 2, 3

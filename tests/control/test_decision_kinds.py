@@ -15,23 +15,6 @@ import pytest
 from fake_slurm import RUNS, FakeSlurm, node
 from scripted import Scripted, serve
 
-from hemiola.live.clock import Clock
-from hemiola.sched.loop import Driver, Gate, cannot, run_loop
-from hemiola.live.journal import Journal, Opening
-from hemiola.live.journal.replay import replay
-from hemiola.live.job_store import Book
-from hemiola.live.live_driver import Around, LiveDriver
-from hemiola.live.journaling_driver import Journaled
-from hemiola.live.observe_driver import Observing
-from hemiola.live.query.run_state import Following
-from hemiola.live.service import SessionSettings
-from hemiola.live.engines.ray.client import Ray
-from hemiola.live.engines.ray.driver import RayDriver
-from hemiola.live.engines.ray.wire import RayLook, GroupRow, RayJobRow, RayNodeRow
-from hemiola.simulator.rules import Rules, Semantics, semantics_by_name
-from hemiola.simulator.simulate import Recording, simulate
-from hemiola.live.engines.slurm.driver import SlurmDriver
-from hemiola.live.engines.slurm.wire import Words
 from hemiola.core.decisions import (
     EVERY_KIND,
     Decision,
@@ -49,9 +32,25 @@ from hemiola.core.errors import PolicyError
 from hemiola.core.events import Arrived, Event, Timer
 from hemiola.core.job import Profile
 from hemiola.cost.iteration import IterationModel
+from hemiola.live.driver_wrappers import Journaled, Observing
+from hemiola.live.engines.ray.client import Ray
+from hemiola.live.engines.ray.driver import RayDriver
+from hemiola.live.engines.ray.wire import GroupRow, RayJobRow, RayLook, RayNodeRow
+from hemiola.live.engines.slurm.driver import SlurmDriver
+from hemiola.live.engines.slurm.wire import Words
+from hemiola.live.job_store import Book
+from hemiola.live.journal import Journal, Opening
+from hemiola.live.journal.replay import replay
+from hemiola.live.live_driver import Around, LiveDriver
+from hemiola.live.polling_driver import Clock
+from hemiola.live.query.cluster import Following
+from hemiola.live.service import SessionSettings
+from hemiola.sched.loop import Driver, Gate, cannot, run_loop
 from hemiola.sched.policy import Policy
 from hemiola.sched.view import ClusterView
-from hemiola.trace.topologies.native_write import topology_text
+from hemiola.simulator.rules import Rules, Semantics, semantics_by_name
+from hemiola.simulator.simulate import Recording, simulate
+from hemiola.trace.topologies.native import topology_text
 from replays import CheckedMachine, cluster, job, profile
 
 TWO = cluster([8, 8])
@@ -311,7 +310,9 @@ class ObeyingRay(Ray):
 
     def answer(self) -> RayLook:
         taken = [name for group in self.groups.values() for name in group.nodes]
-        nodes = tuple(RayNodeRow(f"{i}" * 8, (f"n{i}",), 8, 8.0 - taken.count(f"{i}" * 8), {}) for i in range(2))
+        nodes = tuple(
+            RayNodeRow(f"{i}" * 8, (f"n{i}",), 8, 8.0 - taken.count(f"{i}" * 8), {}) for i in range(2)
+        )
         jobs = (RayJobRow("raysubmit_1", "RUNNING", 100_000, None, "gpus=8 max_gpus=16 hosts=1"),)
         return RayLook(groups=tuple(self.groups.values()), notes=self.notes, jobs=jobs, nodes=nodes)
 

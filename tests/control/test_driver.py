@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from hemiola.sched.loop import Driver, run_loop
 from hemiola.core.decisions import Decision, Pace, Start, Stop, WakeAt
 from hemiola.core.errors import HemiolaError, PolicyError
 from hemiola.core.events import Arrived, Event, Finished, Measured, Requeued
+from hemiola.sched.loop import Driver, run_loop
 from hemiola.sched.placement import TierAware, find
 from hemiola.sched.policy import Policy
 from hemiola.sched.view import ClusterView

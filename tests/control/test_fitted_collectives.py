@@ -10,17 +10,17 @@ import numpy as np
 import pytest
 
 from hemiola.cli.simulate import simulate as verb
-from hemiola.simulator.rules import Semantics, semantics_by_name
-from hemiola.simulator.simulate import simulate
 from hemiola.core.errors import InputError
 from hemiola.core.job import Job, Profile
 from hemiola.core.result import Comparison
 from hemiola.core.topology import Topology
+from hemiola.cost.collective.duration import strategy_seconds
 from hemiola.cost.contention import Colliding
 from hemiola.cost.iteration import IterationModel
 from hemiola.cost.places import place_ranks
-from hemiola.cost.collective.duration import strategy_seconds
 from hemiola.plan.collective.planner import Planner
+from hemiola.simulator.rules import Semantics, semantics_by_name
+from hemiola.simulator.simulate import simulate
 from replays import FREE, at, cluster, job, profile
 
 MB = 1e6

@@ -17,13 +17,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from journal_helpers import HERE, KINDS, ended, record
 
-from hemiola.live.journal import Deposed, Instant, JournaledJob, Journal, JournalError, Opening
-from hemiola.live.journal.encoding import DECISION, DECISIONS, EVENTS, JOB
-from hemiola.simulator.cluster import Costs
 from hemiola.core.decisions import Decision, Start, WakeAt
 from hemiola.core.errors import InternalError
 from hemiola.core.events import Event, Failed, Measured, Timer
 from hemiola.core.job import Demand, Profile
+from hemiola.live.journal import Deposed, Instant, Journal, JournaledJob, JournalError, Opening
+from hemiola.live.journal.records import DECISION, DECISIONS, EVENTS, JOB
+from hemiola.simulator.cluster import Costs
 
 WORDS = st.text(st.characters(exclude_categories=["Cs"]), max_size=5)
 

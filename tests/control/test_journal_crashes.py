@@ -14,9 +14,8 @@ import journal_helpers
 import pytest
 from journal_helpers import KINDS, contents, record
 
-from hemiola.live.journal import Journal
-from hemiola.live.journal import database
 from hemiola.core.events import Timer
+from hemiola.live.journal import Journal, database
 
 Rows = dict[str, list[tuple[Any, ...]]]
 

@@ -20,10 +20,10 @@ import pytest
 from journal_helpers import file_of, fresh, record
 from test_outputs import as_nobody
 
-from hemiola.live.journal import Journal, JournalError
-from hemiola.live.journal.database import Database
 from hemiola.core.errors import InputError
 from hemiola.core.events import Arrived, Timer
+from hemiola.live.journal import Journal, JournalError
+from hemiola.live.journal.database import Database
 
 
 @pytest.fixture

@@ -11,13 +11,6 @@ import pytest
 from journal_helpers import HERE
 from sqlalchemy import update
 
-from hemiola.sched.loop import Driver, run_loop
-from hemiola.live.journal import Journal, JournalError, Opening
-from hemiola.live.journal.encoding import DECISIONS, EVENTS
-from hemiola.live.journal.replay import replay
-from hemiola.live.journal.tables import INSTANTS
-from hemiola.simulator.rules import Semantics
-from hemiola.simulator.cluster import SimulatedEstimates
 from hemiola.core.decisions import Decision, Start
 from hemiola.core.errors import InputError
 from hemiola.core.events import (
@@ -35,10 +28,17 @@ from hemiola.core.events import (
 from hemiola.core.job import Job
 from hemiola.core.topology import Topology
 from hemiola.cost.iteration import IterationModel
+from hemiola.live.journal import Journal, JournalError, Opening
+from hemiola.live.journal.records import DECISIONS, EVENTS
+from hemiola.live.journal.replay import replay
+from hemiola.live.journal.tables import INSTANTS
+from hemiola.sched.loop import Driver, run_loop
 from hemiola.sched.machine import StateMachine
 from hemiola.sched.policies import policy_from_text
 from hemiola.sched.view import ClusterView
-from hemiola.trace.topologies.native_write import topology_text
+from hemiola.simulator.cluster import SimulatedEstimates
+from hemiola.simulator.rules import Semantics
+from hemiola.trace.topologies.native import topology_text
 from replays import cluster, job, profile
 
 TOPOLOGY = cluster([4, 4], [4, 4], nic=1e9, uplink=1e9, latency_s=1e-6)

@@ -12,10 +12,10 @@ import pytest
 from journal_helpers import ended, record
 
 from hemiola import cli
-from hemiola.live.journal import JournaledJob, Journal
-from hemiola.live.journal.workload import workload
-from hemiola.simulator.simulate import simulate
 from hemiola.core.errors import InputError
+from hemiola.live.journal import Journal, JournaledJob
+from hemiola.live.journal.replay import workload
+from hemiola.simulator.simulate import simulate
 from replays import cluster
 
 

@@ -8,14 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from hemiola.core.result import Comparison
+from hemiola.core.timeline import queue_series
+from hemiola.core.topology import MAX_GPUS_PER_HOST, Topology, equal_hosts
+from hemiola.report.html import write_report
+from hemiola.report.story import explain
 from hemiola.simulator.rules import semantics_by_name
 from hemiola.simulator.simulate import Recording, simulate
 from hemiola.simulator.sweep.answers import answer_of
-from hemiola.core.result import Comparison
-from hemiola.core.series import queue_series
-from hemiola.core.topology import MAX_GPUS_PER_HOST, Topology, equal_hosts
-from hemiola.report.explain import explain
-from hemiola.report.html import write_report
 from hemiola.trace.decisions import write_decisions
 from hemiola.trace.perfetto import write_timeline
 from replays import check_run, job

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from live_slurm import until
 
-from hemiola.cli.counters import counters
-from hemiola.live.nic_counters import cards, host_reports
+from hemiola.cli.on_hosts import counters
 from hemiola.core.errors import InputError
+from hemiola.live.nic_counters import cards, host_reports
 from hemiola.trace.reports import HostReport, Reports
 
 COUNTERS = """Inter-|   Receive                                                |  Transmit

@@ -19,29 +19,29 @@ from live_slurm import until
 from scripted import TWO, Scripted, arrivals, leading, serve
 
 from hemiola.cli.serve import _serve
-from hemiola.live.clock import Clock
-from hemiola.live.journal import Journal, JournalError, Leader
-from hemiola.live.journal.workload import workload
-from hemiola.live.job_store import Book
-from hemiola.live.live_driver import Vanished
-from hemiola.live.process_identity import holder_name, is_gone
-from hemiola.live.logging_setup import _Objects
-from hemiola.live.query.cluster import Names, engine_ids, read_cluster, read_daemon
-from hemiola.live.query.job_history import story
-from hemiola.live.service import Session, Service, SessionSettings
 from hemiola.core.decisions import Start
 from hemiola.core.errors import EngineError, InputError
 from hemiola.core.events import Adopted, Event, Failed, Finished, Held, Requeued, Started, Timer
 from hemiola.core.job import Job
 from hemiola.core.topology import Topology
 from hemiola.cost.iteration import IterationModel
+from hemiola.live.job_store import Book
+from hemiola.live.journal import Journal, JournalError, Leader
+from hemiola.live.journal.replay import workload
+from hemiola.live.leadership import holder_name, is_gone
+from hemiola.live.live_driver import Vanished
+from hemiola.live.logging_setup import _Objects
+from hemiola.live.polling_driver import Clock
+from hemiola.live.query.cluster import Names, engine_ids, read_cluster, read_daemon
+from hemiola.live.query.job_history import story
+from hemiola.live.service import Service, Session, SessionSettings
 from hemiola.sched.view import ClusterView
 from replays import at, cluster, job
 
 
 def test_who_leads_is_known_to_be_gone_on_the_same_host():
     assert not is_gone(holder_name()), "this very process"
-    code = "from hemiola.live.process_identity import holder_name; print(holder_name())"
+    code = "from hemiola.live.leadership import holder_name; print(holder_name())"
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=os.environ
     )
@@ -76,7 +76,9 @@ def test_who_leads_is_heard_though_the_clock_was_set_forward(tmp_path, monkeypat
 
 def test_a_clock_that_was_set_forward_is_no_reason_to_take_over(tmp_path, monkeypatch):
     with Journal.open(tmp_path / "j.db") as journal:
-        service = Service(SessionSettings(policy="fifo"), journal, TWO, lambda run: pytest.fail("it must not lead"))
+        service = Service(
+            SessionSettings(policy="fifo"), journal, TWO, lambda run: pytest.fail("it must not lead")
+        )
         wall_s = time.time
         assert journal.lead("another", wall_s(), 10.0)
         monkeypatch.setattr(time, "time", lambda: wall_s() + 3600.0)
@@ -338,7 +340,9 @@ def test_a_journal_that_fails_while_another_leads_ends_nothing(tmp_path, monkeyp
     with Journal.open(tmp_path / "j.db") as journal:
         journal.lead("another", Clock().now_s(), 1e6)
         monkeypatch.setattr(Journal, "leader", leader)
-        service = Service(SessionSettings(policy="fifo"), journal, TWO, lambda run: pytest.fail("it must not lead"))
+        service = Service(
+            SessionSettings(policy="fifo"), journal, TWO, lambda run: pytest.fail("it must not lead")
+        )
         service._stop = Waits()
         service.run()
     assert asked > 3

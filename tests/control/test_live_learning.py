@@ -11,27 +11,26 @@ import pytest
 from journal_helpers import OPENING
 from scripted import Scripted
 
-from hemiola.live.clock import Clock
-from hemiola.sched.loop import run_loop
-from hemiola.live.journal import Journal, RunRecord
-from hemiola.live.journal.replay import replay
-from hemiola.live.job_store import Book
-from hemiola.live.live_driver import Identity
-from hemiola.live.journaling_driver import Journaled
-from hemiola.live.profiling_driver import Learning
-from hemiola.live.placements import is_same_place
-from hemiola.live.query.forecast import _adopted
-from hemiola.live.query.run_state import RunSoFar
-from hemiola.live.recovered_job import remembered
-from hemiola.simulator.cluster import Costs, SimulatedEstimates
 from hemiola.core.decisions import Placement
 from hemiola.core.events import Adopted, Arrived, Event, Finished, Measured, Profiled, Timer
 from hemiola.core.job import Demand, Job
 from hemiola.cost.iteration import IterationModel
+from hemiola.live.driver_wrappers import Journaled
+from hemiola.live.job_store import Book
+from hemiola.live.journal import Journal, RunRecord
+from hemiola.live.journal.replay import replay
+from hemiola.live.live_driver import Identity, is_same_place
+from hemiola.live.polling_driver import Clock
+from hemiola.live.profiling_driver import Learning
+from hemiola.live.query.cluster import RunSoFar
+from hemiola.live.query.forecast import _adopted
+from hemiola.live.tracked_job import remembered
+from hemiola.sched.loop import run_loop
 from hemiola.sched.policies import policy_from_text
 from hemiola.sched.view import ClusterView
+from hemiola.simulator.cluster import Costs, SimulatedEstimates
 from hemiola.trace.reports import HostReport, JobReport, Reports, write_report
-from hemiola.trace.topologies.native_write import topology_text
+from hemiola.trace.topologies.native import topology_text
 from hemiola.trace.topologies.read import read_topology
 from replays import CheckedMachine
 

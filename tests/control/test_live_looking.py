@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 
-from hemiola.live.live_driver import Identity
-from hemiola.live.tracked_job import KnownJob
-from hemiola.live.polling_driver import WOKEN_SHARE, LookingDriver, Wake
 from hemiola.core.decisions import Decision, Placement, Start
 from hemiola.core.errors import EngineError
 from hemiola.core.events import Event, Timer
+from hemiola.live.live_driver import Identity
+from hemiola.live.polling_driver import WOKEN_SHARE, LookingDriver, Wake
+from hemiola.live.tracked_job import KnownJob
 
 
 def touch(path: Path, number: int) -> None:

@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from journal_helpers import OPENING
 
-from hemiola.live.journal import Journal
-from hemiola.live.query.run_state import Following
 from hemiola.core.decisions import Decision, Placement, Start, Stop, WakeAt
 from hemiola.core.events import Event, Held, NodeBack, NodeLost, Released, Requeued, Started
+from hemiola.live.journal import Journal
+from hemiola.live.query.cluster import Following
 
 HERE = Placement((1,), (3,))
 JOBS = st.sampled_from(["a", "b", "c"])

@@ -11,10 +11,9 @@ from pathlib import Path
 import pytest
 from live_slurm import Live, need_slurm, until
 
-from hemiola.cli.live import jobs, nodes
-from hemiola.cli.live_doctor import doctor
-from hemiola.cli.live_top import top
+from hemiola.cli.live import doctor, jobs, nodes
 from hemiola.cli.simulate import explain
+from hemiola.cli.top import top
 from hemiola.core.errors import InputError
 from hemiola.lab.slurm import SlurmLab
 

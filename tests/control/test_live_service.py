@@ -18,22 +18,22 @@ from scripted import TWO, Scripted, arrivals, serve
 from test_outputs import as_nobody
 
 from hemiola.cli.serve import FOLDER, _journal
-from hemiola.live.clock import Clock
-from hemiola.sched.loop import run_loop
-from hemiola.live.journal import Journal
-from hemiola.live.journal.replay import replay
-from hemiola.live.files import check_folder
-from hemiola.live.policy_guard import BrokenPolicyError, Guarded
-from hemiola.live.observe_driver import Observing
-from hemiola.live.service import Session, Service, SessionSettings
-from hemiola.simulator.cluster import Costs, SimulatedEstimates
 from hemiola.core.decisions import Decision, Move, Placement, Resize, Start, Stop, WakeAt
 from hemiola.core.errors import InputError
 from hemiola.core.events import Adopted, Arrived, Event, Failed, Finished, Measured, Started, Timer
 from hemiola.cost.iteration import IterationModel
+from hemiola.live.driver_wrappers import Observing
+from hemiola.live.journal import Journal
+from hemiola.live.journal.replay import replay
+from hemiola.live.logging_setup import check_folder
+from hemiola.live.policy_guard import BrokenPolicyError, Guarded
+from hemiola.live.polling_driver import Clock
+from hemiola.live.service import Service, Session, SessionSettings
+from hemiola.sched.loop import run_loop
 from hemiola.sched.policies import policy_from_text
 from hemiola.sched.policy import Policy
 from hemiola.sched.view import ClusterView
+from hemiola.simulator.cluster import Costs, SimulatedEstimates
 from hemiola.trace.reports import check_reports
 from replays import CheckedMachine, at, cluster, job
 
@@ -238,7 +238,9 @@ class Bad(Policy):
 def test_the_fallback_takes_over_from_a_policy_that_broke(tmp_path, monkeypatch, policy, why):
     monkeypatch.setattr("hemiola.sched.loop.DECISIONS_PER_INSTANT", 20)
     first, second = Scripted(arrivals("a")), Scripted(arrivals("a", "b"))
-    settings = SessionSettings(policy=f"{__name__}:{policy}", fallback="fifo", mode="enforce", engine="scripted")
+    settings = SessionSettings(
+        policy=f"{__name__}:{policy}", fallback="fifo", mode="enforce", engine="scripted"
+    )
     service, runs = serve(tmp_path, settings, first, second)
     assert why in service.broken and len(runs) == 2
     assert first.told == [] and [type(d).__name__ for d in second.told] == ["Start", "Start"]
@@ -312,7 +314,10 @@ def test_a_folder_in_which_nobody_could_say_that_hemiola_lives_is_refused():
             f"InputError: --alive {alive}: the folder {name!r} is not there, or this user may"
         )
         assert "not write into it" in said
-        assert as_nobody(lambda: Service(SessionSettings(policy="fifo", kill_switch=switch), None, TWO, None)) == ""
+        assert (
+            as_nobody(lambda: Service(SessionSettings(policy="fifo", kill_switch=switch), None, TWO, None))
+            == ""
+        )
 
 
 def test_the_log_says_where_the_journal_is(tmp_path, caplog):

@@ -13,9 +13,9 @@ import pytest
 
 from hemiola import cli
 from hemiola.cli.output import folder_writable, writable
-from hemiola.simulator.sweep.store import RunStore
 from hemiola.core.errors import InputError
 from hemiola.core.result import Comparison
+from hemiola.simulator.sweep.tasks import RunStore
 
 NOBODY = 65534
 SMALL = "flat:hosts=2,gpus_per_host=4"

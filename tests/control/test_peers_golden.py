@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from hemiola.simulator.rules import semantics_by_name
-from hemiola.simulator.simulate import Recording, simulate
 from hemiola.analysis.cluster_metrics import conservation
 from hemiola.core.result import JobRecord
+from hemiola.simulator.rules import semantics_by_name
+from hemiola.simulator.simulate import Recording, simulate
 from hemiola.trace.topologies import read_topology
 from hemiola.trace.workloads import read_workload
 

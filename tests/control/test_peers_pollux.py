@@ -7,10 +7,10 @@ import math
 import pytest
 from peer_runs import completion_s, stops, under
 
-from hemiola.contrib.peers.simulators.pollux_facts import Batch, batch_of, epoch_iterations, iteration_s
+from hemiola.contrib.peers.simulators.pollux import Batch, batch_of, epoch_iterations, iteration_s
 from hemiola.core.errors import HemiolaError, InputError, TopologyError
 from hemiola.core.job import Job
-from hemiola.trace.workloads.facts import pollux_durations_s
+from hemiola.trace.workloads.source import pollux_durations_s
 from replays import cluster, job
 
 SIM = "pollux-sim"

@@ -9,25 +9,22 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from hemiola.live.live_driver import Vanished
-from hemiola.live.recovered_job import Remembered, adopted
-from hemiola.live.engines.ray.kv_store import ALONE, HOLDS, JobPlace, Wrapper
-from hemiola.live.engines.ray.diff import RayDiff
-from hemiola.live.engines.ray.client import Ray
-from hemiola.live.engines.ray.command import Command
-from hemiola.live.engines.ray.driver import RayDriver
-from hemiola.live.engines.ray.entering import take_up
-from hemiola.live.engines.ray.release import hand_back
-from hemiola.live.engines.ray.hold import job_around
-from hemiola.live.engines.ray.job_spec import Wish, job_of, wish_of
-from hemiola.live.engines.ray.tracked_job import RayTrackedJob
-from hemiola.live.engines.ray.snapshot import RaySnapshot
-from hemiola.live.engines.ray.memory import RayRecoveryKey
-from hemiola.live.engines.ray.wire import RayLook, GroupRow, RayJobRow, RayNodeRow, read_answer
 from hemiola.core.decisions import Move, Placement, Resize, Start, Stop, WakeAt
 from hemiola.core.errors import EngineError, InputError
 from hemiola.core.events import Adopted, Arrived, Released, Requeued
 from hemiola.core.job import Profile
+from hemiola.live.engines.ray.client import Command, Ray
+from hemiola.live.engines.ray.diff import RayDiff
+from hemiola.live.engines.ray.driver import RayDriver
+from hemiola.live.engines.ray.hold import job_around
+from hemiola.live.engines.ray.job_spec import Wish, job_of, take_up, wish_of
+from hemiola.live.engines.ray.kv_store import ALONE, HOLDS, JobPlace, Wrapper
+from hemiola.live.engines.ray.release import hand_back
+from hemiola.live.engines.ray.snapshot import RaySnapshot
+from hemiola.live.engines.ray.tracked_job import RayRecoveryKey, RayTrackedJob
+from hemiola.live.engines.ray.wire import GroupRow, RayJobRow, RayLook, RayNodeRow, read_answer
+from hemiola.live.live_driver import Vanished
+from hemiola.live.tracked_job import Remembered, adopted
 from hemiola.sched.policies.fifo import FifoBackfill
 from hemiola.sched.view import ClusterView
 from replays import CheckedMachine, cluster
@@ -319,7 +316,9 @@ def test_a_job_waits_while_one_that_ray_placed_leaves_its_gpus(now_s: float, wai
     machine = CheckedMachine(two_hosts())
     machine.apply(Arrived(0.0, job))
     assert not machine.execute(Start("b", Placement((0,), (0xFF,)), "it fits"))
-    known = RayTrackedJob(job, row("gpus=8"), "t", group="hemiola:raysubmit_1:1", wanted=Placement((0,), (0xFF,)))
+    known = RayTrackedJob(
+        job, row("gpus=8"), "t", group="hemiola:raysubmit_1:1", wanted=Placement((0,), (0xFF,))
+    )
     leaves = RayTrackedJob(job, msgspec.structs.replace(known.row, id="a"), "t", left_s=1.0)
     pending = GroupRow(known.group, "PENDING", "ab" * 18, ("",) * 8)
     wrappers = {
@@ -450,7 +449,9 @@ def test_a_group_is_where_its_bundles_are_in_their_order():
 
 
 def test_an_id_that_is_used_again_is_another_job():
-    memory = Remembered(uuid="u", engine_id="raysubmit_1", clues=RayRecoveryKey(5000), running=True, since_s=10.0)
+    memory = Remembered(
+        uuid="u", engine_id="raysubmit_1", clues=RayRecoveryKey(5000), running=True, since_s=10.0
+    )
     assert memory.clues.is_same(row("gpus=1")) and not memory.clues.is_same(row("gpus=1", start_ms=6000))
     assert memory.history(15.0, running=True)["since_s"] == 10.0
     assert memory.history(15.0, running=False)["served_s"] == 5.0

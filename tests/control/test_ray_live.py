@@ -13,16 +13,16 @@ import pytest
 from live_policies import want
 from live_ray import NODES, LiveRay, until
 
-from hemiola.live.journal import Journal
-from hemiola.live.journal.replay import replay
-from hemiola.live.query.health_checks import Check
-from hemiola.live.engines.ray.kv_store import ADVICE, HOLDS, PLACE, WRAPPER, JobPlace
+from hemiola.core.decisions import Move, Placement, Stop
+from hemiola.core.topology import Topology
 from hemiola.live.engines.ray.client import Ray
 from hemiola.live.engines.ray.doctor import ray_checks
 from hemiola.live.engines.ray.driver import RayDriver
+from hemiola.live.engines.ray.kv_store import ADVICE, HOLDS, PLACE, WRAPPER, JobPlace
 from hemiola.live.engines.ray.release import hand_back
-from hemiola.core.decisions import Move, Placement, Stop
-from hemiola.core.topology import Topology
+from hemiola.live.journal import Journal
+from hemiola.live.journal.replay import replay
+from hemiola.live.query.health_checks import Check
 from ray_cluster import RayCluster, RayNode
 from replays import cluster
 

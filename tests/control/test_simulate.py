@@ -11,8 +11,6 @@ import msgspec
 import numpy as np
 import pytest
 
-from hemiola.simulator.rules import Semantics, semantics_by_name
-from hemiola.simulator.simulate import Recording, simulate
 from hemiola.core.decisions import Decision
 from hemiola.core.errors import HemiolaError, InputError, PolicyError, TopologyError
 from hemiola.core.events import NodeBack, NodeLost
@@ -24,6 +22,8 @@ from hemiola.sched.policies.fifo import Fifo
 from hemiola.sched.policies.tiresias import Tiresias
 from hemiola.sched.policy import Policy
 from hemiola.sched.view import ClusterView
+from hemiola.simulator.rules import Semantics, semantics_by_name
+from hemiola.simulator.simulate import Recording, simulate
 from replays import check_run, cluster, job, profile, replay, times
 
 ONE = cluster([4])

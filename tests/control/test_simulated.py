@@ -13,7 +13,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hemiola.simulator.cluster import Costs
 from hemiola.core.decisions import Decision, Move, Pace, Placement, Resize, Start, Stop, WakeAt
 from hemiola.core.errors import InputError
 from hemiola.core.events import NodeBack, NodeLost
@@ -23,6 +22,7 @@ from hemiola.cost.iteration import IterationModel
 from hemiola.sched.placement import TierAware, find
 from hemiola.sched.policy import Policy
 from hemiola.sched.view import ClusterView
+from hemiola.simulator.cluster import Costs
 from replays import FREE, Script, at, check_run, cluster, job, profile, replay, start, times
 
 GOLDEN = (1 + math.sqrt(5)) / 2

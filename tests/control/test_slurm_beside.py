@@ -9,14 +9,14 @@ import msgspec
 import pytest
 from fake_slurm import RUNS, Driven, FakeSlurm, node
 
-from hemiola.live.tracked_job import ELSEWHERE_S
-from hemiola.live.engines.slurm.resources import claim_of
-from hemiola.live.engines.slurm.limits import LACKING_S
-from hemiola.live.engines.slurm.wire import SlurmJobRow, SlurmNodeRow, SlurmRules, read_tres, rules_of
-from hemiola.core.resources import Resources, ResourceRequest
 from hemiola.core.errors import EngineError
-from hemiola.core.events import ResourcesRequested, ResourcesOffered, Held, Requeued
+from hemiola.core.events import Held, Requeued, ResourcesOffered, ResourcesRequested
 from hemiola.core.job import Job
+from hemiola.core.resources import ResourceRequest, Resources
+from hemiola.live.engines.slurm.diff import LACKING_S
+from hemiola.live.engines.slurm.resources import claim_of
+from hemiola.live.engines.slurm.wire import SlurmJobRow, SlurmNodeRow, SlurmRules, read_tres, rules_of
+from hemiola.live.tracked_job import ELSEWHERE_S
 from hemiola.sched.policies import policy_from_text
 from replays import cluster
 

@@ -9,19 +9,18 @@ import msgspec
 import pytest
 from fake_slurm import RUNS, Driven, FakeSlurm, node
 
-from hemiola.live.live_driver import Vanished
-from hemiola.live.recovered_job import Remembered
-from hemiola.live.engines.slurm.client import Slurm
-from hemiola.live.engines.slurm.doctor import _loose
-from hemiola.live.engines.slurm.release import hand_back, held_jobs
-from hemiola.live.engines.slurm.job_spec import HELD
-from hemiola.live.engines.slurm.memory import SlurmRecoveryKey
-from hemiola.live.engines.slurm.requests import TOP
-from hemiola.live.engines.slurm.ranks import ranks
-from hemiola.live.engines.slurm.wire import PARKED_S, SlurmJobRow, RunSpan, Words, job_rows
-from hemiola.live.engines.slurm.topology import slurm_topology
 from hemiola.core.decisions import Move, Placement, Start, Stop
 from hemiola.core.events import Adopted, Arrived, Blocked, Failed, Held, Released, Requeued, Started
+from hemiola.live.engines.slurm.client import Slurm
+from hemiola.live.engines.slurm.doctor import _loose
+from hemiola.live.engines.slurm.job_spec import HELD
+from hemiola.live.engines.slurm.release import hand_back, held_jobs
+from hemiola.live.engines.slurm.requests import TOP, ranks
+from hemiola.live.engines.slurm.service import slurm_topology
+from hemiola.live.engines.slurm.tracked_job import SlurmRecoveryKey
+from hemiola.live.engines.slurm.wire import PARKED_S, RunSpan, SlurmJobRow, Words, job_rows
+from hemiola.live.live_driver import Vanished
+from hemiola.live.tracked_job import Remembered
 from hemiola.sched.job_state import RUNNING
 from hemiola.trace.topologies import read_topology
 from replays import cluster

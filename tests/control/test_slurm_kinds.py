@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 from live_slurm import Live, need_slurm, until
 
-from hemiola.live.engines.slurm.client import Slurm
-from hemiola.live.engines.slurm.release import hand_back
-from hemiola.live.engines.slurm.requests import TOP
-from hemiola.live.engines.slurm.topology import slurm_topology
 from hemiola.core.hostlist import expand
 from hemiola.core.topology import Topology
 from hemiola.lab.slurm import SlurmLab
+from hemiola.live.engines.slurm.client import Slurm
+from hemiola.live.engines.slurm.release import hand_back
+from hemiola.live.engines.slurm.requests import TOP
+from hemiola.live.engines.slurm.service import slurm_topology
 
 
 @pytest.fixture(scope="module")

@@ -5,9 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from hemiola.live.tracked_job import BACK_OFF_MOST_S, PATIENCE_S, back_off_s
-from hemiola.live.engines.slurm.tracked_job import SlurmTrackedJob
-from hemiola.live.engines.slurm.limits import (
+from hemiola.core.job import Job
+from hemiola.live.engines.slurm.diff import (
     AGAIN_MOST_S,
     ARRAY,
     LACKING_S,
@@ -16,8 +15,9 @@ from hemiola.live.engines.slurm.limits import (
     is_limited,
     patience_s,
 )
+from hemiola.live.engines.slurm.tracked_job import SlurmTrackedJob
 from hemiola.live.engines.slurm.wire import job_rows
-from hemiola.core.job import Job
+from hemiola.live.tracked_job import BACK_OFF_MOST_S, PATIENCE_S, back_off_s
 
 LINE = (
     "7_1|PENDING|Priority|1|1||gres:gpu:1|N/A|N/A|1|1795399342|1000|4294901757|1795399343|7||0|UNLIMITED|hemiola|0|(null)|"
@@ -44,7 +44,11 @@ def startable(jobs: list[SlurmTrackedJob]) -> list[str]:
 
 
 def test_of_an_array_no_more_elements_are_bound_than_could_run():
-    limits, jobs, others = StartLimits(), array(True, True, False, *[False] * 9), array(False, False, number=8)
+    limits, jobs, others = (
+        StartLimits(),
+        array(True, True, False, *[False] * 9),
+        array(False, False, number=8),
+    )
     limits.line_up([*jobs, *others], 0.0)
     assert len(startable(jobs)) == 10, "nobody knows yet"
     assert limits.met(jobs[2], [*jobs, *others], 0.0) == "of its array no more may run at once"

@@ -13,16 +13,16 @@ import pytest
 from live_slurm import Live, until
 
 from hemiola.cli.simulate import simulate
-from hemiola.live.journal import Journal
-from hemiola.live.journal.replay import replay
-from hemiola.live.live_driver import Around
-from hemiola.live.engines.slurm import driver
-from hemiola.live.engines.slurm.driver import SlurmDriver
-from hemiola.live.engines.slurm.wire import SlurmJobRow
 from hemiola.core.decisions import Decision, Placement, Start
 from hemiola.core.errors import EngineError
 from hemiola.core.events import Started
 from hemiola.core.hostlist import expand
+from hemiola.live.engines.slurm import driver
+from hemiola.live.engines.slurm.driver import SlurmDriver
+from hemiola.live.engines.slurm.wire import SlurmJobRow
+from hemiola.live.journal import Journal
+from hemiola.live.journal.replay import replay
+from hemiola.live.live_driver import Around
 from hemiola.sched.policy import Policy
 from hemiola.sched.view import ClusterView
 

@@ -15,17 +15,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from rest_server import EMPTY, NONE, ONE, SAMPLES, SECRET, FakeRest, answer, sample, sample_of, slurm_at
 
-from hemiola.live.engines.slurm import requests
-from hemiola.live.engines.slurm.rest import client as rest
-from hemiola.live.engines.slurm.rest import wire
-from hemiola.live.engines.slurm.client import Slurm
-from hemiola.live.engines.slurm.tracked_job import SlurmTrackedJob
-from hemiola.live.engines.slurm.rest.api_version import offer_of
-from hemiola.live.engines.slurm.rest.requests import Requeue, Update, requests_of
-from hemiola.live.engines.slurm.wire import PARKED_S, RunSpan, job_rows, node_rows
-from hemiola.live.engines.slurm.service import rest_slurm
 from hemiola.core.errors import EngineError
 from hemiola.core.job import Job
+from hemiola.live.engines.slurm import requests
+from hemiola.live.engines.slurm.client import Slurm
+from hemiola.live.engines.slurm.rest import client as rest
+from hemiola.live.engines.slurm.rest import wire
+from hemiola.live.engines.slurm.rest.client import offer_of
+from hemiola.live.engines.slurm.rest.wire import Requeue, Update, requests_of
+from hemiola.live.engines.slurm.service import rest_slurm
+from hemiola.live.engines.slurm.tracked_job import SlurmTrackedJob
+from hemiola.live.engines.slurm.wire import PARKED_S, RunSpan, job_rows, node_rows
 
 REAL = {"24.11.5": ((24, 11), "v0.0.42", ""), "26.05.5": ((26, 5), "v0.0.44", "/slurm/v0.0.45/jobs/requeue")}
 
@@ -455,9 +455,7 @@ def test_garbage_in_any_field_is_refused_or_read_never_a_crash(data: st.DataObje
     ],
 )  # fmt: skip
 def test_states_of_nodes_as_sinfo_says_them(state: list[str], shown: str, silent: bool):
-    (row,) = wire.node_rows(
-        [wire.Node("h1", state, "gpu:h100:8(S:0-1)", ["p"], ["ib"], 16, 3, 1000, 300)]
-    )
+    (row,) = wire.node_rows([wire.Node("h1", state, "gpu:h100:8(S:0-1)", ["p"], ["ib"], 16, 3, 1000, 300)])
     assert [row] == node_rows(f"h1|{'+'.join(state).lower()}|gpu:h100:8(S:0-1)|p|3/13/0/16|1000|300|ib|\n")
     assert (row.state, row.silent, row.gpus, row.features) == (shown, silent, 8, {"ib"})
 

@@ -14,14 +14,13 @@ from certificates import certificate
 from rest_server import EMPTY, SECRET, FakeRest, answer, sample_of, slurm_at
 
 from hemiola.cli.serve import serve
-from hemiola.live.engines.slurm.rest import http as rest_http
+from hemiola.core.errors import EngineError, HemiolaError, InputError
 from hemiola.live.engines.slurm import service as live
 from hemiola.live.engines.slurm.client import Slurm
+from hemiola.live.engines.slurm.rest import http as rest_http
 from hemiola.live.engines.slurm.rest.client import RestSlurm
-from hemiola.live.engines.slurm.rest.address import Address, Token
-from hemiola.live.engines.slurm.rest.http import Http
+from hemiola.live.engines.slurm.rest.http import Address, Http, Token
 from hemiola.live.engines.slurm.service import rest_slurm
-from hemiola.core.errors import EngineError, HemiolaError, InputError
 
 # ---- faults
 

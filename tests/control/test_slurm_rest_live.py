@@ -19,20 +19,19 @@ import pytest
 from live_slurm import Live, need_slurm, until
 from rest_server import answer
 
-from hemiola.live.journal import Journal
-from hemiola.live.journal.replay import replay
-from hemiola.live.engines.slurm import requests
-from hemiola.live.engines.slurm.rest import api_version
-from hemiola.live.engines.slurm.tracked_job import SlurmTrackedJob
-from hemiola.live.engines.slurm.rest.client import RestSlurm
-from hemiola.live.engines.slurm.rest.address import Address, Token
-from hemiola.live.engines.slurm.rest.http import Http
-from hemiola.live.engines.slurm.wire import SlurmJobRow
-from hemiola.live.engines.slurm.service import rest_slurm
 from hemiola.core.errors import EngineError
 from hemiola.core.hostlist import expand
 from hemiola.core.job import Job
-from hemiola.lab.slurm import SlurmLab, programs
+from hemiola.lab.slurm import SlurmLab, config
+from hemiola.live.engines.slurm import requests
+from hemiola.live.engines.slurm.rest import client
+from hemiola.live.engines.slurm.rest.client import RestSlurm
+from hemiola.live.engines.slurm.rest.http import Address, Http, Token
+from hemiola.live.engines.slurm.service import rest_slurm
+from hemiola.live.engines.slurm.tracked_job import SlurmTrackedJob
+from hemiola.live.engines.slurm.wire import SlurmJobRow
+from hemiola.live.journal import Journal
+from hemiola.live.journal.replay import replay
 
 TAKES_LISTS = (23, 11)
 
@@ -40,8 +39,8 @@ TAKES_LISTS = (23, 11)
 @pytest.fixture(scope="module")
 def lab() -> Iterator[SlurmLab]:
     need_slurm()
-    if programs.rest_version() == (0, 0):
-        pytest.skip(f"needs slurmrestd: apt-get install {' '.join(programs.REST_PACKAGES)}")
+    if config.rest_version() == (0, 0):
+        pytest.skip(f"needs slurmrestd: apt-get install {' '.join(config.REST_PACKAGES)}")
     with SlurmLab(4, gpus=8, racks=2, name=f"rest-{secrets.token_hex(4)}", rest=True) as slurm:
         yield slurm
 
@@ -127,13 +126,13 @@ def live(lab: SlurmLab, tmp_path: Path) -> Iterator[RestLive]:
 
 
 def test_what_is_offered_is_taken_or_refused(live: RestLive, monkeypatch: pytest.MonkeyPatch):
-    if programs.rest_version() < TAKES_LISTS:
+    if config.rest_version() < TAKES_LISTS:
         with pytest.raises(EngineError, match="which takes no list of nodes for a job"):
             live.over_rest()
         return
     slurm = live.over_rest()
-    assert slurm.offer.slurm.startswith("{}.{:02}".format(*programs.rest_version()))
-    assert bool(slurm.offer.requeue) is (programs.rest_version() >= (26, 5))
+    assert slurm.offer.slurm.startswith("{}.{:02}".format(*config.rest_version()))
+    assert bool(slurm.offer.requeue) is (config.rest_version() >= (26, 5))
     monkeypatch.setenv("SLURM_JWT", live.lab.token())
     assert rest_slurm(live.lab.rest_url, None, live.slurm, acts=True).lacks == ""
 
@@ -153,7 +152,7 @@ def test_every_version_says_what_squeue_and_sinfo_say(live: RestLive, monkeypatc
         live.wait_state(job, "COMPLETED", "FAILED")
     live.command("scontrol", "hold", live.submit("--gpus=1"))
     live.command("scontrol", "update", "nodename=h3", "state=drain", "reason=test")
-    offered = [known for known in api_version.KNOWN if _takes(live, known, monkeypatch)]
+    offered = [known for known in client.KNOWN if _takes(live, known, monkeypatch)]
     assert len(offered) >= 3
     for known in offered:
         assert _takes(live, known, monkeypatch)
@@ -162,7 +161,7 @@ def test_every_version_says_what_squeue_and_sinfo_say(live: RestLive, monkeypatc
 
 
 def _takes(live: RestLive, version: str, monkeypatch: pytest.MonkeyPatch) -> bool:
-    monkeypatch.setattr(api_version, "KNOWN", (version,))
+    monkeypatch.setattr(client, "KNOWN", (version,))
     try:
         return live.over_rest().offer.version == version
     except EngineError:
@@ -339,7 +338,7 @@ def test_a_controller_that_is_away_is_said(live: RestLive):
 
 
 if (
-    programs.rest_version() < TAKES_LISTS
+    config.rest_version() < TAKES_LISTS
 ):  # then there is nothing but its refusal, and no slurmrestd at all is a skip
     for _name in [name for name in globals() if name.startswith("test_") and "offered" not in name]:
         del globals()[_name]

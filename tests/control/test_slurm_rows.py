@@ -12,20 +12,28 @@ from hypothesis import given
 from hypothesis import strategies as st
 from journal_helpers import record
 
-from hemiola.live.recovered_job import Remembered, remembered
-from hemiola.live.engines.slurm.diff import SlurmDiff, outcome_of, why_held
-from hemiola.live.engines.slurm.client import VERSION_S, Slurm
-from hemiola.live.engines.slurm.job_spec import begin_of, hosts_of, is_slurms, job_of, shape, shrinks_live
-from hemiola.live.engines.slurm.tracked_job import SlurmTrackedJob
-from hemiola.live.engines.slurm.lending import lend
-from hemiola.live.engines.slurm.memory import SlurmRecoveryKey
-from hemiola.live.engines.slurm.requests import bind, shrink, unbind, unpark
-from hemiola.live.engines.slurm.wire import SlurmJobRow, SlurmNodeRow, RunSpan, Words, job_format, job_rows, node_rows, spans_in
 from hemiola.core.decisions import Move, Placement, Start
 from hemiola.core.errors import EngineError, InputError
 from hemiola.core.events import Arrived, Started
 from hemiola.core.hostlist import expand
 from hemiola.core.job import Demand, Job, Profile
+from hemiola.live.engines.slurm.client import VERSION_S, Slurm
+from hemiola.live.engines.slurm.diff import SlurmDiff, outcome_of, why_held
+from hemiola.live.engines.slurm.job_spec import begin_of, hosts_of, is_slurms, job_of, shape, shrinks_live
+from hemiola.live.engines.slurm.lending import lend
+from hemiola.live.engines.slurm.requests import bind, shrink, unbind, unpark
+from hemiola.live.engines.slurm.tracked_job import SlurmRecoveryKey, SlurmTrackedJob
+from hemiola.live.engines.slurm.wire import (
+    RunSpan,
+    SlurmJobRow,
+    SlurmNodeRow,
+    Words,
+    job_format,
+    job_rows,
+    node_rows,
+    spans_in,
+)
+from hemiola.live.tracked_job import Remembered, remembered
 from hemiola.sched.machine import StateMachine
 from hemiola.sched.view import ClusterView
 from replays import cluster

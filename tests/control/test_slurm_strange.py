@@ -12,18 +12,18 @@ from fake_slurm import RUNS, FakeSlurm, node
 from live_slurm import Live, until
 from scripted import leading
 
-from hemiola.live.journal import Journal
-from hemiola.live.engines.slurm.diff import SlurmDiff
-from hemiola.live.engines.slurm.client import shares_in
-from hemiola.live.engines.slurm.release import HandingBack, silent_s
-from hemiola.live.engines.slurm.job_spec import asks_otherwise
-from hemiola.live.engines.slurm.tracked_job import SlurmTrackedJob
-from hemiola.live.engines.slurm.snapshot import SlurmWatcher, everywhere, most_gpus
-from hemiola.live.engines.slurm.wire import SlurmJobRow, SlurmNodeRow, SlurmRules, Words
 from hemiola.core.decisions import Placement, Start
 from hemiola.core.errors import EngineError
 from hemiola.core.events import Arrived, Blocked, NodeLost
 from hemiola.core.job import Job
+from hemiola.live.engines.slurm.client import shares_in
+from hemiola.live.engines.slurm.diff import SlurmDiff
+from hemiola.live.engines.slurm.job_spec import asks_otherwise
+from hemiola.live.engines.slurm.release import HandingBack, silent_s
+from hemiola.live.engines.slurm.snapshot import SlurmWatcher, everywhere, most_gpus
+from hemiola.live.engines.slurm.tracked_job import SlurmTrackedJob
+from hemiola.live.engines.slurm.wire import SlurmJobRow, SlurmNodeRow, SlurmRules, Words
+from hemiola.live.journal import Journal
 from hemiola.sched.inventory import Inventory
 from hemiola.sched.job_state import RUNNING, WAITING
 from hemiola.sched.machine import StateMachine

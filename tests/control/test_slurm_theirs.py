@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from live_slurm import Live, until
 
-from hemiola.cli.lend import lend
-from hemiola.live.engines.slurm.admission import NAMED
-from hemiola.live.engines.slurm.release import hand_back, silent_s
-from hemiola.live.engines.slurm.job_spec import HELD
+from hemiola.cli.serve import lend
 from hemiola.core.errors import HemiolaError
 from hemiola.core.hostlist import expand
+from hemiola.live.engines.slurm.admission import NAMED
+from hemiola.live.engines.slurm.job_spec import HELD
+from hemiola.live.engines.slurm.release import hand_back, silent_s
 
 
 def as_nobody(live: Live, *words: str) -> str:

@@ -8,17 +8,17 @@ import msgspec
 import pytest
 from fake_slurm import RUNS, Driven, FakeSlurm, node
 
-from hemiola.live.recovered_job import Remembered
-from hemiola.live.engines.slurm.doctor_settings import gate_checks
-from hemiola.live.engines.slurm.driver import FEATURES
-from hemiola.live.engines.slurm.admission import NAMED
-from hemiola.live.engines.slurm.release import hand_back
-from hemiola.live.engines.slurm.job_spec import HELD
-from hemiola.live.engines.slurm.memory import SlurmRecoveryKey
-from hemiola.live.engines.slurm.requests import TOP
-from hemiola.live.engines.slurm.wire import PARKED_S, SlurmJobRow, Words
 from hemiola.core.events import Adopted, Failed, Held, Released, Requeued
 from hemiola.lab.slurm.config import LUA
+from hemiola.live.engines.slurm.admission import NAMED
+from hemiola.live.engines.slurm.doctor import gate_checks
+from hemiola.live.engines.slurm.driver import FEATURES
+from hemiola.live.engines.slurm.job_spec import HELD
+from hemiola.live.engines.slurm.release import hand_back
+from hemiola.live.engines.slurm.requests import TOP
+from hemiola.live.engines.slurm.tracked_job import SlurmRecoveryKey
+from hemiola.live.engines.slurm.wire import PARKED_S, SlurmJobRow, Words
+from hemiola.live.tracked_job import Remembered
 from hemiola.sched.job_state import RUNNING
 from replays import cluster
 
@@ -42,7 +42,9 @@ def driven_on(*rows: SlurmJobRow, bound: bool = False, **said: Words) -> tuple[F
     """After a first look; `bound`: the daemon had bound the job to n0 before it began anew."""
     slurm = FakeSlurm(list(rows), [node("n0"), node("n1")], said={"7": BOUND} if bound else dict(said))
     memory = (
-        [Remembered(uuid="u", engine_id="7", clues=SlurmRecoveryKey((100,), 1000, 0), running=True)] if bound else []
+        [Remembered(uuid="u", engine_id="7", clues=SlurmRecoveryKey((100,), 1000, 0), running=True)]
+        if bound
+        else []
     )
     driven = Driven(slurm, TWO, memory)
     driven.look(0.0)

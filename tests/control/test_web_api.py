@@ -14,25 +14,25 @@ import pytest
 
 pytest.importorskip("fastapi", reason="needs hemiola[serve]")
 schemathesis = pytest.importorskip("schemathesis", reason="needs schemathesis")
-from hypothesis import HealthCheck, Phase, given, settings  # noqa: E402
-from hypothesis.errors import Unsatisfiable  # noqa: E402
-from journal_helpers import OPENING, record  # noqa: E402
-from prometheus_client.parser import text_string_to_metric_families  # noqa: E402
-from schemathesis import GenerationMode  # noqa: E402
-from schemathesis.config import SchemathesisConfig  # noqa: E402
-from web_helpers import GPT, Scene, busy, job, scene, topology, wait_until  # noqa: E402
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis.errors import Unsatisfiable
+from journal_helpers import OPENING, record
+from prometheus_client.parser import text_string_to_metric_families
+from schemathesis import GenerationMode
+from schemathesis.config import SchemathesisConfig
+from web_helpers import GPT, Scene, busy, job, scene, topology, wait_until
 
-from hemiola.live.journal import Journal  # noqa: E402
-from hemiola.live.service import Service, SessionSettings  # noqa: E402
-from hemiola.live.web.app import make_app  # noqa: E402
-from hemiola.live.web.snapshots import Camera  # noqa: E402
-from hemiola.live.web.queries import Desk  # noqa: E402
-from hemiola.live.web.security import Rates, Tokens  # noqa: E402
-from hemiola.live.web.server import WebServer  # noqa: E402
-from hemiola.core.decisions import Placement  # noqa: E402
-from hemiola.core.events import Adopted, Arrived, Blocked, Finished, Held, Requeued, Timer  # noqa: E402
-from hemiola.trace.reports import HostReport, JobReport, write_report  # noqa: E402
-from hemiola.trace.topologies.native_write import topology_text  # noqa: E402
+from hemiola.core.decisions import Placement
+from hemiola.core.events import Adopted, Arrived, Blocked, Finished, Held, Requeued, Timer
+from hemiola.live.journal import Journal
+from hemiola.live.service import Service, SessionSettings
+from hemiola.live.web.app import make_app
+from hemiola.live.web.queries import Desk
+from hemiola.live.web.security import Rates, Tokens
+from hemiola.live.web.server import WebServer
+from hemiola.live.web.snapshots import Camera
+from hemiola.trace.reports import HostReport, JobReport, write_report
+from hemiola.trace.topologies.native import topology_text
 
 
 @pytest.fixture(scope="module")
@@ -217,7 +217,10 @@ def test_what_waits_for_another_leader_shows_the_journal(tmp_path: Path):
         here.happen(Arrived(time.time(), job("a", 8)), Arrived(time.time(), job("b", 128 - 64)))
         wait_until(lambda: here.journal.job("a").status == "running")
         other = Service(
-            SessionSettings(policy="fifo"), here.journal, topology(), lambda run: pytest.fail("it must not lead")
+            SessionSettings(policy="fifo"),
+            here.journal,
+            topology(),
+            lambda run: pytest.fail("it must not lead"),
         )
         with WebServer(other, here.journal, address="127.0.0.1:0") as second:
             waiting = Scene(other, here.journal, tmp_path, None)  # type: ignore[arg-type]
@@ -255,7 +258,10 @@ def test_a_standby_says_why_a_job_waits_and_not_why_it_ran(tmp_path: Path):
     with scene(tmp_path) as here:
         here.happen(Arrived(time.time(), job("a", 64)))
         other = Service(
-            SessionSettings(policy="fifo"), here.journal, topology(), lambda run: pytest.fail("it must not lead")
+            SessionSettings(policy="fifo"),
+            here.journal,
+            topology(),
+            lambda run: pytest.fail("it must not lead"),
         )
         with WebServer(other, here.journal, address="127.0.0.1:0") as second:
             standby = Scene(other, here.journal, tmp_path, None)  # type: ignore[arg-type]

@@ -13,13 +13,13 @@ import pytest
 
 pytest.importorskip("fastapi", reason="needs hemiola[serve]")
 playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright")
-from journal_helpers import OPENING, ended  # noqa: E402
-from web_helpers import EVIL, Scene, busy, job, scene, topology  # noqa: E402
+from journal_helpers import OPENING, ended
+from web_helpers import EVIL, Scene, busy, job, scene, topology
 
-from hemiola.live.journal import Journal  # noqa: E402
-from hemiola.core.decisions import Placement  # noqa: E402
-from hemiola.core.events import Adopted, Arrived, Finished, Timer  # noqa: E402
-from hemiola.trace.topologies.native_write import topology_text  # noqa: E402
+from hemiola.core.decisions import Placement
+from hemiola.core.events import Adopted, Arrived, Finished, Timer
+from hemiola.live.journal import Journal
+from hemiola.trace.topologies.native import topology_text
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(CHROMIUM is None, reason="no browser: install chromium")]

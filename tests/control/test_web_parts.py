@@ -17,19 +17,17 @@ from hypothesis import strategies as st
 from journal_helpers import ended, record
 from web_helpers import GPT, RESNET, topology
 
-from hemiola.live.live_driver import Identity
-from hemiola.live.polling_driver import USUAL_S
-from hemiola.simulator.cluster import Costs, SimulatedEstimates
-from hemiola.live.web.snapshots import Camera, DecisionNote, ViewPicture, seen_in_journal
-from hemiola.live.web.link_loads import Predictor
-from hemiola.live.web.responses import Frame, ended_job
-from hemiola.live.web.pending_reason import FreeCapacity
 from hemiola.core.decisions import Placement, Start, Stop, WakeAt
 from hemiola.core.events import Arrived, Blocked, Finished, Held, NodeLost
 from hemiola.core.job import Job, Profile
 from hemiola.cost.iteration import IterationModel
+from hemiola.live.live_driver import Identity
+from hemiola.live.polling_driver import USUAL_S
+from hemiola.live.web.responses import Frame, FreeCapacity, ended_job
+from hemiola.live.web.snapshots import Camera, DecisionNote, Predictor, ViewPicture, seen_in_journal
 from hemiola.sched.machine import StateMachine
 from hemiola.sched.view import ClusterView
+from hemiola.simulator.cluster import Costs, SimulatedEstimates
 from hemiola.trace.reports import HostReport
 
 CLUSTER = topology()  # two racks of four hosts of eight GPUs
@@ -101,7 +99,9 @@ def test_a_lack_is_named_exactly_when_the_state_machine_would_refuse_every_place
         fits = any(sum(free[h] >= gpus // hosts for h in domain) >= hosts for domain in domains)
     else:
         fits = any(sum(free[h] for h in domain) >= gpus for domain in domains)
-    assert (FreeCapacity(CLUSTER, free).why(seen(gpus, required=required, hosts=hosts), None, 0) == WAITS) == fits
+    assert (
+        FreeCapacity(CLUSTER, free).why(seen(gpus, required=required, hosts=hosts), None, 0) == WAITS
+    ) == fits
 
 
 def test_one_job_alone_sends_its_traffic_once_an_iteration():

@@ -17,12 +17,12 @@ pytest.importorskip("fastapi", reason="needs hemiola[serve]")
 from certificates import certificate
 from web_helpers import Scene, ask, job, scene, topology, wait_until
 
+from hemiola.core.errors import InputError
+from hemiola.core.events import Arrived
 from hemiola.live.journal import Journal
 from hemiola.live.service import Service, SessionSettings
 from hemiola.live.web.security import Guard, Rates, Tokens
 from hemiola.live.web.server import WebServer
-from hemiola.core.errors import InputError
-from hemiola.core.events import Arrived
 
 VIEW, OPERATE = "v" * 24, "o" * 24
 STATUS = "/api/v1/status"

@@ -10,14 +10,14 @@ import pytest
 pytest.importorskip("fastapi", reason="needs hemiola[serve]")
 from web_helpers import scene, wait_until
 
-from hemiola.live.journal import JournaledJob, Journal, Opening
-from hemiola.live.web.shadow import Shadow, compare
 from hemiola.core.decisions import Placement
 from hemiola.core.errors import InputError, PolicyError
 from hemiola.core.events import Timer
 from hemiola.core.job import Job
 from hemiola.core.topology import Topology
-from hemiola.trace.topologies.native_write import topology_text
+from hemiola.live.journal import Journal, JournaledJob, Opening
+from hemiola.live.web.shadow import Shadow, compare
+from hemiola.trace.topologies.native import topology_text
 
 CLUSTER = Topology.flat(hosts=1, gpus_per_host=8)
 

@@ -12,12 +12,11 @@ pytest.importorskip("fastapi", reason="needs hemiola[serve]")
 from live_slurm import Live, need_slurm, until
 from web_helpers import EVIL, Scene
 
+from hemiola.lab.slurm import SlurmLab
+from hemiola.live.engines.slurm.service import slurm_service, slurm_topology
 from hemiola.live.journal import Journal
 from hemiola.live.service import SessionSettings
-from hemiola.live.engines.slurm.service import slurm_service
-from hemiola.live.engines.slurm.topology import slurm_topology
 from hemiola.live.web.server import WebServer
-from hemiola.lab.slurm import SlurmLab
 
 
 @pytest.mark.slow

@@ -14,14 +14,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-from hemiola.live.journal.journal import Journal
-from hemiola.live.live_driver import Identity, LiveDriver, Vanished
-from hemiola.live.service import Session, Service, SessionSettings
-from hemiola.live.web.server import WebServer
 from hemiola.core.decisions import Decision, Placement, WakeAt
 from hemiola.core.events import Adopted, Arrived, Blocked, Event, Failed, Finished, Held, NodeLost
 from hemiola.core.job import Demand, Job, Profile
 from hemiola.core.topology import Topology
+from hemiola.live.journal.journal import Journal
+from hemiola.live.live_driver import Identity, LiveDriver, Vanished
+from hemiola.live.service import Service, Session, SessionSettings
+from hemiola.live.web.server import WebServer
 from hemiola.trace.topologies.read import read_topology
 
 EVIL = "<script>alert(1)</script>"

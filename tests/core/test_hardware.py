@@ -12,8 +12,8 @@ from hemiola.core.errors import HardwareError
 from hemiola.core.graph import KINDS, PHASES, Signature
 from hemiola.core.hardware import (
     CollectiveCost,
-    KindEfficiency,
     Hardware,
+    KindEfficiency,
     Measurement,
     PhaseCost,
     signature_key,

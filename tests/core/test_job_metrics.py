@@ -11,10 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from core.job_build import Build
-from hemiola.core.errors import InputError
-from hemiola.analysis.job.compare import compare
-from hemiola.analysis.job.metrics import JobMetrics, RankFigures, efficiency, job_metrics
 from hemiola.analysis.job.breakdown import PARTS
+from hemiola.analysis.job.metrics import JobMetrics, RankFigures, compare, efficiency, job_metrics
+from hemiola.core.errors import InputError
 from hemiola.core.job_timeline import SPAN_KINDS, JobTimeline, Rank, Spans
 
 LENGTHS = ("iteration", *PARTS, "wire")

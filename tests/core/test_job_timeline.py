@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from hemiola.core.errors import InputError
-from hemiola.core.job_timeline import Iterations, Rank, Spans, TransferLog
-from hemiola.core.timeline_builder import TimelineBuilder
+from hemiola.core.job_timeline import Iterations, Rank, Spans, TimelineBuilder, TransferLog
 
 
 @pytest.fixture

@@ -10,9 +10,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hemiola.core.collective.schedule import (
+    Buffer,
+    ChunkMove,
+    ChunkPlace,
+    Collective,
+    CollectiveSchedule,
+    SendRate,
+    Waits,
+)
+from hemiola.core.collective.shapes import all_pairs, halving_doubling, ring, trees
 from hemiola.core.errors import ScheduleError
-from hemiola.core.collective.schedule import Buffer, Collective, ChunkMove, SendRate, ChunkPlace, CollectiveSchedule, Waits
-from hemiola.core.collective.schedule_shapes import all_pairs, halving_doubling, ring, trees
 from strategies_drawn import shapes
 
 
@@ -87,7 +95,9 @@ def test_waiting_follows_from_what_is_read_and_written() -> None:
     moves = (
         ChunkMove(at(0), at(1), adds=True), ChunkMove(at(2), at(1), adds=True), ChunkMove(at(1), at(2)), ChunkMove(at(1), at(0)),
     )  # fmt: skip
-    strategy = CollectiveSchedule(name="star", collective="all-reduce", ranks=3, chunks=1, moves=moves).verify()
+    strategy = CollectiveSchedule(
+        name="star", collective="all-reduce", ranks=3, chunks=1, moves=moves
+    ).verify()
     assert strategy.waits == (
         Waits((), (), ()), Waits((), (0,), ()), Waits((1,), (), (1,)), Waits((1,), (), (0,)),
     )  # fmt: skip
@@ -127,19 +137,34 @@ def test_what_is_wrong_is_named(change: dict[str, Any], says: str) -> None:
     ("move", "says"),
     [
         (ChunkMove(ChunkPlace(0, "input", 0), ChunkPlace(2, "input", 0)), "input 0 of rank 2 does not exist"),
-        (ChunkMove(ChunkPlace(0, "input", -1), ChunkPlace(1, "input", 0)), "input -1 of rank 0 does not exist"),
+        (
+            ChunkMove(ChunkPlace(0, "input", -1), ChunkPlace(1, "input", 0)),
+            "input -1 of rank 0 does not exist",
+        ),
         (ChunkMove(ChunkPlace(0, "scratch", 0), ChunkPlace(1, "input", 0)), "nothing lies in scratch 0 yet"),
         (
             ChunkMove(ChunkPlace(0, "input", 0), ChunkPlace(1, "scratch", 0), adds=True),
             "nothing lies in scratch 0 to add it to",
         ),
-        (ChunkMove(ChunkPlace(0, "input", 0), ChunkPlace(1, "input", 1), adds=True), "it adds chunk 0 to chunk 1"),
-        (ChunkMove(ChunkPlace(0, "input", 0), ChunkPlace(0, "input", 0)), "it moves 1 chunks to another place"),
+        (
+            ChunkMove(ChunkPlace(0, "input", 0), ChunkPlace(1, "input", 1), adds=True),
+            "it adds chunk 0 to chunk 1",
+        ),
+        (
+            ChunkMove(ChunkPlace(0, "input", 0), ChunkPlace(0, "input", 0)),
+            "it moves 1 chunks to another place",
+        ),
         (ChunkMove(ChunkPlace(0, "input", 0), ChunkPlace(0, "input", 1), count=2), "it overlaps itself"),
         (ChunkMove(ChunkPlace(0, "input", 0), ChunkPlace(1, "input", 0), count=0), "it moves 0 chunks"),
         (ChunkMove(ChunkPlace(0, "input", 0), ChunkPlace(1, "input", 2)), "input 2 of rank 1 does not exist"),
-        (ChunkMove(ChunkPlace(0, "input", 1), ChunkPlace(1, "scratch", 0), count=2), "input 2 of rank 0 does not exist"),
-        (ChunkMove(ChunkPlace(0, "input", 0), ChunkPlace(1, "output", 0)), "output 0 of rank 1 does not exist"),
+        (
+            ChunkMove(ChunkPlace(0, "input", 1), ChunkPlace(1, "scratch", 0), count=2),
+            "input 2 of rank 0 does not exist",
+        ),
+        (
+            ChunkMove(ChunkPlace(0, "input", 0), ChunkPlace(1, "output", 0)),
+            "output 0 of rank 1 does not exist",
+        ),
     ],
 )
 def test_a_wrong_move_is_named(move: ChunkMove, says: str) -> None:

@@ -6,11 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hemiola.core.collective.schedule import ChunkMove, ChunkPlace, CollectiveSchedule, check_result
+from hemiola.core.collective.shapes import relayed, ring, stars, trees
 from hemiola.core.errors import ScheduleError
-from hemiola.core.collective.schedule import ChunkMove, ChunkPlace, CollectiveSchedule
-from hemiola.core.strategy_check import check_result
-from hemiola.core.collective.schedule_relays import relayed, stars
-from hemiola.core.collective.schedule_shapes import ring, trees
 from strategies_drawn import shapes
 
 

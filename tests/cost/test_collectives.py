@@ -21,12 +21,12 @@ from hemiola.cost.collective.library import (
     Variant,
     algorithm,
     collective_cost,
+    fit_collective,
     variant_cost,
 )
-from hemiola.cost.link_costs import fit_collective
-from hemiola.cost.places import RankPlaces, place_ranks
-from hemiola.cost.prediction.servers import server_cost
 from hemiola.cost.parallelism import Transfer
+from hemiola.cost.places import RankPlaces, place_ranks
+from hemiola.cost.prediction.setting import server_cost
 
 SIZE = 1200.0
 Message = tuple[int, int, float]
@@ -139,7 +139,7 @@ def test_link_loads_of_uneven_hosts_are_what_the_executor_sends(
 ) -> None:
     """By counting what every step of every rank sends to other hosts, and to the other rack."""
     pytest.importorskip("torch", reason="PyTorch is not installed: pip install 'hemiola[torch]'")
-    from hemiola.train.accelerate.schedule import schedule
+    from hemiola.train.accelerate.exchange import schedule
 
     counts = data.draw(st.lists(st.integers(1, ranks), max_size=5).filter(lambda those: sum(those) < ranks))
     counts.append(ranks - sum(counts))

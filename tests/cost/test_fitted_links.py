@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hemiola.core.topology import Level, Topology
-from hemiola.cost.fitted_links import KEEP_RING, HostLinks, fitted_loads
-from hemiola.cost.places import RankPlaces, place_ranks
 from hemiola.cost.collective.duration import bounds
+from hemiola.cost.network_fit import KEEP_RING, HostLinks, fitted_loads
+from hemiola.cost.places import RankPlaces, place_ranks
 from hemiola.plan.collective.synthesis import synthesise
 
 

@@ -10,9 +10,16 @@ import pytest
 
 from hemiola.core.errors import HardwareError, InputError
 from hemiola.core.graph import KINDS, PHASES
-from hemiola.core.hardware import CollectiveCost, KindEfficiency, ExchangeCost, Hardware, Measurement, PhaseCost
-from hemiola.cost.hardware_files import known_hardware, load_hardware
-from hemiola.trace.hardware_json import read_hardware, write_hardware
+from hemiola.core.hardware import (
+    CollectiveCost,
+    ExchangeCost,
+    Hardware,
+    KindEfficiency,
+    Measurement,
+    PhaseCost,
+)
+from hemiola.cost.operations import known_hardware, load_hardware
+from hemiola.trace.struct_json import read_hardware, write_hardware
 
 TOY = Hardware(
     name="toy",

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hemiola.core.decisions import Placement
 from hemiola.core.job import Job
 from hemiola.cost.iteration import IterationModel
-from hemiola.cost.learnt_profile import learnt
+from hemiola.cost.job_profile import learnt
 from hemiola.trace.reports import JobReport
 from hemiola.trace.topologies.read import read_topology
 

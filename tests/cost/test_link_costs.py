@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hemiola.core.errors import HardwareError
-from hemiola.cost.link_costs import fit_collective
+from hemiola.cost.collective.library import fit_collective
 
 SIZES = [4.0, 1e3, 1e5, 1e6, 1e7, 6.4e7]
 STEPS = {

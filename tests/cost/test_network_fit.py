@@ -11,8 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hemiola.core.errors import InputError
-from hemiola.cost.network_fit import ProbedFlow, UplinkGroup, RateInterval, fair_rates, fit_network
-from hemiola.cost.probe_rounds import probe_rounds
+from hemiola.cost.network_fit import (
+    ProbedFlow,
+    RateInterval,
+    UplinkGroup,
+    fair_rates,
+    fit_network,
+    probe_rounds,
+)
 
 MB = 1e6
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from hemiola.core.errors import HardwareError
 from hemiola.core.graph import KINDS, PHASES, Graph, Operations, Signature
-from hemiola.core.hardware import KindEfficiency, Hardware, Measurement, PhaseCost, signature_key
+from hemiola.core.hardware import Hardware, KindEfficiency, Measurement, PhaseCost, signature_key
 from hemiola.cost.operations import CONTEXTS, EVIDENCE, context_of, operation_seconds, shape_sizes
 
 PEAK, RATE = 1e11, 1e10

@@ -17,9 +17,9 @@ from hemiola.core.hardware import CollectiveCost, ExchangeCost, Hardware
 from hemiola.core.plan import Plan
 from hemiola.core.topology import Level, Topology, equal_hosts
 from hemiola.cost.collective.library import Library, Variant, algorithm
-from hemiola.cost.prediction import PredictionOptions, Prediction, predict
+from hemiola.cost.parallelism import DDP, FSDP, NoExchange, Parallelism, ParameterServer, parse_strategy
+from hemiola.cost.prediction import Prediction, PredictionOptions, predict
 from hemiola.cost.prediction.uncertainty import expected_maximum
-from hemiola.cost.parallelism import DDP, FSDP, NoExchange, ParameterServer, Parallelism, parse_strategy
 
 RING = {
     c: (Variant(algorithm(c, "ring"), 0.0, 0.0, 0.0),) for c in ("all-reduce", "all-gather", "reduce-scatter")

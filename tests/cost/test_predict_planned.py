@@ -10,8 +10,8 @@ from cost.tiny_graphs import device, flat, layers, updated_apart
 from hemiola.core.hardware import CollectiveCost, ExchangeCost
 from hemiola.core.plan import Piece, Plan, PlannedTransfer
 from hemiola.cost.collective.library import Algorithm, Library, Variant
-from hemiola.cost.prediction import PredictionOptions, predict
 from hemiola.cost.parallelism import parse_strategy
+from hemiola.cost.prediction import PredictionOptions, predict
 
 RING = Algorithm("ring", lambda n: 2 * (n - 1), lambda n: 2 * (n - 1) / n, lambda m, n: 2 * (n - 1) / n)
 FREE = Library(
@@ -53,7 +53,13 @@ def by(algorithms, graph, ranks):
 
 def run(made, graph=GRAPH, seconds=SECONDS, **options):
     return predict(
-        graph, device(), flat(2), 2, plan=made, options=PredictionOptions(library=FREE, **options), seconds=seconds
+        graph,
+        device(),
+        flat(2),
+        2,
+        plan=made,
+        options=PredictionOptions(library=FREE, **options),
+        seconds=seconds,
     )
 
 
@@ -168,7 +174,9 @@ def test_ddp_is_not_changed_by_there_being_plans():
 
 def test_a_library_that_cannot_pause_shares_its_links_instead():
     """Layer 1 alone for 0.5 s, then both at half the rate: layer 0 is there at x + 2.5, layer 1 at x + 3."""
-    fair = PredictionOptions(library=Library("fair", 1 << 30, FREE.variants, "no latency, any number at once"))
+    fair = PredictionOptions(
+        library=Library("fair", 1 << 30, FREE.variants, "no latency, any number at once")
+    )
     found = predict(GRAPH, device(), flat(2), 2, plan=plan(), options=fair, seconds=SECONDS)
     assert found.iteration_s == pytest.approx(3.0 + 0.25 + 0.5)
     assert max(t.end_s - t.start_s for t in found.transfers) == pytest.approx(3.0)

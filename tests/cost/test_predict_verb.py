@@ -14,14 +14,13 @@ import pytest
 from test_predict_whatif import gpu, model
 
 from hemiola.cli.predict import predict
+from hemiola.core.collective.shapes import ring
 from hemiola.core.errors import InputError, TopologyError
-from hemiola.core.collective.schedule_shapes import ring
 from hemiola.core.topology import MeasuredLink, Topology
 from hemiola.cost.profiles import load_library
 from hemiola.trace.graph_json import write_graph
-from hemiola.trace.hardware_json import write_hardware
 from hemiola.trace.jobs.timeline_json import read_timeline
-from hemiola.trace.strategy_json import write_strategy
+from hemiola.trace.struct_json import write_hardware, write_strategy
 from hemiola.trace.topologies import write_topology
 
 CLUSTER = "flat:hosts=4,gpus_per_host=4,nic=10gbit"

@@ -15,9 +15,9 @@ from hemiola.core.graph import Graph
 from hemiola.core.hardware import CollectiveCost, Hardware
 from hemiola.core.topology import Level, Topology, equal_hosts
 from hemiola.cost.job_profile import fit_profile, profile_file
+from hemiola.cost.parallelism import DDP, FSDP, ParameterServer, parse_strategy
 from hemiola.cost.places import place_ranks
 from hemiola.cost.profiles import load_library
-from hemiola.cost.parallelism import DDP, FSDP, ParameterServer, parse_strategy
 from hemiola.cost.whatif import Question, halved_placement, scaled_collectives, scaled_network, what_ifs
 
 LAYERS = 12

@@ -18,8 +18,8 @@ from hemiola.cost.parallelism import (
     FSDP,
     STRATEGIES,
     NoExchange,
-    ParameterServer,
     Parallelism,
+    ParameterServer,
     assign_buckets,
     parse_strategy,
 )

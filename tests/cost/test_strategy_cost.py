@@ -12,18 +12,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny_graphs import device, layers
 
+from hemiola.core.collective.schedule import PIECE_BYTES, CollectiveSchedule
+from hemiola.core.collective.shapes import all_pairs, ring, trees
 from hemiola.core.errors import InputError, ScheduleError
 from hemiola.core.hardware import CollectiveCost
 from hemiola.core.plan import Plan
-from hemiola.core.collective.schedule import PIECE_BYTES, CollectiveSchedule
-from hemiola.core.collective.schedule_shapes import all_pairs, ring, trees
 from hemiola.core.topology import Level, MeasuredLink, Topology
-from hemiola.cost.collective.library import GLOO, GROUP, Cost, Library, Variant, algorithm, collective_cost
-from hemiola.cost.places import RankPlaces, place_ranks
-from hemiola.cost.prediction import PredictionOptions, Prediction, predict
-from hemiola.cost.parallelism import DDP, FSDP
-from hemiola.cost.collective.price import Fitting, both_ways, given_strategy, strategy_cost
 from hemiola.cost.collective.duration import bounds, strategy_seconds
+from hemiola.cost.collective.library import GLOO, GROUP, Cost, Library, Variant, algorithm, collective_cost
+from hemiola.cost.collective.price import Fitting, both_ways, given_strategy, strategy_cost
+from hemiola.cost.parallelism import DDP, FSDP
+from hemiola.cost.places import RankPlaces, place_ranks
+from hemiola.cost.prediction import Prediction, PredictionOptions, predict
 from hemiola.plan.collective.planner import Planner, fitted_to
 from hemiola.plan.collective.synthesis import synthesise
 from hemiola.trace.msccl import equal_chunks, msccl_text, parse_msccl

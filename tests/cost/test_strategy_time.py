@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hemiola.core.errors import ScheduleError
 from hemiola.core.collective.schedule import Collective, CollectiveSchedule
-from hemiola.core.collective.schedule_shapes import all_pairs, halving_doubling, ring, trees
+from hemiola.core.collective.shapes import all_pairs, halving_doubling, ring, trees
+from hemiola.core.errors import ScheduleError
 from hemiola.core.topology import Level, Topology
-from hemiola.cost.places import RankPlaces, place_ranks
-from hemiola.cost.collective.rounds import ring_order, ring_seconds, rounds_seconds
 from hemiola.cost.collective.duration import Roads, bounds, strategy_seconds, strategy_seconds_in_pieces
+from hemiola.cost.collective.rounds import ring_order, ring_seconds, rounds_seconds
+from hemiola.cost.places import RankPlaces, place_ranks
 from strategies_drawn import shapes
 
 MB = 1e6

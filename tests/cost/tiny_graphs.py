@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 
 from hemiola.core.graph import KINDS, PHASES, Graph, Operations, Parameter, Signature
-from hemiola.core.hardware import KindEfficiency, Hardware, PhaseCost
+from hemiola.core.hardware import Hardware, KindEfficiency, PhaseCost
 from hemiola.core.topology import Topology, equal_hosts
 
 

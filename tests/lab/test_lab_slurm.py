@@ -32,8 +32,9 @@ from slurm_helpers import (
 
 from hemiola.core.errors import LabError
 from hemiola.lab import Lab, state
-from hemiola.lab.slurm import SlurmLab, attach, finding, programs
-from hemiola.lab.slurm.finding import find
+from hemiola.lab.slurm import SlurmLab, attach, daemons
+from hemiola.lab.slurm import config as programs
+from hemiola.lab.slurm.daemons import find
 from hemiola.lab.slurm.record import Record, claim, load, load_all
 from hemiola.lab.slurm.teardown import tear_down
 
@@ -494,12 +495,12 @@ def test_a_slow_removal_leaves_the_next_of_its_name_alone(
     """Another one is done, and the next lab runs a job, before this one has ended the first processes."""
     monkeypatch.setattr(state, "FOLDER", anyones)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(anyones))
-    spec, end = SlurmLab(1, name="x").spec, finding.end
+    spec, end = SlurmLab(1, name="x").spec, daemons.end
     before = claim(spec, "before")
     with ExitStack() as jobs:
 
-        def end_late(record: Record, wanted: finding.Wanted, *, grace_s: float) -> None:
-            monkeypatch.setattr(finding, "end", end)
+        def end_late(record: Record, wanted: daemons.Wanted, *, grace_s: float) -> None:
+            monkeypatch.setattr(daemons, "end", end)
             tear_down(before)
             conf = str(claim(spec, "after").conf)
             around = {**os.environ, "SLURM_CONF": conf, "SLURMD_NODENAME": "h0"}
@@ -507,11 +508,11 @@ def test_a_slow_removal_leaves_the_next_of_its_name_alone(
             jobs.callback(job.kill)
             end(record, wanted, grace_s=grace_s)
 
-        monkeypatch.setattr(finding, "end", end_late)
+        monkeypatch.setattr(daemons, "end", end_late)
         tear_down(before)
         after = load("x")
         assert after.id == "after"
-        assert list(find(after).values()) == [finding.Role("job", "h0")]
+        assert list(find(after).values()) == [daemons.Role("job", "h0")]
 
 
 def test_an_ordinary_user_has_a_slurm_too(ready: None, anyones: Path) -> None:

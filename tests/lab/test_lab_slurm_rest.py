@@ -14,7 +14,7 @@ import pytest
 from slurm_helpers import cli, left_of
 
 from hemiola.core.errors import LabError
-from hemiola.lab.slurm import SlurmLab, programs
+from hemiola.lab.slurm import SlurmLab, config
 
 OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
@@ -24,8 +24,8 @@ def own() -> str:
     """A Slurm's name of this test's own."""
     if os.geteuid() != 0:
         pytest.skip("needs root")
-    if any(programs.program(name) is None for name in (*programs.NEEDED, "slurmrestd")):
-        pytest.skip(f"needs Slurm: apt-get install {' '.join((*programs.PACKAGES, *programs.REST_PACKAGES))}")
+    if any(config.program(name) is None for name in (*config.NEEDED, "slurmrestd")):
+        pytest.skip(f"needs Slurm: apt-get install {' '.join((*config.PACKAGES, *config.REST_PACKAGES))}")
     return f"test-{secrets.token_hex(4)}"
 
 
@@ -82,7 +82,7 @@ def test_from_up_to_down_as_it_is_typed(own: str) -> None:
 
 
 def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(programs, "program", lambda name: None if name == "slurmrestd" else Path("/bin/true"))
+    monkeypatch.setattr(config, "program", lambda name: None if name == "slurmrestd" else Path("/bin/true"))
     with pytest.raises(LabError, match="no slurmrestd here") as caught:
         SlurmLab(1, rest=True).up()
     assert "apt-get install -y --no-install-recommends slurmrestd slurm-wlm-jwt-plugin" in caught.value.remedy

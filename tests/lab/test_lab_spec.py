@@ -17,10 +17,9 @@ from hypothesis import strategies as st
 
 from hemiola.core.errors import HemiolaError, InputError, LabError
 from hemiola.lab import Lab
-from hemiola.lab.addresses import RANGES, free_subnet
-from hemiola.lab.claim import check_rights
-from hemiola.lab.shaping import FRAME_BYTES, TokenBucket, gso_max_bytes, shape
-from hemiola.lab.state import Owner, LabState, choose
+from hemiola.lab.network import FRAME_BYTES, TokenBucket, gso_max_bytes, shape
+from hemiola.lab.spec import RANGES, free_subnet
+from hemiola.lab.state import LabState, Owner, check_rights, choose
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hemiola.core.topology import Topology
-from hemiola.cost.places import RankPlaces, place_ranks
 from hemiola.cost.collective.duration import bounds, strategy_seconds
+from hemiola.cost.places import RankPlaces, place_ranks
 from hemiola.plan.collective.balance import (
     KEPT,
     LEAST_SHARE,

@@ -7,11 +7,10 @@ import pytest
 
 from hemiola.core.errors import HardwareError, PlanError
 from hemiola.core.graph import KINDS, PHASES, Graph, Operations, Parameter, Signature
-from hemiola.core.hardware import CollectiveCost, KindEfficiency, Hardware, PhaseCost
+from hemiola.core.hardware import CollectiveCost, Hardware, KindEfficiency, PhaseCost
 from hemiola.core.topology import Topology
-from hemiola.plan.demands import demand_of
 from hemiola.plan.problem import PlanProblem
-from hemiola.plan.shares import share
+from hemiola.plan.shares import demand_of, share
 
 MB = 1_000_000
 

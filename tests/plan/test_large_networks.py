@@ -8,10 +8,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from hemiola.core.collective.schedule_shapes import double_tree, trees
+from hemiola.core.collective.shapes import double_tree, trees
 from hemiola.core.topology import Level, Topology
+from hemiola.cost.collective.duration import bounds
 from hemiola.cost.places import RankPlaces, place_ranks
-from hemiola.cost.collective.bounds import bounds
 from hemiola.plan.collective.packing import packings
 from hemiola.plan.collective.synthesis import synthesise, tree_strategy
 

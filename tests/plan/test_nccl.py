@@ -17,17 +17,16 @@ import numpy as np
 import pytest
 from test_packing import hosts
 
-from hemiola.cli.strategy import Kind
-from hemiola.cli.strategy import strategy as verb
+from hemiola.cli.collective import Kind
+from hemiola.cli.collective import strategy as verb
+from hemiola.core.collective.shapes import double_tree, ring, trees
 from hemiola.core.errors import InputError
-from hemiola.core.collective.schedule_shapes import double_tree, ring, trees
-from hemiola.cost.places import RankPlaces
 from hemiola.cost.collective.duration import strategy_seconds
-from hemiola.plan.collective.nccl import NcclTimes, nccl_choices
+from hemiola.cost.places import RankPlaces
+from hemiola.plan.collective.nccl import NcclTimes, nccl_choices, nccl_order, reordered
 from hemiola.plan.collective.nccl_files import NAMES, NcclAdvice, advise_nccl, tuner_csv
-from hemiola.plan.collective.nccl_order import nccl_order, reordered
 from hemiola.trace.msccl import parse_msccl
-from hemiola.trace.strategy_json import read_strategy
+from hemiola.trace.struct_json import read_strategy
 from hemiola.trace.topologies import write_topology
 
 MB = 1e6

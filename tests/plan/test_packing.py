@@ -16,12 +16,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from best_mix import best_mix, game, load
+from hemiola.core.collective.shapes import ring
 from hemiola.core.errors import ScheduleError
-from hemiola.core.collective.schedule_shapes import ring
 from hemiola.core.topology import Level, Topology
+from hemiola.cost.collective.duration import bounds, strategy_seconds
 from hemiola.cost.collective.library import GROUP, collective_cost
 from hemiola.cost.places import RankPlaces, place_ranks
-from hemiola.cost.collective.duration import bounds, strategy_seconds
 from hemiola.plan.collective.packing import TreePacking, pack_trees, packings
 from hemiola.plan.collective.planner import Planner
 from hemiola.plan.collective.synthesis import synthesise, tree_strategy

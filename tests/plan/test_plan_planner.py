@@ -21,14 +21,13 @@ from hemiola.core.errors import GraphError, InputError
 from hemiola.core.graph import KINDS, Graph, Operations, Parameter, Signature
 from hemiola.core.hardware import CollectiveCost, Hardware
 from hemiola.core.plan import ALGORITHMS, FEW, SMALL_BYTES, Piece, PlannedTransfer
-from hemiola.cost.prediction import predict
 from hemiola.cost.parallelism import Planned
+from hemiola.cost.prediction import predict
 from hemiola.plan.caramel import batched, split, widened, with_primitives
 from hemiola.plan.planner import make_plan
 from hemiola.plan.problem import PlanProblem
 from hemiola.trace.graph_json import write_graph
-from hemiola.trace.hardware_json import write_hardware
-from hemiola.trace.plan_json import read_plan
+from hemiola.trace.struct_json import read_plan, write_hardware
 
 MB = 1_000_000
 
@@ -170,7 +169,9 @@ def test_a_plan_names_the_algorithms_that_were_priced(gpus, named):
 @pytest.mark.parametrize(("gpus", "named"), [(4, [False, True]), (5, [True, True])])
 def test_small_transfers_of_few_ranks_name_no_algorithm(gpus, named):
     """8 ranks send them to everybody at once, in one step; of 10 ranks nothing goes so."""
-    problem = PlanProblem(heavy([SMALL_BYTES, SMALL_BYTES + 4]), hardware(), flat(2, gpus, rate=1e3), 2 * gpus)
+    problem = PlanProblem(
+        heavy([SMALL_BYTES, SMALL_BYTES + 4]), hardware(), flat(2, gpus, rate=1e3), 2 * gpus
+    )
     plan = with_primitives(problem, problem.apart())
     assert [bool(transfer.algorithm) for transfer in plan.transfers] == named
 

@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hemiola.core.errors import GraphError
-from hemiola.plan.receive import ReceiveGraph, efficiency
-from hemiola.plan.tictac import tac, tic, tic_ranks
+from hemiola.plan.tictac import ReceiveGraph, efficiency, tac, tic, tic_ranks
 
 
 def chain(transfer_s, compute_s):

@@ -15,7 +15,7 @@ from hemiola.core.plan import Piece, Plan, PlannedTransfer
 from hemiola.plan.baselines import bytescheduler, fifo, p3
 from hemiola.plan.caramel import batched, extended, split, widened, with_primitives
 from hemiola.plan.problem import PlanProblem
-from hemiola.trace.plan_json import read_plan, write_plan
+from hemiola.trace.struct_json import read_plan, write_plan
 
 GRAPH, SECONDS = layers([4000, 400_000, 40], [0.01] * 3, [0.02] * 3, 0.001)
 

@@ -14,13 +14,11 @@ import replays
 from hemiola.core.timeline import Timeline, TrafficLog
 from hemiola.cost.iteration import IterationModel
 from hemiola.report import chart_gantt
-from hemiola.report.binning import binned, step_means
-from hemiola.report.chart import POLICY_COLORS, policy_color, policy_dash, time_scale, words_for
 from hemiola.report.chart_gantt import gantt
-from hemiola.report.charts_policies import bars, completion, differences, gpu_seconds, tiers
-from hemiola.report.charts_time import heat_maps, over_time
+from hemiola.report.charts import bars, completion, differences, gpu_seconds, heat_maps, over_time, tiers
+from hemiola.report.document import POLICY_COLORS, policy_color, policy_dash, time_scale, words_for
 from hemiola.report.html import charts
-from hemiola.report.links import link_load, links_of
+from hemiola.report.links import binned, link_load, links_of, step_means
 from hemiola.report.metrics import Figures
 from report.build import cluster, comparison
 

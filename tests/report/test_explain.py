@@ -12,7 +12,7 @@ from hemiola.core.errors import InputError
 from hemiola.core.job import Job
 from hemiola.core.result import Comparison, GpuSeconds, JobRecord, LoggedDecision, Run
 from hemiola.core.timeline import Timeline
-from hemiola.report.explain import WIDTH, explain
+from hemiola.report.story import WIDTH, explain
 from hemiola.trace.decisions import write_decisions
 from replays import Script, at, replay, start
 from report.build import cluster, comparison, simulate

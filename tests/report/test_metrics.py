@@ -9,10 +9,10 @@ import msgspec
 import numpy as np
 import pytest
 
-from hemiola.core.errors import InputError, InternalError
 from hemiola.analysis.cluster_metrics import conservation, finish_time_fairness, summary
+from hemiola.core.errors import InputError, InternalError
 from hemiola.core.result import Comparison, Run
-from hemiola.core.series import queue_series
+from hemiola.core.timeline import queue_series
 from hemiola.core.topology import Topology
 from hemiola.report.metrics import Figures, difference, interval
 from hemiola.report.words import never_ran, no_job_ended, unfinished

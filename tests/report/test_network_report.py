@@ -24,26 +24,27 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from hemiola.cli.inspect import inspect
-from hemiola.core.errors import InputError, ScheduleError
 from hemiola.core.collective.schedule import CollectiveSchedule
-from hemiola.core.collective.schedule_shapes import all_pairs, binomial, chain, halving_doubling, ring, trees
+from hemiola.core.collective.shapes import all_pairs, binomial, chain, halving_doubling, ring, trees
+from hemiola.core.errors import InputError, ScheduleError
 from hemiola.core.topology import Level, MeasuredLink, Topology
 from hemiola.core.units import parse_rate
-from hemiola.report.network.as_json import NETWORK_SCHEMA, STRATEGY_SCHEMA, network_as_json, strategy_as_json
 from hemiola.report.network.figures import NetworkFigures, network_figures
-from hemiola.report.network.forest import trees_of
+from hemiola.report.network.inspection import (
+    NETWORK_SCHEMA,
+    STRATEGY_SCHEMA,
+    network_as_json,
+    recognise,
+    strategy_as_json,
+)
 from hemiola.report.network.page import render_network
-from hemiola.report.network.picture import WIDEST, network_picture
-from hemiola.report.network.recognise import recognise
-from hemiola.report.network.sent import strategy_figures
-from hemiola.report.network.strategy_page import render_strategy
-from hemiola.report.network.strategy_table import ScheduleTable
-from hemiola.report.network.table import NetworkTable
-from hemiola.report.network.tree import TreeNode, columns, fitting_tree, leaves
-from hemiola.report.network.tree_picture import shape
-from hemiola.report.network.words import finding, interval, rate_words, reasons
+from hemiola.report.network.picture import WIDEST, TreeNode, columns, fitting_tree, leaves, network_picture
+from hemiola.report.network.schedule_page import render_strategy
+from hemiola.report.network.schedule_picture import shape, trees_of
+from hemiola.report.network.schedule_words import ScheduleTable, strategy_figures
+from hemiola.report.network.words import NetworkTable, finding, interval, rate_words, reasons
 from hemiola.trace.msccl import write_msccl
-from hemiola.trace.strategy_json import write_strategy
+from hemiola.trace.struct_json import write_strategy
 from hemiola.trace.topologies import read_topology, write_topology
 from report.job.test_job_page import Elements
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from hemiola.simulator.cluster import Costs
 from hemiola.core.errors import PolicyError
 from hemiola.core.events import NodeBack, NodeLost
 from hemiola.core.job import Job
@@ -12,6 +11,7 @@ from hemiola.sched.placement import Yarn
 from hemiola.sched.policies import policy_from_text
 from hemiola.sched.policies.fifo import Fifo
 from hemiola.sched.policies.shortest import Sjf, Srtf
+from hemiola.simulator.cluster import Costs
 from replays import FREE, check_run, cluster, job, profile, replay, steps, times
 
 ONE = cluster([4])

@@ -10,7 +10,6 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hemiola.simulator.cluster import Costs
 from hemiola.core.decisions import Decision, Placement, Start, Stop
 from hemiola.core.events import NodeBack, NodeLost
 from hemiola.core.job import Job
@@ -22,6 +21,7 @@ from hemiola.sched.policies.tiresias import ByAttainedService, Tiresias, with_ti
 from hemiola.sched.policy import Policy
 from hemiola.sched.queues import Order
 from hemiola.sched.view import ClusterView
+from hemiola.simulator.cluster import Costs
 from replays import FREE, check_run, cluster, job, profile, replay, steps
 
 CLUSTERS = [cluster([4, 4]), cluster([3, 2], [4])]

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hemiola.sched.counts import CountIndex, lowest, members
-from hemiola.sched.gpus import pick
+from hemiola.sched.index import CountIndex, lowest, members
+from hemiola.sched.inventory import pick
 
 
 @given(st.sets(st.integers(0, 400)))

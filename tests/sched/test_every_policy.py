@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hemiola.simulator.cluster import Costs
 from hemiola.core.decisions import Start, Stop
 from hemiola.core.events import NodeBack, NodeLost
 from hemiola.core.job import Demand, Job, Profile
@@ -19,6 +18,7 @@ from hemiola.core.topology import Topology
 from hemiola.sched.placement import RULES
 from hemiola.sched.policies import POLICIES, parameters
 from hemiola.sched.policies.tiresias import Tiresias
+from hemiola.simulator.cluster import Costs
 from replays import FREE, check_run, cluster, job, profile, replay, times
 
 CLUSTERS = {

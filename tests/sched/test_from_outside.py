@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hemiola.simulator.cluster import SimulatedEstimates
 from hemiola.core.decisions import Decision, Move, Placement, Start, Stop, WakeAt
 from hemiola.core.events import (
     Adopted,
@@ -32,6 +31,7 @@ from hemiola.sched.policies import policy_from_text
 from hemiola.sched.policies.gandiva import Gandiva
 from hemiola.sched.policy import Policy
 from hemiola.sched.view import ClusterView
+from hemiola.simulator.cluster import SimulatedEstimates
 from replays import FREE, CheckedMachine, at, cluster, job, profile, start
 
 SMALL = cluster([4, 4], [4, 4])

@@ -6,11 +6,11 @@ import dataclasses
 
 import pytest
 
-from hemiola.simulator.simulate import Recording, simulate
 from hemiola.core.job import Workload
 from hemiola.core.topology import Topology
+from hemiola.kernels.generate import generate
 from hemiola.sched.policies import POLICIES, parameters, policy_from_text
-from hemiola.simulator.generate import generate
+from hemiola.simulator.simulate import Recording, simulate
 
 NAMES = ["gittins", "gandiva", "themis", "lwf", "crux"]
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 import pytest
 
-from hemiola.simulator.cluster import Costs, SimulatedEstimates
 from hemiola.core.decisions import Move, Start, Stop, WakeAt
 from hemiola.core.events import Adopted, Arrived, Finished, Profiled, Started, Undone
 from hemiola.core.events import DelayTimer as Due
@@ -16,10 +15,11 @@ from hemiola.core.job import Job
 from hemiola.core.result import Run
 from hemiola.core.topology import Topology
 from hemiola.cost.iteration import IterationModel
-from hemiola.sched.delay import RECENT_WAITS, Delay, RecentWaits, DelayTimer
+from hemiola.sched.delay import RECENT_WAITS, Delay, DelayTimer, RecentWaits
 from hemiola.sched.job_state import RUNNING, JobState
 from hemiola.sched.policies.dally import Dally
 from hemiola.sched.view import ClusterView
+from hemiola.simulator.cluster import Costs, SimulatedEstimates
 from replays import FREE, CheckedMachine, at, check_run, cluster, job, profile, replay, start, steps, times
 
 SENSITIVE = profile(1.0, 1.0)

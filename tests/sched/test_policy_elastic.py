@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 
-from hemiola.simulator.cluster import Costs
 from hemiola.core.decisions import Move, Placement, Resize, Start, Stop, WakeAt
 from hemiola.core.errors import InputError, PolicyError
 from hemiola.core.events import Adopted, Arrived, Blocked, Held, Profiled, Requeued, Started, Timer, Undone
 from hemiola.core.job import Job
 from hemiola.core.result import Run
+from hemiola.kernels.generate import generate
 from hemiola.sched.job_state import WAITING
 from hemiola.sched.policies.elastic import Elastic
 from hemiola.sched.view import ClusterView
-from hemiola.simulator.generate import generate
+from hemiola.simulator.cluster import Costs
 from hemiola.trace.topologies.read import read_topology
 from replays import CheckedMachine, Script, at, check_run, cluster, job, profile, replay, start, times
 

@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hemiola.simulator.cluster import Costs
 from hemiola.core.decisions import Move
 from hemiola.core.errors import PolicyError
 from hemiola.core.events import NodeBack, NodeLost
 from hemiola.core.job import Job
 from hemiola.sched.policies.gandiva import ByTurn, Gandiva, worth_moving
+from hemiola.simulator.cluster import Costs
 from replays import FREE, check_run, cluster, job, profile, replay, steps, times
 
 TWO = cluster([2])

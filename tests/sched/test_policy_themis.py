@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hemiola.simulator.cluster import Costs, SimulatedEstimates
 from hemiola.core.decisions import Decision
 from hemiola.core.errors import PolicyError
 from hemiola.core.events import Adopted, Arrived, Finished, NodeBack, NodeLost, Timer
@@ -18,6 +17,7 @@ from hemiola.cost.iteration import IterationModel
 from hemiola.sched.policies.themis import BIDDER, Auction, ByAuction, Themis, finish_time_fairness, ideal_s
 from hemiola.sched.policy import Policy
 from hemiola.sched.view import ClusterView
+from hemiola.simulator.cluster import Costs, SimulatedEstimates
 from replays import FREE, CheckedMachine, check_run, cluster, job, profile, replay, steps, times
 
 TWO = cluster([2])

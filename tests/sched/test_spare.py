@@ -6,9 +6,17 @@ from random import Random as Chance
 
 import pytest
 
-from hemiola.core.resources import Resources, ResourceRequest
 from hemiola.core.decisions import Decision, Move, Placement, Start, Stop
-from hemiola.core.events import Arrived, ResourcesRequested, Event, Finished, ResourcesOffered, Requeued, Started
+from hemiola.core.events import (
+    Arrived,
+    Event,
+    Finished,
+    Requeued,
+    ResourcesOffered,
+    ResourcesRequested,
+    Started,
+)
+from hemiola.core.resources import ResourceRequest, Resources
 from hemiola.core.topology import Topology
 from hemiola.sched.job_state import WAITING
 from hemiola.sched.placement import RULES, find
@@ -27,11 +35,15 @@ def machine_on(topology: Topology, *left: float) -> CheckedMachine:
     return machine
 
 
-def furnished(host: int, cpus: float = CPUS, memory: float = 1000.0, *, has: float = CPUS) -> ResourcesOffered:
+def furnished(
+    host: int, cpus: float = CPUS, memory: float = 1000.0, *, has: float = CPUS
+) -> ResourcesOffered:
     return ResourcesOffered(0.0, host, Resources(cpus, memory), Resources(has, 1000.0))
 
 
-def comes(name: str, gpus: int, claim: ResourceRequest, *, hosts: int = 0, submit_s: float = 0.0) -> list[Event]:
+def comes(
+    name: str, gpus: int, claim: ResourceRequest, *, hosts: int = 0, submit_s: float = 0.0
+) -> list[Event]:
     return [Arrived(0.0, job(name, submit_s, gpus, 10.0, hosts=hosts)), ResourcesRequested(0.0, name, claim)]
 
 
@@ -49,7 +61,10 @@ def hosts_of(decisions: list[Decision]) -> dict[str, tuple[int, ...]]:
 
 
 @pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
-@pytest.mark.parametrize("claim", [ResourceRequest(cpus=8.0), ResourceRequest(cpus_per_host=8.0), ResourceRequest(cpus_per_gpu=4.0)])
+@pytest.mark.parametrize(
+    "claim",
+    [ResourceRequest(cpus=8.0), ResourceRequest(cpus_per_host=8.0), ResourceRequest(cpus_per_gpu=4.0)],
+)
 def test_every_rule_finds_the_host_that_has_what_a_job_needs(rule, claim):
     machine = machine_on(FOUR, 7.0, 0.0, 8.0, 7.0)
     machine.apply(*comes("a", 2, claim, hosts=1))
@@ -61,7 +76,10 @@ def test_every_rule_finds_the_host_that_has_what_a_job_needs(rule, claim):
 def test_memory_counts_as_processors_do():
     machine = machine_on(FOUR)
     machine.apply(furnished(0, memory=400.0), furnished(1, memory=600.0))
-    machine.apply(*comes("a", 1, ResourceRequest(memory_bytes=500.0), hosts=1), *comes("b", 1, ResourceRequest(all_memory=True)))
+    machine.apply(
+        *comes("a", 1, ResourceRequest(memory_bytes=500.0), hosts=1),
+        *comes("b", 1, ResourceRequest(all_memory=True)),
+    )
     decisions = decided(machine)
     assert hosts_of(decisions)["a"] == (1,) and hosts_of(decisions)["b"] in ((2,), (3,))
 
@@ -72,7 +90,9 @@ def start_on(name: str, host: int, mask: int = 1) -> Start:
 
 def test_jobs_of_one_instant_do_not_share_what_suffices_for_one():
     machine = machine_on(FOUR, CPUS, CPUS, CPUS, CPUS)
-    machine.apply(*(event for name in "abcdef" for event in comes(name, 1, ResourceRequest(cpus=10.0), hosts=1)))
+    machine.apply(
+        *(event for name in "abcdef" for event in comes(name, 1, ResourceRequest(cpus=10.0), hosts=1))
+    )
     assert sorted(hosts_of(decided(machine)).values()) == [(0,), (1,), (2,), (3,)]
     machine.apply(Finished(5.0, "b"))
     assert len(hosts_of(decided(machine))) == 1, "what one had another one gets"
@@ -143,7 +163,9 @@ def test_hosts_of_which_nobody_says_anything_have_enough():
 
 def test_the_state_machine_refuses_what_a_host_does_not_have():
     machine = machine_on(FOUR, 3.0, *[CPUS] * 3)
-    machine.apply(*comes("a", 1, ResourceRequest(cpus=4.0, memory_bytes=9.0), hosts=1), furnished(1, memory=1.0))
+    machine.apply(
+        *comes("a", 1, ResourceRequest(cpus=4.0, memory_bytes=9.0), hosts=1), furnished(1, memory=1.0)
+    )
     name = FOUR.hosts.names[0]
     assert machine.execute(start_on("a", 0)) == f"{name} has 3 CPUs left, and it needs 4"
     assert (
@@ -162,7 +184,8 @@ def test_stopping_others_gives_back_their_processors_and_stops_only_whom_it_must
     machine.view.estimates = AnyEstimates()
     for name, cpus in (("long", 12.0), ("longer", 1.0), ("longest", 1.0)):
         machine.apply(
-            Arrived(0.0, job(name, 0.0, 1, 1000.0 + len(name))), ResourcesRequested(0.0, name, ResourceRequest(cpus=cpus))
+            Arrived(0.0, job(name, 0.0, 1, 1000.0 + len(name))),
+            ResourcesRequested(0.0, name, ResourceRequest(cpus=cpus)),
         )
     assert len(decided(machine)) == 3
     machine.apply(*comes("short", 1, ResourceRequest(cpus=10.0), hosts=1))

@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass, field
 from fractions import Fraction
 
-from hemiola.kernels.tasks import Tasks
+from hemiola.kernels.executor.tasks import Tasks
 
 Time = Fraction
 ZERO = Fraction(0)

@@ -14,7 +14,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from hemiola.kernels.executor import critical_path, execute
-from hemiola.kernels.tasks import Execution, Tasks, tasks_from_columns
+from hemiola.kernels.executor.tasks import Execution, Tasks, tasks_from_columns
 
 COUNTS = st.integers(0, 3).map(float)
 UNEVEN = st.integers(1, 9999).map(lambda k: k * 0.0137)  # seldom the same sum twice

@@ -13,7 +13,7 @@ import pytest
 
 from hemiola.core.errors import InputError
 from hemiola.kernels.executor import critical_path, execute, warm_up
-from hemiola.kernels.tasks import Execution, Row, Tasks, tasks_from_columns, tasks_from_rows
+from hemiola.kernels.executor.tasks import Execution, Row, Tasks, tasks_from_columns, tasks_from_rows
 
 
 def done(rows: list[Row], links: Mapping[str, float] | None = None, **more: Any) -> Execution:

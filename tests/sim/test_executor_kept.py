@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 PART = """
-from hemiola.kernels.executor_compiled import compiled
+from hemiola.kernels.executor.compiled import compiled
 
 @compiled
 def answer():
@@ -16,7 +16,7 @@ def answer():
 """
 WHOLE = """
 import part
-from hemiola.kernels.executor_compiled import kept, sources_of
+from hemiola.kernels.executor.compiled import kept, sources_of
 
 def kept_from(sources):
     @kept
@@ -53,7 +53,7 @@ def test_what_is_kept_is_compiled_anew_when_a_file_has_changed_whose_function_it
 
 
 def test_the_kernel_looks_at_every_file_whose_functions_it_calls() -> None:
-    from hemiola.kernels import executor_kernel as kernel
+    from hemiola.kernels.executor import kernel as kernel
 
     called, found = [kernel.execute], set()
     while called:

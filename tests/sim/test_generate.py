@@ -13,9 +13,7 @@ from hypothesis import strategies as st
 
 from hemiola.core.errors import InputError
 from hemiola.core.job import Workload
-from hemiola.simulator.arrivals import ARRIVALS
-from hemiola.simulator.generate import generate, is_generator_spec
-from hemiola.simulator.mixes import MIXES
+from hemiola.kernels.generate import ARRIVALS, MIXES, generate, is_generator_spec
 
 SPECS = st.builds(
     "generated:jobs={},gpus={},load={},mix={},arrivals={}".format,

@@ -8,12 +8,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from hemiola.core.errors import InputError, ScheduleError
 from hemiola.core.collective.schedule import ChunkMove, ChunkPlace, CollectiveSchedule
-from hemiola.core.collective.schedule_shapes import all_pairs, halving_doubling, ring, trees
+from hemiola.core.collective.shapes import all_pairs, halving_doubling, ring, trees
+from hemiola.core.errors import InputError, ScheduleError
 from hemiola.plan.collective.balance import paced
 from hemiola.trace.msccl import equal_chunks, msccl_text, parse_msccl, read_msccl, write_msccl
-from hemiola.trace.strategy_json import read_strategy, write_strategy
+from hemiola.trace.struct_json import read_strategy, write_strategy
 
 SHAPES = [
     ring([0, 1]), ring([0, 2, 1, 3, 4]), ring([1, 0, 2], "reduce-scatter"), ring([1, 0, 2], "all-gather"),

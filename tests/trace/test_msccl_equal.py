@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hemiola.core.errors import ScheduleError
 from hemiola.core.collective.schedule import ChunkMove, ChunkPlace, CollectiveSchedule
-from hemiola.core.collective.schedule_shapes import all_pairs, ring, trees
+from hemiola.core.collective.shapes import all_pairs, ring, trees
+from hemiola.core.errors import ScheduleError
 from hemiola.trace.msccl import beyond_limits, equal_chunks, msccl_text, parse_msccl
-from hemiola.trace.msccl.equal import repeats
+from hemiola.trace.msccl.joined import repeats
 from strategies_drawn import shapes
 
 CHAIN, STAR = [-1, 0, 1, 2], [-1, 0, 0, 0]
@@ -99,8 +99,12 @@ def test_a_name_has_room_in_rccl_as_it_stands_in_the_file(letter: str) -> None:
 
 def chunks_at_once(count: int) -> CollectiveSchedule:
     pair: Any = [(0, 1, True), (1, 0, False)]
-    moves = tuple(ChunkMove(ChunkPlace(a, "input", 0), ChunkPlace(b, "input", 0), count, adds) for a, b, adds in pair)
-    return CollectiveSchedule(name="at once", collective="all-reduce", ranks=2, chunks=count, moves=moves).verify()
+    moves = tuple(
+        ChunkMove(ChunkPlace(a, "input", 0), ChunkPlace(b, "input", 0), count, adds) for a, b, adds in pair
+    )
+    return CollectiveSchedule(
+        name="at once", collective="all-reduce", ranks=2, chunks=count, moves=moves
+    ).verify()
 
 
 @pytest.mark.parametrize(

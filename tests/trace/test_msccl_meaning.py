@@ -12,9 +12,9 @@ from functools import partial
 
 import pytest
 
-from hemiola.core.errors import HemiolaError, InputError, ScheduleError
 from hemiola.core.collective.schedule import ChunkMove, ChunkPlace, CollectiveSchedule
-from hemiola.core.collective.schedule_shapes import all_pairs, halving_doubling, ring, trees
+from hemiola.core.collective.shapes import all_pairs, halving_doubling, ring, trees
+from hemiola.core.errors import HemiolaError, InputError, ScheduleError
 from hemiola.trace.msccl import document, msccl_text, parse_msccl, reading
 
 Steps = list[tuple[str, str, str] | tuple[str, str, str, tuple[int, int]]]
@@ -223,7 +223,9 @@ def test_sums_that_are_made_at_once_have_one_count() -> None:
 
 def test_sums_of_several_counts_are_written_apart() -> None:
     i0, s0 = ChunkPlace(0, "input", 0), ChunkPlace(0, "scratch", 0)
-    one, two = (ChunkMove(ChunkPlace(0, "scratch", at), i0, count, adds=True) for at, count in ((4, 1), (2, 2)))
+    one, two = (
+        ChunkMove(ChunkPlace(0, "scratch", at), i0, count, adds=True) for at, count in ((4, 1), (2, 2))
+    )
     moves = (ChunkMove(ChunkPlace(1, "input", 0), s0, 2), ChunkMove(s0, ChunkPlace(0, "scratch", 2), 2), ChunkMove(s0, ChunkPlace(0, "scratch", 4), 2), one, two)  # fmt: skip
     strategy = CollectiveSchedule(name="x", collective="reduce", ranks=2, chunks=2, moves=moves)
     assert parse_msccl(msccl_text(strategy)).moves == strategy.ordered().moves

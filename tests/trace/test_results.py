@@ -9,13 +9,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from hemiola.core.errors import FormatError, InputError
 from hemiola.analysis.cluster_metrics import finish_time_fairness, summary
+from hemiola.core.errors import FormatError, InputError
 from hemiola.core.result import Run
 from hemiola.core.timeline import Timeline
 from hemiola.trace.atomic import replacing
-from hemiola.trace.decision_log import read_decisions
-from hemiola.trace.decisions import write_decisions
+from hemiola.trace.decisions import read_decisions, write_decisions
 from hemiola.trace.perfetto import write_timeline
 from hemiola.trace.results import read_comparison, write_jobs_csv, write_json
 from report.build import comparison

@@ -10,14 +10,26 @@ from typing import Any
 import msgspec
 import pytest
 
+from hemiola.core.collective.schedule import ChunkMove, ChunkPlace, CollectiveSchedule, SendRate
 from hemiola.core.errors import InputError
 from hemiola.core.graph import KINDS, PHASES
-from hemiola.core.hardware import CollectiveCost, KindEfficiency, ExchangeCost, Hardware, Measurement, PhaseCost
+from hemiola.core.hardware import (
+    CollectiveCost,
+    ExchangeCost,
+    Hardware,
+    KindEfficiency,
+    Measurement,
+    PhaseCost,
+)
 from hemiola.core.plan import Piece, Plan, PlannedTransfer
-from hemiola.core.collective.schedule import ChunkMove, SendRate, ChunkPlace, CollectiveSchedule
-from hemiola.trace.hardware_json import read_hardware, write_hardware
-from hemiola.trace.plan_json import read_plan, write_plan
-from hemiola.trace.strategy_json import read_strategy, write_strategy
+from hemiola.trace.struct_json import (
+    read_hardware,
+    read_plan,
+    read_strategy,
+    write_hardware,
+    write_plan,
+    write_strategy,
+)
 
 PLAN = Plan(
     name="p", graph="g", ranks=2, update="together", chunk_bytes=1024,

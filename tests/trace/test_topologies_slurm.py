@@ -13,8 +13,12 @@ from hemiola.core.topology import Topology
 from hemiola.trace.topologies import read_topology
 from hemiola.trace.topologies.options import TopologyOptions
 from hemiola.trace.topologies.slurm import read_slurm
-from hemiola.trace.topologies.slurm_nodes import read_down, read_gres_conf, read_slurm_conf
-from hemiola.trace.topologies.slurm_partitions import read_without_partition
+from hemiola.trace.topologies.slurm_nodes import (
+    read_down,
+    read_gres_conf,
+    read_slurm_conf,
+    read_without_partition,
+)
 
 GBIT = 1.25e8
 TWO = "SwitchName=a Nodes=n[0-1]\nSwitchName=b Nodes=n[2-3]\nSwitchName=top Switches=a,b\n"

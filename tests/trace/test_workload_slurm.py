@@ -10,7 +10,7 @@ import workload_samples as samples
 from hemiola.core.errors import FormatError, RowError
 from hemiola.core.job import Job, Workload
 from hemiola.trace.workloads import read_workload
-from hemiola.trace.workloads.timelimit import limit_seconds
+from hemiola.trace.workloads.clock import limit_seconds
 
 HEADER = "JobID|Submit|Start|End|State|AllocTRES|NodeList|Timelimit\n"
 TIMES = "2024-01-01T00:00:00|2024-01-01T00:00:00|2024-01-01T00:01:00"

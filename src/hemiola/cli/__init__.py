@@ -14,21 +14,17 @@ from hemiola import __version__
 from hemiola.cli import lab, lab_slurm
 from hemiola.cli.calibrate import calibrate
 from hemiola.cli.capture import capture
-from hemiola.cli.counters import counters
-from hemiola.cli.hold import hold
+from hemiola.cli.collective import probe, strategy
 from hemiola.cli.inspect import inspect
-from hemiola.cli.lend import lend
-from hemiola.cli.live import jobs, nodes
-from hemiola.cli.live_doctor import doctor
-from hemiola.cli.live_top import top
+from hemiola.cli.live import doctor, jobs, nodes
+from hemiola.cli.on_hosts import counters, hold
 from hemiola.cli.output import fail
 from hemiola.cli.plan import plan
 from hemiola.cli.predict import predict
-from hemiola.cli.probe import probe
 from hemiola.cli.run import run, separated
-from hemiola.cli.serve import ranks, release, serve
+from hemiola.cli.serve import lend, ranks, release, serve
 from hemiola.cli.simulate import explain, policies, simulate
-from hemiola.cli.strategy import strategy
+from hemiola.cli.top import top
 from hemiola.cli.trace import trace
 
 __all__ = ["VERBS", "app", "main"]

@@ -64,8 +64,7 @@ def calibrate(
     from hemiola.profiler.calibrate import calibrate_links
     from hemiola.profiler.calibrate.links import read_links
     from hemiola.trace.graph_json import read_graph
-    from hemiola.trace.hardware_json import write_hardware
-    from hemiola.trace.struct_json import as_text
+    from hemiola.trace.struct_json import as_text, write_hardware
 
     writable(output)
     if ranks < 0 or ranks == 1:

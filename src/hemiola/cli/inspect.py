@@ -76,7 +76,7 @@ def inspect(
 def _kind(files: Sequence[Path], against: Sequence[Path], options: Sequence[str]) -> str:
     """ "topology" or "strategy", or "" for a job; the first two stand alone."""
     from hemiola.core.errors import InputError
-    from hemiola.report.network.recognise import recognise
+    from hemiola.report.network.inspection import recognise
 
     for path in (*files, *against):
         if kind := recognise(path):
@@ -122,7 +122,7 @@ def _job(
 
         write_inspection(metrics, json, other)
     if perfetto is not None:
-        from hemiola.trace.jobs.perfetto_job import write_perfetto
+        from hemiola.trace.jobs.perfetto import write_perfetto
 
         write_perfetto(timeline, perfetto)
     terminal().print(job_table(metrics, other))

@@ -82,8 +82,7 @@ def status(*, name: str = "") -> None:
     name
         Only this lab.
     """
-    from hemiola.lab.claim import check_rights
-    from hemiola.lab.state import load, load_all
+    from hemiola.lab.state import check_rights, load, load_all
 
     check_rights()
     labs = (load(name),) if name else load_all()
@@ -103,9 +102,8 @@ def down(*, name: str = "", all: Annotated[bool, Switch] = False) -> None:
     all
         Every lab, but for those of programs that still run.
     """
-    from hemiola.lab.claim import check_rights
     from hemiola.lab.network import tear_down
-    from hemiola.lab.state import load, load_all
+    from hemiola.lab.state import check_rights, load, load_all
 
     check_rights()
     for lab in load_all() if all else (load(_meant(name)),):

@@ -88,7 +88,7 @@ def env(*, name: str = "") -> None:
     """
     import shlex
 
-    from hemiola.lab.slurm.clients import environ
+    from hemiola.lab.slurm.daemons import environ
     from hemiola.lab.slurm.record import choose
 
     for variable, value in environ(choose(name)).items():
@@ -137,8 +137,8 @@ def _show(record: Record) -> None:
     from collections import Counter
 
     from hemiola.core.errors import LabError
-    from hemiola.lab.slurm import clients
-    from hemiola.lab.slurm.finding import find
+    from hemiola.lab.slurm import daemons as clients
+    from hemiola.lab.slurm.daemons import find
 
     kinds = Counter(role.kind for role in find(record).values())
     print(f"{record.spec.name}: {_condition(record)}")

@@ -12,25 +12,30 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
 if TYPE_CHECKING:
+    from hemiola.core.topology import Topology
     from hemiola.live.journal import Journal
     from hemiola.live.query.cluster import LiveCluster, LiveHost, LiveJob
+    from hemiola.live.query.health_checks import Check
+
 
 __all__ = [
     "daemon_text",
+    "doctor",
     "jobs",
     "journal_path",
     "nodes",
     "open_journal",
     "print_json",
-    "print_lines",
     "reason_text",
 ]
+
 
 Switch = Parameter(negative="")
 FOLDER = Path("/var/lib/hemiola")
@@ -140,7 +145,7 @@ def open_journal(where: str, partition: str) -> Iterator[Journal]:
 
 def daemon_text(cluster: LiveCluster) -> str:
     """Who serves, or that nobody does, in a sentence."""
-    from hemiola.report.live.columns import ago
+    from hemiola.report.columns import ago
 
     daemon, now_s = cluster.daemon, cluster.now_s
     heard = f"{ago(now_s - daemon.heard_s)} ago" if daemon.heard_s is not None else "never"
@@ -156,7 +161,7 @@ def daemon_text(cluster: LiveCluster) -> str:
 
 def warn(cluster: LiveCluster) -> None:
     """On stderr, if what follows is not of now."""
-    from hemiola.report.live.columns import clock
+    from hemiola.report.columns import clock
 
     if cluster.daemon.state == "leads":
         return
@@ -168,7 +173,7 @@ def warn(cluster: LiveCluster) -> None:
 
 def reason_text(job: LiveJob, now_s: float) -> str:
     """Why it waits, and until when."""
-    from hemiola.report.live.columns import ago, clock
+    from hemiola.report.columns import ago, clock
 
     if job.until_s is None:
         return job.reason
@@ -200,7 +205,7 @@ def print_lines(headings: tuple[str, ...], rows: list[tuple[str, ...]], coloured
     from rich.console import Console
     from rich.text import Text
 
-    from hemiola.report.live.columns import columns
+    from hemiola.report.columns import columns
 
     console = Console(highlight=False)
     width = console.width if console.is_terminal else None
@@ -225,7 +230,7 @@ STYLES = {
 
 def _who(holder: str) -> str:
     """ "n0 (process 77)" of a `holder_name`."""
-    from hemiola.report.live.columns import printable
+    from hemiola.report.columns import printable
 
     words = printable(holder).split("/")
     return f"{words[0]} (process {words[2]})" if len(words) == 5 else printable(holder)
@@ -234,7 +239,7 @@ def _who(holder: str) -> str:
 def job_row(job: LiveJob, now_s: float) -> tuple[str, ...]:
     """By `JOB_COLUMNS`."""
     from hemiola.core.hostlist import compress
-    from hemiola.report.live.columns import elapsed
+    from hemiola.report.columns import elapsed
 
     where = compress([name for name, _ in job.where])
     expected_s = job.predicted_s if job.predicted_s is not None else job.estimate_s
@@ -267,3 +272,131 @@ def _node_rows(hosts: tuple[LiveHost, ...]) -> Iterator[tuple[str, ...]]:
         "total", str(len(hosts)), "", *(str(sum(getattr(host, name) for host in hosts)) for name in ("gpus", "used", "free", "blocked")),
         "", f"{len({job for host in hosts for job in host.jobs})} jobs",
     )  # fmt: skip
+
+
+# `hemiola doctor`: what would keep Hemiola from doing its work, and what to do about it.
+
+DOCTOR_SCHEMA = "hemiola.doctor/1"
+DOCTOR_STYLES = {"OK": "green", "WARN": "yellow", "FAIL": "bold red"}
+
+
+def doctor(
+    *,
+    engine: Literal["slurm", "ray"] = "slurm",
+    slurm_conf: Path | None = None,
+    ray_address: str = "127.0.0.1:6379",
+    partition: str = "hemiola",
+    topology: str = "",
+    journal: str = "",
+    alive: Path | None = None,
+    json: Annotated[bool, Switch] = False,
+) -> None:
+    """Check the engine, privileges, clocks, nodes, the journal and this host's network. Changes nothing.
+
+    The exit status is 1 if a check fails, and 0 if there are warnings at most.
+
+    Parameters
+    ----------
+    engine
+        What runs the jobs.
+    slurm_conf
+        The slurm.conf of the cluster; where Slurm's commands look unless given.
+    ray_address
+        Ray's head. A node of Ray has to run on this host.
+    partition
+        The one that Hemiola manages.
+    topology
+        The network, as for "hemiola serve".
+    journal
+        What "hemiola serve --journal" writes; the same place as there unless given.
+    alive
+        The file that "hemiola serve --alive" writes.
+    json
+        The checks as JSON.
+    """
+    import msgspec
+
+    from hemiola.trace.topologies.read import read_topology
+
+    cluster = read_topology(topology, keep_unusable=True) if topology else None
+    found, mode = _journal(journal, partition)
+    if engine == "slurm":
+        engines = _slurm(slurm_conf, partition, cluster, alive, mode)
+    else:
+        engines = _ray(ray_address, cluster, mode)
+    checks: list[Check] = []
+    for check in chain(engines, found, _host(alive, mode)):
+        checks.append(check)
+        if not json:
+            _print(check)
+    failed = [check for check in checks if check.state == "FAIL"]
+    if json:
+        document = {"schema": DOCTOR_SCHEMA, "time_s": time.time(), "ok": not failed, "checks": checks}
+        print(msgspec.json.format(msgspec.json.encode(document), indent=2).decode())
+    if failed:
+        raise SystemExit(1)
+
+
+def _slurm(
+    conf: Path | None, partition: str, topology: Topology | None, alive: Path | None, mode: str
+) -> Iterator[Check]:
+    from hemiola.live.engines.slurm.client import Slurm
+    from hemiola.live.engines.slurm.doctor import slurm_checks
+
+    yield from slurm_checks(Slurm(conf), partition, topology, alive, mode)
+
+
+def _ray(address: str, topology: Topology | None, mode: str) -> Iterator[Check]:
+    from hemiola.live.engines.ray.client import Ray
+    from hemiola.live.engines.ray.doctor import ray_checks
+
+    ray = Ray(address)
+    try:
+        yield from ray_checks(ray, topology, mode)
+    finally:
+        ray.close()
+
+
+def _host(alive: Path | None, mode: str) -> Iterator[Check]:
+    from hemiola.live.query.health_checks import alive_checks, host_checks
+
+    if alive is not None:
+        yield alive_checks(alive, time.time(), mode=mode)
+    yield from host_checks()
+
+
+def _journal(where: str, partition: str) -> tuple[list[Check], str]:
+    """The journal's checks, and the mode of its last run."""
+    from hemiola.core.errors import HemiolaError, InputError
+    from hemiola.live.query.health_checks import Check, journal_checks, problem_check
+
+    try:
+        with open_journal(where, partition) as opened:
+            runs = opened.runs()
+            return list(journal_checks(opened, time.time())), runs[-1].opening.mode if runs else ""
+    except InputError as problem:
+        return [Check("WARN", "journal", problem.what, problem.remedy)], ""
+    except HemiolaError as problem:
+        return [problem_check("journal", problem)], ""
+
+
+def _print(check: Check) -> None:
+    """At once, as a question to Slurm may take its time."""
+    from rich.console import Console
+    from rich.text import Text
+
+    from hemiola.report.columns import printable
+
+    console = Console(highlight=False)
+    console.soft_wrap = not console.is_terminal
+    line = Text(f"{check.state:<5}", style=DOCTOR_STYLES[check.state] if console.is_terminal else "")
+    line.append(f" {check.about:<11} ", style="none").append(printable(check.what), style="none")
+    lines = [line]
+    if check.remedy and check.state != "OK":
+        lines.append(Text(f"{'':17} {printable(check.remedy)}", style="dim" if console.is_terminal else ""))
+    for text in lines:
+        if console.is_terminal:
+            for place, part in enumerate(text.wrap(console, max(40, console.width - 18))):
+                console.print(part if not place else Text(" " * 18).append(part), no_wrap=True, crop=False)
+        else:
+            print(text.plain, flush=True)

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from hemiola.cli.arguments import placement_of
-from hemiola.cli.output import terminal, writable
+from hemiola.cli.output import placement_of, terminal, writable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -57,12 +56,12 @@ def plan(
     json
         Print everything as JSON.
     """
-    from hemiola.cost.hardware_files import load_hardware
+    from hemiola.cost.operations import load_hardware
     from hemiola.cost.prediction import PredictionOptions
     from hemiola.plan.planner import make_plan
     from hemiola.plan.problem import PlanProblem
     from hemiola.trace.graph_json import read_graph
-    from hemiola.trace.plan_json import write_plan
+    from hemiola.trace.struct_json import write_plan
     from hemiola.trace.topologies import read_topology
 
     writable(output, page)

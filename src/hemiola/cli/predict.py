@@ -8,16 +8,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from hemiola.cli.arguments import placement_of
-from hemiola.cli.output import terminal, writable
+from hemiola.cli.output import placement_of, terminal, writable
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from hemiola.cost.job_profile import Fit
-    from hemiola.cost.prediction import PredictionOptions, Prediction
-    from hemiola.cost.parallelism import Parallelism
     from hemiola.cost.collective.price import Fitting
+    from hemiola.cost.job_profile import Fit
+    from hemiola.cost.parallelism import Parallelism
+    from hemiola.cost.prediction import Prediction, PredictionOptions
     from hemiola.cost.whatif import Question, WhatIf
 
 __all__ = ["predict"]
@@ -110,7 +109,7 @@ def predict(
 
         print(msgspec.json.format(msgspec.json.encode(_as_json(answer, changes, fit)), indent=2).decode())
     else:
-        from hemiola.report.job.predicted import print_prediction
+        from hemiola.report.job.table import print_prediction
 
         console = terminal(highlight=False)
         print_prediction(console, answer, changes, fit)
@@ -130,7 +129,7 @@ def _question(
     placement: str,
     options: PredictionOptions,
 ) -> Question:
-    from hemiola.cost.hardware_files import load_hardware
+    from hemiola.cost.operations import load_hardware
     from hemiola.cost.whatif import Question
     from hemiola.trace.graph_json import read_graph
     from hemiola.trace.topologies import read_topology
@@ -157,7 +156,7 @@ def _fitting(text: str) -> Fitting:
     from hemiola.core.errors import InputError
     from hemiola.cost.collective.price import given_strategy
     from hemiola.plan.collective.planner import fitted_to
-    from hemiola.report.network.recognise import read_any_strategy
+    from hemiola.report.network.inspection import read_any_strategy
 
     if text == "auto":
         return fitted_to
@@ -187,13 +186,13 @@ def _strategy_table(answer: Prediction) -> Table:
 
 def _strategy(text: str, plan: Path | None) -> Parallelism:
     from hemiola.cost.parallelism import Planned, parse_strategy
-    from hemiola.trace.plan_json import read_plan
+    from hemiola.trace.struct_json import read_plan
 
     return parse_strategy(text or "ddp") if plan is None else Planned(read_plan(plan))
 
 
 def _changes(question: Question, answer: Prediction, other: tuple[str, ...]) -> tuple[WhatIf, ...]:
-    from hemiola.cost.hardware_files import load_hardware
+    from hemiola.cost.operations import load_hardware
     from hemiola.cost.whatif import what_ifs
 
     return what_ifs(question, answer, [load_hardware(name) for name in other])
@@ -225,7 +224,7 @@ def _write(
 ) -> None:  # fmt: skip
     if report is not None:
         from hemiola.report.job import write_job_report
-        from hemiola.report.job.charts_predicted import what_if_chart
+        from hemiola.report.job.charts import what_if_chart
 
         more = [what_if_chart(answer, changes)] if changes else []
         write_job_report(answer.timeline(), report, title=f"{answer.name}, predicted", more=more)

@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from hemiola.cli.launching import hosts_of, output_of, passed_on
-from hemiola.cli.output import writable
+from hemiola.cli.output import hosts_of, output_of, passed_on, writable
 
 if TYPE_CHECKING:
     from hemiola.core.plan import Plan
-    from hemiola.train.launch import Failure, LaunchSpec, HostNumber, World
     from hemiola.profiler.trace.values import TraceOptions
+    from hemiola.train.launch import Failure, HostNumber, LaunchSpec, World
 
 __all__ = ["run", "separated"]
 
@@ -230,7 +229,7 @@ def _environment(given: tuple[str, ...], remote: bool) -> dict[str, str]:
 
 
 def _plan(path: Path | None) -> Plan | None:
-    from hemiola.trace.plan_json import read_plan
+    from hemiola.trace.struct_json import read_plan
 
     return read_plan(path) if path is not None else None
 
@@ -253,7 +252,7 @@ def _recording_variables(options: TraceOptions | None, given: dict[str, str], re
     import os
 
     from hemiola.profiler.trace.injected import RECORD, variables
-    from hemiola.profiler.trace.reporting import REPORTS, job_name
+    from hemiola.profiler.trace.keeper import REPORTS, job_name
     from hemiola.profiler.trace.values import TraceOptions
 
     environment = os.environ | given

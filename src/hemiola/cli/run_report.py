@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 from hemiola.cli.output import terminal
 
 if TYPE_CHECKING:
-    from hemiola.core.acceleration import Acceleration
     from hemiola.analysis.job.metrics import JobMetrics
-    from hemiola.train.launch import Failure, HostNumber, LaunchOutcome
+    from hemiola.core.plan import Acceleration
     from hemiola.profiler.trace.values import TraceOptions
+    from hemiola.train.launch import Failure, HostNumber, LaunchOutcome
 
 __all__ = ["conclude"]
 
@@ -38,7 +38,7 @@ def conclude(
     Raises:
         InputError: the report cannot be written.
     """
-    from hemiola.report.job.run_table import print_acceleration, print_measured
+    from hemiola.report.job.table import print_acceleration, print_measured
 
     console = terminal(stderr=True, highlight=False)
     if outcome.failure is not None:
@@ -76,10 +76,12 @@ def _failed(outcome: LaunchOutcome, failure: Failure) -> str:
     )
 
 
-def _measured(recording: TraceOptions, outcome: LaunchOutcome, nodes: HostNumber | None, since_ns: int) -> JobMetrics | None:
+def _measured(
+    recording: TraceOptions, outcome: LaunchOutcome, nodes: HostNumber | None, since_ns: int
+) -> JobMetrics | None:
     """Of the recording, which is put together now; ranks that others have started may take a while longer."""
-    from hemiola.cli.trace import merged
     from hemiola.analysis.job.metrics import job_metrics
+    from hemiola.cli.trace import merged
     from hemiola.profiler.trace.api import wait_for_parts
 
     parts = Path(recording.parts)
@@ -92,7 +94,7 @@ def _measured(recording: TraceOptions, outcome: LaunchOutcome, nodes: HostNumber
 def _acceleration(outcome: LaunchOutcome) -> Acceleration | None:
     """What hemiola.accelerate has left; None if the script did not use it, or is of another version."""
     from hemiola.core.errors import InputError
-    from hemiola.trace.acceleration_json import read_acceleration
+    from hemiola.trace.struct_json import read_acceleration
 
     if not outcome.report:
         return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -12,11 +13,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import AbstractContextManager
 
+    from hemiola.core.topology import Topology
     from hemiola.live.journal import Journal
     from hemiola.live.service import Service, SessionSettings
-    from hemiola.core.topology import Topology
 
-__all__ = ["ranks", "release", "serve"]
+
+__all__ = ["lend", "ranks", "release", "serve"]
+
 
 Switch = Parameter(negative="")
 Several = Annotated[tuple[str, ...], Parameter(name="--allow-host", consume_multiple=True, negative="")]
@@ -159,10 +162,9 @@ def _on_slurm(
     import shutil
     from functools import partial
 
-    from hemiola.live.engines.slurm.client import Slurm
-    from hemiola.live.engines.slurm.service import rest_slurm, slurm_service, slurm_version
-    from hemiola.live.engines.slurm.topology import slurm_topology
     from hemiola.core.errors import InputError
+    from hemiola.live.engines.slurm.client import Slurm
+    from hemiola.live.engines.slurm.service import rest_slurm, slurm_service, slurm_topology, slurm_version
 
     if over.token is not None and not over.url:
         raise InputError(
@@ -194,8 +196,7 @@ def _on_ray(address: str, topology: str, profiles: Path | None) -> EngineChoice:
     from functools import partial
 
     from hemiola.live.engines.ray.client import Ray
-    from hemiola.live.engines.ray.service import ray_service, ray_version
-    from hemiola.live.engines.ray.topology import ray_topology
+    from hemiola.live.engines.ray.service import ray_service, ray_topology, ray_version
 
     ray = Ray(address)
     network = _topology(topology) or ray_topology(ray)
@@ -240,9 +241,9 @@ def release(
     """
     import time
 
-    from hemiola.live.engines.slurm.release import silent_s
     from hemiola.core.errors import EngineError, InputError
     from hemiola.core.units import format_duration, parse_duration
+    from hemiola.live.engines.slurm.release import silent_s
 
     if bool(when_silent) != (alive is not None):
         raise InputError("--when-silent and --alive belong together", "give both, or neither to release now")
@@ -302,7 +303,7 @@ def ranks() -> None:
     import sys
 
     from hemiola.live.engines.slurm.client import Slurm
-    from hemiola.live.engines.slurm.ranks import ranks as ordered
+    from hemiola.live.engines.slurm.requests import ranks as ordered
 
     hosts, ours = ordered(Slurm(), os.environ)
     print("\n".join(hosts))
@@ -414,3 +415,47 @@ def _journal(partition: str) -> Path:
             f"name a journal with --journal, or make {FOLDER} for this user: install -d -m 700 -o USER {FOLDER}",
         ) from problem
     return folder / f"{partition}.db"
+
+
+# `hemiola lend`: nodes from one of Slurm's partitions to another.
+
+
+def lend(
+    nodes: str,
+    *,
+    to: str,
+    from_: Annotated[str, Parameter(name="--from")] = "hemiola",
+    now: Annotated[bool, Switch] = False,
+    slurm_conf: Path | None = None,
+) -> None:
+    """Lend nodes to another Slurm partition, or take them back, while everything runs. Of the moment: slurm.conf stays.
+
+    Parameters
+    ----------
+    nodes
+        Which, as Slurm writes them: n[0-3],n7.
+    to
+        The partition that gets them.
+    from_
+        The partition that has them.
+    now
+        Send its jobs that run there back into the queue, rather than wait for their ends.
+    slurm_conf
+        The slurm.conf of the cluster.
+    """
+    from hemiola.live.engines.slurm.client import Slurm
+    from hemiola.live.engines.slurm.lending import lend as lend_nodes
+
+    lent = lend_nodes(Slurm(slurm_conf), nodes, giver=from_, taker=to, now=now)
+    count = len(lent.hosts)
+    print(f"{count} node{'s' * (count != 1)} went from {from_} to {to}")
+    if lent.requeued:
+        print(f"back in the queue: {', '.join(lent.requeued)}")
+    if lent.stay:
+        why = (
+            "may not be requeued, and run on there"
+            if now
+            else "run on there to their ends (--now requeues them)"
+        )
+        print(f"{', '.join(lent.stay)} {why}")
+    print(f"to take them back: {shlex.join(['hemiola', 'lend', nodes, '--from', to, '--to', from_])}")

@@ -14,10 +14,10 @@ from hemiola.cli.output import fail, terminal, writable
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from hemiola.simulator.scenario import Scenario
-    from hemiola.simulator.sweep import Executor
     from hemiola.core.errors import HemiolaError
     from hemiola.core.result import Comparison
+    from hemiola.simulator.scenario import Scenario
+    from hemiola.simulator.sweep import Executor
 
 __all__ = ["explain", "policies", "simulate"]
 
@@ -164,11 +164,11 @@ def _run(
     """Run with a progress bar; of each scenario write the files and print the table."""
     from contextlib import closing
 
+    from hemiola.report.progress import ProgressBar
+    from hemiola.report.words import no_job_ended
     from hemiola.simulator.scenario import prepare
     from hemiola.simulator.simulate import Recording
     from hemiola.simulator.sweep import sweep
-    from hemiola.report.progress import ProgressBar
-    from hemiola.report.words import no_job_ended
 
     console = terminal(stderr=True)
     files = {name: _output_files(outputs, name) for name in scenarios}
@@ -301,8 +301,8 @@ def policies(*, semantics: str = "event-driven") -> None:
     semantics
         The rules under which they exist.
     """
+    from hemiola.report.words import policy_list
     from hemiola.simulator.rules import semantics_by_name
-    from hemiola.report.policies import policy_list
 
     terminal().print(policy_list(semantics_by_name(semantics).policies))
 
@@ -337,7 +337,7 @@ def explain(
     json
         Of a live job: all that is told, as JSON.
     """
-    from hemiola.cli.live_explain import explain_live, is_journal
+    from hemiola.cli.explain import explain_live, is_journal
     from hemiola.core.errors import InputError
 
     if not job and os.path.isfile(what):  # noqa: PTH113 - pathlib's raises where a folder may not be searched
@@ -345,6 +345,6 @@ def explain(
     if not job or is_journal(what):
         explain_live(job or what, journal=what if job else journal, partition=partition, json=json)
         return
-    from hemiola.report.explain import explain as tell
+    from hemiola.report.story import explain as tell
 
     print(tell(Path(what), job, policy=policy, seed=seed))

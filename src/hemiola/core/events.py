@@ -6,13 +6,30 @@ from typing import assert_never
 
 import msgspec
 
-from hemiola.core.resources import Resources, ResourceRequest
 from hemiola.core.decisions import Placement
 from hemiola.core.job import Job, Profile
+from hemiola.core.resources import ResourceRequest, Resources
 
 __all__ = [
-    "Adopted", "Arrived", "Blocked", "ResourcesRequested", "Event", "Failed", "Finished", "ResourcesOffered", "Held", "Measured", "NodeBack",
-    "NodeLost", "Profiled", "Released", "Requeued", "Started", "Timer", "Undone", "job_of",
+    "Adopted",
+    "Arrived",
+    "Blocked",
+    "Event",
+    "Failed",
+    "Finished",
+    "Held",
+    "Measured",
+    "NodeBack",
+    "NodeLost",
+    "Profiled",
+    "Released",
+    "Requeued",
+    "ResourcesOffered",
+    "ResourcesRequested",
+    "Started",
+    "Timer",
+    "Undone",
+    "job_of",
 ]  # fmt: skip
 
 

@@ -18,18 +18,18 @@ from hemiola.core.errors import HardwareError
 from hemiola.core.graph import KINDS, PHASES, Signature
 
 __all__ = [
-    "SCHEMA",
+    "HARDWARE_SCHEMA",
     "CollectiveCost",
-    "KindEfficiency",
     "ExchangeCost",
     "Hardware",
+    "KindEfficiency",
     "Measurement",
     "PhaseCost",
     "signature_key",
     "spread_of",
 ]
 
-SCHEMA = "hemiola.hardware/1"
+HARDWARE_SCHEMA = "hemiola.hardware/1"
 
 
 def spread_of(values: ArrayLike, least: float = 1e-12) -> float:

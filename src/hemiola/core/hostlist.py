@@ -6,6 +6,7 @@ Knows nothing of hosts: the same text names switches and device files.
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from collections.abc import Iterator, Sequence
 from itertools import product
@@ -13,7 +14,8 @@ from math import prod
 
 from hemiola.core.errors import InputError
 
-__all__ = ["MAX_NAMES", "compress", "expand"]
+__all__ = ["MAX_NAMES", "compress", "expand", "is_loopback"]
+
 
 MAX_NAMES = 1_000_000
 _DIGITS_MAX = 15
@@ -187,3 +189,16 @@ def _following(run: list[str]) -> str:
     """The number that would continue the run, padded as its first is."""
     width = len(run[0]) if run[0].startswith("0") else 1
     return f"{int(run[-1]) + 1:0{width}d}"
+
+
+# Whether an address is this host's own.
+
+
+def is_loopback(host: str) -> bool:
+    """Of a name or an address; names other than localhost are not looked up."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

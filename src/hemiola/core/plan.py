@@ -16,9 +16,21 @@ import numpy as np
 from hemiola.core.errors import PlanError
 from hemiola.core.graph import Graph, Parameter
 
-__all__ = ["ALGORITHMS", "ROWS_MOST", "SCHEMA", "Part", "Piece", "Plan", "PlannedTransfer", "Update"]
+__all__ = [
+    "ACCELERATION_SCHEMA",
+    "ALGORITHMS",
+    "PLAN_SCHEMA",
+    "ROWS_MOST",
+    "Acceleration",
+    "Part",
+    "Piece",
+    "Plan",
+    "PlannedTransfer",
+    "State",
+]
 
-SCHEMA = "hemiola.plan/1"
+
+PLAN_SCHEMA = "hemiola.plan/1"
 ALGORITHMS = ("", "ring", "halving-doubling", "direct")
 """How an all-reduce may be done; "" leaves the choice to who executes it."""
 
@@ -251,3 +263,41 @@ def _check_order(order: tuple[int, ...], graph: Graph) -> None:
             f" {int(operations.dep[first])}, which it waits for",
             "order operations after what they wait for",
         )
+
+
+# What accelerating a training job has brought so far, as `hemiola.accelerate` states it and `hemiola run`
+# shows it.
+
+ACCELERATION_SCHEMA = "hemiola.acceleration/1"
+
+State = Literal["off", "profiling", "on", "reverted"]
+
+
+class Acceleration(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a job's acceleration stands; times are seconds per iteration, None where they are not known (yet).
+
+    Attributes:
+        state: "off": under DistributedDataParallel, perhaps in other buckets; "profiling": so far only measured;
+            "on": by the plan; "reverted": the plan did not gain what it should, and the job runs under
+            DistributedDataParallel again.
+        iterations: so many have been run.
+        before_s: measured, as DistributedDataParallel.
+        predicted_before_s: predicted, as DistributedDataParallel.
+        predicted_s: predicted, by the plan or in other buckets.
+        bound_s: no order of the same work takes less.
+        measured_s: median iteration by the plan: the slowest rank's when it was judged, the first rank's latest since.
+        exposed_before_s: of `before_s`, how long ranks waited for communication.
+        exposed_s: the same of `measured_s`, on the first rank.
+        words: all of that in one sentence.
+    """
+
+    state: State
+    iterations: int
+    before_s: float | None = None
+    predicted_before_s: float | None = None
+    predicted_s: float | None = None
+    bound_s: float | None = None
+    measured_s: float | None = None
+    exposed_before_s: float | None = None
+    exposed_s: float | None = None
+    words: str = ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-__all__ = ["Resources", "ResourceRequest"]
+__all__ = ["ResourceRequest", "Resources"]
 
 
 class Resources(msgspec.Struct, frozen=True, gc=False):

@@ -21,7 +21,7 @@ from hemiola.core.decisions import Placement
 from hemiola.core.errors import InputError
 from hemiola.core.job import Job, Profile
 from hemiola.core.topology import Topology
-from hemiola.cost.fitted_links import KEEP_RING, HostLinks, fitted_loads
+from hemiola.cost.network_fit import KEEP_RING, HostLinks, fitted_loads
 
 __all__ = ["Alone", "Crossing", "IterationModel", "Need", "goes_by_strategies", "recorded_as", "speed_at"]
 

@@ -23,14 +23,16 @@ from hemiola.core.graph import Graph
 from hemiola.core.hardware import Hardware
 from hemiola.core.job import Demand, Job, Profile, same_type
 from hemiola.core.topology import Topology
-from hemiola.cost.iteration import IterationModel
+from hemiola.cost.iteration import IterationModel, Need
+from hemiola.cost.parallelism import PLAIN_DDP, Parallelism, ParameterServer
 from hemiola.cost.places import RankLink, RankPlaces, place_ranks
 from hemiola.cost.prediction import USUAL, PredictionOptions, predict
 from hemiola.cost.profiles import SCHEMA
-from hemiola.cost.parallelism import PLAIN_DDP, ParameterServer, Parallelism
 from hemiola.cost.whatif import scaled_collectives
+from hemiola.trace.reports import JobReport
 
-__all__ = ["Fit", "TierTime", "fit_profile", "profile_file"]
+__all__ = ["LEARNT", "Fit", "fit_profile", "learnt", "profile_file"]
+
 
 UNLIMITED_BYTES_PER_S = 1e18
 SHARES = (1.0, 0.5, 0.25)
@@ -169,7 +171,12 @@ def _powers(most: int) -> list[int]:
 
 
 def _cases(
-    graph: Graph, hardware: Hardware, topology: Topology, count: int, strategy: Parallelism, options: PredictionOptions
+    graph: Graph,
+    hardware: Hardware,
+    topology: Topology,
+    count: int,
+    strategy: Parallelism,
+    options: PredictionOptions,
 ) -> list[_Case]:
     """Every tier, with all, half and a quarter of the links between hosts."""
     found = []
@@ -291,3 +298,40 @@ def _tier_time(profile: Profile, topology: Topology, case: _Case) -> TierTime:
         law_s = max(crossing.need.iteration_s(rate, crossing.latency_s), crossing.local_s)
     tier = topology.tiers[topology.span(placement.hosts)]
     return TierTime(place.ranks, len(place.counts), tier, case.share, case.predicted_s, law_s)
+
+
+# From what a running job reports to the profile that tells how it would run elsewhere.
+
+LEARNT = "learnt/"
+"""What names of such profiles begin with."""
+
+
+def learnt(model: IterationModel, job: Job, placement: Placement, report: JobReport, name: str) -> Profile:
+    """The profile of a job by a report of its quickest iterations on a placement.
+
+    Args:
+        job: with what was learnt of it before, if anything: what its iterations hid elsewhere, they hide here.
+        name: what its user calls it.
+    """
+    before = job.profile if job.profile is not None and job.profile.name.startswith(LEARNT) else None
+    sent_bytes = report.traffic_bytes if report.gpus > 1 else 0.0
+    ring = Profile(name="ring", demands=(Demand(1, 1.0, 0.0),), all_reduced=report.all_reduced)
+    sending = Need(0.0, sent_bytes, 0.0)  # given, for a model keeps what it asks of a profile
+    send_s = model.alone_s(
+        msgspec.structs.replace(job, gpus=report.gpus, profile=ring), placement, need=sending
+    )
+    exposed_s = report.iteration_s - report.compute_s
+    known_s = before.overlap * before.demand(report.gpus).compute_s if before else 0.0
+    hidden_s = max(0.0, send_s - exposed_s, known_s)
+    compute_s = max(report.compute_s, report.iteration_s - max(0.0, send_s - hidden_s))
+    costs = job.profile
+    return Profile(
+        name=f"{LEARNT}{job.user}/{name}",
+        demands=(Demand(report.gpus, compute_s, sent_bytes),),
+        overlap=min(1.0, hidden_s / compute_s),
+        all_reduced=report.all_reduced,
+        checkpoint_s=costs.checkpoint_s if costs else 0.0,
+        restore_s=costs.restore_s if costs else 0.0,
+        gpu_type=model.topology.hosts.gpu_types[placement.hosts[0]],
+        source=f"learnt from iterations of {report.iteration_s:.3g} s on {len(placement.hosts)} hosts",
+    )

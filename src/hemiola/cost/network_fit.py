@@ -16,8 +16,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hemiola.core.errors import InputError
+from hemiola.cost.collective.duration import Domain, least_time
 
-__all__ = ["FittedNetwork", "ProbedFlow", "UplinkGroup", "RateInterval", "fair_rates", "fit_network"]
+__all__ = [
+    "KEEP_RING",
+    "FittedNetwork",
+    "HostLinks",
+    "Pairs",
+    "ProbedFlow",
+    "RateInterval",
+    "UplinkGroup",
+    "fair_rates",
+    "fans",
+    "fit_network",
+    "fitted_loads",
+    "matchings",
+    "probe_rounds",
+]
+
 
 SHORT = 0.85
 """A flow below this share of what both of its ends can do crosses something narrower."""
@@ -248,7 +264,9 @@ def _changed(partition: Sequence[tuple[int, ...]], swaps: bool) -> Iterator[list
                         yield sorted([*rest, tuple(sorted((*less, there))), tuple(sorted((*swapped, host)))])
 
 
-def _ends(hosts: int, rounds: Sequence[Sequence[ProbedFlow]], end: str, few: bool) -> tuple[RateInterval, ...]:
+def _ends(
+    hosts: int, rounds: Sequence[Sequence[ProbedFlow]], end: str, few: bool
+) -> tuple[RateInterval, ...]:
     """What every host can do in one direction, all its flows of a round together."""
     totals: list[list[float]] = [[] for _ in range(hosts)]
     for flows in rounds:
@@ -304,7 +322,10 @@ def _partitions(hosts: int, table: _Table) -> Iterator[list[tuple[int, ...]]]:
 
 
 def fair_rates(
-    flows: Sequence[ProbedFlow], sends: NDArray[np.float64], takes: NDArray[np.float64], groups: Sequence[UplinkGroup]
+    flows: Sequence[ProbedFlow],
+    sends: NDArray[np.float64],
+    takes: NDArray[np.float64],
+    groups: Sequence[UplinkGroup],
 ) -> NDArray[np.float64]:
     """What max-min fair sharing gives each flow, bytes/s.
 
@@ -350,3 +371,133 @@ def _errors(
         measured = np.array([flow.bytes_per_s for flow in flows])
         found.append(np.log(fair_rates(flows, sends, takes, groups) / measured))
     return np.concatenate(found)
+
+
+# What fitted trees put on the links between some hosts, without building them: a water level, and how it
+# is shared out.
+
+KEEP_RING = 0.10
+"""What others have to gain over the ring to be taken instead, wherever strategies are chosen."""
+
+
+@dataclass(frozen=True)
+class HostLinks:
+    """The links between a job's hosts. As a value: placements that look alike have equal ones.
+
+    Attributes:
+        nics: bytes/s of each host.
+        domains: of every level that the job spans, narrow to wide, each host's domain, numbered by first appearance.
+        uplinks: of every such level, bytes/s of its domains.
+    """
+
+    nics: tuple[float, ...]
+    domains: tuple[tuple[int, ...], ...] = ()
+    uplinks: tuple[tuple[float, ...], ...] = ()
+
+    @property
+    def narrowest(self) -> float:
+        """Bytes/s of the slowest of all."""
+        return min(*self.nics, *(rate for level in self.uplinks for rate in level))
+
+
+def fitted_loads(links: HostLinks, gpus: int) -> tuple[float, ...] | None:
+    """What an all-reduce of one byte among so many GPUs on these hosts, two or more, puts on each link.
+
+    Returns:
+        Bytes per direction: of every host's NIC, then of the uplinks of each level. None where the ring, which puts
+        2 (gpus - 1) / gpus on each, is kept.
+    """
+    ring_s = 2 * (gpus - 1) / gpus / links.narrowest
+    most = ring_s / (1 + KEEP_RING)
+    hosts = len(links.nics)
+    if max(1 / links.narrowest, 2 * (hosts - 1) / sum(links.nics)) >= most:
+        return None
+    ordered, whole = _domains(links)
+    time = least_time(whole)
+    if time >= most:
+        return None
+    spare: dict[Domain, float] = {}
+    _share_out(whole, -2.0, time, spare)
+    return tuple(1 + abs(spare[domain] + 1) for domain in ordered)
+
+
+def _domains(links: HostLinks) -> tuple[list[Domain], Domain]:
+    """Of every link what is below it, in the links' order, and the whole."""
+    below = [Domain((host,), rate) for host, rate in enumerate(links.nics)]
+    ordered = list(below)
+    of_host = below
+    for numbers, rates in zip(links.domains, links.uplinks, strict=True):
+        found = []
+        for number, rate in enumerate(rates):
+            inside = [host for host, its in enumerate(numbers) if its == number]
+            found.append(Domain(tuple(inside), rate, tuple(dict.fromkeys(of_host[host] for host in inside))))
+        of_host = [found[number] for number in numbers]
+        ordered += found
+    return ordered, Domain(tuple(range(len(below))), math.inf, tuple(dict.fromkeys(of_host)))
+
+
+def _share_out(domain: Domain, own: float, time: float, spare: dict[Domain, float]) -> None:
+    """Give every part its mean spare ends: each as far as the others from -1, with which it is crossed once, to its end."""
+    spare[domain] = own
+    if not domain.parts:
+        return
+    ranges = domain.parts_spare(time, own)
+    centre = [min(max(-1.0, low), high) for low, high in ranges]
+    ends = [high if own >= sum(centre) else low for low, high in ranges]
+    room = sum(ends) - sum(centre)
+    share = min(1.0, (own - sum(centre)) / room) if room else 0.0
+    for part, near, far in zip(domain.parts, centre, ends, strict=True):
+        _share_out(part, near + share * (far - near), time, spare)
+
+
+# Who sends to whom in each round of a probe: rounds that together tell hosts and what they share apart.
+
+MATCHINGS_MOST = 21
+"""Rounds of pairs in one pass: each pair of 22 hosts meets once, of more hosts not every pair."""
+MIXES = 2
+"""So often everything is done, with pairs in other company: it tells who shares an uplink."""
+FANS_MOST = 16
+OTHERS_MOST = 7
+"""Hosts that one sends to at once."""
+
+Pairs = tuple[tuple[int, int], ...]
+
+
+def probe_rounds(hosts: int, seed: int = 0, mixes: int = MIXES) -> Iterator[Pairs]:
+    """Rounds of (sender, receiver): pairs apart, both ways; one host to others, and others to it.
+
+    Args:
+        seed: of who meets in which company.
+        mixes: so often everything is done; once is enough where it is known who shares an uplink.
+    """
+    made = random.Random(seed)
+    for _ in range(mixes):
+        yield from _matchings(hosts, made, MATCHINGS_MOST)
+        if hosts > 2:
+            for host in range(min(hosts, FANS_MOST)):
+                yield from fans(hosts, host, made.randrange(1 << 30))
+
+
+def matchings(hosts: int, seed: int = 0, most: int = MATCHINGS_MOST) -> Iterator[Pairs]:
+    """Rounds of pairs apart, both ways."""
+    return _matchings(hosts, random.Random(seed), most)
+
+
+def fans(hosts: int, host: int, seed: int = 0) -> tuple[Pairs, Pairs]:
+    """One host to all others, or to some of them, and these to it.
+
+    Not both at once: acknowledgements would wait behind data, and flows would begin too slowly to fill their links.
+    """
+    others = [other for other in range(hosts) if other != host]
+    chosen = sorted(random.Random(seed).sample(others, min(len(others), OTHERS_MOST)))
+    return tuple((host, other) for other in chosen), tuple((other, host) for other in chosen)
+
+
+def _matchings(hosts: int, made: random.Random, most: int) -> Iterator[Pairs]:
+    """Rounds of a tournament: hosts sit in a circle, one stays and the others move on; with an odd number one rests."""
+    seats: list[int | None] = [*made.sample(range(hosts), hosts), *([None] * (hosts % 2))]
+    count = len(seats)
+    for turn in range(min(count - 1, most)):
+        here = [seats[0], *(seats[1 + (place + turn) % (count - 1)] for place in range(count - 1))]
+        pairs = [(here[place], here[count - 1 - place]) for place in range(count // 2)]
+        yield tuple(pair for a, b in pairs if a is not None and b is not None for pair in ((a, b), (b, a)))

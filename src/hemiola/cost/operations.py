@@ -11,25 +11,29 @@ from __future__ import annotations
 import math
 from collections.abc import Container, Iterable
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hemiola.core.errors import HardwareError
+from hemiola.core.errors import HardwareError, InputError
 from hemiola.core.graph import KINDS, PHASES, Graph, Signature
 from hemiola.core.hardware import Hardware, Measurement, signature_key
+from hemiola.trace.struct_json import read_hardware
 
 __all__ = [
     "CONTEXTS",
     "EVIDENCE",
-    "OperationCosts",
     "context_of",
+    "known_hardware",
+    "load_hardware",
     "main_dtype",
     "operation_seconds",
     "peak_name",
     "roofline",
     "shape_sizes",
 ]
+
 
 EVIDENCE = ("measured", "shape class", "roofline", "overhead")
 """What an operation's time rests on. "overhead" is a view's: nothing but its call."""
@@ -302,3 +306,35 @@ def _unlike(here: list[str], there: list[str]) -> NDArray[np.bool_]:
 def _features(flop: Floats, size_bytes: Floats, sizes: Floats) -> Floats:
     """Where an operation lies among its like: logarithms of its work and of its tensors' sizes."""
     return np.log1p(np.column_stack([flop, size_bytes, sizes]))
+
+
+# Hardware by name: the devices that ship with Hemiola, or a file.
+
+_SHIPPED = Path(__file__).parent / "data" / "hardware"
+
+
+def known_hardware() -> tuple[str, ...]:
+    """Names of the devices that ship with Hemiola."""
+    return tuple(sorted(path.stem for path in _SHIPPED.glob("*.json")))
+
+
+def load_hardware(name_or_path: str | Path) -> Hardware:
+    """A shipped device by its name (upper or lower case), or the hardware in a file.
+
+    Raises:
+        InputError: if it is neither, or the file is no hardware file.
+
+    >>> load_hardware("h100").kind
+    'gpu'
+    """
+    text = str(name_or_path)
+    for name in known_hardware():
+        if name.lower() == text.lower():
+            return read_hardware(_SHIPPED / f"{name}.json")
+    path = Path(name_or_path)
+    if not path.exists() and not path.suffix:
+        raise InputError(
+            f"there is no hardware {text!r}",
+            f"known are {', '.join(known_hardware())}; or name a file that `hemiola calibrate` wrote",
+        )
+    return read_hardware(path)

@@ -169,7 +169,9 @@ def _uplinks(topology: Topology, counts: tuple[tuple[int, int], ...]) -> tuple[l
     return links, latency_s
 
 
-def _inner(topology: Topology, counts: tuple[tuple[int, int], ...], hardware: Hardware | None) -> list[RankLink]:
+def _inner(
+    topology: Topology, counts: tuple[tuple[int, int], ...], hardware: Hardware | None
+) -> list[RankLink]:
     """What one GPU sends to another of its host: its fabric, or the bus where they touch several islands."""
     hosts = topology.hosts
     own = hardware.fabric_bytes_per_s if hardware is not None and hardware.kind == "gpu" else np.inf

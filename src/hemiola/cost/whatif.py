@@ -15,9 +15,9 @@ from hemiola.core.graph import Graph
 from hemiola.core.hardware import Hardware
 from hemiola.core.topology import Topology
 from hemiola.cost.collective.library import CARRIED
-from hemiola.cost.places import RankLink, place_ranks
-from hemiola.cost.prediction import USUAL, PredictionOptions, Prediction, predict
 from hemiola.cost.parallelism import DDP, Parallelism
+from hemiola.cost.places import RankLink, place_ranks
+from hemiola.cost.prediction import USUAL, Prediction, PredictionOptions, predict
 
 __all__ = ["Question", "WhatIf", "halved_placement", "scaled_collectives", "scaled_network", "what_ifs"]
 

@@ -18,9 +18,15 @@ if TYPE_CHECKING:
     from hemiola.lab.spec import LabSpec
     from hemiola.lab.watch import CommandOutcome
 
-__all__ = ["Lab", "LabSpec", "CommandOutcome", "LabSettings", "attach"]
+__all__ = ["CommandOutcome", "Lab", "LabSettings", "LabSpec", "attach"]
 
-_HOMES = {"Lab": "lab", "attach": "lab", "LabSpec": "spec", "CommandOutcome": "watch", "LabSettings": "settings"}
+_HOMES = {
+    "Lab": "lab",
+    "attach": "lab",
+    "LabSpec": "spec",
+    "CommandOutcome": "watch",
+    "LabSettings": "settings",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -56,7 +56,7 @@ def _wait_for_end_of(handle: int) -> None:
 
 def _clear_up(kind: str, *which: str) -> None:
     if kind == "run":
-        from hemiola.lab.processes import belonging, end_processes
+        from hemiola.lab.namespaces import belonging, end_processes
 
         end_processes(belonging(which[0]), grace_s=1.0)
         return

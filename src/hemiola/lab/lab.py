@@ -14,12 +14,12 @@ import msgspec
 
 from hemiola.core.errors import LabError
 from hemiola.core.topology import Topology
-from hemiola.lab import launch, network, state
-from hemiola.lab.claim import check_rights, claim
+from hemiola.lab import network, state
+from hemiola.lab import watch as launch
 from hemiola.lab.guardian import Guardian
 from hemiola.lab.settings import LabSettings, read_settings
 from hemiola.lab.spec import LabSpec
-from hemiola.lab.state import LabState
+from hemiola.lab.state import LabState, check_rights, claim
 from hemiola.lab.watch import CommandOutcome, RunWatch
 
 __all__ = ["Lab", "attach"]

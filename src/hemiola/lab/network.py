@@ -13,18 +13,35 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import math
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+import msgspec
+
 from hemiola.core.errors import LabError
-from hemiola.lab import namespaces, shaping
-from hemiola.lab.processes import belonging, end_processes, inside, matching
+from hemiola.lab import namespaces
+from hemiola.lab.namespaces import belonging, end_processes, inside, matching
 from hemiola.lab.state import LabState, forget
 
-__all__ = ["DEVICE", "apply_rates", "build", "entered", "gone", "missing", "running", "tear_down"]
+__all__ = [
+    "DEVICE",
+    "ByteQueue",
+    "TokenBucket",
+    "apply_rates",
+    "entered",
+    "gone",
+    "gso_max_bytes",
+    "missing",
+    "queues",
+    "running",
+    "shape",
+    "tear_down",
+]
+
 
 Result = TypeVar("Result")
 
@@ -51,7 +68,7 @@ def build(state: LabState) -> None:
 def apply_rates(state: LabState) -> None:
     """Give every link the rate that the lab's description says, while it carries what it carries."""
     spec = state.spec
-    gso_bytes = shaping.gso_max_bytes((*spec.host_rates, *spec.uplinks))
+    gso_bytes = gso_max_bytes((*spec.host_rates, *spec.uplinks))
     cables = dict(zip(spec.hosts, spec.host_rates, strict=True))
     ports = dict(cables)
     for i, rate in enumerate(spec.uplinks):
@@ -167,11 +184,11 @@ def _quiet() -> None:
 
 
 def _shape(ip: Any, links: dict[str, float | None], gso_bytes: int) -> None:
-    before = shaping.queues(ip)
+    before = queues(ip)
     for device, rate in links.items():
         index = _index(ip, device)
         ip.link("set", index=index, gso_max_size=gso_bytes)
-        shaping.apply(ip, index, rate, before.get(index))
+        apply(ip, index, rate, before.get(index))
 
 
 def _index(ip: Any, device: str) -> int:
@@ -219,3 +236,99 @@ def _not_allowed(error: Exception) -> LabError:
         f"root, but not allowed to make network namespaces: {error}",
         "in a container, grant CAP_SYS_ADMIN and CAP_NET_ADMIN (docker run --privileged)",
     )
+
+
+# How a link is given its rate: a token bucket (tbf) on the sending side of each of its two ends.
+
+FRAME_BYTES = 1514
+BURST_S = 1e-3
+BURST_MIN_BYTES = 4 * FRAME_BYTES
+WAIT_S = 20e-3
+WAIT_MIN_BYTES = 65536
+GSO_MAX_BYTES = 65536
+ROOT = "1:"
+NO_SUCH_THING = 2
+INVALID = 22
+
+
+class TokenBucket(msgspec.Struct, frozen=True):
+    """The parameters of one token bucket."""
+
+    rate_bytes_per_s: int
+    burst_bytes: int
+    limit_bytes: int
+
+
+class ByteQueue(msgspec.Struct, frozen=True):
+    """What the kernel says of a device's outgoing queue; zeros where the kind has no such number."""
+
+    kind: str
+    rate_bytes_per_s: float = 0.0
+    burst_bytes: float = 0.0
+    limit_bytes: int = 0
+
+
+def shape(rate_bytes_per_s: float) -> TokenBucket:
+    """The token bucket for a rate.
+
+    >>> shape(125e6)
+    Shape(rate_bytes_per_s=125000000, burst_bytes=125000, limit_bytes=2625000)
+    """
+    burst_bytes = max(int(rate_bytes_per_s * BURST_S), BURST_MIN_BYTES)
+    wait_bytes = max(int(rate_bytes_per_s * WAIT_S), WAIT_MIN_BYTES)
+    return TokenBucket(int(rate_bytes_per_s), burst_bytes, burst_bytes + wait_bytes)
+
+
+def gso_max_bytes(rates_bytes_per_s: Iterable[float | None]) -> int:
+    """The largest packet that passes every bucket whole, with room for a second."""
+    shaped = [shape(rate).burst_bytes // 2 for rate in rates_bytes_per_s if rate is not None]
+    return min([GSO_MAX_BYTES, *shaped])
+
+
+def apply(ip: Any, index: int, rate_bytes_per_s: float | None, before: ByteQueue | None) -> None:
+    """Give a device's outgoing side its rate, at once and without loss of what waits; None: take it off.
+
+    Args:
+        ip: a pyroute2 `IPRoute` in the device's namespace.
+        index: the device.
+        before: its queue until now; None if there is none.
+    """
+    from pyroute2.netlink.exceptions import NetlinkError
+
+    if rate_bytes_per_s is not None:
+        bucket = shape(rate_bytes_per_s)
+        kept = math.ceil(before.burst_bytes) if before is not None else 0
+        burst_bytes = max(bucket.burst_bytes, min(kept, GSO_MAX_BYTES))
+        ip.tc(
+            "replace",
+            "tbf",
+            index,
+            handle=ROOT,
+            rate=bucket.rate_bytes_per_s,
+            burst=burst_bytes,
+            limit=bucket.limit_bytes - bucket.burst_bytes + burst_bytes,
+        )
+        return
+    try:
+        ip.tc("del", index=index, root=True)
+    except NetlinkError as error:
+        if error.code not in (NO_SUCH_THING, INVALID):  # there was none
+            raise
+
+
+def queues(ip: Any) -> dict[int, ByteQueue]:
+    """What the kernel says of each device's root queue, by the device's index."""
+    from pyroute2.netlink.rtnl import TC_H_ROOT
+    from pyroute2.netlink.rtnl.tcmsg.common import tick_in_usec
+
+    found = {}
+    for queue in ip.get_qdiscs():
+        kind = queue.get_attr("TCA_KIND")
+        if queue["parent"] != TC_H_ROOT:
+            continue
+        found[queue["index"]] = ByteQueue(kind)
+        if kind == "tbf":
+            numbers = queue.get_attr("TCA_OPTIONS").get_attr("TCA_TBF_PARMS")
+            rate, burst_s = float(numbers["rate"]), numbers["buffer"] / tick_in_usec / 1e6
+            found[queue["index"]] = ByteQueue(kind, rate, rate * burst_s, numbers["limit"])
+    return found

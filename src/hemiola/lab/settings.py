@@ -11,8 +11,7 @@ import msgspec
 
 from hemiola.core.errors import LabError
 from hemiola.core.units import format_bytes, format_rate
-from hemiola.lab.network import DEVICE, entered
-from hemiola.lab.shaping import ByteQueue, queues
+from hemiola.lab.network import DEVICE, ByteQueue, entered, queues
 from hemiola.lab.state import LabState
 
 __all__ = ["CableSettings", "LabSettings", "read_settings"]
@@ -118,7 +117,9 @@ def _devices(ip: Any) -> dict[str, CableSettings]:
                 continue
             own = queued.get(device["index"], ByteQueue("noqueue"))
             tso, gso, gro = (flags[OFFLOADS[short]] for short in ("tso", "gso", "gro"))
-            found[name] = CableSettings(name, own, own, device.get("mtu"), device.get("gso_max_size"), tso, gso, gro)
+            found[name] = CableSettings(
+                name, own, own, device.get("mtu"), device.get("gso_max_size"), tso, gso, gro
+            )
     return found
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from ipaddress import IPv4Network
+from itertools import chain
 
 import msgspec
 import numpy as np
@@ -13,7 +15,8 @@ from hemiola.core.errors import LabError
 from hemiola.core.topology import Level, Topology, equal_hosts
 from hemiola.core.units import format_rate, parse_rate
 
-__all__ = ["MAX_HOSTS", "LabSpec", "parse_lab_rate"]
+__all__ = ["MAX_HOSTS", "LabSpec", "free_subnet", "in_use"]
+
 
 MAX_HOSTS = 250
 RATE_MIN_BYTES_PER_S = 12.5e3
@@ -152,3 +155,39 @@ def _uplinks(hosts: int, racks: int | None, uplink: str | None) -> tuple[float |
 
 def _span(names: tuple[str, ...]) -> str:
     return names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}"
+
+
+# Which addresses a lab's hosts get.
+
+RANGES = ("10.213.0.0/16", "172.29.0.0/16", "192.168.0.0/16", "198.18.0.0/15")
+"""Private use (RFC 1918), then the range for benchmarks of networks (RFC 2544)."""
+
+
+def free_subnet(taken: Iterable[IPv4Network]) -> IPv4Network:
+    """A range of 256 addresses that overlaps none of these.
+
+    Raises:
+        LabError: all are taken.
+    """
+    used = tuple(taken)
+    candidates: Iterator[IPv4Network] = chain.from_iterable(
+        IPv4Network(range_).subnets(new_prefix=24) for range_ in RANGES
+    )
+    for subnet in candidates:
+        if not any(subnet.overlaps(other) for other in used):
+            return subnet
+    raise LabError(
+        f"every range of private addresses is taken ({', '.join(RANGES)})", "take down other labs, or a route"
+    )
+
+
+def in_use() -> list[IPv4Network]:
+    """What this machine's own addresses and routes cover, the default route aside."""
+    from pyroute2 import IPRoute
+
+    with IPRoute() as ip:
+        own = [(a.get("address"), a["prefixlen"]) for a in ip.get_addr(family=2)]
+        routes = [(r.get("dst"), r["dst_len"]) for r in ip.get_routes(family=2)]
+    return [
+        IPv4Network(f"{address}/{bits}", strict=False) for address, bits in own + routes if address and bits
+    ]

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import pwd
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
-from hemiola.core.errors import HemiolaError
+from hemiola.core.errors import HemiolaError, InputError
 from hemiola.core.job import Profile
 from hemiola.core.units import parse_duration
+from hemiola.cost.profiles import load_library
 
-__all__ = ["KEYS", "Said", "read_words"]
+__all__ = ["KEYS", "Said", "profiles_by_model", "read_words", "user_name"]
+
 
 KEYS = ("model", "runtime", "required", "preferred")
 """Words that every engine's users may say."""
@@ -57,3 +61,32 @@ def read_words(
     except HemiolaError as problem:
         said.problems.append(problem.what)
     return said
+
+
+# Who a user id is.
+
+
+def user_name(uid: int) -> str:
+    """Of a user id; the number where this host does not know it."""
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
+
+
+# Profiles by the names that users give to models.
+
+
+def profiles_by_model(file: Path | None) -> Callable[[str], Profile]:
+    """The profile of a model, from a file beside those that come with Hemiola; it raises InputError for others."""
+    library = load_library(str(file) if file else None)
+
+    def profile(model: str) -> Profile:
+        found = library.find(model)
+        if found is None:
+            raise InputError(
+                f"no profile has the model {model!r}", f"there are {', '.join(library.names[:5])}, ..."
+            )
+        return found
+
+    return profile

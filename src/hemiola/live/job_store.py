@@ -7,20 +7,14 @@ from typing import assert_never
 
 import msgspec
 
-from hemiola.live.journal import JournaledJob, Status
-from hemiola.live.live_driver import LiveDriver, Vanished
-from hemiola.live.placements import is_same_place
-from hemiola.live.recovered_job import done_by
 from hemiola.core.decisions import Decision, Move, Pace, Resize, Start, Stop, WakeAt
 from hemiola.core.events import (
     Adopted,
     Arrived,
     Blocked,
-    ResourcesRequested,
     Event,
     Failed,
     Finished,
-    ResourcesOffered,
     Held,
     Measured,
     NodeBack,
@@ -28,6 +22,8 @@ from hemiola.core.events import (
     Profiled,
     Released,
     Requeued,
+    ResourcesOffered,
+    ResourcesRequested,
     Started,
     Timer,
     Undone,
@@ -35,6 +31,9 @@ from hemiola.core.events import (
 )
 from hemiola.core.job import Job
 from hemiola.cost.iteration import IterationModel, speed_at
+from hemiola.live.journal import JournaledJob, Status
+from hemiola.live.live_driver import LiveDriver, Vanished, is_same_place
+from hemiola.live.tracked_job import done_by
 from hemiola.sched.job_state import ENDED, HELD, RUNNING, WAITING, JobState
 from hemiola.sched.view import ClusterView
 

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import logging
+import os
+import secrets
+import socket
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 
-from hemiola.live.journal import Journal
 from hemiola.core.errors import HemiolaError
+from hemiola.live.journal import Journal
 from hemiola.trace.atomic import replacing
 
-__all__ = ["STOPPED", "Leadership"]
+__all__ = ["STOPPED", "Leadership", "holder_name", "is_gone"]
+
 
 _log = logging.getLogger("hemiola.serve")
 LEASE_S, RENEW_S = 10.0, 2.0
@@ -94,3 +98,33 @@ class Leadership:
                     stream.write(f"{time.time():.0f}{more}\n".encode())
             except (OSError, HemiolaError) as problem:
                 _log.warning("%s could not be written: %s", self._alive, problem)
+
+
+# Who holds a lease: a process, so that one on the same host can see that it is gone, and need not wait.
+
+
+def holder_name() -> str:
+    """Host, space of process numbers, process, when it began (clock ticks since boot), and a number drawn once."""
+    return f"{socket.gethostname()}/{_space()}/{os.getpid()}/{_began(os.getpid())}/{secrets.token_hex(4)}"
+
+
+def is_gone(holder: str) -> bool:
+    """Whether this was a process of this host that has ended. False where nobody can know."""
+    words = holder.split("/")
+    if len(words) != 5 or words[:2] != [socket.gethostname(), _space()] or not words[2].isdigit():
+        return False
+    return _began(int(words[2])) != words[3]
+
+
+def _space() -> str:
+    """Of process numbers, in this boot: containers may share a host's name."""
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return f"{boot[:8]}-{Path('/proc/self/ns/pid').stat().st_ino}"
+
+
+def _began(pid: int) -> str:
+    try:
+        words = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
+    return "" if words[0] in "ZX" else words[19]

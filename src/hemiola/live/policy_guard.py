@@ -10,9 +10,9 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any, get_args
 
-from hemiola.live.journal.encoding import DECISION
 from hemiola.core.decisions import Decision
 from hemiola.core.errors import InternalError, PolicyError
+from hemiola.live.journal.records import DECISION
 from hemiola.sched.policy import Policy
 from hemiola.sched.view import ClusterView
 

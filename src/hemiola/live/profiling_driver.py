@@ -12,15 +12,14 @@ from collections.abc import Iterator
 
 import msgspec
 
-from hemiola.live.clock import Clock
-from hemiola.live.journal import JournaledJob, Journal, JournalError
-from hemiola.live.live_driver import Around, Identity, LiveDriver
-from hemiola.live.placements import is_same_place
-from hemiola.live.users import user_name
 from hemiola.core.events import Adopted, Arrived, Event, Measured, Profiled
 from hemiola.core.job import Job, Profile
 from hemiola.cost.iteration import IterationModel, speed_at
-from hemiola.cost.learnt_profile import LEARNT, learnt
+from hemiola.cost.job_profile import LEARNT, learnt
+from hemiola.live.job_labels import user_name
+from hemiola.live.journal import Journal, JournaledJob, JournalError
+from hemiola.live.live_driver import Around, Identity, LiveDriver, is_same_place
+from hemiola.live.polling_driver import Clock
 from hemiola.sched.job_state import JobState
 from hemiola.sched.view import ClusterView
 from hemiola.trace.reports import HostReport, JobReport, Reported, Reports

@@ -11,20 +11,19 @@ import logging
 import threading
 import time
 
-from hemiola.live.clock import APART_MOST_S, Clock
-from hemiola.live.journal import Deposed, Journal, JournalError, Leader
-from hemiola.live.live_driver import LiveDriver
-from hemiola.live.files import check_folder
-from hemiola.live.process_identity import holder_name, is_gone
-from hemiola.live.leadership import LEASE_S, Leadership
-from hemiola.live.session import MakeDriver, OneRun, Session, SessionSettings, EngineWatcher, is_killed
 from hemiola.core.errors import HemiolaError, InternalError, PolicyError
 from hemiola.core.topology import Topology
+from hemiola.live.journal import Deposed, Journal, JournalError, Leader
+from hemiola.live.leadership import LEASE_S, Leadership, holder_name, is_gone
+from hemiola.live.live_driver import LiveDriver
+from hemiola.live.logging_setup import check_folder
+from hemiola.live.polling_driver import APART_MOST_S, Clock
+from hemiola.live.session import EngineWatcher, MakeDriver, OneRun, Session, SessionSettings, is_killed
 from hemiola.sched.policies import policy_from_text
 from hemiola.sched.view import ClusterView
 from hemiola.trace.reports import check_reports
 
-__all__ = ["MakeDriver", "Session", "Service", "SessionSettings", "EngineWatcher"]
+__all__ = ["EngineWatcher", "MakeDriver", "Service", "Session", "SessionSettings"]
 
 _log = logging.getLogger("hemiola.serve")
 STANDBY_S = 1.0
@@ -47,7 +46,9 @@ class Service:
         watcher: who looks on, if anybody; set before `run`.
     """
 
-    def __init__(self, settings: SessionSettings, journal: Journal, topology: Topology, make: MakeDriver) -> None:
+    def __init__(
+        self, settings: SessionSettings, journal: Journal, topology: Topology, make: MakeDriver
+    ) -> None:
         self._settings, self._journal, self._topology, self._make = settings, journal, topology, make
         for text in (settings.policy, settings.fallback):
             policy_from_text(text)

@@ -10,30 +10,28 @@ from typing import Protocol
 
 import msgspec
 
-from hemiola.live.clock import APART_MOST_S, Clock
-from hemiola.sched.loop import run_loop
-from hemiola.live.journal import JournaledJob, Journal, Mode, Opening
-from hemiola.live.job_store import Book
-from hemiola.live.live_driver import LiveDriver
-from hemiola.live.files import is_thrown
-from hemiola.live.policy_guard import Guarded
-from hemiola.live.journaling_driver import Journaled
-from hemiola.live.profiling_driver import Learning
-from hemiola.live.leadership import Leadership
-from hemiola.live.observe_driver import Observing
-from hemiola.live.placements import Topologies, renumbered
-from hemiola.simulator.cluster import Costs, SimulatedEstimates
 from hemiola.core.decisions import Decision, asks_engine
 from hemiola.core.errors import HemiolaError
 from hemiola.core.topology import Topology
 from hemiola.cost.iteration import IterationModel
+from hemiola.live.driver_wrappers import Journaled, Observing
+from hemiola.live.job_store import Book
+from hemiola.live.journal import Journal, JournaledJob, Mode, Opening
+from hemiola.live.leadership import Leadership
+from hemiola.live.live_driver import LiveDriver, Topologies, renumbered
+from hemiola.live.logging_setup import is_thrown
+from hemiola.live.policy_guard import Guarded
+from hemiola.live.polling_driver import APART_MOST_S, Clock
+from hemiola.live.profiling_driver import Learning
+from hemiola.sched.loop import run_loop
 from hemiola.sched.machine import StateMachine
 from hemiola.sched.policies import policy_from_text
 from hemiola.sched.view import ClusterView
+from hemiola.simulator.cluster import Costs, SimulatedEstimates
 from hemiola.trace.reports import Reports
-from hemiola.trace.topologies.native_write import topology_text
+from hemiola.trace.topologies.native import topology_text
 
-__all__ = ["MakeDriver", "OneRun", "Session", "SessionSettings", "EngineWatcher", "is_killed"]
+__all__ = ["EngineWatcher", "MakeDriver", "OneRun", "Session", "SessionSettings", "is_killed"]
 
 _log = logging.getLogger("hemiola.serve")
 ENDED_MOST = 20_000
@@ -97,7 +95,13 @@ class EngineWatcher(Protocol):
     """Looks on from the loop's own thread, where nothing changes meanwhile. It must be quick, and never raise."""
 
     def turned(
-        self, view: ClusterView, driver: LiveDriver, run: int, *, seen: bool, remembered: Sequence[JournaledJob]
+        self,
+        view: ClusterView,
+        driver: LiveDriver,
+        run: int,
+        *,
+        seen: bool,
+        remembered: Sequence[JournaledJob],
     ) -> None:
         """The loop has come around.
 

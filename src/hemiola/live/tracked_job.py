@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+import msgspec
 
 from hemiola.core.decisions import Placement
+from hemiola.core.events import Adopted
 from hemiola.core.job import Job
+from hemiola.live.journal import JournaledJob
 
-__all__ = ["PATIENCE_S", "KnownJob", "back_off_s"]
+__all__ = ["PATIENCE_S", "KnownJob", "Remembered", "adopted", "back_off_s", "done_by", "remembered"]
+
 
 PATIENCE_S = 60.0
 """So long a job may be bound to free GPUs without starting, before that is taken for a failure."""
@@ -72,3 +78,114 @@ class KnownJob:
         self.refusing.update(hosts)
         self.not_before_s = now_s + pause_s
         return pause_s
+
+
+# What a driver is given of jobs that had not ended when they were last written down.
+
+Clues = TypeVar("Clues", bound=msgspec.Struct)
+
+
+class Remembered(msgspec.Struct, Generic[Clues], frozen=True, kw_only=True):
+    """One job.
+
+    Attributes:
+        uuid: ours.
+        engine_id: the engine's.
+        clues: by what the engine's driver finds it again.
+        running, held: whether it ran, or was held; else it waited.
+        since_s: since when it did.
+        served_s, queued_s, withheld_s, preemptions, service_gpu_s: what it had had by then (`Adopted`).
+        done_s, settled_s, pace: of its work, as the journal has it (`JournaledJob`).
+        gpus: that it had last.
+    """
+
+    uuid: str
+    engine_id: str
+    clues: Clues
+    running: bool = False
+    held: bool = False
+    since_s: float = 0.0
+    done_s: float = 0.0
+    settled_s: float = 0.0
+    pace: float = 0.0
+    served_s: float = 0.0
+    queued_s: float = 0.0
+    withheld_s: float = 0.0
+    preemptions: int = 0
+    service_gpu_s: float | None = None
+    gpus: int = 0
+
+    def history(self, now_s: float, running: bool, began_s: float | None = None) -> dict[str, float | None]:
+        """As an `Adopted` event tells it; while nobody looked, it is taken to have gone on as it was.
+
+        An adopted job runs or waits; one that was held and is so still is held anew from then on.
+
+        Args:
+            began_s: since when it runs, as far as anybody knows.
+        """
+        since_s = min(self.since_s, now_s)  # the clock by which it was written may have been ahead
+        changed = self.held or running != self.running
+        turned_s = now_s if began_s is None or not running else min(max(since_s, began_s), now_s)
+        spent_s = turned_s - since_s if changed else 0.0
+        served_s, queued_s, withheld_s = (
+            spent_s * its for its in (self.running, not (self.running or self.held), self.held)
+        )
+        service = self.service_gpu_s
+        return {
+            "done_s": done_by(self, now_s), "served_s": self.served_s + served_s, "queued_s": self.queued_s + queued_s,
+            "withheld_s": self.withheld_s + withheld_s, "preemptions": self.preemptions,
+            "since_s": turned_s if changed else since_s,
+            "service_gpu_s": None if service is None else service + self.gpus * served_s,
+        }  # fmt: skip
+
+
+def adopted(
+    job: Job, placement: Placement | None, memory: Remembered[Clues] | None, now_s: float, began_s: float | None = None, *,
+    rests: bool = False,
+) -> Adopted:  # fmt: skip
+    """A job that was there before us, with what it had.
+
+    Args:
+        placement: where it runs; None: it waits.
+        memory: None: nobody has seen it before.
+        began_s: since when it runs, as the engine says by a clock of its own; None where it does not.
+        rests: whether it has its GPUs and does nothing; for how long, nobody knows.
+    """
+    if memory is not None:
+        event = Adopted(now_s, job, placement, **memory.history(now_s, placement is not None, began_s))  # type: ignore[arg-type]
+    elif placement is None:
+        event = Adopted(now_s, job, None, min(now_s, job.submit_s))
+    elif began_s is None:
+        event = Adopted(now_s, job, placement, now_s)
+    else:
+        since_s = min(max(began_s, job.submit_s), now_s)
+        event = Adopted(now_s, job, placement, since_s, queued_s=max(0.0, since_s - job.submit_s))
+    if placement is None or rests or (memory is not None and memory.running):
+        return event  # what it has done is what was written of it, or nothing is known
+    done_s = event.done_s + (now_s - event.since_s) * placement.gpus / job.gpus
+    return msgspec.structs.replace(event, done_s=done_s)
+
+
+def done_by(job: JournaledJob | Remembered[Clues], now_s: float) -> float:
+    """Of a job's work, what is done by then if it has gone on as it did, in seconds at ideal speed."""
+    return job.done_s + max(0.0, now_s - job.settled_s) * job.pace
+
+
+def remembered(records: Iterable[JournaledJob], clues: type[Clues]) -> list[Remembered[Clues]]:
+    """What the journal has of jobs; those of another engine are left out."""
+    found = []
+    for record in records:
+        try:
+            its = msgspec.json.decode(record.memory, type=clues)
+        except msgspec.DecodeError:
+            continue
+        found.append(
+            Remembered(
+                uuid=record.uuid, engine_id=record.engine_id, clues=its, running=record.status == "running",
+                held=record.status == "held", since_s=record.since_s, done_s=record.done_s, settled_s=record.settled_s,
+                pace=record.pace, served_s=record.served_s, queued_s=record.queued_s, withheld_s=record.withheld_s,
+                preemptions=record.preemptions, service_gpu_s=record.service_gpu_s,
+                gpus=record.placement.gpus if record.placement else 0,
+            )
+        )  # fmt: skip
+    return found

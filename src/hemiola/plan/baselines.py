@@ -33,7 +33,9 @@ def p3(problem: PlanProblem, elements: int = P3_ELEMENTS) -> Plan:
     return _sliced(problem, "p3", lambda p: elements, f"P3, slices of {elements:,} elements")
 
 
-def bytescheduler(problem: PlanProblem, partition_bytes: int = BYTESCHEDULER_BYTES, partitions: int = 4) -> Plan:
+def bytescheduler(
+    problem: PlanProblem, partition_bytes: int = BYTESCHEDULER_BYTES, partitions: int = 4
+) -> Plan:
     """ByteScheduler (Peng et al., SOSP 2019): partitions by first use.
 
     Its credit, so many bytes in flight that are not pre-empted, is written down as `chunk_bytes` and delays nothing here:

@@ -19,10 +19,9 @@ import math
 import msgspec
 import numpy as np
 
-from hemiola.core.graph import PHASES, Graph
-from hemiola.core.ordering import in_order
+from hemiola.core.graph import PHASES, Graph, in_order
 from hemiola.core.plan import FEW, SMALL_BYTES, Piece, Plan, PlannedTransfer
-from hemiola.cost.collective.bounds import SAME
+from hemiola.cost.collective.duration import SAME
 from hemiola.plan.problem import PlanProblem, used_at
 
 __all__ = ["batched", "extended", "split", "widened", "with_primitives"]

@@ -10,8 +10,8 @@ import msgspec
 
 from hemiola.core.plan import Plan
 from hemiola.core.units import format_bytes, format_duration
-from hemiola.cost.prediction import Prediction
 from hemiola.cost.parallelism import DDP
+from hemiola.cost.prediction import Prediction
 from hemiola.plan.caramel import batched, split, with_primitives
 from hemiola.plan.problem import PlanProblem
 

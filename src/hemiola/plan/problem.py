@@ -14,9 +14,9 @@ from hemiola.core.hardware import Hardware
 from hemiola.core.plan import ROWS_MOST, Part, Piece, Plan, PlannedTransfer
 from hemiola.core.topology import Topology
 from hemiola.cost.collective.library import HEMIOLA, Cost, collective_cost
+from hemiola.cost.parallelism import DDP, Parallelism, Planned
 from hemiola.cost.places import RankPlaces, place_ranks
-from hemiola.cost.prediction import USUAL, PredictionOptions, Prediction, predict
-from hemiola.cost.parallelism import DDP, Planned, Parallelism
+from hemiola.cost.prediction import USUAL, Prediction, PredictionOptions, predict
 
 __all__ = ["PlanProblem", "used_at"]
 

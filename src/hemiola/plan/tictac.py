@@ -16,10 +16,139 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
 
-from hemiola.plan.receive import ReceiveGraph
+import numpy as np
+from numpy.typing import NDArray
 
-__all__ = ["tac", "tic", "tic_ranks"]
+from hemiola.core.errors import GraphError
+from hemiola.core.graph import PHASES, Graph
+from hemiola.kernels.executor import execute
+from hemiola.kernels.executor.tasks import Execution, tasks_from_columns
+
+__all__ = ["OrderEfficiency", "ReceiveGraph", "efficiency", "receive_graph", "tac", "tic", "tic_ranks"]
+
+
+# Computation that waits for tensors from elsewhere: what TicTac orders. One channel brings them, one
+# device computes.
+
+CHANNEL, DEVICE = 0, 1
+
+
+@dataclass(frozen=True, eq=False)
+class ReceiveGraph:
+    """Transfers and the operations that wait for them.
+
+    Attributes:
+        names: of the transfers.
+        transfer_s: how long each occupies the channel.
+        compute_s: how long each operation computes.
+        reads: per operation the transfers that it reads itself.
+        after: per operation the operations, all before it, that it waits for.
+    """
+
+    names: tuple[str, ...]
+    transfer_s: tuple[float, ...]
+    compute_s: tuple[float, ...]
+    reads: tuple[tuple[int, ...], ...]
+    after: tuple[tuple[int, ...], ...]
+
+    @cached_property
+    def needs(self) -> tuple[int, ...]:
+        """Per operation all transfers that have to be there, its own and those of what it waits for, as bits."""
+        found: list[int] = []
+        for reads, after in zip(self.reads, self.after, strict=True):
+            bits = 0
+            for transfer in reads:
+                bits |= 1 << transfer
+            for operation in after:
+                bits |= found[operation]
+            found.append(bits)
+        return tuple(found)
+
+    def execute(self, order: Sequence[int], computed_s: float = 0.0) -> Execution:
+        """When everything runs if the channel brings the transfers in this order.
+
+        The device computes what is ready, the first of the program first. Transfers stand before operations in
+        the execution's columns.
+
+        Args:
+            order: the transfers, first to last; none is left waiting for a later one.
+            computed_s: the device is busy for so long first, while transfers come.
+        """
+        count = len(self.names)
+        if sorted(order) != list(range(count)):
+            raise GraphError(f"an order of {len(order)} for {count} transfers", "name each of them once")
+        rank = np.empty(count, dtype=np.int64)
+        rank[list(order)] = np.arange(count)
+        operations = range(len(self.compute_s))
+        pairs = [(count + i, transfer) for i in operations for transfer in self.reads[i]]
+        pairs += [(count + i, count + before) for i in operations for before in self.after[i]]
+        tasks = tasks_from_columns(
+            [*self.transfer_s, *self.compute_s],
+            resource=[CHANNEL] * count + [DEVICE] * len(operations),
+            priority=[*rank.tolist(), *operations],
+            release_s=[0.0] * count + [computed_s] * len(operations),
+            waits=([a for a, _ in pairs], [b for _, b in pairs]),
+            resources=2,
+        )
+        return execute(tasks)
+
+
+@dataclass(frozen=True)
+class OrderEfficiency:
+    """TicTac's metrics of one order (its section 4): E is 1 for perfect overlap and 0 for none, S the most that overlap can gain."""
+
+    makespan_s: float
+    least_s: float
+    most_s: float
+
+    @property
+    def efficiency(self) -> float:
+        """E = (most - makespan) / (most - least)."""
+        return (
+            (self.most_s - self.makespan_s) / (self.most_s - self.least_s)
+            if self.most_s > self.least_s
+            else 1.0
+        )
+
+    @property
+    def speedup(self) -> float:
+        """S = (most - least) / least."""
+        return (self.most_s - self.least_s) / self.least_s if self.least_s else 0.0
+
+
+def efficiency(graph: ReceiveGraph, order: Sequence[int]) -> OrderEfficiency:
+    """How well an order hides transfers behind computation."""
+    channel_s, device_s = sum(graph.transfer_s), sum(graph.compute_s)
+    return OrderEfficiency(graph.execute(order).makespan_s, max(channel_s, device_s), channel_s + device_s)
+
+
+def receive_graph(graph: Graph, compute_s: NDArray[np.float64], transfer_s: Sequence[float]) -> ReceiveGraph:
+    """A worker's forward pass that pulls each parameter before its first use.
+
+    Args:
+        graph: the captured iteration; backward and optimizer are left out.
+        compute_s: of each of its operations.
+        transfer_s: of each of its parameters; parameters that no operation reads are left out.
+    """
+    operations = graph.operations
+    forward = np.flatnonzero(operations.phase == PHASES.index("forward"))
+    place = {int(operation): i for i, operation in enumerate(forward)}
+    used = [i for i, parameter in enumerate(graph.parameters) if parameter.first_use in place]
+    reads: list[list[int]] = [[] for _ in forward]
+    for number, i in enumerate(used):
+        reads[place[graph.parameters[i].first_use]].append(number)
+    after = [tuple(place[d] for d in operations.dependencies(int(o)).tolist() if d in place) for o in forward]
+    return ReceiveGraph(
+        names=tuple(graph.parameters[i].name for i in used),
+        transfer_s=tuple(float(transfer_s[i]) for i in used),
+        compute_s=tuple(float(compute_s[o]) for o in forward),
+        reads=tuple(map(tuple, reads)),
+        after=tuple(after),
+    )
 
 
 def tic_ranks(graph: ReceiveGraph) -> tuple[int, ...]:

@@ -18,10 +18,9 @@ from hemiola.core.result import Comparison, Run
 from hemiola.core.timeline import Timeline
 from hemiola.core.topology import Topology
 from hemiola.core.units import format_duration
-from hemiola.report.binning import binned
-from hemiola.report.chart import Chart, Drawing, time_scale, words_for
-from hemiola.report.charts_policies import tier_color, tier_words
-from hemiola.report.charts_time import first_runs
+from hemiola.report.charts import first_runs, tier_color, tier_words
+from hemiola.report.document import Chart, Drawing, time_scale, words_for
+from hemiola.report.links import binned
 
 __all__ = ["gantt"]
 

@@ -11,14 +11,14 @@ from collections.abc import Sequence
 
 import msgspec
 
-from hemiola.core.errors import InputError
 from hemiola.analysis.cluster_metrics import Fairness, Summary, conservation, finish_time_fairness, summary
+from hemiola.core.errors import InputError
 from hemiola.core.result import Comparison, GpuSeconds, Run
 
 __all__ = [
+    "ConfidenceInterval",
     "Fairness",
     "Figures",
-    "ConfidenceInterval",
     "Summary",
     "conservation",
     "difference",

@@ -2,18 +2,34 @@
 
 from __future__ import annotations
 
+import dataclasses
+import inspect
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from hemiola.core.result import Comparison
 from hemiola.core.units import format_duration
-from hemiola.report.metrics import Figures, ConfidenceInterval
+from hemiola.report.metrics import ConfidenceInterval, Figures
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
 
 __all__ = [
-    "COLUMNS", "Column", "cell", "change", "never_ran", "no_job_ended", "seed_count", "semantics_card", "unfinished",
-]  # fmt: skip
+    "COLUMNS",
+    "Column",
+    "cell",
+    "change",
+    "never_ran",
+    "no_job_ended",
+    "policy_list",
+    "seed_count",
+    "semantics_card",
+    "unfinished",
+]
+
 
 _NAMED = 3
 """So many jobs are named where more are meant."""
@@ -170,3 +186,25 @@ def semantics_card(comparison: Comparison) -> list[tuple[str, dict[str, str]]]:
 def _shared(values: dict[str, str], policies: int) -> dict[str, str]:
     same = len(values) == policies and len(set(values.values())) == 1
     return {"": next(iter(values.values()))} if same else values
+
+
+# The list of policies as a table. Reads names, parameters and sources off the classes.
+
+
+def policy_list(policies: dict[str, type[Any]]) -> Table:
+    """Rich's table of policies: what each does, its parameters with defaults, its source."""
+    from rich.table import Table
+
+    table = Table(show_lines=True)
+    for head in ("policy", "what it does", "parameters", "source"):
+        table.add_column(head, overflow="fold")
+    for name, policy in policies.items():
+        first = (inspect.getdoc(policy) or "").split("\n\n")[0].replace("\n", " ")
+        table.add_row(name, first, _parameters(policy), policy.source)
+    return table
+
+
+def _parameters(policy: type[Any]) -> str:
+    if not dataclasses.is_dataclass(policy):
+        return ""
+    return "\n".join(f"{f.name}={getattr(f.default, 'name', f.default)}" for f in dataclasses.fields(policy))

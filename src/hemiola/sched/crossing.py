@@ -13,7 +13,7 @@ from math import inf
 import numpy as np
 
 from hemiola.core.decisions import Pace, Placement
-from hemiola.sched.counts import members
+from hemiola.sched.index import members
 from hemiola.sched.inventory import Inventory
 from hemiola.sched.job_state import RUNNING, JobState
 from hemiola.sched.view import ClusterView, Index

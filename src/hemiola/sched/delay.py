@@ -22,7 +22,15 @@ from hemiola.sched.job_state import RUNNING, WAITING, JobState
 from hemiola.sched.view import ClusterView
 
 __all__ = [
-    "Accepted", "AcceptedBy", "AlwaysWait", "AutoTimer", "BreakEvenTimer", "Delay", "ManualTimer", "NeverWait", "DelayTimer",
+    "Accepted",
+    "AcceptedBy",
+    "AlwaysWait",
+    "AutoTimer",
+    "BreakEvenTimer",
+    "Delay",
+    "DelayTimer",
+    "ManualTimer",
+    "NeverWait",
 ]  # fmt: skip
 
 NEVER = float("inf")

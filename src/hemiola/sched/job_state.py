@@ -7,9 +7,9 @@ from typing import Any
 
 import msgspec
 
-from hemiola.core.resources import ResourceRequest
 from hemiola.core.decisions import Placement
 from hemiola.core.job import Job
+from hemiola.core.resources import ResourceRequest
 
 __all__ = ["ENDED", "HELD", "RUNNING", "WAITING", "JobState"]
 

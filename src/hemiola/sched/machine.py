@@ -27,11 +27,9 @@ from hemiola.core.events import (
     Adopted,
     Arrived,
     Blocked,
-    ResourcesRequested,
     Event,
     Failed,
     Finished,
-    ResourcesOffered,
     Held,
     Measured,
     NodeBack,
@@ -39,12 +37,14 @@ from hemiola.core.events import (
     Profiled,
     Released,
     Requeued,
+    ResourcesOffered,
+    ResourcesRequested,
     Started,
     Timer,
     Undone,
 )
 from hemiola.core.job import Job
-from hemiola.sched.from_outside import outside_handlers, started_elsewhere
+from hemiola.sched.engine_events import outside_handlers, started_elsewhere
 from hemiola.sched.job_state import ENDED, HELD, RUNNING, WAITING, JobState
 from hemiola.sched.view import ClusterView
 

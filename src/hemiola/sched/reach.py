@@ -6,8 +6,8 @@ import copy
 from collections.abc import Sequence
 from typing import Any
 
-from hemiola.core.resources import ResourceRequest
 from hemiola.core.job import Job
+from hemiola.core.resources import ResourceRequest
 from hemiola.core.topology import Topology
 from hemiola.sched.inventory import Inventory
 from hemiola.sched.job_state import JobState

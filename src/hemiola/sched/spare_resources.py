@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from math import inf
 
-from hemiola.core.resources import Resources, ResourceRequest
 from hemiola.core.decisions import Placement
+from hemiola.core.resources import ResourceRequest, Resources
 from hemiola.sched.job_state import JobState
 
 __all__ = ["Spare"]
@@ -116,7 +116,9 @@ class Spare:
         left = _plus(ours, self._taken.get(host, NOTHING), -1)
         return max(0.0, min(left[0], total[0])), max(0.0, min(left[1], total[1]))
 
-    def _caps(self, claim: ResourceRequest, job: JobState, counts: Sequence[int], hosts: int) -> dict[int, int]:
+    def _caps(
+        self, claim: ResourceRequest, job: JobState, counts: Sequence[int], hosts: int
+    ) -> dict[int, int]:
         each = job.gpus // job.job.hosts if job.job.hosts else 0
         caps = {}
         for host in self.known:

@@ -16,21 +16,20 @@ from typing import Any, assert_never
 import msgspec
 import numpy as np
 
-from hemiola.sched.loop import cannot
-from hemiola.simulator.ledger import IdleLedger
-from hemiola.simulator.records import Account, SimulatedReplay
-from hemiola.simulator.task import ElasticTask, Task
 from hemiola.core.decisions import EVERY_KIND, Decision, Move, Pace, Placement, Resize, Start, Stop, WakeAt
 from hemiola.core.errors import InputError, PolicyError
 from hemiola.core.events import Arrived, Event, Finished, Measured, NodeBack, NodeLost, Timer
 from hemiola.core.job import Job
 from hemiola.core.timeline import Timeline, TrafficLog
 from hemiola.cost.iteration import IterationModel, speed_at
-from hemiola.sched.job_state import JobState
-from hemiola.sched.view import ClusterView
 from hemiola.kernels.fluid import SharedNetwork, Sharing
+from hemiola.sched.job_state import JobState
+from hemiola.sched.loop import cannot
+from hemiola.sched.view import ClusterView
+from hemiola.simulator.records import Account, IdleLedger, SimulatedReplay
+from hemiola.simulator.task import ElasticTask, Task
 
-__all__ = ["Costs", "SimulatedEstimates", "SimulatedDriver"]
+__all__ = ["Costs", "SimulatedDriver", "SimulatedEstimates"]
 
 NODE, FINISH, TIMER, READY = 0, 1, 2, 3
 IDLE_TIMERS = 100_000

@@ -9,16 +9,55 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
-from hemiola.sched.loop import Driver
-from hemiola.simulator.ledger import IdleLedger
 from hemiola.core.decisions import Placement
 from hemiola.core.job import Job
 from hemiola.core.result import GpuSeconds, JobRecord, LoggedDecision, Run
 from hemiola.core.timeline import Timeline, TrafficLog
 from hemiola.sched.job_state import JobState
+from hemiola.sched.loop import Driver
 from hemiola.sched.view import ClusterView
 
-__all__ = ["Account", "SimulatedReplay", "build_run"]
+__all__ = ["Account", "IdleLedger", "SimulatedReplay", "build_run"]
+
+
+# Where the idle GPU-seconds of a cluster went, integrated from instant to instant.
+
+
+class IdleLedger:
+    """Splits free GPUs over time by why they were free.
+
+    Of `free` GPUs while waiting jobs want `wanted`, min(free, wanted) count as idle although
+    wanted: by waiting if a waiting job would fit by number (so the policy, its placement rule or
+    its timers chose not to start it), by fragmentation if none would. The rest had no demand.
+    """
+
+    __slots__ = ("down_gpu_s", "fragmentation_gpu_s", "no_demand_gpu_s", "view", "waiting_gpu_s")
+
+    def __init__(self, view: ClusterView) -> None:
+        self.view = view
+        self.waiting_gpu_s = 0.0
+        self.fragmentation_gpu_s = 0.0
+        self.no_demand_gpu_s = 0.0
+        self.down_gpu_s = 0.0
+
+    def pass_time(self, dt_s: float, down_gpus: int) -> None:
+        """Account for `dt_s` seconds in the present state."""
+        view = self.view
+        free = view.inventory.free
+        if down_gpus:
+            self.down_gpu_s += dt_s * down_gpus
+        if not free:
+            return
+        if not view.waiting:
+            self.no_demand_gpu_s += dt_s * free
+            return
+        wanted = view.wanted_gpus
+        idle = wanted if wanted < free else free
+        if min(view.sizes) <= free:
+            self.waiting_gpu_s += dt_s * idle
+        else:
+            self.fragmentation_gpu_s += dt_s * idle
+        self.no_demand_gpu_s += dt_s * (free - idle)
 
 
 AnyLog = TypeVar("AnyLog", Timeline, TrafficLog | None)
@@ -151,7 +190,9 @@ def _gpu_seconds(driver: SimulatedReplay, records: tuple[JobRecord, ...]) -> Gpu
     )
 
 
-def _record(job: Job, driver: SimulatedReplay, state: JobState | None, refused: str, interrupted: bool) -> JobRecord:
+def _record(
+    job: Job, driver: SimulatedReplay, state: JobState | None, refused: str, interrupted: bool
+) -> JobRecord:
     task = driver.accounts.get(job.id)
     status, why = _status(task, state, refused, interrupted)
     model = job.profile.name if job.profile is not None else job.model

@@ -9,8 +9,6 @@ from typing import ClassVar
 
 import msgspec
 
-from hemiola.simulator.records import SimulatedReplay
-from hemiola.simulator.cluster import Costs, SimulatedEstimates, SimulatedDriver
 from hemiola.core.decisions import EVERY_KIND, Decision
 from hemiola.core.errors import InputError
 from hemiola.core.events import NodeBack, NodeLost
@@ -23,6 +21,8 @@ from hemiola.sched.policies import POLICIES
 from hemiola.sched.policy import Policy
 from hemiola.sched.view import ClusterView
 from hemiola.sched.view import SimulatedEstimates as Told
+from hemiola.simulator.cluster import Costs, SimulatedDriver, SimulatedEstimates
+from hemiola.simulator.records import SimulatedReplay
 
 __all__ = ["Rules", "Semantics", "known_semantics", "semantics_by_name"]
 

@@ -16,8 +16,6 @@ from typing import Any, Literal
 
 import msgspec
 
-from hemiola.simulator.rules import Rules, semantics_by_name
-from hemiola.simulator.simulate import Progress, Recording, simulate, without_collection
 from hemiola.core.errors import InputError
 from hemiola.core.events import NodeBack, NodeLost
 from hemiola.core.job import Workload
@@ -25,6 +23,8 @@ from hemiola.core.result import Comparison
 from hemiola.core.topology import Topology
 from hemiola.core.units import parse_duration
 from hemiola.cost.profiles import ProfileLibrary
+from hemiola.simulator.rules import Rules, semantics_by_name
+from hemiola.simulator.simulate import Progress, Recording, simulate, without_collection
 
 __all__ = ["DEMO", "Prepared", "Scenario", "load_scenario", "prepare", "run_scenario"]
 
@@ -164,7 +164,7 @@ class Prepared:
 @lru_cache(maxsize=1)
 def _made(prepared: Prepared, seed: int) -> Workload:
     from hemiola.cost.profiles import assign
-    from hemiola.simulator.generate import generate
+    from hemiola.kernels.generate import generate
 
     jobs, limit = prepared.read, prepared.scenario.limit
     if jobs is None:
@@ -185,7 +185,7 @@ def prepare(scenario: Scenario, *, say: Callable[[str], None] = lambda _: None) 
         InputError, TopologyError: a file that cannot be used, or values that cannot be.
     """
     from hemiola.cost.profiles import load_library
-    from hemiola.simulator.generate import is_generator_spec
+    from hemiola.kernels.generate import is_generator_spec
     from hemiola.trace.topologies import read_topology
 
     _check(scenario)
@@ -304,7 +304,7 @@ def _served(journal: str) -> Topology:
 
 def _of_journal(scenario: Scenario) -> Workload:
     from hemiola.live.journal import Journal
-    from hemiola.live.journal.workload import workload
+    from hemiola.live.journal.replay import workload
 
     with Journal.open(scenario.journal, read_only=True) as journal:
         read = workload(journal)

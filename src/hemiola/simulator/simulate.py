@@ -15,9 +15,6 @@ from math import isfinite
 
 import msgspec
 
-from hemiola.sched.loop import run_loop
-from hemiola.simulator.records import SimulatedReplay, build_run
-from hemiola.simulator.rules import Rules, Semantics
 from hemiola.core.decisions import Decision
 from hemiola.core.errors import InputError
 from hemiola.core.events import NodeBack, NodeLost
@@ -25,12 +22,15 @@ from hemiola.core.job import Job, Workload
 from hemiola.core.result import Comparison, LoggedDecision, Run, baseline_among
 from hemiola.core.topology import Topology
 from hemiola.cost.iteration import IterationModel, goes_by_strategies, recorded_as
+from hemiola.kernels.fluid import warm_up
+from hemiola.sched.loop import run_loop
 from hemiola.sched.machine import StateMachine
 from hemiola.sched.placement import Rule
 from hemiola.sched.policies import parameters, policy_from_text, policy_text
 from hemiola.sched.policy import Policy
 from hemiola.sched.view import ClusterView
-from hemiola.kernels.fluid import warm_up
+from hemiola.simulator.records import SimulatedReplay, build_run
+from hemiola.simulator.rules import Rules, Semantics
 
 __all__ = ["Progress", "Recording", "in_order", "policies_by_text", "simulate"]
 

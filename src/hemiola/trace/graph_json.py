@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from hemiola.core.errors import DAMAGED, GraphError, InputError
 from hemiola.core.graph import KINDS, PHASES, Buffer, Graph, Operations, Parameter, Signature
 from hemiola.trace.atomic import replacing
-from hemiola.trace.reading import read_bytes, wrong_schema
+from hemiola.trace.results import read_bytes, wrong_schema
 
 __all__ = ["GRAPH_SCHEMA", "read_graph", "write_graph"]
 

@@ -17,8 +17,7 @@ import msgspec
 
 from hemiola.core.errors import InputError
 from hemiola.core.result import Comparison, Run
-from hemiola.core.series import has_timeline, queue_series, span_gpus
-from hemiola.core.timeline import Timeline
+from hemiola.core.timeline import Timeline, has_timeline, queue_series, span_gpus
 from hemiola.core.topology import Topology
 from hemiola.trace.atomic import replacing
 

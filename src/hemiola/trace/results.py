@@ -8,22 +8,56 @@ in JSON and empty in CSV. A seeded run repeats to the byte, apart from `simulati
 from __future__ import annotations
 
 import csv
+import gzip
 import io
 import math
+import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from hemiola.core.errors import DAMAGED
 from hemiola.analysis.cluster_metrics import finish_time_fairness, summary
+from hemiola.core.errors import DAMAGED, FormatError, InputError
 from hemiola.core.result import Comparison, JobRecord, Run
 from hemiola.core.topology import Topology
 from hemiola.trace.atomic import replacing
-from hemiola.trace.reading import read_bytes, wrong_schema
 
-__all__ = ["COMPARISON_SCHEMA", "comparison_as_json", "read_comparison", "write_jobs_csv", "write_json"]
+__all__ = [
+    "comparison_as_json",
+    "read_bytes",
+    "read_comparison",
+    "write_jobs_csv",
+    "write_json",
+    "wrong_schema",
+]
+
+
+# Result files opened, or refused in words. Knows nothing of what is in them.
+
+
+def read_bytes(path: str | Path) -> bytes:
+    """All of a file; one whose name ends in ".gz" unpacked.
+
+    Raises:
+        InputError: if it cannot be read.
+    """
+    path = Path(path)
+    try:
+        content = path.read_bytes()
+        return gzip.decompress(content) if path.suffix == ".gz" else content
+    except (OSError, EOFError, zlib.error) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise InputError(f"cannot read {str(path)!r}: {reason}", "check the path") from error
+
+
+def wrong_schema(path: str | Path, schema: str, found: str) -> FormatError:
+    """The error for a file that is not of the schema."""
+    return FormatError(
+        f"{str(path)!r} is not a file of schema {schema!r}: {found}", "name a file that Hemiola wrote"
+    )
+
 
 COMPARISON_SCHEMA = "hemiola.comparison/1"
 

@@ -8,11 +8,25 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from hemiola.core.errors import DAMAGED, InputError
+from hemiola.core.collective.schedule import SCHEDULE_SCHEMA, CollectiveSchedule
+from hemiola.core.errors import DAMAGED, HardwareError, InputError
+from hemiola.core.hardware import HARDWARE_SCHEMA, Hardware
+from hemiola.core.plan import ACCELERATION_SCHEMA, PLAN_SCHEMA, Acceleration, Plan
 from hemiola.trace.atomic import replacing
-from hemiola.trace.reading import read_bytes
+from hemiola.trace.results import read_bytes
 
-__all__ = ["as_text", "read_struct", "write_struct"]
+__all__ = [
+    "as_text",
+    "read_acceleration",
+    "read_hardware",
+    "read_plan",
+    "read_strategy",
+    "write_acceleration",
+    "write_hardware",
+    "write_plan",
+    "write_strategy",
+]
+
 
 Value = TypeVar("Value", bound=msgspec.Struct)
 
@@ -60,3 +74,103 @@ def read_struct(path: Path, kind: type[Value], schema: str, what: str, remedy: s
 def as_text(word: str | Path) -> str:
     """A path or a word of a command line, which need not be text, as it can be written."""
     return os.fsencode(word).decode(errors="replace")
+
+
+# Files that say how far a job's acceleration is (schema "hemiola.acceleration/1"): replaced whole, again
+# and again.
+
+
+def write_acceleration(state: Acceleration, path: Path) -> None:
+    """Write where a job's acceleration stands, in place of what was said before.
+
+    Raises:
+        InputError: if the path cannot be written.
+    """
+    write_struct(state, ACCELERATION_SCHEMA, path)
+
+
+def read_acceleration(path: Path) -> Acceleration:
+    """Read where a job's acceleration stands.
+
+    Raises:
+        InputError: if it is missing, or not such a file; names the field.
+    """
+    return read_struct(
+        path,
+        Acceleration,
+        ACCELERATION_SCHEMA,
+        "an acceleration's state",
+        "name a file that `hemiola.accelerate` wrote",
+    )
+
+
+# Plan files (schema "hemiola.plan/1"): written by `hemiola plan`, or by hand.
+
+
+def write_plan(plan: Plan, path: Path) -> None:
+    """Write a plan file.
+
+    Raises:
+        InputError: if the path cannot be written.
+    """
+    write_struct(plan, PLAN_SCHEMA, path)
+
+
+def read_plan(path: Path) -> Plan:
+    """Read a plan file; whether it fits a graph is for `Plan.verify` to say.
+
+    Raises:
+        InputError: if it is missing, or not a plan file; names the field.
+    """
+    return read_struct(path, Plan, PLAN_SCHEMA, "a plan", "name a file that `hemiola plan` wrote")
+
+
+# Strategy files (schema "hemiola.strategy/1"): synthesised, or written by hand.
+
+
+def write_strategy(strategy: CollectiveSchedule, path: Path) -> None:
+    """Write a strategy file.
+
+    Raises:
+        InputError: if the path cannot be written.
+    """
+    write_struct(strategy, SCHEDULE_SCHEMA, path)
+
+
+def read_strategy(path: Path) -> CollectiveSchedule:
+    """Read a strategy file; whether it gives every rank its result is for `CollectiveSchedule.verify` to say.
+
+    Raises:
+        InputError: if it is missing, or not a strategy file; names the field.
+    """
+    return read_struct(
+        path, CollectiveSchedule, SCHEDULE_SCHEMA, "a strategy", "name a strategy file, or make one anew"
+    )
+
+
+# Hardware files (schema "hemiola.hardware/1"): written by `hemiola calibrate`, or by hand from a
+# datasheet.
+
+_REMEDY = "name a file that `hemiola calibrate` wrote, or one of the known devices (A100, H100, ...)"
+
+
+def write_hardware(hardware: Hardware, path: Path) -> None:
+    """Write a hardware file.
+
+    Raises:
+        HardwareError: if the hardware cannot be.
+        InputError: if the path cannot be written.
+    """
+    write_struct(hardware.check(), HARDWARE_SCHEMA, path)
+
+
+def read_hardware(path: Path) -> Hardware:
+    """Read a hardware file.
+
+    Raises:
+        InputError: if it is missing, not a hardware file, or says something impossible; names the field.
+    """
+    try:
+        return read_struct(path, Hardware, HARDWARE_SCHEMA, "a hardware file", _REMEDY).check()
+    except HardwareError as error:
+        raise InputError(f"{str(path)!r}: {error.what}", error.remedy) from error

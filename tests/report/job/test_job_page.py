@@ -18,8 +18,8 @@ import numpy as np
 import pytest
 
 from core.job_build import Build
-from hemiola.core.errors import InputError
 from hemiola.analysis.job.metrics import JobMetrics, job_metrics
+from hemiola.core.errors import InputError
 from hemiola.core.job_timeline import SPAN_KINDS, JobTimeline
 from hemiola.report.job import write_job_report
 from hemiola.report.job.lanes import Drawn, drawn, path_iteration_s

@@ -12,9 +12,9 @@ import pytest
 from rich.console import Console
 
 from core.job_build import Build
+from hemiola.analysis.job.metrics import job_metrics
 from hemiola.cli.inspect import inspect
 from hemiola.core.errors import InputError
-from hemiola.analysis.job.metrics import job_metrics
 from hemiola.core.job_timeline import Rank
 from hemiola.report.job.inspection import INSPECTION_SCHEMA, inspection_as_json, write_inspection
 from hemiola.report.job.page import render

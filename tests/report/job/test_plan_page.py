@@ -20,7 +20,7 @@ from hemiola.plan.planner import Advice, make_plan
 from hemiola.plan.problem import PlanProblem
 from hemiola.report.job.planned import GUTTER, ROWS, Block, _lanes, _nice, _rows, _wrapped, render_plan
 from hemiola.trace.graph_json import write_graph
-from hemiola.trace.hardware_json import write_hardware
+from hemiola.trace.struct_json import write_hardware
 from report.job.test_job_page import Elements
 
 MB = 1_000_000

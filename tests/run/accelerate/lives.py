@@ -23,10 +23,9 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import hemiola
-from hemiola.core.acceleration import Acceleration
 from hemiola.core.errors import HemiolaError
-from hemiola.core.plan import Piece, Plan, PlannedTransfer
-from hemiola.trace.acceleration_json import read_acceleration
+from hemiola.core.plan import Acceleration, Piece, Plan, PlannedTransfer
+from hemiola.trace.struct_json import read_acceleration
 
 
 def made(wrap: Any, width: int = 256, depth: int = 1) -> Any:
@@ -97,7 +96,7 @@ def cannot_measure(rank: int, file: str) -> None:
 
 def defers_transfers(rank: int, file: str) -> None:
     """Many buckets, a parameter that is not used and gradients that add up: the bits of DDP, each sent after backward."""
-    from hemiola.train.accelerate.deferred import defer_transfers
+    from hemiola.train.accelerate.profile import defer_transfers
 
     class Partly(nn.Sequential):
         def __init__(self) -> None:
@@ -152,7 +151,7 @@ class Odd(nn.Sequential):
 def stays_with_ddp(rank: int, file: str) -> None:
     """Under other buckets, at once or after a plan that was no faster: as with DDP to the bit, own buffers included."""
     from hemiola.train.accelerate import job as deciding
-    from hemiola.train.accelerate.autoplan import Advised
+    from hemiola.train.accelerate.measured import Advised
 
     deciding._LOSS = 0.0  # no plan is fast enough
     exchanges: list[Any] = []
@@ -201,7 +200,7 @@ def stays_with_ddp(rank: int, file: str) -> None:
 def freezes_for_a_while(rank: int, file: str) -> None:
     """A layer, before or after the plan is made and DDP comes back, or all of the model during each step: as with DDP."""
     from hemiola.train.accelerate import job as deciding
-    from hemiola.train.accelerate.autoplan import Advised
+    from hemiola.train.accelerate.measured import Advised
 
     def trained(wrap: Any, frozen: range, all_of_it: bool) -> Any:
         model, optimizer = made(wrap)
@@ -302,7 +301,7 @@ def accumulating(
 
 def each_advised(follows: bool = True) -> Any:
     """Every parameter by itself, or other buckets, whatever was measured."""
-    from hemiola.train.accelerate.autoplan import Advised
+    from hemiola.train.accelerate.measured import Advised
 
     def advised(_1: Any, _2: Any, parameters: dict[str, nn.Parameter], *_: Any) -> Advised:
         return Advised(each(parameters.items()) if follows else None, "it says", 1 << 20)
@@ -394,7 +393,7 @@ def tries_other_buckets(rank: int, file: str) -> None:
     The plan's first iterations count as ones of seconds that are all waiting, on rank 1 more than on rank 0: all ranks
     have to compare with the same time, and the report goes on with the plan's own."""
     from hemiola.train.accelerate import job as deciding
-    from hemiola.train.accelerate.autoplan import Advised
+    from hemiola.train.accelerate.measured import Advised
 
     def advised(_1: Any, _2: Any, parameters: dict[str, nn.Parameter], *_: Any) -> Advised:
         return Advised(each(parameters.items()), "it says", 1 << 20, 0.0)

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from hemiola.trace.acceleration_json import read_acceleration
 from hemiola.trace.jobs.timeline_json import read_timeline
+from hemiola.trace.struct_json import read_acceleration
 from ranks import SOURCE, run, start
 
 HERE = Path(__file__).parent

@@ -10,8 +10,8 @@ import pytest
 torch = pytest.importorskip("torch")
 sys.path.insert(0, str(Path(__file__).parents[1] / "transport"))
 
-from endpoints import connected, together  # noqa: E402
-from hemiola.train.accelerate.buffers import share_buffers  # noqa: E402
+from endpoints import connected, together
+from hemiola.train.accelerate.exchange import share_buffers
 
 
 def buffers(rank):

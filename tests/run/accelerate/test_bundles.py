@@ -11,10 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from hemiola.core.plan import Piece, Plan, PlannedTransfer
-from hemiola.train.accelerate.buckets import ParameterSlot, bundles_of
-from hemiola.train.accelerate.engine import PlanExecutor
-from hemiola.train.accelerate.bucket_memory import Gathered
+from hemiola.train.accelerate.buckets import Gathered, ParameterSlot, bundles_of
 from hemiola.train.accelerate.embeddings import planned_tables
+from hemiola.train.accelerate.engine import PlanExecutor
 from hemiola.train.accelerate.updates import Updates
 
 
@@ -40,7 +39,8 @@ class Doubling:
 def slots_of(*pieces: tuple[str, int, int], **shapes: tuple[int, ...]) -> dict[str, ParameterSlot]:
     """Parameters of these shapes, whose pieces all go together."""
     slots = {
-        name: ParameterSlot(name, nn.Parameter(torch.zeros(shape)), lambda *_: False) for name, shape in shapes.items()
+        name: ParameterSlot(name, nn.Parameter(torch.zeros(shape)), lambda *_: False)
+        for name, shape in shapes.items()
     }
     transfer = PlannedTransfer(name="all", pieces=tuple(Piece(*piece) for piece in pieces))
     plan = Plan(

@@ -10,15 +10,15 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from torch import Tensor, nn  # noqa: E402
-from torch.optim.optimizer import register_optimizer_step_post_hook  # noqa: E402
+from torch import Tensor, nn
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from endpoints import connected  # noqa: E402
-from hemiola.core.errors import InputError, TransportError  # noqa: E402
-from hemiola.core.plan import Piece, Plan, PlannedTransfer  # noqa: E402
-from hemiola.train.accelerate.engine import PlanExecutor  # noqa: E402
-from hemiola.train.accelerate.exchange import GradientExchange  # noqa: E402
-from hemiola.train.accelerate.updates import Updates  # noqa: E402
+from endpoints import connected
+from hemiola.core.errors import InputError, TransportError
+from hemiola.core.plan import Piece, Plan, PlannedTransfer
+from hemiola.train.accelerate.engine import PlanExecutor
+from hemiola.train.accelerate.exchange import GradientExchange
+from hemiola.train.accelerate.updates import Updates
 
 
 class Transfer:

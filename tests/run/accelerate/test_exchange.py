@@ -14,15 +14,18 @@ from hypothesis import strategies as st
 torch = pytest.importorskip("torch")
 sys.path.insert(0, str(Path(__file__).parents[1] / "transport"))
 
-from endpoints import connected, together  # noqa: E402
-from hemiola.core.errors import TransportError  # noqa: E402
+from endpoints import connected, together
+from hemiola.comm.transport.messages import Gate
+from hemiola.core.errors import TransportError
 from hemiola.train.accelerate import exchange as exchanges
-from hemiola.train.accelerate.exchange import GradientExchange  # noqa: E402
-from hemiola.train.accelerate.schedule import ElementRange, MessageStep  # noqa: E402
-from hemiola.train.accelerate.settings import AccelerationSettings  # noqa: E402
-from hemiola.train.accelerate.embeddings import touched_rows  # noqa: E402
-from hemiola.train.accelerate.in_flight import TransferInFlight  # noqa: E402
-from hemiola.comm.transport.gate import Gate  # noqa: E402
+from hemiola.train.accelerate.embeddings import touched_rows
+from hemiola.train.accelerate.exchange import (
+    ElementRange,
+    GradientExchange,
+    MessageStep,
+)
+from hemiola.train.accelerate.settings import AccelerationSettings
+from hemiola.train.accelerate.sparse_rows import TransferInFlight
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 4])

@@ -8,16 +8,22 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from torch import nn  # noqa: E402
+from torch import nn
 
-from hemiola.cost.prediction.uncertainty import expected_maximum  # noqa: E402
-from hemiola.cost.parallelism import DDP  # noqa: E402
-from hemiola.train.accelerate import processors
-from hemiola.train.accelerate.autoplan import advised  # noqa: E402
-from hemiola.train.accelerate.measured import mean_of, measured_graph, problem_of  # noqa: E402
-from hemiola.train.accelerate.probe import RankLinks  # noqa: E402
-from hemiola.train.accelerate.processors import Cores  # noqa: E402
-from hemiola.train.accelerate.profile import MeasuredIteration  # noqa: E402
+from hemiola.cost.parallelism import DDP
+from hemiola.cost.prediction.uncertainty import expected_maximum
+from hemiola.train.accelerate import probe
+from hemiola.train.accelerate.measured import (
+    advised,
+    mean_of,
+    measured_graph,
+    problem_of,
+)
+from hemiola.train.accelerate.probe import (
+    Cores,
+    RankLinks,
+)
+from hemiola.train.accelerate.profile import MeasuredIteration
 
 PARAMETERS = {name: nn.Parameter(torch.zeros(4, 4)) for name in "abc"}
 
@@ -56,7 +62,7 @@ def test_links_that_are_slower_beside_computing_are_so_for_as_long_as_ranks_comp
     assert links.cost("hemiola", 2).bytes_per_s == 1e9
     assert links.cost("hemiola", 2, computing=0.25).bytes_per_s == pytest.approx(0.25 * 4e8 + 0.75 * 1e9)
     tensors = {name: nn.Parameter(torch.zeros(1000, 1000)) for name in "abc"}
-    cores = processors.Cores(1, 1)
+    cores = probe.Cores(1, 1)
 
     def figures(beside):
         slow = RankLinks("h", 1e-5, 2e6, beside, 1e-9)
@@ -70,15 +76,15 @@ def test_links_that_are_slower_beside_computing_are_so_for_as_long_as_ranks_comp
 
 
 def rank_on(cores, busy=1.0, machine="m", copied=8e9):
-    return processors.Processors(machine, frozenset(cores), 2, busy, copied)
+    return probe.Processors(machine, frozenset(cores), 2, busy, copied)
 
 
 def test_ranks_have_their_part_of_a_machine_s_cores_and_the_slowest_one_s_memory():
-    found = processors.cores_of([rank_on({0, 1, 2, 3}), rank_on({0, 1, 2, 3}, copied=3e9)])
-    assert found == processors.Cores(2, 2, 3e9)
-    apart = processors.cores_of([rank_on({0, 1}), rank_on({0, 1}, machine="n")])
-    assert apart == processors.Cores(2, 2, 8e9)
-    asleep = processors.cores_of([rank_on({0}), rank_on({0}, busy=0.1)])
+    found = probe.cores_of([rank_on({0, 1, 2, 3}), rank_on({0, 1, 2, 3}, copied=3e9)])
+    assert found == probe.Cores(2, 2, 3e9)
+    apart = probe.cores_of([rank_on({0, 1}), rank_on({0, 1}, machine="n")])
+    assert apart == probe.Cores(2, 2, 8e9)
+    asleep = probe.cores_of([rank_on({0}), rank_on({0}, busy=0.1)])
     assert asleep.cores > 100 and asleep.copied_bytes_per_s == 8e9
-    own = processors.own_processors(1.0)
+    own = probe.own_processors(1.0)
     assert 1e8 < own.copied_bytes_per_s < 1e12

@@ -12,9 +12,9 @@ import pytest
 torch = pytest.importorskip("torch")
 sys.path.insert(0, str(Path(__file__).parents[1] / "transport"))
 
-from endpoints import connected, together  # noqa: E402
+from endpoints import connected, together
 from hemiola.train.accelerate import probe as probing
-from hemiola.train.accelerate.exchange import GradientExchange  # noqa: E402
+from hemiola.train.accelerate.exchange import GradientExchange
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hemiola.core.errors import InputError
-from hemiola.train.accelerate.schedule import ElementRange, schedule
+from hemiola.train.accelerate.exchange import ElementRange, schedule
 
 ALGORITHMS = ("", "ring", "halving-doubling", "direct")
 

@@ -11,16 +11,18 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from torch import nn  # noqa: E402
+from torch import nn
 
-from hemiola.core.errors import PlanError  # noqa: E402
-from hemiola.core.plan import Piece, Plan, PlannedTransfer  # noqa: E402
-from hemiola.plan.planner import make_plan  # noqa: E402
-from hemiola.train.accelerate.measured import mean_of, measured_graph, problem_of  # noqa: E402
-from hemiola.train.accelerate.probe import RankLinks  # noqa: E402
-from hemiola.train.accelerate.processors import Cores  # noqa: E402
-from hemiola.train.accelerate.profile import TrainingProfile  # noqa: E402
-from hemiola.train.accelerate.embeddings import TiedHead, planned_tables, tables_of  # noqa: E402
+from hemiola.core.errors import PlanError
+from hemiola.core.plan import Piece, Plan, PlannedTransfer
+from hemiola.plan.planner import make_plan
+from hemiola.train.accelerate.embeddings import TiedHead, planned_tables, tables_of
+from hemiola.train.accelerate.measured import mean_of, measured_graph, problem_of
+from hemiola.train.accelerate.probe import (
+    Cores,
+    RankLinks,
+)
+from hemiola.train.accelerate.profile import TrainingProfile
 
 ROWS, WIDTH = 2000, 16
 

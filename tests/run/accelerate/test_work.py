@@ -6,7 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from hemiola.train.accelerate.work import Work, change  # noqa: E402
+from hemiola.train.accelerate.measured import Work, change
 
 
 def test_forwards_and_what_they_are_given_add_up():

@@ -14,9 +14,9 @@ from hemiola.core.graph import Graph
 from hemiola.core.hardware import Hardware, signature_key
 from hemiola.cost.operations import EVIDENCE, operation_seconds
 from hemiola.profiler.calibrate import calibrate
-from hemiola.profiler.calibrate.exchange import exchange_of
+from hemiola.profiler.calibrate.replay import exchange_of
 from hemiola.profiler.capture import capture
-from hemiola.trace.hardware_json import read_hardware, write_hardware
+from hemiola.trace.struct_json import read_hardware, write_hardware
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from torch import nn
 
 from hemiola.cli.calibrate import calibrate
 from hemiola.core.errors import InputError, UnitError
-from hemiola.cost.hardware_files import load_hardware
+from hemiola.cost.operations import load_hardware
 from hemiola.profiler.capture import capture
 from hemiola.trace.graph_json import write_graph
 

@@ -14,8 +14,7 @@ import pytest
 
 from hemiola.core.errors import HardwareError, InputError
 from hemiola.lab import Lab
-from hemiola.profiler.calibrate import calibrate_links
-from hemiola.profiler.calibrate import links
+from hemiola.profiler.calibrate import calibrate_links, links
 from hemiola.profiler.calibrate.launching import _run_here
 from hemiola.profiler.calibrate.links import read_links
 from ranks import Rank

@@ -13,15 +13,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hemiola.core.graph import KINDS, PHASES, Graph, Operations, Signature
-from hemiola.core.hardware import KindEfficiency, Hardware, Measurement, PhaseCost, signature_key
+from hemiola.core.hardware import Hardware, KindEfficiency, Measurement, PhaseCost, signature_key
 from hemiola.cost.operations import roofline
-from hemiola.profiler.calibrate.nonnegative import nonnegative_least_squares
 from hemiola.profiler.calibrate.summary import (
     ReplayTimes,
     TrainingTimes,
     efficiencies_of,
     iteration_of,
     measurements_of,
+    nonnegative_least_squares,
     phases_of,
 )
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from hemiola.core.errors import TransportError
-from hemiola.train.elastic.board import MemberBoard, Epoch
+from hemiola.train.elastic.board import Epoch, MemberBoard
 from hemiola.train.elastic.roll import RollCall, RollCallRules, Silence
 
 RULES = RollCallRules(silence_s=6.0, patience_s=1000.0)

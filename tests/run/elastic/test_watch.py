@@ -16,9 +16,8 @@ import pytest
 import torch.distributed as dist
 
 from hemiola.core.errors import TransportError
-from hemiola.train.elastic.board import MemberBoard, Epoch, _Reached
-from hemiola.train.elastic.roll import RollCallRules
-from hemiola.train.elastic.watch import EpochWatch
+from hemiola.train.elastic.board import Epoch, MemberBoard, _Reached
+from hemiola.train.elastic.roll import EpochWatch, RollCallRules
 
 RULES = RollCallRules(silence_s=0.3, patience_s=10.0)
 PATIENCE_S = 0.4

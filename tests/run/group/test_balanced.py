@@ -13,14 +13,14 @@ import pytest
 import torch
 
 from endpoints import connected
-from hemiola.core.collective.schedule_shapes import ring
 from hemiola.comm.process_group import balanced as module
-from hemiola.comm.process_group import refresh
+from hemiola.comm.process_group import fitted
 from hemiola.comm.process_group.balanced import STEADY_S, Balanced, Turn
-from hemiola.comm.process_group.refresh import EVERY_BYTES, Refresh
-from hemiola.comm.schedule_executor.meter import Meter
+from hemiola.comm.process_group.fitted import EVERY_BYTES, Refresh
+from hemiola.comm.schedule_executor.flow import Meter
 from hemiola.comm.schedule_executor.runner import Runner
 from hemiola.comm.transport import Endpoint
+from hemiola.core.collective.shapes import ring
 
 EQUAL = [1e9] * 3
 
@@ -182,7 +182,7 @@ def test_connections_are_held_back_while_it_goes_on_and_not_after() -> None:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     now = [1000.0]
-    for one in (module, refresh):
+    for one in (module, fitted):
         monkeypatch.setattr(one, "time", SimpleNamespace(monotonic=lambda: now[0]))
     return now
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from hemiola.core.collective.schedule_shapes import ring
-from hemiola.trace.strategy_json import write_strategy
+from hemiola.core.collective.shapes import ring
+from hemiola.trace.struct_json import write_strategy
 from ranks import run
 
 HERE = Path(__file__).parent

@@ -15,16 +15,16 @@ import pytest
 import torch.distributed as dist
 
 from endpoints import connected, together
-from hemiola.core.errors import InputError, TransportError
-from hemiola.core.collective.schedule import Collective, CollectiveSchedule
-from hemiola.core.collective.schedule_shapes import ring
 from hemiola.comm.process_group.fitting import _agreed, _Chosen, _given, _Measured, _Told, fitting
-from hemiola.comm.process_group.opening import create
+from hemiola.comm.process_group.group import create
 from hemiola.comm.schedule_executor.flow import nothing
 from hemiola.comm.transport import Endpoint, TransportOptions
-from hemiola.comm.transport.through_store import Peer, meet
+from hemiola.comm.transport.endpoint import Peer, meet
+from hemiola.core.collective.schedule import Collective, CollectiveSchedule
+from hemiola.core.collective.shapes import ring
+from hemiola.core.errors import InputError, TransportError
 from hemiola.trace.msccl import write_msccl
-from hemiola.trace.strategy_json import write_strategy
+from hemiola.trace.struct_json import write_strategy
 
 SIZE = 1 << 20
 
@@ -32,7 +32,9 @@ SIZE = 1 << 20
 def named(name: str) -> object:
     """A plan of rings of this name."""
 
-    def plan(collective: Collective, size_bytes: float, root: int, keep: CollectiveSchedule | None) -> CollectiveSchedule:
+    def plan(
+        collective: Collective, size_bytes: float, root: int, keep: CollectiveSchedule | None
+    ) -> CollectiveSchedule:
         return msgspec.structs.replace(ring([0, 1]), name=f"{name} after {keep.name}" if keep else name)
 
     return plan

@@ -11,8 +11,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from hemiola.core.collective.schedule_shapes import chain, ring, trees
-from hemiola.trace.strategy_json import write_strategy
+from hemiola.core.collective.shapes import chain, ring, trees
+from hemiola.trace.struct_json import write_strategy
 from ranks import run, start
 
 HERE = Path(__file__).parent

@@ -10,7 +10,7 @@ import pytest
 import torch.distributed as dist
 
 from hemiola.comm.transport import Endpoint, TransportOptions
-from hemiola.comm.transport.through_store import meet
+from hemiola.comm.transport.endpoint import meet
 from ranks import run
 
 OPTIONS = TransportOptions(interface="127.0.0.1", timeout_s=10.0)

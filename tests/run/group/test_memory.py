@@ -7,8 +7,8 @@ import gc
 import pytest
 import torch
 
-from hemiola.core.errors import InputError
 from hemiola.comm.process_group.memory import view
+from hemiola.core.errors import InputError
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.bool, torch.bfloat16, torch.float64, torch.complex64])

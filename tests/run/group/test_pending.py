@@ -11,9 +11,9 @@ import time
 import pytest
 import torch
 
-from hemiola.core.errors import TransportError
 from hemiola.comm.process_group.deadlines import Deadlines
-from hemiola.comm.process_group.pending import Pending
+from hemiola.comm.process_group.worker import Pending
+from hemiola.core.errors import TransportError
 
 
 def test_futures_end_in_time_however_long_others_have():

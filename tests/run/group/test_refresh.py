@@ -8,15 +8,15 @@ from types import SimpleNamespace
 import pytest
 
 from endpoints import connected
-from hemiola.comm.process_group import refresh
-from hemiola.comm.process_group.refresh import EVERY, EVERY_BYTES, Refresh
+from hemiola.comm.process_group import fitted
+from hemiola.comm.process_group.fitted import EVERY, EVERY_BYTES, Refresh
 from hemiola.comm.transport import Endpoint
 
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     now = [1000.0]
-    monkeypatch.setattr(refresh, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(fitted, "time", SimpleNamespace(monotonic=lambda: now[0]))
     return now
 
 

@@ -11,11 +11,10 @@ import pytest
 import torch
 
 from endpoints import connected
-from hemiola.core.errors import TransportError
 from hemiola.comm.process_group.collectives import Channel
 from hemiola.comm.process_group.group import TransportGroup
-from hemiola.comm.process_group.pending import Pending
-from hemiola.comm.process_group.worker import CollectiveWorker
+from hemiola.comm.process_group.worker import CollectiveWorker, Pending
+from hemiola.core.errors import TransportError
 
 LOST = TransportError("rank 2 is gone", "look there")
 

@@ -9,9 +9,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hemiola.comm.stragglers.coordinator import (
+    AT_ONCE,
+    CatchUp,
+    Coordinator,
+    Given,
+    Order,
+    PartialGroup,
+    TensorMismatch,
+    decode,
+    decode_given,
+    encode,
+    encode_given,
+    order_bytes,
+)
 from hemiola.plan.collective.waiting import WaitingCosts, clairvoyant_s
-from hemiola.comm.stragglers.coordinator import AT_ONCE, CatchUp, Coordinator, Given, Order, PartialGroup, TensorMismatch
-from hemiola.comm.stragglers.wire import decode, decode_given, encode, encode_given, order_bytes
 
 MB = 1 << 20
 FULL_S, PARTIAL_S, CAUGHT_S = 1.5e-6, 1.5e-6, 1e-6
@@ -94,7 +106,9 @@ def test_nothing_is_begun_without_somebody_before_anything_was_measured() -> Non
     assert not world.orders
     world.at(1e6, (1, sum_of(8 * MB)))
     world.run()
-    assert [order for _, order in world.orders] == [PartialGroup(0, sum_of(8 * MB), 0, 8 * MB, frozenset({0, 1}))]
+    assert [order for _, order in world.orders] == [
+        PartialGroup(0, sum_of(8 * MB), 0, 8 * MB, frozenset({0, 1}))
+    ]
 
 
 def test_three_of_four_begin_when_waiting_has_taken_what_the_fourth_will_cost() -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hemiola.comm.stragglers.costs import ByteCosts
+from hemiola.comm.stragglers.coordinator import ByteCosts
 
 MB = 1e6
 LIKE = [1.0, 1.0, 0.5]

@@ -14,14 +14,13 @@ import pytest
 import torch
 
 from endpoints import connected, together
-from hemiola.core.errors import HemiolaError, InputError
-from hemiola.core.collective.schedule import Collective, SendRate, CollectiveSchedule
-from hemiola.core.collective.schedule_shapes import chain, trees
 from hemiola.comm.process_group.memory import REDUCTIONS, Reduction
+from hemiola.comm.stragglers.all_reduce import Choose, Stragglers
 from hemiola.comm.stragglers.coordinator import PART_BYTES, CatchUp, Order, PartialGroup
-from hemiola.comm.stragglers.all_reduce import Stragglers
-from hemiola.comm.stragglers.routes import Choose
 from hemiola.comm.transport import Endpoint
+from hemiola.core.collective.schedule import Collective, CollectiveSchedule, SendRate
+from hemiola.core.collective.shapes import chain, trees
+from hemiola.core.errors import HemiolaError, InputError
 
 SUM = REDUCTIONS[0]
 
@@ -104,7 +103,9 @@ LATE = {
     "strategy", [None, trees([[-1, 0, 0, 1], [1, 3, 3, -1]], [0.3, 0.7])], ids=["ring", "trees"]
 )
 @pytest.mark.parametrize("late", LATE)
-def test_whoever_is_late_all_ranks_have_the_same_whole_sum(late: str, strategy: CollectiveSchedule | None) -> None:
+def test_whoever_is_late_all_ranks_have_the_same_whole_sum(
+    late: str, strategy: CollectiveSchedule | None
+) -> None:
     def choose(kind: Collective, size_bytes: int, root: int, epoch: int | None) -> CollectiveSchedule | None:
         return strategy if kind == "all-reduce" else None
 

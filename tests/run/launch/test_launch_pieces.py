@@ -17,8 +17,14 @@ from hemiola.core.errors import InputError
 from hemiola.train.launch.agent import descendants, gpus, refusal
 from hemiola.train.launch.hosts import connect, remote_command
 from hemiola.train.launch.output import Output
-from hemiola.train.launch.places import HostFacts, divided, rank_environments
-from hemiola.train.launch.values import REMOTE_SHELL, LaunchSpec, HostNumber
+from hemiola.train.launch.places import (
+    REMOTE_SHELL,
+    HostFacts,
+    HostNumber,
+    LaunchSpec,
+    divided,
+    rank_environments,
+)
 
 
 def shown(chunks: list[tuple[int, bytes]], **options: object) -> bytes:
@@ -129,7 +135,8 @@ def test_no_gpu_is_an_error_where_they_are_asked_for() -> None:
     for environment in ({}, {"CUDA_VISIBLE_DEVICES": ""}):
         with pytest.raises(InputError, match="h has no GPU"):
             divided(
-                LaunchSpec(("x",), ranks_per_host="gpu", environment=environment), [facts(8 if environment else 0)]
+                LaunchSpec(("x",), ranks_per_host="gpu", environment=environment),
+                [facts(8 if environment else 0)],
             )
 
 

@@ -9,12 +9,10 @@ from pathlib import Path
 import pytest
 from launching import LIMIT_S, run, start
 
-from hemiola.core.acceleration import Acceleration
 from hemiola.core.errors import InputError
-from hemiola.core.plan import Plan
-from hemiola.trace.acceleration_json import read_acceleration, write_acceleration
+from hemiola.core.plan import Acceleration, Plan
 from hemiola.trace.jobs.timeline_json import read_timeline
-from hemiola.trace.plan_json import write_plan
+from hemiola.trace.struct_json import read_acceleration, write_acceleration, write_plan
 
 ON = Acceleration(
     state="on", iterations=40, before_s=0.1, predicted_before_s=0.11, predicted_s=0.07, bound_s=0.065, measured_s=0.08,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from hemiola.cli.launching import hosts_of, passed_on
-from hemiola.cli.probe import probe
+from hemiola.cli.collective import probe
+from hemiola.cli.output import hosts_of, passed_on
 from hemiola.core.errors import InputError
 
 

@@ -18,22 +18,18 @@ import pytest
 import torch.distributed as dist
 
 from endpoints import connected, together
-from hemiola.cli.probe import probe as probe_verb
+from hemiola.cli.collective import probe as probe_verb
+from hemiola.comm.probe.measure import AT_ONCE, Arrivals, ProbeMeasurement, Prober, exchange
+from hemiola.comm.probe.meeting import Probed, probe
+from hemiola.comm.probe.result import Homes, measured_topology, own_affinity
+from hemiola.comm.transport import Endpoint
+from hemiola.comm.transport.endpoint import Peer
 from hemiola.core.errors import InputError, TransportError
 from hemiola.core.topology import Topology
-from hemiola.cost.network_fit import ProbedFlow
-from hemiola.cost.probe_rounds import matchings
+from hemiola.cost.network_fit import ProbedFlow, matchings
 from hemiola.lab import Lab
-from hemiola.comm.probe.affinity import own_affinity
-from hemiola.comm.probe.measure import ProbeMeasurement, Prober
-from hemiola.comm.probe.meeting import Probed, probe
-from hemiola.comm.probe.result import Homes, measured_topology
-from hemiola.comm.probe.streams import AT_ONCE, Arrivals, exchange
-from hemiola.comm.transport import Endpoint
-from hemiola.comm.transport.through_store import Peer
 from hemiola.trace.topologies import read_topology
-from hemiola.trace.topologies.native import read_native
-from hemiola.trace.topologies.native_write import topology_text
+from hemiola.trace.topologies.native import read_native, topology_text
 from ranks import SOURCE, Rank
 
 MB = 1e6
@@ -175,7 +171,9 @@ def test_what_was_measured_is_written_whoever_reads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unread: TextIO
 ) -> None:
     topology = Topology.flat(hosts=2, gpus_per_host=1)
-    monkeypatch.setattr("hemiola.comm.probe.meeting.probe", lambda *given: Probed(topology_text(topology), {}))
+    monkeypatch.setattr(
+        "hemiola.comm.probe.meeting.probe", lambda *given: Probed(topology_text(topology), {})
+    )
     with redirect_stdout(unread), pytest.raises(SystemExit):
         probe_verb(output=tmp_path / "network.toml")
     assert read_topology(str(tmp_path / "network.toml")).hosts.names == topology.hosts.names

@@ -98,7 +98,9 @@ def test_parts_that_cannot_be_read_are_kept_and_named(
 def leave_a_part(parts: Path, stem: str, host: str = "h") -> None:
     writer = PartWriter(parts / stem, 10)
     writer.write(
-        PartHead(rank=0, world_size=1, host=host, device="cpu", pid=1, mode="light", monotonic_ns=0, unix_ns=0)
+        PartHead(
+            rank=0, world_size=1, host=host, device="cpu", pid=1, mode="light", monotonic_ns=0, unix_ns=0
+        )
     )
     writer.write(End(why="", iterations=0, cost_ns=0))
     writer.close()

@@ -11,11 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hemiola.profiler.trace.causality import bound_by_causality
-from hemiola.profiler.trace.clock import ClockClient, ClockFit, ClockServer, fit_clock
+from hemiola.profiler.trace.clock import ClockClient, ClockFit, ClockServer, bound_by_causality, fit_clock
 from hemiola.profiler.trace.merge import collect
-from hemiola.profiler.trace.parts import TracePart, PartWriter, read_parts
-from hemiola.profiler.trace.values import ClockSample, RankGroup, PartHead, Iteration
+from hemiola.profiler.trace.parts import PartWriter, TracePart, read_parts
+from hemiola.profiler.trace.values import ClockSample, Iteration, PartHead, RankGroup
 
 SECOND = 10**9
 
@@ -123,7 +122,9 @@ def test_no_sample_contradicts_the_error_however_the_clock_drifts(
 def test_how_a_clock_drifted_before_what_is_kept_does_not_count(tmp_path: Path) -> None:
     """20 ppm for 20 s, and none in the last 10 s or more, of which there are iterations."""
     writer = PartWriter(tmp_path / "rank00001-1-1", 10)
-    writer.write(PartHead(rank=1, world_size=2, host="", device="", pid=1, mode="", monotonic_ns=0, unix_ns=0))
+    writer.write(
+        PartHead(rank=1, world_size=2, host="", device="", pid=1, mode="", monotonic_ns=0, unix_ns=0)
+    )
     for k in range(50):
         writer.write(ClockSample(k * SECOND, 20_000 * min(k, 20), 10))
         writer.write(Iteration(k, k * SECOND, (k + 1) * SECOND, True, False, [], []))
@@ -135,7 +136,9 @@ def test_how_a_clock_drifted_before_what_is_kept_does_not_count(tmp_path: Path) 
 
 
 def _part(rank: int, collectives: list[tuple[int, int]]) -> TracePart:
-    head = PartHead(rank=rank, world_size=2, host="", device="", pid=1, mode="light", monotonic_ns=0, unix_ns=0)
+    head = PartHead(
+        rank=rank, world_size=2, host="", device="", pid=1, mode="light", monotonic_ns=0, unix_ns=0
+    )
     rows = [
         (k, "", "all-reduce", 0, 4, enqueue, enqueue, last, None, None)
         for k, (enqueue, last) in enumerate(collectives)

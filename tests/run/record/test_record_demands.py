@@ -21,7 +21,7 @@ from hemiola.profiler.trace.peers import Peers
 from hemiola.profiler.trace.profile import Profiling
 from hemiola.profiler.trace.recorder import IterationRecorder
 from hemiola.profiler.trace.session import Session
-from hemiola.profiler.trace.values import IterationDraft, PartHead, Iteration, TraceOptions
+from hemiola.profiler.trace.values import Iteration, IterationDraft, PartHead, TraceOptions
 from hemiola.trace.jobs.timeline_json import read_timeline
 
 torch_distributed = pytest.importorskip("torch.distributed")

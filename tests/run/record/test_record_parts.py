@@ -14,7 +14,16 @@ from hemiola.core.errors import InputError
 from hemiola.profiler.trace.keeper import Keeper
 from hemiola.profiler.trace.parts import PartWriter, ended_parts, part_files, read_parts
 from hemiola.profiler.trace.recorder import IterationRecorder
-from hemiola.profiler.trace.values import ClockSample, End, PartFacts, RankGroup, PartHead, Iteration, Line, LateTransfers
+from hemiola.profiler.trace.values import (
+    ClockSample,
+    End,
+    Iteration,
+    LateTransfers,
+    Line,
+    PartFacts,
+    PartHead,
+    RankGroup,
+)
 
 
 def head(
@@ -43,7 +52,13 @@ def write(stem: Path, lines: list[Line], keep: int = 100) -> PartWriter:
 
 
 def test_what_is_written_is_read(tmp_path: Path) -> None:
-    lines = [head(), RankGroup(0, "0", [0, 1], "gloo"), ClockSample(1, 2, 3), iteration(0), PartFacts({"a": 1})]
+    lines = [
+        head(),
+        RankGroup(0, "0", [0, 1], "gloo"),
+        ClockSample(1, 2, 3),
+        iteration(0),
+        PartFacts({"a": 1}),
+    ]
     write(tmp_path / "rank00000-5", [*lines, End(why="", iterations=1, cost_ns=9)])
     (part,) = read_parts(tmp_path)
     assert part.head == head()

@@ -9,11 +9,10 @@ from typing import Any
 import pytest
 from record_jobs import TRACE, TRAIN, ranks, run
 
-from hemiola.profiler.trace.keeper import Keeper
+from hemiola.profiler.trace.keeper import Keeper, Reporting, job_name
 from hemiola.profiler.trace.parts import NoPart
 from hemiola.profiler.trace.recorder import IterationRecorder
-from hemiola.profiler.trace.reporting import Reporting, job_name
-from hemiola.profiler.trace.values import IterationDraft, RankGroup, PartHead, Iteration
+from hemiola.profiler.trace.values import Iteration, IterationDraft, PartHead, RankGroup
 from hemiola.trace.reports import JobReport, Reports
 
 MS = 10**6

@@ -15,11 +15,18 @@ from hemiola.profiler.trace import profile
 from hemiola.profiler.trace.keeper import Keeper
 from hemiola.profiler.trace.merge import collect
 from hemiola.profiler.trace.parts import PartWriter, read_parts
-from hemiola.profiler.trace.phases import cut
-from hemiola.profiler.trace.recorder import IterationRecorder
-from hemiola.profiler.trace.settle import FirstBytes, is_settled, settle
-from hemiola.profiler.trace.totals import Totals, exposition, union_ns
-from hemiola.profiler.trace.values import IterationDraft, TransferGate, PartHead, Iteration, RecordedTransfer
+from hemiola.profiler.trace.recorder import IterationRecorder, cut
+from hemiola.profiler.trace.server import Totals, exposition, union_ns
+from hemiola.profiler.trace.values import (
+    FirstBytes,
+    Iteration,
+    IterationDraft,
+    PartHead,
+    RecordedTransfer,
+    TransferGate,
+    is_settled,
+    settle,
+)
 
 
 def transfer(enqueue: int, last: int | None, thread: int = 0) -> RecordedTransfer:

@@ -22,11 +22,11 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional
 
+from hemiola.comm.transport import TransportOptions
 from hemiola.core.errors import InputError, TransportError
 from hemiola.plan.shares import Shares
 from hemiola.train.parameter_server import synchronise
 from hemiola.train.parameter_server.optimizer import Synchronised
-from hemiola.comm.transport import TransportOptions
 
 RANK, FOLDER, SCENARIOS = int(sys.argv[1]), Path(sys.argv[2]), sys.argv[3].split(",")
 OPTIONS = TransportOptions(timeout_s=10.0)

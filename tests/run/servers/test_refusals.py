@@ -9,12 +9,12 @@ import pytest
 import torch
 from torch import nn
 
+from hemiola.comm.transport import TransportOptions
 from hemiola.core.errors import InputError
 from hemiola.plan.shares import Shares
 from hemiola.train.parameter_server import synchronise
-from hemiola.train.parameter_server.hyper import hyper_of, refuse_unknown
-from hemiola.train.parameter_server.places import Places
-from hemiola.comm.transport import TransportOptions
+from hemiola.train.parameter_server.messages import Places
+from hemiola.train.parameter_server.state import hyper_of, refuse_unknown
 
 
 def test_without_a_process_group():

@@ -12,10 +12,20 @@ from hypothesis import strategies as st
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from hemiola.train.parameter_server.hyper import BY_ELEMENT, BY_TENSOR, Hyper, by_element, hyper_of
 from hemiola.train.parameter_server.layout import Parcel, Tensor, lay_out
-from hemiola.train.parameter_server.shard import Kept, Push, Shard
-from hemiola.train.parameter_server.state import beside, joined, part_of, shape_of, to_send
+from hemiola.train.parameter_server.server import Kept, Push, Shard
+from hemiola.train.parameter_server.state import (
+    BY_ELEMENT,
+    BY_TENSOR,
+    Hyper,
+    beside,
+    by_element,
+    hyper_of,
+    joined,
+    part_of,
+    shape_of,
+    to_send,
+)
 
 SHAPES = [(3, 5), (7,), (300, 400), (), (1,), (64, 64)]
 

@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from hemiola.train.parameter_server.children import Child
 from hemiola.comm.transport import TransportOptions
+from hemiola.train.parameter_server.children import Child
 from ranks import run
 
 HERE = Path(__file__).parent

@@ -17,11 +17,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from endpoints import connected
-from hemiola.core.errors import ScheduleError, TransportError
-from hemiola.core.collective.schedule import ChunkMove, SendRate, ChunkPlace, CollectiveSchedule
-from hemiola.core.collective.schedule_shapes import chain, halving_doubling, ring, trees
 from hemiola.comm.schedule_executor.runner import AT_ONCE, Runner
 from hemiola.comm.transport import Endpoint
+from hemiola.core.collective.schedule import ChunkMove, ChunkPlace, CollectiveSchedule, SendRate
+from hemiola.core.collective.shapes import chain, halving_doubling, ring, trees
+from hemiola.core.errors import ScheduleError, TransportError
 from hemiola.trace.msccl import read_msccl
 from strategies_drawn import shapes
 
@@ -74,7 +74,9 @@ def _add(own: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
     return own.add_(other)
 
 
-def carried_out(runners: list[Runner], strategy: CollectiveSchedule, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
+def carried_out(
+    runners: list[Runner], strategy: CollectiveSchedule, inputs: list[torch.Tensor]
+) -> list[torch.Tensor]:
     results = [_Result() for _ in runners]
     for runner, tensor, result in zip(runners, inputs, results, strict=True):
         runner.start(strategy, tensor.clone(), _add, result.put, result.ended)
@@ -100,7 +102,9 @@ def wanted(strategy: CollectiveSchedule, inputs: list[torch.Tensor]) -> list[tor
     raise AssertionError(strategy.collective)
 
 
-def check(runners: list[Runner], strategy: CollectiveSchedule, elements: int, dtype: torch.dtype = torch.int64) -> None:
+def check(
+    runners: list[Runner], strategy: CollectiveSchedule, elements: int, dtype: torch.dtype = torch.int64
+) -> None:
     if strategy.collective in ("reduce-scatter", "all-to-all"):
         elements *= strategy.ranks
     inputs = [
@@ -203,10 +207,14 @@ def test_a_strategy_with_scratch_memory_and_moves_within_a_rank(runners: dict[in
     """Two ranks that swap their sums through scratch memory, not in place, and of a size that chunks do not divide."""
     moves = []
     for rank in (0, 1):
-        moves += [ChunkMove(ChunkPlace(rank, "input", c), ChunkPlace(1 - rank, "scratch", c)) for c in range(2)]
+        moves += [
+            ChunkMove(ChunkPlace(rank, "input", c), ChunkPlace(1 - rank, "scratch", c)) for c in range(2)
+        ]
     for rank in (0, 1):
         moves += [ChunkMove(ChunkPlace(rank, "input", c), ChunkPlace(rank, "output", c)) for c in range(2)]
-        moves += [ChunkMove(ChunkPlace(rank, "scratch", 0), ChunkPlace(rank, "output", 0), count=2, adds=True)]
+        moves += [
+            ChunkMove(ChunkPlace(rank, "scratch", 0), ChunkPlace(rank, "output", 0), count=2, adds=True)
+        ]
     strategy = CollectiveSchedule(
         name="swap", collective="all-reduce", ranks=2, chunks=2, moves=tuple(moves), in_place=False, chunk_bytes=16
     ).verify()  # fmt: skip
@@ -231,7 +239,9 @@ def test_another_number_of_ranks_is_refused(runners: dict[int, list[Runner]]) ->
 
 
 @pytest.mark.parametrize("strategy", [ring([0, 1, 2, 3]), trees([chain([0, 1, 2, 3])])])
-def test_a_lost_peer_ends_it_with_its_name_even_where_nobody_talks_to_it(strategy: CollectiveSchedule) -> None:
+def test_a_lost_peer_ends_it_with_its_name_even_where_nobody_talks_to_it(
+    strategy: CollectiveSchedule,
+) -> None:
     with connected(4) as ends:
         runners = [Runner(end) for end in ends]
         results = [[_Result() for _ in ends] for _ in range(2)]

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from endpoints import connected
-from hemiola.comm.schedule_executor.meter import HALF_S, Meter, steadiest
+from hemiola.comm.schedule_executor.flow import HALF_S, Meter, steadiest
 from hemiola.comm.transport import Endpoint
 
 STEPS = st.lists(st.tuples(st.integers(1, 50), st.integers(0, 100)), max_size=16)

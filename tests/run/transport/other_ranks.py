@@ -14,7 +14,7 @@ from pathlib import Path
 
 from endpoints import SECRET, together
 from hemiola.comm.transport import Endpoint, TransportOptions
-from hemiola.comm.transport.greeting import Greeting, introduce
+from hemiola.comm.transport.wire import Greeting, introduce
 
 HERE = "127.0.0.1"
 SOURCE = str(Path(__file__).parents[3] / "src")
@@ -44,7 +44,9 @@ def hear(peer: subprocess.Popen[str]) -> str:
 def with_process(ranks: int = 3, **options: object) -> Iterator[tuple[list[Endpoint], subprocess.Popen[str]]]:
     """Endpoints 0 .. ranks - 2 here, and the last one in a process of its own."""
     given = {"timeout_s": 3.0} | options
-    ends = [Endpoint(rank, ranks, SECRET, TransportOptions(interface=HERE, **given)) for rank in range(ranks - 1)]
+    ends = [
+        Endpoint(rank, ranks, SECRET, TransportOptions(interface=HERE, **given)) for rank in range(ranks - 1)
+    ]
     peer = process(ranks - 1, ranks, **given)
     try:
         ports = [end.address[1] for end in ends] + [int(hear(peer))]

@@ -10,8 +10,8 @@ import json
 import sys
 import threading
 
-from hemiola.core.errors import TransportError
 from hemiola.comm.transport import Endpoint, TransportOptions
+from hemiola.core.errors import TransportError
 
 
 class Exchange:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hemiola.comm.transport.gate import Gate
+from hemiola.comm.transport.messages import Gate
 
 
 class Interrupting:

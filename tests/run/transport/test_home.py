@@ -9,8 +9,8 @@ from datetime import timedelta
 import pytest
 import torch.distributed as dist
 
-from hemiola.core.errors import InputError
 from hemiola.comm.transport.home import home_address, home_interface, interface_of, missing_variables
+from hemiola.core.errors import InputError
 
 
 def addresses() -> Iterator[str]:

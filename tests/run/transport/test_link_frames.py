@@ -46,7 +46,8 @@ def test_messages_come_whole_however_they_are_cut(data, sizes, chunk):
 def _frames(tag: int, content: bytes, chunk: int) -> bytes:
     parts = [content[at : at + chunk] for at in range(0, len(content), chunk)] or [b""]
     heads = [
-        FrameHeader(FrameKind.DATA, len(part), tag, 0, len(content), at * chunk).pack() for at, part in enumerate(parts)
+        FrameHeader(FrameKind.DATA, len(part), tag, 0, len(content), at * chunk).pack()
+        for at, part in enumerate(parts)
     ]
     ping = FrameHeader(FrameKind.PING).pack()
     return b"".join(head + part + ping for head, part in zip(heads, parts, strict=True))

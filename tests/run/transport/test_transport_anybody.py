@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from other_ranks import rogue
 
 from endpoints import connected
-from hemiola.core.errors import InputError, TransportError
 from hemiola.comm.transport import TransportOptions
 from hemiola.comm.transport.endpoint import ANY
 from hemiola.comm.transport.wire import FrameHeader, FrameKind
+from hemiola.core.errors import InputError, TransportError
 
 WAIT_S = 20.0
 

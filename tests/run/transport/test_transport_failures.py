@@ -15,10 +15,9 @@ import pytest
 from other_ranks import HERE, SOURCE, rogue, with_process
 
 from endpoints import SECRET, connected, together
-from hemiola.core.errors import InputError, TransportError
 from hemiola.comm.transport import Endpoint, TransportOptions
-from hemiola.comm.transport.greeting import Greeting
-from hemiola.comm.transport.wire import HEADER_BYTES, FrameHeader, FrameKind
+from hemiola.comm.transport.wire import HEADER_BYTES, FrameHeader, FrameKind, Greeting
+from hemiola.core.errors import InputError, TransportError
 
 
 def test_a_killed_rank_is_known_to_everyone_who_waits_for_it_and_to_nobody_else():
@@ -132,7 +131,9 @@ def test_a_rank_that_does_not_come_is_named():
 
 
 def test_an_address_where_nobody_is_says_so():
-    low, high = (Endpoint(rank, 2, SECRET, TransportOptions(interface=HERE, timeout_s=0.4)) for rank in (0, 1))
+    low, high = (
+        Endpoint(rank, 2, SECRET, TransportOptions(interface=HERE, timeout_s=0.4)) for rank in (0, 1)
+    )
     address = low.address
     low.close()
     with pytest.raises(

@@ -14,11 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from endpoints import SECRET, connected, together
-from hemiola.core.errors import InputError, TransportError
 from hemiola.comm.transport import Endpoint, TransportOptions
 from hemiola.comm.transport.inbox import Inbox
 from hemiola.comm.transport.messages import Handle
 from hemiola.comm.transport.wire import FrameHeader, FrameKind
+from hemiola.core.errors import InputError, TransportError
 
 WAIT_S = 20.0
 

@@ -11,8 +11,8 @@ import pytest
 from other_ranks import hear, rogue, tell, with_processes
 
 from endpoints import connected
-from hemiola.core.errors import TransportError
 from hemiola.comm.transport.wire import HEADER_BYTES, FrameHeader, FrameKind
+from hemiola.core.errors import TransportError
 
 TIMEOUT_S = 2.0
 STOPPED_S = 4.0

@@ -9,8 +9,15 @@ from pathlib import Path
 import numpy as np
 from hypothesis import strategies as st
 
-from hemiola.core.job_timeline import SPAN_KINDS, Iterations, JobTimeline, Rank, Spans, TransferLog
-from hemiola.core.timeline_builder import TimelineBuilder
+from hemiola.core.job_timeline import (
+    SPAN_KINDS,
+    Iterations,
+    JobTimeline,
+    Rank,
+    Spans,
+    TimelineBuilder,
+    TransferLog,
+)
 
 COLLECTIVES = [
     "all-reduce",

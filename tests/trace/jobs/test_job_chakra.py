@@ -11,22 +11,22 @@ from collections import Counter
 import pytest
 from job_samples import two_ranks, write_json
 
-from hemiola.core.errors import InputError
 from hemiola.analysis.job.metrics import job_metrics
-from hemiola.trace.jobs import chakra_schema
-from hemiola.trace.jobs.chakra import (
+from hemiola.core.errors import InputError
+from hemiola.trace.jobs.chakra.from_chakra import from_chakra
+from hemiola.trace.jobs.chakra.nodes import (
     IO,
+    VALUE_KINDS,
     Attribute,
-    ChakraTrace,
     ChakraNode,
+    ChakraTrace,
+    read_chakra,
     read_et,
     stream_nodes,
     write_et,
 )
-from hemiola.trace.jobs.chakra_from import from_chakra
-from hemiola.trace.jobs.chakra_json import read_chakra
-from hemiola.trace.jobs.chakra_schema import VALUE_KINDS
-from hemiola.trace.jobs.chakra_to import to_chakra
+from hemiola.trace.jobs.chakra.nodes import nodes as chakra_schema
+from hemiola.trace.jobs.chakra.to_chakra import to_chakra
 from hemiola.trace.jobs.execution_trace import data_dependencies, read_execution_trace
 from hemiola.trace.jobs.read import read_job
 

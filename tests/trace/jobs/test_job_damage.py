@@ -11,16 +11,16 @@ from dataclasses import replace
 import pytest
 from job_samples import nccl_trace, two_ranks, write_json
 
-from hemiola.core.errors import FormatError, HemiolaError, InputError
 from hemiola.analysis.job.metrics import job_metrics
-from hemiola.report.job import write_job_report
-from hemiola.report.job.inspection import write_inspection
+from hemiola.core.errors import FormatError, HemiolaError, InputError
 from hemiola.profiler.trace.parts import PartWriter
 from hemiola.profiler.trace.values import PartHead
-from hemiola.trace.jobs.chakra import write_et
-from hemiola.trace.jobs.chakra_to import to_chakra
+from hemiola.report.job import write_job_report
+from hemiola.report.job.inspection import write_inspection
+from hemiola.trace.jobs.chakra.nodes import write_et
+from hemiola.trace.jobs.chakra.to_chakra import to_chakra
 from hemiola.trace.jobs.execution_trace import read_execution_trace
-from hemiola.trace.jobs.perfetto_job import write_perfetto
+from hemiola.trace.jobs.perfetto import write_perfetto
 from hemiola.trace.jobs.read import read_job
 from hemiola.trace.jobs.timeline_json import write_timeline
 

@@ -12,13 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from job_samples import nccl_trace, write_json
 
-from hemiola.core.errors import InputError
 from hemiola.analysis.job.metrics import job_metrics
+from hemiola.core.errors import InputError
 from hemiola.core.job_timeline import SPAN_KINDS
-from hemiola.trace.jobs.clocks import offset_between
-from hemiola.trace.jobs.collectives import collective_of, size_of_type, tensors_bytes
+from hemiola.trace.jobs.collectives import collective_of, offset_between, size_of_type, tensors_bytes
 from hemiola.trace.jobs.execution_trace import data_dependencies, read_execution_trace
-from hemiola.trace.jobs.kineto import read_kineto
+from hemiola.trace.jobs.kineto.timeline import read_kineto
 from hemiola.trace.jobs.read import read_job
 
 

@@ -16,11 +16,10 @@ from job_samples import timelines, two_ranks
 from hemiola.core.errors import InputError
 from hemiola.core.job_timeline import Rank
 from hemiola.trace.jobs import json_stream
-from hemiola.trace.jobs.chakra import read_et, write_et
-from hemiola.trace.jobs.chakra_from import from_chakra
-from hemiola.trace.jobs.chakra_to import to_chakra
-from hemiola.trace.jobs.chakra_write import write_chakra
-from hemiola.trace.jobs.perfetto_job import read_perfetto, write_perfetto
+from hemiola.trace.jobs.chakra.from_chakra import from_chakra
+from hemiola.trace.jobs.chakra.nodes import read_et, write_et
+from hemiola.trace.jobs.chakra.to_chakra import to_chakra, write_chakra
+from hemiola.trace.jobs.perfetto import read_perfetto, write_perfetto
 from hemiola.trace.jobs.read import read_job
 from hemiola.trace.jobs.timeline_json import (
     read_timeline,

@@ -26,9 +26,9 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from hemiola.core.errors import InputError
 from hemiola.analysis.job.complete import COMMUNICATION, COMPUTE, COPY, INPUT, OTHER, WAIT, Completed
 from hemiola.analysis.job.intervals import Lengths, covered, hull, union
+from hemiola.core.errors import InputError
 from hemiola.core.job_timeline import SPAN_KINDS, Iterations, JobTimeline
 
 __all__ = [

@@ -26,8 +26,8 @@ from numpy.typing import NDArray
 
 from hemiola.analysis.job.complete import COMMUNICATION, COMPUTE, COPY, WAIT
 from hemiola.analysis.job.intervals import innermost, runs
-from hemiola.core.job_timeline import SPAN_KINDS, JobTimeline
 from hemiola.analysis.job.transfers import Matched
+from hemiola.core.job_timeline import SPAN_KINDS, JobTimeline
 
 __all__ = ["CriticalPath", "critical_path"]
 

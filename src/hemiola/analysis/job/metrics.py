@@ -27,9 +27,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from hemiola.analysis.job.complete import Evidence, completed
-from hemiola.analysis.job.gaps import missing_notes
 from hemiola.analysis.job.breakdown import PARTS, Parts, activity, iteration_times, parts, steady
+from hemiola.analysis.job.complete import Evidence, completed, missing_notes
 from hemiola.analysis.job.critical_path import CriticalPath, critical_path
 from hemiola.analysis.job.tables import (
     Operation,
@@ -42,11 +41,21 @@ from hemiola.analysis.job.tables import (
     transfer_table,
     waits_per_iteration,
 )
-from hemiola.core.job_timeline import JobTimeline
 from hemiola.analysis.job.transfers import Lateness, Matched, lateness, matched, waiting
+from hemiola.core.job_timeline import JobTimeline
 from hemiola.core.units import format_duration
 
-__all__ = ["OverlapEfficiency", "JobMetrics", "RankFigures", "Spread", "efficiency", "job_metrics"]
+__all__ = [
+    "JobComparison",
+    "JobMetrics",
+    "RankFigures",
+    "TimelineDifference",
+    "changed",
+    "compare",
+    "efficiency",
+    "job_metrics",
+]
+
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -333,3 +342,91 @@ def _notes(timeline: JobTimeline, every: Parts, found: Matched, late: Lateness) 
             f"at {unsure:,} of {len(late.last):,} collectives the ranks came so close together that the clocks cannot tell the last"
         )
     return notes
+
+
+# Two timelines side by side: before and after a change, or predicted and measured.
+
+
+class TimelineDifference(msgspec.Struct, frozen=True):
+    """One figure of both, in seconds per rank and iteration; None where one of them has none.
+
+    Attributes:
+        kind: "part", or the kind of transfer or operation.
+    """
+
+    kind: str
+    name: str
+    before_s: float | None
+    after_s: float | None
+
+    @property
+    def change_s(self) -> float:
+        """After less before; what only one has counts as 0 in the other."""
+        return (self.after_s or 0.0) - (self.before_s or 0.0)
+
+
+class JobComparison(msgspec.Struct, frozen=True):
+    """What differs between two jobs.
+
+    Attributes:
+        iteration_ratio: mean iteration time after over before, as in `parts`: below 1 is faster.
+        parts: the parts of the iteration (mean over ranks), and the whole, in the order of `PARTS`.
+        transfers: time on the wire by bucket, matched by name and collective, largest change first; a mean over
+            all transfers where several groups have buckets of that name.
+        exposed: the same for exposed time, the sum of the groups'.
+        operations: the same for operations, matched by kind and name.
+    """
+
+    iteration_ratio: float
+    parts: tuple[TimelineDifference, ...]
+    transfers: tuple[TimelineDifference, ...]
+    exposed: tuple[TimelineDifference, ...]
+    operations: tuple[TimelineDifference, ...]
+
+
+def compare(before: JobMetrics, after: JobMetrics) -> JobComparison:
+    """Differences of `after` to `before`, by part, by transfer and by operation."""
+    return JobComparison(
+        iteration_ratio=after.mean("iteration") / before.mean("iteration"),
+        parts=tuple(
+            TimelineDifference("part", part, before.mean(part), after.mean(part))
+            for part in (*PARTS, "iteration")
+        ),
+        transfers=_matched(_wire(before), _wire(after)),
+        exposed=_matched(_exposed(before), _exposed(after)),
+        operations=_matched(
+            *({(o.kind, o.name): o.seconds for o in one.operations} for one in (before, after))
+        ),
+    )
+
+
+def _wire(job: JobMetrics) -> dict[tuple[str, str], float]:
+    total: dict[tuple[str, str], float] = {}
+    count: dict[tuple[str, str], int] = {}
+    for t in job.transfers:
+        key = (t.collective, t.name)
+        total[key] = total.get(key, 0.0) + t.wire_s * t.count
+        count[key] = count.get(key, 0) + t.count
+    return {key: seconds / count[key] for key, seconds in total.items()}
+
+
+def _exposed(job: JobMetrics) -> dict[tuple[str, str], float]:
+    total: dict[tuple[str, str], float] = {}
+    for t in job.transfers:
+        key = (t.collective, t.name)
+        total[key] = total.get(key, 0.0) + t.exposed_s
+    return total
+
+
+def _matched(
+    before: dict[tuple[str, str], float], after: dict[tuple[str, str], float]
+) -> tuple[TimelineDifference, ...]:
+    found = [
+        TimelineDifference(*key, before.get(key), after.get(key)) for key in dict.fromkeys((*before, *after))
+    ]
+    return tuple(sorted(found, key=lambda one: -abs(one.change_s)))
+
+
+def changed(found: tuple[TimelineDifference, ...]) -> tuple[TimelineDifference, ...]:
+    """Those that differ by more than a nanosecond."""
+    return tuple(one for one in found if abs(one.change_s) > 1e-9)

@@ -8,12 +8,12 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from hemiola.analysis.job.complete import COMMUNICATION, WAIT
-from hemiola.analysis.job.intervals import innermost, union
 from hemiola.analysis.job.breakdown import Activity, Parts, cut, exposed_between, located
+from hemiola.analysis.job.complete import COMMUNICATION, WAIT
 from hemiola.analysis.job.critical_path import CriticalPath
-from hemiola.core.job_timeline import SPAN_KINDS, JobTimeline
+from hemiola.analysis.job.intervals import innermost, union
 from hemiola.analysis.job.transfers import Lateness, Matched, Waiting
+from hemiola.core.job_timeline import SPAN_KINDS, JobTimeline
 
 __all__ = [
     "Operation", "PathItem", "Straggler", "TransferFigure", "operation_table", "path_items", "straggler_table",

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hemiola.analysis.job.intervals import runs, union
 from hemiola.analysis.job.breakdown import Activity, Parts, cut, exposed_between, located
+from hemiola.analysis.job.intervals import runs, union
 from hemiola.core.job_timeline import JobTimeline, TransferLog
 
 __all__ = ["Lateness", "Matched", "Waiting", "lateness", "matched", "waiting"]

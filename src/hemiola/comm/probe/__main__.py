@@ -8,8 +8,8 @@ from pathlib import Path
 
 import msgspec
 
-from hemiola.core.errors import HemiolaError
 from hemiola.comm.probe.meeting import probe
+from hemiola.core.errors import HemiolaError
 
 
 def main() -> None:

@@ -10,14 +10,13 @@ from typing import Any
 
 import msgspec
 
-from hemiola.core.errors import InputError, TransportError
-from hemiola.comm.probe.affinity import Affinity, own_affinity
 from hemiola.comm.probe.measure import Prober
-from hemiola.comm.probe.result import Homes, measured_topology
+from hemiola.comm.probe.result import Affinity, Homes, measured_topology, own_affinity
 from hemiola.comm.transport import TransportOptions
+from hemiola.comm.transport.endpoint import meet
 from hemiola.comm.transport.home import home_interface, missing_variables, store_is_kept
-from hemiola.comm.transport.through_store import meet
-from hemiola.trace.topologies.native_write import topology_text
+from hemiola.core.errors import InputError, TransportError
+from hemiola.trace.topologies.native import topology_text
 
 __all__ = ["Probed", "probe"]
 

@@ -17,12 +17,11 @@ from typing import NamedTuple
 import numpy as np
 from torch import Tensor
 
-from hemiola.core.collective.schedule import CollectiveSchedule
-from hemiola.plan.collective.balance import TIGHT, Received, SeenRates, balanced, is_alone
-from hemiola.comm.schedule_executor.flow import Ended, Join
-from hemiola.comm.schedule_executor.meter import Meter
+from hemiola.comm.schedule_executor.flow import Ended, Join, Meter
 from hemiola.comm.schedule_executor.runner import Put, Runner
 from hemiola.comm.transport import Endpoint, Handle
+from hemiola.core.collective.schedule import CollectiveSchedule
+from hemiola.plan.collective.balance import TIGHT, Received, SeenRates, balanced, is_alone
 
 __all__ = ["Balanced", "Turn"]
 

@@ -9,19 +9,36 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
-from hemiola.core.errors import HemiolaError
-from hemiola.comm.process_group.memory import view
+from hemiola.comm.process_group.memory import view, writing
 from hemiola.comm.transport import Endpoint, Handle
+from hemiola.core.errors import HemiolaError, InputError
 
 __all__ = [
-    "Channel", "all_gather", "all_reduce", "all_to_all", "broadcast", "broadcast_directly", "gather", "reduce_scatter",
+    "Channel",
+    "Doubling",
+    "all_gather",
+    "all_reduce",
+    "broadcast",
+    "broadcast_directly",
+    "check_each",
+    "check_rows",
+    "check_whole",
+    "exchanged",
+    "gather",
+    "gathered",
+    "put_back",
+    "reduce_scatter",
+    "rows",
     "scatter",
-]  # fmt: skip
+    "scattered",
+]
+
 
 DIRECT_BYTES = 64 << 10
 """All-reduces and broadcasts up to this size wait for no thread of their own."""
@@ -280,3 +297,191 @@ def _pieces(part: Tensor) -> list[Tensor]:
     size = part.element_size()
     half = max(HALF_BYTES // size, -(-part.numel() // 2))
     return list(part.split(max(1, min(CHUNK_BYTES // size, half))))
+
+
+# Small all-reduces by recursive doubling (Thakur, Rabenseifner and Gropp, IJHPCA 2005, section 4.3).
+
+
+class _Room:
+    """Rows of memory for one exchange: this rank's tensor; then by round what comes, and the next sum.
+
+    Whoever calls, the next one may be in another mode, and the transport's thread is in none.
+    """
+
+    def __init__(self, like: Tensor, rounds: int) -> None:
+        with torch.inference_mode(False):
+            room, size = like.new_empty((2 * rounds + 1, like.numel())), like.nbytes
+            self.rows, whole = room.unbind(), view(room)
+        self.bytes = [whole[row * size : (row + 1) * size] for row in range(len(self.rows))]
+        self.kind = like.dtype, like.numel()
+
+
+class Doubling:
+    """One rank's side.
+
+    Attributes:
+        guardian: to whom this rank leaves its tensor, for want of a partner; None for most.
+        ward: the rank that leaves its tensor to this one.
+        peers: whose messages this rank awaits, round by round.
+    """
+
+    def __init__(self, rank: int, ranks: int) -> None:
+        """Of one rank of so many."""
+        power = 1 << ranks.bit_length() - 1
+        self.guardian = rank - power if rank >= power else None
+        self.ward = rank + power if rank < ranks - power else None
+        self.peers = [rank ^ 1 << bit for bit in range(power.bit_length() - 1)]
+        if self.guardian is not None:
+            self.peers = [self.guardian]
+        elif self.ward is not None:
+            self.peers.insert(0, self.ward)
+        self._spare: deque[_Room] = deque(maxlen=2)
+
+    def all_reduce(self, channel: Channel, flat: Tensor, join: Join, ended: Ended) -> None:
+        """Join everybody's tensor into everybody's; returns at once.
+
+        Args:
+            join: adds its second argument to its first, in place.
+            ended: called with what went wrong or None, mostly on the transport's thread.
+        """
+        _Exchange(self, channel, flat, join, ended).begin()
+
+    def room(self, like: Tensor) -> _Room:
+        """For one exchange."""
+        with suppress(IndexError):
+            if (spare := self._spare.popleft()).kind == (like.dtype, like.numel()):
+                return spare
+        return _Room(like, len(self.peers))
+
+    def give_back(self, room: _Room) -> None:
+        """Nobody uses it any more."""
+        self._spare.append(room)
+
+
+class _Exchange:
+    """One all-reduce. Its rounds follow one another: no two threads are ever in it at once."""
+
+    def __init__(self, side: Doubling, channel: Channel, flat: Tensor, join: Join, ended: Ended) -> None:
+        self._side, self._channel, self._flat, self._join, self._ended = side, channel, flat, join, ended
+        self._room = room = side.room(flat)
+        self._sum = 0
+        """The row of the sum so far: what is being sent must not change, so that each has its own."""
+        self._round = 0
+        room.rows[0].copy_(flat)
+        self._coming = [
+            channel.receive_bytes(peer, room.bytes[2 * number + 1]) for number, peer in enumerate(side.peers)
+        ]
+
+    def begin(self) -> None:
+        """Send what can be sent; the rest follows what comes."""
+        if self._side.guardian is not None:
+            self._channel.send_bytes(self._side.guardian, self._room.bytes[0])
+        self._next()
+
+    def _next(self) -> None:
+        """Swap with the next one, unless that one only gives."""
+        peer = self._side.peers[self._round]
+        if peer != self._side.ward and peer != self._side.guardian:
+            self._channel.send_bytes(peer, self._room.bytes[self._sum])
+        self._coming[self._round].add_callback(self._came)
+
+    def _came(self, handle: Handle) -> None:
+        if handle.problem is not None:
+            self._end(handle.problem)
+            return
+        try:
+            self._take(handle.peer, 2 * self._round + 1)
+            self._round += 1
+            if self._round < len(self._coming):
+                self._next()
+                return
+            if self._side.ward is not None:
+                self._channel.send_bytes(self._side.ward, self._room.bytes[self._sum])
+            with writing(self._flat):
+                self._flat.copy_(self._room.rows[self._sum])
+        except Exception as problem:  # the transport was closed, or these cannot be joined
+            self._end(problem)
+        else:
+            self._end(None)
+
+    def _take(self, peer: int, came: int) -> None:
+        """What came: the result, or the other part of the next sum."""
+        rows = self._room.rows
+        if peer > self._channel.rank:
+            rows[came + 1].copy_(rows[self._sum])
+            self._join(rows[came + 1], rows[came])
+            self._sum = came + 1
+            return
+        if peer != self._side.guardian:
+            self._join(rows[came], rows[self._sum])
+        self._sum = came
+
+    def _end(self, problem: BaseException | None) -> None:
+        if problem is None and all(handle.done for handle in self._channel.sent):
+            self._side.give_back(self._room)
+        self._ended(problem)
+
+
+# Parts of tensors, one for each rank; a group of one rank has them already.
+
+
+def check_each(tensors: Sequence[Tensor], ranks: int) -> None:
+    """Raises an InputError unless there is a tensor for each rank."""
+    if len(tensors) != ranks:
+        raise InputError(f"a list of {len(tensors)} tensors for {ranks} ranks", "give one for each rank")
+
+
+def check_whole(whole: Tensor, part: Tensor, ranks: int) -> None:
+    """Raises an InputError unless the tensor has as many elements as so many of the part."""
+    if whole.numel() != ranks * part.numel():
+        raise InputError(
+            f"a tensor of {whole.numel()} elements for parts of {part.numel()} of {ranks} ranks",
+            f"give one of {ranks * part.numel()} elements",
+        )
+
+
+def check_rows(tensor: Tensor, sizes: Sequence[int], ranks: int) -> None:
+    """Raises an InputError unless the tensor's rows have parts of these sizes, or equal ones, for each rank."""
+    count = len(tensor)
+    if sizes and (len(sizes) != ranks or sum(sizes) != count):
+        raise InputError(
+            f"parts of {', '.join(map(str, sizes))} rows of a tensor of {count} for {ranks} ranks",
+            "give a size for each rank, and all rows to somebody",
+        )
+    if not sizes and count % ranks:
+        raise InputError(
+            f"a tensor of {count} rows for {ranks} ranks",
+            "give as many rows to each, or the sizes of the parts",
+        )
+
+
+def put_back(result: Tensor, tensor: Tensor) -> None:
+    """Into a tensor with gaps; one without has it already."""
+    if result.data_ptr() != tensor.data_ptr():
+        tensor.detach().copy_(result.view(tensor.shape))
+
+
+def gathered(channel: Channel, parts: list[Tensor], own: Tensor) -> None:
+    """Everybody's tensor into these."""
+    if channel.ranks > 1:
+        all_gather(channel, parts, own)
+    else:
+        parts[0].copy_(own.view(parts[0].shape))
+
+
+def scattered(channel: Channel, parts: list[Tensor], join: Join) -> Tensor:
+    """This rank's part of what everybody's parts join to."""
+    return reduce_scatter(channel, parts, join) if channel.ranks > 1 else parts[0]
+
+
+def exchanged(channel: Channel, into: list[Tensor], given: list[Tensor]) -> None:
+    """A part for every rank, and one of every rank."""
+    if channel.ranks > 1:
+        all_to_all(channel, into, given)
+    else:
+        into[0].copy_(given[0])
+
+
+def rows(tensor: Tensor, sizes: Sequence[int], ranks: int) -> list[Tensor]:
+    """The parts of a tensor for every rank, by their sizes or equal ones."""
+    return list(tensor.split(list(sizes)) if sizes else tensor.chunk(ranks))

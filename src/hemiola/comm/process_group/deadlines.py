@@ -10,9 +10,16 @@ import math
 import os
 import threading
 import time
+from collections.abc import Callable
 from typing import Protocol
 
-__all__ = ["Deadlines"]
+from hemiola.comm.process_group.collectives import Ended
+from hemiola.comm.schedule_executor.runner import GRACE_S, stop_later
+from hemiola.comm.transport import Endpoint
+from hemiola.core.errors import HemiolaError
+
+__all__ = ["Deadlines", "LossWatch"]
+
 
 _LOOK_S = 1.0
 """It is looked so often at least: for what is beyond it, this process was stopped."""
@@ -76,3 +83,54 @@ class Deadlines:
             if not expired:
                 self._changed.wait(None if self._look_s == math.inf else self._look_s - now)
         return expired
+
+
+# What goes on without a thread of its own: a lost rank ends it on every rank, also where nobody awaits
+# that rank.
+
+
+class LossWatch:
+    """Over such collectives of one group: those under way end after a moment, those that are begun later at once."""
+
+    def __init__(self, end: Endpoint) -> None:
+        """Over a connected endpoint."""
+        self._end = end
+        self._under_way: dict[_Watched, Ended] = {}
+        self._broken: HemiolaError | None = None
+        end.watch(self._break)
+
+    def begin(self, ended: Ended, begin: Callable[[Ended], None]) -> None:
+        """Begin one.
+
+        Args:
+            ended: called once, with what went wrong or None.
+            begin: begins it; it is given what to call at the end.
+        """
+        one = _Watched(self._under_way)
+        self._under_way[one] = ended
+        try:
+            begin(one.stop)
+        except BaseException:  # it was not begun
+            self._under_way.pop(one, None)
+            raise
+        if self._broken is not None:  # only now: what it has sent may be all that another rank needs
+            one.stop(self._broken)
+
+    def _break(self, problem: HemiolaError) -> None:
+        self._broken = self._broken or problem
+        stop_later(self._end, self._under_way, problem, GRACE_S)
+
+
+class _Watched:
+    """One of them."""
+
+    __slots__ = ("_under_way",)
+
+    def __init__(self, under_way: dict[_Watched, Ended]) -> None:
+        self._under_way = under_way
+
+    def stop(self, problem: BaseException | None) -> None:
+        """It ends, well or not, if it has not."""
+        ended = self._under_way.pop(self, None)
+        if ended is not None:
+            ended(problem)

@@ -15,22 +15,21 @@ from typing import Any, Protocol
 import msgspec
 from torch.distributed import DistNetworkError, DistStoreError, PrefixStore
 
-from hemiola.core.errors import HemiolaError, InputError, TransportError
+from hemiola.comm.probe.measure import ProbeMeasurement, Prober
+from hemiola.comm.probe.result import Homes, measured_topology
+from hemiola.comm.process_group.balanced import Balanced
+from hemiola.comm.process_group.fitted import LATE, Fitted, Refresh
+from hemiola.comm.schedule_executor.flow import Meter
+from hemiola.comm.schedule_executor.runner import Runner
+from hemiola.comm.transport import Endpoint, Handle, TransportOptions
+from hemiola.comm.transport.endpoint import Peer, forget, meet
 from hemiola.core.collective.schedule import Collective, CollectiveSchedule
+from hemiola.core.errors import HemiolaError, InputError, TransportError
 from hemiola.cost.network_fit import FittedNetwork
 from hemiola.plan.collective.balance import RANKS
 from hemiola.plan.collective.planner import Planner, size_class
-from hemiola.comm.process_group.balanced import Balanced
-from hemiola.comm.process_group.fitted import LATE, Fitted
-from hemiola.comm.process_group.refresh import Refresh
-from hemiola.comm.probe.measure import ProbeMeasurement, Prober
-from hemiola.comm.probe.result import Homes, measured_topology
-from hemiola.comm.schedule_executor.meter import Meter
-from hemiola.comm.schedule_executor.runner import Runner
-from hemiola.comm.transport import Endpoint, Handle, TransportOptions
-from hemiola.comm.transport.through_store import Peer, forget, meet
 from hemiola.trace.msccl import read_msccl
-from hemiola.trace.strategy_json import read_strategy
+from hemiola.trace.struct_json import read_strategy
 from hemiola.trace.topologies import read_topology
 
 __all__ = ["fitting"]

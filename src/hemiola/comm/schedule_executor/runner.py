@@ -4,23 +4,83 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from hemiola.core.errors import HemiolaError
-from hemiola.core.collective.schedule import CollectiveSchedule
-from hemiola.comm.schedule_executor.flow import Ended, CollectiveFlow, Join, nothing
-from hemiola.comm.schedule_executor.grace import GRACE_S, stop_later
-from hemiola.comm.schedule_executor.layout import ChunkLayout, Memory, layout_of
-from hemiola.comm.schedule_executor.rooms import Rooms
-from hemiola.comm.schedule_executor.under_way import InFlightCount
+from hemiola.comm.schedule_executor.flow import CollectiveFlow, Ended, Join, nothing
+from hemiola.comm.schedule_executor.layout import ChunkLayout, Memory, Rooms, layout_of
 from hemiola.comm.transport import Endpoint
+from hemiola.core.collective.schedule import CollectiveSchedule
+from hemiola.core.errors import HemiolaError, TransportError
 
-__all__ = ["Put", "Runner"]
+__all__ = ["GRACE_S", "InFlightCount", "Put", "Runner", "stop_later"]
+
+
+# How many things are under way, for who waits until none is.
+
+
+class InFlightCount:
+    """A count that threads share."""
+
+    def __init__(self, what: str) -> None:
+        """Of these, in the plural, for people."""
+        self._what = what
+        self._count = 0
+        self._changed = threading.Condition()
+
+    def begin(self) -> None:
+        """One more."""
+        with self._changed:
+            self._count += 1
+
+    def end(self) -> None:
+        """One less."""
+        with self._changed:
+            self._count -= 1
+            self._changed.notify_all()
+
+    def wait_idle(self, timeout_s: float) -> None:
+        """Until none is.
+
+        Raises:
+            TransportError: some still are after so long.
+        """
+        with self._changed:
+            if not self._changed.wait_for(lambda: not self._count, timeout_s):
+                raise TransportError(
+                    f"{self._what} were not complete within {timeout_s:g} s",
+                    "do all ranks call the same ones?",
+                )
+
+
+# What is under way when a rank is lost: given a moment, and then ended.
+
+GRACE_S = 2.0
+"""What is under way may end well after a rank is lost: it may have done its part of a script's last collective."""
+
+
+class _Stoppable(Protocol):
+    def stop(self, problem: HemiolaError) -> None:
+        """End it, if it has not."""
+
+
+def stop_later(end: Endpoint, doomed: Iterable[_Stoppable], problem: HemiolaError, after_s: float) -> None:
+    """End these with this problem after so long, on the transport's thread."""
+    left = list(doomed)
+
+    def stop() -> None:
+        for one in left:
+            one.stop(problem)
+
+    timer = threading.Timer(after_s, lambda: end.call(stop))
+    timer.daemon = True
+    timer.start()
+
 
 Put = Callable[[Tensor], object]
 
@@ -75,11 +135,19 @@ class Runner:
         self._broken: HemiolaError | None = None
         self._stopped: HemiolaError | None = None
         self._beginning = False
-        self._layouts: OrderedDict[tuple[int, int, int], tuple[CollectiveSchedule, ChunkLayout]] = OrderedDict()
+        self._layouts: OrderedDict[tuple[int, int, int], tuple[CollectiveSchedule, ChunkLayout]] = (
+            OrderedDict()
+        )
         end.watch(self._break)
 
     def start(
-        self, strategy: CollectiveSchedule, given: Tensor, join: Join, put: Put, ended: Ended, priority: int = 0
+        self,
+        strategy: CollectiveSchedule,
+        given: Tensor,
+        join: Join,
+        put: Put,
+        ended: Ended,
+        priority: int = 0,
     ) -> None:
         """Begin a collective; all ranks begin the same ones in the same order.
 
@@ -133,7 +201,9 @@ class Runner:
         self._begun.begin()
         return _Entry(number, join, ended, priority)
 
-    def _prepared(self, strategy: CollectiveSchedule, given: Tensor, put: Put, ended: Ended) -> tuple[Memory, Ended]:
+    def _prepared(
+        self, strategy: CollectiveSchedule, given: Tensor, put: Put, ended: Ended
+    ) -> tuple[Memory, Ended]:
         """What a strategy works on, and what is done at its end."""
         end = self._end
         buffers, result = _buffers(strategy, end.rank, given)

@@ -13,7 +13,7 @@ import msgspec
 
 from hemiola.core.collective.schedule import ChunkMove, ChunkPlace, CollectiveSchedule
 
-__all__ = ["NOBODY", "Script", "RankMove", "script_of"]
+__all__ = ["NOBODY", "RankMove", "Script", "script_of"]
 
 NOBODY: Final = -1
 

@@ -12,27 +12,104 @@ import queue
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from contextlib import suppress
 from functools import partial
 
+import msgspec
 import torch
 from torch import Tensor, UntypedStorage
 
-from hemiola.core.errors import HemiolaError, InputError, TransportError
 from hemiola.comm.process_group.memory import REDUCTIONS, Reduction, view
-from hemiola.comm.stragglers.coordinator import CatchUp, Coordinator, Given, Order, PartialGroup, TensorMismatch
-from hemiola.comm.stragglers.partial_sum import Mine, Missed, SumStep, Sum
-from hemiola.comm.stragglers.routes import Choose, Ways
-from hemiola.comm.stragglers.wire import GIVEN_BYTES, decode, decode_given, encode, encode_given, order_bytes
 from hemiola.comm.schedule_executor.flow import Ended
-from hemiola.comm.schedule_executor.grace import GRACE_S
-from hemiola.comm.schedule_executor.rooms import Rooms
-from hemiola.comm.schedule_executor.runner import Put, Runner
-from hemiola.comm.schedule_executor.under_way import InFlightCount
+from hemiola.comm.schedule_executor.layout import Rooms
+from hemiola.comm.schedule_executor.runner import GRACE_S, InFlightCount, Put, Runner
+from hemiola.comm.stragglers.coordinator import (
+    GIVEN_BYTES,
+    CatchUp,
+    Coordinator,
+    Given,
+    Order,
+    PartialGroup,
+    TensorMismatch,
+    decode,
+    decode_given,
+    encode,
+    encode_given,
+    order_bytes,
+)
+from hemiola.comm.stragglers.partial_sum import Mine, Missed, Sum, SumStep
 from hemiola.comm.transport import Endpoint, Handle
+from hemiola.core.collective.schedule import Collective, CollectiveSchedule
+from hemiola.core.collective.shapes import chain, relayed, ring, stars, trees
+from hemiola.core.errors import HemiolaError, InputError, TransportError
 
-__all__ = ["Stragglers"]
+__all__ = ["Choose", "Stragglers"]
+
+
+# Which ways sums without late ranks go: by strategies that are chosen for this network, or by usual ones.
+
+Choose = Callable[[Collective, int, int, int | None], CollectiveSchedule | None]
+"""The strategy for a collective, so many bytes, a root and an epoch, in which these are chosen once (None: the present one);
+None for the usual one."""
+
+CHAIN_BYTES = 128 << 10
+"""Of what a late rank sends, so much goes at a time from rank to rank."""
+_KNOWN = 256
+"""Strategies without somebody that are kept."""
+
+
+class Ways:
+    """For one group; the same at every rank."""
+
+    def __init__(self, ranks: int, choose: Choose, carries: bool) -> None:
+        """Among so many ranks.
+
+        Args:
+            choose: for collectives of all.
+            carries: whether late ranks get the parts' results at once.
+        """
+        self._ranks, self._choose, self._carries = ranks, choose, carries
+        self._usual = ring(range(ranks))
+        self._known: dict[Hashable, tuple[CollectiveSchedule | None, CollectiveSchedule]] = {}
+
+    def part(self, order: PartialGroup) -> CollectiveSchedule:
+        """For a part of a sum."""
+        fitted = self._choose("all-reduce", order.size_bytes, 0, order.epoch)
+        if len(order.active) == self._ranks:
+            return fitted or self._usual
+        takers = None if self._carries else order.active
+
+        def made() -> CollectiveSchedule:
+            if fitted is not None:
+                return relayed(fitted, order.active, takers)
+            return stars(self._ranks, order.active, takers)
+
+        return self._kept((id(fitted), order.active), fitted, made)
+
+    def catch_up(self, order: CatchUp, source: int) -> CollectiveSchedule:
+        """For what a late rank gives; to the one that brings it something last, which then sends nothing on."""
+        fitted = self._choose("broadcast", order.size_bytes, order.rank, order.epoch)
+        if fitted is not None:
+            return fitted
+
+        def made() -> CollectiveSchedule:
+            between = [rank for rank in range(self._ranks) if rank not in (order.rank, source)]
+            way = trees([chain([order.rank, *between, source])], collective="broadcast")
+            return msgspec.structs.replace(way, chunk_bytes=CHAIN_BYTES)
+
+        return self._kept((order.rank, source), None, made)
+
+    def _kept(
+        self, key: Hashable, of: CollectiveSchedule | None, make: Callable[[], CollectiveSchedule]
+    ) -> CollectiveSchedule:
+        """Kept with the strategy that it is made of, so that no other gets its id."""
+        if key not in self._known:
+            if len(self._known) >= _KNOWN:
+                self._known.clear()
+            self._known[key] = of, make()
+        return self._known[key][1]
+
 
 _READY, _ORDER = (3 << 61) + 96, (3 << 61) + 97
 """Tags, beside those of measurements."""

@@ -9,13 +9,112 @@ ready when waiting has taken as long as this part and those before it cost more 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+import struct
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from hemiola.plan.collective.waiting import WaitingCosts
-from hemiola.comm.stragglers.costs import ByteCosts
+import numpy as np
 
-__all__ = ["AT_ONCE", "PART_BYTES", "CatchUp", "Coordinator", "Given", "Order", "PartialGroup", "TensorMismatch"]
+from hemiola.plan.collective.waiting import WaitingCosts
+
+__all__ = [
+    "AT_ONCE",
+    "GIVEN_BYTES",
+    "PART_BYTES",
+    "ByteCosts",
+    "CatchUp",
+    "Coordinator",
+    "Given",
+    "Order",
+    "PartialGroup",
+    "TensorMismatch",
+    "decode",
+    "decode_given",
+    "encode",
+    "encode_given",
+    "order_bytes",
+]
+
+
+# What a byte of each kind of collective costs, where several kinds are often under way at once.
+
+_KEPT = 32
+"""Times in which something was under way."""
+_FORGOTTEN = 0.85
+"""What each of them counts, relative to the next one."""
+_BELIEVED = 0.1
+"""What it counts that kinds are in proportion, and that to begin costs nothing."""
+
+
+class ByteCosts:
+    """For one group, on its first rank's clock."""
+
+    def __init__(self, like: Sequence[float]) -> None:
+        """Of kinds 0, 1, ...
+
+        Args:
+            like: what a byte of each is expected to cost, relative to the first.
+        """
+        self._like = np.asarray(like, dtype=np.float64)
+        self._under_way = 0
+        self._since_s = 0.0
+        self._bytes = np.zeros(len(like))
+        self._known: deque[tuple[float, np.ndarray]] = deque(maxlen=_KEPT)
+        self._each: np.ndarray | None = None
+
+    def begin(self, now_s: float) -> None:
+        """Something begins."""
+        if not self._under_way:
+            self._since_s = now_s
+            self._bytes = np.zeros(len(self._like))
+        self._under_way += 1
+
+    def end(self, kind: int, size_bytes: float, now_s: float) -> None:
+        """It has ended, and was this."""
+        self._under_way -= 1
+        self._bytes[kind] += size_bytes
+        if not self._under_way and now_s > self._since_s:
+            self._known.append((now_s - self._since_s, self._bytes))
+            self._each = self._fitted()
+
+    def seconds(self, kind: int, size_bytes: float) -> float | None:
+        """What so many bytes cost, while others are under way too; None before anything of the first kind has ended."""
+        return None if self._each is None else float(self._each[kind]) * size_bytes
+
+    def _fitted(self) -> np.ndarray | None:
+        """Seconds of a byte of each kind; None before anything of the first has ended."""
+        took_s = np.array([seconds for seconds, _ in self._known])
+        sizes = np.array([sizes for _, sizes in self._known])
+        if self._each is None and not sizes[:, 0].any():
+            return None
+        weights = np.sqrt(_FORGOTTEN ** np.arange(len(took_s))[::-1])[:, None]
+        usual = (
+            weights[:, 0] @ (sizes @ self._like) / (weights[:, 0] @ took_s)
+        )  # bytes/s, as of the first kind
+        rows = (
+            weights * np.column_stack([sizes / usual, np.full(len(took_s), took_s.mean())]) / took_s[:, None]
+        )
+        believed = _BELIEVED
+        while True:
+            found = np.linalg.lstsq(
+                np.vstack([rows, believed * self._beliefs()]),
+                np.concatenate([weights[:, 0], np.zeros(len(self._like))]),
+                rcond=None,
+            )[0]
+            if (found[:-1] > 0).all():
+                return np.asarray(found[:-1] / usual)
+            believed *= 10
+
+    def _beliefs(self) -> np.ndarray:
+        """That every other kind is in proportion to the first, and that to begin costs nothing."""
+        count = len(self._like)
+        table = np.zeros((count, count + 1))
+        table[: count - 1, 0] = -1.0
+        table[np.arange(count - 1), np.arange(1, count)] = 1 / self._like[1:]
+        table[count - 1, count] = 1.0
+        return table
+
 
 PARTS, PART_BYTES = 32, 1 << 19
 """A sum is divided into so many parts, unless they were smaller than this."""
@@ -188,7 +287,9 @@ class Coordinator:
         if this.started < this.given.elements:
             self.costs.begin(now_s)
             everybody = frozenset(range(self._ranks))
-            yield PartialGroup(number, this.given, this.started, this.given.elements, everybody, self._epoch())
+            yield PartialGroup(
+                number, this.given, this.started, this.given.elements, everybody, self._epoch()
+            )
         present = frozenset(range(self._ranks)).intersection(*(part.active for part in this.parts))
         for rank, owing in enumerate(self._owing):
             if rank in present:
@@ -241,3 +342,57 @@ def _part(given: Given) -> int:
     """Elements of each part."""
     least = -(-PART_BYTES // given.element_bytes)
     return max(-(-given.elements // PARTS), least)
+
+
+# What ranks and the first rank tell each other, in messages of one size.
+
+_GIVEN = struct.Struct("<QBIQ")
+_ORDER = struct.Struct("<BQQBIQQIQ")
+_PART, _CATCH_UP, _REFUSAL = range(3)
+GIVEN_BYTES = _GIVEN.size
+
+
+def encode_given(given: Given) -> bytes:
+    """As a rank says that it is ready."""
+    return _GIVEN.pack(given.elements, given.element_bytes, given.kind, given.place)
+
+
+def decode_given(data: bytes | bytearray) -> Given:
+    """The other way."""
+    return Given(*_GIVEN.unpack(data))
+
+
+def order_bytes(ranks: int) -> int:
+    """Of every order."""
+    return _ORDER.size + -(-ranks // 8)
+
+
+def encode(order: Order, ranks: int) -> bytes:
+    """As the first rank sends it."""
+    given = Given(0, 1, 0, 0) if isinstance(order, TensorMismatch) else order.given
+    what, first, last, rank, active, epoch = _PART, 0, 0, 0, 0, 0
+    match order:
+        case PartialGroup():
+            first, last, epoch = order.first, order.last, order.epoch
+            active = sum(1 << one for one in order.active)
+        case CatchUp():
+            what, last, rank, epoch = _CATCH_UP, order.last, order.rank, order.epoch
+        case TensorMismatch():
+            what, rank = _REFUSAL, order.rank
+    head = _ORDER.pack(
+        what, order.number, given.elements, given.element_bytes, given.kind, first, last, rank, epoch
+    )
+    return head + active.to_bytes(order_bytes(ranks) - _ORDER.size, "little")
+
+
+def decode(data: bytes | bytearray) -> Order:
+    """The other way."""
+    what, number, elements, element_bytes, kind, first, last, rank, epoch = _ORDER.unpack_from(data)
+    given = Given(elements, element_bytes, kind, 0)
+    if what == _REFUSAL:
+        return TensorMismatch(number, rank)
+    if what == _CATCH_UP:
+        return CatchUp(number, given, rank, last, epoch)
+    active = int.from_bytes(data[_ORDER.size :], "little")
+    ranks = frozenset(one for one in range(active.bit_length()) if active >> one & 1)
+    return PartialGroup(number, given, first, last, ranks, epoch)

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from hemiola.comm.stragglers.coordinator import CatchUp, PartialGroup
 from hemiola.comm.schedule_executor.flow import Ended, Join
-from hemiola.comm.schedule_executor.rooms import ScratchMemory, Rooms
+from hemiola.comm.schedule_executor.layout import Rooms, ScratchMemory
 from hemiola.comm.schedule_executor.runner import Put
+from hemiola.comm.stragglers.coordinator import CatchUp, PartialGroup
 
-__all__ = ["Mine", "Missed", "SumStep", "Sum"]
+__all__ = ["Mine", "Missed", "Sum", "SumStep"]
 
 Missed = list[tuple[int, Tensor]]
 """What came too late to be added: from which element on, and what."""

@@ -14,26 +14,30 @@ each other by priority. Every failure of a peer reaches everyone who waits for i
 
 from __future__ import annotations
 
+import json
 import logging
 import math
+import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import Self
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Self
 
-from hemiola.core.errors import HemiolaError, InputError, TransportError
-from hemiola.core.loopback import is_loopback
-from hemiola.comm.transport.greeting import Greeting, accept, introduce
-from hemiola.comm.transport.home import home_address
+from hemiola.comm.transport.home import home_address, own_names
 from hemiola.comm.transport.inbox import Inbox
-from hemiola.comm.transport.link import Connection, prepare
+from hemiola.comm.transport.link import Connection, Outbox, prepare
 from hemiola.comm.transport.loop import Loop
 from hemiola.comm.transport.messages import Handle, Outgoing
 from hemiola.comm.transport.options import TIMEOUT_MOST_S, TransportOptions
-from hemiola.comm.transport.outbox import Outbox
+from hemiola.comm.transport.wire import Greeting, accept, introduce
+from hemiola.core.errors import HemiolaError, InputError, TransportError
+from hemiola.core.hostlist import is_loopback
 
-__all__ = ["Address", "Endpoint"]
+__all__ = ["Address", "Endpoint", "Peer", "forget", "meet"]
+
 
 Address = tuple[str, int]
 Bytes = bytes | bytearray | memoryview
@@ -115,7 +119,8 @@ class Endpoint:
             guests.close()
             self._listener.close()
         links = [
-            Connection(sock, peer, self._inboxes[peer], self._options) for (peer, _), sock in sorted(socks.items())
+            Connection(sock, peer, self._inboxes[peer], self._options)
+            for (peer, _), sock in sorted(socks.items())
         ]
         self._loop = Loop(links, self._outbox, self._inboxes, self._options)
         self._loop.start()
@@ -385,3 +390,72 @@ def _listen(home: str, backlog: int) -> socket.socket:
         raise InputError(
             f"cannot listen at {home!r}: {problem}", "name an interface of this host"
         ) from problem
+
+
+# Ranks that find each other through a store, such as PyTorch's: its `set` and `get`, which waits, are all
+# that is needed.
+
+_KEYS = "hemiola/"
+_MET = (1 << 64) - 1
+"""The tag of the first rank's word that all have met."""
+
+
+@dataclass(frozen=True)
+class Peer:
+    """A rank, as it says of itself.
+
+    Attributes:
+        address: of its host, which no other host has.
+        port: where it listens.
+        names: what a topology may call its host.
+        word: what else it wants all to know, in JSON's types.
+    """
+
+    address: str
+    port: int
+    names: tuple[str, ...]
+    word: Any = None
+
+
+def meet(
+    store: Any, rank: int, ranks: int, options: TransportOptions, word: Callable[[str], Any] | None = None
+) -> tuple[Endpoint, list[Peer]]:
+    """Connect with all other ranks; also who they are. Rank 0 makes the job's secret and leaves it in the store meanwhile.
+
+    Args:
+        word: makes this rank's `Peer.word` from its address.
+
+    The store's own timeout, if it has one, holds for connecting too.
+
+    Raises:
+        TransportError: a rank does not come in time.
+    """
+    if rank == 0:
+        store.set(f"{_KEYS}secret", os.urandom(32))
+    end = Endpoint(rank, ranks, bytes(store.get(f"{_KEYS}secret")), options)
+    try:
+        address, port = end.address
+        own = [address, port, own_names(), word(address) if word else None]
+        store.set(f"{_KEYS}{rank}", json.dumps(own))
+        told = [json.loads(store.get(f"{_KEYS}{peer}")) for peer in range(ranks)]
+        peers = [Peer(there, at, tuple(names), said) for there, at, names, said in told]
+        patience = getattr(store, "timeout", None)
+        limit_s = min(options.timeout_s, patience.total_seconds()) if patience else options.timeout_s
+        end.connect([(peer.address, peer.port) for peer in peers], limit_s)
+        if rank == 0:  # all have read it: they connect afterwards
+            forget(store, [f"{_KEYS}secret", *(f"{_KEYS}{peer}" for peer in range(ranks))])
+            for peer in range(1, ranks):
+                end.send(peer, _MET, b"")
+        else:  # before that, its next words to this store might be taken for these
+            end.receive(0, _MET, bytearray(0)).wait(limit_s)
+    except BaseException:
+        end.close()
+        raise
+    return end, peers
+
+
+def forget(store: Any, keys: Iterable[str]) -> None:
+    """Delete these, if the store can."""
+    with suppress(AttributeError, RuntimeError):
+        for key in keys:
+            store.delete_key(key)

@@ -9,7 +9,7 @@ import struct
 from typing import Any
 
 from hemiola.core.errors import InputError
-from hemiola.core.loopback import is_loopback
+from hemiola.core.hostlist import is_loopback
 
 __all__ = [
     "home_address",

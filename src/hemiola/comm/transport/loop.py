@@ -20,14 +20,12 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 
-from hemiola.core.errors import HemiolaError, TransportError
-from hemiola.comm.transport.anybody import Anybody
-from hemiola.comm.transport.inbox import Inbox
-from hemiola.comm.transport.link import Connection
+from hemiola.comm.transport.inbox import Anybody, Inbox
+from hemiola.comm.transport.link import Connection, Outbox
 from hemiola.comm.transport.messages import Outgoing
 from hemiola.comm.transport.options import TransportOptions
-from hemiola.comm.transport.outbox import Outbox
 from hemiola.comm.transport.wire import FrameKind
+from hemiola.core.errors import HemiolaError, TransportError
 
 __all__ = ["Loop"]
 

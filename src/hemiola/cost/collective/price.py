@@ -13,14 +13,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from hemiola.core.collective.schedule import Collective, CollectiveSchedule
 from hemiola.core.errors import InputError
 from hemiola.core.hardware import Hardware
-from hemiola.core.collective.schedule import Collective, CollectiveSchedule
-from hemiola.cost.collective.library import GROUP, Cost, Library, measurement
-from hemiola.cost.places import RankPlaces
-from hemiola.cost.collective.routes import Roads
-from hemiola.cost.collective.rounds import unsaid_bytes
 from hemiola.cost.collective.duration import strategy_seconds
+from hemiola.cost.collective.library import GROUP, Cost, Library, measurement
+from hemiola.cost.collective.rounds import Roads, unsaid_bytes
+from hemiola.cost.places import RankPlaces
 
 __all__ = ["FITTED", "Choose", "Fitting", "both_ways", "busy_seconds", "given_strategy", "strategy_cost"]
 

@@ -7,11 +7,10 @@ from typing import Any
 
 from hemiola.core.errors import InputError
 from hemiola.core.units import parse_size
-from hemiola.cost.parallelism.ddp import DDP
+from hemiola.cost.parallelism.ddp import DDP, NoExchange
 from hemiola.cost.parallelism.fsdp import FSDP
-from hemiola.cost.parallelism.none import NoExchange
-from hemiola.cost.parallelism.parameter_server import ParameterServer
 from hemiola.cost.parallelism.parallelism import Parallelism
+from hemiola.cost.parallelism.parameter_server import ParameterServer
 
 __all__ = ["STRATEGIES", "parse_strategy"]
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 
+from hemiola.core.collective.schedule import FEWEST_BYTES
 from hemiola.core.errors import InputError
 from hemiola.core.hardware import Hardware
-from hemiola.core.collective.schedule import FEWEST_BYTES
 from hemiola.cost.collective.library import Cost, Library
+from hemiola.cost.collective.price import FITTED, Fitting, strategy_cost
+from hemiola.cost.parallelism import Parallelism, Transfer
 from hemiola.cost.places import RankPlaces
 from hemiola.cost.prediction.value import ScheduleUse
-from hemiola.cost.parallelism import Parallelism, Transfer
-from hemiola.cost.collective.price import FITTED, Fitting, strategy_cost
 
 __all__ = ["Alike", "alike", "check_strategies", "costs_by_strategies", "strategy_uses"]
 

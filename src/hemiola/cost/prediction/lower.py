@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from hemiola.cost.collective.library import Cost
 from hemiola.cost.prediction.setting import Setting
 from hemiola.cost.prediction.steps import ComputeStep
-from hemiola.kernels.tasks import Tasks, tasks_from_columns
+from hemiola.kernels.executor.tasks import Tasks, tasks_from_columns
 
 __all__ = ["Lowered", "Scale", "core_links", "lower"]
 

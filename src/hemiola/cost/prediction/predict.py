@@ -21,16 +21,15 @@ from hemiola.core.graph import Graph
 from hemiola.core.hardware import Hardware
 from hemiola.core.plan import Plan
 from hemiola.core.topology import Topology
+from hemiola.cost.parallelism import PLAIN_DDP, Parallelism, Planned
 from hemiola.cost.places import place_ranks
 from hemiola.cost.prediction import account
-from hemiola.cost.prediction.bound import bound_s
-from hemiola.cost.prediction.estimates import estimate, exact
+from hemiola.cost.prediction.account import bound_s
 from hemiola.cost.prediction.lower import Scale
-from hemiola.cost.prediction.setting import USUAL, PredictionOptions, Setting
+from hemiola.cost.prediction.setting import USUAL, PredictionOptions, Setting, estimate, exact
 from hemiola.cost.prediction.steady import SteadyRun, run_steady
 from hemiola.cost.prediction.uncertainty import interval_scales, straggling
 from hemiola.cost.prediction.value import Prediction
-from hemiola.cost.parallelism import PLAIN_DDP, Planned, Parallelism
 
 __all__ = ["predict"]
 

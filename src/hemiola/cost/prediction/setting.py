@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass, replace
 from functools import cached_property
+from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,8 +22,12 @@ from hemiola.cost.collective.library import (
     Library,
     collective_cost,
     library_of,
+    measurement,
     measurements,
 )
+from hemiola.cost.collective.price import Fitting, both_ways
+from hemiola.cost.operations import EVIDENCE, operation_seconds
+from hemiola.cost.parallelism import Parallelism, Transfer
 from hemiola.cost.places import RankPlaces
 from hemiola.cost.prediction.by_strategies import (
     Alike,
@@ -30,13 +36,94 @@ from hemiola.cost.prediction.by_strategies import (
     costs_by_strategies,
     strategy_uses,
 )
-from hemiola.cost.prediction.estimates import OperationEstimates
-from hemiola.cost.prediction.servers import server_cost
 from hemiola.cost.prediction.value import ScheduleUse
-from hemiola.cost.parallelism import Parallelism, Transfer
-from hemiola.cost.collective.price import Fitting, both_ways
 
-__all__ = ["USUAL", "PredictionOptions", "Setting"]
+__all__ = ["QUARTILE", "USUAL", "PredictionOptions", "Setting", "estimate", "exact", "server_cost"]
+
+
+# What each operation is expected to take, and which of these expectations are off together.
+
+QUARTILE = NormalDist().inv_cdf(0.75)
+"""Half the interquartile range of a normal law, in standard deviations: what calibration gives as spread."""
+
+
+@dataclass(frozen=True, eq=False)
+class OperationEstimates:
+    """One entry per operation in every column.
+
+    Attributes:
+        seconds: expected.
+        deviation: relative standard deviation.
+        together: operations of one number are off together, others independently.
+    """
+
+    seconds: NDArray[np.float64]
+    deviation: NDArray[np.float64]
+    together: NDArray[np.int64]
+
+
+def estimate(graph: Graph, hardware: Hardware) -> OperationEstimates:
+    """From the hardware: measured operations are off by signature, all others with their kind.
+
+    Raises:
+        HardwareError: the hardware does not know a type that the graph computes in.
+    """
+    costs = operation_seconds(graph, hardware)
+    measured = costs.evidence == EVIDENCE.index("measured")
+    operations = graph.operations
+    return OperationEstimates(
+        seconds=costs.seconds,
+        deviation=np.where(measured, costs.spread / QUARTILE, costs.spread),
+        together=np.where(
+            measured, operations.signature, len(graph.signatures) + operations.kind.astype(np.int64)
+        ),
+    )
+
+
+def exact(seconds: NDArray[np.float64]) -> OperationEstimates:
+    """Times that are known, such as those of emulated computation."""
+    return OperationEstimates(seconds, np.zeros(len(seconds)), np.zeros(len(seconds), dtype=np.int64))
+
+
+# What a push to a parameter server, or a pull from it, loads: all workers send to one host, or it to all
+# of them.
+
+
+def server_cost(transfer: Transfer, place: RankPlaces, library: Library, hardware: Hardware) -> Cost:
+    """The bytes on every link for one parameter of all workers.
+
+    Server s stands with rank s % ranks, as `hemiola.synchronise` places them.
+    """
+    home = place.host_of[transfer.server % place.ranks]
+    push = transfer.collective == "push"
+    variant = library.variants["send"][0]
+    best = measurement(hardware, library, variant, "send", place)
+    loads = []
+    for i, link in enumerate(place.links):
+        own = home in link.hosts
+        if link.inner and not own:
+            continue
+        copies = place.ranks - link.inside if own and not link.inner else link.inside
+        outgoing = push != own
+        loads.append(
+            (
+                i if outgoing else i + len(place.links),
+                copies * transfer.size_bytes / variant.data_share(place),
+            )
+        )
+    step_s = variant.network_s if len(place.counts) > 1 else variant.local_s
+    alpha_s = best.alpha_s if best else variant.start_s + step_s
+    return Cost(
+        algorithm="direct",
+        latency_s=alpha_s + place.latency_s,
+        loads=tuple(load for load in loads if load[1] > 0),
+        sent_bytes=transfer.size_bytes,
+        rate_max_bytes_per_s=best.bytes_per_s if best else math.inf,
+        cpu_s=best.cpu_s_per_byte * transfer.size_bytes + best.cpu_s_per_step if best else 0.0,
+        spread=best.spread if best else 0.0,
+        latency_spread=best.alpha_spread if best else 0.0,
+    )
+
 
 OPTIMIZER = PHASES.index("optimizer")
 

@@ -10,7 +10,7 @@ from hemiola.cost.prediction.lower import Lowered, Scale, lower
 from hemiola.cost.prediction.setting import Setting
 from hemiola.cost.prediction.steps import ComputeStep, rank_steps
 from hemiola.kernels.executor import execute
-from hemiola.kernels.tasks import Execution
+from hemiola.kernels.executor.tasks import Execution
 
 __all__ = ["SteadyRun", "run_steady"]
 

@@ -12,8 +12,8 @@ from itertools import pairwise
 import numpy as np
 
 from hemiola.core.graph import PHASES
-from hemiola.cost.prediction.setting import Setting
 from hemiola.cost.parallelism import Transfer
+from hemiola.cost.prediction.setting import Setting
 
 __all__ = ["ComputeStep", "rank_steps"]
 
@@ -81,7 +81,9 @@ def rank_steps(setting: Setting) -> tuple[ComputeStep, ...]:
         sends = tuple(ready.get(last, ())) if last > first else ()
         if last > first or waits:
             steps.append(
-                ComputeStep("compute", first, last, total.parts(first, last), *_split(transfers, waits), sends)
+                ComputeStep(
+                    "compute", first, last, total.parts(first, last), *_split(transfers, waits), sends
+                )
             )
     return tuple(steps)
 

@@ -16,9 +16,8 @@ from statistics import NormalDist
 
 import numpy as np
 
-from hemiola.cost.prediction.estimates import QUARTILE
 from hemiola.cost.prediction.lower import Scale
-from hemiola.cost.prediction.setting import Setting
+from hemiola.cost.prediction.setting import QUARTILE, Setting
 
 __all__ = ["LINK_DEVIATION", "expected_maximum", "interval_scales", "straggling"]
 

@@ -169,7 +169,7 @@ class Prediction:
     @property
     def transfer_bound_s(self) -> float:
         """No order of these transfers could be faster, with the operations in the order in which they stand."""
-        from hemiola.cost.prediction.bound import transfer_bound_s
+        from hemiola.cost.prediction.account import transfer_bound_s
 
         return transfer_bound_s(self._setting, self._run)
 

@@ -5,7 +5,7 @@
     with SlurmLab(nodes=8, gpus=8, racks=2) as slurm:
         print(slurm.run(["sinfo"]))
 
-Needs Linux and Debian's packages (`hemiola.lab.slurm.programs.PACKAGES`). Without a network of its own
+Needs Linux and Debian's packages (`hemiola.lab.slurm.config.PACKAGES`). Without a network of its own
 it needs neither root nor pyroute2.
 """
 

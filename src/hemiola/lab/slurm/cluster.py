@@ -14,8 +14,10 @@ import msgspec
 
 from hemiola.core.errors import LabError
 from hemiola.lab.guardian import Guardian
-from hemiola.lab.slurm import clients, config, daemons, finding
-from hemiola.lab.slurm.programs import check_programs, check_rest
+from hemiola.lab.slurm import config, daemons
+from hemiola.lab.slurm import daemons as clients
+from hemiola.lab.slurm import daemons as finding
+from hemiola.lab.slurm.config import check_programs, check_rest
 from hemiola.lab.slurm.record import Record, base_of, claim, load, read, save
 from hemiola.lab.slurm.spec import SlurmSpec
 from hemiola.lab.slurm.teardown import tear_down
@@ -43,7 +45,7 @@ class SlurmLab:
         partition: the default one, which Hemiola manages; `other` has the same nodes and is left alone.
         hold: hold jobs of that partition at submission, until an operator releases them.
         settings: lines of slurm.conf over the lab's own, such as {"MinJobAge": "5"}.
-        rest: run slurmrestd, too, with tokens (JWT); needs `hemiola.lab.slurm.programs.REST_PACKAGES`.
+        rest: run slurmrestd, too, with tokens (JWT); needs `hemiola.lab.slurm.config.REST_PACKAGES`.
 
     Raises:
         LabError: a value that cannot be; on entering also a Slurm that cannot be built here.
@@ -104,7 +106,7 @@ class SlurmLab:
         if self._record is not None:
             raise LabError(f"the Slurm {self.name!r} is up already", "stop it first, or make another")
         if self._spec.rate is not None:
-            from hemiola.lab.claim import check_rights
+            from hemiola.lab.state import check_rights
 
             check_rights()
         id_ = secrets.token_hex(8)

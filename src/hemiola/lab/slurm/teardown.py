@@ -7,8 +7,9 @@ from collections.abc import Collection
 from pathlib import Path
 
 from hemiola.core.errors import LabError
-from hemiola.lab.slurm import clients, finding
-from hemiola.lab.slurm.finding import CONTROLLER, JOB, STEP, Role
+from hemiola.lab.slurm import daemons as clients
+from hemiola.lab.slurm import daemons as finding
+from hemiola.lab.slurm.daemons import CONTROLLER_PROGRAM, JOB, STEP, Role
 from hemiola.lab.slurm.record import Record, forget, forget_claim, read
 
 __all__ = ["clear_up", "tear_down"]
@@ -35,7 +36,7 @@ def tear_down(record: Record) -> None:
     kinds = {role.kind for role in finding.find(record).values()}
     if {"slurmctld", STEP} <= kinds:
         _cancel_jobs(record)
-    for ended in ({"slurmrestd", "slurmd"}, {STEP, JOB}, CONTROLLER, {"munged"}):
+    for ended in ({"slurmrestd", "slurmd"}, {STEP, JOB}, CONTROLLER_PROGRAM, {"munged"}):
         if _is_anothers(record):
             return
         finding.end(record, _of(ended), grace_s=0.0)

@@ -3,7 +3,7 @@
 In SQLite or PostgreSQL. Needs the extra `serve`; without it, importing this package raises InputError.
 """
 
-from hemiola.live.journal.errors import Deposed, JournalError
+from hemiola.live.journal.database import Deposed, JournalError
 from hemiola.live.journal.journal import Journal
 from hemiola.live.journal.records import (
     Instant,
@@ -18,6 +18,16 @@ from hemiola.live.journal.records import (
 )
 
 __all__ = [
-    "Deposed", "Instant", "Intent", "IntentState", "JournaledJob", "Journal", "JournalError", "Leader", "Mode", "Opening", "RunRecord",
+    "Deposed",
+    "Instant",
+    "Intent",
+    "IntentState",
+    "Journal",
+    "JournalError",
+    "JournaledJob",
+    "Leader",
+    "Mode",
+    "Opening",
+    "RunRecord",
     "Status",
 ]  # fmt: skip

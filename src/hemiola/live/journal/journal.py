@@ -7,6 +7,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
 
+from hemiola.core.decisions import Decision
+from hemiola.core.errors import InputError
+from hemiola.core.events import Event
 from hemiola.live.journal.records import (
     Instant,
     Intent,
@@ -17,15 +20,11 @@ from hemiola.live.journal.records import (
     RunRecord,
     Status,
 )
-from hemiola.core.decisions import Decision
-from hemiola.core.errors import InputError
-from hemiola.core.events import Event
 
 try:
-    from hemiola.live.journal import lease
-    from hemiola.live.journal import reading
-    from hemiola.live.journal import retention
-    from hemiola.live.journal import writing
+    from hemiola.live.journal import reading, writing
+    from hemiola.live.journal import writing as lease
+    from hemiola.live.journal import writing as retention
     from hemiola.live.journal.database import Database
     from hemiola.live.journal.schema import MIGRATIONS, bring_up_to_date, check_schema, is_current
 

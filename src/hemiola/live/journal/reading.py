@@ -7,11 +7,21 @@ from typing import Any
 
 from sqlalchemy import Row, Select, select, tuple_
 
-from hemiola.live.journal.database import Database
-from hemiola.live.journal.encoding import DECISION, DECISIONS, EVENTS, JOB, OPENING
-from hemiola.live.journal.records import Instant, Intent, JournaledJob, RunRecord, Status
-from hemiola.live.journal.tables import INSTANTS, INTENT_IS_OPEN, INTENTS, JOB_IS_OPEN, JOBS, RUNS
 from hemiola.core.errors import InputError
+from hemiola.live.journal.database import Database
+from hemiola.live.journal.records import (
+    DECISION,
+    DECISIONS,
+    EVENTS,
+    JOB,
+    OPENING,
+    Instant,
+    Intent,
+    JournaledJob,
+    RunRecord,
+    Status,
+)
+from hemiola.live.journal.tables import INSTANTS, INTENT_IS_OPEN, INTENTS, JOB_IS_OPEN, JOBS, RUNS
 
 __all__ = ["instants", "job", "jobs", "jobs_by_submission", "open_intents", "open_jobs", "run", "runs"]
 
@@ -63,7 +73,9 @@ def jobs_by_submission(
         page = _records(database, wanted.where(after))
 
 
-def job(database: Database, name: str, engine_submit_s: float | None, user: str | None) -> JournaledJob | None:
+def job(
+    database: Database, name: str, engine_submit_s: float | None, user: str | None
+) -> JournaledJob | None:
     """A job by UUID or engine id; of several with that engine id the one submitted last, and that has not ended."""
     if found := _records(database, select(JOBS).where(JOBS.c.uuid == name)):
         return found[0]

@@ -5,21 +5,87 @@ Only who leads writes, and each write may be made again after an error that left
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, Table, bindparam, insert, select, update
+from sqlalchemy import ColumnElement, Connection, Row, Table, and_, bindparam, delete, insert, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
-from hemiola.live.journal.encoding import DECISION, DECISIONS, EVENTS, JOB, OPENING
-from hemiola.live.journal.lease import check_leads
-from hemiola.live.journal.records import Intent, IntentState, JournaledJob, Opening
-from hemiola.live.journal.tables import INSTANTS, INTENTS, JOBS, RUNS
 from hemiola.core.decisions import Decision, asks_engine
 from hemiola.core.errors import InternalError
 from hemiola.core.events import Event
+from hemiola.live.journal.database import Database, Deposed
+from hemiola.live.journal.records import (
+    DECISION,
+    DECISIONS,
+    EVENTS,
+    JOB,
+    OPENING,
+    Intent,
+    IntentState,
+    JournaledJob,
+    Leader,
+    Opening,
+)
+from hemiola.live.journal.tables import INSTANTS, INTENTS, JOBS, LEASE, RUNS
 
-__all__ = ["add_decisions", "add_events", "begin_run", "end_run", "settle"]
+__all__ = [
+    "add_decisions",
+    "add_events",
+    "begin_run",
+    "check_leads",
+    "end_run",
+    "forget",
+    "lead",
+    "leader",
+    "renew",
+    "resign",
+    "settle",
+]
+
+
+# Who leads: one row, whose epoch grows with each new leader. Functions of a connection in a transaction.
+
+
+def lead(connection: Connection, holder: str, now_s: float, ttl_s: float) -> int | None:
+    """Take the lease unless somebody else's holds; the new epoch."""
+    row = _lease(connection)
+    if row.holder not in ("", holder) and row.until_s > now_s:
+        return None
+    connection.execute(update(LEASE).values(holder=holder, epoch=row.epoch + 1, until_s=now_s + ttl_s))
+    return int(row.epoch) + 1
+
+
+def renew(connection: Connection, epoch: int, now_s: float, ttl_s: float) -> bool:
+    """Hold the lease longer; whether it is still this epoch's."""
+    row = _lease(connection)
+    if not row.holder or row.epoch != epoch:
+        return False
+    connection.execute(update(LEASE).values(until_s=now_s + ttl_s))
+    return True
+
+
+def resign(connection: Connection, epoch: int) -> None:
+    """Give the lease back, if it is this epoch's."""
+    connection.execute(update(LEASE).where(LEASE.c.epoch == epoch).values(holder="", until_s=0.0))
+
+
+def leader(connection: Connection) -> Leader | None:
+    """Who has the lease; it may be over."""
+    row = connection.execute(select(LEASE)).one()
+    return Leader(row.holder, row.epoch, row.until_s) if row.holder else None
+
+
+def check_leads(connection: Connection, epoch: int) -> None:
+    """Raise Deposed unless this epoch leads; nobody else can lead before the transaction ends."""
+    row = _lease(connection)
+    if not row.holder or row.epoch != epoch:
+        raise Deposed(epoch, row.holder, row.epoch)
+
+
+def _lease(connection: Connection) -> Row[int, str, int, float]:
+    return connection.execute(select(LEASE).with_for_update()).one()
+
 
 CUT_OFF = "its daemon stopped without a word"
 Answered = Sequence[tuple[Decision, str]]
@@ -158,3 +224,37 @@ def _upsert_jobs(connection: Connection, jobs: Iterable[JournaledJob]) -> None:
         adding = _insert(connection, JOBS)
         new = {column.name: adding.excluded[column.name] for column in JOBS.c if column.name != "uuid"}
         connection.execute(adding.on_conflict_do_update(index_elements=["uuid"], set_=new), rows)
+
+
+# Forgetting what is old, in pieces so short that the run that goes on hardly waits.
+
+_ROWS = 1000
+
+
+def forget(database: Database, before_s: float, go_on: Callable[[], bool]) -> None:
+    """Delete runs and jobs that ended before then, and settled intents made before then; give their room back."""
+    with database.reading() as connection:
+        over = select(RUNS.c.id).where(RUNS.c.ended_s < before_s)
+        runs = [int(run) for run in connection.execute(over).scalars()]
+    old: list[tuple[Table, Any, ColumnElement[bool]]] = []
+    for run in runs:
+        old.append((INSTANTS, INSTANTS.c.instant, INSTANTS.c.run == run))
+        old.append((RUNS, RUNS.c.id, RUNS.c.id == run))
+    old.append((JOBS, JOBS.c.uuid, and_(JOBS.c.status == "ended", JOBS.c.ended_s < before_s)))
+    old.append((INTENTS, INTENTS.c.id, and_(INTENTS.c.state != "open", INTENTS.c.made_s < before_s)))
+    if all(_delete(database, *rows, go_on) for rows in old):
+        database.shrink(go_on)
+
+
+def _delete(
+    database: Database, table: Table, key: Any, old: ColumnElement[bool], go_on: Callable[[], bool]
+) -> bool:
+    """All of these; False if it was not to go on."""
+    some = select(key).where(old).limit(_ROWS)
+    gone = _ROWS
+    while gone == _ROWS:
+        with database.writing("forget") as connection:
+            gone = connection.execute(delete(table).where(old, key.in_(some))).rowcount
+        if not go_on():
+            return False
+    return True

@@ -6,35 +6,326 @@ Needs no daemon and writes nothing. Jobs are called by the engine's ids everywhe
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
-from typing import Literal
+from typing import Literal, assert_never
 
 import msgspec
 
-from hemiola.live.journal import JournaledJob, Journal, RunRecord
-from hemiola.live.process_identity import is_gone
-from hemiola.live.leadership import LEASE_S
-from hemiola.live.polling_driver import USUAL_S
-from hemiola.live.placements import Topologies, fits
-from hemiola.live.query.run_state import Following, Made, RunSoFar
-from hemiola.live.query.values import LiveCluster, Daemon, LiveHost, LiveJob
-from hemiola.core.decisions import Placement
+from hemiola.core.decisions import Decision, Move, Pace, Placement, Resize, Start, Stop, WakeAt, asks_engine
+from hemiola.core.events import (
+    Adopted,
+    Arrived,
+    Blocked,
+    Event,
+    Failed,
+    Finished,
+    Held,
+    Measured,
+    NodeBack,
+    NodeLost,
+    Profiled,
+    Released,
+    Requeued,
+    ResourcesOffered,
+    ResourcesRequested,
+    Started,
+    Undone,
+)
+from hemiola.core.events import PendingTimer as TimerEvent
 from hemiola.core.job import Job
 from hemiola.core.topology import Topology
+from hemiola.live.job_store import NEVER
+from hemiola.live.journal import Instant, Journal, JournaledJob, RunRecord, Status
+from hemiola.live.leadership import LEASE_S, is_gone
+from hemiola.live.live_driver import Topologies, fits
+from hemiola.live.polling_driver import USUAL_S
 
 __all__ = [
-    "LiveCluster",
     "Daemon",
+    "Following",
+    "LiveCluster",
     "LiveHost",
     "LiveJob",
+    "Made",
     "Names",
+    "RunSoFar",
     "engine_ids",
     "estimate_from",
     "host_names",
     "read_cluster",
     "read_daemon",
 ]
+
+
+# What one run of the journal tells beside its jobs: hosts that are away, timers, reasons, the last
+# decisions.
+
+RECENT = 50
+
+
+class PendingTimer(msgspec.Struct, frozen=True):
+    """A policy looks at a waiting job again, and why not before.
+
+    Attributes:
+        made_s, due_s: Unix time.
+    """
+
+    made_s: float
+    due_s: float
+    reason: str
+
+
+class Made(msgspec.Struct, frozen=True):
+    """A decision about a job, timers left out.
+
+    Attributes:
+        refused: why it was not carried out; "" if it was.
+    """
+
+    time_s: float
+    decision: Decision
+    refused: str
+
+
+class RunSoFar(msgspec.Struct):
+    """A run up to its last instant.
+
+    Attributes:
+        seen_s: time of its last instant; 0 before the first.
+        instants: how many it has.
+        blocked: by host, GPUs that are not ours to give.
+        down: hosts that are away.
+        timers: by job, the last that is about its present wait.
+        held: by job, why it may not start.
+        put_back: by job that went back to the queue, why; until it starts again.
+        placed: by job, where it was last, with the reason: "" where the engine chose, None where it ran before this run.
+        recent: the last decisions, oldest first.
+    """
+
+    seen_s: float = 0.0
+    instants: int = 0
+    blocked: dict[int, int] = {}
+    down: set[int] = set()
+    timers: dict[str, PendingTimer] = {}
+    held: dict[str, str] = {}
+    put_back: dict[str, str] = {}
+    placed: dict[str, tuple[Placement, str | None]] = {}
+    recent: deque[Made] = deque(maxlen=RECENT)
+
+    def why_held(self, record: JournaledJob) -> str:
+        """Why a job may not start; its note may be why it ran before."""
+        never = record.note if record.note.startswith(NEVER) else ""
+        return self.held.get(record.uuid) or never or "it is held"
+
+
+class Following:
+    """A run of the journal as it goes on: each reading takes up where the one before has ended."""
+
+    def __init__(self) -> None:
+        self._run, self._last, self._is_decided = -1, -1, True
+        self._told = RunSoFar()
+
+    def read(self, journal: Journal, run: int) -> RunSoFar:
+        """The run up to its last instant; the same object each time while the run is the same.
+
+        Raises:
+            JournalError: the journal cannot be read.
+        """
+        if run != self._run:
+            self._run, self._last, self._is_decided = run, -1, True
+            self._told = RunSoFar(recent=deque(maxlen=RECENT))
+        for instant in journal.instants(run, since=self._last):
+            if instant.instant > self._last:
+                self._happened(instant)
+            elif self._is_decided:
+                continue
+            for decision, refused in instant.decisions or ():
+                _decision(self._told, decision, refused)
+            self._last, self._is_decided = instant.instant, instant.decisions is not None
+        return self._told
+
+    def _happened(self, instant: Instant) -> None:
+        told = self._told
+        told.instants += 1
+        told.seen_s = max(told.seen_s, instant.events[0].time_s)
+        for event in instant.events:
+            _event(told, event)
+
+
+def _event(run: RunSoFar, event: Event) -> None:
+    match event:
+        case Blocked():
+            run.blocked[event.host] = event.gpus
+        case NodeLost():
+            run.down.add(event.host)
+        case NodeBack():
+            run.down.discard(event.host)
+        case Held():
+            run.held[event.job_id] = event.reason
+        case Released():
+            run.held.pop(event.job_id, None)
+        case Requeued():
+            run.put_back[event.job_id] = event.reason
+            run.timers.pop(event.job_id, None)
+        case Started():
+            if event.placement is not None:
+                run.placed[event.job_id] = event.placement, ""
+                run.put_back.pop(event.job_id, None)
+        case Undone():
+            _undone(run, event)
+        case Adopted():
+            if event.placement is not None:
+                run.placed[event.job.id] = event.placement, None
+        case (
+            Arrived() | Finished() | Failed() | Measured() | TimerEvent() | ResourcesOffered() | ResourcesRequested() | Profiled()
+        ):  # fmt: skip
+            pass
+        case _:
+            assert_never(event)
+
+
+def _undone(run: RunSoFar, event: Undone) -> None:
+    run.timers.pop(event.job_id, None)
+    run.put_back.pop(event.job_id, None)
+    run.placed.pop(event.job_id, None)
+    if event.placement is not None:
+        run.placed[event.job_id] = event.placement, ""
+
+
+def _decision(run: RunSoFar, decision: Decision, refused: str) -> None:
+    if asks_engine(decision):
+        run.recent.append(Made(run.seen_s, decision, refused))
+    if refused:
+        return
+    job = decision.job_id
+    match decision:
+        case WakeAt():
+            if job:
+                run.timers[job] = PendingTimer(run.seen_s, decision.time_s, decision.reason)
+        case Stop():
+            run.timers.pop(job, None)
+            run.put_back[job] = f"pre-empted: {decision.reason}"
+        case Start() | Move() | Resize():
+            run.timers.pop(job, None)
+            run.placed[job] = decision.placement, decision.reason
+            run.put_back.pop(job, None)
+        case Pace():
+            pass
+        case _:
+            assert_never(decision)
+
+
+# A live cluster as people ask for it, as values. Jobs are called by the engine's ids.
+
+
+class Daemon(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether anybody serves this journal.
+
+    Attributes:
+        state: "leads"; "silent": its lease is over, and it did not give it back; "stopped": it ended by itself;
+            "never": no run was ever written.
+        holder: its host and process; "" where nobody is known.
+        heard_s: when it last said anything, Unix time; None for never.
+        gone: its process is known to have ended.
+        why: how its last run ended; "" while it goes on.
+    """
+
+    state: Literal["leads", "silent", "stopped", "never"]
+    holder: str = ""
+    epoch: int = 0
+    heard_s: float | None = None
+    gone: bool = False
+    why: str = ""
+
+
+class LiveJob(msgspec.Struct, frozen=True, kw_only=True):
+    """A job as people ask for it.
+
+    Attributes:
+        id: the engine's.
+        state: "waiting", "held" (may not start for now), "running", "ended".
+        hosts: how many it wants; 0 for any.
+        where: by name, the hosts where it runs, or ran last, and how many GPUs of each.
+        run_s: for how long it has had GPUs, all its spans together.
+        span_s: for how long it has run since it last started; 0 unless running.
+        waited_s: for how long it has not.
+        predicted_s, predicted_iteration_s: run time and iteration time that were predicted on its last placement, alone.
+        iteration_s: as it reported it last.
+        estimate_s, estimate_from: run time that policies go by, and whose word it is: "user", "limit" or "default".
+        reason: why it waits, runs there, or how it ended.
+        until_s: when its policy looks at it again, Unix time.
+    """
+
+    id: str
+    uuid: str
+    name: str
+    user: str
+    model: str
+    state: Status
+    gpus: int
+    hosts: int
+    where: tuple[tuple[str, int], ...]
+    submitted_s: float
+    started_s: float | None
+    ended_s: float | None
+    run_s: float
+    span_s: float
+    waited_s: float
+    predicted_s: float | None
+    predicted_iteration_s: float | None
+    iteration_s: float | None
+    speed: float | None
+    estimate_s: float
+    estimate_from: Literal["user", "limit", "default"]
+    preemptions: int
+    reason: str
+    until_s: float | None = None
+
+
+class LiveHost(msgspec.Struct, frozen=True, kw_only=True):
+    """A host and who has its GPUs.
+
+    Attributes:
+        rack: its domain of the narrowest level; "" where there is none.
+        state: "idle", "mixed", "full", "blocked" (nothing of it is ours), "draining" (once its jobs have left), "down".
+        gpus, used, free, blocked: of a host that is down, none is free.
+        jobs: GPUs by the job that has them.
+        cells: for each GPU its job's id, "" if it is free, "#" if it is not ours.
+    """
+
+    name: str
+    rack: str
+    state: Literal["idle", "mixed", "full", "blocked", "draining", "down"]
+    gpus: int
+    used: int
+    free: int
+    blocked: int
+    jobs: dict[str, int]
+    cells: tuple[str, ...]
+
+
+class LiveCluster(msgspec.Struct, frozen=True, kw_only=True):
+    """All of it.
+
+    Attributes:
+        now_s: when it was read.
+        as_of_s: when what it says was so: now while a daemon leads, else when it was last heard.
+        run: the last one; None if there was none.
+        jobs: those that have not ended by submission, then those that were asked for beyond.
+        decisions: the last ones, newest last, with jobs by the engine's ids.
+    """
+
+    now_s: float
+    as_of_s: float
+    daemon: Daemon
+    run: RunRecord | None
+    topology: Topology | None
+    jobs: tuple[LiveJob, ...]
+    hosts: tuple[LiveHost, ...]
+    decisions: tuple[Made, ...]
+
 
 _UUID = re.compile(r"\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b")
 NO_LIMIT_S = 365 * 86400.0
@@ -183,7 +474,9 @@ def _job(
     )  # fmt: skip
 
 
-def _reason(record: JournaledJob, told: RunSoFar, as_of_s: float, free: int | None) -> tuple[str, float | None]:
+def _reason(
+    record: JournaledJob, told: RunSoFar, as_of_s: float, free: int | None
+) -> tuple[str, float | None]:
     """Why, and when its policy looks at it again."""
     uuid = record.uuid
     if record.status == "ended":

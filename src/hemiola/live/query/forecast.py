@@ -12,22 +12,22 @@ from typing import Literal, assert_never
 
 import msgspec
 
-from hemiola.sched.loop import Gate, is_quiet, run_loop
-from hemiola.live.journal import JournaledJob, Journal, RunRecord
-from hemiola.live.query.run_state import Following, RunSoFar
-from hemiola.live.recovered_job import done_by
-from hemiola.simulator.cluster import TIMER, SimulatedEstimates, SimulatedDriver
-from hemiola.simulator.task import Task
 from hemiola.core.decisions import Decision, Move, Pace, Placement, Resize, Start, Stop, WakeAt, placement_of
 from hemiola.core.errors import HemiolaError
 from hemiola.core.events import Adopted, Blocked, Event, Finished, Held, NodeLost
 from hemiola.core.events import Timer as TimerEvent
 from hemiola.cost.contention import MaxMin
 from hemiola.cost.iteration import IterationModel
+from hemiola.live.journal import Journal, JournaledJob, RunRecord
+from hemiola.live.query.cluster import Following, RunSoFar
+from hemiola.live.tracked_job import done_by
 from hemiola.sched.job_state import ENDED, HELD, RUNNING, JobState
+from hemiola.sched.loop import Gate, is_quiet, run_loop
 from hemiola.sched.machine import StateMachine
 from hemiola.sched.policies import policy_from_text
 from hemiola.sched.view import ClusterView
+from hemiola.simulator.cluster import TIMER, SimulatedDriver, SimulatedEstimates
+from hemiola.simulator.task import Task
 from hemiola.trace.topologies.native import read_native
 
 __all__ = ["Forecast", "Holder", "Load", "forecast", "predicted_loads"]

@@ -12,11 +12,11 @@ from typing import Literal
 
 import msgspec
 
+from hemiola.core.errors import HemiolaError
+from hemiola.core.units import format_bytes, format_duration, format_rate
 from hemiola.live.journal import Journal, RunRecord
 from hemiola.live.leadership import LEASE_S, STOPPED
 from hemiola.live.query.cluster import Daemon, read_daemon
-from hemiola.core.errors import HemiolaError
-from hemiola.core.units import format_bytes, format_duration, format_rate
 
 __all__ = ["Check", "alive_checks", "host_checks", "journal_checks", "problem_check"]
 

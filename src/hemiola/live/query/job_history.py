@@ -7,19 +7,14 @@ from typing import assert_never
 
 import msgspec
 
-from hemiola.live.journal import Instant, JournaledJob, Journal, RunRecord
-from hemiola.live.placements import is_same_place, renumbered
-from hemiola.live.query.cluster import Names, host_names
 from hemiola.core.decisions import Decision, Move, Pace, Placement, Resize, Start, Stop, WakeAt
 from hemiola.core.events import (
     Adopted,
     Arrived,
     Blocked,
-    ResourcesRequested,
     Event,
     Failed,
     Finished,
-    ResourcesOffered,
     Held,
     Measured,
     NodeBack,
@@ -27,6 +22,8 @@ from hemiola.core.events import (
     Profiled,
     Released,
     Requeued,
+    ResourcesOffered,
+    ResourcesRequested,
     Started,
     Timer,
     Undone,
@@ -34,6 +31,9 @@ from hemiola.core.events import (
 )
 from hemiola.core.hostlist import compress
 from hemiola.core.topology import Topology
+from hemiola.live.journal import Instant, Journal, JournaledJob, RunRecord
+from hemiola.live.live_driver import is_same_place, renumbered
+from hemiola.live.query.cluster import Names, host_names
 from hemiola.trace.topologies.native import read_native
 
 __all__ = ["Moment", "place_text", "story"]

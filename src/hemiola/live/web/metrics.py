@@ -12,9 +12,9 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from hemiola.live.web.snapshots import THOUGHT_S, Camera
 from hemiola.live.web.responses import Frame
 from hemiola.live.web.schema import VERSION, StatusView
+from hemiola.live.web.snapshots import THOUGHT_S, Camera
 
 __all__ = ["CONTENT_TYPE", "Metrics"]
 

@@ -9,22 +9,18 @@ from pathlib import Path
 
 import msgspec
 
-from hemiola.live.journal import RunRecord
-from hemiola.live.journal.journal import Journal
-from hemiola.live.files import is_thrown
-from hemiola.live.placements import Topologies
-from hemiola.live.query.cluster import Names, engine_ids
-from hemiola.live.query.run_state import Following
-from hemiola.live.service import Service
-from hemiola.live.web import journal_queries
-from hemiola.live.web import schema
-from hemiola.live.web.snapshots import KEEP, Camera, DecisionNote, Picture, ViewPicture
-from hemiola.live.web.journal_queries import NotThereError
-from hemiola.live.web.link_loads import Predictor
-from hemiola.live.web.shadow import Shadow
-from hemiola.live.web.responses import Frame, decided, ended_job
 from hemiola.core.errors import HemiolaError, InputError
 from hemiola.core.topology import Topology
+from hemiola.live.journal import RunRecord
+from hemiola.live.journal.journal import Journal
+from hemiola.live.live_driver import Topologies
+from hemiola.live.logging_setup import is_thrown
+from hemiola.live.query.cluster import Following, Names, engine_ids
+from hemiola.live.service import Service
+from hemiola.live.web import responses, schema
+from hemiola.live.web.responses import Frame, NotThereError, decided, ended_job
+from hemiola.live.web.shadow import Shadow
+from hemiola.live.web.snapshots import KEEP, Camera, DecisionNote, Picture, Predictor, ViewPicture
 from hemiola.trace.atomic import replacing
 
 __all__ = ["Desk", "NotYetError"]
@@ -60,7 +56,7 @@ class Desk:
         self._topology: tuple[int, Topology] | None = None
         self._reading = threading.Lock()
         self._from_before: list[DecisionNote] = []
-        self._last_notes, self._next_s = journal_queries.LastNotes(KEEP), 0.0
+        self._last_notes, self._next_s = responses.LastNotes(KEEP), 0.0
         self._following, self._stale_s = Following(), 0.0
 
     # ---- the present picture
@@ -93,17 +89,17 @@ class Desk:
         return frame
 
     def _from_journal(self) -> Picture:
-        run = journal_queries.last_run(self._journal)
+        run = responses.last_run(self._journal)
         if run is None:
             raise NotYetError(
                 "no run has begun yet", "wait a moment, or look at the service's log for what it waits for"
             )
         if self._topology is None or self._topology[0] != run.id:
-            self._topology = run.id, journal_queries.run_topology(run)
+            self._topology = run.id, responses.run_topology(run)
         driver, leads = self._service.driver, self._service.leads_s is not None
         away = driver.away if driver is not None else NO_RUN if leads else ""
         told = self._following.read(self._journal, run.id)
-        return journal_queries.picture_of(self._journal, run, self._topology[1], told, leads=leads, away=away)
+        return responses.picture_of(self._journal, run, self._topology[1], told, leads=leads, away=away)
 
     def status(self) -> schema.StatusView:
         """How the service stands."""
@@ -139,7 +135,7 @@ class Desk:
     def jobs(self, state: str, user: str | None, after: str | None, limit: int) -> schema.Jobs:
         """A page of jobs; state "open" for all that have not ended."""
         if state == "ended":
-            records, following = journal_queries.ended_page(self._journal, user, after, limit)
+            records, following = responses.ended_page(self._journal, user, after, limit)
             topologies = self._topologies()
             names = Names(self._journal, engine_ids(records))
             found = (ended_job(topologies.at(record.ended_s), record) for record in records)
@@ -185,7 +181,7 @@ class Desk:
             ]  # fmt: skip
         else:
             number = None if place is None or place[0] != run else place[1]
-            notes = journal_queries.notes_of_run(
+            notes = responses.notes_of_run(
                 self._journal, self.run(run).id, before=number, job=job, limit=limit + 1
             )
         page = notes[-limit:]
@@ -215,7 +211,7 @@ class Desk:
             return frame.topology
         if self._topology is None or self._topology[0] != run:
             try:
-                self._topology = run, journal_queries.run_topology(self._journal.run(run))
+                self._topology = run, responses.run_topology(self._journal.run(run))
             except InputError:
                 return None
         return self._topology[1]

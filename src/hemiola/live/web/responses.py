@@ -2,23 +2,285 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+import math
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from itertools import islice
 from math import isfinite
 
-from hemiola.live.journal import JournaledJob
-from hemiola.live.query.cluster import estimate_from
-from hemiola.live.web import schema
-from hemiola.live.web.snapshots import DecisionNote, Picture, ViewPicture, seen_impossible, seen_in_journal, seen_live
-from hemiola.live.web.journal_queries import NotThereError
-from hemiola.live.web.link_loads import Loads, Predictor
-from hemiola.live.web.pending_reason import FreeCapacity
-from hemiola.core.decisions import Placement, placement_of
-from hemiola.core.topology import Topology
+import msgspec
 
-__all__ = ["Frame", "bits", "decided", "ended_job"]
+from hemiola.core.decisions import Placement, Start, Stop, asks_engine, placement_of
+from hemiola.core.errors import InputError
+from hemiola.core.topology import Topology
+from hemiola.live.journal import Instant, JournaledJob, RunRecord
+from hemiola.live.journal.journal import Journal
+from hemiola.live.live_driver import fits
+from hemiola.live.query.cluster import RunSoFar, estimate_from
+from hemiola.live.web import schema
+from hemiola.live.web.snapshots import (
+    DecisionNote,
+    Loads,
+    Picture,
+    Predictor,
+    ViewPicture,
+    seen_impossible,
+    seen_in_journal,
+    seen_live,
+)
+from hemiola.trace.topologies.native import read_native
+
+__all__ = [
+    "Frame",
+    "FreeCapacity",
+    "LastNotes",
+    "NotThereError",
+    "decided",
+    "ended_job",
+    "ended_page",
+    "last_run",
+    "notes_of_run",
+    "picture_of",
+    "run_topology",
+]
+
+
+# What only the journal knows: jobs that have ended, runs, their decisions, and all of it where another
+# one leads.
+
+
+class NotThereError(InputError):
+    """Nothing has this name, or not any more."""
+
+
+def last_run(journal: Journal) -> RunRecord | None:
+    """The run that goes on, or was last."""
+    runs = journal.runs()
+    return runs[-1] if runs else None
+
+
+def run_topology(run: RunRecord) -> Topology:
+    """The cluster of a run: what its placements' numbers mean."""
+    return read_native(run.opening.topology, f"run {run.id}")
+
+
+def picture_of(
+    journal: Journal, run: RunRecord | None, topology: Topology, told: RunSoFar, *, leads: bool = False, away: str = ""
+) -> Picture:  # fmt: skip
+    """What the journal says of a cluster that somebody else schedules, or that has not been looked at yet; of hosts it
+    knows only who runs there.
+
+    Args:
+        told: the run so far.
+    """
+    jobs = (_as_it_stands(job, topology, told) for job in journal.open_jobs())
+    return Picture(
+        run=run.id if run else None, taken_s=time.time(), topology=topology, jobs=tuple(jobs), masks=None,
+        down=(False,) * len(topology.hosts), blocked={}, away=away, last={}, decided=0, leads=leads,
+    )  # fmt: skip
+
+
+def _as_it_stands(job: JournaledJob, topology: Topology, told: RunSoFar) -> JournaledJob:
+    """Where it is by this topology, and why it waits or is held: the note that the journal has may be of its last start."""
+    if job.placement is not None and not fits(job.placement, topology):
+        job = msgspec.structs.replace(job, placement=None)
+    if job.status == "held":
+        return msgspec.structs.replace(job, note=told.why_held(job))
+    if job.status == "waiting":
+        return msgspec.structs.replace(job, note=told.put_back.get(job.uuid, ""))
+    return job
+
+
+def ended_page(
+    journal: Journal, user: str | None, after: str | None, limit: int
+) -> tuple[list[JournaledJob], str | None]:
+    """Jobs that have ended, submitted last first; and what to give as `after` for the following ones.
+
+    Args:
+        after: UUID of the last job of the page before.
+    """
+    if after is None:
+        found = journal.jobs(user=user, status="ended", limit=limit + 1)
+    else:
+        last = journal.job(after)
+        if last is None:
+            raise NotThereError(
+                f"the journal has no job {after!r} any more", "begin with the first page again"
+            )
+        found = _before(journal, user, last, limit + 1)
+    page = found[:limit]
+    return page, page[-1].uuid if len(found) > limit else None
+
+
+def _before(journal: Journal, user: str | None, last: JournaledJob, count: int) -> list[JournaledJob]:
+    """Many jobs may have been submitted in one second: ask for more until there are enough behind the last one."""
+    until_s, asked = math.nextafter(last.submitted_s, math.inf), count + 1
+    while True:
+        rows = journal.jobs(until_s=until_s, user=user, status="ended", limit=asked)
+        rest = [row for row in rows if (row.submitted_s, row.uuid) < (last.submitted_s, last.uuid)]
+        if len(rest) >= count or len(rows) < asked:
+            return rest[:count]
+        asked *= 2
+
+
+def notes_of_run(
+    journal: Journal, run: int, *, before: int | None = None, job: str | None = None, limit: int
+) -> list[DecisionNote]:
+    """The last decisions of a run, oldest first. It is read from its beginning.
+
+    Args:
+        before: only those with a smaller number.
+        job: only those about it, by UUID.
+    """
+    kept: deque[DecisionNote] = deque(maxlen=limit)
+    for note in _notes(journal, run):
+        if before is not None and note.number >= before:
+            break
+        if job is None or note.decision.job_id == job:
+            kept.append(note)
+    return list(kept)
+
+
+class LastNotes:
+    """The last decisions that the journal has: each reading takes up where the one before has ended.
+
+    Attributes:
+        run: the last that was read; -1 before the first.
+    """
+
+    def __init__(self, most: int) -> None:
+        self.run, self._since, self._number = -1, 0, 0
+        self._notes: deque[DecisionNote] = deque(maxlen=most)
+
+    def read(self, journal: Journal) -> list[DecisionNote]:
+        """Oldest first; of the runs before the first reading only those of the last one."""
+        runs = [run.id for run in journal.runs()]
+        for run in runs[-1:] if self.run < 0 else [run for run in runs if run >= self.run]:
+            if run != self.run:
+                self.run, self._since, self._number = run, 0, 0
+            for instant in journal.instants(run, since=self._since):
+                if instant.decisions is None:  # perhaps not yet
+                    self._since = instant.instant
+                    continue
+                found = list(_noted(run, self._number, instant))
+                self._notes += found
+                self._number += len(found)
+                self._since = instant.instant + 1
+        return list(self._notes)
+
+
+def _notes(journal: Journal, run: int) -> Iterator[DecisionNote]:
+    number = 0
+    for instant in journal.instants(run):
+        for note in _noted(run, number, instant):
+            yield note
+            number += 1
+
+
+def _noted(run: int, number: int, instant: Instant) -> Iterator[DecisionNote]:
+    """An instant's decisions, timers left out; `number` is that of the first."""
+    made = [(decision, refused) for decision, refused in instant.decisions or () if asks_engine(decision)]
+    time_s = instant.events[0].time_s if instant.events else 0.0
+    for place, (decision, refused) in enumerate(made, number):
+        yield DecisionNote(run, place, time_s, decision, refused, None)
+
+
+# Why a job waits, in one sentence, from what a picture shows. Knows no policy.
+
+
+class FreeCapacity:
+    """What is free in a picture, for the question whether a job would fit.
+
+    Args:
+        free: per host the free GPUs that can be used.
+    """
+
+    def __init__(self, topology: Topology, free: Sequence[int]) -> None:
+        self._topology, self._free = topology, free
+        self._answers: dict[tuple[int, str, str, int], str] = {}
+
+    def why(self, seen: ViewPicture, last: DecisionNote | None, ahead: int) -> str:
+        """The engine's own word, or the policy's last one about it, or what it lacks; and what its user seems not to know.
+
+        Args:
+            ahead: how many waiting jobs arrived before it.
+        """
+        why = self._why(seen, last, ahead)
+        return f"{why}; {seen.misread}" if seen.misread else why
+
+    def _why(self, seen: ViewPicture, last: DecisionNote | None, ahead: int) -> str:
+        if seen.note:
+            return seen.note
+        if last is not None and isinstance(last.decision, Stop) and not last.refused:
+            return f"stopped: {last.decision.reason}"
+        if last is not None and isinstance(last.decision, Start) and last.refused:
+            return f"its start was refused: {last.refused}"
+        return (
+            self._lack(seen)
+            or seen.shortage
+            or (
+                f"it would fit, and the policy has it wait; {ahead:,} arrived before it"
+                if ahead
+                else "it would fit, and the policy has it wait"
+            )
+        )
+
+    def _lack(self, seen: ViewPicture) -> str:
+        job = seen.job
+        key = job.gpus, job.gpu_type, job.required, job.hosts
+        if key not in self._answers:
+            self._answers[key] = self._work_out(*key)
+        return self._answers[key]
+
+    def _work_out(self, gpus: int, gpu_type: str, required: str, hosts: int) -> str:
+        """What is missing, or ""."""
+        names = self._topology.hosts.gpu_types
+        kinds = [gpu_type] if gpu_type else list(self._topology.gpu_types)
+        free = {kind: sum(n for n, k in zip(self._free, names, strict=True) if k == kind) for kind in kinds}
+        most = max(free.values(), default=0)
+        of_type = f" of type {gpu_type}" if gpu_type else ""
+        if most < gpus:
+            return f"it wants {_count(gpus)}{of_type}, and {_are_free(most)}: {gpus - most} short"
+        fits = [self._fullest(kind, required, gpus, hosts) for kind in kinds if free[kind] >= gpus]
+        best = max(fits)
+        if best >= gpus:
+            return ""
+        per_host = f", {gpus // hosts} on each of {hosts} hosts" if hosts > 1 else ""
+        where = f"one {required}" if required and required != "cluster" else "one host" if hosts == 1 else ""
+        within = f" within {where}" if where else ""
+        return (
+            f"it wants {_count(gpus)}{of_type}{per_host}{within}; {_are_free(most)}, but only {best} that way"
+        )
+
+    def _fullest(self, kind: str, required: str, gpus: int, hosts: int) -> int:
+        """The most such GPUs that one domain could give it."""
+        each = gpus // hosts if hosts else 0
+        totals: dict[int, list[int]] = {}
+        for host, (free, its) in enumerate(zip(self._free, self._topology.hosts.gpu_types, strict=True)):
+            if its == kind and free:
+                totals.setdefault(self._domain(host, required, hosts), []).append(free)
+        if not hosts:
+            return max((sum(found) for found in totals.values()), default=0)
+        able = [sorted((min(free, each) for free in found), reverse=True) for found in totals.values()]
+        return max((sum(found[:hosts]) for found in able), default=0)
+
+    def _domain(self, host: int, required: str, hosts: int) -> int:
+        tier = 0 if hosts == 1 else self._topology.tier_index(required or "cluster")
+        if tier == 0:
+            return host
+        levels = self._topology.levels
+        return int(levels[tier - 1].domain_of_host[host]) if tier <= len(levels) else 0
+
+
+def _count(gpus: int) -> str:
+    return "1 GPU" if gpus == 1 else f"{gpus} GPUs"
+
+
+def _are_free(gpus: int) -> str:
+    return {0: "none is free", 1: "1 is free"}.get(gpus, f"{gpus} are free")
+
 
 OLD_S = 60.0
 """Counters that were told so long ago tell nothing of now."""
@@ -55,7 +317,11 @@ def decided(topology: Topology | None, note: DecisionNote, who: tuple[str, str])
 
 
 def _job(
-    topology: Topology | None, seen: ViewPicture, now_s: float, why: str, speed: tuple[float | None, float | None]
+    topology: Topology | None,
+    seen: ViewPicture,
+    now_s: float,
+    why: str,
+    speed: tuple[float | None, float | None],
 ) -> schema.JobView:
     since_s, lasts_s = seen.since_s, max(0.0, now_s - seen.since_s)
     running, ended = seen.state == "running", seen.state == "ended"

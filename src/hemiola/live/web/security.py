@@ -25,7 +25,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from hemiola.core.errors import InputError
-from hemiola.core.loopback import is_loopback
+from hemiola.core.hostlist import is_loopback
 
 __all__ = ["Guard", "Rates", "Role", "Tokens", "problem_body"]
 
@@ -233,7 +233,9 @@ class Guard:
                 return _slow_down(wait_s)
             what = "this token is not known" if "authorization" in headers else "a token is needed"
             remedy = "send the header Authorization: Bearer TOKEN"
-            return AccessRefusal(401, "token", what, remedy, (("www-authenticate", 'Bearer realm="hemiola"'),))
+            return AccessRefusal(
+                401, "token", what, remedy, (("www-authenticate", 'Bearer realm="hemiola"'),)
+            )
         if operates and role != "operate":
             return AccessRefusal(403, "role", "this token may only view", "use one with the role operate")
         return None

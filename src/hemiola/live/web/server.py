@@ -11,19 +11,19 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 
+from hemiola.core.errors import HemiolaError, InputError
+from hemiola.core.hostlist import is_loopback
 from hemiola.live.journal.journal import Journal
 from hemiola.live.service import Service
-from hemiola.core.errors import HemiolaError, InputError
-from hemiola.core.loopback import is_loopback
 
 try:
     import uvicorn
 
     from hemiola.live.web.app import Closing, make_app
-    from hemiola.live.web.snapshots import Camera
     from hemiola.live.web.queries import Desk
     from hemiola.live.web.security import Tokens
     from hemiola.live.web.shadow import Shadow
+    from hemiola.live.web.snapshots import Camera
 except ModuleNotFoundError as missing:
     raise InputError(
         f"the page and the API need {missing.name}, which is not installed", "pip install 'hemiola[serve]'"

@@ -17,18 +17,18 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from hemiola.live.journal.journal import Journal
-from hemiola.live.journal.workload import workload
-from hemiola.simulator.rules import Semantics
-from hemiola.simulator.simulate import Recording, simulate
-from hemiola.live.web.journal_queries import last_run, run_topology
-from hemiola.live.web.schema import PolicyFigures, ShadowView
+from hemiola.analysis.cluster_metrics import summary
 from hemiola.core.decisions import EVERY_KIND, Decision
 from hemiola.core.errors import HemiolaError, InputError
 from hemiola.core.job import Workload
-from hemiola.analysis.cluster_metrics import summary
 from hemiola.core.topology import Topology
+from hemiola.live.journal.journal import Journal
+from hemiola.live.journal.replay import workload
+from hemiola.live.web.responses import last_run, run_topology
+from hemiola.live.web.schema import PolicyFigures, ShadowView
 from hemiola.sched.policies import policy_from_text
+from hemiola.simulator.rules import Semantics
+from hemiola.simulator.simulate import Recording, simulate
 
 __all__ = ["Shadow", "compare"]
 

@@ -18,8 +18,8 @@ from statistics import median
 
 import msgspec
 
-from hemiola.core.collective.schedule import SendRate, CollectiveSchedule
-from hemiola.core.collective.schedule_shapes import star_of_each
+from hemiola.core.collective.schedule import CollectiveSchedule, SendRate
+from hemiola.core.collective.shapes import star_of_each
 
 __all__ = [
     "NAME",

@@ -11,15 +11,15 @@ from functools import cache
 import msgspec
 import numpy as np
 
+from hemiola.core.collective.schedule import ChunkMove, ChunkPlace, Collective, CollectiveSchedule, SendRate
+from hemiola.core.collective.shapes import binomial, ring, trees
 from hemiola.core.errors import InputError
-from hemiola.core.collective.schedule import Collective, ChunkMove, SendRate, ChunkPlace, CollectiveSchedule
-from hemiola.core.collective.schedule_shapes import binomial, ring, trees
 from hemiola.core.topology import Topology
+from hemiola.cost.collective.duration import strategy_seconds
 from hemiola.cost.collective.library import Variant, algorithm, variant_cost
-from hemiola.cost.fitted_links import KEEP_RING
+from hemiola.cost.network_fit import KEEP_RING
 from hemiola.cost.places import ChunkPlace as Ranks
 from hemiola.cost.places import place_ranks
-from hemiola.cost.collective.duration import strategy_seconds
 from hemiola.plan.collective.synthesis import Synthesis, synthesise
 
 __all__ = ["Planner", "fitted_to", "size_class", "usual_seconds"]
@@ -144,6 +144,8 @@ def _relabelled(strategy: CollectiveSchedule, ranks: Sequence[int]) -> Collectiv
     def moved(place: ChunkPlace) -> ChunkPlace:
         return msgspec.structs.replace(place, rank=ranks[place.rank])
 
-    moves = tuple(ChunkMove(moved(m.source), moved(m.target), m.count, m.adds, m.channel) for m in strategy.moves)
+    moves = tuple(
+        ChunkMove(moved(m.source), moved(m.target), m.count, m.adds, m.channel) for m in strategy.moves
+    )
     paces = tuple(SendRate(ranks[p.source], ranks[p.target], p.bytes_per_s) for p in strategy.paces)
     return msgspec.structs.replace(strategy, moves=moves, paces=paces, root=ranks[strategy.root]).verify()

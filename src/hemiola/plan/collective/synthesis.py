@@ -15,9 +15,8 @@ from dataclasses import dataclass
 
 import msgspec
 
-from hemiola.core.errors import ScheduleError
 from hemiola.core.collective.schedule import FEWEST_BYTES, Collective, CollectiveSchedule
-from hemiola.core.collective.schedule_shapes import (
+from hemiola.core.collective.shapes import (
     all_pairs,
     binomial,
     chain,
@@ -26,10 +25,11 @@ from hemiola.core.collective.schedule_shapes import (
     ring,
     trees,
 )
-from hemiola.cost.fitted_links import KEEP_RING
-from hemiola.cost.places import RankPlaces
-from hemiola.cost.collective.price import busy_seconds
+from hemiola.core.errors import ScheduleError
 from hemiola.cost.collective.duration import Bounds, bounds, strategy_seconds_in_pieces
+from hemiola.cost.collective.price import busy_seconds
+from hemiola.cost.network_fit import KEEP_RING
+from hemiola.cost.places import RankPlaces
 from hemiola.plan.collective.balance import RANKS, paced
 from hemiola.plan.collective.packing import TreePacking, packings
 
@@ -193,7 +193,9 @@ def _until_slower(groups: Iterable[list[Candidate]]) -> Iterator[Candidate]:
         least_s = min(least_s, now_s)
 
 
-def _usual(place: RankPlaces, collective: Collective, root: int) -> Iterator[tuple[CollectiveSchedule, Sequence[int]]]:
+def _usual(
+    place: RankPlaces, collective: Collective, root: int
+) -> Iterator[tuple[CollectiveSchedule, Sequence[int]]]:
     """Strategies of known shapes, and in pieces of which sizes."""
     ranks, usual = place.ranks, (0,)
     few = ranks <= PAIRS_MAX
@@ -215,7 +217,9 @@ def _usual(place: RankPlaces, collective: Collective, root: int) -> Iterator[tup
         yield _named(trees(double_tree(_ring_order(place))), "double tree"), PIECES_BYTES
 
 
-def _packed(place: RankPlaces, packed: Sequence[TreePacking], collective: Collective, root: int) -> Iterator[CollectiveSchedule]:
+def _packed(
+    place: RankPlaces, packed: Sequence[TreePacking], collective: Collective, root: int
+) -> Iterator[CollectiveSchedule]:
     """By each packing that is faster than those of fewer trees, by bandwidth or with fewer hops, or has hosts do more alike."""
     least_s, fewest, evenest = math.inf, math.inf, math.inf
     for packing in packed:

@@ -17,12 +17,10 @@ from numpy.typing import NDArray
 from hemiola.core.errors import InputError
 from hemiola.core.graph import PHASES, Graph
 from hemiola.core.hardware import Hardware, PhaseCost
-from hemiola.profiler.calibrate import peaks
-from hemiola.profiler.calibrate.allocator import settled_allocator
-from hemiola.profiler.calibrate.clocks import OperationClock, clock_for
-from hemiola.profiler.calibrate.exchange import measure_exchange
+from hemiola.profiler.calibrate import probes as peaks
+from hemiola.profiler.calibrate.clocks import OperationClock, clock_for, settled_allocator
 from hemiola.profiler.calibrate.probes import Probe, probes
-from hemiola.profiler.calibrate.replay import GraphReplay
+from hemiola.profiler.calibrate.replay import GraphReplay, Training, measure_exchange
 from hemiola.profiler.calibrate.summary import (
     ReplayTimes,
     TrainingTimes,
@@ -31,10 +29,9 @@ from hemiola.profiler.calibrate.summary import (
     measurements_of,
     phases_of,
 )
-from hemiola.profiler.calibrate.training import Training
 from hemiola.profiler.capture import capture
 
-__all__ = ["Say", "CalibrationSettings", "calibrate_machine"]
+__all__ = ["CalibrationSettings", "Say", "calibrate_machine"]
 
 Say = Callable[[str, int, int], None]
 """Told what is measured now, how many steps are done, and of how many."""
@@ -130,7 +127,9 @@ def _is_there(device: str) -> bool:
     return bool(torch.cuda.is_available() and index < torch.cuda.device_count())
 
 
-def _measure(graphs: Sequence[Graph], settings: CalibrationSettings, clock: OperationClock, say: Say) -> _Found:
+def _measure(
+    graphs: Sequence[Graph], settings: CalibrationSettings, clock: OperationClock, say: Say
+) -> _Found:
     """Replay and train the small probes, then replay the graphs, then go on with the probes while there is time."""
     found, end = _Found(), time.monotonic() + settings.budget_s
     offered = list(probes(settings.device, small=settings.small))
@@ -152,7 +151,9 @@ def _measure(graphs: Sequence[Graph], settings: CalibrationSettings, clock: Oper
     return found
 
 
-def _probe(probe: Probe, settings: CalibrationSettings, clock: OperationClock, share_s: float, found: _Found) -> None:
+def _probe(
+    probe: Probe, settings: CalibrationSettings, clock: OperationClock, share_s: float, found: _Found
+) -> None:
     graph = capture(
         probe.model, probe.inputs, optimizer=probe.optimizer, device=settings.device, name=probe.name
     )
@@ -162,7 +163,12 @@ def _probe(probe: Probe, settings: CalibrationSettings, clock: OperationClock, s
 
 
 def _replay(
-    graph: Graph, settings: CalibrationSettings, clock: OperationClock, share_s: float, found: _Found, training: Training | None
+    graph: Graph,
+    settings: CalibrationSettings,
+    clock: OperationClock,
+    share_s: float,
+    found: _Found,
+    training: Training | None,
 ) -> None:
     """Replay in rounds, with real iterations between them where there is something to train.
 

@@ -7,6 +7,7 @@ are queued behind a delay, so that the device never waits for the host between t
 
 from __future__ import annotations
 
+import ctypes
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,7 +15,8 @@ from typing import Any, Protocol
 
 import torch
 
-__all__ = ["OperationClock", "CpuClock", "CudaClock", "clock_for"]
+__all__ = ["CpuClock", "OperationClock", "clock_for", "settled_allocator"]
+
 
 _DISTURBED = 1.1  # wall time per processor time beyond which somebody else had the processor
 
@@ -119,3 +121,26 @@ class CudaClock:
 def clock_for(device: str, threads: int) -> OperationClock:
     """The clock of a device."""
     return CudaClock() if device.startswith("cuda") else CpuClock(threads)
+
+
+# Memory as a process has it that has trained for a while.
+
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # mallopt(3)
+_LARGEST_MMAP_THRESHOLD = 32 * 2**20  # what glibc itself learns at most: larger blocks are always mapped anew
+_DEFAULT_TRIM = 128 * 2**10
+
+
+@contextmanager
+def settled_allocator() -> Iterator[None]:
+    """Keep freed memory meanwhile; elsewhere than on glibc nothing changes."""
+    library = ctypes.CDLL(None)
+    if not hasattr(library, "mallopt") or not hasattr(library, "malloc_trim"):
+        yield
+        return
+    library.mallopt(_MMAP_THRESHOLD, _LARGEST_MMAP_THRESHOLD)
+    library.mallopt(_TRIM_THRESHOLD, 2**31 - 1)
+    try:
+        yield
+    finally:
+        library.mallopt(_TRIM_THRESHOLD, _DEFAULT_TRIM)
+        library.malloc_trim(0)

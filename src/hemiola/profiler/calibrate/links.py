@@ -20,12 +20,12 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from hemiola.comm.transport.home import missing_variables
 from hemiola.core.errors import DAMAGED, HardwareError, HemiolaError, InputError
 from hemiola.core.hardware import CollectiveCost, spread_of
-from hemiola.cost.link_costs import fit_collective
-from hemiola.comm.transport.home import missing_variables
+from hemiola.cost.collective.library import fit_collective
 from hemiola.trace.atomic import replacing
-from hemiola.trace.reading import read_bytes
+from hemiola.trace.results import read_bytes
 
 __all__ = ["SCHEMA", "main", "read_links"]
 

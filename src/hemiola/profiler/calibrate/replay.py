@@ -7,19 +7,31 @@ the tensors flowing as the dependencies say, and each operation is timed where i
 
 from __future__ import annotations
 
+import copy
+import itertools
 import math
+import time
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from numpy.typing import NDArray
+from torch.nn.parallel import DistributedDataParallel
 
 from hemiola.core.graph import KINDS, PHASES, Graph
+from hemiola.core.hardware import ExchangeCost
 from hemiola.profiler.calibrate.arguments import Call, TensorSlot, Unreplayable, call_of, tensors_in
 from hemiola.profiler.calibrate.clocks import OperationClock
+from hemiola.profiler.calibrate.probes import Probe
+from hemiola.profiler.calibrate.summary import nonnegative_least_squares
 
-__all__ = ["GraphReplay"]
+__all__ = ["GraphReplay", "Training", "exchange_of", "measure_exchange"]
+
 
 OPTIMIZER = PHASES.index("optimizer")
 
@@ -209,3 +221,123 @@ def _fitting(slot: TensorSlot, results: list[_Result], *, alone: bool) -> torch.
         return None
     order[0].used = True
     return order[0].tensor
+
+
+# Real iterations of a probe, phase by phase: what the sum of its operations is held against.
+
+
+class Training:
+    """A probe that is trained.
+
+    Args:
+        probe: it.
+        threads: on a CPU: processor time counts with one thread, wall time with several.
+    """
+
+    def __init__(self, probe: Probe, threads: int) -> None:
+        self._model = probe.model
+        self._inputs = probe.inputs
+        self._optimizer = probe.optimizer(probe.model.parameters())
+        self._cuda = probe.inputs[0].is_cuda
+        self._now: Callable[[], float] = (
+            time.process_time if threads == 1 and not self._cuda else time.perf_counter
+        )
+
+    def run(self, iterations: int) -> NDArray[np.float64]:
+        """Seconds by iteration: zeroing gradients, forward, backward, optimizer.
+
+        On a GPU these are the host's, who does not wait for the device between phases.
+        """
+        rows = []
+        for _ in range(iterations):
+            if self._cuda:
+                torch.cuda.synchronize()
+            marks = [self._now()]
+            self._optimizer.zero_grad()
+            marks.append(self._now())
+            loss = self._model(*self._inputs)
+            marks.append(self._now())
+            loss.backward()
+            marks.append(self._now())
+            self._optimizer.step()
+            marks.append(self._now())
+            rows.append(np.diff(marks))
+        if self._cuda:
+            torch.cuda.synchronize()
+        return np.array(rows)
+
+
+# What DistributedDataParallel adds to an iteration where nothing is sent: in a group of this process
+# alone.
+
+_BUCKETS_MB = (25.0, 0.25)
+_ROUNDS = 5
+_ITERATIONS = 3
+
+
+def measure_exchange(probes: Iterable[Probe], threads: int) -> ExchangeCost | None:
+    """Train each probe with and without it, in turn, and spread the difference over parameters, buckets and bytes.
+
+    Returns:
+        None where this process is in a group already, or PyTorch has no gloo.
+    """
+    if not dist.is_available() or not dist.is_gloo_available() or dist.is_initialized():
+        return None
+    rows, plain_s, added_s = [], [], []
+    with _alone():
+        for probe, bucket_mb in itertools.product(probes, _BUCKETS_MB):
+            wrapped = DistributedDataParallel(copy.deepcopy(probe.model), bucket_cap_mb=bucket_mb)
+            plain = Training(probe, threads)
+            exchanging = Training(Probe(probe.name, wrapped, probe.inputs, probe.optimizer), threads)
+            plain.run(2)
+            exchanging.run(3)  # the reducer orders its buckets anew after the first
+            pairs = [(plain.run(_ITERATIONS), exchanging.run(_ITERATIONS)) for _ in range(_ROUNDS)]
+            without, with_ = (
+                np.median(np.concatenate(side).sum(axis=1)) for side in zip(*pairs, strict=True)
+            )
+            sizes = [p.numel() * p.itemsize for p in probe.model.parameters() if p.requires_grad]
+            rows.append((len(sizes), _buckets(wrapped, sizes), sum(sizes), 1))
+            plain_s.append(float(without))
+            added_s.append(float(with_ - without))
+    return exchange_of(rows, plain_s, added_s)
+
+
+def exchange_of(
+    rows: Sequence[tuple[int, int, int, int]], plain_s: Sequence[float], added_s: Sequence[float]
+) -> ExchangeCost:
+    """What fits best, by least squares of the error relative to an iteration, no coefficient below 0.
+
+    Relative to what is added, which is a difference of two times, a probe in which chance left little of it
+    would count more than all others.
+
+    Args:
+        rows: of each probe: its parameters, buckets, bytes, and 1.
+        plain_s: its iteration alone, in seconds.
+        added_s: what it takes longer with DistributedDataParallel, which chance may have below 0.
+    """
+    plain = np.array(plain_s)
+    relative = np.array(rows, dtype=float) / plain[:, None]
+    shares = nonnegative_least_squares(relative, np.array(added_s) / plain).tolist()
+    parameter_s, bucket_s, copy_s_per_byte, iteration_s = shares
+    return ExchangeCost(
+        parameter_s=parameter_s, bucket_s=bucket_s, copy_s_per_byte=copy_s_per_byte, iteration_s=iteration_s
+    )
+
+
+@contextmanager
+def _alone() -> Iterator[None]:
+    """A group of one."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+        try:
+            yield
+        finally:
+            dist.destroy_process_group()
+
+
+def _buckets(model: DistributedDataParallel, sizes: list[int]) -> int:
+    """How many buckets the reducer made."""
+    said = model._get_ddp_logging_data()
+    text = str(said.get("rebuilt_bucket_sizes") or said.get("bucket_sizes") or "")
+    return max(len([part for part in text.split(",") if part.strip()]), 1) if sizes else 0

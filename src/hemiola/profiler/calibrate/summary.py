@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -9,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hemiola.core.graph import KINDS, PHASES, Graph
-from hemiola.core.hardware import KindEfficiency, Hardware, Measurement, PhaseCost, signature_key, spread_of
+from hemiola.core.hardware import Hardware, KindEfficiency, Measurement, PhaseCost, signature_key, spread_of
 from hemiola.cost.operations import (
     CONTEXTS,
     context_of,
@@ -18,9 +19,45 @@ from hemiola.cost.operations import (
     peak_name,
     shape_sizes,
 )
-from hemiola.profiler.calibrate.nonnegative import nonnegative_least_squares
 
-__all__ = ["ReplayTimes", "TrainingTimes", "efficiencies_of", "iteration_of", "measurements_of", "phases_of"]
+__all__ = [
+    "ReplayTimes",
+    "TrainingTimes",
+    "efficiencies_of",
+    "iteration_of",
+    "measurements_of",
+    "nonnegative_least_squares",
+    "phases_of",
+]
+
+
+# Least squares where no coefficient may be negative: times, latencies and bandwidths are not.
+
+
+def nonnegative_least_squares(design: Floats, target: Floats) -> Floats:
+    """The x >= 0 for which |design @ x - target| is least.
+
+    The best of the unconstrained solutions on every subset of columns, which is exact (the optimum's
+    positive coefficients solve the problem on their own columns) and quick for the few columns here.
+
+    Args:
+        design: rows are observations.
+        target: one value per row.
+
+    >>> nonnegative_least_squares(np.array([[1.0, 1.0], [1.0, 2.0]]), np.array([3.0, 5.0])).round(6).tolist()
+    [1.0, 2.0]
+    """
+    count = design.shape[1]
+    best, least = np.zeros(count), float((target**2).sum())
+    for size in range(1, count + 1):
+        for columns in itertools.combinations(range(count), size):
+            trial = np.zeros(count)
+            trial[list(columns)] = np.linalg.lstsq(design[:, columns], target, rcond=None)[0]
+            error = float(((design @ trial - target) ** 2).sum())
+            if (trial >= 0).all() and error < least:
+                best, least = trial, error
+    return best
+
 
 Floats = NDArray[np.float64]
 

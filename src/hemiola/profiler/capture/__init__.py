@@ -65,5 +65,7 @@ def capture(
         ) from error
     from hemiola.profiler.capture.iteration import CaptureOptions, capture_iteration
 
-    options = CaptureOptions(accumulate=accumulate, autocast=autocast, device=device, name=name, samples=samples)
+    options = CaptureOptions(
+        accumulate=accumulate, autocast=autocast, device=device, name=name, samples=samples
+    )
     return capture_iteration(model, example_inputs, loss, optimizer, options)

@@ -2,29 +2,183 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from contextlib import ExitStack
-from dataclasses import dataclass
+import inspect
+from collections import OrderedDict, defaultdict
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
 import torch
 from torch import nn
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.optim.optimizer import _foreach_supported_types
 from torch.utils._pytree import tree_leaves
 
 from hemiola.core.errors import GraphError, InputError
 from hemiola.core.graph import Graph
-from hemiola.profiler.capture.assemble import assemble
-from hemiola.profiler.capture.caches import forget_stand_ins
-from hemiola.profiler.capture.fakes import Fakes, substituted
-from hemiola.profiler.capture.inventory import ModelState, inventory_of
-from hemiola.profiler.capture.losses import scalar_loss
-from hemiola.profiler.capture.modules import ModulePaths
-from hemiola.profiler.capture.optimizers import many_at_once, optimizer_over, state_tensors
-from hemiola.profiler.capture.recorder import BACKWARD, FORWARD, OPTIMIZER, OperationRecorder
-from hemiola.profiler.capture.refusals import explained, quiet
+from hemiola.profiler.capture.assemble import ModelState, assemble, inventory_of
+from hemiola.profiler.capture.fakes import Fakes, explained, forget_stand_ins, quiet, substituted
+from hemiola.profiler.capture.recorder import BACKWARD, FORWARD, OPTIMIZER, ModulePaths, OperationRecorder
 
 __all__ = ["CaptureOptions", "capture_iteration"]
+
+
+# The optimizer that steps over stand-ins: made from what the user gave, which is not touched.
+
+
+def optimizer_over(
+    given: Any, trained: list[torch.Tensor], fakes: Fakes, known: set[int]
+) -> torch.optim.Optimizer:
+    """An optimizer over stand-ins.
+
+    Args:
+        given: an optimizer over the model's parameters, something that makes one from a list of
+            parameters, or None for plain SGD.
+        trained: the stand-ins of the trainable parameters.
+        fakes: gives the stand-in of a parameter.
+        known: identities of the model's parameters.
+    """
+    optimizer = _made_or_copied(given, trained, fakes, known)
+    closure = inspect.signature(optimizer.step).parameters.get("closure")
+    if closure is not None and closure.default is inspect.Parameter.empty:
+        raise GraphError(
+            f"{type(optimizer).__name__} evaluates the model within its step, as often as it likes",
+            "capture with an optimizer whose step takes no closure",
+        )
+    return optimizer
+
+
+def _made_or_copied(
+    given: Any, trained: list[torch.Tensor], fakes: Fakes, known: set[int]
+) -> torch.optim.Optimizer:
+    if given is None:
+        return torch.optim.SGD(trained, lr=0.01)
+    if isinstance(given, torch.optim.Optimizer):
+        return _copy(given, fakes, known)
+    if not callable(given):
+        raise InputError(
+            f"the optimizer is a {type(given).__name__}",
+            "give a torch.optim optimizer, its class, or a function from a list of parameters to one",
+        )
+    made = given(trained)
+    if not isinstance(made, torch.optim.Optimizer):
+        raise InputError(
+            f"the optimizer's function returned a {type(made).__name__}", "return a torch.optim optimizer"
+        )
+    return made
+
+
+def _copy(given: torch.optim.Optimizer, fakes: Fakes, known: set[int]) -> torch.optim.Optimizer:
+    for group in given.param_groups:
+        for parameter in group["params"]:
+            if id(parameter) not in known:
+                raise GraphError(
+                    f"the optimizer updates a tensor of shape {tuple(parameter.shape)} that is no parameter of the model",
+                    "make the optimizer from this model's parameters",
+                )
+    copy = object.__new__(type(given))
+    vars(copy).update({name: value for name, value in vars(given).items() if name != "step"})
+    for name, value in vars(given).items():
+        if name.startswith("_optimizer_") and isinstance(value, OrderedDict):
+            setattr(copy, name, OrderedDict())
+    copy.param_groups = [
+        {
+            name: [fakes(parameter) for parameter in value] if name == "params" else _stand_in(value, fakes)
+            for name, value in group.items()
+        }
+        for group in given.param_groups
+    ]
+    copy.state = defaultdict(dict)
+    for parameter, state in given.state.items():
+        copy.state[fakes(parameter)] = {name: _stand_in(value, fakes) for name, value in state.items()}
+    return copy
+
+
+def _stand_in(value: Any, fakes: Fakes) -> Any:
+    """A tensor's stand-in; of a single number (a step count, a rate) one that keeps its value."""
+    if not isinstance(value, torch.Tensor):
+        return value
+    if value.numel() == 1 and value.device.type == "cpu":
+        with torch._C._DisableTorchDispatch():
+            number = value.item()
+        return torch.tensor(number, dtype=value.dtype).reshape(value.shape)
+    return fakes(value)
+
+
+@contextmanager
+def many_at_once() -> Iterator[None]:
+    """Let optimizers update stand-ins as they would the parameters: on a GPU many by one kernel.
+
+    PyTorch does so by itself where it knows the type of every parameter, which a stand-in's it does not.
+    """
+    _foreach_supported_types.append(FakeTensor)
+    try:
+        yield
+    finally:
+        _foreach_supported_types.remove(FakeTensor)
+
+
+def state_tensors(optimizer: torch.optim.Optimizer) -> dict[torch.Tensor, list[torch.Tensor]]:
+    """The tensors that the optimizer keeps, by the parameter that it keeps them for."""
+    return {
+        parameter: [value for value in state.values() if isinstance(value, torch.Tensor)]
+        for parameter, state in optimizer.state.items()
+        if isinstance(parameter, torch.Tensor)
+    }
+
+
+# The scalar that backward starts from: the user's loss of the output, or what the output offers.
+
+
+def scalar_loss(output: Any, loss: Any) -> tuple[torch.Tensor, str]:
+    """The loss, and in words where it came from."""
+    if loss is not None:
+        return _scalar(loss(output), "the given loss"), "the given loss"
+    own = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
+    if own is not None:
+        return _scalar(own, "the output's loss"), "the output's own"
+    if isinstance(output, torch.Tensor) and output.numel() == 1:
+        return _scalar(output, "the output"), "the output itself"
+    parts = [tensor for tensor in _tensors(output) if tensor.is_floating_point() and tensor.requires_grad]
+    if not parts:
+        raise GraphError(
+            f"the model's output ({_kind(output)}) has no tensor that depends on a trainable parameter",
+            "give a loss, or check which parameters require gradients",
+        )
+    total = parts[0].sum()
+    for part in parts[1:]:
+        total = total + part.sum()
+    return total, "the sum of the output, for want of a loss"
+
+
+def _kind(output: Any) -> str:
+    return "a tensor" if isinstance(output, torch.Tensor) else type(output).__name__
+
+
+def _scalar(value: Any, what: str) -> torch.Tensor:
+    if not isinstance(value, torch.Tensor) or value.numel() != 1:
+        shape = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, torch.Tensor) else repr(value)
+        raise GraphError(f"{what} is {shape}, not a scalar tensor", "return a scalar, such as loss.mean()")
+    if not value.requires_grad:
+        raise GraphError(
+            f"{what} depends on no trainable parameter", "check requires_grad, and that nothing is detached"
+        )
+    return value
+
+
+def _tensors(value: Any) -> Iterator[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, Mapping):
+        for item in value.values():
+            yield from _tensors(item)
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _tensors(item)
+    elif is_dataclass(value) and not isinstance(value, type):
+        for entry in fields(value):
+            yield from _tensors(getattr(value, entry.name))
 
 
 @dataclass(frozen=True)
@@ -249,7 +403,12 @@ def _samples(inputs: Any, sequences: Collection[tuple[int, ...]]) -> int:
 
 
 def _source(
-    model: nn.Module, device: torch.device, options: CaptureOptions, loss: str, optimizer: str, uncounted: list[str]
+    model: nn.Module,
+    device: torch.device,
+    options: CaptureOptions,
+    loss: str,
+    optimizer: str,
+    uncounted: list[str],
 ) -> str:
     facts = [
         f"captured with PyTorch {torch.__version__} for {device.type}",

@@ -2,26 +2,212 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.nn.modules import module as hooks
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
 from hemiola.core.errors import GraphError
-from hemiola.core.graph import KINDS, PHASES
+from hemiola.core.graph import KINDS, PHASES, Signature
 from hemiola.profiler.capture.fakes import Fakes
-from hemiola.profiler.capture.kinds import VIEW
-from hemiola.profiler.capture.links import BackwardLinks
-from hemiola.profiler.capture.modules import ModulePaths
-from hemiola.profiler.capture.signatures import Signatures
 from hemiola.profiler.capture.storages import Access, Storages
-from hemiola.profiler.capture.work import OperationFacts, facts_of, gathered_bytes
+from hemiola.profiler.capture.work import VIEW, OperationFacts, facts_of, gathered_bytes
 
-__all__ = ["OperationRecorder", "OperationColumns"]
+__all__ = ["ModulePaths", "OperationColumns", "OperationRecorder", "repeated_blocks"]
+
+
+# Where in the model an operation belongs, and which modules repeat.
+
+
+class ModulePaths:
+    """The module whose forward is running, by global hooks: the model gets none of its own.
+
+    Args:
+        model: its modules are numbered in the order of `named_modules`; one that has several paths
+            has its first.
+
+    Attributes:
+        paths: of the modules.
+        sequences: (steps, samples) of what modules took that have the steps first.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self.paths: list[str] = []
+        self._place: dict[int, int] = {}
+        for path, module in model.named_modules():
+            self._place[id(module)] = len(self.paths)
+            self.paths.append(path)
+        self._stack: list[int] = []
+        self.sequences: set[tuple[int, ...]] = set()
+
+    @property
+    def inside(self) -> bool:
+        """Whether a module's forward is running."""
+        return bool(self._stack)
+
+    @property
+    def current(self) -> int:
+        """The innermost module that is running, as a place in `paths`; the model itself if none is."""
+        return self._stack[-1] if self._stack else 0
+
+    def place(self, path: str) -> int:
+        """The place of a path in `paths`."""
+        return self.paths.index(path)
+
+    @contextmanager
+    def followed(self) -> Iterator[None]:
+        """Follow every module that is called meanwhile."""
+        before = hooks.register_module_forward_pre_hook(self._enter)
+        after = hooks.register_module_forward_hook(self._leave, always_call=True)
+        try:
+            yield
+        finally:
+            before.remove()
+            after.remove()
+
+    def _enter(self, module: nn.Module, inputs: Any) -> None:
+        self._stack.append(self._place.get(id(module), self.current))
+        if getattr(module, "batch_first", None) is False:
+            self.sequences.update(
+                tuple(value.shape[:2])
+                for value in inputs[:1]
+                if isinstance(value, torch.Tensor) and value.dim() > 2
+            )
+
+    def _leave(self, _module: nn.Module, _inputs: Any, _output: Any) -> None:
+        if self._stack:
+            self._stack.pop()
+
+
+def repeated_blocks(model: nn.Module) -> tuple[str, ...]:
+    """The modules of one class that stand at least twice in a list or sequence and hold most parameters.
+
+    Of classes that hold the same, the one with more modules: layers rather than stages of layers.
+    Sequences themselves only where nothing else repeats: they have no class of their own. A module that has
+    several paths has its first, as in `ModulePaths`.
+    """
+    paths = {module: path for path, module in model.named_modules()}
+    groups: dict[type, dict[str, nn.Module]] = defaultdict(dict)
+    for module in paths:
+        if isinstance(module, (nn.ModuleList, nn.Sequential)):
+            kinds = [type(child) for child in module.children()]
+            for child in module.children():
+                if kinds.count(type(child)) > 1:
+                    groups[type(child)][paths[child]] = child
+    candidates = [(_weight(kind, group), tuple(group)) for kind, group in groups.items()]
+    best = max(candidates, key=lambda candidate: candidate[0], default=((False, 0, 0), ()))
+    return best[1] if best[0][1] else ()
+
+
+def _weight(kind: type, group: dict[str, nn.Module]) -> tuple[bool, int, int]:
+    """How good a class of modules is as blocks; drops those that lie within another of the same class."""
+    for path in list(group):
+        if any(path.startswith(f"{other}.") for other in group):
+            del group[path]
+    held = {id(p): p.numel() for module in group.values() for p in module.parameters()}
+    return kind not in (nn.Sequential, nn.ModuleList), sum(held.values()), len(group)
+
+
+# Signatures: what an operation was called with, in plain values.
+
+
+class Signatures:
+    """Signatures, each once, in the order in which they were first met."""
+
+    def __init__(self) -> None:
+        self.all: list[Signature] = []
+        self._index: dict[Any, int] = {}
+
+    def index_of(self, operation: str, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> int:
+        """The place of this call's signature in `all`."""
+        plain = [_plain(argument) for argument in arguments]
+        named = {name: _plain(value) for name, value in keywords.items()}
+        key = (operation, _key(plain), _key(named))
+        if key not in self._index:
+            self._index[key] = len(self.all)
+            self.all.append(Signature(operation, tuple(plain), named))
+        return self._index[key]
+
+
+def _plain(value: Any) -> Any:
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        strided = value.layout is torch.strided
+        return {
+            "shape": list(value.shape),
+            "dtype": dtype_name(value.dtype),
+            "stride": list(value.stride()) if strided else None,
+        }
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    return "device" if isinstance(value, torch.device) else str(value)
+
+
+def _key(value: Any) -> Any:
+    if isinstance(value, dict):
+        return tuple((name, _key(item)) for name, item in value.items())
+    if isinstance(value, list):
+        return tuple(map(_key, value))
+    return type(value), repr(value) if isinstance(value, float) else value
+
+
+def dtype_name(dtype: Any) -> str:
+    """A dtype without its prefix: "float32"."""
+    return str(dtype).removeprefix("torch.")
+
+
+# Which forward operation a backward operation belongs to.
+
+
+class BackwardLinks:
+    """Numbers of autograd's nodes, and the rows of the operations that made them.
+
+    Args:
+        parameters: index of each parameter, by identity.
+    """
+
+    def __init__(self, parameters: dict[int, int]) -> None:
+        self._parameters = parameters
+        self._row: dict[int, int] = {}
+        self._next: int = torch.autograd._get_sequence_nr()
+        self._last: tuple[int, int] = (-1, -1)
+
+    def made(self, row: int) -> None:
+        """Note the nodes made since the last call: the newest is this row's, others the row's before."""
+        count = torch.autograd._get_sequence_nr()
+        for number in range(self._next, count):
+            self._row[number] = row if number == count - 1 else max(row - 1, 0)
+        self._next = count
+
+    def begin_backward(self, loss: torch.Tensor) -> None:
+        """Backward starts here: its first operations belong to what made the loss."""
+        self._last = (self._row.get(loss.grad_fn._sequence_nr(), -1), -1) if loss.grad_fn else (-1, -1)
+
+    def current(self) -> tuple[int, int]:
+        """The forward row of the node that runs now, and the parameter that it accumulates into; -1 for none.
+
+        Between nodes (autograd adds up gradients itself) those of the node that ran last.
+        """
+        node: Any = torch._C._current_autograd_node()
+        if node is not None:
+            variable = getattr(node, "variable", None)
+            if isinstance(variable, torch.Tensor):
+                self._last = (-1, self._parameters.get(id(variable), -1))
+            else:
+                self._last = (self._row.get(node._sequence_nr(), -1), -1)
+        return self._last
+
 
 FORWARD, BACKWARD, OPTIMIZER = range(len(PHASES))
 

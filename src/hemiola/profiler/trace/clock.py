@@ -9,6 +9,7 @@ long, the error grows by the drift that the answers do not rule out.
 
 from __future__ import annotations
 
+import math
 import os
 import selectors
 import socket
@@ -17,9 +18,11 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
+from hemiola.profiler.trace.parts import TracePart
 from hemiola.profiler.trace.values import ClockSample
 
-__all__ = ["DRIFT_MAX", "ClockClient", "ClockFit", "ClockServer", "fit_clock"]
+__all__ = ["ClockClient", "ClockFit", "ClockServer", "bound_by_causality", "fit_clock"]
+
 
 DRIFT_MAX = 1e-4
 """Two clocks of quartz, each off by some tens of parts in a million, drift apart by no more than this."""
@@ -188,3 +191,45 @@ def fit_clock(samples: Sequence[ClockSample], times_ns: Iterable[int] = ()) -> C
 
 def _error(sample: ClockSample) -> int:
     return sample.error_ns
+
+
+# Bounds on a rank's clock from what cannot be: a collective that ended before somebody had joined it.
+
+_NEED_EVERYBODY = frozenset({"all-reduce", "all-gather", "reduce-scatter", "all-to-all", "barrier"})
+
+_Bounds = Sequence[tuple[int, int]]
+"""Times on the other's clock, and what the offset was then at least, or at most."""
+
+
+def bound_by_causality(here: TracePart, there: TracePart) -> ClockFit | None:
+    """A line through the intervals in which the offset must lie at the first and the last collective of both.
+
+    None if nothing bounds it, or if the bounds contradict each other.
+    """
+    ours, theirs = _collectives(here), _collectives(there)
+    common = sorted(ours.keys() & theirs.keys(), key=theirs.__getitem__)
+    if not common:
+        return None
+    lows = [(theirs[key][1], ours[key][0] - theirs[key][1]) for key in common]
+    highs = [(theirs[key][0], ours[key][1] - theirs[key][0]) for key in common]
+    first, last = (_sample(lows, highs, theirs[key][0]) for key in (common[0], common[-1]))
+    return fit_clock([first, last], there.times_ns) if first is not None and last is not None else None
+
+
+def _sample(lows: _Bounds, highs: _Bounds, at_ns: int) -> ClockSample | None:
+    """The middle of the interval in which the offset was then, half its width the error; None if it is empty."""
+    low = max(bound - DRIFT_MAX * abs(at_ns - time) for time, bound in lows)
+    high = min(bound + DRIFT_MAX * abs(at_ns - time) for time, bound in highs)
+    middle = round((low + high) / 2)
+    return ClockSample(at_ns, middle, math.ceil(max(high - middle, middle - low))) if low <= high else None
+
+
+def _collectives(part: TracePart) -> dict[tuple[str, int], tuple[int, int]]:
+    """Enqueue and last byte of each, by group's name and sequence."""
+    names = {number: group.name for number, group in part.groups.items()}
+    return {
+        (names[row[3]], row[0]): (row[5], row[7])
+        for iteration in part.iterations
+        for row in iteration.transfers
+        if row[7] is not None and row[2] in _NEED_EVERYBODY and row[3] in names
+    }

@@ -6,14 +6,15 @@ import atexit
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
 from hemiola.profiler.trace.recorder import IterationRecorder
-from hemiola.profiler.trace.values import TransferGate, RankGroup, RecordedTransfer
+from hemiola.profiler.trace.values import RankGroup, RecordedTransfer, TransferGate
 
-__all__ = ["PYTHON", "Collectives", "Groups", "Payload"]
+__all__ = ["PYTHON", "Buckets", "Collectives", "Groups", "Payload"]
+
 
 _DEVICE = 1
 """Stands for the one stream of a group on a device, where a thread's number stands for gloo's threads."""
@@ -74,7 +75,9 @@ class Collectives:
         self.reducers: dict[int, Any] = {}
         self.on_gate: Callable[[list[RecordedTransfer]], None] = lambda transfers: None
 
-    def before(self, name: str, group: Any, payload: Payload, origin: str, *, blocking: bool) -> RecordedTransfer:
+    def before(
+        self, name: str, group: Any, payload: Payload, origin: str, *, blocking: bool
+    ) -> RecordedTransfer:
         """A collective is about to be handed over."""
         recorder = self.recorder
         enqueue = recorder.now()
@@ -206,3 +209,76 @@ def _at_end_of_backward(action: Callable[[], Any]) -> None:
     import torch
 
     torch.autograd.Variable._execution_engine.queue_callback(action)
+
+
+# Which of a backward pass's all-reduces is which of DDP's buckets, and what lies in it.
+
+_ATTEMPTS = 8
+"""So often is the reducer's log read when it does not explain what was sent; it changes once, after iteration 0."""
+
+
+class Buckets:
+    """Names transfers after the buckets of the DDP modules of one process."""
+
+    def __init__(self, reducers: dict[int, Any], announce: Callable[[dict[str, Any]], None]) -> None:
+        self._reducers = reducers
+        self._announce = announce
+        self._sizes: dict[int, list[int]] = {}
+        self._rebuilt: dict[int, bool] = {}
+        self._attempts = _ATTEMPTS
+
+    def name(self, transfers: Sequence[RecordedTransfer]) -> None:
+        """Name the transfers that the reducers waited for at the end of one backward pass."""
+        for group, reference in self._reducers.items():
+            module = reference()
+            mine = [transfer for transfer in transfers if transfer.group == group]
+            if module is not None and mine:
+                self._name_group(group, module, mine)
+
+    def _name_group(self, group: int, module: Any, transfers: list[RecordedTransfer]) -> None:
+        sizes = [transfer.size_bytes for transfer in transfers]
+        final = self._rebuilt.get(group, False)
+        if self._attempts and not (final and self._explains(group, sizes)):
+            self._attempts -= 1
+            self._read_log(group, module)
+        explained = self._explains(group, sizes)
+        word = "bucket" if self._rebuilt.get(group, False) or not explained else "first bucket"
+        buckets = len(self._sizes[group]) if explained else len(transfers)
+        for number, transfer in enumerate(transfers):
+            transfer.name = f"{word} {number}" if number < buckets else "used parameters"
+
+    def _explains(self, group: int, sizes: list[int]) -> bool:
+        known = self._sizes.get(group)
+        return known is not None and sizes[: len(known)] == known and len(sizes) - len(known) in (0, 1)
+
+    def _read_log(self, group: int, module: Any) -> None:
+        log = module._get_ddp_logging_data()
+        rebuilt = bool(log.get("has_rebuilt_buckets"))
+        self._rebuilt[group] = rebuilt or not _will_rebuild(module)
+        self._sizes[group] = _numbers(log.get("rebuilt_bucket_sizes" if rebuilt else "bucket_sizes", ""))
+        if rebuilt:
+            places = str(log.get("rebuilt_per_bucket_param_indices", "")).split(", ")
+            names = _parameter_names(module)
+            contents = {
+                f"bucket {number}": [names[int(place)] for place in bucket.split()]
+                for number, bucket in enumerate(places)
+            }
+            self._announce({"buckets": contents})
+
+
+def _will_rebuild(module: Any) -> bool:
+    return not module.find_unused_parameters or module.static_graph
+
+
+def _numbers(text: object) -> list[int]:
+    return [int(number) for number in str(text).split(", ") if number]
+
+
+def _parameter_names(module: Any) -> list[str]:
+    """Names in the order in which DDP counts: each parameter once, those that need a gradient."""
+    ignored = module.parameters_to_ignore
+    return [
+        name
+        for name, parameter in module.module.named_parameters()
+        if parameter.requires_grad and name not in ignored
+    ]

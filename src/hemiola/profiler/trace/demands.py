@@ -21,9 +21,9 @@ import msgspec
 
 from hemiola.profiler.trace.keeper import Keeper
 from hemiola.profiler.trace.parts import PartWriter, ended_parts
-from hemiola.profiler.trace.profile import TraceDemand, Profiling
+from hemiola.profiler.trace.profile import Profiling, TraceDemand
 from hemiola.profiler.trace.recorder import IterationRecorder, logger
-from hemiola.profiler.trace.values import IterationDraft, End, PartFacts, Iteration, TraceOptions
+from hemiola.profiler.trace.values import End, Iteration, IterationDraft, PartFacts, TraceOptions
 
 __all__ = ["Demands", "TraceRequest", "demand_path"]
 
@@ -32,7 +32,9 @@ _PATIENCE_S = 60.0
 _MERGE_S = 10.0
 """So long the end of the script waits for what is being put together then."""
 _UNLIMITED = 2**62
-_MERGE = "import sys; sys.path.append(sys.argv.pop(1)); from hemiola.profiler.trace.__main__ import main; main()"
+_MERGE = (
+    "import sys; sys.path.append(sys.argv.pop(1)); from hemiola.profiler.trace.__main__ import main; main()"
+)
 """As `python -m hemiola.profiler.trace`, where the job's environment need not have Hemiola, as in `inject/sitecustomize.py`."""
 
 
@@ -59,7 +61,9 @@ class TraceRequest:
 class Demands:
     """The requests of one rank."""
 
-    def __init__(self, recorder: IterationRecorder, profiling: Profiling, keeper: Keeper, options: TraceOptions) -> None:
+    def __init__(
+        self, recorder: IterationRecorder, profiling: Profiling, keeper: Keeper, options: TraceOptions
+    ) -> None:
         self._recorder = recorder
         self._profiling = profiling
         self._keeper = keeper

@@ -16,7 +16,7 @@ from hemiola.profiler.trace.inject._hemiola_when_imported import when_imported
 from hemiola.profiler.trace.kernels import install_kernels
 from hemiola.profiler.trace.profile import Profiling
 from hemiola.profiler.trace.recorder import IterationRecorder
-from hemiola.profiler.trace.values import TransferGate, Instant, RecordedTransfer
+from hemiola.profiler.trace.values import Instant, RecordedTransfer, TransferGate
 
 __all__ = ["Hooks"]
 

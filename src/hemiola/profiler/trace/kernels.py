@@ -9,13 +9,15 @@ on unchanged. The process group, the tensors and the work handed back are the sc
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable
+import types
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from hemiola.profiler.trace.collectives import Collectives, Payload
-from hemiola.profiler.trace.values import RecordedTransfer
+from hemiola.profiler.trace.values import Instant, RecordedTransfer
 
-__all__ = ["install_kernels"]
+__all__ = ["DeviceClock", "hide", "install_kernels"]
+
 
 _NAMES = {
     "allreduce": "all-reduce", "allgather": "all-gather", "_allgather": "all-gather", "broadcast": "broadcast",
@@ -148,3 +150,89 @@ def _bytes(value: Any) -> int:
     if value.is_sparse:  # which PyTorch gives no size: its indices are sent, and its values
         return int(value._indices().nbytes + value._values().nbytes)
     return int(value.nbytes)
+
+
+# Times on a CUDA device: events recorded on streams, read later and brought onto the host's clock.
+
+_RENEW_NS = 10_000_000_000
+"""An anchor is used for so long: CUDA tells elapsed milliseconds in single precision."""
+
+
+class DeviceClock:
+    """Makes events and reads them. An anchor is an event whose time on the host's clock is known."""
+
+    def __init__(self, now: Callable[[], int]) -> None:
+        import torch
+
+        self._now = now
+        self._cuda = torch.cuda
+        self._stream = torch.cuda.Stream()
+        self._anchor: tuple[Any, int] | None = None
+        self.anchor()
+
+    def stream_now(self) -> Any:
+        """An event for the time at which the current stream has done what was asked of it so far."""
+        event = self._cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def is_known(self, event: Any) -> bool:
+        """Whether the device has passed the event."""
+        return bool(event.query())
+
+    def resolve(self, instant: Instant) -> int:
+        """Nanoseconds on the host's clock."""
+        if isinstance(instant, int):
+            return instant
+        if self._anchor is None or self._now() - self._anchor[1] > _RENEW_NS:
+            self.anchor()
+        assert self._anchor is not None
+        event, host_ns = self._anchor
+        instant.synchronize()
+        return host_ns + int(event.elapsed_time(instant) * 1e6)
+
+    def anchor(self) -> None:
+        """Take a new anchor, on a stream of its own that has nothing else to do."""
+        event = self._cuda.Event(enable_timing=True)
+        event.record(self._stream)
+        event.synchronize()
+        self._anchor = (event, self._now())
+
+
+# Keeps `torch.compile` from compiling the recording: what its functions do is not part of the model.
+
+
+def hide(*modules: types.ModuleType, with_callees: bool) -> None:
+    """Mark all code of the modules, and what it calls if so asked. Without effect in a PyTorch without such marks."""
+    mark = _marker(with_callees=with_callees)
+    for module in modules:
+        for code in _codes(module):
+            mark(code)
+
+
+def _marker(*, with_callees: bool) -> Callable[[types.CodeType], object]:
+    import torch
+
+    frames: Any = getattr(torch._C._dynamo, "eval_frame", None)
+    if hasattr(frames, "set_code_exec_strategy"):
+        actions = frames._FrameAction
+        strategy = frames._FrameExecStrategy(actions.SKIP, actions.SKIP if with_callees else actions.DEFAULT)
+        return lambda code: frames.set_code_exec_strategy(code, strategy)
+    skip: Callable[[types.CodeType], object] = getattr(frames, "skip_code", lambda code: None)
+    return skip
+
+
+def _codes(module: types.ModuleType) -> Iterator[types.CodeType]:
+    for value in vars(module).values():
+        if getattr(value, "__module__", None) == module.__name__:
+            members = vars(value).values() if isinstance(value, type) else (value,)
+            for member in members:
+                if isinstance(member, types.FunctionType):
+                    yield from _nested(member.__code__)
+
+
+def _nested(code: types.CodeType) -> Iterator[types.CodeType]:
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _nested(constant)

@@ -7,13 +7,11 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from hemiola.core.job_timeline import JobTimeline
-from hemiola.core.timeline_builder import TimelineBuilder
-from hemiola.profiler.trace.causality import bound_by_causality
-from hemiola.profiler.trace.clock import ClockFit, fit_clock
+from hemiola.core.job_timeline import JobTimeline, TimelineBuilder
+from hemiola.profiler.trace.clock import ClockFit, bound_by_causality, fit_clock
 from hemiola.profiler.trace.parts import TracePart, read_parts
-from hemiola.profiler.trace.phases import cut
-from hemiola.profiler.trace.totals import waits
+from hemiola.profiler.trace.recorder import cut
+from hemiola.profiler.trace.server import waits
 from hemiola.profiler.trace.values import Iteration, TransferRow
 from hemiola.trace.struct_json import as_text
 

@@ -18,16 +18,16 @@ from hemiola.profiler.trace.values import (
     PART_SCHEMA,
     ClockSample,
     End,
-    PartFacts,
-    RankGroup,
-    PartHead,
     Iteration,
-    Line,
-    TransferRow,
     LateTransfers,
+    Line,
+    PartFacts,
+    PartHead,
+    RankGroup,
+    TransferRow,
 )
 
-__all__ = ["NoPart", "TracePart", "PartWriter", "ended_parts", "heads", "part_files", "read_parts"]
+__all__ = ["NoPart", "PartWriter", "TracePart", "ended_parts", "heads", "part_files", "read_parts"]
 
 _LIMIT_BYTES = 256 * 2**20
 _END_TAG = b'\n["end"'

@@ -17,7 +17,7 @@ from typing import Any
 from hemiola.profiler.trace.recorder import IterationRecorder, logger
 from hemiola.profiler.trace.values import IterationDraft, RecordedTransfer
 
-__all__ = ["LIGHT_FIRST", "Annotations", "TraceDemand", "Profiling", "refine", "rows"]
+__all__ = ["LIGHT_FIRST", "Annotations", "Profiling", "TraceDemand", "refine", "rows"]
 
 LIGHT_FIRST = 5
 """In full mode so many iterations are recorded lightly, to compare with."""

@@ -18,27 +18,19 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from hemiola.profiler.trace import buckets
-from hemiola.profiler.trace import collectives
-from hemiola.profiler.trace import hooks
-from hemiola.profiler.trace import kernels
-from hemiola.profiler.trace import profile
-from hemiola.profiler.trace import recorder
-from hemiola.profiler.trace import values
-from hemiola.profiler.trace.buckets import Buckets
-from hemiola.profiler.trace.collectives import Groups
+from hemiola.profiler.trace import collectives, hooks, kernels, profile, recorder, values
+from hemiola.profiler.trace import collectives as buckets
+from hemiola.profiler.trace.collectives import Buckets, Groups
 from hemiola.profiler.trace.demands import Demands, demand_path
-from hemiola.profiler.trace.hidden import hide
 from hemiola.profiler.trace.hooks import Hooks
-from hemiola.profiler.trace.keeper import Keeper
+from hemiola.profiler.trace.keeper import Keeper, Reporting
+from hemiola.profiler.trace.kernels import hide
 from hemiola.profiler.trace.parts import NoPart, PartWriter
 from hemiola.profiler.trace.peers import Peers
 from hemiola.profiler.trace.profile import Profiling
 from hemiola.profiler.trace.recorder import IterationRecorder, logger
-from hemiola.profiler.trace.reporting import Reporting
-from hemiola.profiler.trace.server import TraceServer, parse_address
-from hemiola.profiler.trace.totals import exposition
-from hemiola.profiler.trace.values import PartFacts, RankGroup, PartHead, TraceOptions
+from hemiola.profiler.trace.server import TraceServer, exposition, parse_address
+from hemiola.profiler.trace.values import PartFacts, PartHead, RankGroup, TraceOptions
 
 __all__ = ["Session"]
 
@@ -161,7 +153,7 @@ class Session:
         import torch
 
         if self._keeper is not None and torch.cuda.is_initialized():
-            from hemiola.profiler.trace.device import DeviceClock
+            from hemiola.profiler.trace.kernels import DeviceClock
 
             device = DeviceClock(self.recorder.now)
             self._keeper.device = device
@@ -208,7 +200,9 @@ class Session:
         host, port = parse_address(self.options.listen)
         local = int(os.environ.get("LOCAL_RANK", "0"))
         try:
-            self._server = TraceServer((host, port + local if port else 0), self._metrics, self._health, self._ask)
+            self._server = TraceServer(
+                (host, port + local if port else 0), self._metrics, self._health, self._ask
+            )
         except (OSError, OverflowError) as problem:  # there is no port 65536
             logger.warning("no metrics are served at %s: %s", self.options.listen, problem)
 

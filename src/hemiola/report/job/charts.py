@@ -7,13 +7,26 @@ from typing import Any
 
 import numpy as np
 
-from hemiola.analysis.job.metrics import JobMetrics, RankFigures
 from hemiola.analysis.job.breakdown import iteration_times
+from hemiola.analysis.job.metrics import JobMetrics, RankFigures
 from hemiola.analysis.job.tables import TransferFigure
-from hemiola.report.chart import Chart, Drawing, words_for
+from hemiola.core.units import format_duration
+from hemiola.cost.prediction import Prediction
+from hemiola.cost.whatif import WhatIf
+from hemiola.report.document import Chart, Drawing, words_for
 from hemiola.report.job.words import PART_WORDS, bytes_or_dash, duration, percent, rate, seconds_scale, signed
 
-__all__ = ["LEAST", "SHOWN", "bars_layout", "iterations", "pattern", "transfers", "where_time_goes"]
+__all__ = [
+    "bounds",
+    "iterations",
+    "lateness",
+    "path_kinds",
+    "side_by_side",
+    "transfers",
+    "what_if_chart",
+    "where_time_goes",
+]
+
 
 RANKS = 24
 TRANSFERS = 40
@@ -224,3 +237,211 @@ def _segment(
 
 def _unit(seconds: float, scale: float) -> float | None:
     return seconds / scale if seconds == seconds else None
+
+
+# Two jobs as stacked bars, one above the other.
+
+
+def side_by_side(metrics: JobMetrics, other: JobMetrics, names: tuple[str, str]) -> Chart:
+    """The mean iteration of both, by part; names are (other, this)."""
+    both = ((other, names[0]), (metrics, names[1]))
+    scale, unit = seconds_scale(max(one.mean("iteration") for one, _ in both))
+    data = [
+        _compared_part(both, part, scale)
+        for part in SHOWN
+        if any(_mean(one, part) > LEAST * one.mean("iteration") for one, _ in both)
+    ]
+    layout = {
+        "barmode": "stack",
+        "bargap": 0.3,
+        "xaxis": {"title": {"text": f"{unit} per iteration, mean over ranks"}, "rangemode": "tozero"},
+        "yaxis": {
+            "range": [1.5, -0.5],
+            "tickvals": [0, 1],
+            "ticktext": [words_for(name, 28) for _, name in both],
+            "showgrid": False,
+            "tickfont": {"color": "--ink", "size": 12.5},
+        },
+        "legend": {"traceorder": "normal"},
+    }
+    return Chart(
+        id="compared",
+        title=f"{names[1]} against {names[0]}",
+        about="Where an iteration's time goes in both.",
+        drawings={"": Drawing(data, layout)},
+        height_px=220,
+    )
+
+
+def _mean(metrics: JobMetrics, part: str) -> float:
+    return metrics.mean("exposed") - metrics.mean("wire") if part == "others" else metrics.mean(part)
+
+
+def _compared_part(both: tuple[tuple[JobMetrics, str], ...], part: str, scale: float) -> dict[str, Any]:
+    values = [_mean(one, part) for one, _ in both]
+    shares = [value / one.mean("iteration") for value, (one, _) in zip(values, both, strict=True)]
+    return {
+        "type": "bar", "orientation": "h", "name": PART_WORDS[part], "y": [0, 1], "x": [value / scale for value in values],
+        "marker": {"color": f"--{part}", "line": {"color": "--paper", "width": 1}, "pattern": pattern(part)},
+        "text": [duration(v) if share >= 0.07 else "" for v, share in zip(values, shares, strict=True)],
+        "textposition": "inside", "insidetextanchor": "middle", "textangle": 0,
+        "insidetextfont": {"color": f"--on-{part}", "size": 12},
+        "customdata": [[duration(value), percent(share, 1)] for value, share in zip(values, shares, strict=True)],
+        "hovertemplate": "%{customdata[0]}, %{customdata[1]}<extra>%{fullData.name}</extra>",
+    }  # fmt: skip
+
+
+# The chart that only a prediction has: what would help.
+
+
+def what_if_chart(answer: Prediction, changes: Sequence[WhatIf]) -> Chart:
+    """The iteration under each change, what is exposed apart; as it was asked for on top."""
+    rows = [("as asked", answer.iteration_s, answer.exposed_s, "")]
+    rows += [(c.change, c.iteration_s, c.exposed_s, f" ({c.relative - 1:+.1%})") for c in changes]
+    scale, unit = seconds_scale(max(seconds for _, seconds, _, _ in rows))
+    names = [words_for(name, 26) for name, _, _, _ in rows]
+    common = {"type": "bar", "orientation": "h", "y": names, "textangle": 0, "hoverinfo": "skip"}
+    hidden = {
+        **common, "x": [(seconds - exposed) / scale for _, seconds, exposed, _ in rows],
+        "name": "computing and overhead", "marker": {"color": "--compute"},
+    }  # fmt: skip
+    exposed = {
+        **common, "x": [exposed / scale for _, _, exposed, _ in rows], "name": "exposed communication",
+        "marker": {"color": "--wire"}, "cliponaxis": False, "constraintext": "none",
+        "text": [format_duration(seconds) + change for _, seconds, _, change in rows], "textposition": "outside",
+        "outsidetextfont": {"color": "--ink"},
+    }  # fmt: skip
+    layout = bars_layout(f"{unit} per iteration")
+    layout["xaxis"]["range"] = [0, 1.3 * max(seconds for _, seconds, _, _ in rows) / scale]
+    return Chart(
+        id="what-if",
+        title="What if",
+        about="The iteration predicted again with one change at a time, against what was asked for.",
+        drawings={"": Drawing([hidden, exposed], layout)},
+        height_px=140 + 30 * len(rows),
+    )
+
+
+# The small charts of one job, side by side on the page: the critical path, the bounds, lateness.
+
+
+def bounds(metrics: JobMetrics) -> Chart | None:
+    """M, P, U and gaps as bars, the two bounds of U as lines where E has a meaning; None where there is nothing to overlap."""
+    found = metrics.efficiency
+    if not min(found.communication_s, found.computation_s):
+        return None
+    best_s, worst_s = found.gaps_s + found.cost_min_s, found.gaps_s + found.cost_max_s
+    scale, unit = seconds_scale(max(worst_s, found.makespan_s))
+    rows = ["as it ran (U)", "computes (P)", "communicates (M)", "neither (G)"]
+    values = [found.makespan_s, found.computation_s, found.communication_s, found.gaps_s]
+    colors = ["--ink-bar", "--compute", "--communication", "--other"]
+    lines = {} if found.reason else {"best": best_s, "no overlap": worst_s}
+    bar = {
+        "type": "bar", "orientation": "h", "y": rows, "x": [value / scale for value in values], "showlegend": False,
+        "marker": {"color": colors}, "text": [duration(value) for value in values], "textposition": "auto",
+        "insidetextanchor": "start", "textangle": 0, "hoverinfo": "skip", "constraintext": "none",
+        "insidetextfont": {"color": "--on-wire"}, "cliponaxis": False,
+    }  # fmt: skip
+    return Chart(
+        id="bounds",
+        title="No scheduling efficiency" if found.reason else f"Scheduling efficiency E = {found.efficiency:.2f}",
+        about=f"E has no meaning here: {found.reason}."
+        if found.reason
+        else f"How much of what can be hidden is: 1 all, 0 nothing. At best U = G + max(M, P) = {duration(best_s)}, "
+        f"without overlap G + M + P = {duration(worst_s)}: gaps aside, hiding can gain S = {percent(found.speedup)} at most.",
+        drawings={
+            "": Drawing(
+                [bar],
+                {
+                    "shapes": [_line(at / scale) for at in lines.values()],
+                    "annotations": [_note(words, at / scale) for words, at in lines.items()],
+                    "xaxis": {
+                        "title": {"text": f"{unit} per iteration"},
+                        "range": [0, 1.12 * max(worst_s, found.makespan_s) / scale],
+                    },
+                    "yaxis": {"showgrid": False, "autorange": "reversed", "tickfont": {"color": "--ink", "size": 12.5}},
+                    "margin": {"l": 8, "r": 14, "t": 30, "b": 36},
+                },
+            )
+        },
+        height_px=270,
+        small=True,
+    )  # fmt: skip
+
+
+def _line(at: float) -> dict[str, Any]:
+    line = {"color": "--ink", "width": 1.5, "dash": "dash"}
+    return {"type": "line", "x0": at, "x1": at, "y0": 0, "y1": 1, "yref": "paper", "line": line}
+
+
+def _note(text: str, at: float) -> dict[str, Any]:
+    font = {"color": "--soft", "size": 11.5}
+    return {
+        "text": text,
+        "x": at,
+        "y": 1,
+        "yref": "paper",
+        "yanchor": "bottom",
+        "showarrow": False,
+        "font": font,
+    }
+
+
+def lateness(metrics: JobMetrics) -> Chart | None:
+    """For whom the others wait; None where nobody is ever known to be last."""
+    ranks = [rank for rank in metrics.stragglers if rank.last][:10]
+    if not ranks:
+        return None
+    scale, unit = seconds_scale(max(rank.waited_s for rank in ranks))
+    worst = "" if metrics.waiting_share != metrics.waiting_share else percent(metrics.waiting_share, 1)
+    bar = {
+        "type": "bar", "orientation": "h", "y": [f"rank {rank.rank}" for rank in ranks],
+        "x": [rank.waited_s / scale for rank in ranks], "showlegend": False,
+        "marker": {"color": "--others", "pattern": pattern("others")}, "cliponaxis": False,
+        "text": [f"last at {percent(rank.last_share)}" for rank in ranks], "textposition": "auto", "insidetextanchor": "start",
+        "insidetextfont": {"color": "--on-others"}, "textangle": 0, "constraintext": "none",
+        "customdata": [[duration(rank.waited_s), duration(rank.margin_s), rank.last, rank.collectives] for rank in ranks],
+        "hovertemplate": "%{y}: last at %{customdata[2]} of %{customdata[3]} collectives, by %{customdata[1]}<br>"
+        "others wait %{customdata[0]} per iteration<extra></extra>",
+    }  # fmt: skip
+    return Chart(
+        id="lateness",
+        title="For whom the others wait",
+        about=f"Held-up time of all other ranks per iteration, by the rank that came last. The longest that one rank waits "
+        f"for late ones is {worst} of an iteration.",
+        drawings={"": Drawing([bar], bars_layout(f"{unit} per iteration, all ranks"))},
+        height_px=120 + 30 * len(ranks),
+        small=True,
+    )
+
+
+_KIND_COLOR = {
+    "compute": "--compute", "communication": "--communication", "wait": "--wire", "input": "--input", "copy": "--copy",
+    "other": "--other", "idle": "--idle",
+}  # fmt: skip
+
+
+def path_kinds(metrics: JobMetrics) -> Chart | None:
+    """What the critical path consists of, by kind; None for an empty path."""
+    kinds = metrics.path.by_kind()
+    whole = sum(kinds.values())
+    if not whole:
+        return None
+    bar = {
+        "type": "bar", "orientation": "h", "y": ["gaps" if kind == "idle" else kind for kind in kinds], "showlegend": False,
+        "x": [100 * seconds / whole for seconds in kinds.values()],
+        "marker": {"color": [_KIND_COLOR[kind] for kind in kinds]}, "cliponaxis": False, "textangle": 0,
+        "text": [percent(s / whole, 1) for s in kinds.values()], "textposition": "outside",
+        "hoverinfo": "skip", "outsidetextfont": {"color": "--ink"},
+    }  # fmt: skip
+    layout = bars_layout("% of the path")
+    layout["xaxis"]["range"] = [0, 130 * max(kinds.values()) / whole]
+    return Chart(
+        id="path",
+        title="The critical path",
+        about=f"What, end to end over all ranks, made iteration {metrics.path.number} last {duration(metrics.path.length_s)}. "
+        "Speeding up anything else changes nothing.",
+        drawings={"": Drawing([bar], layout)},
+        height_px=110 + 28 * len(kinds),
+        small=True,
+    )

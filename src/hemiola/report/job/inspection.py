@@ -8,9 +8,8 @@ from typing import Any
 
 import msgspec
 
-from hemiola.analysis.job.compare import compare
-from hemiola.analysis.job.metrics import JobMetrics
 from hemiola.analysis.job.breakdown import PARTS
+from hemiola.analysis.job.metrics import JobMetrics, compare
 from hemiola.core.job_timeline import SPAN_KINDS
 from hemiola.trace.atomic import replacing
 

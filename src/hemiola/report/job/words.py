@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from hemiola.analysis.job.compare import JobComparison
-from hemiola.analysis.job.metrics import JobMetrics, RankFigures
+from hemiola.analysis.job.metrics import JobComparison, JobMetrics, RankFigures
 from hemiola.core.units import format_bytes, format_duration, format_rate
 
 __all__ = [

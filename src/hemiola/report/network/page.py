@@ -6,11 +6,18 @@ from collections.abc import Sequence
 from html import escape
 
 from hemiola.report.document import asset, document
-from hemiola.report.job.cards import card, table
+from hemiola.report.job.page import card, table
 from hemiola.report.network.figures import SLACK, NetworkFigures
 from hemiola.report.network.picture import KEYS, network_picture
-from hemiola.report.network.table import host_rows, uplink_rows
-from hemiola.report.network.words import about_groups, facts, finding, reasons, short_rate
+from hemiola.report.network.words import (
+    about_groups,
+    facts,
+    finding,
+    host_rows,
+    reasons,
+    short_rate,
+    uplink_rows,
+)
 
 __all__ = ["head", "keys", "page", "render_network"]
 

@@ -8,15 +8,259 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from html import escape
+from math import ceil
+from statistics import median
+from typing import Any
 
 from hemiola.report.job.words import percent
-from hemiola.report.network.figures import SLOW, NetworkFigures, Rate, are_apart, is_slow
-from hemiola.report.network.shapes import LETTER, box, cut, label, text
-from hemiola.report.network.tree import LEAVES, ROWS, TreeNode, columns, fitting_tree, leaves
-from hemiola.report.network.words import interval, rate_words, short_rate
+from hemiola.report.network.figures import SLOW, NetworkFigures, Rate, are_apart, is_slow, joined
+from hemiola.report.network.words import domain_names, interval, names_words, rate_words, short_rate
 
-__all__ = ["KEYS", "network_picture"]
+__all__ = ["KEYS", "TreeNode", "columns", "fitting_tree", "leaves", "network_picture", "text"]
+
+
+# A topology as a tree that fits into a picture: hosts and domains that are alike become one node where
+# they are many.
+
+LEAVES, WIDE_LEAVES = 16, 10
+"""Most leaves that stand side by side: single hosts, and several hosts together, whose names are longer."""
+ROWS = 16
+"""Most that stand below each other."""
+COLUMNS = 8
+"""Of such."""
+CHILDREN = 8
+"""Most children of a node when all that is alike is together already; the fastest of more become one."""
+
+
+@dataclass(frozen=True)
+class TreeNode:
+    """Hosts or domains that are alike, or the core of the network.
+
+    Attributes:
+        title: their names.
+        tier: 0 for hosts, then the levels' numbers from 1; the core stands above all.
+        count: of them below each one of the node above.
+        all: of them in the whole network.
+        hosts: below each; below all `count` of several that are not alike.
+        out, into: of the link above each.
+        children: below each.
+        kinds: whether it stands for several that are not alike.
+        sent_bytes_per_s: what the hosts below each could send together; of several that are not alike, the median.
+    """
+
+    title: str
+    tier: int
+    count: int
+    all: int
+    hosts: int
+    out: Rate
+    into: Rate
+    children: tuple[TreeNode, ...] = ()
+    kinds: bool = False
+    sent_bytes_per_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class _Item:
+    """Members of one tier by their numbers, what makes them alike, and what is below."""
+
+    sign: Any
+    tier: int
+    members: tuple[int, ...]
+    below: tuple[_Item, ...] = ()
+
+
+def fitting_tree(figures: NetworkFigures) -> TreeNode:
+    """The tree with most detail that fits."""
+    for detail in (0, 1):
+        if len(figures.topology.hosts) > (COLUMNS * ROWS if detail == 0 else 1 << 14):
+            continue
+        node = _Builder(figures, detail).root()
+        if len(list(leaves(node))) <= (WIDE_LEAVES if detail else LEAVES) or columns(node) <= COLUMNS:
+            return node
+    return _Builder(figures, 2).root()
+
+
+def leaves(node: TreeNode) -> Iterator[TreeNode]:
+    """The nodes without children, from left to right."""
+    if not node.children:
+        yield node
+    for child in node.children:
+        yield from leaves(child)
+
+
+def columns(node: TreeNode) -> int:
+    """How many columns its leaves need if they stand below each other."""
+    if all(not child.children for child in node.children):
+        return max(ceil(len(node.children) / ROWS), 1)
+    return sum(columns(child) for child in node.children)
+
+
+class _Builder:
+    """Makes the tree at one degree of detail."""
+
+    def __init__(self, figures: NetworkFigures, detail: int) -> None:
+        self.figures = figures
+        self.detail = detail
+        self.levels = figures.topology.levels
+        self.host_sign = {host: n for n, group in enumerate(figures.groups) for host in group.hosts}
+        self.domain_sign = [
+            {number: n for n, one in enumerate(every) for number in one.numbers} for every in figures.domains
+        ]
+        self.inside = [self._inside(tier) for tier in range(len(self.levels))]
+
+    def _inside(self, tier: int) -> list[list[int]]:
+        """For each domain of a level, the numbers of what is below: hosts, or the domains of the level below."""
+        home = self.levels[tier].domain_of_host.tolist()
+        found: list[dict[int, None]] = [{} for _ in self.levels[tier].domains]
+        below = range(len(home)) if tier == 0 else self.levels[tier - 1].domain_of_host.tolist()
+        for host, number in enumerate(below):
+            found[home[host]][number] = None
+        return [list(one) for one in found]
+
+    def root(self) -> TreeNode:
+        """The core and all below it; a widest level of one domain is the core itself."""
+        tiers = len(self.levels)
+        hosts = len(self.figures.topology.hosts)
+        title, top = "network", tiers
+        if tiers and len(self.levels[-1].domains) == 1:
+            title, top = domain_names(self.figures, tiers - 1, [0]), tiers - 1
+        numbers = range(len(self.levels[top - 1].domains) if top else hosts)
+        below = self._together([self._item(top, number) for number in numbers], self.detail > 1 or top == 0)
+        nothing = Rate(0.0, 0.0, 0.0)
+        return TreeNode(title, top + 1, 1, 1, hosts, nothing, nothing, self._few(self._nodes(below, 1)))
+
+    def _item(self, tier: int, number: int) -> _Item:
+        if tier == 0:
+            return _Item(self.host_sign[number], 0, (number,))
+        items = [self._item(tier - 1, inner) for inner in self.inside[tier - 1][number]]
+        below = self._together(items, self.detail > 1 or tier == 1)
+        sign = (self.domain_sign[tier - 1][number], tuple((one.sign, len(one.members)) for one in below))
+        return _Item(sign, tier, (number,), below)
+
+    def _together(self, items: Sequence[_Item], may: bool) -> tuple[_Item, ...]:
+        """Items that are alike as one, the slowest first; at full detail each by itself."""
+        if not (may and self.detail):
+            return tuple(items)
+        alike: dict[Any, list[_Item]] = {}
+        for item in items:
+            alike.setdefault(item.sign, []).append(item)
+        return tuple(_joined(alike[sign]) for sign in sorted(alike))
+
+    def _nodes(self, items: Sequence[_Item], parents: int) -> tuple[TreeNode, ...]:
+        return tuple(self._node(item, parents) for item in items)
+
+    def _few(self, nodes: tuple[TreeNode, ...]) -> tuple[TreeNode, ...]:
+        """Those that are shown of a node's children."""
+        if self.detail < 2 or len(nodes) <= CHILDREN:
+            return nodes
+        return (*nodes[: CHILDREN - 1], _rest(nodes[CHILDREN - 1 :]))
+
+    def _node(self, item: _Item, parents: int) -> TreeNode:
+        figures, members = self.figures, item.members
+        of = [figures.out, figures.into] if item.tier == 0 else [figures.uplinks[item.tier - 1]] * 2
+        out, into = (joined([rates[number] for number in members]) for rates in of)
+        below = self._nodes(item.below, len(members))
+        hosts = sum(node.hosts * node.count for node in below) or 1
+        sent = (
+            sum(min(node.out.bytes_per_s, node.into.bytes_per_s) * node.count for node in below)
+            if item.tier == 1
+            else sum(node.sent_bytes_per_s * node.count for node in below)
+        )
+        return TreeNode(
+            self._title(item), item.tier, len(members) // parents, len(members), hosts, out, into, self._few(below),
+            sent_bytes_per_s=sent,
+        )  # fmt: skip
+
+    def _title(self, item: _Item) -> str:
+        if item.tier:
+            return domain_names(self.figures, item.tier - 1, item.members)
+        return names_words([self.figures.topology.hosts.names[host] for host in item.members])
+
+
+def _joined(items: Sequence[_Item]) -> _Item:
+    """Items of one sign; what is below them has the same signs in the same order."""
+    if len(items) == 1:
+        return items[0]
+    below = tuple(_joined(same) for same in zip(*(item.below for item in items), strict=True))
+    members = tuple(number for item in items for number in item.members)
+    return _Item(items[0].sign, items[0].tier, members, below)
+
+
+def _rest(nodes: Sequence[TreeNode]) -> TreeNode:
+    """Nodes that are not alike, as one."""
+    count, every = sum(node.count for node in nodes), sum(node.all for node in nodes)
+    out, into = joined([node.out for node in nodes]), joined([node.into for node in nodes])
+    hosts = sum(node.hosts * node.count for node in nodes)
+    sent = median(node.sent_bytes_per_s for node in nodes)
+    return TreeNode(
+        f"{count:,} others", nodes[0].tier, count, every, hosts, out, into, kinds=True, sent_bytes_per_s=sent
+    )
+
+
+# Boxes and texts of the pictures, as SVG. Knows no network.
+
+LETTER = 7.1
+"""Width of a letter, about, at 13 px."""
+_GAP, _LINE = 10, 15
+
+
+def box(
+    lines: tuple[str, str], left: float, top: float, width: float, height: float, said: str, *, stacked: bool
+) -> str:
+    """A box with a title and a note; one for several that are alike is a stack. `said` is told when pointed at."""
+    x, wide = left + _GAP / 2, width - _GAP
+    behind = [_rect(x + shift, top + shift, wide - 6, height - 6) for shift in (6, 3)] if stacked else []
+    inner, high = (wide - 6, height - 6) if stacked else (wide, height)
+    middle, (title, note) = x + inner / 2, lines
+    parts = [_rect(x, top, inner, high)]
+    parts.append(
+        text(
+            middle,
+            top + high / 2 + (-3 if note else 5),
+            cut(title, inner),
+            "var(--ink)",
+            'font-weight="650" text-anchor="middle"',
+        )
+    )
+    if note:
+        parts.append(
+            text(
+                middle, top + high / 2 + 12, cut(note, inner), "var(--soft)", 'text-anchor="middle"', size=12
+            )
+        )
+    return f"<g><title>{escape(said)}</title>{''.join(behind + parts)}</g>"
+
+
+def label(lines: Sequence[str], x: float, y: float) -> str:
+    """Lines around a place, the first one bold, on a ground of their own so that they can lie on a link."""
+    wide, high = max(map(len, lines)) * LETTER + 4, _LINE * len(lines) + 4
+    ground = f'<rect x="{x - wide / 2:.1f}" y="{y - high / 2:.1f}" width="{wide:.1f}" height="{high}" rx="4" fill="var(--paper)"/>'
+    first = y - high / 2 + 13
+    looks = ['text-anchor="middle" font-weight="650"', *['text-anchor="middle"'] * (len(lines) - 1)]
+    texts = [
+        text(x, first + _LINE * n, line, "var(--ink)", look)
+        for n, (line, look) in enumerate(zip(lines, looks, strict=True))
+    ]
+    return ground + "".join(texts)
+
+
+def text(x: float, y: float, said: str, fill: str, look: str = "", size: float = 13) -> str:
+    """A line of text."""
+    return f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size:g}" fill="{fill}" {look}>{escape(said)}</text>'
+
+
+def cut(said: str, width: float) -> str:
+    """A text that is not wider."""
+    most = max(int(width / LETTER), 3)
+    return said if len(said) <= most else f"{said[: most - 1]}…"
+
+
+def _rect(x: float, y: float, width: float, height: float) -> str:
+    return f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}" rx="6" fill="var(--page)" stroke="var(--soft)"/>'
+
 
 KEYS = (
     ("link", "--communication"), (f"below {100 * SLOW:.0f} % of the median of its kind", "--wire"),

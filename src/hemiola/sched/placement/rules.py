@@ -7,11 +7,10 @@ from random import Random as Chance
 
 from hemiola.core.decisions import Placement
 from hemiola.core.errors import PolicyError
-from hemiola.sched.counts import members
-from hemiola.sched.inventory import Inventory, GpuPool
+from hemiola.sched.index import members
+from hemiola.sched.inventory import GpuPool, Inventory
 from hemiola.sched.job_state import JobState
-from hemiola.sched.placement.fill import ALL, Pairs, build, gather, in_domain, on_host
-from hemiola.sched.placement.rule import Rule
+from hemiola.sched.placement.rule import ALL, Pairs, Rule, build, gather, in_domain, on_host
 
 __all__ = ["RULES", "BestFit", "Consolidated", "FirstFit", "Random", "TierAware", "Yarn", "rule_by_name"]
 

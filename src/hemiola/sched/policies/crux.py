@@ -42,8 +42,8 @@ from numpy.typing import NDArray
 
 from hemiola.core.decisions import Decision
 from hemiola.core.errors import PolicyError
-from hemiola.sched.counts import members
 from hemiola.sched.crossing import CROSSING, Crosser, CrossingJobs, groups, meetings, pace
+from hemiola.sched.index import members
 from hemiola.sched.placement import Rule, TierAware
 from hemiola.sched.policies.fifo import ARRIVAL
 from hemiola.sched.policies.shortest import DURATION, SERVICE

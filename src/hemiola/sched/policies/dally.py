@@ -36,9 +36,9 @@ from hemiola.sched.delay import (
     AutoTimer,
     BreakEvenTimer,
     Delay,
+    DelayTimer,
     ManualTimer,
     NeverWait,
-    DelayTimer,
     time_left_s,
 )
 from hemiola.sched.hosts_index import ByHost

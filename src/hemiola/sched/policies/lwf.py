@@ -38,12 +38,12 @@ from functools import cached_property
 
 from hemiola.core.decisions import Decision, Placement
 from hemiola.core.errors import PolicyError
-from hemiola.sched.counts import members
 from hemiola.sched.crossing import CROSSING, Crosser, CrossingJobs, meetings, pace
-from hemiola.sched.inventory import Inventory, GpuPool
+from hemiola.sched.index import members
+from hemiola.sched.inventory import GpuPool, Inventory
 from hemiola.sched.job_state import RUNNING, JobState
 from hemiola.sched.placement import Rule
-from hemiola.sched.placement.fill import Pairs, build
+from hemiola.sched.placement.rule import Pairs, build
 from hemiola.sched.policies.shortest import ByRemainingService
 from hemiola.sched.policy import Policy, by_order
 from hemiola.sched.view import ClusterView, Index

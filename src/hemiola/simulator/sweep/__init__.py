@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from hemiola.core.errors import InputError
 from hemiola.simulator.sweep.local import Adaptive, Here, ProcessPool, cores
 from hemiola.simulator.sweep.sweep import Swept, sweep
 from hemiola.simulator.sweep.tasks import Executor
-from hemiola.core.errors import InputError
 
 __all__ = ["Adaptive", "Executor", "Here", "ProcessPool", "Swept", "executor_for", "sweep"]
 

@@ -14,7 +14,7 @@ import numpy as np
 from hemiola.core.result import LoggedDecision, Run
 from hemiola.core.timeline import Timeline, TrafficLog
 
-__all__ = ["RunAnswer", "Result", "answer_of", "encode_exactly"]
+__all__ = ["Result", "RunAnswer", "answer_of", "encode_exactly"]
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):

@@ -17,11 +17,19 @@ from multiprocessing.connection import Connection, wait
 from types import FrameType
 from typing import cast
 
+from hemiola.core.errors import EngineError, InputError
 from hemiola.simulator.simulate import Recording
 from hemiola.simulator.sweep.answers import RunAnswer
-from hemiola.simulator.sweep.programs import program_of
-from hemiola.simulator.sweep.tasks import Answers, Packed, PickledError, RunTask, Work, compute, compute_packed
-from hemiola.core.errors import EngineError, InputError
+from hemiola.simulator.sweep.tasks import (
+    Answers,
+    Packed,
+    PickledError,
+    RunTask,
+    Work,
+    compute,
+    compute_packed,
+    program_of,
+)
 
 __all__ = ["Adaptive", "Here", "ProcessPool", "cores"]
 
@@ -252,7 +260,9 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
-def _answer(packed: Packed, task: RunTask, recording: Recording) -> RunAnswer | PickledError | Exception | None:
+def _answer(
+    packed: Packed, task: RunTask, recording: Recording
+) -> RunAnswer | PickledError | Exception | None:
     global _busy, _stopped
     if _stopped:
         return None

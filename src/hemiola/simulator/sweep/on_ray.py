@@ -15,12 +15,19 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from hemiola.simulator.simulate import Recording
-from hemiola.simulator.sweep.answers import RunAnswer
-from hemiola.simulator.sweep.keys import hemiola_digest
-from hemiola.simulator.sweep.tasks import Answers, Packed, PickledError, RunTask, Work, compute_packed
 from hemiola.core.errors import EngineError, InputError
 from hemiola.sched.policy import Policy
+from hemiola.simulator.simulate import Recording
+from hemiola.simulator.sweep.answers import RunAnswer
+from hemiola.simulator.sweep.tasks import (
+    Answers,
+    Packed,
+    PickledError,
+    RunTask,
+    Work,
+    compute_packed,
+    hemiola_digest,
+)
 
 __all__ = ["OnRay"]
 
@@ -96,7 +103,9 @@ def _sent(ray: Any, packed: Packed) -> tuple[Any, str]:
     return ray.put(packed.content), packed.digest
 
 
-def _work(content: bytes, digest: str, task: RunTask, recording: Recording, hemiola: str) -> RunAnswer | PickledError:
+def _work(
+    content: bytes, digest: str, task: RunTask, recording: Recording, hemiola: str
+) -> RunAnswer | PickledError:
     """On a worker."""
     if hemiola_digest() != hemiola:
         return PickledError(

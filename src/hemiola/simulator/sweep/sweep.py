@@ -11,13 +11,20 @@ from pathlib import Path
 
 import msgspec
 
+from hemiola.core.result import Comparison, baseline_among
 from hemiola.simulator.scenario import Prepared
 from hemiola.simulator.simulate import Progress, Recording, in_order
-from hemiola.simulator.sweep.answers import RunAnswer, Result
-from hemiola.simulator.sweep.keys import scenario_digest, task_key
-from hemiola.simulator.sweep.store import RunStore
-from hemiola.simulator.sweep.tasks import Answers, Executor, RunTask, Work, tasks_of
-from hemiola.core.result import Comparison, baseline_among
+from hemiola.simulator.sweep.answers import Result, RunAnswer
+from hemiola.simulator.sweep.tasks import (
+    Answers,
+    Executor,
+    RunStore,
+    RunTask,
+    Work,
+    scenario_digest,
+    task_key,
+    tasks_of,
+)
 
 __all__ = ["Swept", "sweep"]
 
@@ -81,7 +88,9 @@ def sweep(
         answers.close()
 
 
-def _until_done(waited_for: set[RunTask], answers: Answers, take: Callable[[RunTask, RunAnswer], None]) -> None:
+def _until_done(
+    waited_for: set[RunTask], answers: Answers, take: Callable[[RunTask, RunAnswer], None]
+) -> None:
     """Take answers until these tasks have theirs; after Ctrl-C there are no more."""
     try:
         while waited_for and (pair := next(answers, None)) is not None:

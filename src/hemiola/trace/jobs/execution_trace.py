@@ -19,9 +19,8 @@ import numpy as np
 
 from hemiola.core.errors import InputError
 from hemiola.core.job_timeline import JobTimeline
-from hemiola.trace.jobs.json_stream import JsonStream
-from hemiola.trace.jobs.kineto import KinetoJob
-from hemiola.trace.jobs.opening import decoding
+from hemiola.trace.jobs.json_stream import JsonStream, decoding
+from hemiola.trace.jobs.kineto.timeline import KinetoJob
 
 __all__ = [
     "EXECUTION_LIST",

@@ -11,15 +11,13 @@ from typing import Any, NamedTuple
 
 from hemiola.core.errors import FormatError, InputError
 from hemiola.core.job_timeline import JobTimeline
-from hemiola.trace.jobs.chakra import read_et
-from hemiola.trace.jobs.chakra_from import from_chakra
-from hemiola.trace.jobs.chakra_json import CHAKRA_LIST, read_chakra_json
+from hemiola.trace.jobs.chakra.from_chakra import from_chakra
+from hemiola.trace.jobs.chakra.nodes import CHAKRA_LIST, read_chakra_json, read_et
 from hemiola.trace.jobs.execution_trace import EXECUTION_LIST, join, read_execution_trace
-from hemiola.trace.jobs.json_stream import JsonStream
-from hemiola.trace.jobs.kineto import read_kineto_job
-from hemiola.trace.jobs.kineto_file import KINETO_LIST
-from hemiola.trace.jobs.opening import looks_like_json, opened
-from hemiola.trace.jobs.perfetto_job import JOB_PERFETTO_SCHEMA, read_perfetto
+from hemiola.trace.jobs.json_stream import JsonStream, looks_like_json, opened
+from hemiola.trace.jobs.kineto.file import KINETO_LIST
+from hemiola.trace.jobs.kineto.timeline import read_kineto_job
+from hemiola.trace.jobs.perfetto import JOB_PERFETTO_SCHEMA, read_perfetto
 from hemiola.trace.jobs.timeline_json import JOB_TIMELINE_SCHEMA, read_timeline
 from hemiola.trace.struct_json import as_text
 

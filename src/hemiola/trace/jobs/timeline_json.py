@@ -18,7 +18,7 @@ import numpy as np
 from hemiola.core.errors import InputError
 from hemiola.core.job_timeline import Iterations, JobTimeline, Rank, Spans, TransferLog
 from hemiola.trace.atomic import replacing
-from hemiola.trace.jobs.opening import decoding, read_all
+from hemiola.trace.jobs.json_stream import decoding, read_all
 
 __all__ = [
     "JOB_TIMELINE_SCHEMA",

@@ -6,14 +6,13 @@ import xml.etree.ElementTree as ElementTree
 from dataclasses import dataclass
 from pathlib import Path
 
+from hemiola.core.collective.schedule import Buffer, ChunkPlace, Collective, CollectiveSchedule, check_size
 from hemiola.core.errors import InputError
-from hemiola.core.collective.schedule import Buffer, Collective, ChunkPlace, CollectiveSchedule
-from hemiola.core.strategy_check import check_size
 from hemiola.trace.msccl.document import children, elements, given, number
 from hemiola.trace.msccl.joined import joined_moves
 from hemiola.trace.msccl.waiting import BlockStep
 from hemiola.trace.msccl.words import BUFFERS, COLLECTIVES, KINDS, RECEIVES, SENDS, SLOTS, SOURCES, TARGETS
-from hemiola.trace.reading import read_bytes
+from hemiola.trace.results import read_bytes
 
 __all__ = ["parse_msccl", "read_msccl"]
 

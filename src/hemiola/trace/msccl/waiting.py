@@ -6,8 +6,8 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hemiola.core.errors import ScheduleError
 from hemiola.core.collective.schedule import ChunkPlace
+from hemiola.core.errors import ScheduleError
 from hemiola.trace.msccl.words import RECEIVES, SENDS
 
 __all__ = ["At", "BlockStep", "check_progress"]

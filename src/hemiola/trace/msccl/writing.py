@@ -6,8 +6,8 @@ import xml.etree.ElementTree as ElementTree
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hemiola.core.errors import ScheduleError
 from hemiola.core.collective.schedule import Buffer, ChunkMove, ChunkPlace, CollectiveSchedule
+from hemiola.core.errors import ScheduleError
 from hemiola.trace.atomic import replacing
 from hemiola.trace.msccl.words import BUFFERS, NAMES
 

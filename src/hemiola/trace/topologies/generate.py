@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from hemiola.core.errors import InputError
 from hemiola.core.topology import MAX_HOSTS, Hosts, Level, Topology
-from hemiola.trace.topologies.hardware import HARDWARE_OPTIONS, make_hosts
+from hemiola.trace.topologies.levels import HARDWARE_OPTIONS, make_hosts
 from hemiola.trace.topologies.options import TopologyOptions
 
 __all__ = ["GENERATORS", "generate"]

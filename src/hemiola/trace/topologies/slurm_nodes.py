@@ -9,14 +9,65 @@ lines of gres.conf about a node counts only where it is silent. Generic resource
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from hemiola.core.errors import HemiolaError, InputError
 from hemiola.core.hostlist import expand
 from hemiola.trace.topologies.options import whole
-from hemiola.trace.topologies.slurm_conf import read_conf
 
-__all__ = ["Gpus", "Line", "gpus_of", "read_down", "read_gres_conf", "read_slurm_conf"]
+__all__ = [
+    "Gpus",
+    "gpus_of",
+    "read_conf",
+    "read_down",
+    "read_gres_conf",
+    "read_slurm_conf",
+    "read_without_partition",
+]
+
+
+# Lines of Slurm's configuration files: `Key=value Key="value"`, comments, continued lines.
+
+_PAIR = re.compile(r'(\w+)\s*=\s*("[^"]*"|\S+)')
+_BETWEEN = " \t,"
+_NEEDED = ("nodename", "name", "switchname", "blockname")
+
+
+def read_conf(text: str, path: str) -> Iterator[tuple[str, dict[str, str]]]:
+    """Lines of a Slurm file as (place, lower-case keys with values); comments left out.
+
+    A line that is not made of pairs has the one key "", with its text.
+
+    Raises:
+        InputError: a line of a node, a resource or a switch that is not made of pairs; an Include.
+    """
+    held, first = "", 0
+    for number, line in enumerate([*text.splitlines(), ""], start=1):
+        line = line.split("#", 1)[0].rstrip()
+        first = first if held else number
+        if line.endswith("\\"):
+            held += line[:-1]  # without a space, as Slurm joins them: a list of nodes may go on
+            continue
+        line, held = (held + line).strip(), ""
+        if line and _PAIR.sub("", line).strip(_BETWEEN):
+            _refuse_needed(line, f"{path}:{first}")
+            yield f"{path}:{first}", {"": line}
+        elif line:
+            yield f"{path}:{first}", {key.lower(): value.strip('"') for key, value in _PAIR.findall(line)}
+
+
+def _refuse_needed(line: str, where: str) -> None:
+    word = re.split(r"[\s=]", line, maxsplit=1)[0].lower()
+    if word == "include":
+        raise InputError(
+            f"{where}: cannot read {line!r}: other files are not looked into",
+            "put the lines of the included file in its place",
+        )
+    if word in _NEEDED:
+        raise InputError(
+            f"{where}: cannot read {line!r}", "write Key=value pairs only, such as NodeName=n[0-7] Gres=gpu:8"
+        )
+
 
 Gpus = tuple[int | None, str]
 """Number of GPUs and their type; None and "" where it is not said."""
@@ -168,3 +219,71 @@ def _sum(one: Gpus, other: Gpus, where: str) -> Gpus:
         )
     count = None if one[0] is None or other[0] is None else one[0] + other[0]
     return count, other[1] or one[1]
+
+
+# Which nodes of a slurm.conf no partition gives to jobs.
+
+_Line = tuple[str, dict[str, str]]
+_RUNS_JOBS = ("UP", "DRAIN")
+"""A partition in DRAIN takes no new jobs, and runs those that wait in it."""
+
+
+def read_without_partition(text: str, path: str) -> set[str]:
+    """The nodes that are in no partition, or only in such as are DOWN or INACTIVE.
+
+    Raises:
+        InputError: a line about nodes, or a hostlist, that cannot be read.
+    """
+    lines = [*read_conf(text, path)]
+    named = any(pairs.get("partitionname", "DEFAULT").upper() != "DEFAULT" for _, pairs in lines)
+    unread = any(re.match(r"(?i)(partitionname|nodeset)\b", pairs.get("", "")) for _, pairs in lines)
+    if unread or not named:
+        return set()
+    nodes = _features(lines)
+    return set(nodes).difference(*_members(lines, nodes))
+
+
+def _features(lines: Sequence[_Line]) -> dict[str, list[str]]:
+    """Of every node."""
+    found: dict[str, list[str]] = {}
+    default = ""
+    for where, pairs in lines:
+        if "nodename" in pairs:
+            text = pairs.get("feature", pairs.get("features", default))
+            if pairs["nodename"].upper() == "DEFAULT":
+                default = text
+                continue
+            found.update(dict.fromkeys(_names(pairs["nodename"], where), text.split(",")))
+    return found
+
+
+def _members(lines: Sequence[_Line], nodes: Mapping[str, Sequence[str]]) -> list[list[str]]:
+    """The nodes of each partition that runs jobs."""
+    sets = {pairs["nodeset"]: _of_set(pairs, nodes, where) for where, pairs in lines if "nodeset" in pairs}
+    members: list[list[str]] = []
+    default: dict[str, str] = {}
+    for where, pairs in lines:
+        if "partitionname" not in pairs:
+            continue
+        full = {**default, **pairs}
+        if pairs["partitionname"].upper() == "DEFAULT":
+            default = full
+        elif full.get("state", "UP").upper() in _RUNS_JOBS:
+            named = full.get("nodes", "")
+            found = nodes if named.upper() == "ALL" else _names(named, where)
+            members.append([node for name in found for node in sets.get(name, [name])])
+    return members
+
+
+def _of_set(pairs: Mapping[str, str], nodes: Mapping[str, Sequence[str]], where: str) -> list[str]:
+    """The nodes that a set names, and those with the one feature that it names."""
+    wanted = pairs.get("feature", "")
+    alike = [node for node, features in nodes.items() if wanted and wanted in features]
+    return [*_names(pairs.get("nodes", ""), where), *alike]
+
+
+def _names(hostlist: str, where: str) -> list[str]:
+    try:
+        return expand(hostlist)
+    except HemiolaError as error:
+        raise InputError(f"{where}: {error.what}", error.remedy) from error

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 
 from hemiola.core.errors import HemiolaError, InputError, RowError
 from hemiola.core.topology import MAX_HOSTS, Topology
-from hemiola.trace.topologies.hardware import HARDWARE_OPTIONS, make_hosts
-from hemiola.trace.topologies.levels import LEVEL_OPTIONS, make_levels
+from hemiola.trace.topologies.levels import HARDWARE_OPTIONS, LEVEL_OPTIONS, make_hosts, make_levels
 from hemiola.trace.topologies.options import TopologyOptions, whole
 
 __all__ = ["LINGJUN_COLUMNS", "TIRESIAS_COLUMNS", "read_lingjun", "read_tiresias"]

@@ -4,8 +4,8 @@ Each format is a value in a file of its own that recognises its content and read
 of policies, topologies or simulation.
 """
 
-from hemiola.trace.workloads.format import WorkloadFormat
+from hemiola.trace.workloads.native import write_workload
 from hemiola.trace.workloads.read import FORMATS, read_workload
-from hemiola.trace.workloads.write import write_workload
+from hemiola.trace.workloads.source import WorkloadFormat
 
 __all__ = ["FORMATS", "WorkloadFormat", "read_workload", "write_workload"]

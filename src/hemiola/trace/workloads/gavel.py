@@ -16,10 +16,8 @@ from __future__ import annotations
 from functools import partial
 
 from hemiola.trace.workloads.cells import Cells, read_rows, table
-from hemiola.trace.workloads.facts import gavel_steps_per_s
-from hemiola.trace.workloads.format import WorkloadFormat
 from hemiola.trace.workloads.ledger import JobDraft, ReadLedger
-from hemiola.trace.workloads.source import Source
+from hemiola.trace.workloads.source import Source, WorkloadFormat, gavel_steps_per_s
 
 __all__ = ["GAVEL", "GAVEL_OLD", "SHOCKWAVE"]
 

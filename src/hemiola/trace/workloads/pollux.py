@@ -8,10 +8,8 @@ GPUs and batch size of the published workloads the result of that is shipped; ot
 from __future__ import annotations
 
 from hemiola.trace.workloads.cells import Cells, read_rows, table
-from hemiola.trace.workloads.facts import pollux_durations_s
-from hemiola.trace.workloads.format import WorkloadFormat
 from hemiola.trace.workloads.ledger import JobDraft, ReadLedger
-from hemiola.trace.workloads.source import Source
+from hemiola.trace.workloads.source import Source, WorkloadFormat, pollux_durations_s
 
 __all__ = ["POLLUX"]
 

@@ -7,23 +7,17 @@ from pathlib import Path
 
 from hemiola.core.errors import FormatError, InputError
 from hemiola.core.job import Workload
-from hemiola.trace.workloads.acme import ACME
-from hemiola.trace.workloads.format import WorkloadFormat
+from hemiola.trace.workloads.datacentre import ACME, HELIOS
 from hemiola.trace.workloads.gavel import GAVEL, GAVEL_OLD, SHOCKWAVE
-from hemiola.trace.workloads.helios import HELIOS
 from hemiola.trace.workloads.ledger import ReadLedger
-from hemiola.trace.workloads.muri import MURI
-from hemiola.trace.workloads.native_csv import NATIVE_CSV
-from hemiola.trace.workloads.native_json import NATIVE_JSON
-from hemiola.trace.workloads.pai import PAI_JOBS, PAI_SIMULATOR
-from hemiola.trace.workloads.pai_tasks import PAI_TASKS
-from hemiola.trace.workloads.philly_csv import PHILLY_CSV
-from hemiola.trace.workloads.philly_json import PHILLY_JSON
+from hemiola.trace.workloads.native import NATIVE_CSV, NATIVE_JSON
+from hemiola.trace.workloads.pai import PAI_JOBS, PAI_SIMULATOR, PAI_TASKS
+from hemiola.trace.workloads.philly import PHILLY_CSV, PHILLY_JSON
 from hemiola.trace.workloads.pollux import POLLUX
 from hemiola.trace.workloads.slurm import SLURM
-from hemiola.trace.workloads.source import Source, load
+from hemiola.trace.workloads.source import Source, WorkloadFormat, load
 from hemiola.trace.workloads.swf import SWF
-from hemiola.trace.workloads.tiresias import TIRESIAS
+from hemiola.trace.workloads.tiresias import MURI, TIRESIAS
 
 __all__ = ["FORMATS", "read_workload"]
 

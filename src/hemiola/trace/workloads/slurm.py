@@ -15,10 +15,9 @@ import re
 from hemiola.core.errors import FormatError, InputError
 from hemiola.core.hostlist import expand
 from hemiola.trace.workloads.cells import MAX_GPUS, Cells, read_rows, table
-from hemiola.trace.workloads.format import WorkloadFormat
+from hemiola.trace.workloads.clock import limit_seconds
 from hemiola.trace.workloads.ledger import JobDraft, ReadLedger
-from hemiola.trace.workloads.source import Source
-from hemiola.trace.workloads.timelimit import limit_seconds
+from hemiola.trace.workloads.source import Source, WorkloadFormat
 
 __all__ = ["SLURM"]
 

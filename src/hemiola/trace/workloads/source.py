@@ -9,15 +9,32 @@ from __future__ import annotations
 import csv
 import gzip
 import io
+import re
 import zlib
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
+from importlib.resources import files
 from pathlib import Path
+from typing import TypeVar
 
-from hemiola.core.errors import FormatError, InputError, RowError
+import msgspec
+
+from hemiola.core.errors import DAMAGED, FormatError, InputError, RowError
 from hemiola.trace.struct_json import as_text
+from hemiola.trace.workloads.ledger import ReadLedger
 
-__all__ = ["Source", "load"]
+__all__ = [
+    "Source",
+    "WorkloadFormat",
+    "decode_entries",
+    "decode_whole",
+    "gavel_steps_per_s",
+    "load",
+    "numbered",
+    "pollux_durations_s",
+]
+
 
 _PACKED = {
     b"PK\x03\x04": "a zip archive",
@@ -149,3 +166,103 @@ def _decode_line(line: bytes) -> str | None:
         return line.decode("utf-8")
     except UnicodeDecodeError:
         return None
+
+
+# What a format is: a value that recognises a file's content and reads it.
+
+
+@dataclass(frozen=True)
+class WorkloadFormat:
+    """One workload format.
+
+    Attributes:
+        name: as in `FORMAT:FILE`.
+        about: what it is, in half a line.
+        match: how the content shows that it is this format, in words; "" where it is not.
+        read: puts the file's jobs, in the file's own time, into the ledger.
+        from_first: its times are counted from the first arrival; False keeps the file's origin.
+    """
+
+    name: str
+    about: str
+    match: Callable[[Source], str]
+    read: Callable[[Source, ReadLedger], None]
+    from_first: bool = True
+
+
+# JSON arrays entry by entry, each with the line it begins on. Knows no format.
+
+T = TypeVar("T")
+_WHERE = re.compile(r" - at `\$\.?(.*)`$")
+_WHOLE = "(entry)"
+
+
+def decode_whole(path: str, text: str, kind: type[T]) -> T:
+    """All of `text` as a `kind`. Raises InputError where it is not JSON or of another shape."""
+    try:
+        return msgspec.json.decode(text, type=kind)
+    except DAMAGED as error:
+        raise InputError(
+            f"{path} cannot be read as JSON: {error}", "check the file; it may be cut off"
+        ) from None
+
+
+def numbered(text: str, raws: Iterable[msgspec.Raw]) -> Iterator[tuple[int, msgspec.Raw]]:
+    """Each entry with its line; entries stand in `text` in this order, and are slices of it."""
+    data = text.encode()
+    at, line = 0, 1
+    for raw in raws:
+        here = data.index(raw, at)
+        line += data.count(b"\n", at, here)
+        yield line, raw
+        after = here + len(memoryview(raw))
+        line += data.count(b"\n", here, after)
+        at = after
+
+
+def decode_entries(
+    ledger: ReadLedger, entries: Iterable[tuple[int, msgspec.Raw]], kind: type[T]
+) -> Iterator[tuple[int, T]]:
+    """Each entry as a `kind`; one of another shape, or with values that cannot be, goes to `ledger.reject`."""
+    decoder = msgspec.json.Decoder(kind)
+    for line, raw in entries:
+        try:
+            yield line, decoder.decode(raw)
+        except DAMAGED as error:
+            ledger.reject(_entry_error(ledger.path, line, raw, str(error)))
+        except InputError as error:
+            ledger.reject(RowError(ledger.path, line, _WHOLE, _beginning(raw), error.what, error.remedy))
+
+
+def _entry_error(path: str, line: int, raw: msgspec.Raw, message: str) -> RowError:
+    found = _WHERE.search(message)
+    problem = "has the wrong shape: " + (message[: found.start()] if found else message)
+    column = found[1] if found else _WHOLE
+    return RowError(path, line, column, _beginning(raw), problem, "give the documented fields")
+
+
+def _beginning(raw: msgspec.Raw) -> str:
+    return bytes(memoryview(raw)[:60]).decode("utf-8", "replace")
+
+
+# Small tables of published facts that some formats need, shipped in `data/` with their sources.
+
+
+def _rows(name: str) -> list[dict[str, str]]:
+    text = (files("hemiola.trace.workloads") / "data" / name).read_text(encoding="utf-8")
+    return list(csv.DictReader(line for line in text.splitlines() if not line.startswith("#")))
+
+
+@cache
+def gavel_steps_per_s() -> dict[tuple[str, int], float]:
+    """Steps per second on consolidated V100s, by Gavel's job type and number of GPUs."""
+    return {(row["job_type"], int(row["gpus"])): float(row["steps_per_s"]) for row in _rows("gavel_v100.csv")}
+
+
+@cache
+def pollux_durations_s() -> dict[tuple[str, int, int], float]:
+    """Run time in seconds on consolidated T4s, by application, number of GPUs and batch size."""
+    return {
+        (row["application"], int(row["num_replicas"]), int(row["batch_size"])): float(row["duration_s"])
+        for row in _rows("pollux_durations.csv")
+    }

@@ -10,9 +10,8 @@ from collections.abc import Iterator
 
 from hemiola.core.errors import RowError
 from hemiola.trace.workloads.cells import Cells, read_rows
-from hemiola.trace.workloads.format import WorkloadFormat
 from hemiola.trace.workloads.ledger import JobDraft, ReadLedger
-from hemiola.trace.workloads.source import Source
+from hemiola.trace.workloads.source import Source, WorkloadFormat
 
 __all__ = ["SWF"]
 

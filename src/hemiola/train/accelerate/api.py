@@ -115,7 +115,7 @@ def accelerate(
 
 def _plan(plan: Plan | str | Path | None) -> Plan | None:
     """The plan that was given, or named by the environment."""
-    from hemiola.trace.plan_json import read_plan
+    from hemiola.trace.struct_json import read_plan
 
     if isinstance(plan, Plan):
         return plan

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from hemiola.core.errors import PlanError
 from hemiola.core.plan import Plan
 
-__all__ = ["TiedHead", "Lookups", "Table", "planned_tables", "summed", "tables_of", "touched_rows"]
+__all__ = ["Lookups", "Table", "TiedHead", "planned_tables", "summed", "tables_of", "touched_rows"]
 
 _BLOCK_BYTES = 768 << 10
 """So much of a table is looked at at once: it stays in a processor's cache."""

@@ -26,13 +26,12 @@ from torch.autograd import Variable
 
 from hemiola.core.errors import InputError
 from hemiola.core.plan import Plan
-from hemiola.train.accelerate.buckets import Bundle, RowBucket, ParameterSlot, bundles_of, end_rows
-from hemiola.train.accelerate.modes import Modes
-from hemiola.train.accelerate.embeddings import TiedHead, Lookups, Table
+from hemiola.train.accelerate.buckets import Bundle, ParameterSlot, RowBucket, bundles_of, end_rows
+from hemiola.train.accelerate.embeddings import Lookups, Table, TiedHead
 from hemiola.train.accelerate.handles import Carrier, RowCarrier
-from hemiola.train.accelerate.trace_hooks import Teller
-from hemiola.train.accelerate.updates import Updates
 from hemiola.train.accelerate.parameter_hooks import attend, leave, tell_owner, unwatch, watch
+from hemiola.train.accelerate.trace_hooks import Teller
+from hemiola.train.accelerate.updates import Modes, Updates
 
 __all__ = ["PlanExecutor"]
 
@@ -68,7 +67,9 @@ class PlanExecutor:
         self._carrier, self._updates, self._ranks, self._timeout_s = carrier, updates, ranks, timeout_s
         self._module, self._plan, self._teller = module, plan, teller
         attend(module, tell_owner)
-        self.slots = {name: ParameterSlot(name, parameter, self._use) for name, parameter in parameters.items()}
+        self.slots = {
+            name: ParameterSlot(name, parameter, self._use) for name, parameter in parameters.items()
+        }
         bundles = bundles_of(plan, self.slots)
         self._rows = [bundle for bundle in bundles if isinstance(bundle, RowBucket) and not bundle.is_head]
         self._slot_of = {id(slot.parameter): slot for slot in self.slots.values()}
@@ -76,7 +77,9 @@ class PlanExecutor:
         self._expects = False  # there was a forward to be exchanged since the last exchange began
         self._exchanged = False  # one has ended since the last step
         self._backwards: set[int] = set()  # PyTorch's numbers of those that handed over, until they end well
-        self._due: dict[str, ParameterSlot] = {}  # to be updated, or at least to be waited for, before the next use
+        self._due: dict[
+            str, ParameterSlot
+        ] = {}  # to be updated, or at least to be waited for, before the next use
         self._modes = Modes(next(iter(parameters.values())).device.type)  # of the last step
         self._guard = threading.RLock()
         self.syncs = True

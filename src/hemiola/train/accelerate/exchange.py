@@ -8,23 +8,164 @@ any order, and a more urgent one overtakes and pauses what is on its way.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from hemiola.core.errors import HemiolaError, InternalError
-from hemiola.core.plan import FEW, SMALL_BYTES
-from hemiola.train.accelerate.buffers import share_buffers
-from hemiola.train.accelerate.sparse_rows import Fill, TableRowNames, TableRowTransfer, Telling, names_of
-from hemiola.train.accelerate.schedule import ElementRange, MessageStep, schedule
-from hemiola.train.accelerate.in_flight import TransferInFlight
 from hemiola.comm.process_group.memory import view
-from hemiola.comm.schedule_executor.rooms import ScratchMemory, Rooms
+from hemiola.comm.schedule_executor.layout import Rooms, ScratchMemory
 from hemiola.comm.transport import Endpoint, Handle
+from hemiola.core.errors import HemiolaError, InputError, InternalError
+from hemiola.core.plan import FEW, SMALL_BYTES
+from hemiola.train.accelerate.sparse_rows import (
+    Fill,
+    TableRowNames,
+    TableRowTransfer,
+    Telling,
+    TransferInFlight,
+    names_of,
+)
 
-__all__ = ["GradientExchange"]
+__all__ = ["ElementRange", "GradientExchange", "MessageStep", "schedule", "share_buffers"]
+
+
+# Rank 0's buffers for everybody (running means of batch normalisation), as DistributedDataParallel keeps
+# them equal.
+
+_TAG = (1 << 62) - 1
+_FIRST = -1
+"""More urgent than any gradient."""
+
+
+def share_buffers(end: Endpoint, buffers: list[Tensor]) -> None:
+    """Called by all ranks before a forward; all but rank 0 wait for rank 0's."""
+    kinds = _by_type(buffers)
+    if not kinds:
+        return
+    if end.rank == 0:
+        flats = [torch.cat([buffer.detach().reshape(-1) for buffer in own]) for own in kinds]
+        data = torch.cat([flat.view(torch.uint8) for flat in flats])
+        for peer in range(1, end.ranks):
+            end.send(peer, _TAG, view(data), priority=_FIRST)
+        return
+    sizes = [sum(buffer.nbytes for buffer in own) for own in kinds]
+    data = torch.empty(sum(sizes), dtype=torch.uint8, device="cpu")
+    end.receive(0, _TAG, view(data)).wait()
+    with torch.no_grad():
+        for own, part in zip(kinds, data.split(sizes), strict=True):
+            flats = part.view(own[0].dtype).split([buffer.numel() for buffer in own])
+            came = [flat.view(buffer.shape) for flat, buffer in zip(flats, own, strict=True)]
+            torch._foreach_copy_(own, came)  # one call for many
+
+
+def _by_type(buffers: list[Tensor]) -> list[list[Tensor]]:
+    """Those that hold something, the widest types first: so each type's lie at addresses that it can have."""
+    found: dict[torch.dtype, list[Tensor]] = {}
+    for buffer in buffers:
+        if buffer.numel():
+            found.setdefault(buffer.dtype, []).append(buffer)
+    return sorted(found.values(), key=lambda own: -own[0].element_size())
+
+
+# All-reduces as steps of messages between pairs of ranks: who sends which elements to whom, and when.
+
+
+@dataclass(frozen=True, slots=True)
+class ElementRange:
+    """Elements from `start` up to `stop`, to or from a peer."""
+
+    peer: int
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True, slots=True)
+class MessageStep:
+    """What is sent and received at once; the next step begins once all of it has come.
+
+    Attributes:
+        sends, receives: the messages; empty parts are left out.
+        joins: whether what comes is added to what is there, in the order of ranks; else it takes its place.
+    """
+
+    sends: tuple[ElementRange, ...]
+    receives: tuple[ElementRange, ...]
+    joins: bool
+
+
+def schedule(algorithm: str, rank: int, ranks: int, count: int) -> tuple[MessageStep, ...]:
+    """The steps of one rank.
+
+    Args:
+        algorithm: "ring", "halving-doubling" (on other than powers of two ranks, and for "": "direct"), "direct".
+        count: elements.
+
+    Raises:
+        InputError: there is no such algorithm.
+    """
+    bounds = [i * count // ranks for i in range(ranks + 1)]
+    if algorithm == "ring":
+        found = _ring(rank, ranks, bounds)
+    elif algorithm == "halving-doubling" and not ranks & (ranks - 1):
+        found = _halving_doubling(rank, ranks, count)
+    elif algorithm in ("", "direct", "halving-doubling"):
+        found = _direct(rank, ranks, bounds)
+    else:
+        raise InputError(
+            f"there is no all-reduce by {algorithm!r}", "use ring, halving-doubling, direct or nothing"
+        )
+    return tuple(
+        MessageStep(
+            tuple(part for part in step.sends if part.stop > part.start),
+            tuple(part for part in step.receives if part.stop > part.start),
+            step.joins,
+        )
+        for step in found
+    )
+
+
+def _ring(rank: int, ranks: int, bounds: list[int]) -> list[MessageStep]:
+    left, right = (rank - 1) % ranks, (rank + 1) % ranks
+
+    def step(sent: int, received: int, joins: bool) -> MessageStep:
+        out, into = sent % ranks, received % ranks
+        return MessageStep(
+            (ElementRange(right, bounds[out], bounds[out + 1]),),
+            (ElementRange(left, bounds[into], bounds[into + 1]),),
+            joins,
+        )
+
+    turns = range(ranks - 1)
+    return [step(rank - t, rank - t - 1, True) for t in turns] + [
+        step(rank + 1 - t, rank - t, False) for t in turns
+    ]
+
+
+def _direct(rank: int, ranks: int, bounds: list[int]) -> list[MessageStep]:
+    others = [(rank + turn) % ranks for turn in range(1, ranks)]
+    theirs = tuple(ElementRange(peer, bounds[peer], bounds[peer + 1]) for peer in others)
+    own = tuple(ElementRange(peer, bounds[rank], bounds[rank + 1]) for peer in others)
+    return [MessageStep(theirs, own, True), MessageStep(own, theirs, False)]
+
+
+def _halving_doubling(rank: int, ranks: int, count: int) -> list[MessageStep]:
+    """Near ranks meet first, with the largest parts."""
+    start, stop, bit = 0, count, 1
+    halving: list[MessageStep] = []
+    doubling: list[MessageStep] = []
+    while bit < ranks:
+        peer, middle = rank ^ bit, (start + stop) // 2
+        low, high = (start, middle), (middle, stop)
+        mine, other = (high, low) if rank & bit else (low, high)
+        halving.append(MessageStep((ElementRange(peer, *other),), (ElementRange(peer, *mine),), True))
+        doubling.insert(0, MessageStep((ElementRange(peer, *mine),), (ElementRange(peer, *other),), False))
+        start, stop = mine
+        bit <<= 1
+    return halving + doubling
+
 
 _TAGS, _LANE = 1 << 62, 12
 """Tags are above all others'; a transfer's number begins at bit 32, its lane's at this one, the step's at 0."""

@@ -28,28 +28,31 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from hemiola.core.acceleration import Acceleration, State
+from hemiola.comm.transport import Endpoint
 from hemiola.core.errors import InputError, PlanError
-from hemiola.core.plan import Plan
+from hemiola.core.plan import Acceleration, Plan, State
 from hemiola.core.units import format_duration
-from hemiola.train.accelerate.autoplan import Advised, advised
 from hemiola.train.accelerate.ddp_attributes import exchanged, ignored_by
-from hemiola.train.accelerate.deferred import defer_transfers
+from hemiola.train.accelerate.embeddings import Table, planned_tables
 from hemiola.train.accelerate.engine import PlanExecutor
 from hemiola.train.accelerate.exchange import GradientExchange
-from hemiola.train.accelerate.nccl_exchange import GroupExchange
-from hemiola.train.accelerate.measured import mean_of, measured_graph
-from hemiola.train.accelerate.rendezvous import from_first, gathered, meet
-from hemiola.train.accelerate.probe import CHUNK_BYTES_MAX, probe, slowest
-from hemiola.train.accelerate.processors import cores_of, own_processors
-from hemiola.train.accelerate.profile import MeasuredIteration, TrainingProfile
-from hemiola.train.accelerate.settings import AccelerationSettings
-from hemiola.train.accelerate.embeddings import Table, planned_tables
 from hemiola.train.accelerate.handles import Carrier
+from hemiola.train.accelerate.measured import Advised, Work, advised, change, mean_of, measured_graph
+from hemiola.train.accelerate.nccl_exchange import GroupExchange
+from hemiola.train.accelerate.probe import (
+    CHUNK_BYTES_MAX,
+    cores_of,
+    from_first,
+    gathered,
+    meet,
+    own_processors,
+    probe,
+    slowest,
+)
+from hemiola.train.accelerate.profile import MeasuredIteration, TrainingProfile, defer_transfers
+from hemiola.train.accelerate.settings import AccelerationSettings
 from hemiola.train.accelerate.trace_hooks import Teller, forward_begins
 from hemiola.train.accelerate.updates import Updates
-from hemiola.train.accelerate.work import Work, change
-from hemiola.comm.transport import Endpoint
 
 __all__ = ["COMPILED", "JOB", "AcceleratedJob"]
 
@@ -542,7 +545,7 @@ class AcceleratedJob:
         """Write it as it is by now. What decisions rest on stays what all ranks have found: this is rank 0's alone."""
         path = os.environ.get("HEMIOLA_RUN_REPORT", "")
         if self.rank == 0 and path:
-            from hemiola.trace.acceleration_json import write_acceleration
+            from hemiola.trace.struct_json import write_acceleration
 
             said = msgspec.structs.replace(self._said, iterations=self._count)
             same = not change(self._work_before, list(self._works))

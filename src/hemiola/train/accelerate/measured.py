@@ -6,24 +6,29 @@ time is the measured one, so neither FLOP nor a calibration is needed.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from statistics import fmean, median
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import fmean, median, median_low
+from typing import Any, NamedTuple
 
 import numpy as np
-from torch import nn
+from torch import Tensor, nn
 
+from hemiola.core.errors import HemiolaError
 from hemiola.core.graph import KINDS, PHASES, Graph, Operations, Parameter, Signature
-from hemiola.core.hardware import KindEfficiency, Hardware, PhaseCost
+from hemiola.core.hardware import Hardware, KindEfficiency, PhaseCost
+from hemiola.core.plan import Plan
 from hemiola.core.topology import Topology
+from hemiola.core.units import format_duration
 from hemiola.cost.prediction import PredictionOptions
-from hemiola.cost.prediction.estimates import QUARTILE
+from hemiola.cost.prediction.setting import QUARTILE
 from hemiola.cost.prediction.uncertainty import expected_maximum
 from hemiola.plan.problem import PlanProblem
-from hemiola.train.accelerate.probe import RankLinks
-from hemiola.train.accelerate.processors import Cores
+from hemiola.train.accelerate.probe import Cores, RankLinks
 from hemiola.train.accelerate.profile import MeasuredIteration
 
-__all__ = ["mean_of", "measured_graph", "problem_of"]
+__all__ = ["Advised", "Work", "advised", "change", "mean_of", "measured_graph", "problem_of"]
+
 
 _FRAME = 1514 / 1448
 """A frame's bytes on the wire per byte that it carries: the link is as much faster than what arrives."""
@@ -144,3 +149,118 @@ def problem_of(
     )  # fmt: skip
     topology = Topology.flat(hosts=ranks, gpus_per_host=1, nic_bytes_per_s=links.bytes_per_s * _FRAME)
     return PlanProblem(graph, hardware, topology, ranks, options=PredictionOptions(), seconds=seconds)
+
+
+# How much an iteration does: times are compared only where it was the same.
+
+
+class Work(NamedTuple):
+    """Of one iteration: forwards that a backward may follow, how many of them are exchanged, and elements that they are given."""
+
+    forwards: int = 0
+    exchanged: int = 0
+    elements: int = 0
+
+    def more(self, syncs: bool, given: Any) -> Work:
+        """With another forward."""
+        return Work(self.forwards + 1, self.exchanged + bool(syncs), self.elements + _elements(given))
+
+
+def _elements(given: Any, depth: int = 5) -> int:
+    """Of all tensors in it, so deep; whatever it holds beside them takes next to no time."""
+    if isinstance(given, Tensor):
+        return int(given.numel())
+    if depth == 0 or isinstance(given, (int, float, str)):
+        return 0
+    if isinstance(given, Mapping):
+        given = list(given.values())
+    return sum(_elements(each, depth - 1) for each in given) if isinstance(given, (list, tuple)) else 0
+
+
+_WORDS = ("{} forwards", "{} exchanges of gradients", "{:,} elements of input")
+
+
+def change(before: Sequence[Work], now: Sequence[Work]) -> str:
+    """What usual iterations do otherwise than those before, in words; "" where they do the same.
+
+    Where batches are of many sizes, the usual one of each is among those of the other.
+    """
+    if not before or not now:
+        return ""
+    for kind, words in enumerate(_WORDS):
+        old, new = [work[kind] for work in before], [work[kind] for work in now]
+        usual, usual_now = median_low(old), median_low(new)
+        if not (min(new) <= usual <= max(new) and min(old) <= usual_now <= max(old)):
+            return f"an iteration had {words.format(usual)} then and has {words.format(usual_now)} now"
+    return ""
+
+
+# A plan for what was measured of an iteration and of the links, if it is worth it.
+
+_BUCKETS_BYTES = tuple(count << 20 for count in (1, 2, 4, 8))
+
+
+@dataclass(frozen=True)
+class Advised:
+    """What is proposed.
+
+    Attributes:
+        plan: None if none is worth it.
+        bucket_bytes: in which DistributedDataParallel is fastest where no plan is followed; None for its own.
+        bucket_s: predicted in those; None where they are DDP's own.
+        words: what is predicted, or why there is no plan.
+        figures: of `core.acceleration.Acceleration`.
+    """
+
+    plan: Plan | None
+    words: str
+    bucket_bytes: int | None = None
+    bucket_s: float | None = None
+    figures: dict[str, float] = field(default_factory=dict)
+
+
+def advised(
+    name: str, measured: MeasuredIteration, parameters: dict[str, nn.Parameter], links: RankLinks, ranks: int, cores: Cores,
+    min_gain: float,
+) -> Advised:  # fmt: skip
+    """The best plan for a model of this name, if it is predicted to gain so much.
+
+    Args:
+        min_gain: as a share: 0.03 for 1.03 times as fast.
+    """
+    from hemiola.cost.parallelism import DDP
+    from hemiola.plan.planner import make_plan
+
+    graph, seconds = measured_graph(name, measured, parameters)
+    problem = problem_of(graph, seconds, links, ranks, cores, measured.noise)
+    try:
+        advice = make_plan(problem)
+        buckets = [(problem.predict_strategy(DDP(size)).iteration_s, size) for size in _BUCKETS_BYTES]
+        computing = max(0.0, 1 - advice.after.breakdown.exposed_s / advice.after.iteration_s)
+        sending = max((link.busy for link in advice.after.links), default=0.0)
+        mixed = problem_of(graph, seconds, links, ranks, cores, measured.noise, computing, sending)
+        after = mixed.predict(advice.plan)
+    except HemiolaError as error:
+        return Advised(None, f"no plan could be made: {error}")
+    before_s, after_s = advice.before.iteration_s, after.iteration_s
+    gain = before_s / after_s - 1
+    figures = {"predicted_before_s": before_s, "predicted_s": after_s}
+    rate = f"{links.bytes_per_s * 8e-6:,.0f} Mbit/s"
+    bucket: int | None
+    bucket_s, bucket = min(buckets)
+    if before_s / bucket_s - 1 <= min_gain:
+        bucket_s, bucket = before_s, None
+    if gain >= min_gain and advice.after.iteration_s <= bucket_s:  # both beside links as they are alone
+        words = (
+            f"{format_duration(after_s)} per iteration predicted instead of {format_duration(before_s)} "
+            f"({1 + gain:.2f} times as fast) at {rate}"
+        )
+        figures["bound_s"] = after.transfer_bound_s  # PyTorch decides the order of operations
+        return Advised(advice.plan, words, bucket, None if bucket is None else bucket_s, figures)
+    if bucket is None:
+        return Advised(None, f"no plan gains more than {max(gain, 0.0):.1%} at {rate}", None, None, figures)
+    words = (
+        f"no plan is faster than DDP in buckets of {bucket >> 20} MiB, which it has now: {format_duration(bucket_s)} "
+        f"per iteration predicted instead of {format_duration(before_s)} at {rate}"
+    )
+    return Advised(None, words, bucket, bucket_s, figures | {"predicted_s": bucket_s})

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from hemiola.core.errors import HemiolaError, InputError, TransportError
 from hemiola.core.plan import Plan
-from hemiola.train.accelerate.rendezvous import gathered
+from hemiola.train.accelerate.probe import gathered
 
 __all__ = ["GroupExchange"]
 

@@ -8,18 +8,38 @@ how much less is computed while a transfer is under way, and how much slower tha
 
 from __future__ import annotations
 
+import os
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import median
+from typing import Any
 
 import torch
+import torch.distributed as dist
 
+from hemiola.comm.process_group.group import transport_options
+from hemiola.comm.transport import Endpoint
 from hemiola.core.hardware import CollectiveCost
 from hemiola.train.accelerate.exchange import GradientExchange
+from hemiola.train.accelerate.settings import AccelerationSettings
 
-__all__ = ["CHUNK_BYTES_MAX", "RankLinks", "probe", "slowest"]
+__all__ = [
+    "CHUNK_BYTES_MAX",
+    "Cores",
+    "Processors",
+    "RankLinks",
+    "cores_of",
+    "from_first",
+    "gathered",
+    "meet",
+    "own_processors",
+    "probe",
+    "slowest",
+]
+
 
 _CHUNK_S, _CHUNK_BYTES_MIN, CHUNK_BYTES_MAX = 4e-3, 16 << 10, 512 << 10
 """An urgent gradient waits for no more than what takes so long to send."""
@@ -184,3 +204,117 @@ def slowest(found: list[RankLinks]) -> RankLinks:
         cpu_s_per_step=max(one.cpu_s_per_step for one in found),
         busy_step_s=max(one.busy_step_s for one in found),
     )
+
+
+# How the ranks of a process group find each other for messages of their own.
+
+_SILENCE_S = 30.0
+"""A rank of whom nothing is heard for so long is given up; its transport says something every few seconds."""
+
+
+def meet(group: Any, settings: AccelerationSettings) -> Endpoint:
+    """Connect all ranks of a group; called by all. The secret is made by rank 0 and told within the group."""
+    rank, ranks = dist.get_rank(group), dist.get_world_size(group)
+    options = transport_options(
+        _SILENCE_S,
+        settings.interface,
+        settings.rate_bytes_per_s,
+        store=dist.distributed_c10d._get_default_store(),
+    )
+    end = Endpoint(rank, ranks, from_first(os.urandom(32), group), options)
+    try:
+        end.connect(gathered(end.address, group))
+    except BaseException:
+        end.close(0.0)  # or it goes on saying that this rank lives
+        raise
+    return end
+
+
+def gathered(value: Any, group: Any) -> list[Any]:
+    """Everybody's, by rank."""
+    found: list[Any] = [None] * dist.get_world_size(group)
+    dist.all_gather_object(found, value, group=group)
+    return found
+
+
+def from_first(value: Any, group: Any) -> Any:
+    """Rank 0's, everywhere."""
+    box = [value]
+    dist.broadcast_object_list(box, dist.get_global_rank(group or dist.group.WORLD, 0), group=group)
+    return box[0]
+
+
+# Which processor cores a rank computes on, and with whom it shares them.
+
+_BUSY = 0.5
+_COPIED_BYTES, _COPIES = 64 << 20, 5
+"""More than caches hold."""
+_PLENTY = 1 << 10
+
+
+@dataclass(frozen=True)
+class Processors:
+    """What one rank runs on.
+
+    Attributes:
+        machine: the same for ranks on one machine, in whatever network namespace or container.
+        cores: that it may run on, by number.
+        threads: that one PyTorch operation uses.
+        busy: processor seconds per second while it computes.
+        copied_bytes_per_s: from one place in memory to another, while all ranks do so.
+    """
+
+    machine: str
+    cores: frozenset[int]
+    threads: int
+    busy: float
+    copied_bytes_per_s: float
+
+
+@dataclass(frozen=True)
+class Cores:
+    """What a rank has for itself.
+
+    Attributes:
+        cores: for computing and for what its transport does.
+        threads: that compute.
+        copied_bytes_per_s: in memory.
+    """
+
+    cores: int = _PLENTY
+    threads: int = 1
+    copied_bytes_per_s: float = 4e9
+
+
+def own_processors(busy: float) -> Processors:
+    """This rank's."""
+    boot = Path("/proc/sys/kernel/random/boot_id")
+    machine = boot.read_text().strip() if boot.exists() else socket.gethostname()
+    return Processors(
+        machine, frozenset(os.sched_getaffinity(0)), torch.get_num_threads(), busy, _copied_bytes_per_s()
+    )
+
+
+def _copied_bytes_per_s() -> float:
+    source, target = (torch.zeros(_COPIED_BYTES, dtype=torch.uint8, device="cpu") for _ in range(2))
+    taken = []
+    for _ in range(_COPIES):
+        start = time.perf_counter()
+        target.copy_(source)
+        taken.append(time.perf_counter() - start)
+    return _COPIED_BYTES / median(taken)
+
+
+def cores_of(found: Sequence[Processors]) -> Cores:
+    """What each rank has, where every one has as much as the poorest; plenty, where ranks mostly sleep."""
+    copied_bytes_per_s = min(one.copied_bytes_per_s for one in found)
+    if min(one.busy for one in found) < _BUSY:
+        return Cores(copied_bytes_per_s=copied_bytes_per_s)
+    by_machine: dict[str, list[Processors]] = {}
+    for one in found:
+        by_machine.setdefault(one.machine, []).append(one)
+    cores = min(
+        len(frozenset.union(*(r.cores for r in ranks))) // len(ranks) for ranks in by_machine.values()
+    )
+    cores = max(1, cores)
+    return Cores(cores, min(max(one.threads for one in found), cores), copied_bytes_per_s)

@@ -12,12 +12,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
-from hemiola.train.accelerate.embeddings import TiedHead, Table, summed, tables_of, touched_rows
+from hemiola.train.accelerate.embeddings import Table, TiedHead, summed, tables_of, touched_rows
 from hemiola.train.accelerate.parameter_hooks import attend, leave
 
-__all__ = ["MeasuredIteration", "TrainingProfile"]
+__all__ = ["MeasuredIteration", "TrainingProfile", "defer_transfers"]
 
 
 @dataclass(frozen=True)
@@ -228,3 +230,39 @@ class TrainingProfile:
             touched=self._touched,
             computed_s=tuple(max(row.ready.values(), default=row.start) - row.start for row in rows),
         )
+
+
+# Iterations of DistributedDataParallel whose transfers begin when backward has ended.
+
+
+def defer_transfers(ddp: DistributedDataParallel, group: Any) -> None:
+    """Have the model's buckets wait for the last of them; for good, as PyTorch has it with communication hooks."""
+    waiting: list[tuple[Tensor, torch.futures.Future[Tensor]]] = []
+    scale = 1.0 / dist.get_world_size(group)
+
+    def hook(_: None, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
+        future: torch.futures.Future[Tensor] = torch.futures.Future()
+        waiting.append((bucket.buffer(), future))
+        if bucket.is_last():
+            begun, waiting[:] = list(waiting), []
+            for flat, own in begun:
+                _average(flat, own, scale, group)
+        return future
+
+    ddp.register_comm_hook(None, hook)
+
+
+def _average(flat: Tensor, future: torch.futures.Future[Tensor], scale: float, group: Any) -> None:
+    """Begin it, and fill the future when it is done."""
+
+    def done(reduced: torch.futures.Future[Any]) -> None:
+        try:
+            reduced.value()
+        except Exception as error:
+            future.set_exception(error)
+        else:
+            future.set_result(flat)
+
+    work = dist.all_reduce(flat.mul_(scale), group=group, async_op=True)
+    assert work is not None
+    work.get_future().add_done_callback(done)

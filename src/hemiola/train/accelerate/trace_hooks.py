@@ -13,8 +13,8 @@ import torch.distributed as dist
 from hemiola.profiler.trace.session import Session
 
 if TYPE_CHECKING:
-    from hemiola.train.accelerate.buckets import Bundle
     from hemiola.profiler.trace.values import RecordedTransfer
+    from hemiola.train.accelerate.buckets import Bundle
 
 __all__ = ["Teller", "forward_begins"]
 

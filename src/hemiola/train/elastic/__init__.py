@@ -5,4 +5,13 @@ from hemiola.train.elastic.membership import Membership
 from hemiola.train.elastic.sampler import ElasticSampler, EmptyAsNone
 from hemiola.train.elastic.state import TrainingState
 
-__all__ = ["Agreement", "Cursor", "Deck", "ElasticSampler", "EmptyAsNone", "Membership", "TrainingState", "agreed"]
+__all__ = [
+    "Agreement",
+    "Cursor",
+    "Deck",
+    "ElasticSampler",
+    "EmptyAsNone",
+    "Membership",
+    "TrainingState",
+    "agreed",
+]

@@ -16,7 +16,7 @@ import msgspec
 
 from hemiola.core.errors import TransportError
 
-__all__ = ["MemberBoard", "Epoch", "TorchStore", "reached"]
+__all__ = ["Epoch", "MemberBoard", "TorchStore", "reached"]
 
 _PREFIX = "hemiola/elastic/"
 _NOTHING = "?"

@@ -13,11 +13,10 @@ from datetime import timedelta
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
 
+from hemiola.comm.transport.home import store_is_kept
 from hemiola.core.errors import InputError, TransportError
 from hemiola.train.elastic.board import Epoch, reached
-from hemiola.train.elastic.roll import RollCall, RollCallRules, Silence
-from hemiola.train.elastic.watch import EpochWatch
-from hemiola.comm.transport.home import store_is_kept
+from hemiola.train.elastic.roll import EpochWatch, RollCall, RollCallRules, Silence
 
 try:
     import torch.distributed as dist

@@ -6,7 +6,24 @@ processes; the launcher talks to agents only, in the same way here and behind a 
 
 from hemiola.train.launch.launcher import launch
 from hemiola.train.launch.output import Output
-from hemiola.train.launch.places import World
-from hemiola.train.launch.values import REMOTE_SHELL, Failure, LaunchSpec, HostNumber, LaunchOutcome, ending
+from hemiola.train.launch.places import (
+    REMOTE_SHELL,
+    Failure,
+    HostNumber,
+    LaunchOutcome,
+    LaunchSpec,
+    World,
+    ending,
+)
 
-__all__ = ["REMOTE_SHELL", "Failure", "LaunchSpec", "HostNumber", "LaunchOutcome", "Output", "World", "ending", "launch"]
+__all__ = [
+    "REMOTE_SHELL",
+    "Failure",
+    "HostNumber",
+    "LaunchOutcome",
+    "LaunchSpec",
+    "Output",
+    "World",
+    "ending",
+    "launch",
+]

@@ -19,8 +19,17 @@ import msgspec
 from hemiola.core.errors import InputError
 from hemiola.train.launch.hosts import HostConnection, connect
 from hemiola.train.launch.output import Output
-from hemiola.train.launch.places import HostFacts, World, defaults, divided, rank_environments
-from hemiola.train.launch.values import Failure, LaunchSpec, LaunchOutcome, ending
+from hemiola.train.launch.places import (
+    Failure,
+    HostFacts,
+    LaunchOutcome,
+    LaunchSpec,
+    World,
+    defaults,
+    divided,
+    ending,
+    rank_environments,
+)
 
 __all__ = ["GRACE_S", "launch"]
 

@@ -21,8 +21,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
-from hemiola.core.errors import HemiolaError, TransportError
 from hemiola.comm.transport import Address, Endpoint
+from hemiola.core.errors import HemiolaError, TransportError
 
 __all__ = ["Child", "answer", "asked", "clear_up", "greet", "only_here", "settle"]
 

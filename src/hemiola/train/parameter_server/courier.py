@@ -15,11 +15,11 @@ import sys
 import threading
 from collections.abc import Callable
 
+from hemiola.comm.transport import Endpoint, Handle
 from hemiola.core.errors import HemiolaError, TransportError
 from hemiola.train.parameter_server.children import Child, greet, settle
 from hemiola.train.parameter_server.layout import ParcelLayout
-from hemiola.train.parameter_server.messages import TROUBLE_BYTES, ServerMessage, WorkerNote, Tag
-from hemiola.comm.transport import Endpoint, Handle
+from hemiola.train.parameter_server.messages import TROUBLE_BYTES, ServerMessage, Tag, WorkerNote
 
 __all__ = ["Courier", "RemoteCourier", "main"]
 
@@ -114,7 +114,9 @@ class RemoteCourier:
     def next(self, block: bool) -> WorkerNote | None:
         """What has happened, as `Courier.next`."""
         try:
-            data = self._control.recv(WorkerNote.SIZE_BYTES + TROUBLE_BYTES, 0 if block else socket.MSG_DONTWAIT)
+            data = self._control.recv(
+                WorkerNote.SIZE_BYTES + TROUBLE_BYTES, 0 if block else socket.MSG_DONTWAIT
+            )
         except BlockingIOError:
             return None
         except OSError as problem:

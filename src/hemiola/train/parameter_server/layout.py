@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from hemiola.core.errors import InputError
 
-__all__ = ["ParcelLayout", "Parcel", "Stretch", "Tensor", "lay_out"]
+__all__ = ["Parcel", "ParcelLayout", "Stretch", "Tensor", "lay_out"]
 
 CUT_BYTES = 2 << 20
 JOIN_BYTES = 256 << 10

@@ -18,7 +18,7 @@ from hemiola.core.errors import InputError, TransportError
 from hemiola.train.parameter_server.children import Child
 from hemiola.train.parameter_server.layout import ParcelLayout
 from hemiola.train.parameter_server.state import joined
-from hemiola.train.parameter_server.worker import TrainedParameter, ServerWorker
+from hemiola.train.parameter_server.worker import ServerWorker, TrainedParameter
 
 __all__ = ["Synchronised"]
 

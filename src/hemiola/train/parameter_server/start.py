@@ -12,20 +12,28 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from hemiola.comm.transport import Endpoint, TransportOptions
 from hemiola.core.errors import HemiolaError, InputError, TransportError
 from hemiola.plan.shares import Shares
 from hemiola.train.parameter_server.children import Child, clear_up, only_here
 from hemiola.train.parameter_server.courier import Courier, RemoteCourier
-from hemiola.train.parameter_server.hyper import by_element, hyper_of, refuse_unknown
 from hemiola.train.parameter_server.layout import ParcelLayout, lay_out
 from hemiola.train.parameter_server.layout import Tensor as Size
+from hemiola.train.parameter_server.messages import Places
 from hemiola.train.parameter_server.optimizer import Synchronised
-from hemiola.train.parameter_server.places import Places
 from hemiola.train.parameter_server.schemes import Scheme, scheme_of
-from hemiola.train.parameter_server.shard import Kept
-from hemiola.train.parameter_server.state import State, beside, part_of, shape_of, to_send
-from hemiola.train.parameter_server.worker import TrainedParameter, ServerWorker
-from hemiola.comm.transport import Endpoint, TransportOptions
+from hemiola.train.parameter_server.server import Kept
+from hemiola.train.parameter_server.state import (
+    State,
+    beside,
+    by_element,
+    hyper_of,
+    part_of,
+    refuse_unknown,
+    shape_of,
+    to_send,
+)
+from hemiola.train.parameter_server.worker import ServerWorker, TrainedParameter
 
 __all__ = ["synchronise"]
 
@@ -217,7 +225,9 @@ class _Memory:
         self.tensor = torch.frombuffer(self.view, dtype=torch.uint8)
 
 
-def _courier(layout: ParcelLayout, places: Places, secret: bytes, memory: _Memory, control: socket.socket) -> Child:
+def _courier(
+    layout: ParcelLayout, places: Places, secret: bytes, memory: _Memory, control: socket.socket
+) -> Child:
     files = (memory.file, control.fileno())
     config = {
         "place": places.rank, "places": places.count, "secret": secret, "options": places.worker_options,
@@ -245,7 +255,9 @@ def _server(
     return Child(f"parameter server {server}", "hemiola.train.parameter_server.server", config)
 
 
-def _kept(number: int, trained: Sequence[TrainedParameter], layout: ParcelLayout, states: Mapping[int, State]) -> Kept:
+def _kept(
+    number: int, trained: Sequence[TrainedParameter], layout: ParcelLayout, states: Mapping[int, State]
+) -> Kept:
     parcel = layout.parcels[number]
     members = [trained[stretch.tensor] for stretch in parcel.stretches]
     shapes = tuple(

@@ -16,13 +16,13 @@ from torch import Tensor
 
 from hemiola.core.errors import InputError
 from hemiola.train.parameter_server.courier import Courier, RemoteCourier
-from hemiola.train.parameter_server.hyper import Hyper
 from hemiola.train.parameter_server.layout import ParcelLayout
 from hemiola.train.parameter_server.messages import ANSWER_HEAD, PUSH_HEAD, ServerMessage, WorkerNote
 from hemiola.train.parameter_server.schemes import Scheme
-from hemiola.train.parameter_server.shard import Push, elements_of
+from hemiola.train.parameter_server.server import Push, elements_of
+from hemiola.train.parameter_server.state import Hyper
 
-__all__ = ["TrainedParameter", "ServerWorker"]
+__all__ = ["ServerWorker", "TrainedParameter"]
 
 
 class TrainedParameter:
@@ -64,7 +64,9 @@ class _State:
     __slots__ = ("answer", "asked", "busy", "changes", "checked", "floor", "landed", "members", "met", "missing",
                  "own", "priority", "push", "pushes", "quiet", "sent", "views")  # fmt: skip
 
-    def __init__(self, push: Push, answer: Tensor, views: list[Tensor], members: list[TrainedParameter]) -> None:
+    def __init__(
+        self, push: Push, answer: Tensor, views: list[Tensor], members: list[TrainedParameter]
+    ) -> None:
         self.push, self.answer, self.views, self.members = push, answer, views, members
         self.pushes = self.own = self.floor = self.met = self.checked = self.priority = 0
         self.busy = self.asked = self.landed = self.quiet = False
@@ -190,7 +192,9 @@ class ServerWorker:
         state.busy = True
         state.quiet = asks and not self._scheme.own_lag
         state.asked |= asks
-        self._courier.tell(WorkerNote(ServerMessage.PUSH, number, own, floor, int(not state.quiet), state.priority))
+        self._courier.tell(
+            WorkerNote(ServerMessage.PUSH, number, own, floor, int(not state.quiet), state.priority)
+        )
 
     def _forgive(self, number: int) -> None:
         """Before a push: where parameters themselves are sent any change counts, and one that was undone is none."""

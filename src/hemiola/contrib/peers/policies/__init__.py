@@ -6,9 +6,16 @@ it breaks ties, when it looks, and what its placement refuses. See docs/referenc
 
 from __future__ import annotations
 
-from hemiola.contrib.peers.policies.dlas import Dlas, DlasGpu, MuriTiresias, PolluxTiresias
-from hemiola.contrib.peers.policies.increment import TiresiasFifo, Fjf
-from hemiola.contrib.peers.policies.shortest import Shortest, ShortestGpu, PeerSjf, PeerSrsf, PeerSrtf
+from hemiola.contrib.peers.policies.ladder import Dlas, DlasGpu, MuriTiresias, PolluxTiresias
+from hemiola.contrib.peers.policies.repack import (
+    Fjf,
+    PeerSjf,
+    PeerSrsf,
+    PeerSrtf,
+    Shortest,
+    ShortestGpu,
+    TiresiasFifo,
+)
 from hemiola.sched.policy import Policy
 
 __all__ = ["MURI_SIM", "POLLUX_SIM", "TIRESIAS_SIM"]

@@ -5,18 +5,23 @@ The same first fit serves real GPUs (a placement rule) and a cluster imagined em
 
 from __future__ import annotations
 
+from abc import ABC
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Protocol, cast
 
 from hemiola.core.decisions import Placement
 from hemiola.core.errors import PolicyError
 from hemiola.core.topology import Topology
-from hemiola.sched.counts import CountIndex, lowest, members
-from hemiola.sched.gpus import pick
-from hemiola.sched.inventory import Inventory, GpuPool
+from hemiola.sched.index import CountIndex, lowest, members
+from hemiola.sched.inventory import GpuPool, Inventory, pick
 from hemiola.sched.job_state import JobState
 from hemiola.sched.placement import BestFit, Rule
+from hemiola.sched.policy import Policy
+from hemiola.sched.view import ClusterView
 
-__all__ = ["SCHEMES", "Emptiest", "FirstSwitch", "PeerPacking", "Pairs", "placed", "scheme"]
+__all__ = ["Emptiest", "Pairs", "PeerPacking", "PeerPolicy", "Progress", "placed", "progress_of", "scheme"]
+
 
 Pairs = tuple[tuple[int, int], ...]
 EVERYWHERE = -1
@@ -161,3 +166,56 @@ def largest_job(name: str, topology: Topology) -> int:
     for domain, gpus in zip(level.domain_of_host.tolist(), topology.hosts.gpus.tolist(), strict=True):
         per_switch[domain] += gpus
     return max(per_switch)
+
+
+# What the peers' policies share: a placement scheme by name, and the largest job that it can hold.
+
+
+@dataclass(frozen=True)
+class PeerPolicy(Policy, ABC):
+    """A policy of Tiresias's or Muri's simulator.
+
+    Args:
+        placement: "yarn" (all under one switch) or "count" (numbers only).
+    """
+
+    placement: str = "yarn"
+
+    def __post_init__(self) -> None:
+        scheme(self.placement)
+
+    @property
+    def rule(self) -> Rule:
+        """The rule behind `placement`."""
+        return scheme(self.placement)
+
+    def largest(self, topology: Topology) -> int:
+        """GPUs of the largest job that it could ever start."""
+        return largest_job(self.placement, topology)
+
+
+# What a peer's policies are told of a job's progress, to the last bit as the peer would count it.
+
+
+class Progress(Protocol):
+    """Part of the estimates under a peer's semantics."""
+
+    def remaining_s(self, job: JobState, now: float) -> float:
+        """Seconds of work left, as the peer predicts them."""
+
+    def attained_s(self, jobs: Iterable[JobState], now: float) -> list[float]:
+        """Seconds in which each of them held GPUs."""
+
+
+def progress_of(view: ClusterView, policy: str) -> Progress:
+    """The progress of the view's jobs.
+
+    Raises:
+        PolicyError: under semantics that do not count as a peer does.
+    """
+    if not hasattr(view.estimates, "attained_s"):
+        raise PolicyError(
+            f"the policy {policy!r} of a peer's simulator runs only under that peer's semantics",
+            "add --semantics tiresias-sim, muri-sim or pollux-sim",
+        )
+    return cast(Progress, view.estimates)

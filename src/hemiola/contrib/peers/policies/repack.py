@@ -10,15 +10,22 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from hemiola.contrib.peers.policies.placing import (
+    Pairs,
+    PeerPacking,
+    PeerPolicy,
+    Progress,
+    placed,
+    progress_of,
+)
 from hemiola.core.decisions import Decision, Move, Start, Stop
 from hemiola.sched.job_state import ENDED, RUNNING, JobState
 from hemiola.sched.placement import Rule, find
-from hemiola.contrib.peers.policies.placing import PeerPacking, Pairs, placed
-from hemiola.contrib.peers.policies.policy import PeerPolicy
-from hemiola.contrib.peers.policies.progress import Progress, progress_of
+from hemiola.sched.policies.fifo import ByArrival
+from hemiola.sched.policy import by_order
 from hemiola.sched.view import ClusterView, Index
 
-__all__ = ["Repack"]
+__all__ = ["Fjf", "PeerSjf", "PeerSrsf", "PeerSrtf", "Shortest", "ShortestGpu", "TiresiasFifo"]
 
 
 @dataclass(frozen=True)
@@ -156,3 +163,99 @@ def _has_room(view: ClusterView, job: JobState, pairs: Pairs) -> bool:
     assert job.placement is not None
     counts, own = view.inventory.counts, dict(zip(job.placement.hosts, job.placement.masks, strict=True))
     return all(counts[host] + own.get(host, 0).bit_count() >= count for host, count in pairs)
+
+
+# What the re-packing policies sort by: GPUs, remaining time, or remaining service.
+
+
+@dataclass(frozen=True)
+class PeerSjf(Repack):
+    """Fewest GPUs first (the peer's "smallest job first")."""
+
+    name = "sjf"
+    source = "Tiresias's simulator, --schedule sjf"
+    says = "fewest GPUs first"
+
+    def key(self, progress: Progress, job: JobState, now: float) -> float:
+        return job.gpus
+
+
+@dataclass(frozen=True)
+class Shortest(Repack):
+    """Least remaining time first."""
+
+    name = "shortest"
+    source = "Tiresias's simulator, --schedule shortest"
+    says = "least remaining time first"
+
+    def key(self, progress: Progress, job: JobState, now: float) -> float:
+        return progress.remaining_s(job, now)
+
+
+@dataclass(frozen=True)
+class ShortestGpu(Repack):
+    """Least remaining time times GPUs first."""
+
+    name = "shortest-gpu"
+    source = "Tiresias's simulator, --schedule shortest-gpu"
+    says = "least remaining service first"
+
+    def key(self, progress: Progress, job: JobState, now: float) -> float:
+        return progress.remaining_s(job, now) * job.gpus
+
+
+@dataclass(frozen=True)
+class PeerSrtf(Repack):
+    """Muri's SRTF: least remaining time first."""
+
+    name = "srtf"
+    source = "Muri's simulator (SIGCOMM'22), --schedule shortest"
+    says = "least remaining time first"
+
+    def key(self, progress: Progress, job: JobState, now: float) -> float:
+        return progress.remaining_s(job, now)
+
+
+@dataclass(frozen=True)
+class PeerSrsf(Repack):
+    """Muri's SRSF: least remaining time times GPUs first."""
+
+    name = "srsf"
+    source = "Muri's simulator (SIGCOMM'22), --schedule shortest-gpu"
+    says = "least remaining service first"
+
+    def key(self, progress: Progress, job: JobState, now: float) -> float:
+        return progress.remaining_s(job, now) * job.gpus
+
+
+# Tiresias's simulator, fifo and fjf: whoever runs is left alone, the rest start in order of arrival.
+
+ARRIVAL = ByArrival()
+
+
+@dataclass(frozen=True)
+class TiresiasFifo(PeerPolicy):
+    """First in, first out: the first that does not fit holds everyone behind it."""
+
+    name = "fifo"
+    source = "Tiresias's simulator, --schedule fifo"
+
+    def decide(self, view: ClusterView) -> Iterable[Decision]:
+        return by_order(view, ARRIVAL, self.rule, backfill=False)
+
+    def card(self) -> dict[str, str]:
+        return {"order": "arrival", "backfill": "none: the head of the queue blocks", "preemption": "none"}
+
+
+@dataclass(frozen=True)
+class Fjf(PeerPolicy):
+    """First fit: in order of arrival, whoever fits."""
+
+    name = "fjf"
+    source = "Tiresias's simulator, --schedule fjf"
+
+    def decide(self, view: ClusterView) -> Iterable[Decision]:
+        return by_order(view, ARRIVAL, self.rule)
+
+    def card(self) -> dict[str, str]:
+        return {"order": "arrival", "backfill": "whoever fits, no reservation", "preemption": "none"}

@@ -10,15 +10,13 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from hemiola.contrib.peers.simulators.instants import InstantReplay
-from hemiola.contrib.peers.simulators.rules import FREEDOMS, PeerRules
-from hemiola.contrib.peers.simulators.task import PeerTask
+from hemiola.contrib.peers.policies import MURI_SIM
+from hemiola.contrib.peers.simulators.replay import FREEDOMS, InstantReplay, PeerRules, PeerTask
 from hemiola.core.decisions import Placement
 from hemiola.core.errors import InputError
 from hemiola.core.events import NodeBack, NodeLost
 from hemiola.core.job import Job
 from hemiola.cost.iteration import IterationModel
-from hemiola.contrib.peers.policies import MURI_SIM
 from hemiola.sched.policy import Policy
 from hemiola.sched.view import ClusterView
 

@@ -3,23 +3,130 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Generic, TypeVar, assert_never
 
 import msgspec
 
-from hemiola.sched.loop import cannot
-from hemiola.simulator.ledger import IdleLedger
-from hemiola.contrib.peers.simulators.task import PeerTask
-from hemiola.simulator.records import Account, SimulatedReplay
+from hemiola.contrib.peers.policies.placing import PeerPolicy
 from hemiola.core.decisions import Decision, Move, Pace, Placement, Resize, Start, Stop, WakeAt
-from hemiola.core.errors import InternalError
-from hemiola.core.events import Finished
+from hemiola.core.errors import InputError, InternalError, TopologyError
+from hemiola.core.events import Arrived, Event, Finished, NodeBack, NodeLost, Timer
 from hemiola.core.job import Job
 from hemiola.core.timeline import Timeline
+from hemiola.core.topology import Topology
+from hemiola.cost.iteration import IterationModel
+from hemiola.sched.job_state import JobState
+from hemiola.sched.loop import cannot
+from hemiola.sched.policy import Policy
 from hemiola.sched.view import ClusterView
+from hemiola.simulator.records import Account, IdleLedger, SimulatedReplay
+from hemiola.simulator.rules import Rules
 
-__all__ = ["PeerReplay"]
+__all__ = ["FREEDOMS", "InstantReplay", "PeerEstimates", "PeerReplay", "PeerRules", "PeerTask"]
+
+
+# One job as a peer's simulator counts it: when it held GPUs, and what it did with them.
+
+
+class PeerTask(ABC):
+    """The account of one job; how its work shrinks is the peer's business.
+
+    Attributes:
+        index: order of arrival.
+        start_s: since when it holds GPUs.
+        resume_s: until then its span does no work, as the timeline shows it.
+        version: counts its spans; what was predicted in an older one is void.
+        checkpoint_s: time with GPUs in which the peer counts no progress.
+        ideal_s: run time alone, never stopped.
+    """
+
+    exposed_s = 0.0
+    lost_s = 0.0
+
+    def __init__(self, job: Job, index: int, tiers: int) -> None:
+        self.job = job
+        self.index = index
+        self.placement: Placement | None = None
+        self.tier = 0
+        self.start_s = 0.0
+        self.resume_s = 0.0
+        self.version = 0
+        self.first_start_s: float | None = None
+        self.finish_s: float | None = None
+        self.checkpoint_s = 0.0
+        self.ideal_s = job.duration_s
+        self.tiers_s = [0.0] * tiers
+
+    @property
+    def useful_s(self) -> float:
+        """Time with GPUs in which it made progress."""
+        return sum(self.tiers_s) - self.checkpoint_s
+
+    def begin(self, placement: Placement, tier: int, now: float) -> None:
+        """It gets GPUs."""
+        self.placement = placement
+        self.tier = tier
+        self.start_s = self.resume_s = now
+        if self.first_start_s is None:
+            self.first_start_s = now
+
+    def end(self, now: float) -> None:
+        """It gives them back."""
+        self.tiers_s[self.tier] += now - self.start_s
+        self.placement = None
+        self.version += 1
+
+    @abstractmethod
+    def attained_s(self, now: float) -> float:
+        """Seconds in which it held GPUs."""
+
+    @abstractmethod
+    def remaining_s(self, now: float) -> float:
+        """Seconds of work left, as the peer predicts them."""
+
+
+class PeerEstimates:
+    """What policies are told under a peer's rules: every placement runs alike, and progress to the bit.
+
+    Args:
+        switch_s: what a pre-emption costs a job.
+    """
+
+    def __init__(self, switch_s: float = 0.0) -> None:
+        self._tasks: Mapping[str, PeerTask] = {}
+        self._switch_s = switch_s
+
+    def watch(self, tasks: Mapping[str, PeerTask]) -> None:
+        """Tell from now on what a driver keeps in these accounts."""
+        self._tasks = tasks
+
+    def slowdown(self, job: JobState, tier: int) -> float:
+        """1: the peer's policies know of no slower tier."""
+        return 1.0
+
+    def speed_at(self, job: JobState, gpus: int) -> float:
+        """In proportion to its GPUs."""
+        return gpus / job.asked_gpus
+
+    def switch_s(self, job: JobState) -> float:
+        """Seconds to save and load the job once."""
+        return self._switch_s
+
+    def demand(self, job: JobState) -> tuple[float, float, float]:
+        """(compute_s, traffic_bytes, hidden_s): nothing is sent."""
+        return 1.0, 0.0, 0.0
+
+    def remaining_s(self, job: JobState, now: float) -> float:
+        """Seconds of work left."""
+        return self._tasks[job.id].remaining_s(now)
+
+    def attained_s(self, jobs: Iterable[JobState], now: float) -> list[float]:
+        """Seconds in which each of them held GPUs."""
+        tasks = self._tasks
+        return [tasks[job.id].attained_s(now) for job in jobs]
+
 
 FINISHED, STOPPED, MOVED, STILL_RUNNING = 0, 1, 2, 5
 AnyTask = TypeVar("AnyTask", bound=PeerTask)
@@ -158,3 +265,97 @@ def _plain(job: Job) -> Job:
     if not (job.pinned or job.is_elastic):
         return job
     return msgspec.structs.replace(job, pinned=False, gpus_min=0, gpus_max=0)
+
+
+# Tiresias's and Muri's way of passing time: decisions at arrivals, ends, and one timer; never between.
+
+
+class InstantReplay(PeerReplay[AnyTask]):
+    """Passes time from instant to instant; ends when nothing runs and nothing arrives."""
+
+    @abstractmethod
+    def next_finish_s(self, now: float) -> float:
+        """When the next running job ends if nothing is decided before; infinity for never."""
+
+    @abstractmethod
+    def due(self, now: float) -> list[AnyTask]:
+        """The running jobs that end at exactly this time, in order of arrival."""
+
+    @abstractmethod
+    def settle(self, now: float) -> None:
+        """Count the progress of all running jobs since the last instant."""
+
+    def events(self) -> Iterator[list[Event]]:
+        """One list per instant."""
+        jobs, arrived, now = self.jobs, 0, self.now
+        while not self.stop:
+            finish_s = self.next_finish_s(now)
+            arrival_s = jobs[arrived].submit_s if arrived < len(jobs) else math.inf
+            next_s = min(finish_s, arrival_s)
+            if next_s == math.inf:
+                return
+            batch: list[Event] = []
+            if self.wake_s < next_s:
+                next_s = self.wake_s
+                batch.append(Timer(next_s, ""))
+            self.ledger.pass_time(next_s - now, 0)
+            now = self.now = next_s
+            self.wake_s = math.inf
+            if finish_s == now:
+                batch += [self.finish(task, now) for task in self.due(now)]
+            while arrived < len(jobs) and jobs[arrived].submit_s == now:
+                self.arrive(jobs[arrived])
+                batch.append(Arrived(now, jobs[arrived]))
+                arrived += 1
+            self.settle(now)
+            self.events_seen += len(batch)
+            yield batch
+            self.note_queue()
+
+
+# What the peers' rules share: equal hosts, no network, no failures, no options.
+
+FREEDOMS = "each has the GPUs that it asked for, and may be stopped, whatever its user said"
+
+
+class PeerRules(Rules, ABC):
+    """Rules of a published simulator."""
+
+    def estimates(self, model: IterationModel) -> PeerEstimates:
+        """What policies are told of jobs."""
+        return PeerEstimates()
+
+    def refusal(self, job: Job, policy: Policy, topology: Topology) -> str:
+        """Why this job could never run: too large for the scheme, or with wishes the peer does not know."""
+        if job.required:
+            return f"it must stay within one {job.required}, a constraint that {self.name} does not know"
+        if job.hosts > 1 and job.gpus != job.hosts * topology.hosts.gpus[0]:
+            return f"it wants parts of {job.hosts} hosts, a constraint that {self.name} does not know"
+        if isinstance(policy, PeerPolicy) and job.gpus > policy.largest(topology):
+            return (
+                f"it wants {job.gpus} GPUs, more than one switch has; placement=yarn never crosses switches"
+            )
+        return ""
+
+    def tell(self, view: ClusterView, tasks: Mapping[str, PeerTask]) -> None:
+        """Let policies see what a driver keeps in these accounts."""
+        told = view.estimates
+        assert isinstance(told, PeerEstimates)
+        told.watch(tasks)
+
+    def check(self, topology: Topology, node_events: Sequence[NodeLost | NodeBack]) -> None:
+        """Refuse what the peer cannot describe.
+
+        Raises:
+            TopologyError: unequal hosts. InputError: failures.
+        """
+        kinds = set(zip(topology.hosts.gpus.tolist(), topology.hosts.gpu_types, strict=True))
+        if len(kinds) > 1:
+            raise TopologyError(
+                f"{self.name} knows only equal hosts; {topology.name!r} has {len(kinds)} kinds",
+                "choose a cluster of equal hosts, or --semantics event-driven",
+            )
+        if node_events:
+            raise InputError(
+                f"{self.name} knows no failures of hosts", "leave them out, or use --semantics event-driven"
+            )

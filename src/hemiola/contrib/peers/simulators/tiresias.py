@@ -7,14 +7,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
 
-from hemiola.contrib.peers.simulators.instants import InstantReplay
-from hemiola.contrib.peers.simulators.rules import FREEDOMS, PeerRules
-from hemiola.contrib.peers.simulators.task import PeerTask
+from hemiola.contrib.peers.policies import TIRESIAS_SIM
+from hemiola.contrib.peers.simulators.replay import FREEDOMS, InstantReplay, PeerRules, PeerTask
 from hemiola.core.decisions import Placement
 from hemiola.core.events import NodeBack, NodeLost
 from hemiola.core.job import Job
 from hemiola.cost.iteration import IterationModel
-from hemiola.contrib.peers.policies import TIRESIAS_SIM
 from hemiola.sched.policy import Policy
 from hemiola.sched.view import ClusterView
 

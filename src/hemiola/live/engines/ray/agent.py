@@ -13,7 +13,17 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from hemiola.live.engines.ray.kv_store import GROUP, GROUPS, HOLDS, JOB, NAMESPACE, NODE, PLACE, WRAPPER, RayStore
+from hemiola.live.engines.ray.kv_store import (
+    GROUP,
+    GROUPS,
+    HOLDS,
+    JOB,
+    NAMESPACE,
+    NODE,
+    PLACE,
+    WRAPPER,
+    RayStore,
+)
 
 __all__ = ["RayAgent", "main"]
 

@@ -4,13 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from hemiola.live.diff import Changing
-from hemiola.live.tracked_job import PATIENCE_S
-from hemiola.live.engines.ray.kv_store import ALONE, Wrapper, group_name
-from hemiola.live.engines.ray.tracked_job import RayTrackedJob
-from hemiola.live.engines.ray.garbage import is_late
-from hemiola.live.engines.ray.snapshot import RaySnapshot
-from hemiola.live.engines.ray.wire import ENDED, GroupRow, RayJobRow
 from hemiola.core.decisions import Placement
 from hemiola.core.events import (
     Event,
@@ -19,6 +12,12 @@ from hemiola.core.events import (
     Requeued,
     Started,
 )
+from hemiola.live.engines.ray.kv_store import ALONE, Wrapper, group_name
+from hemiola.live.engines.ray.snapshot import RaySnapshot, is_late
+from hemiola.live.engines.ray.tracked_job import RayTrackedJob
+from hemiola.live.engines.ray.wire import ENDED, GroupRow, RayJobRow
+from hemiola.live.polling_driver import Changing
+from hemiola.live.tracked_job import PATIENCE_S
 from hemiola.sched.job_state import RUNNING, JobState
 from hemiola.sched.view import ClusterView
 
@@ -36,7 +35,9 @@ class RayDiff(Changing):
         failed: jobs that were bound and do not start, and why.
     """
 
-    def __init__(self, view: ClusterView, look: RaySnapshot, now_s: float, known: Mapping[str, RayTrackedJob]) -> None:
+    def __init__(
+        self, view: ClusterView, look: RaySnapshot, now_s: float, known: Mapping[str, RayTrackedJob]
+    ) -> None:
         super().__init__(view, now_s)
         self._look, self._known = look, known
         self.ready: list[RayTrackedJob] = []

@@ -14,31 +14,28 @@ from typing import assert_never
 
 import msgspec
 
-from hemiola.live.clock import Clock
-from hemiola.live.live_driver import Identity, Vanished
-from hemiola.live.polling_driver import MISSED, USUAL_S, LookingDriver
-from hemiola.live.recovered_job import Remembered, adopted
-from hemiola.live.engines.ray import requests as orders
-from hemiola.live.engines.ray.resources import RayResources
-from hemiola.live.engines.ray.kv_store import ADVICE, HOLDS, PLACE, JobPlace, group_name
-from hemiola.live.engines.ray.diff import RayDiff, outcome_of, why_held
-from hemiola.live.engines.ray.client import Ray
-from hemiola.live.engines.ray.entering import take_up
-from hemiola.live.engines.ray.release import hand_back
-from hemiola.live.engines.ray.job_spec import Wish, job_of, wish_of
-from hemiola.live.engines.ray.tracked_job import RayTrackedJob
-from hemiola.live.engines.ray.garbage import stray_groups, stray_notes
-from hemiola.live.engines.ray.snapshot import RaySnapshot, RayWatcher
-from hemiola.live.engines.ray.memory import RayRecoveryKey
-from hemiola.live.engines.ray.wire import ENDED, RayJobRow
 from hemiola.core.decisions import Decision, Move, Pace, Placement, Resize, Start, Stop, WakeAt, placement_of
 from hemiola.core.errors import EngineError
 from hemiola.core.events import Arrived, Event, Held, Requeued, Timer
 from hemiola.core.job import Job, Profile
+from hemiola.core.topology import Topology
+from hemiola.live.engines.ray.client import Ray
+from hemiola.live.engines.ray.diff import RayDiff, outcome_of, why_held
+from hemiola.live.engines.ray.job_spec import Wish, job_of, take_up, wish_of
+from hemiola.live.engines.ray.kv_store import ADVICE, HOLDS, PLACE, JobPlace, group_name
+from hemiola.live.engines.ray.release import hand_back
+from hemiola.live.engines.ray.resources import RayResources
+from hemiola.live.engines.ray.snapshot import RaySnapshot, RayWatcher, stray_groups, stray_notes
+from hemiola.live.engines.ray.tracked_job import RayRecoveryKey, RayTrackedJob
+from hemiola.live.engines.ray.wire import ENDED, RayJobRow
+from hemiola.live.live_driver import Identity, Vanished
+from hemiola.live.polling_driver import MISSED, USUAL_S, Clock, LookingDriver
+from hemiola.live.tracked_job import Remembered, adopted
 from hemiola.sched.job_state import RUNNING
 from hemiola.sched.machine import StateMachine
 
 __all__ = ["RayDriver"]
+
 
 _log = logging.getLogger("hemiola.ray")
 LOOK_S = 0.15
@@ -239,7 +236,7 @@ class RayDriver(LookingDriver[RayTrackedJob]):
 
     def _lines(self, known: RayTrackedJob, decision: Decision) -> list[str]:
         number = known.number + 1  # telling it to wait takes one, too
-        waits = orders.shown_place(known, msgspec.structs.replace(orders.no_place(known), number=number))
+        waits = shown_place(known, msgspec.structs.replace(no_place(known), number=number))
         match decision:
             case Start(_, placement):
                 return [self._shown_group(known, placement, number)]
@@ -254,7 +251,7 @@ class RayDriver(LookingDriver[RayTrackedJob]):
 
     def _shown_group(self, known: RayTrackedJob, placement: Placement, number: int) -> str:
         nodes = self._seen.nodes if self._seen is not None else []
-        return orders.shown_group(known, placement, group_name(known.row.id, number), nodes)
+        return shown_group(known, placement, group_name(known.row.id, number), nodes)
 
     def _carry_out(self, decided: Sequence[Decision]) -> None:
         """Tell wrappers to leave, and make groups for what is to run."""
@@ -278,7 +275,7 @@ class RayDriver(LookingDriver[RayTrackedJob]):
             return
         self._hold(now)
         for known in list(self.known.values()):
-            if known.untold and self._note(known, orders.no_place(known)):
+            if known.untold and self._note(known, no_place(known)):
                 known.untold, known.left_s = False, now
                 if known.wanted is None:
                     self._answers.append((known.job.id, True, ""))
@@ -293,18 +290,18 @@ class RayDriver(LookingDriver[RayTrackedJob]):
     def _make(self, known: RayTrackedJob, now: float) -> None:
         """A group for it. It counts once it is seen to stand."""
         assert known.wanted is not None and self._seen is not None
-        nodes = orders.nodes_of(known.wanted, self._seen.nodes)
+        nodes = nodes_of(known.wanted, self._seen.nodes)
         if not all(nodes) or not self._may_act():
             return  # a node is gone: the next look says so
         name = known.next_group()
-        if self._ask("make", name, orders.bundles_of(known, known.wanted.gpus), nodes) is not None:
+        if self._ask("make", name, bundles_of(known, known.wanted.gpus), nodes) is not None:
             known.group, known.made_s = name, now
             self._look_soon(LOOK_S / 3)
 
     def _tell(self, ready: list[RayTrackedJob], look: RaySnapshot) -> None:
         """Their groups stand: their wrappers are to begin."""
         for known in ready:
-            if self._note(known, orders.place_of(known, look.groups[known.group].id, self._topology)):
+            if self._note(known, place_of(known, look.groups[known.group].id, self._topology)):
                 known.bound_s = self._clock.now_s()
                 self._answers.append((known.job.id, True, ""))
 
@@ -339,3 +336,47 @@ class RayDriver(LookingDriver[RayTrackedJob]):
         except EngineError as problem:
             _log.warning("Ray was asked in vain: %s", problem.what)
             return None
+
+
+# What Ray is asked for.
+
+
+def bundles_of(known: RayTrackedJob, gpus: int) -> list[dict[str, int]]:
+    """One for each rank."""
+    return [{"CPU": known.cpus, "GPU": 1} if known.cpus else {"GPU": 1}] * gpus
+
+
+def nodes_of(placement: Placement, ids: list[str]) -> list[str]:
+    """The node of each rank; `ids` are those of hosts."""
+    return [ids[host] for host, _ in placement.ranks()]
+
+
+def no_place(known: RayTrackedJob) -> JobPlace:
+    """What its wrapper is told that is to wait."""
+    return JobPlace(token=known.token, number=known.number)
+
+
+def place_of(known: RayTrackedJob, group_id: str, topology: Topology) -> JobPlace:
+    """What its wrapper is told that is to run."""
+    assert known.wanted is not None
+    names = tuple(topology.hosts.names[host] for host, _ in known.wanted.ranks())
+    return JobPlace(token=known.token, number=known.number, group=known.group, group_id=group_id, nodes=names)
+
+
+def shown_group(known: RayTrackedJob, placement: Placement, name: str, ids: list[str]) -> str:
+    """The request that makes a group, in Python."""
+    (bundle, *_), gpus = bundles_of(known, 1), placement.gpus
+    selectors = " + ".join(
+        f"[{{'ray.io/node-id': '{ids[host]}'}}] * {mask.bit_count()}"
+        for host, mask in zip(placement.hosts, placement.masks, strict=True)
+    )
+    return (
+        f"placement_group([{bundle}] * {gpus}, strategy='PACK', name='{name}', lifetime='detached', "
+        f"bundle_label_selector={selectors})"
+    )
+
+
+def shown_place(known: RayTrackedJob, place: JobPlace) -> str:
+    """The note to its wrapper, in Python."""
+    value = msgspec.json.encode(place).decode()
+    return f"internal_kv_put('{PLACE}{known.row.id}', '{value}', namespace='hemiola')"

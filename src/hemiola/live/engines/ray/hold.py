@@ -14,6 +14,9 @@ from types import FrameType
 
 import msgspec
 
+from hemiola.core.errors import DAMAGED, EngineError, InputError
+from hemiola.live.engines.ray.client import Command, Ray
+from hemiola.live.engines.ray.job_spec import Wish, wish_of
 from hemiola.live.engines.ray.kv_store import (
     ADVICE,
     ALONE,
@@ -23,16 +26,12 @@ from hemiola.live.engines.ray.kv_store import (
     PLACE,
     TYPE,
     WRAPPER,
-    RayStore,
     JobPlace,
+    RayStore,
     Wrapper,
     group_name,
 )
-from hemiola.live.engines.ray.client import Ray
-from hemiola.live.engines.ray.command import Command
-from hemiola.live.engines.ray.job_spec import Wish, wish_of
 from hemiola.live.engines.ray.wire import GroupRow
-from hemiola.core.errors import DAMAGED, EngineError, InputError
 
 __all__ = ["Hold", "job_around"]
 

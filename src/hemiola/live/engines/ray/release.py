@@ -6,10 +6,10 @@ from typing import TypeVar
 
 import msgspec
 
-from hemiola.live.engines.ray.kv_store import ALONE, HOLDS, PLACE, WRAPPER, JobPlace, Wrapper
-from hemiola.live.engines.ray.client import Ray
-from hemiola.live.engines.ray.wire import ENDED, RayLook, read_answer
 from hemiola.core.errors import DAMAGED
+from hemiola.live.engines.ray.client import Ray
+from hemiola.live.engines.ray.kv_store import ALONE, HOLDS, PLACE, WRAPPER, JobPlace, Wrapper
+from hemiola.live.engines.ray.wire import ENDED, RayLook, read_answer
 
 __all__ = ["hand_back"]
 

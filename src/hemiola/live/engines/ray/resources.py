@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
-from hemiola.live.engines.ray.tracked_job import RayTrackedJob
+from hemiola.core.events import Event, ResourcesOffered, ResourcesRequested
+from hemiola.core.resources import ResourceRequest, Resources
 from hemiola.live.engines.ray.snapshot import STEADY_S, TINY, RaySnapshot
-from hemiola.core.resources import Resources, ResourceRequest
-from hemiola.core.events import ResourcesRequested, Event, ResourcesOffered
+from hemiola.live.engines.ray.tracked_job import RayTrackedJob
 
 __all__ = ["RayResources"]
 
@@ -28,7 +28,10 @@ class RayResources:
         jobs = [known for known in jobs if not known.refused]
         new = [known for known in jobs if known.cpus and known.job.id not in self._claimed]
         self._claimed = {known.job.id for known in jobs if known.cpus}
-        claims = [ResourcesRequested(now_s, known.job.id, ResourceRequest(cpus_per_gpu=float(known.cpus))) for known in new]
+        claims = [
+            ResourcesRequested(now_s, known.job.id, ResourceRequest(cpus_per_gpu=float(known.cpus)))
+            for known in new
+        ]
         return [*self._furnished(look, _taken(look, jobs), now_s), *claims]
 
     def _furnished(self, look: RaySnapshot, taken: Counter[int], now_s: float) -> list[Event]:

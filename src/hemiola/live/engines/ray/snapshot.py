@@ -5,20 +5,22 @@ from __future__ import annotations
 import logging
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
 import msgspec
 
-from hemiola.live.engines.ray.kv_store import ALONE, PLACE, WRAPPER, JobPlace, Wrapper
-from hemiola.live.engines.ray.client import Ray
-from hemiola.live.engines.ray.wire import RayLook, GroupRow, RayJobRow, RayNodeRow, read_answer
 from hemiola.core.decisions import Placement
 from hemiola.core.errors import DAMAGED
 from hemiola.core.topology import Topology
+from hemiola.live.engines.ray.client import Ray
+from hemiola.live.engines.ray.kv_store import ADVICE, ALONE, PLACE, WRAPPER, JobPlace, Wrapper
+from hemiola.live.engines.ray.tracked_job import RayTrackedJob
+from hemiola.live.engines.ray.wire import ENDED, GroupRow, RayJobRow, RayLook, RayNodeRow, read_answer
 
-__all__ = ["RaySnapshot", "RayWatcher"]
+__all__ = ["RaySnapshot", "RayWatcher", "is_late", "stray_groups", "stray_notes"]
+
 
 Note = TypeVar("Note")
 _log = logging.getLogger("hemiola.ray")
@@ -188,3 +190,48 @@ def _notes(notes: dict[str, str], prefix: str, kind: type[Note]) -> dict[str, No
             except DAMAGED:
                 _log.warning("the note %r cannot be read, and is left alone", key[:200])
     return found
+
+
+# Groups and notes that are nobody's any more.
+
+LEAVES_S = 10.0
+"""So much longer than its grace a command may take to end before its group is taken away from under it."""
+
+
+def stray_groups(look: RaySnapshot, known: Mapping[str, RayTrackedJob], now_s: float) -> Iterator[str]:
+    """Names of groups of jobs that have ended, and of those that their jobs have left.
+
+    Args:
+        known: jobs by submission id.
+    """
+    for group in look.groups.values():
+        row = look.jobs.get(group.job)
+        if (
+            group.state == "REMOVED"
+            or row is None
+            or row.status in ENDED
+            or (group.job in known and _is_left(group, look, known[group.job], now_s))
+        ):
+            yield group.name
+
+
+def _is_left(group: GroupRow, look: RaySnapshot, known: RayTrackedJob, now_s: float) -> bool:
+    if group.name == known.group or group.number == ALONE:
+        return False
+    wrapper = look.wrappers.get(group.job)
+    if wrapper is None or wrapper.state == "waits" or wrapper.number != group.number:
+        return True
+    return is_late(known, wrapper, now_s)
+
+
+def is_late(known: RayTrackedJob, wrapper: Wrapper, now_s: float) -> bool:
+    """Whether a command that was told to leave should have left long ago."""
+    return known.left_s is not None and now_s - known.left_s > wrapper.grace_s + LEAVES_S
+
+
+def stray_notes(look: RaySnapshot) -> Iterator[str]:
+    """Keys of notes for jobs that have ended."""
+    live = {row.id for row in look.jobs.values() if row.status not in ENDED}
+    for job in look.wrappers.keys() - live:
+        yield from (ADVICE + job, WRAPPER + job)
+    yield from (PLACE + job for job in look.places.keys() - live)

@@ -4,14 +4,34 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hemiola.live.tracked_job import KnownJob
-from hemiola.live.engines.ray.kv_store import ALONE, Wrapper, group_name
-from hemiola.live.engines.ray.memory import RayRecoveryKey
-from hemiola.live.engines.ray.wire import RayJobRow
+import msgspec
+
 from hemiola.core.decisions import Placement
 from hemiola.core.job import Job
+from hemiola.live.engines.ray.kv_store import ALONE, Wrapper, group_name
+from hemiola.live.engines.ray.wire import RayJobRow
+from hemiola.live.tracked_job import KnownJob
 
-__all__ = ["RayTrackedJob"]
+__all__ = ["RayRecoveryKey", "RayTrackedJob"]
+
+
+# What is remembered of a Ray job from the time before this process.
+
+
+class RayRecoveryKey(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """By what a job of Ray's is found again, beside its submission id: a deleted job's id may be used again.
+
+    Attributes:
+        start_ms: when it was submitted, as Ray says.
+        binds_failed: in a row.
+    """
+
+    start_ms: int
+    binds_failed: int = 0
+
+    def is_same(self, row: RayJobRow) -> bool:
+        """Whether Ray still means this job by its id."""
+        return self.start_ms == row.start_ms
 
 
 @dataclass

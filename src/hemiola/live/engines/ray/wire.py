@@ -7,10 +7,10 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from hemiola.live.engines.ray.kv_store import GROUP, JOB
 from hemiola.core.errors import EngineError
+from hemiola.live.engines.ray.kv_store import GROUP, JOB
 
-__all__ = ["ENDED", "RayLook", "GroupRow", "RayJobRow", "RayNodeRow", "read_answer"]
+__all__ = ["ENDED", "GroupRow", "RayJobRow", "RayLook", "RayNodeRow", "read_answer"]
 
 ENDED = frozenset({"SUCCEEDED", "FAILED", "STOPPED"})
 Hex = Annotated[str, Meta(pattern=r"^([0-9a-f]{8,64})?$")]

@@ -7,11 +7,11 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from hemiola.live.clock import Clock
-from hemiola.live.live_driver import Vanished
-from hemiola.live.recovered_job import Remembered, adopted
-from hemiola.live.engines.slurm.diff import outcome_of, placement_of, why_held
-from hemiola.live.engines.slurm.engine import SlurmInterface
+from hemiola.core.events import Adopted, Arrived, Event, Held, Timer
+from hemiola.core.hostlist import expand
+from hemiola.core.job import Job, Profile
+from hemiola.live.engines.slurm.client import SlurmInterface
+from hemiola.live.engines.slurm.diff import element_of, outcome_of, placement_of, why_held
 from hemiola.live.engines.slurm.job_spec import (
     begin_of,
     is_alike,
@@ -22,14 +22,12 @@ from hemiola.live.engines.slurm.job_spec import (
     nodes_in,
     shrinks_live,
 )
-from hemiola.live.engines.slurm.tracked_job import SlurmTrackedJob
-from hemiola.live.engines.slurm.limits import element_of
 from hemiola.live.engines.slurm.snapshot import ENDED, HOLDS, SlurmWatcher
-from hemiola.live.engines.slurm.memory import SlurmRecoveryKey
-from hemiola.live.engines.slurm.wire import SlurmJobRow, RunSpan, Words
-from hemiola.core.events import Adopted, Arrived, Event, Held, Timer
-from hemiola.core.hostlist import expand
-from hemiola.core.job import Job, Profile
+from hemiola.live.engines.slurm.tracked_job import SlurmRecoveryKey, SlurmTrackedJob
+from hemiola.live.engines.slurm.wire import RunSpan, SlurmJobRow, Words
+from hemiola.live.live_driver import Vanished
+from hemiola.live.polling_driver import Clock
+from hemiola.live.tracked_job import Remembered, adopted
 from hemiola.sched.machine import StateMachine
 
 __all__ = ["HOLDS_S", "NAMED", "Entrance"]
@@ -79,7 +77,9 @@ class Entrance:
         vanished, self._vanished = self._vanished, []
         return vanished
 
-    def enter(self, rows: Sequence[SlurmJobRow], now: float, *, first: bool) -> tuple[list[SlurmTrackedJob], list[Event]]:
+    def enter(
+        self, rows: Sequence[SlurmJobRow], now: float, *, first: bool
+    ) -> tuple[list[SlurmTrackedJob], list[Event]]:
         """The jobs of these rows, and what the view is told of them; `first`: with all that is there.
 
         A job that has nodes comes in once Slurm has said what it has there: a policy that took it to wait would have it
@@ -132,7 +132,9 @@ class Entrance:
         names = expand(row.host_list)
         return not names or not self._watcher.hosts.keys().isdisjoint(names)
 
-    def _known(self, row: SlurmJobRow, words: Words, memory: Remembered[SlurmRecoveryKey] | None, now: float) -> SlurmTrackedJob | None:
+    def _known(
+        self, row: SlurmJobRow, words: Words, memory: Remembered[SlurmRecoveryKey] | None, now: float
+    ) -> SlurmTrackedJob | None:
         """The job; None if it is Slurm's."""
         ours = memory.uuid if memory else str(uuid.uuid4())
         job, note = job_of(row, ours, words, self._watcher.most_gpus, self._usual_s, self._profile)

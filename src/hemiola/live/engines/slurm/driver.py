@@ -12,27 +12,24 @@ from typing import assert_never
 
 import msgspec
 
-from hemiola.live.clock import Clock
-from hemiola.live.live_driver import Identity, Vanished
-from hemiola.live.polling_driver import MISSED, USUAL_S, LookingDriver, Wake
-from hemiola.live.recovered_job import Remembered
-from hemiola.live.engines.slurm import requests
-from hemiola.live.engines.slurm.resources import SlurmResources
-from hemiola.live.engines.slurm.executor import Binder
-from hemiola.live.engines.slurm.diff import SlurmDiff, outcome_of
-from hemiola.live.engines.slurm.engine import SlurmInterface
-from hemiola.live.engines.slurm.admission import HOLDS_S, NAMED, Entrance
-from hemiola.live.engines.slurm.release import HandingBack
-from hemiola.live.engines.slurm.job_spec import asks_otherwise, is_user_held, unnamed, wants_features
-from hemiola.live.engines.slurm.tracked_job import SlurmTrackedJob
-from hemiola.live.engines.slurm.limits import StartLimits
-from hemiola.live.engines.slurm.snapshot import ENDED, HOLDS, SlurmSnapshot, SlurmWatcher
-from hemiola.live.engines.slurm.memory import SlurmRecoveryKey
-from hemiola.live.engines.slurm.wire import SlurmJobRow
 from hemiola.core.decisions import Decision, Move, Pace, Resize, Start, Stop, WakeAt, placement_of
 from hemiola.core.errors import EngineError, InternalError
 from hemiola.core.events import Event
 from hemiola.core.job import Profile
+from hemiola.live.engines.slurm import requests
+from hemiola.live.engines.slurm.admission import HOLDS_S, NAMED, Entrance
+from hemiola.live.engines.slurm.client import SlurmInterface
+from hemiola.live.engines.slurm.diff import SlurmDiff, StartLimits, outcome_of
+from hemiola.live.engines.slurm.executor import Binder
+from hemiola.live.engines.slurm.job_spec import asks_otherwise, is_user_held, unnamed, wants_features
+from hemiola.live.engines.slurm.release import HandingBack
+from hemiola.live.engines.slurm.resources import SlurmResources
+from hemiola.live.engines.slurm.snapshot import ENDED, HOLDS, SlurmSnapshot, SlurmWatcher
+from hemiola.live.engines.slurm.tracked_job import SlurmRecoveryKey, SlurmTrackedJob
+from hemiola.live.engines.slurm.wire import SlurmJobRow
+from hemiola.live.live_driver import Identity, Vanished
+from hemiola.live.polling_driver import MISSED, USUAL_S, Clock, LookingDriver, Wake
+from hemiola.live.tracked_job import Remembered
 from hemiola.sched.machine import StateMachine
 
 __all__ = ["SlurmDriver"]

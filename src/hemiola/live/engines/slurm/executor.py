@@ -7,18 +7,17 @@ import re
 from collections.abc import Callable, Sequence
 from typing import assert_never
 
-from hemiola.live.clock import Clock
-from hemiola.live.engines.slurm import requests
-from hemiola.live.engines.slurm.diff import SlurmDiff
-from hemiola.live.engines.slurm.engine import SlurmInterface
-from hemiola.live.engines.slurm.job_spec import is_user_held, nodes_in
-from hemiola.live.engines.slurm.tracked_job import UNHEARD, SlurmTrackedJob
-from hemiola.live.engines.slurm.limits import StartLimits
-from hemiola.live.engines.slurm.wire import SlurmJobRow, Words
 from hemiola.core.decisions import Decision, Move, Pace, Placement, Resize, Start, Stop, WakeAt
 from hemiola.core.errors import EngineError
 from hemiola.core.events import Event, Held, Requeued
 from hemiola.core.hostlist import expand
+from hemiola.live.engines.slurm import requests
+from hemiola.live.engines.slurm.client import SlurmInterface
+from hemiola.live.engines.slurm.diff import SlurmDiff, StartLimits
+from hemiola.live.engines.slurm.job_spec import is_user_held, nodes_in
+from hemiola.live.engines.slurm.tracked_job import UNHEARD, SlurmTrackedJob
+from hemiola.live.engines.slurm.wire import SlurmJobRow, Words
+from hemiola.live.polling_driver import Clock
 from hemiola.sched.job_state import RUNNING
 from hemiola.sched.view import ClusterView
 

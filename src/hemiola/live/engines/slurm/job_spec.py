@@ -12,11 +12,10 @@ from collections.abc import Callable, Mapping, Set
 
 import msgspec
 
-from hemiola.live.job_labels import KEYS, Said, read_words
-from hemiola.live.users import user_name
-from hemiola.live.engines.slurm.wire import SlurmJobRow, Words
 from hemiola.core.hostlist import expand
 from hemiola.core.job import Job, Profile
+from hemiola.live.engines.slurm.wire import SlurmJobRow, Words
+from hemiola.live.job_labels import KEYS, Said, read_words, user_name
 
 __all__ = [
     "asks_otherwise",

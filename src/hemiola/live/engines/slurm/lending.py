@@ -8,9 +8,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from hemiola.live.engines.slurm.client import Slurm
 from hemiola.core.errors import EngineError, InputError
 from hemiola.core.hostlist import compress, expand
+from hemiola.live.engines.slurm.client import Slurm
 
 __all__ = ["Lent", "lend"]
 

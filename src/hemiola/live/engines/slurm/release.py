@@ -7,12 +7,19 @@ import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from hemiola.live.leadership import STOPPED
-from hemiola.live.engines.slurm import requests
-from hemiola.live.engines.slurm.engine import SlurmInterface
-from hemiola.live.engines.slurm.job_spec import begin_of, hosts_of, is_marked, is_user_held, names_nodes, unnamed
-from hemiola.live.engines.slurm.wire import SlurmJobRow, Words
 from hemiola.core.errors import EngineError
+from hemiola.live.engines.slurm import requests
+from hemiola.live.engines.slurm.client import SlurmInterface
+from hemiola.live.engines.slurm.job_spec import (
+    begin_of,
+    hosts_of,
+    is_marked,
+    is_user_held,
+    names_nodes,
+    unnamed,
+)
+from hemiola.live.engines.slurm.wire import SlurmJobRow, Words
+from hemiola.live.leadership import STOPPED
 
 __all__ = ["HandingBack", "hand_back", "held_jobs", "silent_s"]
 
@@ -51,7 +58,9 @@ def _unbind(slurm: SlurmInterface, waiting: Sequence[tuple[SlurmJobRow, Words]])
         order
         for row, words in waiting
         if is_marked(words)
-        for order in requests.give_back(unnamed(row) if names_nodes(row, words) else row, hosts_of(row, words))
+        for order in requests.give_back(
+            unnamed(row) if names_nodes(row, words) else row, hosts_of(row, words)
+        )
     ]
     for start in range(0, len(told), AT_ONCE):
         slurm.tell(told[start : start + AT_ONCE])

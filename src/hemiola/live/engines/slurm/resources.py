@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from hemiola.live.engines.slurm.tracked_job import SlurmTrackedJob
-from hemiola.live.engines.slurm.snapshot import HOLDS, SlurmSnapshot
-from hemiola.live.engines.slurm.wire import SlurmJobRow, SlurmNodeRow, SlurmRules
-from hemiola.core.resources import Resources, ResourceRequest
-from hemiola.core.events import ResourcesRequested, Event, ResourcesOffered
+from hemiola.core.events import Event, ResourcesOffered, ResourcesRequested
 from hemiola.core.job import Job
+from hemiola.core.resources import ResourceRequest, Resources
+from hemiola.live.engines.slurm.snapshot import HOLDS, SlurmSnapshot
+from hemiola.live.engines.slurm.tracked_job import SlurmTrackedJob
+from hemiola.live.engines.slurm.wire import SlurmJobRow, SlurmNodeRow, SlurmRules
 
 __all__ = ["SlurmResources", "claim_of"]
 
@@ -71,7 +71,12 @@ class SlurmResources:
         return ResourcesRequested(now_s, known.job.id, claim)
 
     def _furnished(
-        self, host: int, node: SlurmNodeRow, rules: SlurmRules, taken: Mapping[int, tuple[float, float]], now_s: float
+        self,
+        host: int,
+        node: SlurmNodeRow,
+        rules: SlurmRules,
+        taken: Mapping[int, tuple[float, float]],
+        now_s: float,
     ) -> Event | None:
         """Ours is what is left, and what jobs have there that the state machine counts itself."""
         total = Resources(node.cpus, node.memory_bytes)
@@ -89,7 +94,9 @@ class SlurmResources:
         return event
 
 
-def _rest(total: float | None, taken: float, by_ours: float, rules: SlurmRules, *, counts: bool) -> float | None:
+def _rest(
+    total: float | None, taken: float, by_ours: float, rules: SlurmRules, *, counts: bool
+) -> float | None:
     """What others do not have of it."""
     if total is None or not counts:
         return None

@@ -7,11 +7,11 @@ import math
 from collections.abc import Iterable, Set
 from dataclasses import dataclass, field
 
-from hemiola.live.engines.slurm.engine import SlurmInterface
-from hemiola.live.engines.slurm.wire import SlurmJobRow, SlurmNodeRow, SlurmRules
 from hemiola.core.errors import EngineError
 from hemiola.core.hostlist import expand
 from hemiola.core.topology import Topology
+from hemiola.live.engines.slurm.client import SlurmInterface
+from hemiola.live.engines.slurm.wire import SlurmJobRow, SlurmNodeRow, SlurmRules
 
 __all__ = ["ENDED", "HOLDS", "SlurmSnapshot", "SlurmWatcher", "everywhere", "most_gpus"]
 

@@ -24,10 +24,10 @@ __all__ = [
     "SPAN_FORMAT",
     "WHY_PART",
     "YEAR_S",
+    "RunSpan",
     "SlurmJobRow",
     "SlurmNodeRow",
     "SlurmRules",
-    "RunSpan",
     "Words",
     "gpus_in",
     "job_format",
@@ -392,7 +392,9 @@ def job_rows(text: str, version: tuple[int, int]) -> list[SlurmJobRow]:
     return [_job(words, number, whole) for number, words in _lines(text, len(_JOB), "squeue")]
 
 
-_NAMES = [n for n in SlurmJobRow.__struct_fields__ if n not in ("gpu_type", "strange", "features")] + ["features"]
+_NAMES = [n for n in SlurmJobRow.__struct_fields__ if n not in ("gpu_type", "strange", "features")] + [
+    "features"
+]
 """What the columns are to us."""
 _ASKED = ("gpus_per_host", "gpus_per_job", "gpus_per_task", "gpus_per_socket")
 
@@ -431,7 +433,9 @@ def row_of(fields: dict[str, Any], strange: str) -> SlurmJobRow:
     fields["exclusive"] = fields["exclusive"] or strange != ""
     strange = strange or (WHY_PART if _PART.fullmatch(fields["id"]) else "")
     strange = strange or (_WHY_SOCKET if fields["gpus_per_socket"] else "")
-    return SlurmJobRow(gpu_type=next((kind for _, kind in asked.values() if kind), ""), strange=strange, **fields)
+    return SlurmJobRow(
+        gpu_type=next((kind for _, kind in asked.values() if kind), ""), strange=strange, **fields
+    )
 
 
 def node_rows(text: str) -> list[SlurmNodeRow]:
