@@ -137,7 +137,7 @@ def _show(record: Record) -> None:
     from collections import Counter
 
     from hemiola.core.errors import LabError
-    from hemiola.lab.slurm import daemons as clients
+    from hemiola.lab.slurm import daemons
     from hemiola.lab.slurm.daemons import find
 
     kinds = Counter(role.kind for role in find(record).values())
@@ -145,8 +145,8 @@ def _show(record: Record) -> None:
     try:
         if "slurmctld" not in kinds:
             raise LabError("the controller does not run")
-        states = Counter(clients.node_states(record, limit_s=3.0).values())
-        jobs = Counter(clients.ask(record, ["squeue", "-h", "-o", "%T"], limit_s=3.0).lower().split())
+        states = Counter(daemons.node_states(record, limit_s=3.0).values())
+        jobs = Counter(daemons.ask(record, ["squeue", "-h", "-o", "%T"], limit_s=3.0).lower().split())
         print(f"  nodes      {_counted(states)}")
         print(f"  jobs       {_counted(jobs)}")
     except LabError as error:

@@ -20,7 +20,7 @@ from hemiola.sched.placement import Rule
 from hemiola.sched.policies import POLICIES
 from hemiola.sched.policy import Policy
 from hemiola.sched.view import ClusterView
-from hemiola.sched.view import SimulatedEstimates as Told
+from hemiola.sched.view import Estimates as Told
 from hemiola.simulator.cluster import Costs, SimulatedDriver, SimulatedEstimates
 from hemiola.simulator.records import SimulatedReplay
 

@@ -15,8 +15,6 @@ import msgspec
 from hemiola.core.errors import LabError
 from hemiola.lab.guardian import Guardian
 from hemiola.lab.slurm import config, daemons
-from hemiola.lab.slurm import daemons as clients
-from hemiola.lab.slurm import daemons as finding
 from hemiola.lab.slurm.config import check_programs, check_rest
 from hemiola.lab.slurm.record import Record, base_of, claim, load, read, save
 from hemiola.lab.slurm.spec import SlurmSpec
@@ -121,7 +119,7 @@ class SlurmLab:
             if stays:
                 self._dismiss_guardian()
         except BaseException as error:
-            logs = clients.see_logs(self._record) if self._record else None
+            logs = daemons.see_logs(self._record) if self._record else None
             self.stop()
             if isinstance(error, LabError) and error.remedy == logs:
                 raise LabError(
@@ -164,23 +162,23 @@ class SlurmLab:
     @property
     def environ(self) -> dict[str, str]:
         """The variables with which sbatch, squeue and the rest find this Slurm."""
-        return clients.environ(self._up)
+        return daemons.environ(self._up)
 
-    def run(self, command: Sequence[str], *, limit_s: float = clients.ASK_S) -> str:
+    def run(self, command: Sequence[str], *, limit_s: float = daemons.ASK_S) -> str:
         """Run one of Slurm's commands, and return what it printed.
 
         Raises:
             LabError: it failed, or took longer than `limit_s`.
         """
-        return clients.ask(self._up, command, limit_s=limit_s)
+        return daemons.ask(self._up, command, limit_s=limit_s)
 
     def node_states(self) -> dict[str, str]:
         """Each node's state as sinfo has it: "idle", "allocated", "down*", ..."""
-        return clients.node_states(self._up)
+        return daemons.node_states(self._up)
 
-    def processes(self) -> dict[int, finding.Role]:
+    def processes(self) -> dict[int, daemons.Role]:
         """All processes of this Slurm now, by number, with what each is."""
-        return finding.find(self._up)
+        return daemons.find(self._up)
 
     def wait_ready(self, nodes: Sequence[str] = (), *, limit_s: float = READY_S) -> None:
         """Wait until these nodes (all unless given) take jobs, with all their GPUs.
@@ -192,36 +190,36 @@ class SlurmLab:
 
         def ready() -> bool:
             try:
-                seen.update(clients.node_states(self._up))
+                seen.update(daemons.node_states(self._up))
             except LabError:  # the controller may be on its way
                 return False
-            return all(seen.get(node) in clients.GOOD for node in wanted)
+            return all(seen.get(node) in daemons.GOOD for node in wanted)
 
         def lacking() -> str:
-            node = next((node for node in wanted if seen.get(node) not in clients.GOOD), wanted[0])
+            node = next((node for node in wanted if seen.get(node) not in daemons.GOOD), wanted[0])
             state = seen.get(node, "not known to a controller")
-            return f"{node} is {state}: {clients.last_lines(self._up, f'slurmd.{node}.log')}"
+            return f"{node} is {state}: {daemons.last_lines(self._up, f'slurmd.{node}.log')}"
 
-        clients.wait_until(self._up, ready, limit_s=limit_s, what=lacking)
+        daemons.wait_until(self._up, ready, limit_s=limit_s, what=lacking)
 
     def kill_controller(self) -> None:
         """SIGKILL slurmctld; running jobs go on, and whoever asks it gets no answer."""
-        finding.end(self._up, lambda role: role.kind in finding.CONTROLLER, grace_s=0.0)
+        daemons.end(self._up, lambda role: role.kind in daemons.CONTROLLER_PROGRAM, grace_s=0.0)
         self._reap()
 
     def start_controller(self) -> None:
         """Start slurmctld from the state it saved; return when it answers."""
         record = self._up
-        if finding.find(record, lambda role: role.kind == "slurmctld"):
+        if daemons.find(record, lambda role: role.kind == "slurmctld"):
             raise LabError("slurmctld runs already", "kill_controller() ends it")
         self._started.append(daemons.start_controller(record))
-        clients.wait_until(
-            record, lambda: clients.answers(record), limit_s=READY_S, what=lambda: "slurmctld does not answer"
+        daemons.wait_until(
+            record, lambda: daemons.answers(record), limit_s=READY_S, what=lambda: "slurmctld does not answer"
         )
 
     def restart_controller(self) -> None:
         """Have slurmctld save its state and end (SIGTERM), and start it again."""
-        finding.end(self._up, lambda role: role.kind == "slurmctld", grace_s=END_S)
+        daemons.end(self._up, lambda role: role.kind == "slurmctld", grace_s=END_S)
         self.kill_controller()  # and its helper, if that is slow
         self.start_controller()
 
@@ -249,25 +247,25 @@ class SlurmLab:
 
     def kill_rest(self) -> None:
         """SIGKILL slurmrestd: whoever waits for its answer gets half of it or none."""
-        finding.end(self._up, lambda role: role == daemons.REST, grace_s=0.0)
+        daemons.end(self._up, lambda role: role == daemons.REST, grace_s=0.0)
         self._reap()
 
     def start_rest(self) -> None:
         """Start slurmrestd again; return when it takes connections."""
-        if finding.find(self._up, lambda role: role == daemons.REST):
+        if daemons.find(self._up, lambda role: role == daemons.REST):
             raise LabError("slurmrestd runs already", "kill_rest() ends it")
         self._started.append(daemons.start_rest(self._up))
 
     def kill_node(self, node: str) -> None:
         """End all that runs on a node at once, as a power cut does; Slurm notices after SlurmdTimeout."""
         self._known(node)
-        finding.end(self._up, lambda role: role.node == node, grace_s=0.0)
+        daemons.end(self._up, lambda role: role.node == node, grace_s=0.0)
         self._reap()
 
     def kill_slurmd(self, node: str) -> None:
         """SIGKILL only a node's slurmd; its jobs go on, and Slurm loses sight of them."""
         self._known(node)
-        finding.end(self._up, lambda role: role == finding.Role("slurmd", node), grace_s=0.0)
+        daemons.end(self._up, lambda role: role == daemons.Role("slurmd", node), grace_s=0.0)
         self._reap()
 
     def start_node(self, node: str, *, wait: bool = True) -> None:
@@ -277,7 +275,7 @@ class SlurmLab:
             wait: return only when the node takes jobs, which needs the controller.
         """
         self._known(node)
-        if finding.find(self._up, lambda role: role == finding.Role("slurmd", node)):
+        if daemons.find(self._up, lambda role: role == daemons.Role("slurmd", node)):
             raise LabError(f"slurmd of {node} runs already", "kill_node() ends it")
         process = daemons.start_node(self._up, node)
         self._started.append(process)

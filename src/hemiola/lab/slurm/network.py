@@ -63,7 +63,7 @@ def tear_down(record: Record) -> None:
             network.tear_down(made)
 
 
-def _lay_cable(record: Record, made: state.State) -> None:
+def _lay_cable(record: Record, made: state.LabState) -> None:
     from pyroute2 import IPRoute
 
     handle = os.open("/proc/thread-self/ns/net", os.O_RDONLY)

@@ -7,8 +7,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from hemiola.core.errors import LabError
-from hemiola.lab.slurm import daemons as clients
-from hemiola.lab.slurm import daemons as finding
+from hemiola.lab.slurm import daemons
 from hemiola.lab.slurm.daemons import CONTROLLER_PROGRAM, JOB, STEP, Role
 from hemiola.lab.slurm.record import Record, forget, forget_claim, read
 
@@ -33,13 +32,13 @@ def tear_down(record: Record) -> None:
     """
     if _is_anothers(record):
         return
-    kinds = {role.kind for role in finding.find(record).values()}
+    kinds = {role.kind for role in daemons.find(record).values()}
     if {"slurmctld", STEP} <= kinds:
         _cancel_jobs(record)
     for ended in ({"slurmrestd", "slurmd"}, {STEP, JOB}, CONTROLLER_PROGRAM, {"munged"}):
         if _is_anothers(record):
             return
-        finding.end(record, _of(ended), grace_s=0.0)
+        daemons.end(record, _of(ended), grace_s=0.0)
     if record.lab:
         from hemiola.lab.slurm import network  # needs pyroute2
 
@@ -65,15 +64,15 @@ def _cancel_jobs(record: Record) -> None:
     """Cancel every job and wait until none runs, if the controller takes part."""
     try:
         for state in ("PENDING", "SUSPENDED", "RUNNING"):  # or the next would start where one ends
-            clients.ask(record, ["scancel", f"--state={state}"], limit_s=ASK_S)
+            daemons.ask(record, ["scancel", f"--state={state}"], limit_s=ASK_S)
     except LabError:
         return  # it does not answer: its processes are ended all the same
     end_s = time.monotonic() + JOBS_END_S
-    while finding.find(record, _of({JOB})) and time.monotonic() < end_s:
+    while daemons.find(record, _of({JOB})) and time.monotonic() < end_s:
         time.sleep(LOOK_AGAIN_S)
 
 
-def _of(kinds: Collection[str]) -> finding.Wanted:
+def _of(kinds: Collection[str]) -> daemons.Wanted:
     def wanted(role: Role) -> bool:
         return role.kind in kinds
 

@@ -23,8 +23,6 @@ from hemiola.live.journal.records import (
 
 try:
     from hemiola.live.journal import reading, writing
-    from hemiola.live.journal import writing as lease
-    from hemiola.live.journal import writing as retention
     from hemiola.live.journal.database import Database
     from hemiola.live.journal.schema import MIGRATIONS, bring_up_to_date, check_schema, is_current
 
@@ -109,22 +107,22 @@ class Journal:
         if not holder or not ttl_s > 0:
             raise InputError(f"{holder!r} cannot lead for {ttl_s} s", "give a name and a time above 0")
         with self._database.writing("lead") as connection:
-            return lease.lead(connection, holder, now_s, ttl_s)
+            return writing.lead(connection, holder, now_s, ttl_s)
 
     def renew(self, epoch: int, now_s: float, ttl_s: float) -> bool:
         """Hold the lease until `now_s + ttl_s`; False once somebody else has led, or it was given back."""
         with self._database.writing("renew") as connection:
-            return lease.renew(connection, epoch, now_s, ttl_s)
+            return writing.renew(connection, epoch, now_s, ttl_s)
 
     def resign(self, epoch: int) -> None:
         """Give the lease back, if it is still this epoch's."""
         with self._database.writing("resign") as connection:
-            lease.resign(connection, epoch)
+            writing.resign(connection, epoch)
 
     def leader(self) -> Leader | None:
         """Who took the lease last and did not give it back; it may be over."""
         with self._database.reading() as connection:
-            return lease.leader(connection)
+            return writing.leader(connection)
 
     def begin_run(self, epoch: int, opening: Opening, now_s: float, jobs: Iterable[JournaledJob] = ()) -> int:
         """Begin a run; one that never ended ends. Its number.
@@ -205,7 +203,7 @@ class Journal:
             go_on: asked between two short pieces. It should rest for a tenth of a second where others write: SQLite lets
                 them in only if they happen to ask then, and they ask that often.
         """
-        retention.forget(self._database, before_s, go_on)
+        writing.forget(self._database, before_s, go_on)
 
     def open_jobs(self) -> list[JournaledJob]:
         """Every job that has not ended, in order of submission."""

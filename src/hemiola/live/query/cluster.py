@@ -33,7 +33,7 @@ from hemiola.core.events import (
     Started,
     Undone,
 )
-from hemiola.core.events import PendingTimer as TimerEvent
+from hemiola.core.events import Timer as TimerEvent
 from hemiola.core.job import Job
 from hemiola.core.topology import Topology
 from hemiola.live.job_store import NEVER

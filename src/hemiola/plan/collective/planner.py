@@ -18,7 +18,7 @@ from hemiola.core.topology import Topology
 from hemiola.cost.collective.duration import strategy_seconds
 from hemiola.cost.collective.library import Variant, algorithm, variant_cost
 from hemiola.cost.network_fit import KEEP_RING
-from hemiola.cost.places import ChunkPlace as Ranks
+from hemiola.cost.places import RankPlaces as Ranks
 from hemiola.cost.places import place_ranks
 from hemiola.plan.collective.synthesis import Synthesis, synthesise
 
