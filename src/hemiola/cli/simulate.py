@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from hemiola.core.errors import HemiolaError
     from hemiola.core.result import Comparison
-    from hemiola.simulator.scenario import Scenario
+    from hemiola.simulator.scenario import Scenario, Served
     from hemiola.simulator.sweep import Executor
 
 __all__ = ["explain", "policies", "simulate"]
@@ -158,6 +158,15 @@ def _scenario_files(given: tuple[Path, ...]) -> list[Path]:
     return files
 
 
+def _served(scenario: Scenario) -> Served | None:
+    """How to read its journal: loaded only where it names one, for that needs the extra `serve`."""
+    if not scenario.journal:
+        return None
+    from hemiola.live.journal.replay import SERVED
+
+    return SERVED
+
+
 def _run(
     scenarios: dict[str, Scenario], outputs: dict[str, Path], executor: Executor, folder: Path | None
 ) -> None:
@@ -178,7 +187,9 @@ def _run(
         traffic="report" in outputs,
     )
     with ProgressBar(console) as bar:
-        prepared = [prepare(scenario, say=bar.say) for scenario in scenarios.values()]
+        prepared = [
+            prepare(scenario, served=_served(scenario), say=bar.say) for scenario in scenarios.values()
+        ]
     done = sweep(
         prepared, executor, recording=recording, folder=folder,
         progress=lambda *so_far: bar.update(*so_far), say=lambda line: bar.say(line),

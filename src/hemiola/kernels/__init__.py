@@ -1,1 +1,1 @@
-"""The laws of a simulated cluster: events in order, links shared, chance from a seed."""
+"""Compiled kernels: the shared network, the iteration executor; and workloads made from a seed."""

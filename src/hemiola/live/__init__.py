@@ -1,1 +1,1 @@
-"""The loop on a live cluster: journal, leadership, a policy that may fail, and observing instead of acting."""
+"""The loop on a live cluster: engines, journal, leadership, web page, and a policy that may fail."""

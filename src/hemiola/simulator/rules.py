@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from importlib import import_module
 from typing import ClassVar
 
 import msgspec
@@ -189,13 +190,24 @@ class Semantics(Rules):
         }
 
 
+PEERS = (
+    "hemiola.contrib.peers.simulators.tiresias:TiresiasSim",
+    "hemiola.contrib.peers.simulators.muri:MuriSim",
+    "hemiola.contrib.peers.simulators.pollux:PolluxSim",
+)
+"""Rules that come with Hemiola and are loaded as anybody's own: module:class."""
+
+
 def known_semantics() -> dict[str, Rules]:
     """All rules, by name; Hemiola's own first."""
-    from hemiola.contrib.peers.simulators.muri import MuriSim
-    from hemiola.contrib.peers.simulators.pollux import PolluxSim
-    from hemiola.contrib.peers.simulators.tiresias import TiresiasSim
+    return {rules.name: rules for rules in (Semantics(), *map(_loaded, PEERS))}
 
-    return {rules.name: rules for rules in (Semantics(), TiresiasSim(), MuriSim(), PolluxSim())}
+
+def _loaded(place: str) -> Rules:
+    module, _, name = place.partition(":")
+    rules = getattr(import_module(module), name)()
+    assert isinstance(rules, Rules)
+    return rules
 
 
 def semantics_by_name(name: str) -> Rules:

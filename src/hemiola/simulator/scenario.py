@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
@@ -174,11 +174,26 @@ def _made(prepared: Prepared, seed: int) -> Workload:
     return assign(jobs, prepared.library, mix=prepared.mix, seed=seed)
 
 
+class Served(NamedTuple):
+    """How to read the journal of a live cluster, by its name. A journal belongs to `live`, which hands this in.
+
+    Attributes:
+        topology: the cluster of its last run.
+        workload: the jobs that it was given.
+    """
+
+    topology: Callable[[str], Topology]
+    workload: Callable[[str], Workload]
+
+
 @without_collection()
-def prepare(scenario: Scenario, *, say: Callable[[str], None] = lambda _: None) -> Prepared:
+def prepare(
+    scenario: Scenario, *, served: Served | None = None, say: Callable[[str], None] = lambda _: None
+) -> Prepared:
     """Read what the scenario names.
 
     Args:
+        served: how to read the journal, where the scenario names one (`live.journal.replay.SERVED`).
         say: told in words what was read and how it was recognised.
 
     Raises:
@@ -190,11 +205,16 @@ def prepare(scenario: Scenario, *, say: Callable[[str], None] = lambda _: None) 
 
     _check(scenario)
     semantics = _semantics(scenario)
-    topology = read_topology(scenario.cluster) if scenario.cluster else _served(scenario.journal)
+    journal = _reader(scenario, served)
+    topology = (
+        read_topology(scenario.cluster)
+        if not journal or scenario.cluster
+        else journal.topology(scenario.journal)
+    )
     say(f"cluster: {topology.name}, {len(topology.hosts):,} hosts, {topology.gpus:,} GPUs; {topology.source}")
     library = load_library(scenario.profiles or None)
     mix = _mix(scenario, semantics, library)
-    read = None if is_generator_spec(scenario.workload) else _read(scenario)
+    read = None if is_generator_spec(scenario.workload) else _read(scenario, journal)
     prepared = Prepared(
         scenario, topology, read, library, mix, _failures(scenario, topology),
         read_topology(scenario.recorded_on) if scenario.recorded_on else None,
@@ -251,6 +271,14 @@ def _check(scenario: Scenario) -> None:
         raise InputError(f"preemption_cost is {scenario.preemption_cost}", "give a factor of 0 or more")
 
 
+def _reader(scenario: Scenario, served: Served | None) -> Served | None:
+    if scenario.journal and served is None:
+        raise InputError(
+            f"nothing here reads the journal {scenario.journal}", "use hemiola simulate, or pass served="
+        )
+    return served if scenario.journal else None
+
+
 def _semantics(scenario: Scenario) -> Rules:
     from hemiola.cost.contention import by_name
 
@@ -289,31 +317,10 @@ def _mix(scenario: Scenario, semantics: Rules, library: ProfileLibrary) -> str:
     return scenario.mix
 
 
-def _served(journal: str) -> Topology:
-    """The cluster of the journal's last run."""
-    from hemiola.live.journal import Journal
-    from hemiola.trace.struct_json import as_text
-    from hemiola.trace.topologies.native import read_native
-
-    with Journal.open(journal, read_only=True) as opened:
-        runs = opened.runs()
-    if not runs:
-        raise InputError(f"the journal {journal} has no run", "wait until it was served, or give --cluster")
-    return read_native(runs[-1].opening.topology, as_text(journal))
-
-
-def _of_journal(scenario: Scenario) -> Workload:
-    from hemiola.live.journal import Journal
-    from hemiola.live.journal.replay import workload
-
-    with Journal.open(scenario.journal, read_only=True) as journal:
-        read = workload(journal)
-    return msgspec.structs.replace(read, jobs=read.jobs[: scenario.limit]) if scenario.limit else read
-
-
-def _read(scenario: Scenario) -> Workload:
-    if scenario.journal:
-        return _of_journal(scenario)
+def _read(scenario: Scenario, served: Served | None) -> Workload:
+    if served:
+        read = served.workload(scenario.journal)
+        return msgspec.structs.replace(read, jobs=read.jobs[: scenario.limit]) if scenario.limit else read
     from hemiola.trace.workloads import FORMATS, read_workload
 
     kind, colon, rest = scenario.workload.partition(":")

@@ -10,6 +10,7 @@ import msgspec
 from hemiola.core.decisions import Decision
 from hemiola.core.errors import InputError
 from hemiola.core.job import Job, Workload
+from hemiola.core.topology import Topology
 from hemiola.cost.iteration import IterationModel
 from hemiola.live.journal.journal import Journal
 from hemiola.live.journal.records import DECISIONS, Instant, JournaledJob, Opening
@@ -19,10 +20,11 @@ from hemiola.sched.policies import policy_from_text
 from hemiola.sched.policy import Policy
 from hemiola.sched.view import ClusterView
 from hemiola.simulator.cluster import SimulatedEstimates
+from hemiola.simulator.scenario import Served
 from hemiola.trace.struct_json import as_text
 from hemiola.trace.topologies.native import read_native
 
-__all__ = ["replay", "workload"]
+__all__ = ["SERVED", "replay", "workload"]
 
 
 Answered = tuple[tuple[Decision, str], ...]
@@ -137,6 +139,23 @@ def workload(journal: Journal, since_s: float | None = None, until_s: float | No
         skipped=dict(skipped),
         notes=_notes(kept, origin_s),
     )
+
+
+def _served_topology(path: str) -> Topology:
+    with Journal.open(path, read_only=True) as journal:
+        runs = journal.runs()
+    if not runs:
+        raise InputError(f"the journal {path} has no run", "wait until it was served, or give --cluster")
+    return read_native(runs[-1].opening.topology, as_text(path))
+
+
+def _served_workload(path: str) -> Workload:
+    with Journal.open(path, read_only=True) as journal:
+        return workload(journal)
+
+
+SERVED = Served(topology=_served_topology, workload=_served_workload)
+"""How `simulator.scenario.prepare` reads a scenario's journal."""
 
 
 def _left_out(record: JournaledJob) -> str:

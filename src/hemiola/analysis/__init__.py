@@ -1,0 +1,1 @@
+"""Functions of a timeline: metrics, critical paths, breakdowns. Knows no files and no screens."""

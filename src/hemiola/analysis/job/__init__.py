@@ -1,0 +1,1 @@
+"""One training job's timeline in figures."""

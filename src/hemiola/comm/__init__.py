@@ -1,0 +1,1 @@
+"""What ranks of a job say to each other: transport, process group, collective schedules, stragglers, link probe."""

@@ -1,0 +1,1 @@
+"""What published simulators do, so that their known answers can be checked."""

@@ -1,0 +1,1 @@
+"""How a collective is carried out, as a value that proves itself."""

@@ -1,0 +1,1 @@
+"""How long collectives take, and what no schedule beats."""

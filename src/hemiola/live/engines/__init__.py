@@ -1,0 +1,1 @@
+"""The engines that Hemiola drives: one folder each."""

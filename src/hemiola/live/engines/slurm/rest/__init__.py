@@ -1,0 +1,1 @@
+"""A Slurm that is spoken to over HTTP (slurmrestd)."""

@@ -1,0 +1,1 @@
+"""Whole clusters on traces: the simulated driver, scenarios, sweeps."""
