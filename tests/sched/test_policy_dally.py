@@ -10,7 +10,7 @@ import pytest
 
 from hemiola.core.decisions import Move, Start, Stop, WakeAt
 from hemiola.core.events import Adopted, Arrived, Finished, Profiled, Started, Undone
-from hemiola.core.events import DelayTimer as Due
+from hemiola.core.events import Timer as Due
 from hemiola.core.job import Job
 from hemiola.core.result import Run
 from hemiola.core.topology import Topology

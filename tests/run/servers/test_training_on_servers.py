@@ -208,11 +208,11 @@ import torch.distributed as dist
 from torch import nn
 
 from hemiola.profiler.trace.injected import start, variables
-from hemiola.profiler.trace.values import Options
+from hemiola.profiler.trace.values import TraceOptions
 from hemiola.train.parameter_server import synchronise
 
 folder = sys.argv[3]
-os.environ |= variables(Options(f"{folder}/run.json", f"{folder}/parts"), os.environ)
+os.environ |= variables(TraceOptions(f"{folder}/run.json", f"{folder}/parts"), os.environ)
 sys.path.insert(0, os.environ["PYTHONPATH"].partition(os.pathsep)[0])  # as it is where Python begins with these
 start()
 dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=0, world_size=1)

@@ -85,10 +85,10 @@ def test_closing_sends_what_is_left_first():
 
 FORKED = """
 import multiprocessing
-from hemiola.comm.transport import Endpoint, Options
+from hemiola.comm.transport import Endpoint, TransportOptions
 
 def sends(pipe):
-    end = Endpoint(1, 2, b"for tests only", Options(interface="127.0.0.1", rate_bytes_per_s=4e6))
+    end = Endpoint(1, 2, b"for tests only", TransportOptions(interface="127.0.0.1", rate_bytes_per_s=4e6))
     pipe.send(end.address)
     end.connect([pipe.recv(), end.address])
     end.send(0, 1, bytes(1_000_000))
@@ -96,7 +96,7 @@ def sends(pipe):
 here, there = multiprocessing.Pipe()
 process = multiprocessing.get_context("fork").Process(target=sends, args=(there,))
 process.start()
-end = Endpoint(0, 2, b"for tests only", Options(interface="127.0.0.1", timeout_s=10.0))
+end = Endpoint(0, 2, b"for tests only", TransportOptions(interface="127.0.0.1", timeout_s=10.0))
 here.send(end.address)
 end.connect([end.address, here.recv()])
 end.receive(1, 1, bytearray(1_000_000)).wait()

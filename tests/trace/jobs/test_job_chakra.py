@@ -25,7 +25,7 @@ from hemiola.trace.jobs.chakra.nodes import (
     stream_nodes,
     write_et,
 )
-from hemiola.trace.jobs.chakra.nodes import nodes as chakra_schema
+from hemiola.trace.jobs.chakra import nodes as chakra_schema
 from hemiola.trace.jobs.chakra.to_chakra import to_chakra
 from hemiola.trace.jobs.execution_trace import data_dependencies, read_execution_trace
 from hemiola.trace.jobs.read import read_job
