@@ -79,7 +79,7 @@ class KubernetesNode(msgspec.Struct):
     """What is read of a Kubernetes Node."""
 
     metadata: Metadata
-    kind: str = "KubernetesNode"
+    kind: str = "Node"
     spec: Spec = msgspec.field(default_factory=Spec)
     status: Status = msgspec.field(default_factory=Status)
 
@@ -323,7 +323,7 @@ def _decoded(text: str, path: str) -> list[KubernetesNode]:
         nodes = msgspec.json.decode(text, type=NodeList).items
     except DAMAGED as error:
         raise FormatError(f"{path} is no list of nodes: {error}", "use kubectl get nodes -o json") from error
-    stranger = next((node for node in nodes if node.kind != "KubernetesNode"), None)
+    stranger = next((node for node in nodes if node.kind != "Node"), None)
     if stranger is not None:
         raise FormatError(f"{path} lists a {stranger.kind}, not a Node", "use kubectl get nodes -o json")
     return nodes
