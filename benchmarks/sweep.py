@@ -31,7 +31,7 @@ from hemiola.simulator.sweep import Executor, Here, ProcessPool
 from hemiola.simulator.sweep.on_ray import OnRay
 from hemiola.simulator.sweep.tasks import Work, tasks_of
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests/helpers"))
 from ray_cluster import RayCluster, RayNode, ray_cluster
 from sweep_helpers import figures, kept, until
 

@@ -5,18 +5,18 @@ from __future__ import annotations
 import importlib.util
 import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
 import torch
+from repository import EXAMPLES
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 torch.set_num_threads(1)  # tiny models: threads would wait for each other longer than they work
 
-MODELS = Path(__file__).resolve().parents[3] / "examples" / "models"
+MODELS = EXAMPLES / "models"
 
 SMALL: dict[str, tuple[str, str, dict[str, Any]]] = {
     "mlp": ("mlp", "tiny", {}),

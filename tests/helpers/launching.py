@@ -10,6 +10,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from repository import SOURCE
+
 RUN = [sys.executable, "-c", "from hemiola.cli import main; main()", "run"]
 LIMIT_S = 120
 PATIENCE_S = 60
@@ -36,7 +38,7 @@ sys.exit(subprocess.call(["sh", "-c", command], env={**kept, "REMOTE_HOST": host
 
 
 def environment(**more: str) -> dict[str, str]:
-    source = str(Path(__file__).parents[3] / "src")
+    source = str(SOURCE)
     inherited = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
     return inherited | {"PYTHONPATH": source, "COLUMNS": "140"} | more
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from ray_cluster import RayCluster, RayNode
 
 from hemiola.live.engines.ray.agent import JOBS, JOBS_SPACE
 from hemiola.live.engines.ray.client import Ray
@@ -21,7 +22,6 @@ from hemiola.live.engines.ray.service import ray_service, ray_topology
 from hemiola.live.engines.ray.wire import RayJobRow, RayLook, read_answer
 from hemiola.live.journal import Journal, JournaledJob
 from hemiola.live.service import Service, SessionSettings
-from ray_cluster import RayCluster, RayNode
 
 WAIT_S = 60.0
 HOLD = shlex.join([sys.executable, "-c", "from hemiola.cli import main; main()", "hold"])

@@ -12,12 +12,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import repository
 from endpoints import SECRET, together
+
 from hemiola.comm.transport import Endpoint, TransportOptions
 from hemiola.comm.transport.wire import Greeting, introduce
 
 HERE = "127.0.0.1"
-SOURCE = str(Path(__file__).parents[3] / "src")
+SOURCE = str(repository.SOURCE)
 
 
 def process(rank: int, ranks: int, *words: object, **options: object) -> subprocess.Popen[str]:

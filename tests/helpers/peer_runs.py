@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from unittest.mock import patch
 
+from replays import CheckedMachine, check_run
+
 from hemiola.core.job import Job
 from hemiola.core.result import Run
 from hemiola.core.topology import Topology
 from hemiola.simulator.rules import semantics_by_name
 from hemiola.simulator.simulate import Recording, simulate
-from replays import CheckedMachine, check_run
 
 
 def under(semantics: str, jobs: Sequence[Job], topology: Topology, policy: str) -> Run:

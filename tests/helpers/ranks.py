@@ -12,11 +12,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import repository
 from forks import NUMBER
 
 __all__ = ["SOURCE", "Rank", "run", "start"]
 
-SOURCE = str(Path(__file__).parents[1] / "src")
+SOURCE = str(repository.SOURCE)
 _ENVIRONMENT = {
     "PYTHONPATH": SOURCE, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "PYTHONWARNINGS": "ignore",
 }  # fmt: skip

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from repository import SOURCE
+
 SCRIPTS = Path(__file__).parent / "record_scripts"
 TRACE = [sys.executable, "-c", "from hemiola.cli import main; main()", "trace"]
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
@@ -18,7 +20,7 @@ def ranks(folder: Path, script: str = TRAIN, number: int = 2) -> list[str]:
 
 
 def environment(**more: str) -> dict[str, str]:
-    source = str(Path(__file__).parents[3] / "src")
+    source = str(SOURCE)
     inherited = os.environ.get("PYTHONPATH", "")
     return (
         os.environ

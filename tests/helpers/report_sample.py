@@ -5,7 +5,8 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from core.job_build import Build
+from job_build import Build
+
 from hemiola.core.job_timeline import JobTimeline, Rank
 
 LAYERS = 12

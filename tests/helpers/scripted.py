@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+from replays import cluster, job
+
 from hemiola.core.decisions import Decision
 from hemiola.core.events import Arrived, Event
 from hemiola.core.topology import Topology
@@ -15,7 +17,6 @@ from hemiola.live.leadership import Leadership
 from hemiola.live.live_driver import Identity, LiveDriver, Vanished
 from hemiola.live.polling_driver import Clock
 from hemiola.live.service import Service, Session, SessionSettings
-from replays import cluster, job
 
 TWO = cluster([4, 4])
 

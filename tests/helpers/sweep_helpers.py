@@ -11,13 +11,15 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from repository import EXAMPLES
+
 from hemiola.simulator.scenario import Prepared, Scenario, prepare
 from hemiola.simulator.simulate import Recording
 from hemiola.simulator.sweep import Executor
 from hemiola.simulator.sweep.answers import RunAnswer
 from hemiola.simulator.sweep.tasks import Work, tasks_of
 
-JOBS = str(Path(__file__).resolve().parents[1] / "examples/jobs.csv")
+JOBS = str(EXAMPLES / "jobs.csv")
 RACKS = "leaf-spine:hosts=8,gpus_per_host=4,hosts_per_rack=4,oversubscription=4"
 EVERYTHING = Recording(timeline=True, decisions=True, traffic=True)
 WAIT_S = 90.0

@@ -18,7 +18,7 @@ from pathlib import Path
 import journal_helpers
 import pytest
 from journal_helpers import file_of, fresh, record
-from test_outputs import as_nobody
+from nobody import as_nobody
 
 from hemiola.core.errors import InputError
 from hemiola.core.events import Arrived, Timer

@@ -1,4 +1,4 @@
-"""The long campaign: `python tests/chaos/campaign.py --runs 1000 --write docs/results/chaos.md`.
+"""The long campaign: `python tests/system/chaos/campaign.py --runs 1000 --write docs/results/chaos.md`.
 
 Each run is kept as a line of a file as soon as it ends; what is there already is not repeated, so that a
 campaign can be interrupted at any time, and gone on with.
@@ -9,15 +9,12 @@ from __future__ import annotations
 import argparse
 import shutil
 import signal
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
-
-sys.path.insert(0, str(Path(__file__).parent))
 
 import msgspec
 from chaos_page import page

@@ -8,8 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from repository import DOCS
 
-GUIDE = Path(__file__).resolve().parents[2] / "docs/guides/lab.md"
+GUIDE = DOCS / "guides/lab.md"
 
 
 def test_the_lab_of_the_guide(

@@ -16,6 +16,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from repository import DOCS
 from slurm_helpers import (
     apart_from_the_machine,
     as_nobody,
@@ -598,7 +599,7 @@ def test_a_setting_that_slurm_refuses_is_reported_with_its_words(own: str) -> No
 
 
 def test_the_python_of_the_guide(ready: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    guide = Path(__file__).resolve().parents[2] / "docs/guides/lab-slurm.md"
+    guide = DOCS / "guides/lab-slurm.md"
     (python,) = re.findall(r"^```py\n(.*?)^```", guide.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
     monkeypatch.chdir(tmp_path)
     printed: list[tuple[Any, ...]] = []

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from live_ray import NODES
 from live_slurm import Live, need_slurm
+from ray_cluster import RayCluster, need_ray, ray_cluster
 
 from hemiola.lab.slurm import SlurmLab
-from ray_cluster import RayCluster, need_ray, ray_cluster
 
 USERS = ("test_conformance.py", "test_ray_live.py")
 _open = ExitStack()

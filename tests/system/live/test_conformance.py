@@ -16,6 +16,7 @@ import msgspec
 import pytest
 from live_ray import LiveRay
 from live_slurm import Live, need_slurm
+from replays import CheckedMachine, cluster
 
 from hemiola.core.decisions import Decision, Move, Placement, Resize, Start, Stop, WakeAt
 from hemiola.core.events import Adopted, Arrived, Event, Finished, Timer
@@ -32,7 +33,6 @@ from hemiola.sched.loop import Driver, run_loop
 from hemiola.sched.policy import Policy
 from hemiola.sched.view import ClusterView
 from hemiola.simulator.cluster import SimulatedDriver
-from replays import CheckedMachine, cluster
 
 SECONDS, LIVE_SECONDS = 2, 3
 """A job's. A real one is stopped after 1.6 s, and may take half a second to notice: it is not to have ended by itself."""

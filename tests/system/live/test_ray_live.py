@@ -12,6 +12,8 @@ import msgspec
 import pytest
 from live_policies import want
 from live_ray import NODES, LiveRay, until
+from ray_cluster import RayCluster, RayNode
+from replays import cluster
 
 from hemiola.core.decisions import Move, Placement, Stop
 from hemiola.core.topology import Topology
@@ -23,8 +25,6 @@ from hemiola.live.engines.ray.release import hand_back
 from hemiola.live.journal import Journal
 from hemiola.live.journal.replay import replay
 from hemiola.live.query.health_checks import Check
-from ray_cluster import RayCluster, RayNode
-from replays import cluster
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from live_slurm import Live, until
+from repository import HELPERS
 
 from hemiola.cli.simulate import simulate
 from hemiola.core.decisions import Decision, Placement, Start
@@ -343,7 +344,7 @@ def test_what_slurm_begins_as_it_is_about_to_be_bound_runs_on_there(
 
 def test_a_job_that_trains_is_learnt_and_its_successor_is_known(live: Live, tmp_path: Path):
     (reports := tmp_path / "reports").mkdir()
-    scripts = Path(__file__).parents[1] / "run" / "record" / "record_scripts"
+    scripts = HELPERS / "record_scripts"
     command, stop = Path(sys.executable).with_name("hemiola"), tmp_path / "stop"
     train = f"{command} run --nproc 2 {scripts / 'train.py'} --iterations 100000 --slow-rank 1 --until {stop}"
     with live.serving(reports=reports):

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from repository import SOURCE
 
 pytest.importorskip("fastapi", reason="needs hemiola[serve]")
 playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright")
@@ -24,7 +25,7 @@ from hemiola.trace.topologies.native import topology_text
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(CHROMIUM is None, reason="no browser: install chromium")]
 DRAWN = "body[data-snapshot]"
-STATIC = Path(__file__).parents[2] / "src" / "hemiola" / "control" / "web" / "static"
+STATIC = SOURCE / "hemiola/live/web/static"
 
 
 @pytest.fixture(scope="module")

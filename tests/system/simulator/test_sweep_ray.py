@@ -9,10 +9,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
-from hemiola.core.errors import InputError, PolicyError
-from hemiola.simulator.sweep import Here
-from hemiola.simulator.sweep.on_ray import OnRay
 from ray_cluster import RayCluster, RayNode, need_ray, ray_cluster
 from sweep_helpers import (
     JOBS,
@@ -26,6 +22,10 @@ from sweep_helpers import (
     small,
     until,
 )
+
+from hemiola.core.errors import InputError, PolicyError
+from hemiola.simulator.sweep import Here
+from hemiola.simulator.sweep.on_ray import OnRay
 
 POLICIES = ("fifo", "tiresias", "gandiva", "dally")
 

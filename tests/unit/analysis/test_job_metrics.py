@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from job_build import Build
 
-from core.job_build import Build
 from hemiola.analysis.job.breakdown import PARTS
 from hemiola.analysis.job.metrics import JobMetrics, RankFigures, compare, efficiency, job_metrics
 from hemiola.core.errors import InputError

@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from job_build import Build
 
-from core.job_build import Build
 from hemiola.analysis.job.metrics import job_metrics
 from hemiola.core.job_timeline import JobTimeline, Rank
 

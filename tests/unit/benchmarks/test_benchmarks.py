@@ -8,14 +8,14 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from repository import BENCHMARKS
 
-FOLDER = Path(__file__).parent.parent / "benchmarks"
 CLUSTER = "leaf-spine:hosts=4,gpus_per_host=8,hosts_per_rack=2,nic=100gbit,oversubscription=4"
 
 
 @pytest.fixture(autouse=True)
 def _benchmarks_are_importable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(FOLDER))
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
     monkeypatch.delenv("HEMIOLA_SHARED", raising=False)
 
 
@@ -30,7 +30,7 @@ def test_the_floor_replays_in_strict_order_and_packs_tightly() -> None:
 
 
 def test_the_floor_is_about_fifty_lines() -> None:
-    assert len((FOLDER / "floor.py").read_text(encoding="utf-8").splitlines()) <= 60
+    assert len((BENCHMARKS / "floor.py").read_text(encoding="utf-8").splitlines()) <= 60
 
 
 def test_multiples_of_the_floor() -> None:

@@ -12,15 +12,14 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
+from repository import BENCHMARKS
 
 from hemiola.report.metrics import interval
-
-FOLDER = Path(__file__).parent.parent / "benchmarks"
 
 
 @pytest.fixture(autouse=True)
 def _benchmarks_are_importable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(FOLDER))
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
     monkeypatch.delenv("HEMIOLA_SHARED", raising=False)
 
 

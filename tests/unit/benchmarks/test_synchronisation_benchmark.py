@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-
-FOLDER = Path(__file__).parent.parent / "benchmarks"
+from repository import BENCHMARKS
 
 
 @pytest.fixture(autouse=True)
 def _benchmarks_are_importable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(FOLDER))
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
 
 
 def test_the_target_is_reached_by_the_mean_of_all_ranks_in_the_order_of_time(monkeypatch):

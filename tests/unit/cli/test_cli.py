@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any, NamedTuple, TextIO
 
 import pytest
+from repository import ROOT
 
 from hemiola import cli
 from hemiola.sched.policies import POLICIES
 from hemiola.simulator.rules import known_semantics
 
-ROOT = Path(__file__).resolve().parents[1]
 JOBS = str(ROOT / "examples/jobs.csv")
 RACKS = "leaf-spine:hosts=8,gpus_per_host=4,hosts_per_rack=4,oversubscription=4"
 SMALL = "flat:hosts=2,gpus_per_host=4"

@@ -21,6 +21,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from filled_journal import BEGAN_S, RACKS, fill, job, uuid_of
 
 from hemiola.cli.explain import explain_live
 from hemiola.cli.live import jobs, nodes
@@ -35,7 +36,6 @@ from hemiola.live.query.cluster import Following, LiveCluster, read_cluster
 from hemiola.live.query.forecast import forecast, predicted_loads
 from hemiola.report.columns import ago, clock, columns, elapsed
 from hemiola.trace.topologies.read import read_topology
-from test_live_cli_filled import BEGAN_S, RACKS, fill, job, uuid_of
 
 UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-")
 SENDS = Profile(name="sends", demands=(Demand(16, 1.0, 1.25e9),), overlap=0.5)

@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
+from filled_journal import BEGAN_S, fill, job, uuid_of
 
 from hemiola.cli.live import doctor
 from hemiola.cli.serve import release
@@ -14,7 +15,6 @@ from hemiola.core.errors import EngineError
 from hemiola.core.events import Held, Requeued
 from hemiola.live.journal import Journal
 from hemiola.live.query.health_checks import Check, alive_checks, host_checks, journal_checks
-from test_live_cli_filled import BEGAN_S, fill, job, uuid_of
 
 
 def journal_states(path: Path, now_s: float) -> dict[str, Check]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from nobody import as_nobody
 
 from hemiola import cli
 from hemiola.cli.output import folder_writable, writable
@@ -17,29 +18,8 @@ from hemiola.core.errors import InputError
 from hemiola.core.result import Comparison
 from hemiola.simulator.sweep.tasks import RunStore
 
-NOBODY = 65534
 SMALL = "flat:hosts=2,gpus_per_host=4"
 JOBS = "generated:jobs=5,gpus=8"
-
-
-def as_nobody(work: Callable[[], object]) -> str:
-    """What the work raises in a process that may not write everywhere, as root may; "" if nothing."""
-    reader, writer = os.pipe()
-    child = os.fork()
-    if not child:
-        try:
-            if os.geteuid() == 0:
-                os.setgid(NOBODY)
-                os.setuid(NOBODY)
-            work()
-        except BaseException as error:
-            os.write(writer, f"{type(error).__name__}: {error}".encode())
-        os._exit(0)
-    os.close(writer)
-    with os.fdopen(reader) as stream:
-        said = stream.read()
-    os.waitpid(child, 0)
-    return said
 
 
 @pytest.fixture

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 from peer_runs import completion_s, stops, under
+from replays import cluster, job
 
 from hemiola.contrib.peers.simulators.muri import start_up_s
 from hemiola.core.errors import InputError
 from hemiola.core.job import Job
-from replays import cluster, job
 
 SIM = "muri-sim"
 

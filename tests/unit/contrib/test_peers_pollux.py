@@ -6,12 +6,12 @@ import math
 
 import pytest
 from peer_runs import completion_s, stops, under
+from replays import cluster, job
 
 from hemiola.contrib.peers.simulators.pollux import Batch, batch_of, epoch_iterations, iteration_s
 from hemiola.core.errors import HemiolaError, InputError, TopologyError
 from hemiola.core.job import Job
 from hemiola.trace.workloads.source import pollux_durations_s
-from replays import cluster, job
 
 SIM = "pollux-sim"
 NCF_S = 47.0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 from peer_runs import completion_s, stops, under
+from replays import check_run, cluster, job
 
 from hemiola.core.errors import InputError, PolicyError
 from hemiola.core.events import NodeLost
@@ -12,7 +13,6 @@ from hemiola.cost.contention import MaxMin
 from hemiola.sched.policies import policy_from_text
 from hemiola.simulator.rules import Rules, known_semantics, semantics_by_name
 from hemiola.simulator.simulate import simulate
-from replays import check_run, cluster, job
 
 PEERS = ("tiresias-sim", "muri-sim", "pollux-sim")
 LINES = (

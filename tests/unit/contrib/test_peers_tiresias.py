@@ -7,11 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from peer_oracle import answer
 from peer_runs import completion_s, stops, under
+from replays import cluster, job
 
 from hemiola.core.job import Job
 from hemiola.core.result import Run
 from hemiola.core.topology import Topology
-from replays import cluster, job
 
 SIM = "tiresias-sim"
 POLICIES = ("fifo", "fjf", "sjf", "shortest", "shortest-gpu", "dlas", "dlas-gpu")

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from strategies_drawn import shapes
 
 from hemiola.core.collective.schedule import (
     Buffer,
@@ -21,7 +22,6 @@ from hemiola.core.collective.schedule import (
 )
 from hemiola.core.collective.shapes import all_pairs, halving_doubling, ring, trees
 from hemiola.core.errors import ScheduleError
-from strategies_drawn import shapes
 
 
 @given(shapes())

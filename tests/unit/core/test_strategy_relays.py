@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from strategies_drawn import shapes
 
 from hemiola.core.collective.schedule import ChunkMove, ChunkPlace, CollectiveSchedule, check_result
 from hemiola.core.collective.shapes import relayed, ring, stars, trees
 from hemiola.core.errors import ScheduleError
-from strategies_drawn import shapes
 
 
 @settings(deadline=None)

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from replays import at, cluster, job, profile
 
 from hemiola.core.job import Demand, Job, Profile
 from hemiola.core.topology import Topology
 from hemiola.cost.iteration import IterationModel, Need
-from replays import at, cluster, job, profile
 
 RACKS = cluster([4, 4], [4, 4], nic=3.0, uplink=1.5, fabric=6.0, latency_s=0.01)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 import pytest
+from tiny_graphs import device, flat, layers, updated_apart
 
-from cost.tiny_graphs import device, flat, layers, updated_apart
 from hemiola.core.hardware import CollectiveCost, ExchangeCost
 from hemiola.core.plan import Piece, Plan, PlannedTransfer
 from hemiola.cost.collective.library import Algorithm, Library, Variant

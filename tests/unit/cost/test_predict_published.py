@@ -7,13 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
-FOLDER = Path(__file__).parents[2] / "benchmarks"
+from repository import BENCHMARKS
 
 
 @pytest.fixture(autouse=True)
 def _benchmarks_are_importable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(FOLDER))
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
 
 
 def test_the_fit_finds_the_model_that_made_the_data() -> None:

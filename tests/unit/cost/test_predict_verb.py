@@ -11,7 +11,7 @@ from typing import TextIO
 import msgspec
 import numpy as np
 import pytest
-from test_predict_whatif import gpu, model
+from equal_layers import gpu, model
 
 from hemiola.cli.predict import predict
 from hemiola.core.collective.shapes import ring

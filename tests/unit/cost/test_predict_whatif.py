@@ -8,33 +8,17 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
-from tiny_graphs import device, flat, layers
+from equal_layers import gpu, model
+from tiny_graphs import device, flat
 
 from hemiola.core.errors import InputError
-from hemiola.core.graph import Graph
-from hemiola.core.hardware import CollectiveCost, Hardware
+from hemiola.core.hardware import CollectiveCost
 from hemiola.core.topology import Level, Topology, equal_hosts
 from hemiola.cost.job_profile import fit_profile, profile_file
 from hemiola.cost.parallelism import DDP, FSDP, ParameterServer, parse_strategy
 from hemiola.cost.places import place_ranks
 from hemiola.cost.profiles import load_library
 from hemiola.cost.whatif import Question, halved_placement, scaled_collectives, scaled_network, what_ifs
-
-LAYERS = 12
-
-
-def model(layer_bytes: int = 40_000_000, seconds: float = 0.01) -> Graph:
-    """Equal layers whose forward reads as many bytes as memory gives in `seconds`, backward twice that."""
-    graph, _ = layers([layer_bytes] * LAYERS, [1] * LAYERS, [1] * LAYERS, blocks=True)
-    work = np.array([seconds] * LAYERS + [2 * seconds] * LAYERS + [0.0])
-    graph.operations.read_bytes[:] = work * 1e12
-    graph.operations.written_bytes[:] = 0
-    graph.operations.flop[:] = 0
-    return graph
-
-
-def gpu(name: str = "one", rate: float = 1e12) -> Hardware:
-    return device(name=name, memory_bytes_per_s=rate)
 
 
 def racks(rate: float) -> Topology:

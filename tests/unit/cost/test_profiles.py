@@ -12,12 +12,12 @@ from types import ModuleType
 
 import numpy as np
 import pytest
+from repository import ROOT
 
 from hemiola.core.errors import InputError
 from hemiola.core.job import Demand, Job, Profile, Workload
 from hemiola.cost.profiles import SCHEMA, Band, ModelMix, ProfileLibrary, assign, load_library
 
-ROOT = Path(__file__).parents[2]
 LIBRARY = load_library()
 
 

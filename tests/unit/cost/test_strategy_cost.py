@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from strategies_drawn import shapes
 from tiny_graphs import device, layers
 
 from hemiola.core.collective.schedule import PIECE_BYTES, CollectiveSchedule
@@ -27,7 +28,6 @@ from hemiola.cost.prediction import Prediction, PredictionOptions, predict
 from hemiola.plan.collective.planner import Planner, fitted_to
 from hemiola.plan.collective.synthesis import synthesise
 from hemiola.trace.msccl import equal_chunks, msccl_text, parse_msccl
-from strategies_drawn import shapes
 
 MB = 1e6
 RING = (Variant(algorithm("all-reduce", "ring"), 0.0, 0.0, 0.0),)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from strategies_drawn import shapes
 
 from hemiola.core.collective.schedule import Collective, CollectiveSchedule
 from hemiola.core.collective.shapes import all_pairs, halving_doubling, ring, trees
@@ -18,7 +19,6 @@ from hemiola.core.topology import Level, Topology
 from hemiola.cost.collective.duration import Roads, bounds, strategy_seconds, strategy_seconds_in_pieces
 from hemiola.cost.collective.rounds import ring_order, ring_seconds, rounds_seconds
 from hemiola.cost.places import RankPlaces, place_ranks
-from strategies_drawn import shapes
 
 MB = 1e6
 

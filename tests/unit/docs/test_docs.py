@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from repository import ROOT
 
 import hemiola
 from hemiola.sched.policies import POLICIES, policy_from_text
@@ -19,7 +20,6 @@ from hemiola.simulator.rules import known_semantics
 from hemiola.simulator.scenario import Scenario, load_scenario
 from hemiola.trace.topologies import read_topology
 
-ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted((ROOT / "docs").rglob("*.md"))
 TEXTS = [*PAGES, ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", ROOT / "SECURITY.md"]
 GUIDES = sorted((ROOT / "docs/guides").glob("*.md"))

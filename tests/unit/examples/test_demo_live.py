@@ -6,15 +6,13 @@ import json
 import os
 import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
+from pages import CHROMIUM, browse
+from repository import ROOT
 
 from hemiola.core.errors import HemiolaError
 from hemiola.lab.slurm import config
-from report.test_html import CHROMIUM, browse
-
-ROOT = Path(__file__).parent.parent
 
 
 @pytest.fixture(autouse=True)

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
+from repository import BENCHMARKS
 
 from hemiola.kernels.executor import execute
 
 
 @pytest.fixture(autouse=True)
 def _benchmarks_are_importable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "benchmarks"))
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
 
 
 def test_the_bare_scheduler_reaches_the_same_end() -> None:

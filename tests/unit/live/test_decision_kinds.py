@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 from fake_slurm import RUNS, FakeSlurm, node
+from replays import CheckedMachine, cluster, job, profile
 from scripted import Scripted, serve
 
 from hemiola.core.decisions import (
@@ -51,7 +52,6 @@ from hemiola.sched.view import ClusterView
 from hemiola.simulator.rules import Rules, Semantics, semantics_by_name
 from hemiola.simulator.simulate import Recording, simulate
 from hemiola.trace.topologies.native import topology_text
-from replays import CheckedMachine, cluster, job, profile
 
 TWO = cluster([8, 8])
 BEGAN_S = 200.0

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 from journal_helpers import HERE
+from replays import cluster, job, profile
 from sqlalchemy import update
 
 from hemiola.core.decisions import Decision, Start
@@ -39,7 +40,6 @@ from hemiola.sched.view import ClusterView
 from hemiola.simulator.cluster import SimulatedEstimates
 from hemiola.simulator.rules import Semantics
 from hemiola.trace.topologies.native import topology_text
-from replays import cluster, job, profile
 
 TOPOLOGY = cluster([4, 4], [4, 4], nic=1e9, uplink=1e9, latency_s=1e-6)
 SEMANTICS = Semantics()

@@ -10,13 +10,13 @@ import journal_helpers
 import msgspec
 import pytest
 from journal_helpers import ended, record
+from replays import cluster
 
 from hemiola import cli
 from hemiola.core.errors import InputError
 from hemiola.live.journal import Journal, JournaledJob
 from hemiola.live.journal.replay import workload
 from hemiola.simulator.simulate import simulate
-from replays import cluster
 
 
 @pytest.fixture

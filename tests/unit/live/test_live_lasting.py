@@ -16,6 +16,7 @@ import msgspec
 import pytest
 from journal_helpers import OPENING, ended, record
 from live_slurm import until
+from replays import at, cluster, job
 from scripted import TWO, Scripted, arrivals, leading, serve
 
 from hemiola.cli.serve import _serve
@@ -36,7 +37,6 @@ from hemiola.live.query.cluster import Names, engine_ids, read_cluster, read_dae
 from hemiola.live.query.job_history import story
 from hemiola.live.service import Service, Session, SessionSettings
 from hemiola.sched.view import ClusterView
-from replays import at, cluster, job
 
 
 def test_who_leads_is_known_to_be_gone_on_the_same_host():

@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from journal_helpers import OPENING
+from replays import CheckedMachine
 from scripted import Scripted
 
 from hemiola.core.decisions import Placement
@@ -32,7 +33,6 @@ from hemiola.simulator.cluster import Costs, SimulatedEstimates
 from hemiola.trace.reports import HostReport, JobReport, Reports, write_report
 from hemiola.trace.topologies.native import topology_text
 from hemiola.trace.topologies.read import read_topology
-from replays import CheckedMachine
 
 TOPOLOGY = read_topology("leaf-spine:hosts=4,gpus_per_host=4,hosts_per_rack=2,nic=10gbit,oversubscription=4")
 BEGAN_S = 1_800_000_000.0

@@ -14,8 +14,9 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
+from nobody import as_nobody
+from replays import CheckedMachine, at, cluster, job
 from scripted import TWO, Scripted, arrivals, serve
-from test_outputs import as_nobody
 
 from hemiola.cli.serve import FOLDER, _journal
 from hemiola.core.decisions import Decision, Move, Placement, Resize, Start, Stop, WakeAt
@@ -35,7 +36,6 @@ from hemiola.sched.policy import Policy
 from hemiola.sched.view import ClusterView
 from hemiola.simulator.cluster import Costs, SimulatedEstimates
 from hemiola.trace.reports import check_reports
-from replays import CheckedMachine, at, cluster, job
 
 
 class Breaks(Policy):

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from replays import CheckedMachine, cluster
 
 from hemiola.core.decisions import Move, Placement, Resize, Start, Stop, WakeAt
 from hemiola.core.errors import EngineError, InputError
@@ -27,7 +28,6 @@ from hemiola.live.live_driver import Vanished
 from hemiola.live.tracked_job import Remembered, adopted
 from hemiola.sched.policies.fifo import FifoBackfill
 from hemiola.sched.view import ClusterView
-from replays import CheckedMachine, cluster
 
 NONE = b'{"groups": [], "notes": {}, "jobs": [], "nodes": []}'
 NESTED = '{"token":' + "[" * 50_000

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import msgspec
 import pytest
 from fake_slurm import RUNS, Driven, FakeSlurm, node
+from replays import cluster
 
 from hemiola.core.errors import EngineError
 from hemiola.core.events import Held, Requeued, ResourcesOffered, ResourcesRequested
@@ -18,7 +19,6 @@ from hemiola.live.engines.slurm.resources import claim_of
 from hemiola.live.engines.slurm.wire import SlurmJobRow, SlurmNodeRow, SlurmRules, read_tres, rules_of
 from hemiola.live.tracked_job import ELSEWHERE_S
 from hemiola.sched.policies import policy_from_text
-from replays import cluster
 
 MIB = 2.0**20
 WAITS = msgspec.structs.replace(

@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from fake_slurm import RUNS, Driven, FakeSlurm, node
+from replays import cluster
 
 from hemiola.core.decisions import Move, Placement, Start, Stop
 from hemiola.core.events import Adopted, Arrived, Blocked, Failed, Held, Released, Requeued, Started
@@ -23,7 +24,6 @@ from hemiola.live.live_driver import Vanished
 from hemiola.live.tracked_job import Remembered
 from hemiola.sched.job_state import RUNNING
 from hemiola.trace.topologies import read_topology
-from replays import cluster
 
 NODES = [node("n0"), node("n1")]
 TWO = cluster([8, 8])

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from journal_helpers import record
+from replays import cluster
 
 from hemiola.core.decisions import Move, Placement, Start
 from hemiola.core.errors import EngineError, InputError
@@ -36,7 +37,6 @@ from hemiola.live.engines.slurm.wire import (
 from hemiola.live.tracked_job import Remembered, remembered
 from hemiola.sched.machine import StateMachine
 from hemiola.sched.view import ClusterView
-from replays import cluster
 
 LINE = (
     "3_2|RUNNING|None|2|2|h[0,2]|gres:gpu:h100:4|N/A|N/A|2|1795399342|1000|4294901757|1795399343|3|h[0,2]|1|"

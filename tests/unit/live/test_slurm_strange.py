@@ -10,6 +10,7 @@ import msgspec
 import pytest
 from fake_slurm import RUNS, FakeSlurm, node
 from live_slurm import Live, until
+from replays import cluster
 from scripted import leading
 
 from hemiola.core.decisions import Placement, Start
@@ -28,7 +29,6 @@ from hemiola.sched.inventory import Inventory
 from hemiola.sched.job_state import RUNNING, WAITING
 from hemiola.sched.machine import StateMachine
 from hemiola.sched.view import ClusterView
-from replays import cluster
 
 
 class Shows:

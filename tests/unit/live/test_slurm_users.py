@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from fake_slurm import RUNS, Driven, FakeSlurm, node
+from replays import cluster
 
 from hemiola.core.events import Adopted, Failed, Held, Released, Requeued
 from hemiola.lab.slurm.config import LUA
@@ -20,7 +21,6 @@ from hemiola.live.engines.slurm.tracked_job import SlurmRecoveryKey
 from hemiola.live.engines.slurm.wire import PARKED_S, SlurmJobRow, Words
 from hemiola.live.tracked_job import Remembered
 from hemiola.sched.job_state import RUNNING
-from replays import cluster
 
 TWO = cluster([8, 8])
 BOUND = Words(admin=f"hemiola:{'0' * 36}:ranks=n0")

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from repository import DOCS
 
 pytest.importorskip("fastapi", reason="needs hemiola[serve]")
 schemathesis = pytest.importorskip("schemathesis", reason="needs schemathesis")
@@ -165,7 +166,7 @@ def test_metrics_are_prometheus_text_and_agree_with_the_api(here: Scene):
 
 
 def test_every_metric_is_documented(here: Scene):
-    page = (Path(__file__).parents[2] / "docs" / "reference" / "api.md").read_text()
+    page = (DOCS / "reference/api.md").read_text()
     names = {
         sample.name
         for family in text_string_to_metric_families(here.ask("/metrics").body.decode())
@@ -175,7 +176,7 @@ def test_every_metric_is_documented(here: Scene):
 
 
 def test_every_route_is_documented(here: Scene):
-    page = (Path(__file__).parents[2] / "docs" / "reference" / "api.md").read_text()
+    page = (DOCS / "reference/api.md").read_text()
     paths = here.ask("/openapi.json").json["paths"]
     assert [
         path for path in paths if f"`{path.removeprefix('/api/v1')}`" not in page and f"`{path}`" not in page

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import re
 from importlib import resources
-from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from repository import DOCS
 
 pytest.importorskip("fastapi", reason="needs hemiola[serve]")
 from hypothesis import given
@@ -306,7 +306,7 @@ def test_the_dashboard_asks_only_for_metrics_that_there_are():
     documented = set(
         re.findall(
             r"^\| `(hemiola_\w+)",
-            (Path(__file__).parents[2] / "docs" / "reference" / "api.md").read_text(),
+            (DOCS / "reference/api.md").read_text(),
             flags=re.M,
         )
     )

@@ -15,7 +15,7 @@ from typing import NamedTuple, TextIO
 import msgspec
 import numpy as np
 import pytest
-from test_packing import hosts
+from nic_hosts import hosts
 
 from hemiola.cli.collective import Kind
 from hemiola.cli.collective import strategy as verb

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
 from itertools import product
@@ -12,42 +11,22 @@ from typing import Any
 
 import numpy as np
 import pytest
+from best_mix import best_mix, game, load
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from nic_hosts import hosts
 
-from best_mix import best_mix, game, load
 from hemiola.core.collective.shapes import ring
 from hemiola.core.errors import ScheduleError
-from hemiola.core.topology import Level, Topology
+from hemiola.core.topology import Topology
 from hemiola.cost.collective.duration import bounds, strategy_seconds
 from hemiola.cost.collective.library import GROUP, collective_cost
-from hemiola.cost.places import RankPlaces, place_ranks
 from hemiola.plan.collective.packing import TreePacking, pack_trees, packings
 from hemiola.plan.collective.planner import Planner
 from hemiola.plan.collective.synthesis import synthesise, tree_strategy
 
 MB = 1e6
 RATES = st.lists(st.sampled_from([1.0, 2.0, 3.0, 4.0, 10.0]), min_size=1, max_size=9)
-
-
-def hosts(
-    rates: Sequence[float],
-    racks: list[int] | None = None,
-    uplinks: Sequence[float] | None = None,
-    gpus: int = 1,
-    pods: list[int] | None = None,
-    above: Sequence[float] = (),
-) -> RankPlaces:
-    """Hosts with NICs of these rates, in racks with uplinks of those, and in pods with uplinks above them."""
-    flat = Topology.flat(hosts=len(rates), gpus_per_host=gpus)
-    own = replace(flat.hosts, nic_bytes_per_s=np.array(rates, dtype=float))
-    levels: tuple[Level, ...] = ()
-    if racks and uplinks:
-        names = tuple(f"r{number}" for number in range(len(uplinks)))
-        levels = (Level("rack", names, np.array(racks), np.array(uplinks, dtype=float)),)
-    if pods:
-        levels += (Level("pod", ("p", "q"), np.array(pods), np.array(above, dtype=float)),)
-    return place_ranks(replace(flat, hosts=own, levels=levels).check(), len(rates) * gpus)
 
 
 def mean_degrees(packing: TreePacking) -> list[float]:

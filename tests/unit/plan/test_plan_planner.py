@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tiny_graphs import device, flat, layers
 
-from cost.tiny_graphs import device, flat, layers
 from hemiola.cli.plan import plan as plan_verb
 from hemiola.core.errors import GraphError, InputError
 from hemiola.core.graph import KINDS, Graph, Operations, Parameter, Signature

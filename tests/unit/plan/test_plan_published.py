@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from repository import ROOT
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install 'hemiola[torch]'")
 
-ROOT = Path(__file__).parents[2]
 
 TABLE = {
     "AlexNet v2": (16, 192), "Inception v1": (116, 25), "Inception v2": (141, 43), "Inception v3": (196, 104),

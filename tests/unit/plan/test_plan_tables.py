@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import msgspec
 import pytest
+from tiny_graphs import device, flat, layers
 
-from cost.tiny_graphs import device, flat, layers
 from hemiola.core.errors import GraphError, PlanError
 from hemiola.core.plan import Piece, Plan, PlannedTransfer
 from hemiola.cost.parallelism import DDP

@@ -8,8 +8,8 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tiny_graphs import device, flat, layers
 
-from cost.tiny_graphs import device, flat, layers
 from hemiola.core.errors import InputError, PlanError
 from hemiola.core.plan import Piece, Plan, PlannedTransfer
 from hemiola.plan.baselines import bytescheduler, fifo, p3

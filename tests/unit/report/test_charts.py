@@ -7,10 +7,11 @@ from dataclasses import replace
 import msgspec
 import numpy as np
 import pytest
+import replays
 from hypothesis import given
 from hypothesis import strategies as st
+from report_build import cluster, comparison
 
-import replays
 from hemiola.core.timeline import Timeline, TrafficLog
 from hemiola.cost.iteration import IterationModel
 from hemiola.report import chart_gantt
@@ -20,7 +21,6 @@ from hemiola.report.document import POLICY_COLORS, policy_color, policy_dash, ti
 from hemiola.report.html import charts
 from hemiola.report.links import binned, link_load, links_of, step_means
 from hemiola.report.metrics import Figures
-from report.build import cluster, comparison
 
 times = st.floats(0, 10)
 spans = st.lists(st.tuples(st.integers(0, 2), times, times, st.floats(0, 5)), min_size=1, max_size=20)

@@ -6,6 +6,8 @@ import re
 
 import msgspec
 import pytest
+from replays import Script, at, replay, start
+from report_build import cluster, comparison, simulate
 
 from hemiola.core.decisions import Move, Placement, Start, Stop, WakeAt
 from hemiola.core.errors import InputError
@@ -14,8 +16,6 @@ from hemiola.core.result import Comparison, GpuSeconds, JobRecord, LoggedDecisio
 from hemiola.core.timeline import Timeline
 from hemiola.report.story import WIDTH, explain
 from hemiola.trace.decisions import write_decisions
-from replays import Script, at, replay, start
-from report.build import cluster, comparison, simulate
 
 
 def record(name: str, status: str = "finished", **given) -> JobRecord:

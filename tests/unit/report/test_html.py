@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
-import subprocess
 from dataclasses import replace
-from pathlib import Path
 
 import msgspec
 import pytest
+from pages import CHROMIUM, browse, without_plotly
+from report_build import cluster, comparison
 
 from hemiola.core.errors import InputError
 from hemiola.core.result import Comparison
 from hemiola.report.html import charts, render, write_report
 from hemiola.report.metrics import Figures
-from report.build import cluster, comparison
-
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
 
 def hostile(found: Comparison) -> Comparison:
@@ -33,12 +29,6 @@ def hostile(found: Comparison) -> Comparison:
         for run in found.runs
     )
     return replace(found, runs=runs, baseline=f"fifo{evil}", workload_name=evil, notes=(evil,))
-
-
-def without_plotly(page: str) -> str:
-    """The page less its longest script."""
-    scripts = re.findall(r"<script>.*?</script>", page, flags=re.S)
-    return page.replace(max(scripts, key=len), "")
 
 
 def test_the_page_needs_no_network_and_is_no_larger_than_it_must(tmp_path):
@@ -99,28 +89,6 @@ def test_no_winner_is_named_where_a_run_that_counts_was_cut():
 def test_no_run_no_page():
     with pytest.raises(InputError, match="no run"):
         render(Comparison(cluster(), (), "fifo"))
-
-
-def browse(page: Path, folder: Path, scheme: int) -> tuple[str, list[str]]:
-    """The page's elements after its script ran, and what the console said of errors."""
-    flags = [
-        "--headless",
-        "--no-sandbox",
-        "--disable-gpu",
-        "--disable-quic",
-        "--no-first-run",
-        "--disable-background-networking",
-        "--disable-component-update",
-        "--disable-sync",
-        "--enable-logging=stderr",
-        "--virtual-time-budget=20000",
-    ]
-    command = [
-        CHROMIUM, *flags, f"--user-data-dir={folder}", f"--blink-settings=preferredColorScheme={scheme}",
-        "--dump-dom", page.as_uri(),
-    ]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
-    return done.stdout, [line for line in done.stderr.splitlines() if "CONSOLE" in line]
 
 
 @pytest.mark.slow

@@ -8,6 +8,7 @@ from dataclasses import replace
 import msgspec
 import numpy as np
 import pytest
+from report_build import cluster, comparison, jobs, simulate, simulate_with_queue
 
 from hemiola.analysis.cluster_metrics import conservation, finish_time_fairness, summary
 from hemiola.core.errors import InputError, InternalError
@@ -16,7 +17,6 @@ from hemiola.core.timeline import queue_series
 from hemiola.core.topology import Topology
 from hemiola.report.metrics import Figures, difference, interval
 from hemiola.report.words import never_ran, no_job_ended, unfinished
-from report.build import cluster, comparison, jobs, simulate, simulate_with_queue
 
 
 def brute_rho(run: Run, topology: Topology, index: int) -> float:

@@ -21,6 +21,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pages import Elements
 from rich.console import Console
 
 from hemiola.cli.inspect import inspect
@@ -46,7 +47,6 @@ from hemiola.report.network.words import NetworkTable, finding, interval, rate_w
 from hemiola.trace.msccl import write_msccl
 from hemiola.trace.struct_json import write_strategy
 from hemiola.trace.topologies import read_topology, write_topology
-from report.job.test_job_page import Elements
 
 MBIT = 1e6 / 8
 EVIL = "</svg><script>alert(1)</script>"

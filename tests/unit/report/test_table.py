@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import msgspec
 import pytest
+from report_build import comparison
 from rich.console import Console
 
 from hemiola.report.table import table
 from hemiola.report.words import COLUMNS, cell, semantics_card
-from report.build import comparison
 
 
 def drawn(found, width: int) -> str:

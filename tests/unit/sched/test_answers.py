@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from replays import FREE, check_run, cluster, job, profile, replay, steps, times
 
 from hemiola.core.errors import PolicyError
 from hemiola.core.events import NodeBack, NodeLost
@@ -12,7 +13,6 @@ from hemiola.sched.policies import policy_from_text
 from hemiola.sched.policies.fifo import Fifo
 from hemiola.sched.policies.shortest import Sjf, Srtf
 from hemiola.simulator.cluster import Costs
-from replays import FREE, check_run, cluster, job, profile, replay, steps, times
 
 ONE = cluster([4])
 

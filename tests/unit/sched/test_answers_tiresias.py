@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from replays import check_run, cluster, job, replay, steps, times
 
 from hemiola.core.errors import PolicyError
 from hemiola.core.events import NodeBack, NodeLost
 from hemiola.sched.policies.tiresias import ByAttainedService, Tiresias
-from replays import check_run, cluster, job, replay, steps, times
 
 TWO = cluster([2])
 

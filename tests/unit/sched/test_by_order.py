@@ -9,6 +9,7 @@ from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from replays import FREE, check_run, cluster, job, profile, replay, steps
 
 from hemiola.core.decisions import Decision, Placement, Start, Stop
 from hemiola.core.events import NodeBack, NodeLost
@@ -22,7 +23,6 @@ from hemiola.sched.policy import Policy
 from hemiola.sched.queues import Order
 from hemiola.sched.view import ClusterView
 from hemiola.simulator.cluster import Costs
-from replays import FREE, check_run, cluster, job, profile, replay, steps
 
 CLUSTERS = [cluster([4, 4]), cluster([3, 2], [4])]
 KEYS = {

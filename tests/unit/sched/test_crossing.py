@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from replays import Script, at, cluster, job, profile, replay, start
 
 from hemiola.core.decisions import Decision
 from hemiola.core.topology import Topology
@@ -17,7 +18,6 @@ from hemiola.sched.crossing import CROSSING, Crosser, CrossingJobs, crossed_link
 from hemiola.sched.inventory import Inventory
 from hemiola.sched.policy import Policy
 from hemiola.sched.view import ClusterView
-from replays import Script, at, cluster, job, profile, replay, start
 
 TREE = cluster([2, 2], [2, 2], [2, 2], pods=[0, 0, 1], uplink=0.5, pod_uplink=0.25)
 FLAT = cluster([2, 2, 2])

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pytest
+from replays import CheckedMachine, check_run, cluster, job, replay, start, times
 
 from hemiola.core.decisions import Decision, Pace, Start, Stop, WakeAt
 from hemiola.core.errors import HemiolaError, PolicyError
@@ -14,7 +15,6 @@ from hemiola.sched.loop import Driver, run_loop
 from hemiola.sched.placement import TierAware, find
 from hemiola.sched.policy import Policy
 from hemiola.sched.view import ClusterView
-from replays import CheckedMachine, check_run, cluster, job, replay, start, times
 
 TOO_OFTEN = 1_000_000
 

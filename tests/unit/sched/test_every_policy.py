@@ -9,6 +9,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from replays import FREE, check_run, cluster, job, profile, replay, times
 
 from hemiola.core.decisions import Start, Stop
 from hemiola.core.events import NodeBack, NodeLost
@@ -19,7 +20,6 @@ from hemiola.sched.placement import RULES
 from hemiola.sched.policies import POLICIES, parameters
 from hemiola.sched.policies.tiresias import Tiresias
 from hemiola.simulator.cluster import Costs
-from replays import FREE, check_run, cluster, job, profile, replay, times
 
 CLUSTERS = {
     "flat": cluster([4, 4, 4], nic=2.0, latency_s=1e-3),

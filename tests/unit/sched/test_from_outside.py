@@ -7,6 +7,7 @@ from itertools import combinations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from replays import FREE, CheckedMachine, at, cluster, job, profile, start
 
 from hemiola.core.decisions import Decision, Move, Placement, Start, Stop, WakeAt
 from hemiola.core.events import (
@@ -32,7 +33,6 @@ from hemiola.sched.policies.gandiva import Gandiva
 from hemiola.sched.policy import Policy
 from hemiola.sched.view import ClusterView
 from hemiola.simulator.cluster import SimulatedEstimates
-from replays import FREE, CheckedMachine, at, cluster, job, profile, start
 
 SMALL = cluster([4, 4], [4, 4])
 

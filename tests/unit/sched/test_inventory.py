@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from replays import cluster, job
 
 from hemiola.core.decisions import Placement, Start
 from hemiola.core.errors import InternalError, PolicyError
@@ -16,7 +17,6 @@ from hemiola.core.topology import Topology
 from hemiola.sched.inventory import Inventory
 from hemiola.sched.machine import StateMachine
 from hemiola.sched.view import ClusterView
-from replays import cluster, job
 
 CLUSTERS = [
     cluster([4, 4]),

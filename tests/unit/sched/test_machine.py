@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 import pytest
+from replays import CheckedMachine, cluster, job
 
 from hemiola.core.decisions import Move, Pace, Placement, Resize, Start, Stop, WakeAt
 from hemiola.core.errors import HemiolaError, InputError, InternalError
@@ -13,7 +14,6 @@ from hemiola.core.events import Arrived, Failed, Finished, Measured, NodeBack, N
 from hemiola.core.topology import Topology
 from hemiola.sched.job_state import ENDED, RUNNING, WAITING, JobState
 from hemiola.sched.view import ClusterView
-from replays import CheckedMachine, cluster, job
 
 TWO_TYPES = cluster([4, 4], [4, 4], types=["A", "B", "A", "A"])
 

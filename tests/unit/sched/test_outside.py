@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from replays import check_run, cluster, job, replay, times
 
 from hemiola.core.errors import PolicyError
 from hemiola.sched.placement import BestFit, Random, Yarn
 from hemiola.sched.policies import POLICIES, parameters, policy_from_text, policy_text
 from hemiola.sched.policies.fifo import Fifo
 from hemiola.sched.policies.tiresias import Tiresias
-from replays import check_run, cluster, job, replay, times
 
 OUTSIDE = '''
 from dataclasses import dataclass

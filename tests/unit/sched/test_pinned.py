@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-
 from replays import check_run, cluster, job, profile, replay, steps, times
 
 ONE = cluster([4])

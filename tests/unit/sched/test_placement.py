@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from replays import cluster, job
 
 from hemiola.core.decisions import Placement
 from hemiola.core.errors import PolicyError
@@ -30,7 +31,6 @@ from hemiola.sched.placement import (
     rule_by_name,
 )
 from hemiola.sched.view import ClusterView
-from replays import cluster, job
 
 CLUSTERS = [
     cluster([4, 4, 4]),

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from replays import check_run, cluster, job, profile, replay, steps, times
 
 from hemiola.core.decisions import Pace
 from hemiola.core.errors import PolicyError
@@ -16,7 +17,6 @@ from hemiola.core.events import NodeBack, NodeLost
 from hemiola.core.result import Run
 from hemiola.sched.policies.crux import Crux, Rhythm, compress, correction, cut_weight, sent_s
 from hemiola.sched.policies.fifo import FifoBackfill
-from replays import check_run, cluster, job, profile, replay, steps, times
 
 REFERENCE, OTHER = Rhythm(compute_s=2.0, send_s=2.0), Rhythm(compute_s=1.0, send_s=1.0)
 PAIRS = [0b10, 0b01, 0b1000, 0b0100]

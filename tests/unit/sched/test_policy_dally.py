@@ -7,6 +7,7 @@ from collections import deque
 from dataclasses import dataclass
 
 import pytest
+from replays import FREE, CheckedMachine, at, check_run, cluster, job, profile, replay, start, steps, times
 
 from hemiola.core.decisions import Move, Start, Stop, WakeAt
 from hemiola.core.events import Adopted, Arrived, Finished, Profiled, Started, Undone
@@ -20,7 +21,6 @@ from hemiola.sched.job_state import RUNNING, JobState
 from hemiola.sched.policies.dally import Dally
 from hemiola.sched.view import ClusterView
 from hemiola.simulator.cluster import Costs, SimulatedEstimates
-from replays import FREE, CheckedMachine, at, check_run, cluster, job, profile, replay, start, steps, times
 
 SENSITIVE = profile(1.0, 1.0)
 FLAT = cluster([4, 4])

@@ -6,6 +6,7 @@ from statistics import mean
 from typing import Any
 
 import pytest
+from replays import CheckedMachine, Script, at, check_run, cluster, job, profile, replay, start, times
 
 from hemiola.core.decisions import Move, Placement, Resize, Start, Stop, WakeAt
 from hemiola.core.errors import InputError, PolicyError
@@ -18,7 +19,6 @@ from hemiola.sched.policies.elastic import Elastic
 from hemiola.sched.view import ClusterView
 from hemiola.simulator.cluster import Costs
 from hemiola.trace.topologies.read import read_topology
-from replays import CheckedMachine, Script, at, check_run, cluster, job, profile, replay, start, times
 
 ONE = cluster([4])
 TWO = cluster([4, 4])

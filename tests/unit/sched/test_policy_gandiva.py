@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from replays import FREE, check_run, cluster, job, profile, replay, steps, times
 
 from hemiola.core.decisions import Move
 from hemiola.core.errors import PolicyError
@@ -13,7 +14,6 @@ from hemiola.core.events import NodeBack, NodeLost
 from hemiola.core.job import Job
 from hemiola.sched.policies.gandiva import ByTurn, Gandiva, worth_moving
 from hemiola.simulator.cluster import Costs
-from replays import FREE, check_run, cluster, job, profile, replay, steps, times
 
 TWO = cluster([2])
 

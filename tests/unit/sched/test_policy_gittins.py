@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from replays import CheckedMachine, check_run, cluster, job, replay, steps, times
 
 from hemiola.core.errors import PolicyError
 from hemiola.core.events import Adopted, Arrived, Finished, Held, NodeBack, NodeLost, Timer
@@ -15,7 +16,6 @@ from hemiola.sched.job_state import ENDED
 from hemiola.sched.policies.gittins import Gittins, gittins_index, learnt_order
 from hemiola.sched.policies.tiresias import Tiresias
 from hemiola.sched.view import ClusterView
-from replays import CheckedMachine, check_run, cluster, job, replay, steps, times
 
 TWO = cluster([2])
 

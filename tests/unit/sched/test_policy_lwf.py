@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from replays import check_run, cluster, job, profile, replay, start, steps, times
 
 from hemiola.core.decisions import Pace, Start
 from hemiola.core.errors import PolicyError
@@ -22,7 +23,6 @@ from hemiola.sched.policies.lwf import (
 from hemiola.sched.policies.shortest import Sjf
 from hemiola.sched.policy import Policy
 from hemiola.sched.view import ClusterView
-from replays import check_run, cluster, job, profile, replay, start, steps, times
 
 BETA, ETA = 0.856, 0.235
 

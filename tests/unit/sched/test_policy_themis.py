@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from replays import FREE, CheckedMachine, check_run, cluster, job, profile, replay, steps, times
 
 from hemiola.core.decisions import Decision
 from hemiola.core.errors import PolicyError
@@ -18,7 +19,6 @@ from hemiola.sched.policies.themis import BIDDER, Auction, ByAuction, Themis, fi
 from hemiola.sched.policy import Policy
 from hemiola.sched.view import ClusterView
 from hemiola.simulator.cluster import Costs, SimulatedEstimates
-from replays import FREE, CheckedMachine, check_run, cluster, job, profile, replay, steps, times
 
 TWO = cluster([2])
 

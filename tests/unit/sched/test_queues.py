@@ -7,6 +7,7 @@ from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from replays import cluster, job
 
 from hemiola.core.decisions import Placement, Start, Stop
 from hemiola.core.events import Arrived, Finished, Measured, Timer
@@ -17,7 +18,6 @@ from hemiola.sched.policies.shortest import ByRemaining, ByRemainingService
 from hemiola.sched.policies.tiresias import ByAttainedService
 from hemiola.sched.queues import Order, Queue
 from hemiola.sched.view import ClusterView
-from replays import cluster, job
 
 ORDERS: tuple[Order, ...] = (
     ByArrival(),

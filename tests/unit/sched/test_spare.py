@@ -5,6 +5,7 @@ from __future__ import annotations
 from random import Random as Chance
 
 import pytest
+from replays import CheckedMachine, cluster, job
 
 from hemiola.core.decisions import Decision, Move, Placement, Start, Stop
 from hemiola.core.events import (
@@ -22,7 +23,6 @@ from hemiola.sched.job_state import WAITING
 from hemiola.sched.placement import RULES, find
 from hemiola.sched.policies import policy_from_text
 from hemiola.sched.view import ClusterView
-from replays import CheckedMachine, cluster, job
 
 FOUR = cluster([4, 4], [4, 4])
 CPUS = 16.0

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from replays import FREE, at, cluster, job, profile
 
 from hemiola.cli.simulate import simulate as verb
 from hemiola.core.errors import InputError
@@ -21,7 +22,6 @@ from hemiola.cost.places import place_ranks
 from hemiola.plan.collective.planner import Planner
 from hemiola.simulator.rules import Semantics, semantics_by_name
 from hemiola.simulator.simulate import simulate
-from replays import FREE, at, cluster, job, profile
 
 MB = 1e6
 FITTED = Semantics(costs=FREE, fitted=True)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from replays import check_run, job
 
 from hemiola.core.result import Comparison
 from hemiola.core.timeline import queue_series
@@ -18,7 +19,6 @@ from hemiola.simulator.simulate import Recording, simulate
 from hemiola.simulator.sweep.answers import answer_of
 from hemiola.trace.decisions import write_decisions
 from hemiola.trace.perfetto import write_timeline
-from replays import check_run, job
 
 ALL = Recording(timeline=True, decisions=True, traffic=True)
 

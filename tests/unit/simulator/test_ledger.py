@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from replays import CheckedMachine, check_run, cluster, job, replay, start
 
 from hemiola.core.events import Arrived, NodeLost
 from hemiola.sched.view import ClusterView
 from hemiola.simulator.records import IdleLedger
-from replays import CheckedMachine, check_run, cluster, job, replay, start
 
 # what waits on an idle cluster of 8 GPUs, and what its GPU-seconds are called in 10 s
 CASES = [

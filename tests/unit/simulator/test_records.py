@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from replays import FREE, Script, at, check_run, cluster, job, profile, replay, start, steps, times
 
 from hemiola.core.decisions import Resize, Stop
 from hemiola.core.events import NodeBack, NodeLost
 from hemiola.core.timeline import job_spans, queue_series
 from hemiola.simulator.cluster import Costs
-from replays import FREE, Script, at, check_run, cluster, job, profile, replay, start, steps, times
 
 TWO = cluster([2])
 

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+from replays import check_run, cluster, job, profile, replay, times
 
 from hemiola.core.decisions import Decision
 from hemiola.core.errors import HemiolaError, InputError, PolicyError, TopologyError
@@ -24,7 +25,6 @@ from hemiola.sched.policy import Policy
 from hemiola.sched.view import ClusterView
 from hemiola.simulator.rules import Semantics, semantics_by_name
 from hemiola.simulator.simulate import Recording, simulate
-from replays import check_run, cluster, job, profile, replay, times
 
 ONE = cluster([4])
 JOBS = [job("a", 0, 2, 10), job("b", 1, 4, 5), job("c", 2, 2, 3)]

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from replays import FREE, Script, at, check_run, cluster, job, profile, replay, start, times
 
 from hemiola.core.decisions import Decision, Move, Pace, Placement, Resize, Start, Stop, WakeAt
 from hemiola.core.errors import InputError
@@ -23,7 +24,6 @@ from hemiola.sched.placement import TierAware, find
 from hemiola.sched.policy import Policy
 from hemiola.sched.view import ClusterView
 from hemiola.simulator.cluster import Costs
-from replays import FREE, Script, at, check_run, cluster, job, profile, replay, start, times
 
 GOLDEN = (1 + math.sqrt(5)) / 2
 SHARED = cluster([1, 1], [1, 1], nic=1e18)  # two racks whose uplinks of 1 byte/s are all that limits

@@ -16,19 +16,6 @@ from types import SimpleNamespace
 from typing import Any, TextIO
 
 import pytest
-
-from hemiola.cli.simulate import simulate
-from hemiola.core.decisions import WakeAt
-from hemiola.core.errors import EngineError, HemiolaError, InputError, PolicyError
-from hemiola.sched.policies import POLICIES
-from hemiola.simulator.scenario import run_scenario
-from hemiola.simulator.simulate import Recording
-from hemiola.simulator.sweep import Adaptive, Here, ProcessPool, executor_for, on_ray, sweep
-from hemiola.simulator.sweep.on_ray import OnRay
-from hemiola.simulator.sweep.tasks import Answers, PickledError, Work, scenario_digest, task_key, tasks_of
-from hemiola.trace.decisions import write_decisions
-from hemiola.trace.perfetto import write_timeline
-from hemiola.trace.results import comparison_as_json, write_jobs_csv
 from sweep_helpers import (
     EVERYTHING,
     JOBS,
@@ -42,6 +29,19 @@ from sweep_helpers import (
     small,
     until,
 )
+
+from hemiola.cli.simulate import simulate
+from hemiola.core.decisions import WakeAt
+from hemiola.core.errors import EngineError, HemiolaError, InputError, PolicyError
+from hemiola.sched.policies import POLICIES
+from hemiola.simulator.scenario import run_scenario
+from hemiola.simulator.simulate import Recording
+from hemiola.simulator.sweep import Adaptive, Here, ProcessPool, executor_for, on_ray, sweep
+from hemiola.simulator.sweep.on_ray import OnRay
+from hemiola.simulator.sweep.tasks import Answers, PickledError, Work, scenario_digest, task_key, tasks_of
+from hemiola.trace.decisions import write_decisions
+from hemiola.trace.perfetto import write_timeline
+from hemiola.trace.results import comparison_as_json, write_jobs_csv
 
 
 @pytest.fixture

@@ -10,13 +10,13 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from strategies_drawn import shapes
 
 from hemiola.core.collective.schedule import ChunkMove, ChunkPlace, CollectiveSchedule
 from hemiola.core.collective.shapes import all_pairs, ring, trees
 from hemiola.core.errors import ScheduleError
 from hemiola.trace.msccl import beyond_limits, equal_chunks, msccl_text, parse_msccl
 from hemiola.trace.msccl.joined import repeats
-from strategies_drawn import shapes
 
 CHAIN, STAR = [-1, 0, 1, 2], [-1, 0, 0, 0]
 

@@ -8,11 +8,11 @@ from collections import Counter, defaultdict
 from itertools import pairwise
 
 import pytest
+from replays import cluster, job
+from report_build import comparison
 
 from hemiola.simulator.simulate import Recording, simulate
 from hemiola.trace.perfetto import _spans, write_timeline
-from replays import cluster, job
-from report.build import comparison
 
 
 @pytest.fixture

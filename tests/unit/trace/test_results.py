@@ -8,6 +8,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from report_build import comparison
 
 from hemiola.analysis.cluster_metrics import finish_time_fairness, summary
 from hemiola.core.errors import FormatError, InputError
@@ -17,7 +18,6 @@ from hemiola.trace.atomic import replacing
 from hemiola.trace.decisions import read_decisions, write_decisions
 from hemiola.trace.perfetto import write_timeline
 from hemiola.trace.results import read_comparison, write_jobs_csv, write_json
-from report.build import comparison
 
 KEYS = [
     "policy",

@@ -12,13 +12,14 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from repository import DOCS, EXAMPLES
 
 from hemiola.core.errors import FormatError, HemiolaError, InputError, TopologyError
 from hemiola.core.topology import Hosts, Level, Topology
 from hemiola.trace.topologies import read_topology, topology_text, write_topology
 from hemiola.trace.topologies.native import read_native
 
-EXAMPLES = Path(__file__).parents[2] / "examples" / "clusters"
+CLUSTERS = EXAMPLES / "clusters"
 
 LAB = """
 [cluster]
@@ -205,7 +206,7 @@ def test_a_name_in_gz_is_compressed_and_reads_back(tmp_path: Path) -> None:
         read_topology(str(path))
 
 
-@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.toml")), ids=lambda path: path.name)
+@pytest.mark.parametrize("path", sorted(CLUSTERS.glob("*.toml")), ids=lambda path: path.name)
 def test_examples_read(path: Path) -> None:
     cluster = read_topology(str(path))
     assert cluster.levels
@@ -262,6 +263,6 @@ def test_read_back_equal(topology: Topology) -> None:
 
 
 def test_the_documented_file_reads() -> None:
-    page = Path(__file__).parents[2] / "docs" / "reference" / "topologies.md"
+    page = DOCS / "reference/topologies.md"
     text = page.read_text(encoding="utf-8").split("```toml\n")[1].split("```")[0]
     assert read_native(text, "docs").tiers == ("host", "rack", "pod")

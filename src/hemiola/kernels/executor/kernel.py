@@ -2,7 +2,7 @@
 
 Knows arrays only, and trusts them: `sim.executor` calls `executor_faults.first_fault` before `run`.
 Importing it imports Numba, so `sim.executor` does so when something is first executed. What it computes
-is written down in `sim.executor`; the slow, clear version is tests/sim/executor_oracle.py.
+is written down in `sim.executor`; the slow, clear version is tests/helpers/executor_oracle.py.
 """
 
 from __future__ import annotations

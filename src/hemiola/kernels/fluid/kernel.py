@@ -2,7 +2,7 @@
 
 Knows arrays only. Importing it imports Numba, so `sim.fluid` does so when two jobs first share a
 link. The formulas are those of docs/concepts/contention.md; the slow, clear version of `fill` is in
-tests/sim/test_fluid.py. All in one file, because Numba's cache of compiled code notices a change in
+tests/unit/kernels/test_fluid.py. All in one file, because Numba's cache of compiled code notices a change in
 a function's own file only.
 
 Arrays, one row per slot, per (job, link) pair ("cell"), or per link:

@@ -16,8 +16,9 @@ import msgspec
 import numpy as np
 import pytest
 import torch.distributed as dist
-
 from endpoints import connected, together
+from ranks import SOURCE, Rank
+
 from hemiola.cli.collective import probe as probe_verb
 from hemiola.comm.probe.measure import AT_ONCE, Arrivals, ProbeMeasurement, Prober, exchange
 from hemiola.comm.probe.meeting import Probed, probe
@@ -30,7 +31,6 @@ from hemiola.cost.network_fit import ProbedFlow, matchings
 from hemiola.lab import Lab
 from hemiola.trace.topologies import read_topology
 from hemiola.trace.topologies.native import read_native, topology_text
-from ranks import SOURCE, Rank
 
 MB = 1e6
 

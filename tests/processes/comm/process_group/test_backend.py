@@ -10,10 +10,10 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from repository import ROOT
 
 pytest.importorskip("torch")
 
-ROOT = Path(__file__).parents[3]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 [(NAME, ENTRY)] = PROJECT["project"]["entry-points"]["torch.backends"].items()
 MODULE = ENTRY.partition(":")[0]

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from ranks import run
 
 from hemiola.core.collective.shapes import ring
 from hemiola.trace.struct_json import write_strategy
-from ranks import run
 
 HERE = Path(__file__).parent
 pytestmark = pytest.mark.slow

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from ranks import run, start
 
 from hemiola.core.collective.shapes import chain, ring, trees
 from hemiola.trace.struct_json import write_strategy
-from ranks import run, start
 
 HERE = Path(__file__).parent
 pytestmark = pytest.mark.slow

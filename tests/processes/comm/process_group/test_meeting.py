@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 import torch.distributed as dist
+from ranks import run
 
 from hemiola.comm.transport import Endpoint, TransportOptions
 from hemiola.comm.transport.endpoint import meet
-from ranks import run
 
 OPTIONS = TransportOptions(interface="127.0.0.1", timeout_s=10.0)
 

@@ -7,11 +7,11 @@ import threading
 import time
 
 import pytest
+from endpoints import connected
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from other_ranks import rogue
 
-from endpoints import connected
 from hemiola.comm.transport import TransportOptions
 from hemiola.comm.transport.endpoint import ANY
 from hemiola.comm.transport.wire import FrameHeader, FrameKind

@@ -12,9 +12,9 @@ import threading
 import time
 
 import pytest
+from endpoints import SECRET, connected, together
 from other_ranks import HERE, SOURCE, rogue, with_process
 
-from endpoints import SECRET, connected, together
 from hemiola.comm.transport import Endpoint, TransportOptions
 from hemiola.comm.transport.wire import HEADER_BYTES, FrameHeader, FrameKind, Greeting
 from hemiola.core.errors import InputError, TransportError

@@ -8,9 +8,9 @@ import subprocess
 import time
 
 import pytest
+from endpoints import connected
 from other_ranks import hear, rogue, tell, with_processes
 
-from endpoints import connected
 from hemiola.comm.transport.wire import HEADER_BYTES, FrameHeader, FrameKind
 from hemiola.core.errors import TransportError
 

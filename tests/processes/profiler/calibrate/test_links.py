@@ -11,13 +11,13 @@ import time
 from pathlib import Path
 
 import pytest
+from ranks import Rank
 
 from hemiola.core.errors import HardwareError, InputError
 from hemiola.lab import Lab
 from hemiola.profiler.calibrate import calibrate_links, links
 from hemiola.profiler.calibrate.launching import _run_here
 from hemiola.profiler.calibrate.links import read_links
-from ranks import Rank
 
 SIZES = (4, 65_536, 33_554_432)  # the last so large that no disturbed small one takes as long
 

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from ranks import run as run_ranks
 from record_jobs import SCRIPTS, ranks, run
 from record_scripts.train import LAYERS, SKEW_S, WIDTH
 
 from hemiola.core.job_timeline import JobTimeline
 from hemiola.profiler.trace.profile import LIGHT_FIRST
 from hemiola.trace.jobs.timeline_json import read_timeline
-from ranks import run as run_ranks
 
 
 @pytest.fixture(scope="module")

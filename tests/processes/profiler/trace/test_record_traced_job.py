@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from record_jobs import TORCHRUN, TRACE, TRAIN, run
 from record_scripts.train import LAYERS, SLEEP_S, WIDTH
+from repository import SOURCE
 
 from hemiola.core.job_timeline import SPAN_KINDS, JobTimeline
 from hemiola.trace.jobs.timeline_json import read_timeline
@@ -44,7 +45,7 @@ def traced(tmp_path_factory: pytest.TempPathFactory) -> Traced:
 
 
 def _path(first: Path) -> str:
-    return f"{first}:{Path(__file__).parents[3] / 'src'}"
+    return f"{first}:{SOURCE}"
 
 
 def test_every_rank_and_iteration_is_there(traced: Traced) -> None:

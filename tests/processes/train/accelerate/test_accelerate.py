@@ -10,10 +10,10 @@ import time
 from pathlib import Path
 
 import pytest
+from ranks import SOURCE, run, start
 
 from hemiola.trace.jobs.timeline_json import read_timeline
 from hemiola.trace.struct_json import read_acceleration
-from ranks import SOURCE, run, start
 
 HERE = Path(__file__).parent
 pytestmark = pytest.mark.slow

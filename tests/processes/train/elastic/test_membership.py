@@ -18,12 +18,12 @@ import numpy as np
 import pytest
 import torch.distributed as dist
 from member import ENTRIES, MOMENTUM
+from ranks import SOURCE, Rank
+from repository import HELPERS
 
 from hemiola.train.elastic import Cursor, Deck
 from hemiola.train.elastic.board import MemberBoard, reached
-from ranks import SOURCE, Rank
 
-HERE = Path(__file__).parent
 LIMIT_S = 60
 pytestmark = pytest.mark.slow
 
@@ -46,7 +46,7 @@ class Job:
             "TORCHELASTIC_USE_AGENT_STORE": str(self.kept), **own,
         }  # fmt: skip
         what = json.dumps(self.what | {"membership": membership})
-        return Rank(HERE / "member.py", what, **environment)
+        return Rank(HELPERS / "member.py", what, **environment)
 
     def result(self, rank: int) -> dict[str, Any]:
         """What the member says at its good end."""

@@ -10,9 +10,9 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
+import repository
 import torch.distributed as dist
 
 from hemiola.core.errors import TransportError
@@ -22,7 +22,7 @@ from hemiola.train.elastic.roll import EpochWatch, RollCallRules
 RULES = RollCallRules(silence_s=0.3, patience_s=10.0)
 PATIENCE_S = 0.4
 LIMIT_S = 10.0
-SOURCE = str(Path(__file__).parents[3] / "src")
+SOURCE = str(repository.SOURCE)
 
 
 class Store:

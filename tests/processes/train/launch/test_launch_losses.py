@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 from launching import PATIENCE_S, alive, none_left, parents, remote_shell, run, start
+from repository import HELPERS
 
 from hemiola.trace.jobs.timeline_json import read_timeline
 
-MEMBER = Path(__file__).parents[1] / "elastic" / "member.py"
+MEMBER = HELPERS / "member.py"
 
 
 def test_the_others_go_on_without_rank_0_and_the_run_ends_well(tmp_path: Path, mark: str) -> None:

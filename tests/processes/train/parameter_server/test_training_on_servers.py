@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ranks import run
+from repository import SOURCE
 
 from hemiola.comm.transport import TransportOptions
 from hemiola.train.parameter_server.children import Child
-from ranks import run
 
 HERE = Path(__file__).parent
 pytestmark = pytest.mark.slow
@@ -33,7 +34,7 @@ class Job:
     def __init__(self, folder: Path, scenario: str) -> None:
         self.mark = f"HEMIOLA_TEST_MARK={uuid.uuid4()}"
         environment = {
-            **os.environ, "PYTHONPATH": str(HERE.parents[2] / "src"), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo",
+            **os.environ, "PYTHONPATH": str(SOURCE), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo",
             "PYTHONWARNINGS": "ignore", "TORCH_CPP_LOG_LEVEL": "ERROR",
         }  # fmt: skip
         name, _, value = self.mark.partition("=")

@@ -11,8 +11,8 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-
 from endpoints import connected
+
 from hemiola.comm.process_group import balanced as module
 from hemiola.comm.process_group import fitted
 from hemiola.comm.process_group.balanced import STEADY_S, Balanced, Turn

@@ -7,10 +7,10 @@ import threading
 
 import pytest
 import torch
+from endpoints import connected
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from endpoints import connected
 from hemiola.comm.process_group import deadlines
 from hemiola.comm.process_group.collectives import Channel, Doubling
 from hemiola.comm.process_group.deadlines import LossWatch

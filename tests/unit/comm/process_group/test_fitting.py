@@ -13,8 +13,8 @@ from pathlib import Path
 import msgspec
 import pytest
 import torch.distributed as dist
-
 from endpoints import connected, together
+
 from hemiola.comm.process_group.fitting import _agreed, _Chosen, _given, _Measured, _Told, fitting
 from hemiola.comm.process_group.group import create
 from hemiola.comm.schedule_executor.flow import nothing

@@ -6,8 +6,8 @@ import itertools
 from types import SimpleNamespace
 
 import pytest
-
 from endpoints import connected
+
 from hemiola.comm.process_group import fitted
 from hemiola.comm.process_group.fitted import EVERY, EVERY_BYTES, Refresh
 from hemiola.comm.transport import Endpoint

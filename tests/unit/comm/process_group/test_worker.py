@@ -9,8 +9,8 @@ from functools import partial
 
 import pytest
 import torch
-
 from endpoints import connected
+
 from hemiola.comm.process_group.collectives import Channel
 from hemiola.comm.process_group.group import TransportGroup
 from hemiola.comm.process_group.worker import CollectiveWorker, Pending

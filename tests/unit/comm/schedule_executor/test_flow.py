@@ -13,17 +13,17 @@ from typing import Any
 import msgspec
 import pytest
 import torch
+from endpoints import connected
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from strategies_drawn import shapes
 
-from endpoints import connected
 from hemiola.comm.schedule_executor.runner import AT_ONCE, Runner
 from hemiola.comm.transport import Endpoint
 from hemiola.core.collective.schedule import ChunkMove, ChunkPlace, CollectiveSchedule, SendRate
 from hemiola.core.collective.shapes import chain, halving_doubling, ring, trees
 from hemiola.core.errors import ScheduleError, TransportError
 from hemiola.trace.msccl import read_msccl
-from strategies_drawn import shapes
 
 
 @pytest.fixture(scope="module")

@@ -7,10 +7,10 @@ import threading
 import time
 
 import pytest
+from endpoints import connected
 from hypothesis import given
 from hypothesis import strategies as st
 
-from endpoints import connected
 from hemiola.comm.schedule_executor.flow import HALF_S, Meter, steadiest
 from hemiola.comm.transport import Endpoint
 

@@ -12,8 +12,8 @@ from typing import TypeGuard
 import msgspec
 import pytest
 import torch
-
 from endpoints import connected, together
+
 from hemiola.comm.process_group.memory import REDUCTIONS, Reduction
 from hemiola.comm.stragglers.all_reduce import Choose, Stragglers
 from hemiola.comm.stragglers.coordinator import PART_BYTES, CatchUp, Order, PartialGroup

@@ -10,10 +10,10 @@ import threading
 import time
 
 import pytest
+from endpoints import SECRET, connected, together
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from endpoints import SECRET, connected, together
 from hemiola.comm.transport import Endpoint, TransportOptions
 from hemiola.comm.transport.inbox import Inbox
 from hemiola.comm.transport.messages import Handle

@@ -6,54 +6,24 @@ import base64
 import json
 import math
 import re
-import shutil
-import subprocess
 from dataclasses import replace
-from html.parser import HTMLParser
-from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
 import pytest
+from job_build import Build
+from pages import CHROMIUM, Elements, browse, without_plotly
+from report_sample import ddp
 
-from core.job_build import Build
 from hemiola.analysis.job.metrics import JobMetrics, job_metrics
 from hemiola.core.errors import InputError
 from hemiola.core.job_timeline import SPAN_KINDS, JobTimeline
 from hemiola.report.job import write_job_report
 from hemiola.report.job.lanes import Drawn, drawn, path_iteration_s
 from hemiola.report.job.page import charts, render
-from report.job.sample import ddp
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 EVIL = "</script><img src=x onerror=alert(1)>"
-
-
-def without_plotly(page: str) -> str:
-    """The page less its longest script."""
-    return page.replace(max(re.findall(r"<script>.*?</script>", page, flags=re.S), key=len), "")
-
-
-class Elements(HTMLParser):
-    """Complains about elements that are not closed in order."""
-
-    EMPTY = frozenset({"meta", "link", "br", "img"})
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.ids: list[str] = []
-        self.seen: list[str] = []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.seen.append(tag)
-        self.ids += [value for name, value in attrs if name == "id" and value]
-        if tag not in self.EMPTY:
-            self.open.append(tag)
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
 
 
 def without_clocks(timeline: JobTimeline) -> JobTimeline:
@@ -231,20 +201,6 @@ def test_a_job_about_which_little_is_known(tmp_path):
     with pytest.raises(InputError, match="nothing was recorded"):
         write_job_report(Build().timeline(), tmp_path / "nothing.html")
     assert not (tmp_path / "nothing.html").exists()
-
-
-def browse(page: Path, folder: Path, scheme: int) -> tuple[str, list[str]]:
-    """The page's elements after its scripts ran, and what the console said of errors."""
-    flags = [
-        "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-        "--disable-component-update", "--disable-sync", "--enable-logging=stderr", "--virtual-time-budget=20000",
-    ]  # fmt: skip
-    command = [
-        CHROMIUM, *flags, f"--user-data-dir={folder}", f"--blink-settings=preferredColorScheme={scheme}", "--dump-dom",
-        page.as_uri(),
-    ]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
-    return done.stdout, [line for line in done.stderr.splitlines() if "CONSOLE" in line]
 
 
 @pytest.mark.slow

@@ -9,9 +9,10 @@ from contextlib import redirect_stdout
 from pathlib import Path
 
 import pytest
+from job_build import Build
+from report_sample import ddp
 from rich.console import Console
 
-from core.job_build import Build
 from hemiola.analysis.job.metrics import job_metrics
 from hemiola.cli.inspect import inspect
 from hemiola.core.errors import InputError
@@ -21,7 +22,6 @@ from hemiola.report.job.page import render
 from hemiola.report.job.table import job_table
 from hemiola.report.job.words import finding, labels, reasons
 from hemiola.trace.jobs.timeline_json import write_timeline
-from report.job.sample import ddp
 
 
 def told(renderable: object, width: int = 110) -> str:

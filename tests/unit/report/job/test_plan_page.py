@@ -10,8 +10,9 @@ from xml.etree import ElementTree
 import msgspec
 import numpy as np
 import pytest
+from pages import Elements
+from tiny_graphs import device, flat, layers
 
-from cost.tiny_graphs import device, flat, layers
 from hemiola.cli.plan import plan as plan_verb
 from hemiola.core.graph import Graph
 from hemiola.core.hardware import Hardware
@@ -21,7 +22,6 @@ from hemiola.plan.problem import PlanProblem
 from hemiola.report.job.planned import GUTTER, ROWS, Block, _lanes, _nice, _rows, _wrapped, render_plan
 from hemiola.trace.graph_json import write_graph
 from hemiola.trace.struct_json import write_hardware
-from report.job.test_job_page import Elements
 
 MB = 1_000_000
 EVIL = "</svg><script>alert(1)</script>"

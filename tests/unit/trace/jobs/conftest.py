@@ -5,16 +5,16 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
+from repository import HELPERS
 
 
 @pytest.fixture(scope="session")
 def gloo_traces(tmp_path_factory):
     """A folder with the Kineto and execution traces of both ranks of a real DDP job on gloo."""
     folder = tmp_path_factory.mktemp("gloo")
-    script = Path(__file__).with_name("gloo_job.py")
+    script = HELPERS / "gloo_job.py"
     environment = os.environ | {"GLOO_SOCKET_IFNAME": "lo"}  # a host's name need not resolve
     ranks = [
         subprocess.Popen(

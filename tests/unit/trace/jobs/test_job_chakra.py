@@ -13,6 +13,7 @@ from job_samples import two_ranks, write_json
 
 from hemiola.analysis.job.metrics import job_metrics
 from hemiola.core.errors import InputError
+from hemiola.trace.jobs.chakra import nodes as chakra_schema
 from hemiola.trace.jobs.chakra.from_chakra import from_chakra
 from hemiola.trace.jobs.chakra.nodes import (
     IO,
@@ -25,7 +26,6 @@ from hemiola.trace.jobs.chakra.nodes import (
     stream_nodes,
     write_et,
 )
-from hemiola.trace.jobs.chakra import nodes as chakra_schema
 from hemiola.trace.jobs.chakra.to_chakra import to_chakra
 from hemiola.trace.jobs.execution_trace import data_dependencies, read_execution_trace
 from hemiola.trace.jobs.read import read_job

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import pytest
 
 torch = pytest.importorskip("torch")
-sys.path.insert(0, str(Path(__file__).parents[1] / "transport"))
 
 from endpoints import connected, together
+
 from hemiola.train.accelerate.exchange import share_buffers
 
 

@@ -10,10 +10,10 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from endpoints import connected
 from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from endpoints import connected
 from hemiola.core.errors import InputError, TransportError
 from hemiola.core.plan import Piece, Plan, PlannedTransfer
 from hemiola.train.accelerate.engine import PlanExecutor

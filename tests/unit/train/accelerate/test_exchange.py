@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import gc
 import math
-import sys
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
-sys.path.insert(0, str(Path(__file__).parents[1] / "transport"))
 
 from endpoints import connected, together
+
 from hemiola.comm.transport.messages import Gate
 from hemiola.core.errors import TransportError
 from hemiola.train.accelerate import exchange as exchanges

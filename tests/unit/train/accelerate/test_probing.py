@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import os
-import sys
-from pathlib import Path
 from statistics import median
 
 import pytest
 
 torch = pytest.importorskip("torch")
-sys.path.insert(0, str(Path(__file__).parents[1] / "transport"))
 
 from endpoints import connected, together
+
 from hemiola.train.accelerate import probe as probing
 from hemiola.train.accelerate.exchange import GradientExchange
 
