@@ -1,11 +1,12 @@
 # All that a developer types. Every target makes what it needs: a virtual environment in .venv,
 # filled anew only when pyproject.toml changes.
 #   make clean demo PYTHON=/path/to/python3.11    to use another Python than that of a .venv that is there
-#   make test WORKERS=8    to run more tests at a time (one more than processors: they wait a lot)
+#   make test WORKERS=8    to run more tests at a time than there are processors
 
 PYTHON ?= python3
 VENV ?= .venv
-WORKERS ?= $(shell expr $$(nproc) + 1)
+WORKERS ?= $(shell nproc)
+WAITING ?= $(shell expr $(WORKERS) + 1)
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 RUN := $(VENV)/.hemiola-run
@@ -13,7 +14,7 @@ LIVE := $(VENV)/.hemiola-live
 DEV := $(VENV)/.hemiola-dev
 DOCS := $(VENV)/.hemiola-docs
 
-.PHONY: help demo demo-live live-machine test check static format-check lint types layers bench results docs generated picture format clean
+.PHONY: help demo demo-live live-machine test test-processes test-system test-all check static format-check lint types layers bench results docs generated picture format clean
 .DEFAULT_GOAL := help
 
 help:  ## this list
@@ -32,10 +33,18 @@ demo-live: live-machine $(LIVE)  ## run the same jobs on a real Slurm, placed by
 live-machine: $(RUN)
 	@$(BIN)/python examples/demo_live.py --check
 
-test: $(DEV)  ## run the tests
-	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+test: $(DEV)  ## run the tests of pure code, and a short real run of each kind (five minutes at most)
+	$(BIN)/python -m pytest tests/unit -n $(WORKERS) --dist worksteal
 
-check: static test  ## format, lint, types, layers, tests: what has to pass before a change is merged
+test-processes: $(DEV)  ## run the tests that start processes: ranks, launchers, databases
+	$(BIN)/python -m pytest tests/processes -n $(WAITING) --dist worksteal
+
+test-system: $(DEV)  ## run the tests on real engines, labs and browsers (as root)
+	$(BIN)/python -m pytest tests/system -n $(WAITING) --dist loadgroup
+
+test-all: test test-processes test-system  ## run all tests
+
+check: static test  ## format, lint, types, layers, and `make test`: what has to pass before a change is merged
 
 static: format-check lint types layers
 

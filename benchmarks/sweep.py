@@ -32,8 +32,9 @@ from hemiola.simulator.sweep.on_ray import OnRay
 from hemiola.simulator.sweep.tasks import Work, tasks_of
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests/helpers"))
+from patience import until
 from ray_cluster import RayCluster, RayNode, ray_cluster
-from sweep_helpers import figures, kept, until
+from sweep_helpers import figures, kept
 
 CLUSTER = "leaf-spine:hosts=16,gpus_per_host=8,hosts_per_rack=4,oversubscription=4"
 POLICIES = ("fifo-backfill", "tiresias", "dally")

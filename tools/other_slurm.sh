@@ -34,9 +34,9 @@ run_tests() {
     pip install -q --cert /etc/ssl/certs/ca-certificates.crt -e '.[serve,postgres,lab]' \
         pytest pytest-xdist hypothesis schemathesis httpx playwright
     # shellcheck disable=SC2046
-    exec python -m pytest -p no:cacheprovider -n 2 tests/lab/test_lab_slurm.py tests/chaos \
-        $(grep -lE 'live_slurm|need_slurm' tests/control/test_*.py) \
-        --deselect tests/control/test_slurm_live.py::test_a_job_that_trains_is_learnt_and_its_successor_is_known "$@"
+    exec python -m pytest -p no:cacheprovider -n 2 --dist loadgroup tests/system/lab/test_lab_slurm.py tests/system/chaos \
+        $(grep -lE 'live_slurm|need_slurm' tests/system/live/test_*.py) \
+        --deselect tests/system/live/test_slurm_live.py::test_a_job_that_trains_is_learnt_and_its_successor_is_known "$@"
 }
 
 case ${1:-} in

@@ -6,8 +6,6 @@ import os
 import statistics
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 from hemiola.lab import Lab
@@ -75,14 +73,6 @@ def processes_with(sign: str) -> list[int]:
             except OSError:
                 continue
     return found
-
-
-def wait_until(condition: Callable[[], bool], *, limit_s: float = 20.0) -> None:
-    """Look again and again until it is so; the limit is only there to fail rather than hang."""
-    end_s = time.monotonic() + limit_s
-    while not condition():
-        assert time.monotonic() < end_s, "waited in vain"
-        time.sleep(0.01)
 
 
 def hemiola(*words: str) -> list[str]:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from patience import patience
 from repository import SOURCE
 
 RUN = [sys.executable, "-c", "from hemiola.cli import main; main()", "run"]
@@ -47,7 +48,7 @@ def run(folder: Path, *words: object, given: str = "", **more: str) -> subproces
     """To its end; bytes that are no UTF-8 come as surrogates."""
     return subprocess.run(
         [*RUN, *map(str, words)], cwd=folder, env=environment(**more), capture_output=True, encoding="utf-8",
-        errors="surrogateescape", timeout=LIMIT_S, input=given,
+        errors="surrogateescape", timeout=patience(LIMIT_S), input=given,
     )  # fmt: skip
 
 
@@ -106,7 +107,7 @@ def reaped(process: int) -> bool:
 
 
 def _met(condition: Callable[[], bool]) -> bool:
-    until_s = time.monotonic() + PATIENCE_S
+    until_s = time.monotonic() + patience(PATIENCE_S)
     while not condition() and time.monotonic() < until_s:
         time.sleep(0.02)
     return condition()

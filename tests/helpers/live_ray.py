@@ -6,13 +6,13 @@ import json
 import shlex
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import msgspec
+from patience import patience, until
 from ray_cluster import RayCluster, RayNode
 
 from hemiola.live.engines.ray.agent import JOBS, JOBS_SPACE
@@ -23,18 +23,9 @@ from hemiola.live.engines.ray.wire import RayJobRow, RayLook, read_answer
 from hemiola.live.journal import Journal, JournaledJob
 from hemiola.live.service import Service, SessionSettings
 
-WAIT_S = 60.0
 HOLD = shlex.join([sys.executable, "-c", "from hemiola.cli import main; main()", "hold"])
 NODES = [RayNode(f"h{i}", num_cpus=16, num_gpus=8, labels={"rack": f"r{i // 2}"}) for i in range(4)]
 """Four hosts with eight GPUs each, in two racks; the first one is the head."""
-
-
-def until(met: Callable[[], object], what: str, limit_s: float = WAIT_S) -> None:
-    """Wait for it."""
-    end_s = time.monotonic() + limit_s
-    while not met():
-        assert time.monotonic() < end_s, f"never: {what}"
-        time.sleep(0.05)
 
 
 class LiveRay:
@@ -139,7 +130,7 @@ class LiveRay:
                 yield self.service
             finally:
                 self.service.stop()
-                thread.join(60)
+                thread.join(patience(60))
                 ray.close()
                 assert not thread.is_alive(), "it does not stop"
 

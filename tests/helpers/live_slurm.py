@@ -6,11 +6,12 @@ import os
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from patience import patience, until
 
 from hemiola.lab.slurm import SlurmLab, config
 from hemiola.live.engines.slurm.client import Slurm, SlurmInterface
@@ -27,14 +28,6 @@ def need_slurm() -> None:
         pytest.skip(f"needs Slurm: apt-get install {' '.join(config.PACKAGES)}")
     if os.geteuid() != 0:
         pytest.skip("needs root")
-
-
-def until(met: Callable[[], object], what: str, limit_s: float = WAIT_S) -> None:
-    """Wait for it."""
-    end_s = time.monotonic() + limit_s
-    while not met():
-        assert time.monotonic() < end_s, f"never: {what}"
-        time.sleep(0.05)
 
 
 class Live:
@@ -68,7 +61,7 @@ class Live:
 
     def command(self, *words: str) -> None:
         """One of Slurm's commands, as its administrator; newer ones want some to be given again (EAGAIN)."""
-        end_s = time.monotonic() + WAIT_S
+        end_s = time.monotonic() + patience(WAIT_S)
         while True:
             done = subprocess.run(words, env=self.slurm.environ, capture_output=True, text=True)
             if "temporarily unavailable" not in done.stderr or time.monotonic() > end_s:
@@ -137,7 +130,7 @@ class Live:
                 yield self.service
             finally:
                 self.service.stop()
-                thread.join(30)
+                thread.join(patience(30))
                 assert not thread.is_alive(), "it does not stop"
 
     def engine(self) -> SlurmInterface:

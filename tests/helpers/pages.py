@@ -8,6 +8,8 @@ import subprocess
 from html.parser import HTMLParser
 from pathlib import Path
 
+from patience import patience
+
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
 
@@ -56,5 +58,5 @@ def browse(page: Path, folder: Path, scheme: int) -> tuple[str, list[str]]:
         CHROMIUM, *flags, f"--user-data-dir={folder}", f"--blink-settings=preferredColorScheme={scheme}",
         "--dump-dom", page.as_uri(),
     ]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=patience(120), check=True)
     return done.stdout, [line for line in done.stderr.splitlines() if "CONSOLE" in line]

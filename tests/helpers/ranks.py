@@ -14,6 +14,7 @@ from pathlib import Path
 
 import repository
 from forks import NUMBER
+from patience import patience
 
 __all__ = ["SOURCE", "Rank", "run", "start"]
 
@@ -88,7 +89,7 @@ def run(script: Path, ranks: int, *more: str) -> list[str]:
     """What each rank printed; all have to end well."""
     processes = [start(script, rank, ranks, *more) for rank in range(ranks)]
     try:
-        said = [process.communicate(timeout=240) for process in processes]
+        said = [process.communicate(timeout=patience(240)) for process in processes]
     finally:
         for process in processes:
             process.kill()

@@ -21,6 +21,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from patience import patience
+
 WAIT_S = 120.0
 TRIES = 3
 STARTED = "Ray runtime started."
@@ -160,7 +162,7 @@ class RayCluster:
             )  # fmt: skip
 
     def _joined(self, node: RayNode) -> None:
-        end_s = time.monotonic() + WAIT_S
+        end_s = time.monotonic() + patience(WAIT_S)
         while STARTED not in (told := self._log(node.name).read_text(errors="replace")):
             ended = self._machines[node.name].poll()
             assert ended is None, f"ray start ended with {ended}:\n{told}"
@@ -199,7 +201,7 @@ def _free_ports(count: int) -> list[int]:
 
 def _wait_for(port: int) -> None:
     """Ray's server for clients comes up after the head says that it has started."""
-    end_s = time.monotonic() + WAIT_S
+    end_s = time.monotonic() + patience(WAIT_S)
     while True:
         with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1.0):
             return

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from patience import patience
 from repository import SOURCE
 
 SCRIPTS = Path(__file__).parent / "record_scripts"
@@ -36,4 +37,6 @@ def start(command: list[str], **more: str) -> subprocess.Popen[str]:
 
 
 def run(command: list[str], **more: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command, env=environment(**more), capture_output=True, text=True, timeout=300)
+    return subprocess.run(
+        command, env=environment(**more), capture_output=True, text=True, timeout=patience(300)
+    )

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
+
+from patience import patience, until
 
 from hemiola.lab import namespaces
 from hemiola.lab.slurm import SlurmLab
@@ -65,14 +66,6 @@ def cables() -> list[str]:
     return [line.split("@")[0] for line in links.splitlines() if line.startswith("hml")]
 
 
-def wait_until(condition: Callable[[], bool], *, limit_s: float = 25.0) -> None:
-    """Look again and again until it is so; the limit is only there to fail rather than hang."""
-    end_s = time.monotonic() + limit_s
-    while not condition():
-        assert time.monotonic() < end_s, "waited in vain"
-        time.sleep(0.02)
-
-
 def submit(slurm: SlurmLab, *options: str, script: str) -> str:
     """Submit a job and return its number."""
     words = ["sbatch", "--parsable", "--chdir=/", *options, f"--wrap={script}"]
@@ -85,7 +78,7 @@ def state_of(slurm: SlurmLab, job: str) -> str:
 
 
 def wait_for(slurm: SlurmLab, job: str, state: str) -> None:
-    wait_until(lambda: state_of(slurm, job).startswith(state))
+    until(lambda: state_of(slurm, job).startswith(state))
 
 
 def jobs_of(slurm: SlurmLab) -> set[int]:
@@ -104,5 +97,5 @@ def as_nobody(slurm: SlurmLab, *words: str) -> subprocess.CompletedProcess[str]:
         cwd="/",
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=patience(30),
     )

@@ -6,11 +6,11 @@ import json
 import os
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from patience import patience
 from repository import EXAMPLES
 
 from hemiola.simulator.scenario import Prepared, Scenario, prepare
@@ -61,7 +61,7 @@ class Waits(Own):
     folder: str = ""
 
     def decide(self, view):
-        folder, end_s = Path(self.folder), time.monotonic() + 90
+        folder, end_s = Path(self.folder), time.monotonic() + 600
         while len(list(folder.glob("*.run"))) >= 2 and not (folder / "go").exists() and time.monotonic() < end_s:
             time.sleep(0.01)
         return super().decide(view)
@@ -112,13 +112,6 @@ def results(
     return {key: answer.result for key, answer in answers(executor, scenarios, recording).items()}
 
 
-def until(met: Callable[[], object], what: str) -> None:
-    end_s = time.monotonic() + WAIT_S
-    while not met():
-        assert time.monotonic() < end_s, f"never: {what}"
-        time.sleep(0.02)
-
-
 def command(*arguments: object, folder: Path) -> subprocess.Popen[str]:
     """`hemiola simulate` in a process group of its own, with policies of this folder."""
     return subprocess.Popen(
@@ -134,7 +127,7 @@ def command(*arguments: object, folder: Path) -> subprocess.Popen[str]:
 
 def ended(process: subprocess.Popen[str]) -> tuple[int, str, str]:
     """Status, output and errors of a command, once it has ended."""
-    out, err = process.communicate(timeout=WAIT_S)
+    out, err = process.communicate(timeout=patience(WAIT_S))
     return process.returncode, out, err
 
 

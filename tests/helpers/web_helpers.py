@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
+from patience import patience
+
 from hemiola.core.decisions import Decision, Placement, WakeAt
 from hemiola.core.events import Adopted, Arrived, Blocked, Event, Failed, Finished, Held, NodeLost
 from hemiola.core.job import Demand, Job, Profile
@@ -164,8 +166,8 @@ def ask(
     """One request to a real server."""
     to = urlsplit(url)
     connection = (
-        HTTPSConnection(to.hostname or "", to.port, timeout=10, context=context) if to.scheme == "https"
-        else HTTPConnection(to.hostname or "", to.port, timeout=10)
+        HTTPSConnection(to.hostname or "", to.port, timeout=patience(10), context=context) if to.scheme == "https"
+        else HTTPConnection(to.hostname or "", to.port, timeout=patience(10))
     )  # fmt: skip
     try:
         sent = {name.replace("_", "-"): value for name, value in headers.items()}
@@ -181,7 +183,7 @@ def ask(
 
 def wait_until(true: Callable[[], Any], most_s: float = 10.0) -> None:
     """Asked ever more rarely: the server lets nobody ask more than some twenty times a second for long."""
-    until_s, pause_s = time.monotonic() + most_s, 0.005
+    until_s, pause_s = time.monotonic() + patience(most_s), 0.005
     while not true():
         assert time.monotonic() < until_s, "it did not happen in time"
         time.sleep(pause_s)
@@ -216,7 +218,7 @@ def scene(
                 yield found
             finally:
                 service.stop()
-                thread.join(10)
+                thread.join(patience(10))
 
 
 def job(name: str, gpus: int, *, age_s: float = 0.0, hours: float = 2.0, **more: Any) -> Job:

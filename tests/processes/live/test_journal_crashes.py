@@ -13,6 +13,7 @@ from typing import Any
 import journal_helpers
 import pytest
 from journal_helpers import KINDS, contents, record
+from patience import patience
 
 from hemiola.core.events import Timer
 from hemiola.live.journal import Journal, database
@@ -57,7 +58,7 @@ def test_killed_anywhere(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     places = places_of_a_session(journal_helpers.fresh(kind, tmp_path), monkeypatch)
     wheres = {str(n): journal_helpers.fresh(kind, tmp_path) for n in range(1, len(places) + 2)}
     program = [sys.executable, str(Path(journal_helpers.__file__)), json.dumps(wheres)]
-    done = subprocess.run(program, capture_output=True, text=True, check=True, timeout=100)
+    done = subprocess.run(program, capture_output=True, text=True, check=True, timeout=patience(100))
     how = json.loads(done.stdout)
     assert how.pop(str(len(places) + 1)) == 0, "past its last failpoint the session ends by itself"
     assert set(how.values()) == {-signal.SIGKILL}
@@ -80,7 +81,7 @@ def test_the_environment_names_the_failpoint(tmp_path: Path) -> None:
     )
     environment = {**os.environ, "HEMIOLA_FAILPOINT": "4", "HEMIOLA_FAILPOINT_LOG": str(log)}
     where = journal_helpers.fresh("sqlite", tmp_path)
-    ended = subprocess.run([sys.executable, "-c", code, where], env=environment, timeout=60)
+    ended = subprocess.run([sys.executable, "-c", code, where], env=environment, timeout=patience(60))
     assert ended.returncode == -signal.SIGKILL
     assert log.read_text().split() == [
         "1", "journal.schema.before", "2", "journal.schema.after", "3", "journal.lead.before", "4", "journal.lead.after",

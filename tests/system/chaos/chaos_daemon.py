@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import sqlalchemy.dialects.sqlite  # noqa: F401 - so that no child has to
+from patience import patience
 
 import hemiola.live.journal.replay  # noqa: F401
 from hemiola.cli.serve import serve
@@ -106,7 +107,7 @@ class Daemon:
 
     def wait(self, limit_s: float) -> int | None:
         """Until it has ended."""
-        end_s = time.monotonic() + limit_s
+        end_s = time.monotonic() + patience(limit_s)
         while self.runs and time.monotonic() < end_s:
             time.sleep(0.005)
         return self.status

@@ -17,6 +17,7 @@ import msgspec
 from chaos_checks import Violation, check
 from chaos_daemon import Daemon
 from chaos_jobs import Batch, Wish
+from patience import patience
 
 from hemiola.lab.slurm import SlurmLab
 from hemiola.live.journal import Journal
@@ -135,7 +136,7 @@ class Result(msgspec.Struct, kw_only=True):
 
 def wait_until(condition: Callable[[], bool], limit_s: float = LIMIT_S, every_s: float = 0.03) -> bool:
     """Whether it became so."""
-    end_s = time.monotonic() + limit_s
+    end_s = time.monotonic() + patience(limit_s)
     while not condition():
         if time.monotonic() > end_s:
             return False

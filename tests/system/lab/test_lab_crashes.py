@@ -9,7 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from lab_helpers import hemiola, left_of, processes_with, wait_until
+from lab_helpers import hemiola, left_of, processes_with
+from patience import until
 
 OWNER = """
 import sys, time
@@ -41,23 +42,23 @@ def test_a_killed_owner_leaves_nothing(name: str, number: signal.Signals) -> Non
     with owner(name) as process:
         process.send_signal(number)
         process.wait()
-    wait_until(lambda: gone(name))
+    until(lambda: gone(name))
 
 
 def test_an_owner_that_fails_leaves_nothing(name: str) -> None:
     with owner(name, "raise") as process:
         assert process.wait() == 1
     assert left_of(name) == []
-    wait_until(lambda: gone(name))
+    until(lambda: gone(name))
 
 
 @pytest.mark.parametrize("namespaces", [1, 3])
 def test_an_owner_killed_while_it_builds_leaves_nothing(name: str, namespaces: int) -> None:
     process = subprocess.Popen(hemiola("lab", "up", "--hosts", "40", "--name", name))
-    wait_until(lambda: len([path for path in left_of(name) if path.startswith("/run/netns")]) >= namespaces)
+    until(lambda: len([path for path in left_of(name) if path.startswith("/run/netns")]) >= namespaces)
     process.kill()
     assert process.wait() == -9
-    wait_until(lambda: gone(name))
+    until(lambda: gone(name))
 
 
 CLAIMED = """
@@ -73,7 +74,7 @@ Lab(2, name=sys.argv[1]).up()
 
 def test_an_owner_killed_before_it_builds_leaves_nothing(name: str) -> None:
     assert subprocess.run([sys.executable, "-c", CLAIMED, name]).returncode == -signal.SIGKILL
-    wait_until(lambda: gone(name))
+    until(lambda: gone(name))
 
 
 def test_without_its_guardian_a_dead_owners_lab_is_stale_and_can_be_removed(name: str) -> None:

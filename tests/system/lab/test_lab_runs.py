@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from lab_helpers import hemiola, processes_with, wait_until
+from lab_helpers import hemiola, processes_with
+from patience import until
 
 from hemiola.core.errors import LabError
 from hemiola.lab import Lab, watch
@@ -88,7 +89,7 @@ def test_another_ctrl_c_leaves_no_time_to_end(
 
     def press() -> None:
         for name in ("begun", "told"):
-            wait_until((tmp_path / name).exists)
+            until((tmp_path / name).exists)
             os.kill(os.getpid(), signal.SIGINT)
 
     code = f"trap 'touch {tmp_path}/told' INT; sleep 600 & touch {tmp_path}/begun; while true; do wait; done"
@@ -144,8 +145,8 @@ def test_an_interrupted_run_leaves_no_process(lab: Lab, number: signal.Signals, 
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
-    wait_until(lambda: len(processes_with(f"; : {sign}")) >= 6)
+    until(lambda: len(processes_with(f"; : {sign}")) >= 6)
     runner.send_signal(number)
     assert runner.wait() == status
-    wait_until(lambda: processes_with(sign) == [])
+    until(lambda: processes_with(sign) == [])
     assert lab.run(["true"]).status == 0  # the lab stands

@@ -16,6 +16,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from patience import until
 from repository import DOCS
 from slurm_helpers import (
     apart_from_the_machine,
@@ -28,7 +29,6 @@ from slurm_helpers import (
     state_of,
     submit,
     wait_for,
-    wait_until,
 )
 
 from hemiola.core.errors import LabError
@@ -97,7 +97,7 @@ def test_jobs_on_one_node_see_different_gpus(slurm: SlurmLab, tmp_path: Path) ->
         wait_for(slurm, job, "COMPLETED")
     printed = sorted((tmp_path / str(i)).read_text() for i in range(2))
     assert printed == ["h1 0,1,2,3\n", "h1 4,5,6,7\n"]
-    wait_until(lambda: f"JobId={jobs[1]} " in (slurm.base / "log/jobs.txt").read_text())
+    until(lambda: f"JobId={jobs[1]} " in (slurm.base / "log/jobs.txt").read_text())
     too_many = submit(slurm, "-p", "other", "-w", "h1", "--gres=gpu:8", script="true")
     wait_for(slurm, too_many, "COMPLETED")
     with pytest.raises(LabError, match="not available"):
@@ -250,9 +250,7 @@ def test_a_job_that_moves_into_the_managed_partition_is_held(slurm: SlurmLab) ->
     both = as_nobody(slurm, "scontrol", "update", f"jobid={job}", "partition=hemiola", "priority=5")
     assert both.returncode != 0
     words = ("scontrol", "update", f"jobid={job}", "partition=hemiola", "starttime=now")
-    wait_until(
-        lambda: as_nobody(slurm, *words).returncode == 0
-    )  # newer ones want it to be given again (EAGAIN)
+    until(lambda: as_nobody(slurm, *words).returncode == 0)  # newer ones want it to be given again (EAGAIN)
     assert state_of(slurm, job) == "PENDING JobHeldUser"
     slurm.run(["scancel", job])
 
@@ -296,7 +294,7 @@ def test_one_that_was_taken_down_leaves_the_next_of_its_name_alone(own: str) -> 
     with SlurmLab(1, name=own) as slurm:
         job = submit(slurm, "-p", "other", "--output=/dev/null", script="sleep 60")
         wait_for(slurm, job, "RUNNING")
-        wait_until(lambda: len(jobs_of(slurm)) == 2)  # the script, and its sleep
+        until(lambda: len(jobs_of(slurm)) == 2)  # the script, and its sleep
         there = slurm.processes()
         for use in (lambda: before.run(["scancel", job]), before.processes, before.kill_controller):
             with pytest.raises(LabError, match="was taken down"):
@@ -316,7 +314,7 @@ def test_a_job_outlives_its_controller(own: str) -> None:
     with SlurmLab(2, name=own) as slurm:
         job = submit(slurm, "-p", "other", "-w", "h1", "--output=/dev/null", script="sleep 60")
         wait_for(slurm, job, "RUNNING")
-        wait_until(lambda: len(jobs_of(slurm)) == 2)  # the script, and its sleep
+        until(lambda: len(jobs_of(slurm)) == 2)  # the script, and its sleep
         before = jobs_of(slurm)
         slurm.restart_controller()
         assert state_of(slurm, job).startswith("RUNNING")
@@ -338,13 +336,13 @@ def test_a_killed_node_goes_down_with_its_job_and_comes_back(own: str) -> None:
         escapes = "env -i setsid sleep 61 & sleep 60"
         job = submit(slurm, "-p", "other", "-w", "h0", "--output=/dev/null", script=escapes)
         wait_for(slurm, job, "RUNNING")
-        wait_until(lambda: len(jobs_of(slurm)) == 2)
+        until(lambda: len(jobs_of(slurm)) == 2)
         others = {pid for pid, role in find(load(own)).items() if role.node != "h0"}
         slurm.kill_slurmd("h0")
         assert len(jobs_of(slurm)) == 2
         slurm.kill_node("h0")
         assert set(slurm.processes()) == others
-        wait_until(lambda: slurm.node_states()["h0"].startswith("down"))
+        until(lambda: slurm.node_states()["h0"].startswith("down"))
         wait_for(slurm, job, "PENDING")  # requeued
         slurm.start_node("h0")
         assert slurm.node_states() == {"h0": "idle", "h1": "idle"}
@@ -371,7 +369,7 @@ def test_an_owner_that_dies_takes_its_slurm_and_jobs_along(own: str, number: sig
     ) as process:
         assert process.stdout is not None and process.stdout.readline() == "up\n"
         process.send_signal(number)
-    wait_until(lambda: left_of(own) == [])
+    until(lambda: left_of(own) == [])
 
 
 @pytest.mark.parametrize(
@@ -380,9 +378,9 @@ def test_an_owner_that_dies_takes_its_slurm_and_jobs_along(own: str, number: sig
 )
 def test_an_up_that_is_broken_off_leaves_nothing(own: str, number: signal.Signals, stage: str) -> None:
     with subprocess.Popen(cli("up", "--nodes", "30", "--name", own), stderr=subprocess.DEVNULL) as process:
-        wait_until(lambda: any(Path(f"/run/hemiola/slurm-{own}").rglob(stage)))
+        until(lambda: any(Path(f"/run/hemiola/slurm-{own}").rglob(stage)))
         process.send_signal(number)
-    wait_until(lambda: left_of(own) == [])
+    until(lambda: left_of(own) == [])
 
 
 KILLED = """
@@ -402,7 +400,7 @@ SlurmLab(2, name=sys.argv[1]).up()
 def test_an_up_that_is_killed_as_it_begins_leaves_nothing(own: str, moment: str) -> None:
     killed = subprocess.run([sys.executable, "-c", KILLED, own, moment])
     assert killed.returncode == -signal.SIGKILL
-    wait_until(lambda: left_of(own) == [])
+    until(lambda: left_of(own) == [])
 
 
 def test_down_removes_what_a_killed_up_and_guardian_left_half_dead(own: str) -> None:
@@ -466,7 +464,7 @@ def on_a_shaped_network(own: str) -> None:
         assert [line for line in printed if line.startswith("h0 ")] == ["h0 4 h3 spine.rack0.h0"]
         assert sum("is UP" in line for line in printed) == 4
         submit(slurm, "-p", "other", "-w", "h3", "--output=/dev/null", script="sleep 60")
-        wait_until(lambda: {role.node for role in slurm.processes().values() if role.kind == "job"} >= {"h3"})
+        until(lambda: {role.node for role in slurm.processes().values() if role.kind == "job"} >= {"h3"})
         slurm.kill_node("h3")
         assert not any(role.node == "h3" for role in slurm.processes().values())
         slurm.start_node("h3")
@@ -477,9 +475,9 @@ def test_a_network_killed_half_way_is_removed(own: str) -> None:
     words = ("--nodes", "20", "--racks", "2", "--rate", "1gbit", "--uplink", "1gbit", "--name", own)
     command = ["unshare", "--net", *cli("up", *words)]
     with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
-        wait_until(lambda: sum("/run/netns" in path for path in left_of(own)) > 5)
+        until(lambda: sum("/run/netns" in path for path in left_of(own)) > 5)
         process.kill()
-    wait_until(lambda: left_of(own) == [])
+    until(lambda: left_of(own) == [])
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ import urllib.request
 from pathlib import Path
 
 import pytest
+from patience import patience
 from slurm_helpers import cli, left_of
 
 from hemiola.core.errors import LabError
@@ -33,7 +34,9 @@ def status(url: str, token: str = "") -> int:
     """Of HTTP, to the question what it offers."""
     names = {"X-SLURM-USER-NAME": "root", "X-SLURM-USER-TOKEN": token} if token else {}
     try:
-        with OPENER.open(urllib.request.Request(f"{url}/openapi/v3", headers=names), timeout=60) as answer:
+        with OPENER.open(
+            urllib.request.Request(f"{url}/openapi/v3", headers=names), timeout=patience(60)
+        ) as answer:
             return int(answer.status)
     except urllib.error.HTTPError as error:
         with error:

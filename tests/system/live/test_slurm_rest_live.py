@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 from live_slurm import Live, need_slurm, until
+from patience import patience
 from rest_server import answer
 
 from hemiola.core.errors import EngineError
@@ -73,7 +74,7 @@ def faulty(url: str) -> Iterator[tuple[str, Counter[str]]]:
                 for key, value in self.headers.items()
                 if key.startswith("X-SLURM") or key == "Content-Type"
             }
-            there = http.client.HTTPConnection(url.removeprefix("http://"), timeout=60)
+            there = http.client.HTTPConnection(url.removeprefix("http://"), timeout=patience(60))
             there.request(self.command, self.path, body, heads)
             said = there.getresponse()
             text, kind = said.read(), said.headers["Content-Type"]
@@ -180,7 +181,7 @@ def _compare(live: RestLive, rest: RestSlurm) -> None:
         ours = rest.jobs(states="all")
         return (before, ours) if live.slurm.jobs(states="all") == before else None
 
-    end_s = time.monotonic() + 60.0
+    end_s = time.monotonic() + patience(60.0)
     while (found := both()) is None:
         assert time.monotonic() < end_s, "squeue never says the same twice"
     theirs, ours = map(_by_id, found)

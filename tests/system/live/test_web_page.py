@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from patience import patience
 from repository import SOURCE
 
 pytest.importorskip("fastapi", reason="needs hemiola[serve]")
@@ -187,10 +188,10 @@ def test_the_page_follows_what_happens_and_keeps_the_focus(tmp_path: Path, brows
             page.wait_for_selector('button[data-key="running a"]')
             page.locator('button[data-key="running a"]').focus()
             here.happen(Arrived(time.time(), job("b", 8)))
-            page.wait_for_selector('button[data-key="running b"]', timeout=8000)
+            page.wait_for_selector('button[data-key="running b"]', timeout=patience(8000))
             assert tab.focused() == "running a"
             here.happen(Finished(time.time(), "b"))
-            page.wait_for_selector('button[data-key="ended b"]', timeout=8000)
+            page.wait_for_selector('button[data-key="ended b"]', timeout=patience(8000))
             assert tab.complaints == []
 
 
@@ -204,10 +205,10 @@ def test_a_page_that_nobody_sees_asks_nothing_until_it_is_shown(tmp_path: Path, 
         hidden.page.on("request", lambda request: asked.append(request.url))
         for name in ("a", "b"):
             here.happen(Arrived(time.time(), job(name, 8)))
-            seen.page.wait_for_selector(f'button[data-key="running {name}"]', timeout=8000)
+            seen.page.wait_for_selector(f'button[data-key="running {name}"]', timeout=patience(8000))
         assert asked == []
         hidden.page.evaluate(hide % "false")
-        hidden.page.wait_for_selector('button[data-key="running b"]', timeout=8000)
+        hidden.page.wait_for_selector('button[data-key="running b"]', timeout=patience(8000))
         assert len(asked) == 9, "once"
 
 
@@ -241,10 +242,10 @@ def test_the_page_says_that_the_server_is_gone_and_comes_back(tmp_path: Path, br
         tab.page.wait_for_selector(DRAWN)
         tab.page.route("**/api/**", lambda route: route.abort())
         here.happen(Arrived(time.time(), job("b", 8)))
-        tab.page.get_by_text("The server cannot be asked").wait_for(timeout=8000)
+        tab.page.get_by_text("The server cannot be asked").wait_for(timeout=patience(8000))
         tab.page.unroute("**/api/**")
         here.happen(Arrived(time.time(), job("c", 8)))
-        tab.page.wait_for_selector('button[data-key="running c"]', timeout=15000)
+        tab.page.wait_for_selector('button[data-key="running c"]', timeout=patience(15000))
         assert tab.page.locator("#warnings").inner_text() == ""
 
 

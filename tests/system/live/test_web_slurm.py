@@ -7,6 +7,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from patience import patience
 
 pytest.importorskip("fastapi", reason="needs hemiola[serve]")
 from live_slurm import Live, need_slurm, until
@@ -70,5 +71,5 @@ def test_the_api_shows_what_slurm_does(tmp_path: Path):
             finally:
                 live.clear()
                 service.stop()
-                thread.join(30)
+                thread.join(patience(30))
             assert not thread.is_alive()

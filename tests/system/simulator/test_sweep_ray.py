@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from patience import until
 from ray_cluster import RayCluster, RayNode, need_ray, ray_cluster
 from sweep_helpers import (
     JOBS,
@@ -20,7 +21,6 @@ from sweep_helpers import (
     kept,
     results,
     small,
-    until,
 )
 
 from hemiola.core.errors import InputError, PolicyError

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TextIO
 
 import pytest
+from patience import patience
 from repository import ROOT
 
 from hemiola import cli
@@ -65,7 +66,7 @@ def in_a_process(*arguments: str, **environment: str) -> subprocess.CompletedPro
         capture_output=True,
         text=True,
         check=False,
-        timeout=120,
+        timeout=patience(120),
     )
 
 

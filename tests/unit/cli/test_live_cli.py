@@ -22,6 +22,7 @@ from typing import Any
 import msgspec
 import pytest
 from filled_journal import BEGAN_S, RACKS, fill, job, uuid_of
+from patience import patience
 
 from hemiola.cli.explain import explain_live
 from hemiola.cli.live import jobs, nodes
@@ -535,8 +536,8 @@ def _played(journal: Path, key: bytes) -> int:
     os.write(master, key)
     drained = threading.Thread(target=_drain, args=(master,), daemon=True)
     drained.start()
-    code_of_end = process.wait(timeout=20)
-    drained.join(timeout=5)
+    code_of_end = process.wait(timeout=patience(20))
+    drained.join(timeout=patience(5))
     return code_of_end
 
 

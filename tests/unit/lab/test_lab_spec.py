@@ -14,6 +14,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from patience import patience
 
 from hemiola.core.errors import HemiolaError, InputError, LabError
 from hemiola.lab import Lab
@@ -161,5 +162,5 @@ def test_interrupts_wait_for_what_is_half_made() -> None:
     for _ in range(2):
         process.send_signal(signal.SIGINT)
         time.sleep(0.1)  # two that are there at once are one
-    out, _ = process.communicate("\n", timeout=60)
+    out, _ = process.communicate("\n", timeout=patience(60))
     assert (out, process.returncode) == ("done\ninterrupted\n", 0)

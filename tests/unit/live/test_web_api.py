@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from patience import patience
 from repository import DOCS
 
 pytest.importorskip("fastapi", reason="needs hemiola[serve]")
@@ -200,7 +201,7 @@ def test_events_are_streamed_as_they_happen_and_end_with_the_server(tmp_path: Pa
 
     with scene(tmp_path) as here:
         to = urlsplit(here.url)
-        connection = HTTPConnection(to.hostname or "", to.port, timeout=10)
+        connection = HTTPConnection(to.hostname or "", to.port, timeout=patience(10))
         connection.request("GET", "/api/v1/events")
         stream = connection.getresponse()
         assert stream.headers["content-type"].startswith("text/event-stream")

@@ -16,6 +16,7 @@ from types import SimpleNamespace
 from typing import Any, TextIO
 
 import pytest
+from patience import until
 from sweep_helpers import (
     EVERYTHING,
     JOBS,
@@ -27,7 +28,6 @@ from sweep_helpers import (
     kept,
     results,
     small,
-    until,
 )
 
 from hemiola.cli.simulate import simulate

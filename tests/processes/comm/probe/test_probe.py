@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 import torch.distributed as dist
 from endpoints import connected, together
+from patience import patience
 from ranks import SOURCE, Rank
 
 from hemiola.cli.collective import probe as probe_verb
@@ -130,7 +131,7 @@ def test_the_slow_host_of_a_lab_is_found(tmp_path: Path) -> None:
             lab.start(host, command, env=places[host], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
             for host in lab.hosts
         ]  # fmt: skip
-        said = [rank.communicate(timeout=100)[0] for rank in ranks]
+        said = [rank.communicate(timeout=patience(100))[0] for rank in ranks]
         assert [rank.returncode for rank in ranks] == [0, 0, 0], said
         truth = lab.topology().hosts.nic_bytes_per_s
     found = read_topology(str(file))
@@ -218,7 +219,7 @@ def test_under_torchrun_ranks_meet_in_the_store_that_it_keeps(tmp_path: Path) ->
         )
         for rank in range(2)
     ]  # fmt: skip
-    said = [rank.communicate(timeout=100)[1] for rank in ranks]
+    said = [rank.communicate(timeout=patience(100))[1] for rank in ranks]
     assert [rank.returncode for rank in ranks] == [0, 0], said
     assert "failed to bind" not in said[0] and not store.check(["done 0"])
     found = msgspec.json.decode((tmp_path / "found").read_bytes(), type=Probed)

@@ -10,6 +10,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from patience import patience
 from repository import ROOT
 
 pytest.importorskip("torch")
@@ -42,7 +43,7 @@ def trained(folder: Path, *paths: Path) -> subprocess.CompletedProcess[str]:
     (folder / "train.py").write_text(TRAINS)
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, (folder, *paths)))}
     command = [sys.executable, str(folder / "train.py"), str(folder / "meet")]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=patience(120))
 
 
 def test_an_editable_install_copies_what_pytorch_calls():

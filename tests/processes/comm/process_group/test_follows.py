@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+from patience import patience
 
 from hemiola.lab import Lab
 
@@ -34,7 +35,7 @@ def test_shares_follow_a_link_that_is_slowed_and_sums_stay_right(tmp_path: Path)
             _collectives(said, ranks, _collectives(said, ranks, 0) + 30)
         finally:
             until.touch()
-        assert [rank.wait(timeout=60) for rank in ranks] == [0, 0, 0]
+        assert [rank.wait(timeout=patience(60)) for rank in ranks] == [0, 0, 0]
     assert "balanced" in said.read_text().splitlines()[-1]
 
 

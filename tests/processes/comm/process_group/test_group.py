@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from patience import patience
 from ranks import run, start
 
 from hemiola.core.collective.shapes import chain, ring, trees
@@ -96,7 +97,7 @@ def test_a_wrong_strategy_ends_every_rank_with_the_reason(name, content, problem
     monkeypatch.setenv("HEMIOLA_STRATEGY", str(path))
     ranks = [start(HERE / "train.py", rank, 2, str(tmp_path / "meet"), "hemiola", "ddp") for rank in range(2)]
     for process in ranks:
-        _, said = process.communicate(timeout=60)
+        _, said = process.communicate(timeout=patience(60))
         assert process.returncode and problem in said, said[-2000:]
 
 
@@ -138,19 +139,19 @@ def test_another_word_about_stragglers_ends_every_rank(tmp_path, monkeypatch):
     monkeypatch.setenv("HEMIOLA_STRAGGLERS", "hurry")
     ranks = [start(HERE / "train.py", rank, 2, str(tmp_path / "meet"), "hemiola", "ddp") for rank in range(2)]
     for process in ranks:
-        _, said = process.communicate(timeout=60)
+        _, said = process.communicate(timeout=patience(60))
         assert process.returncode and "HEMIOLA_STRAGGLERS=hurry" in said, said[-2000:]
 
 
 def test_a_killed_rank_ends_the_others_collective_with_its_name_also_where_a_child_of_it_lives(tmp_path):
     processes = [start(HERE / "waits.py", rank, 2, str(tmp_path / "meet")) for rank in range(2)]
-    until = time.monotonic() + 60
+    until = time.monotonic() + patience(60)
     while not (tmp_path / "meet.1").exists():
         assert time.monotonic() < until
         time.sleep(0.05)
     processes[1].send_signal(signal.SIGKILL)
     try:
-        output, problem = processes[0].communicate(timeout=60)
+        output, problem = processes[0].communicate(timeout=patience(60))
     finally:
         os.kill(int((tmp_path / "meet.1").read_text(encoding="utf-8")), signal.SIGKILL)
     assert "rank 1 is gone" in output, problem[-2000:]
@@ -176,6 +177,6 @@ def test_a_killed_rank_ends_small_broadcasts_of_a_root_that_has_not_called_them(
 def _last_one_is_lost(ranks: int, folder: Path, *more: str, idle: Sequence[int] = ()) -> None:
     processes = [start(HERE / "dies.py", rank, ranks, str(folder / "meet"), *more) for rank in range(ranks)]
     for rank, process in enumerate(processes[:-1]):
-        output, problem = process.communicate(timeout=60)
+        output, problem = process.communicate(timeout=patience(60))
         assert output.count(f"rank {ranks - 1} is gone") == 2 * (rank not in idle), problem[-2000:]
     processes[-1].communicate()

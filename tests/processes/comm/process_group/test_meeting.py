@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch.distributed as dist
+from patience import patience
 from ranks import run
 
 from hemiola.comm.transport import Endpoint, TransportOptions
@@ -39,12 +40,12 @@ def meeting(store: object, ranks: int, order: list[int]) -> list[object]:
         thread.start()
         time.sleep(0.1)
     for thread in threads:
-        thread.join(20)
+        thread.join(patience(20))
     closing = [threading.Thread(target=end.close) for end in ends]
     for thread in closing:
         thread.start()
     for thread in closing:
-        thread.join(20)
+        thread.join(patience(20))
     return found
 
 

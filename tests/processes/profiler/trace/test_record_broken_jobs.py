@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from patience import patience
 from record_jobs import TRACE, TRAIN, ranks, run, start
 
 from hemiola.cli.trace import alone, merged, trace
@@ -42,7 +43,7 @@ def broken(
         attempt = {"TORCHELASTIC_RUN_ID": "a job", "TORCHELASTIC_RESTART_COUNT": "3"}
         jobs[name] = (folder, start(command, **attempt))
     yield {
-        name: (folder, process, process.communicate(timeout=300)[1])
+        name: (folder, process, process.communicate(timeout=patience(300))[1])
         for name, (folder, process) in jobs.items()
     }
 
@@ -189,7 +190,7 @@ time.sleep(60)
 
 def test_what_a_killed_rank_hung_on_is_named(tmp_path: Path) -> None:
     with start([sys.executable, "-c", HANGS, str(tmp_path)]) as process:
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + patience(30)
         while not (list(tmp_path.glob("*")) and read_parts(tmp_path)[0].under_way):
             assert time.monotonic() < deadline, "waited in vain"
             time.sleep(0.05)

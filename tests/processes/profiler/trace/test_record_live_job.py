@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from patience import patience
 from record_jobs import TRACE, ranks, start
 
 from hemiola.profiler.trace.parts import read_parts
@@ -31,7 +32,7 @@ class Live:
     def get(self, path: str, rank: int = 0, method: str = "GET") -> tuple[int, str, str]:
         request = urllib.request.Request(f"http://{self.addresses[rank]}{path}", method=method)
         try:
-            with urllib.request.urlopen(request, timeout=30) as answer:
+            with urllib.request.urlopen(request, timeout=patience(30)) as answer:
                 return answer.status, answer.read().decode(), answer.headers["Content-Type"]
         except urllib.error.HTTPError as error:
             with error:
@@ -39,7 +40,7 @@ class Live:
 
 
 def until(condition: Callable[[], Any], timeout_s: float = 60.0) -> Any:
-    deadline = time.monotonic() + timeout_s
+    deadline = time.monotonic() + patience(timeout_s)
     while not (found := condition()):
         assert time.monotonic() < deadline, "waited in vain"
         time.sleep(0.1)
@@ -63,7 +64,7 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
     parts = folder / "run.json.parts"
     yield Live(folder, until(lambda: _addresses(parts)))
     (folder / "stop").touch()
-    _, said = process.communicate(timeout=60)
+    _, said = process.communicate(timeout=patience(60))
     assert process.returncode == 0, said
 
 
@@ -153,6 +154,6 @@ def test_a_signal_to_a_rank_that_is_still_starting_is_answered_once_it_trains(tm
         path = until(lambda: list(tmp_path.glob("run-demand-*.json"))).pop()
     finally:
         (tmp_path / "stop").touch()
-        _, said = process.communicate(timeout=60)
+        _, said = process.communicate(timeout=patience(60))
     assert process.returncode == 0, said
     assert len(read_timeline(path).ranks) == 2

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+from patience import patience
 from ranks import SOURCE, run, start
 
 from hemiola.trace.jobs.timeline_json import read_timeline
@@ -20,7 +21,7 @@ pytestmark = pytest.mark.slow
 
 
 def until_there(*files: Path) -> None:
-    limit = time.monotonic() + 60
+    limit = time.monotonic() + patience(60)
     while not all(file.exists() for file in files):
         assert time.monotonic() < limit
         time.sleep(0.05)
@@ -143,7 +144,7 @@ def test_a_killed_rank_is_named_by_the_others(tmp_path):
     processes = [start(HERE / "lives.py", rank, 2, str(tmp_path / "meet"), "is_killed") for rank in range(2)]
     until_there(tmp_path / "meet.1")
     processes[1].send_signal(signal.SIGKILL)
-    output, problem = processes[0].communicate(timeout=90)
+    output, problem = processes[0].communicate(timeout=patience(90))
     assert "rank 1 is gone" in output, problem[-2000:]
     assert processes[0].returncode == 0
     processes[1].communicate()
@@ -164,7 +165,7 @@ def test_ctrl_c_reaches_a_rank_that_waits(tmp_path):
     for process in processes:
         process.send_signal(signal.SIGINT)
     for process in processes:
-        output, problem = process.communicate(timeout=60)
+        output, problem = process.communicate(timeout=patience(60))
         assert "interrupted" in output, problem[-2000:]
 
 
@@ -176,7 +177,7 @@ def test_the_example_learns_the_same_either_way(tmp_path):
             "--steps", "24", "--losses", str(tmp_path / "losses.csv"), *more,
         ]  # fmt: skip
         environment = {**os.environ, "PYTHONPATH": SOURCE, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=200)
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=patience(200))
         assert done.returncode == 0, done.stderr[-3000:]
         lines = (tmp_path / "losses.csv").read_text().split()[1:]
         losses.append([line.split(",")[1] for line in lines])

@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 import torch.distributed as dist
 from member import ENTRIES, MOMENTUM
+from patience import patience
 from ranks import SOURCE, Rank
 from repository import HELPERS
 
@@ -50,20 +51,20 @@ class Job:
 
     def result(self, rank: int) -> dict[str, Any]:
         """What the member says at its good end."""
-        output, problem = self.processes[rank].communicate(timeout=LIMIT_S)
+        output, problem = self.processes[rank].communicate(timeout=patience(LIMIT_S))
         assert self.processes[rank].returncode == 0, problem[-3000:]
         said: dict[str, Any] = json.loads(output)
         return said
 
     def problem(self, rank: int) -> str:
         """How the member ends badly."""
-        _, problem = self.processes[rank].communicate(timeout=LIMIT_S)
+        _, problem = self.processes[rank].communicate(timeout=patience(LIMIT_S))
         assert self.processes[rank].returncode == 1, problem[-3000:]
         return problem
 
     def stopped(self, rank: int) -> None:
         """Wait until it has stopped itself."""
-        until_s = time.monotonic() + LIMIT_S
+        until_s = time.monotonic() + patience(LIMIT_S)
         stat = Path(f"/proc/{self.processes[rank].pid}/stat")
         while stat.read_text().rpartition(")")[2].split()[0] != "T":
             assert time.monotonic() < until_s
@@ -184,7 +185,7 @@ def tells_of_3(keeper: subprocess.Popen[str], board: MemberBoard) -> None:
     assert keeper.stdin is not None
     keeper.stdin.write("\nq\n3 signal 9 (SIGKILL)\n")
     keeper.stdin.flush()
-    until_s = time.monotonic() + LIMIT_S
+    until_s = time.monotonic() + patience(LIMIT_S)
     while not board.left(3) and keeper.poll() is None:
         assert time.monotonic() < until_s
         time.sleep(0.02)

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 import pytest
 import repository
 import torch.distributed as dist
+from patience import patience
 
 from hemiola.core.errors import TransportError
 from hemiola.train.elastic.board import Epoch, MemberBoard, _Reached
@@ -58,7 +59,7 @@ def watched() -> Iterator[tuple[Store, MemberBoard, EpochWatch, list[str]]]:
 
 
 def until(happened: Callable[[], object]) -> None:
-    until_s = time.monotonic() + LIMIT_S
+    until_s = time.monotonic() + patience(LIMIT_S)
     while not happened():
         assert time.monotonic() < until_s
         time.sleep(0.01)
@@ -114,5 +115,5 @@ def test_who_is_stopped_while_it_asks_does_not_take_the_store_for_dead() -> None
     asks.send_signal(signal.SIGSTOP)
     time.sleep(3.0)
     asks.send_signal(signal.SIGCONT)
-    said, _ = asks.communicate(timeout=LIMIT_S)
+    said, _ = asks.communicate(timeout=patience(LIMIT_S))
     assert said == "7\n"

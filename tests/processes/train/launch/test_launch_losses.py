@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from launching import PATIENCE_S, alive, none_left, parents, remote_shell, run, start
+from patience import patience
 from repository import HELPERS
 
 from hemiola.trace.jobs.timeline_json import read_timeline
@@ -155,7 +156,7 @@ def test_an_interrupt_is_no_loss(tmp_path: Path, mark: str) -> None:
     for _ in range(2):
         assert "ready" in process.stdout.readline()
     process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=60)
+    _, said = process.communicate(timeout=patience(60))
     assert process.returncode == 130
     assert "was lost" not in said
     assert not alive(mark)

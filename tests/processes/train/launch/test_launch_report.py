@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from launching import LIMIT_S, run, start
+from patience import patience
 
 from hemiola.core.errors import InputError
 from hemiola.core.plan import Acceleration, Plan
@@ -149,7 +150,7 @@ def test_of_hosts_started_by_hand_the_first_puts_the_recording_together(folder: 
         port = free.getsockname()[1]
     words = ["--nnodes", 2, "--nproc", 1, "--master-addr", "127.0.0.1", "--master-port", port]
     hosts = [start(folder, *words, "--node-rank", i, "--trace", "run.json", "train.py") for i in (0, 1)]
-    said = [host.communicate(timeout=LIMIT_S)[1] for host in hosts]
+    said = [host.communicate(timeout=patience(LIMIT_S))[1] for host in hosts]
     assert [host.returncode for host in hosts] == [0, 0], said
     assert f"recorded 6 iterations of 2 ranks into {folder / 'run.json'}" in said[0]
     assert not any(words in said[1] for words in ("recorded", "nothing was", "Traceback"))

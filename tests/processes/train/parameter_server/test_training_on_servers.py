@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from patience import patience
 from ranks import run
 from repository import SOURCE
 
@@ -79,7 +80,7 @@ class Job:
 
     def nothing_left(self) -> bool:
         """Whether all its processes end."""
-        limit = time.monotonic() + 20
+        limit = time.monotonic() + patience(20)
         while self.left() and time.monotonic() < limit:
             time.sleep(0.05)
         return not self.left()
@@ -104,7 +105,7 @@ def start(tmp_path: Path) -> Iterator[Any]:
 def said(tmp_path_factory: pytest.TempPathFactory) -> list[list[dict[str, Any]]]:
     """What two ranks say that train undisturbed under one scheme after the other."""
     job = Job(tmp_path_factory.mktemp("calm"), "equal,local,bounded,resumed,unfrozen,tuned,tidy")
-    output = [process.communicate(timeout=240)[0] for process in job.ranks]
+    output = [process.communicate(timeout=patience(240))[0] for process in job.ranks]
     assert [process.returncode for process in job.ranks] == [0, 0], job.log()
     assert job.nothing_left()
     return [[json.loads(line) for line in each.splitlines()] for each in output]

@@ -10,6 +10,7 @@ import torch
 from endpoints import connected
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from patience import patience
 
 from hemiola.comm.process_group import deadlines
 from hemiola.comm.process_group.collectives import Channel, Doubling
@@ -37,7 +38,7 @@ class Rank:
         self._ended.release()
 
     def wait(self) -> BaseException | None:
-        assert self._ended.acquire(timeout=20), "it never ended"
+        assert self._ended.acquire(timeout=patience(20)), "it never ended"
         return self.problems[-1]
 
 

@@ -14,6 +14,7 @@ import msgspec
 import pytest
 import torch.distributed as dist
 from endpoints import connected, together
+from patience import patience
 
 from hemiola.comm.process_group.fitting import _agreed, _Chosen, _given, _Measured, _Told, fitting
 from hemiola.comm.process_group.group import create
@@ -70,7 +71,7 @@ def test_who_waits_for_the_first_ranks_word_holds_up_nobody_else() -> None:
     assert name_of(other.choose("all-reduce", SIZE, 0)) == "a"
     assert not found
     first.choose("broadcast", SIZE, 0)
-    waiting.join(10)
+    waiting.join(patience(10))
     assert found == ["a"]
 
 
@@ -209,7 +210,7 @@ def test_what_a_rank_far_behind_still_needs_is_kept() -> None:
             ranks[2].renew(1.0)
             choose(ranks[2:])
         assert store.num_keys() == 15
-        until = time.monotonic() + 10
+        until = time.monotonic() + patience(10)
         while store.num_keys() > 9 and time.monotonic() < until:
             for one in ranks:
                 one.renew(1.0)

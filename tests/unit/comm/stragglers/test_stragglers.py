@@ -13,6 +13,7 @@ import msgspec
 import pytest
 import torch
 from endpoints import connected, together
+from patience import patience
 
 from hemiola.comm.process_group.memory import REDUCTIONS, Reduction
 from hemiola.comm.stragglers.all_reduce import Choose, Stragglers
@@ -191,7 +192,7 @@ def test_the_ready_ones_begin_without_the_late_one(monkeypatch: pytest.MonkeyPat
         found.append(_Sum(ranks[3], given[3]))
         for one in found:
             one.get()
-        until = time.monotonic() + 20
+        until = time.monotonic() + patience(20)
         while not any(map(_is_of_the_fourth, orders)) and time.monotonic() < until:
             time.sleep(0.01)
     parts = [order for order in orders if isinstance(order, PartialGroup)]
@@ -270,12 +271,12 @@ def test_a_late_rank_has_its_result_though_the_others_have_left() -> None:
         for one in [_Sum(ranks[rank], tensors[rank]) for rank in range(2)]:
             one.get()
         assert torch.equal(_Sum(ranks[0], tensors[0].fill_(1)).get(), torch.ones(400_000))
-        until = time.monotonic() + 20
+        until = time.monotonic() + patience(20)
         while _relayed(ranks[1]) < 400_000 and time.monotonic() < until:
             time.sleep(0.01)
         ranks[0].close()
         together(lambda end: end.close(), [ends[0]])
-        until = time.monotonic() + 20
+        until = time.monotonic() + patience(20)
         while ranks[1]._broken is None and time.monotonic() < until:
             time.sleep(0.01)
         assert torch.equal(_Sum(ranks[1], tensors[1].fill_(1)).get(), torch.ones(400_000))

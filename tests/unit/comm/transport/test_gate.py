@@ -7,6 +7,7 @@ import time
 from typing import Any
 
 import pytest
+from patience import patience
 
 from hemiola.comm.transport.messages import Gate
 
@@ -47,7 +48,7 @@ def test_whoever_is_interrupted_behind_it_shuts_it_for_nobody() -> None:
         gate.wait()
     for other in others:
         other.start()
-        other.join(5)
+        other.join(patience(5))
     opening.join()
     assert gate.wait(0.0)
     assert not any(other.is_alive() for other in others)
@@ -58,7 +59,7 @@ def test_who_stood_before_it_goes_on_soon() -> None:
     stands = threading.Thread(target=gate.wait)
     stands.start()
     gate.is_open = True  # opened, and the lock was kept by one who was interrupted
-    stands.join(5)
+    stands.join(patience(5))
     assert not stands.is_alive()
 
 

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
+from patience import patience
 from torch import nn
 
 from hemiola.core.job_timeline import SPAN_KINDS, JobTimeline
@@ -292,7 +293,9 @@ def test_a_trace_under_way_when_the_script_ends_is_put_together(tmp_path: Path) 
         iterate(recorder, 1)
         assert Session.active is not None
         address = f"http://{Session.active.head.listen}/trace?iterations=3"
-        with urllib.request.urlopen(urllib.request.Request(address, method="POST"), timeout=30) as answer:
+        with urllib.request.urlopen(
+            urllib.request.Request(address, method="POST"), timeout=patience(30)
+        ) as answer:
             first = json.load(answer)["first_iteration"]
         iterate(recorder, 3)
     assert read_timeline(stale).iterations.number.tolist() == [first, first + 1]

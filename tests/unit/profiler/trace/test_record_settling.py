@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from patience import patience
 
 from hemiola.profiler.trace import profile
 from hemiola.profiler.trace.keeper import Keeper
@@ -155,7 +156,7 @@ def test_what_a_device_hangs_on_is_named_meanwhile(tmp_path: Path) -> None:
     recorder.boundary()
     hangs.last = object()
     keeper.start()
-    end_s = time.monotonic() + 30
+    end_s = time.monotonic() + patience(30)
     while not (found := read_parts(tmp_path)[0].under_way) and time.monotonic() < end_s:
         time.sleep(0.02)
     device.freed.set()

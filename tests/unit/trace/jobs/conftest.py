@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+from patience import patience
 from repository import HELPERS
 
 
@@ -25,7 +26,7 @@ def gloo_traces(tmp_path_factory):
         for rank in (0, 1)
     ]
     for rank in ranks:
-        _, said = rank.communicate(timeout=60)
+        _, said = rank.communicate(timeout=patience(60))
         assert rank.returncode == 0, said.decode()[-2000:]
     (folder / "rendezvous").unlink(missing_ok=True)
     return folder
