@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TextIO
 
 import pytest
 from hypothesis import HealthCheck, settings
+from shared_servers import VARIABLE, shared_folder
+
+pytest_plugins = ["real_engines"]
 
 settings.register_profile(
     "hemiola", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
@@ -19,9 +23,16 @@ SHARED = os.environ.get("HEMIOLA_SHARED")
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    shared_folder()
     config.addinivalue_line(
         "markers", "shared_data: needs the traces under $HEMIOLA_SHARED (left out without)"
     )
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """The folder goes with the process that made it, which outlives its workers."""
+    if not hasattr(config, "workerinput"):
+        shutil.rmtree(os.environ.pop(VARIABLE, ""), ignore_errors=True)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -18,6 +18,9 @@ from hemiola.live.tracked_job import Remembered
 from hemiola.sched.machine import StateMachine
 from hemiola.sched.view import ClusterView
 
+FORGED = "   Nodes=h[0-127] CPU_IDs=0 Mem=0 GRES=gpu:8(IDX:0-7)"
+BLOCK = f"x\n   UserId=root(0)\n{FORGED}\n   MinCPUsNode=1\nx"
+"""What somebody may write into a name or a comment so that it looks like lines of Slurm's."""
 RUNS = SlurmJobRow(
     "7",
     "RUNNING",

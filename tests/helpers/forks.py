@@ -1,7 +1,8 @@
 """Has PyTorch already, and forks a process for each script it is told of: to load it costs more than most tests.
 
-`python forks.py SOCKET`: a message there is a script's words, its environment and its directory, with
-handles for what it prints, for its errors, and for its process number and, once it has ended, its exit status.
+`python forks.py SOCKET`: listens there, for all workers of a test run, and ends with the last of them. A message is a
+script's words, its environment and its directory, with handles for what it prints, for its errors, and for its process
+number and, once it has ended, its exit status.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import gc
 import json
 import os
 import runpy
+import select
 import signal
 import socket
 import struct
@@ -25,19 +27,28 @@ NEEDED = (
 NUMBER = struct.Struct("=i")
 
 
-def serve(server: socket.socket) -> str:
-    """Until there is nobody to serve; in each process that is forked, returns the script that it is to run."""
+def serve(listener: socket.socket) -> str:
+    """Until there is nobody left to serve; in each process that is forked, returns the script that it is to run."""
     gc.freeze()  # a rank's garbage collector would write to what it shares with this process
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # whoever waits for a rank is waited for by nobody
-    while True:
-        message, handles, _, _ = socket.recv_fds(server, 1 << 20, 3)
-        if not message:
-            os._exit(0)
-        if os.fork() == 0:
-            server.close()
-            return _forked(message, handles)
-        for handle in handles:
-            os.close(handle)
+    served = [listener.accept()[0]]
+    while served:
+        for ready in select.select([listener, *served], [], [])[0]:
+            if ready is listener:
+                served.append(listener.accept()[0])
+                continue
+            message, handles, _, _ = socket.recv_fds(ready, 1 << 20, 3)
+            if not message:
+                served.remove(ready)
+                ready.close()
+                continue
+            if os.fork() == 0:
+                for connection in (listener, *served):
+                    connection.close()
+                return _forked(message, handles)
+            for handle in handles:
+                os.close(handle)
+    os._exit(0)
 
 
 def _forked(message: bytes, handles: Sequence[int]) -> str:
@@ -63,6 +74,9 @@ def _forked(message: bytes, handles: Sequence[int]) -> str:
 
 
 if __name__ == "__main__":
+    asked = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    asked.bind(sys.argv[1])
+    asked.listen()
     for name in NEEDED:
         import_module(name)
-    runpy.run_path(serve(socket.socket(fileno=int(sys.argv[1]))), run_name="__main__")
+    runpy.run_path(serve(asked), run_name="__main__")

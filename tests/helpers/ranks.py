@@ -10,11 +10,13 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import repository
 from forks import NUMBER
 from patience import patience
+from shared_servers import alone, shared_folder
 
 __all__ = ["SOURCE", "Rank", "run", "start"]
 
@@ -22,6 +24,8 @@ SOURCE = str(repository.SOURCE)
 _ENVIRONMENT = {
     "PYTHONPATH": SOURCE, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "PYTHONWARNINGS": "ignore",
 }  # fmt: skip
+_started: list[subprocess.Popen[bytes]] = []
+"""It outlives this process where another worker still needs it: nobody waits for it."""
 
 
 class Rank:
@@ -33,7 +37,7 @@ class Rank:
         self._said: list[str] = []
         self._status, told = os.pipe()
         told_of = [[str(script), *words], os.environ | _ENVIRONMENT | environment, str(Path.cwd())]
-        socket.send_fds(_forks()[0], [json.dumps(told_of).encode()], [*self._printed, told])
+        socket.send_fds(_forks(), [json.dumps(told_of).encode()], [*self._printed, told])
         os.close(told)
         self.pid = self._heard()
         self.returncode: int | None = None
@@ -101,12 +105,30 @@ def run(script: Path, ranks: int, *more: str) -> list[str]:
 
 
 @functools.cache
-def _forks() -> tuple[socket.socket, subprocess.Popen[bytes]]:
-    """By what `forks.py` is told, and its process, which ends with this one."""
-    here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    with there:
+def _forks() -> socket.socket:
+    """By what the run's `forks.py` is told; it ends once no worker of the run is left."""
+    asked = str(shared_folder() / "forks")
+    with alone("forks"):
+        if (found := _connected(asked)) is not None:
+            return found
+        Path(asked).unlink(missing_ok=True)
         process = subprocess.Popen(
-            [sys.executable, str(Path(__file__).with_name("forks.py")), str(there.fileno())],
-            env={**os.environ, **_ENVIRONMENT}, stdin=subprocess.DEVNULL, pass_fds=[there.fileno()],
+            [sys.executable, str(repository.HELPERS / "forks.py"), asked],
+            env={**os.environ, **_ENVIRONMENT}, stdin=subprocess.DEVNULL, start_new_session=True,
         )  # fmt: skip
-    return here, process
+        _started.append(process)
+        while (found := _connected(asked)) is None:
+            assert process.poll() is None, "forks.py has ended"
+            time.sleep(0.01)
+    return found
+
+
+def _connected(asked: str) -> socket.socket | None:
+    """To who listens there, if anybody does."""
+    end = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    try:
+        end.connect(asked)
+    except OSError:
+        end.close()
+        return None
+    return end

@@ -39,6 +39,8 @@ from hemiola.lab.slurm.daemons import find
 from hemiola.lab.slurm.record import Record, claim, load, load_all
 from hemiola.lab.slurm.teardown import tear_down
 
+pytestmark = pytest.mark.xdist_group("lab")  # its servers are started once
+
 
 @pytest.fixture(scope="module")
 def ready() -> None:

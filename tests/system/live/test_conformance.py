@@ -5,7 +5,6 @@ A scripted policy decides; the state machine is checked after every event and de
 
 from __future__ import annotations
 
-import secrets
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -15,7 +14,7 @@ from typing import Any
 import msgspec
 import pytest
 from live_ray import LiveRay
-from live_slurm import Live, need_slurm
+from live_slurm import Live
 from replays import CheckedMachine, cluster
 
 from hemiola.core.decisions import Decision, Move, Placement, Resize, Start, Stop, WakeAt
@@ -24,7 +23,6 @@ from hemiola.core.job import Job, Profile
 from hemiola.core.topology import Topology
 from hemiola.cost.iteration import IterationModel
 from hemiola.kernels.fluid import PRESENT
-from hemiola.lab.slurm import SlurmLab
 from hemiola.live.engines.ray.driver import RayDriver
 from hemiola.live.engines.slurm.driver import SlurmDriver
 from hemiola.live.polling_driver import Clock
@@ -38,7 +36,10 @@ SECONDS, LIVE_SECONDS = 2, 3
 """A job's. A real one is stopped after 1.6 s, and may take half a second to notice: it is not to have ended by itself."""
 LIMIT_S = 40.0
 ALL = 0xFF
-ENGINES = ("simulated", "slurm", "ray")
+ENGINES = (
+    "simulated",
+    *(pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in ("slurm", "ray")),
+)
 
 
 class Engine:
@@ -177,13 +178,6 @@ class Script(Policy):
 
     def decide(self, view: ClusterView) -> Iterable[Decision]:
         yield from self._decide(view)
-
-
-@pytest.fixture(scope="module")
-def lab() -> Iterator[SlurmLab]:
-    need_slurm()
-    with SlurmLab(4, gpus=8, racks=2, name=f"conf-{secrets.token_hex(4)}") as slurm:
-        yield slurm
 
 
 @pytest.fixture(params=ENGINES)

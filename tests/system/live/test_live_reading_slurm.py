@@ -21,25 +21,24 @@ Said = Callable[..., str]
 
 
 @pytest.fixture
-def live(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Live]:
-    need_slurm()
-    with SlurmLab(4, gpus=8, racks=2, name=f"live-{secrets.token_hex(4)}") as slurm:
-        one = Live(slurm, tmp_path / "journal.db")
-        monkeypatch.setenv("SLURM_CONF", slurm.environ["SLURM_CONF"])
-        yield one
+def here(live: Live, monkeypatch: pytest.MonkeyPatch) -> Iterator[Live]:
+    """The Slurm of this shell; a node that was drained is brought back."""
+    monkeypatch.setenv("SLURM_CONF", live.lab.environ["SLURM_CONF"])
+    yield live
+    live.command("scontrol", "update", "nodename=h3", "state=resume")
 
 
 @pytest.fixture
-def said(live: Live, capsys: pytest.CaptureFixture[str]) -> Said:
+def said(here: Live, capsys: pytest.CaptureFixture[str]) -> Said:
     def printed(verb: Callable[..., None], *arguments: object, **options: object) -> str:
         capsys.readouterr()
-        verb(*arguments, journal=str(live.journal_path), **options)
+        verb(*arguments, journal=str(here.journal_path), **options)
         return capsys.readouterr().out
 
     return printed
 
 
-def test_operators_see_a_live_cluster(live: Live, said: Said, tmp_path: Path) -> None:
+def test_operators_see_a_live_cluster(here: Live, live: Live, said: Said, tmp_path: Path) -> None:
     alive = tmp_path / "alive"
     with live.serving("dally", alive=alive):
         ids = [live.submit(f"-N2 --gres=gpu:8 -J big{i} -t {5 + i}", "sleep 30") for i in range(3)]

@@ -18,6 +18,8 @@ from hemiola.live.engines.slurm.release import hand_back
 from hemiola.live.engines.slurm.requests import TOP
 from hemiola.live.engines.slurm.service import slurm_topology
 
+pytestmark = pytest.mark.xdist_group("kinds")  # its servers are started once
+
 
 @pytest.fixture(scope="module")
 def lab() -> Iterator[SlurmLab]:

@@ -6,7 +6,6 @@ import contextlib
 import http.client
 import itertools
 import random
-import secrets
 import threading
 import time
 from collections import Counter
@@ -16,7 +15,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-from live_slurm import Live, need_slurm, until
+from live_slurm import Live, until
 from patience import patience
 from rest_server import answer
 
@@ -35,15 +34,6 @@ from hemiola.live.journal import Journal
 from hemiola.live.journal.replay import replay
 
 TAKES_LISTS = (23, 11)
-
-
-@pytest.fixture(scope="module")
-def lab() -> Iterator[SlurmLab]:
-    need_slurm()
-    if config.rest_version() == (0, 0):
-        pytest.skip(f"needs slurmrestd: apt-get install {' '.join(config.REST_PACKAGES)}")
-    with SlurmLab(4, gpus=8, racks=2, name=f"rest-{secrets.token_hex(4)}", rest=True) as slurm:
-        yield slurm
 
 
 FAULTS: dict[str, Callable[[bytes], bytes]] = {
@@ -119,6 +109,8 @@ class RestLive(Live):
 
 @pytest.fixture
 def live(lab: SlurmLab, tmp_path: Path) -> Iterator[RestLive]:
+    if config.rest_version() == (0, 0):
+        pytest.skip(f"needs slurmrestd: apt-get install {' '.join(config.REST_PACKAGES)}")
     one = RestLive(lab, tmp_path / "journal.db")
     yield one
     if not lab.processes() or not any(role.kind == "slurmrestd" for role in lab.processes().values()):

@@ -24,7 +24,11 @@ from hemiola.live.journal import Journal
 from hemiola.trace.topologies.native import topology_text
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(CHROMIUM is None, reason="no browser: install chromium")]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.xdist_group("browser"),
+    pytest.mark.skipif(CHROMIUM is None, reason="no browser: install chromium"),
+]
 DRAWN = "body[data-snapshot]"
 STATIC = SOURCE / "hemiola/live/web/static"
 

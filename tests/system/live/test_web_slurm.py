@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 import threading
 from pathlib import Path
 
@@ -10,10 +9,9 @@ import pytest
 from patience import patience
 
 pytest.importorskip("fastapi", reason="needs hemiola[serve]")
-from live_slurm import Live, need_slurm, until
+from live_slurm import Live, until
 from web_helpers import EVIL, Scene
 
-from hemiola.lab.slurm import SlurmLab
 from hemiola.live.engines.slurm.service import slurm_service, slurm_topology
 from hemiola.live.journal import Journal
 from hemiola.live.service import SessionSettings
@@ -21,13 +19,8 @@ from hemiola.live.web.server import WebServer
 
 
 @pytest.mark.slow
-def test_the_api_shows_what_slurm_does(tmp_path: Path):
-    need_slurm()
-    with (
-        SlurmLab(4, gpus=8, racks=2, name=f"web-{secrets.token_hex(4)}") as lab,
-        Journal.open(tmp_path / "journal.db") as journal,
-    ):
-        live = Live(lab, tmp_path / "journal.db")
+def test_the_api_shows_what_slurm_does(live: Live, tmp_path: Path):
+    with Journal.open(live.journal_path) as journal:
         settings = SessionSettings(policy="fifo-backfill", mode="enforce", engine="slurm")
         service = slurm_service(
             settings, journal, slurm_topology(live.slurm), slurm=live.slurm, partition="hemiola"

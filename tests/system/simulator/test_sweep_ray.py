@@ -27,6 +27,8 @@ from hemiola.core.errors import InputError, PolicyError
 from hemiola.simulator.sweep import Here
 from hemiola.simulator.sweep.on_ray import OnRay
 
+pytestmark = pytest.mark.xdist_group("sweep")  # its servers are started once
+
 POLICIES = ("fifo", "tiresias", "gandiva", "dally")
 
 

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 from journal_helpers import OPENING, ended, record
-from live_slurm import until
+from patience import until
 from replays import at, cluster, job
 from scripted import TWO, Scripted, arrivals, leading, serve
 
